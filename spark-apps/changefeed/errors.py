@@ -1,0 +1,88 @@
+"""Every way of failing, one small class each, named for what the caller must do (DESIGN.md 5).
+
+A message names the thing, the value and the next step. None may hold a secret. `exit_code` is the process's exit code when
+the error ends it (INTERFACES.md, exit codes).
+"""
+
+from __future__ import annotations
+
+
+class ChangefeedError(Exception):
+    """Something failed in a way that has a name; `next_step` says what to do about it."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, next_step: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.next_step = next_step
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.message, self.next_step))
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.next_step}".strip()
+
+
+class Transient(ChangefeedError):
+    """Try the same thing again after `retry_after` seconds."""
+
+    exit_code = 69
+
+    def __init__(self, message: str, next_step: str = "", retry_after: float = 0.1) -> None:
+        super().__init__(message, next_step)
+        self.retry_after = retry_after
+
+
+class Unavailable(ChangefeedError):
+    """An upstream or a sink did not answer before the deadline: look at it, then start again."""
+
+    exit_code = 69
+
+
+class Conflict(ChangefeedError):
+    """Somebody else changed it first: read again, then decide."""
+
+
+class AlreadyExists(Conflict):
+    """A create-if-absent found the name taken: read it, then decide."""
+
+
+class NotFound(ChangefeedError):
+    """There is no such object."""
+
+
+class OutcomeUnknown(ChangefeedError):
+    """A write may or may not have happened: read back and compare, never clean up after it (rule 16)."""
+
+
+class InvalidSpec(ChangefeedError):
+    """The resource is wrong: mend `field`."""
+
+    exit_code = 2
+
+    def __init__(self, field: str, why: str, next_step: str = "") -> None:
+        super().__init__(f"{field}: {why}", next_step)
+        self.field = field
+        self.why = why
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.field, self.why, self.next_step))
+
+
+class Fenced(ChangefeedError):
+    """A newer driver owns the changefeed: exit without another effect (rule 6)."""
+
+    exit_code = 75
+
+
+class OutputConflict(ChangefeedError):
+    """An output object exists with other bytes than its plan entry gives (rule 10): a person must look."""
+
+
+class NeedsHuman(ChangefeedError):
+    """The changefeed can't go on by itself: do what `next_step` says, then start it again."""
+
+
+class ProtocolViolation(ChangefeedError):
+    """A peer broke its protocol: drop what was built on that registration or stream and start it anew."""

@@ -1,0 +1,177 @@
+"""The transaction log's records and the work that is derived from them (INTERFACES.md, Log record).
+
+Every ts is a string in JSON. A record is immutable and its JSON is canonical: the same record always gives the same bytes,
+because after an unknown outcome only the same bytes may be tried again (rule 16).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, TypeAdapter
+
+from changefeed.model.position import JsonPosition
+
+VERSION = 1
+
+
+def _ts(value: object) -> object:
+    return int(value) if isinstance(value, str) and value.isdecimal() else value
+
+
+Ts = Annotated[int, BeforeValidator(_ts), PlainSerializer(str, return_type=str), Field(ge=0, lt=1 << 64)]
+
+
+class _Shape(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class PlanEntry(_Shape):
+    """One output file: the rows of one dispatcher in `(from, to]`."""
+
+    entry: int  # number inside the plan, from 0
+    dispatcher: int  # span_id
+    table_id: int  # physical table id
+    from_: JsonPosition = Field(alias="from")
+    to: JsonPosition
+    path: str  # of the data file, relative to the sink's root
+    directory: str  # of the data file, with no slash at its end
+    index: int  # of the file in its directory, from 1
+    date: str  # the date part of the directory, or ""
+    table_version: Ts  # the directory's version: the schema file's
+    table_info: str  # hash of the TableInfo that decodes every row of the entry
+    estimate: int  # raw bytes
+    reason: Literal["size", "interval", "barrier", "quota", "shutdown"]
+
+
+class FileCommitted(_Shape):
+    """What became of one plan entry."""
+
+    entry: int
+    rows: int  # written
+    raw_rows: int  # read, repeats removed
+    filtered_rows: int
+    bytes: int
+    hash: str  # xxh3/blake2 of the file's bytes, hex
+
+
+class _Record(_Shape):
+    v: Literal[1] = VERSION
+    n: int = Field(ge=1)
+    epoch: int = Field(ge=0)  # 0 in record 1, which comes before any epoch
+    nonce: str  # of the driver's run
+
+
+class StartRecord(_Record):
+    """Record 1: fixes startTs, after the safepoint is confirmed (rule 24)."""
+
+    kind: Literal["start"] = "start"
+    start_ts: Ts
+    cluster_id: Ts
+    uid: str
+
+
+class EpochRecord(_Record):
+    """A driver took over, with this effective config (rule 10)."""
+
+    kind: Literal["epoch"] = "epoch"
+    attempt: int
+    host: str
+    pid: int
+    config: dict[str, Any]  # the effective spec, JSON
+    versions: dict[str, str]
+
+
+class PlanRecord(_Record):
+    """What will be written next, decided once."""
+
+    kind: Literal["plan"] = "plan"
+    pd_ms: int  # PD's clock at planning: every "now" in a file
+    resolved_ts: Ts  # the barrier's ts the plan was cut under
+    codec: str  # fingerprint
+    entries: tuple[PlanEntry, ...]
+    table_infos: dict[str, dict[str, Any]] = {}  # by hash: those which no earlier record holds
+
+
+class CommitRecord(_Record):
+    """A plan is in the sink (plan = its record number), or the checkpoint moved without files (plan = None)."""
+
+    kind: Literal["commit"] = "commit"
+    plan: int | None
+    checkpoint_ts: Ts
+    files: tuple[FileCommitted, ...] = ()
+    finished: bool = False
+
+
+class DdlRecord(_Record):
+    """A DDL was executed."""
+
+    kind: Literal["ddl"] = "ddl"
+    ts: Ts
+    job_id: int
+    query: str
+    tables: tuple[int, ...]
+    schema_files: tuple[str, ...] = ()
+    dispatchers: tuple[int, ...] = ()
+
+
+class ClosedRecord(_Record):
+    """The changefeed was deleted; nothing may follow."""
+
+    kind: Literal["closed"] = "closed"
+
+
+Record = Annotated[
+    StartRecord | EpochRecord | PlanRecord | CommitRecord | DdlRecord | ClosedRecord,
+    Field(discriminator="kind"),
+]
+_RECORD: TypeAdapter[Any] = TypeAdapter(Record)
+
+
+def encode_record(record: BaseModel) -> bytes:
+    """Canonical JSON of a record."""
+    return record.model_dump_json(by_alias=True).encode()
+
+
+def decode_record(
+    body: bytes,
+) -> StartRecord | EpochRecord | PlanRecord | CommitRecord | DdlRecord | ClosedRecord:
+    """The record in `body`.
+
+    Raises pydantic.ValidationError when it has an unknown `v`, `kind` or member.
+    """
+    record: StartRecord | EpochRecord | PlanRecord | CommitRecord | DdlRecord | ClosedRecord
+    record = _RECORD.validate_json(body)
+    return record
+
+
+class SegmentSlice(_Shape):
+    """Where rows of an entry stand in this run: record batches `[first_batch, end_batch)` of one segment."""
+
+    uri: str
+    size: int  # of the file, bytes
+    run: str  # "<epoch>-<nonce>" that wrote it
+    seq: int
+    first_batch: int
+    end_batch: int
+    rows: int
+
+
+class WorkEntry(_Shape):
+    """A plan entry with its manifest (rule 3)."""
+
+    plan_entry: PlanEntry
+    segments: tuple[SegmentSlice, ...]
+
+
+class Work(_Shape):
+    """What the Spark source needs to execute one plan: handed out by Owner/Plan, never stored."""
+
+    record: int
+    epoch: int
+    nonce: str
+    pd_ms: int
+    codec: str
+    config: dict[str, Any]  # effective spec of the epoch that recorded the plan
+    entries: tuple[WorkEntry, ...]
+    table_infos: dict[str, dict[str, Any]]

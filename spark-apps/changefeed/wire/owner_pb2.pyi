@@ -1,0 +1,195 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Position(_message.Message):
+    __slots__ = ("commit_ts", "start_ts", "op", "key")
+    COMMIT_TS_FIELD_NUMBER: _ClassVar[int]
+    START_TS_FIELD_NUMBER: _ClassVar[int]
+    OP_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    commit_ts: int
+    start_ts: int
+    op: int
+    key: bytes
+    def __init__(self, commit_ts: _Optional[int] = ..., start_ts: _Optional[int] = ..., op: _Optional[int] = ..., key: _Optional[bytes] = ...) -> None: ...
+
+class CurvePoint(_message.Message):
+    __slots__ = ("position", "bytes")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    position: Position
+    bytes: int
+    def __init__(self, position: _Optional[_Union[Position, _Mapping]] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class SegmentSpan(_message.Message):
+    __slots__ = ("span_id", "sub_id", "rows", "bytes", "min", "max", "first_batch", "end_batch", "curve")
+    SPAN_ID_FIELD_NUMBER: _ClassVar[int]
+    SUB_ID_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    MIN_FIELD_NUMBER: _ClassVar[int]
+    MAX_FIELD_NUMBER: _ClassVar[int]
+    FIRST_BATCH_FIELD_NUMBER: _ClassVar[int]
+    END_BATCH_FIELD_NUMBER: _ClassVar[int]
+    CURVE_FIELD_NUMBER: _ClassVar[int]
+    span_id: int
+    sub_id: int
+    rows: int
+    bytes: int
+    min: Position
+    max: Position
+    first_batch: int
+    end_batch: int
+    curve: _containers.RepeatedCompositeFieldContainer[CurvePoint]
+    def __init__(self, span_id: _Optional[int] = ..., sub_id: _Optional[int] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., min: _Optional[_Union[Position, _Mapping]] = ..., max: _Optional[_Union[Position, _Mapping]] = ..., first_batch: _Optional[int] = ..., end_batch: _Optional[int] = ..., curve: _Optional[_Iterable[_Union[CurvePoint, _Mapping]]] = ...) -> None: ...
+
+class SegmentMeta(_message.Message):
+    __slots__ = ("uri", "seq", "bytes", "spans")
+    URI_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    SPANS_FIELD_NUMBER: _ClassVar[int]
+    uri: str
+    seq: int
+    bytes: int
+    spans: _containers.RepeatedCompositeFieldContainer[SegmentSpan]
+    def __init__(self, uri: _Optional[str] = ..., seq: _Optional[int] = ..., bytes: _Optional[int] = ..., spans: _Optional[_Iterable[_Union[SegmentSpan, _Mapping]]] = ...) -> None: ...
+
+class Resolved(_message.Message):
+    __slots__ = ("sub_id", "ts", "first_segment", "last_segment")
+    SUB_ID_FIELD_NUMBER: _ClassVar[int]
+    TS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    sub_id: int
+    ts: int
+    first_segment: int
+    last_segment: int
+    def __init__(self, sub_id: _Optional[int] = ..., ts: _Optional[int] = ..., first_segment: _Optional[int] = ..., last_segment: _Optional[int] = ...) -> None: ...
+
+class MetricDelta(_message.Message):
+    __slots__ = ("name", "label", "value", "gauge")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LABEL_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    GAUGE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    label: str
+    value: float
+    gauge: bool
+    def __init__(self, name: _Optional[str] = ..., label: _Optional[str] = ..., value: _Optional[float] = ..., gauge: _Optional[bool] = ...) -> None: ...
+
+class Failure(_message.Message):
+    __slots__ = ("sub_id", "reason", "message")
+    SUB_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    sub_id: int
+    reason: str
+    message: str
+    def __init__(self, sub_id: _Optional[int] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+
+class Report(_message.Message):
+    __slots__ = ("puller", "resolved", "segments", "metrics", "failures")
+    PULLER_FIELD_NUMBER: _ClassVar[int]
+    RESOLVED_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    puller: int
+    resolved: _containers.RepeatedCompositeFieldContainer[Resolved]
+    segments: _containers.RepeatedCompositeFieldContainer[SegmentMeta]
+    metrics: _containers.RepeatedCompositeFieldContainer[MetricDelta]
+    failures: _containers.RepeatedCompositeFieldContainer[Failure]
+    def __init__(self, puller: _Optional[int] = ..., resolved: _Optional[_Iterable[_Union[Resolved, _Mapping]]] = ..., segments: _Optional[_Iterable[_Union[SegmentMeta, _Mapping]]] = ..., metrics: _Optional[_Iterable[_Union[MetricDelta, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ...) -> None: ...
+
+class Subscribe(_message.Message):
+    __slots__ = ("sub_id", "span_id", "start_key", "end_key", "start_ts")
+    SUB_ID_FIELD_NUMBER: _ClassVar[int]
+    SPAN_ID_FIELD_NUMBER: _ClassVar[int]
+    START_KEY_FIELD_NUMBER: _ClassVar[int]
+    END_KEY_FIELD_NUMBER: _ClassVar[int]
+    START_TS_FIELD_NUMBER: _ClassVar[int]
+    sub_id: int
+    span_id: int
+    start_key: bytes
+    end_key: bytes
+    start_ts: int
+    def __init__(self, sub_id: _Optional[int] = ..., span_id: _Optional[int] = ..., start_key: _Optional[bytes] = ..., end_key: _Optional[bytes] = ..., start_ts: _Optional[int] = ...) -> None: ...
+
+class Release(_message.Message):
+    __slots__ = ("sub_id",)
+    SUB_ID_FIELD_NUMBER: _ClassVar[int]
+    sub_id: int
+    def __init__(self, sub_id: _Optional[int] = ...) -> None: ...
+
+class Drain(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Command(_message.Message):
+    __slots__ = ("subscribe", "release", "drain")
+    SUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    subscribe: Subscribe
+    release: Release
+    drain: Drain
+    def __init__(self, subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ...) -> None: ...
+
+class LatestRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class LatestResponse(_message.Message):
+    __slots__ = ("record",)
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    record: int
+    def __init__(self, record: _Optional[int] = ...) -> None: ...
+
+class PlanRequest(_message.Message):
+    __slots__ = ("record",)
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    record: int
+    def __init__(self, record: _Optional[int] = ...) -> None: ...
+
+class PlanResponse(_message.Message):
+    __slots__ = ("work",)
+    WORK_FIELD_NUMBER: _ClassVar[int]
+    work: bytes
+    def __init__(self, work: _Optional[bytes] = ...) -> None: ...
+
+class FileDone(_message.Message):
+    __slots__ = ("entry", "rows", "bytes", "hash", "raw_rows", "filtered_rows")
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    HASH_FIELD_NUMBER: _ClassVar[int]
+    RAW_ROWS_FIELD_NUMBER: _ClassVar[int]
+    FILTERED_ROWS_FIELD_NUMBER: _ClassVar[int]
+    entry: int
+    rows: int
+    bytes: int
+    hash: str
+    raw_rows: int
+    filtered_rows: int
+    def __init__(self, entry: _Optional[int] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., hash: _Optional[str] = ..., raw_rows: _Optional[int] = ..., filtered_rows: _Optional[int] = ...) -> None: ...
+
+class Done(_message.Message):
+    __slots__ = ("record", "nonce", "files")
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    record: int
+    nonce: str
+    files: _containers.RepeatedCompositeFieldContainer[FileDone]
+    def __init__(self, record: _Optional[int] = ..., nonce: _Optional[str] = ..., files: _Optional[_Iterable[_Union[FileDone, _Mapping]]] = ...) -> None: ...
+
+class Committed(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
