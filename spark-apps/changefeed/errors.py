@@ -1,7 +1,7 @@
 """Every way of failing, one small class each, named for what the caller must do (DESIGN.md 5).
 
-A message names the thing, the value and the next step. None may hold a secret. `exit_code` is the process's exit code when
-the error ends it (INTERFACES.md, exit codes).
+A message names the thing, the value and the next step. None may hold a secret. `exit_code` is the process's exit code
+when the error ends it (INTERFACES.md, exit codes).
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Shapes that several stages agree on: ts, positions, raw batches, log records. No I/O, no behaviour beyond their own."""
+"""Shapes that several stages agree on: ts, positions, raw batches, log records. No I/O, no decisions."""

@@ -1,7 +1,7 @@
 """The transaction log's records and the work that is derived from them (INTERFACES.md, Log record).
 
-Every ts is a string in JSON. A record is immutable and its JSON is canonical: the same record always gives the same bytes,
-because after an unknown outcome only the same bytes may be tried again (rule 16).
+Every ts is a string in JSON. A record is immutable and its JSON is canonical: the same record always gives the same
+bytes, because after an unknown outcome only the same bytes may be tried again (rule 16).
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, TypeAdapter
 
 from changefeed.model.position import JsonPosition
-
-VERSION = 1
 
 
 def _ts(value: object) -> object:
@@ -56,7 +54,7 @@ class FileCommitted(_Shape):
 
 
 class _Record(_Shape):
-    v: Literal[1] = VERSION
+    v: Literal[1] = 1
     n: int = Field(ge=1)
     epoch: int = Field(ge=0)  # 0 in record 1, which comes before any epoch
     nonce: str  # of the driver's run

@@ -28,11 +28,11 @@ ROW_OVERHEAD = 48
 def raw_bytes(batch: pa.RecordBatch) -> int:
     """The size by which quotas, curves and plans measure a raw batch."""
     payload = sum(_payload(batch.column(name)) for name in ("key", "value", "old_value"))
-    return payload + ROW_OVERHEAD * batch.num_rows
+    return payload + ROW_OVERHEAD * int(batch.num_rows)
 
 
 def _payload(column: pa.Array) -> int:
     if len(column) == 0:
         return 0
     offsets = np.frombuffer(column.buffers()[1], np.int32)
-    return int(offsets[column.offset + len(column)]) - int(offsets[column.offset])
+    return int(offsets[column.offset + len(column)] - offsets[column.offset])

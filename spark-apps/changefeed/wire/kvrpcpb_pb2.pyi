@@ -55,7 +55,7 @@ class Op(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 
 class Assertion(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
-    None: _ClassVar[Assertion]
+    NoAssertion: _ClassVar[Assertion]
     Exist: _ClassVar[Assertion]
     NotExist: _ClassVar[Assertion]
 
@@ -119,7 +119,7 @@ PessimisticLock: Op
 CheckNotExists: Op
 SharedLock: Op
 SharedPessimisticLock: Op
-None: Assertion
+NoAssertion: Assertion
 Exist: Assertion
 NotExist: Assertion
 Off: AssertionLevel

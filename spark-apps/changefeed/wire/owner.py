@@ -1,6 +1,7 @@
 """How to reach the owner service: address, credentials, method paths (INTERFACES.md, Owner service).
 
-The address travels inside the pickled task closure only: its token must never stand in Spark's conf, the environment or a log.
+The address travels inside the pickled task closure only: its token must never stand in Spark's conf, the environment
+or a log.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ PULLER = "/changefeed.Owner/Puller"
 LATEST = "/changefeed.Owner/Latest"
 PLAN = "/changefeed.Owner/Plan"
 COMMIT = "/changefeed.Owner/Commit"
+FAIL = "/changefeed.Owner/Fail"
 
 #: The name in the owner's certificate, which is made anew by every driver.
 SERVER_NAME = "changefeed-owner"

@@ -85,14 +85,16 @@ class MetricDelta(_message.Message):
     def __init__(self, name: _Optional[str] = ..., label: _Optional[str] = ..., value: _Optional[float] = ..., gauge: _Optional[bool] = ...) -> None: ...
 
 class Failure(_message.Message):
-    __slots__ = ("sub_id", "reason", "message")
+    __slots__ = ("sub_id", "reason", "message", "next_step")
     SUB_ID_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    NEXT_STEP_FIELD_NUMBER: _ClassVar[int]
     sub_id: int
     reason: str
     message: str
-    def __init__(self, sub_id: _Optional[int] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+    next_step: str
+    def __init__(self, sub_id: _Optional[int] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., next_step: _Optional[str] = ...) -> None: ...
 
 class Report(_message.Message):
     __slots__ = ("puller", "resolved", "segments", "metrics", "failures")
@@ -190,6 +192,6 @@ class Done(_message.Message):
     files: _containers.RepeatedCompositeFieldContainer[FileDone]
     def __init__(self, record: _Optional[int] = ..., nonce: _Optional[str] = ..., files: _Optional[_Iterable[_Union[FileDone, _Mapping]]] = ...) -> None: ...
 
-class Committed(_message.Message):
+class Acknowledged(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -1,0 +1,185 @@
+"""The change data service of a store: EventFeed and EventFeedV2 over gRPC (facts, tikv-wire 2.2-2.12).
+
+The shell around `subscriptions.py`: streams in, bytes out, scans as tasks of the server's event loop. Whatever is wrong
+with a request becomes an error event; only an unknown feature ends a stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator, Sequence
+
+import grpc
+from changefeed.wire import cdcpb_pb2 as cdcpb
+
+from .events import MESSAGE_LIMIT
+from .subscriptions import Connection, Frames, LiveRows, Message, Subscription, Subscriptions
+
+MULTIPLEXING = "stream-multiplexing"
+SCAN_CONCURRENCY = 6
+_SCAN_BACKLOG = 16 << 20
+_FLUSH_SECONDS = 0.003
+_NUMBER = r"(0|[1-9]\d*)"
+_SEMVER = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?")
+
+Context = grpc.aio.ServicerContext[cdcpb.ChangeDataRequest, bytes]
+
+
+def parse_version(text: str) -> tuple[int, int, int, int]:
+    """Strict semver as (major, minor, patch, 1 unless a pre-release); what is none counts as 0.0.0 (facts, 2.2)."""
+    match = _SEMVER.fullmatch(text)
+    if match is None:
+        return 0, 0, 0, 1
+    return int(match[1]), int(match[2]), int(match[3]), int(match[4] is None)
+
+
+class _Stream:
+    """A connection with its tasks. `end` ends the call: as the client wished, or with a failure."""
+
+    def __init__(self, store_id: int, multiplexing: bool) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.something = asyncio.Event()
+        self.room = asyncio.Event()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self.scans: set[asyncio.Task[None]] = set()
+        self.connection = Connection(store_id, multiplexing, self._wake)
+
+    def _wake(self) -> None:
+        self._loop.call_soon_threadsafe(self.something.set)
+
+    def end(self, reason: BaseException | None = None) -> None:
+        if not self.ended.done():
+            if reason is None:
+                self.ended.set_result(None)
+            else:
+                self.ended.set_exception(reason)
+
+    def add_scan(self, scan: asyncio.Task[None]) -> None:
+        self.scans.add(scan)
+        scan.add_done_callback(self._scan_done)
+
+    def _scan_done(self, scan: asyncio.Task[None]) -> None:
+        self.scans.discard(scan)
+        if not scan.cancelled() and scan.exception() is not None:
+            self.end(scan.exception())
+
+
+class ChangeData:
+    """The service of one store. All methods run in the server's event loop."""
+
+    def __init__(self, store_id: int, subscriptions: Subscriptions) -> None:
+        self._store_id = store_id
+        self._subscriptions = subscriptions
+        self._scanning = asyncio.Semaphore(SCAN_CONCURRENCY)
+        self._stalled_until = 0.0
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        def method(behaviour: object) -> grpc.RpcMethodHandler[cdcpb.ChangeDataRequest, bytes]:
+            return grpc.stream_stream_rpc_method_handler(
+                behaviour,  # type: ignore[arg-type]
+                request_deserializer=cdcpb.ChangeDataRequest.FromString,
+            )
+
+        methods = {"EventFeed": method(self._event_feed), "EventFeedV2": method(self._event_feed_v2)}
+        return grpc.method_handlers_generic_handler("cdcpb.ChangeData", methods)
+
+    def stall(self, seconds: float) -> None:
+        """Sends nothing for a while; all goes on being queued."""
+        self._stalled_until = asyncio.get_running_loop().time() + seconds
+
+    async def _event_feed(self, requests: AsyncIterator[cdcpb.ChangeDataRequest], context: Context) -> None:
+        await self._serve(requests, context, multiplexing=False)
+
+    async def _event_feed_v2(self, requests: AsyncIterator[cdcpb.ChangeDataRequest], context: Context) -> None:
+        offered = [str(value) for key, value in context.invocation_metadata() or () if key == "features"]
+        features = {name.strip() for text in offered for name in text.split(",") if name.strip()}
+        unknown = sorted(features - {MULTIPLEXING})
+        if unknown:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"unknown features: {','.join(unknown)}")
+        await self._serve(requests, context, multiplexing=MULTIPLEXING in features)
+
+    async def _serve(
+        self, requests: AsyncIterator[cdcpb.ChangeDataRequest], context: Context, multiplexing: bool
+    ) -> None:
+        stream = _Stream(self._store_id, multiplexing)
+        self._subscriptions.connect(stream.connection)
+        reader = asyncio.create_task(self._read(requests, stream, context))
+        writer = asyncio.create_task(self._write(stream, context))
+        try:
+            await asyncio.wait((stream.ended, writer), return_when=asyncio.FIRST_COMPLETED)
+            if writer.done():
+                await writer
+            await stream.ended
+        finally:
+            self._subscriptions.disconnect(stream.connection)
+            for task in (reader, writer, *stream.scans):
+                task.cancel()
+
+    async def _read(self, requests: AsyncIterator[cdcpb.ChangeDataRequest], stream: _Stream, context: Context) -> None:
+        connection = stream.connection
+        try:
+            async for request in requests:
+                if connection.version is None:
+                    connection.version = parse_version(request.header.ticdc_version)
+                which = request.WhichOneof("request")
+                if which == "deregister":
+                    self._subscriptions.deregister(connection, request.request_id, request.region_id)
+                elif which == "notify_txn_status":
+                    await context.abort(grpc.StatusCode.INTERNAL, "NotifyTxnStatus would crash a real TiKV")
+                else:
+                    self._register(stream, request)
+        except grpc.aio.AbortError as error:
+            stream.end(error)
+        else:
+            stream.end()
+
+    def _register(self, stream: _Stream, request: cdcpb.ChangeDataRequest) -> None:
+        subscription = self._subscriptions.register(stream.connection, request)
+        if subscription is not None:
+            stream.add_scan(asyncio.create_task(self._scan(stream, subscription)))
+
+    async def _scan(self, stream: _Stream, subscription: Subscription) -> None:
+        async with self._scanning:
+            snapshot = self._subscriptions.attach(subscription)
+            if snapshot is None:
+                return
+            for _ in self._subscriptions.scan(subscription, snapshot):
+                await asyncio.sleep(0)
+                while stream.connection.backlog > _SCAN_BACKLOG:
+                    stream.room.clear()
+                    await stream.room.wait()
+
+    async def _write(self, stream: _Stream, context: Context) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await stream.something.wait()
+            stream.something.clear()
+            await asyncio.sleep(max(_FLUSH_SECONDS, self._stalled_until - loop.time()))
+            with self._subscriptions.lock:
+                items = stream.connection.drain()
+            for body in messages(stream.connection, items):
+                await context.write(body)
+                stream.room.set()
+
+
+def messages(connection: Connection, items: Sequence[LiveRows | Frames | Message]) -> Iterator[bytes]:
+    """Serialized ChangeDataEvents: consecutive events together up to MESSAGE_LIMIT, a resolved-ts alone."""
+    parts: list[bytes] = []
+    size = 0
+    for item in items:
+        connection.sent_bytes += item.size
+        frames = () if isinstance(item, Message) else item.frames()
+        for frame in frames:
+            if parts and size + len(frame) > MESSAGE_LIMIT:
+                yield b"".join(parts)
+                parts, size = [], 0
+            parts.append(frame)
+            size += len(frame)
+        if isinstance(item, Message):
+            if parts:
+                yield b"".join(parts)
+                parts, size = [], 0
+            yield item.body
+    if parts:
+        yield b"".join(parts)

@@ -1,0 +1,428 @@
+"""Table and database definitions and DDL jobs, as JSON in TiDB's own form (facts, tikv-wire 4.4 and 4.6).
+
+A `Column` is what a caller asks for, in SQL's words; a `TableInfo` what TiDB would store for it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Any
+
+Json = dict[str, Any]
+
+NOT_NULL = 1
+PRIMARY_KEY = 2
+UNIQUE_KEY = 4
+UNSIGNED = 32
+BINARY = 128
+NO_DEFAULT = 4096
+
+PUBLIC = 5
+UNSPECIFIED = -1
+CHARSET = "utf8mb4"
+COLLATE = "utf8mb4_bin"
+
+MYSQL_DB_ID = 1
+DDL_JOB_TABLE_ID = (1 << 48) - 2
+DDL_JOB_TABLE = "tidb_ddl_job"
+ROWID = "_tidb_rowid"
+
+
+class Tp(IntEnum):
+    """MySQL type codes (`FieldType.Tp`) of the types that the development cluster can write."""
+
+    TINY = 1
+    SHORT = 2
+    LONG = 3
+    FLOAT = 4
+    DOUBLE = 5
+    TIMESTAMP = 7
+    LONGLONG = 8
+    INT24 = 9
+    DATE = 10
+    DATETIME = 12
+    VARCHAR = 15
+    DECIMAL = 246
+    TINY_BLOB = 249
+    MEDIUM_BLOB = 250
+    LONG_BLOB = 251
+    BLOB = 252
+    STRING = 254
+
+
+INTEGERS = frozenset({Tp.TINY, Tp.SHORT, Tp.INT24, Tp.LONG, Tp.LONGLONG})
+TIMES = frozenset({Tp.DATE, Tp.DATETIME, Tp.TIMESTAMP})
+_INTEGER_NAMES = {  # name: type, signed and unsigned display width
+    "tinyint": (Tp.TINY, 4, 3),
+    "smallint": (Tp.SHORT, 6, 5),
+    "mediumint": (Tp.INT24, 9, 8),
+    "int": (Tp.LONG, 11, 10),
+    "bigint": (Tp.LONGLONG, 20, 20),
+}
+_BLOB_NAMES = {
+    "tiny": (Tp.TINY_BLOB, 255),
+    "": (Tp.BLOB, 65535),
+    "medium": (Tp.MEDIUM_BLOB, 16777215),
+    "long": (Tp.LONG_BLOB, 4294967295),
+}
+_STRING_NAMES = {  # name: type, is it binary
+    "char": (Tp.STRING, False),
+    "varchar": (Tp.VARCHAR, False),
+    "binary": (Tp.STRING, True),
+    "varbinary": (Tp.VARCHAR, True),
+}
+_SQL_TYPE = re.compile(r"(?P<name>[a-z]+)\s*(?:\(\s*(?P<a>\d+)\s*(?:,\s*(?P<b>\d+)\s*)?\))?(?P<unsigned>\s+unsigned)?")
+
+
+@dataclass(frozen=True)
+class FieldType:
+    """TiDB's FieldType: `flen` and `decimal` may be -1 (unspecified); for time types `decimal` is the fsp."""
+
+    tp: Tp
+    flag: int = 0
+    flen: int = UNSPECIFIED
+    decimal: int = 0
+    charset: str = "binary"
+    collate: str = "binary"
+
+    @property
+    def unsigned(self) -> bool:
+        return bool(self.flag & UNSIGNED)
+
+    @property
+    def is_text(self) -> bool:
+        return self.charset != "binary"
+
+    def to_json(self) -> Json:
+        return {
+            "Tp": int(self.tp), "Flag": self.flag, "Flen": self.flen, "Decimal": self.decimal,
+            "Charset": self.charset, "Collate": self.collate,
+            "Elems": None, "ElemsIsBinaryLit": None, "Array": False,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, data: Json) -> FieldType:
+        return cls(
+            Tp(data["Tp"]), data["Flag"], data["Flen"], data["Decimal"], data.get("Charset", ""), data["Collate"]
+        )
+
+
+def field_type(sql: str) -> FieldType:
+    """The type of SQL text such as `bigint unsigned` or `decimal(18,2)`. Raises ValueError for others."""
+    match = _SQL_TYPE.fullmatch(sql.strip().lower())
+    if match is None:
+        raise ValueError(f"not a column type: {sql!r}")
+    name = match["name"]
+    a = int(match["a"]) if match["a"] else None
+    b = int(match["b"]) if match["b"] else 0
+    flag = UNSIGNED if match["unsigned"] else 0
+    if name in _INTEGER_NAMES:
+        tp, signed_width, unsigned_width = _INTEGER_NAMES[name]
+        return FieldType(tp, flag, unsigned_width if flag else signed_width)
+    if name == "decimal":
+        return FieldType(Tp.DECIMAL, flag, 10 if a is None else a, b)
+    if name in ("float", "double"):
+        tp, flen = (Tp.FLOAT, 12) if name == "float" else (Tp.DOUBLE, 22)
+        return FieldType(tp, flag, flen, UNSPECIFIED)
+    if name in ("date", "datetime", "timestamp"):
+        fsp = a or 0
+        flen = 10 if name == "date" else 19 + (fsp + 1 if fsp else 0)
+        return FieldType(Tp[name.upper()], BINARY, flen, fsp)
+    return _string_type(sql, name, a)
+
+
+def _string_type(sql: str, name: str, length: int | None) -> FieldType:
+    if name in _STRING_NAMES:
+        tp, binary = _STRING_NAMES[name]
+        flen = 1 if length is None else length
+    elif name.endswith(("text", "blob")) and name[:-4] in _BLOB_NAMES:
+        tp, flen = _BLOB_NAMES[name[:-4]]
+        binary = name.endswith("blob")
+    else:
+        raise ValueError(f"the development cluster can't write columns of type {sql!r}")
+    return FieldType(tp, BINARY, flen) if binary else FieldType(tp, 0, flen, 0, CHARSET, COLLATE)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column to be made. `type` is SQL text; `default` a text or number; `unique` makes a secondary unique index."""
+
+    name: str
+    type: str
+    nullable: bool = False
+    default: str | int | None = None
+    unique: bool = False
+
+    def sql(self) -> str:
+        parts = [f"`{self.name}`", self.type, "NULL" if self.nullable else "NOT NULL"]
+        if self.default is not None:
+            parts.append(f"DEFAULT '{self.default}'")
+        return " ".join(parts)
+
+
+@dataclass(frozen=True)
+class ColumnInfo:
+    """A stored column. `origin_default` is what rows written before the column was added have."""
+
+    id: int
+    name: str
+    offset: int
+    type: FieldType
+    default: str | None = None
+    origin_default: str | None = None
+
+    @property
+    def nullable(self) -> bool:
+        return not self.type.flag & NOT_NULL
+
+    def to_json(self) -> Json:
+        return {
+            "id": self.id, "name": ci_str(self.name), "offset": self.offset,
+            "origin_default": self.origin_default, "origin_default_bit": None,
+            "default": self.default, "default_bit": None, "default_is_expr": False,
+            "generated_expr_string": "", "generated_stored": False, "dependences": None,
+            "type": self.type.to_json(), "state": PUBLIC, "comment": "", "hidden": False,
+            "change_state_info": None, "version": 2,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, data: Json) -> ColumnInfo:
+        field = FieldType.from_json(data["type"])
+        return cls(data["id"], data["name"]["O"], data["offset"], field, data["default"], data["origin_default"])
+
+
+@dataclass(frozen=True)
+class IndexInfo:
+    """A unique secondary index over one whole column."""
+
+    id: int
+    name: str
+    column: str
+
+    def to_json(self, offset: int) -> Json:
+        return {
+            "id": self.id, "idx_name": ci_str(self.name), "tbl_name": ci_str(""),
+            "idx_cols": [{"name": ci_str(self.column), "offset": offset, "length": UNSPECIFIED}],
+            "state": PUBLIC, "backfill_state": 0, "comment": "", "index_type": 1, "is_unique": True,
+            "is_primary": False, "is_invisible": False, "is_global": False, "mv_index": False, "vector_index": None,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, data: Json) -> IndexInfo:
+        return cls(data["id"], data["idx_name"]["O"], data["idx_cols"][0]["name"]["O"])
+
+
+@dataclass(frozen=True)
+class TableInfo:
+    """A stored table. `pk` is the integer primary key column, None for a table whose handle is `_tidb_rowid`."""
+
+    id: int
+    name: str
+    columns: tuple[ColumnInfo, ...]
+    indexes: tuple[IndexInfo, ...] = ()
+    pk: str | None = None
+    max_column_id: int = 0
+    update_ts: int = 0
+
+    def to_json(self) -> Json:
+        offsets = {column.name: column.offset for column in self.columns}
+        return {
+            "id": self.id, "name": ci_str(self.name), "charset": CHARSET, "collate": COLLATE,
+            "cols": [column.to_json() for column in self.columns],
+            "index_info": [index.to_json(offsets[index.column]) for index in self.indexes],
+            "constraint_info": None, "fk_info": None, "state": PUBLIC, "pk_is_handle": self.pk is not None,
+            "is_common_handle": False, "common_handle_version": 0, "comment": "", "auto_inc_id": 0,
+            "auto_id_cache": 0, "auto_rand_id": 0, "max_col_id": self.max_column_id, "max_idx_id": len(self.indexes),
+            "max_fk_id": 0, "max_cst_id": 0, "update_timestamp": self.update_ts, "ShardRowIDBits": 0,
+            "max_shard_row_id_bits": 0, "auto_random_bits": 0, "auto_random_range_bits": 0, "pre_split_regions": 0,
+            "partition": None, "compression": "", "view": None, "sequence": None, "Lock": None, "version": 5,
+            "tiflash_replica": None, "is_columnar": False, "temp_table_type": 0, "cache_table_status": 0,
+            "policy_ref_info": None, "stats_options": None, "exchange_partition_info": None, "ttl_info": None,
+            "revision": 1,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, data: Json) -> TableInfo:
+        columns = tuple(ColumnInfo.from_json(column) for column in data["cols"])
+        pk = None
+        if data["pk_is_handle"]:
+            pk = next(column.name for column in columns if column.type.flag & PRIMARY_KEY)
+        indexes = tuple(IndexInfo.from_json(index) for index in data["index_info"])
+        return cls(data["id"], data["name"]["O"], columns, indexes, pk, data["max_col_id"], data["update_timestamp"])
+
+
+@dataclass(frozen=True)
+class DbInfo:
+    id: int
+    name: str
+
+    def to_json(self) -> Json:
+        return {
+            "id": self.id, "db_name": ci_str(self.name), "charset": CHARSET, "collate": COLLATE,
+            "Deprecated": {}, "state": PUBLIC, "policy_ref_info": None,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, data: Json) -> DbInfo:
+        return cls(data["id"], data["db_name"]["O"])
+
+
+def ci_str(name: str) -> Json:
+    return {"O": name, "L": name.lower()}
+
+
+def dump(data: Json) -> bytes:
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def make_column(column: Column, column_id: int, offset: int, is_pk: bool = False) -> ColumnInfo:
+    """The stored form of a new table's column. Raises ValueError for a type that can't be written."""
+    base = field_type(column.type)
+    flag = base.flag
+    if is_pk:
+        flag |= PRIMARY_KEY
+        if base.tp not in INTEGERS:
+            raise ValueError(f"primary key {column.name}: {column.type} is not an integer type, which a handle must be")
+    if not column.nullable or is_pk:
+        flag |= NOT_NULL | (NO_DEFAULT if column.default is None else 0)
+    if column.unique:
+        flag |= UNIQUE_KEY
+    default = None if column.default is None else str(column.default)
+    return ColumnInfo(column_id, column.name, offset, replace(base, flag=flag), default)
+
+
+def make_table(table_id: int, name: str, columns: Sequence[Column], pk: str | None) -> TableInfo:
+    """A new table's stored form. Raises ValueError when `pk` is not one of the columns, or not an integer."""
+    if pk is not None and pk not in {column.name for column in columns}:
+        raise ValueError(f"table {name}: its primary key {pk!r} is not one of its columns")
+    infos = tuple(make_column(column, n + 1, n, column.name == pk) for n, column in enumerate(columns))
+    unique = [column.name for column in columns if column.unique]
+    indexes = tuple(IndexInfo(n + 1, column, column) for n, column in enumerate(unique))
+    return TableInfo(table_id, name, infos, indexes, pk, len(infos))
+
+
+def with_column(info: TableInfo, column: Column) -> TableInfo:
+    """The table after ADD COLUMN: old rows have the column's default."""
+    column_id = info.max_column_id + 1
+    added = make_column(column, column_id, len(info.columns))
+    added = replace(added, origin_default=added.default)
+    return replace(info, columns=(*info.columns, added), max_column_id=column_id)
+
+
+def create_table_sql(db: str, name: str, columns: Sequence[Column], pk: str | None) -> str:
+    parts = [column.sql() for column in columns]
+    if pk is not None:
+        parts.append(f"PRIMARY KEY (`{pk}`)")
+    parts += [f"UNIQUE KEY `{column.name}` (`{column.name}`)" for column in columns if column.unique]
+    return f"CREATE TABLE `{db}`.`{name}` ({', '.join(parts)})"
+
+
+def ddl_job_table() -> TableInfo:
+    """`mysql.tidb_ddl_job`, where changefeeds learn of DDLs (facts, 4.5)."""
+    columns = [
+        Column("job_id", "bigint"),
+        Column("reorg", "int", nullable=True),
+        Column("schema_ids", "text", nullable=True),
+        Column("table_ids", "text", nullable=True),
+        Column("job_meta", "longblob", nullable=True),
+        Column("type", "int", nullable=True),
+        Column("processing", "int", nullable=True),
+    ]
+    return make_table(DDL_JOB_TABLE_ID, DDL_JOB_TABLE, columns, "job_id")
+
+
+# --- DDL jobs ---
+
+
+class JobState(IntEnum):
+    NONE = 0
+    RUNNING = 1
+    DONE = 4
+    SYNCED = 6
+    QUEUEING = 8
+
+
+class JobType(IntEnum):
+    CREATE_SCHEMA = 1
+    CREATE_TABLE = 3
+    DROP_TABLE = 4
+    ADD_COLUMN = 5
+    TRUNCATE_TABLE = 11
+
+
+@dataclass(frozen=True)
+class Job:
+    """A DDL job. `table_id` is the old id of a truncated table; `table` its definition after the DDL."""
+
+    id: int
+    type: JobType
+    db: DbInfo
+    table_id: int
+    table_name: str
+    query: str
+    args: Mapping[str, Any]
+    start_ts: int
+    state: JobState = JobState.QUEUEING
+    schema_version: int = 0
+    table: TableInfo | None = None
+
+    def to_json(self) -> Json:
+        """Job JSON, version 2 (arguments as an object)."""
+        done = self.state in (JobState.DONE, JobState.SYNCED)
+        table = self.table.to_json() if done and self.table else None
+        db = self.db.to_json() if done and self.type is JobType.CREATE_SCHEMA else None
+        return {
+            "id": self.id, "type": int(self.type), "schema_id": self.db.id, "table_id": self.table_id,
+            "schema_name": self.db.name, "table_name": self.table_name, "state": int(self.state),
+            "warning": None, "err": None, "err_count": 0, "row_count": 0, "raw_args": dict(self.args),
+            "schema_state": self._schema_state(), "snapshot_ver": 0, "real_start_ts": self.start_ts,
+            "start_ts": self.start_ts, "dependency_id": 0, "query": self.query,
+            "binlog": {
+                "SchemaVersion": self.schema_version, "DBInfo": db, "TableInfo": table, "FinishedTS": 0,
+                "MultipleTableInfos": None,
+            },
+            "version": 2, "reorg_meta": None, "multi_schema_info": None, "priority": 0, "seq_num": self.id,
+            "charset": CHARSET, "collate": COLLATE,
+            "involving_schema_info": [{"database": self.db.name, "table": self.table_name}],
+            "admin_operator": 0, "trace_info": None, "bdr_role": "", "cdc_write_source": 0, "local_mode": False,
+            "sql_mode": 1436549152, "session_vars": {}, "last_schema_version": self.schema_version,
+        }  # fmt: skip
+
+    def _schema_state(self) -> int:
+        if self.state not in (JobState.DONE, JobState.SYNCED) or self.type is JobType.DROP_TABLE:
+            return 0
+        return PUBLIC
+
+    def diff(self) -> Json:
+        """The SchemaDiff that TiDB servers read under `Diff:<version>`."""
+        table_id = self.table.id if self.table else self.table_id
+        return {
+            "version": self.schema_version, "type": int(self.type), "schema_id": self.db.id, "table_id": table_id,
+            "sub_action_types": None, "old_table_id": self.table_id if table_id != self.table_id else 0,
+            "old_schema_id": 0, "regenerate_schema_map": False, "affected_options": None,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a database, as it stands after some DDL."""
+
+    db: DbInfo
+    info: TableInfo
+
+    @property
+    def id(self) -> int:
+        return self.info.id
+
+    @property
+    def name(self) -> str:
+        return f"{self.db.name}.{self.info.name}"
+
+    @property
+    def pk(self) -> str:
+        """The column that a row is addressed by; `_tidb_rowid`, which is not stored, if there is no other."""
+        return self.info.pk or ROWID

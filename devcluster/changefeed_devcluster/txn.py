@@ -1,0 +1,228 @@
+"""The words of Percolator: mutations, locks, versions, changes, and every way a transaction call can fail.
+
+Plain values only; `store.py` holds the rules. Keys are raw everywhere (facts, tikv-wire 3.6 and 6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import NamedTuple
+
+MAX_TS = (1 << 64) - 1
+
+
+class Op(IntEnum):
+    """What a mutation asks for; the numbers are those of kvrpcpb.Op."""
+
+    PUT = 0
+    DELETE = 1
+    LOCK = 2
+    INSERT = 4
+    CHECK_NOT_EXISTS = 6
+
+
+class Mutation(NamedTuple):
+    """One key of a prewrite. `value` is empty unless op is PUT or INSERT."""
+
+    op: Op
+    key: bytes
+    value: bytes = b""
+
+
+@dataclass(slots=True)
+class Lock:
+    """A prewritten key. `op` is PUT, DELETE or LOCK; `old_value` what the key held before, None if it did not exist.
+
+    `floor` is the resolved-ts told to anybody when the lock was written: a commit at or below it would break that
+    promise, and is refused.
+    """
+
+    key: bytes
+    primary: bytes
+    start_ts: int
+    op: Op
+    value: bytes
+    old_value: bytes | None
+    ttl_ms: int
+    txn_size: int
+    min_commit_ts: int
+    txn_source: int
+    floor: int
+
+    def blocks_read_at(self, ts: int) -> bool:
+        """The reader and lock conflict rule of snapshot isolation (facts, 3.4)."""
+        if self.op is Op.LOCK or self.start_ts > ts or self.min_commit_ts > ts:
+            return False
+        return not (ts == MAX_TS and self.key == self.primary)
+
+
+class Version(NamedTuple):
+    """A write record: `op` is PUT, DELETE or LOCK. `seq` numbers the change that made it, in order of application."""
+
+    commit_ts: int
+    start_ts: int
+    op: Op
+    value: bytes
+    txn_source: int
+    seq: int
+
+
+class Kind(Enum):
+    """What happened to the keys of a change."""
+
+    PREWRITE = 1
+    COMMIT = 2
+    ROLLBACK = 3
+    ONE_PC = 4
+
+
+class RowChange(NamedTuple):
+    """One key of a change, `op` PUT or DELETE. COMMIT and ROLLBACK have no values.
+
+    A ROLLBACK that met no PUT or DELETE lock of its own has op LOCK.
+    """
+
+    key: bytes
+    op: Op
+    value: bytes = b""
+    old_value: bytes | None = None
+
+
+class Change(NamedTuple):
+    """What one call changed, reported inside the store's lock. `commit_ts` is 0 for PREWRITE and ROLLBACK."""
+
+    kind: Kind
+    start_ts: int
+    commit_ts: int
+    txn_source: int
+    rows: list[RowChange]
+
+
+class Action(IntEnum):
+    """What check_txn_status did; the numbers are those of kvrpcpb.Action."""
+
+    NO_ACTION = 0
+    TTL_EXPIRE_ROLLBACK = 1
+    LOCK_NOT_EXIST_ROLLBACK = 2
+    MIN_COMMIT_TS_PUSHED = 3
+
+
+class TxnStatus(NamedTuple):
+    """`ttl_ms` > 0: alive, `lock` is its primary lock. `commit_ts` > 0: committed. Both 0: rolled back."""
+
+    action: Action
+    ttl_ms: int = 0
+    commit_ts: int = 0
+    lock: Lock | None = None
+
+
+class ConflictReason(IntEnum):
+    """The numbers are those of kvrpcpb.WriteConflict.Reason."""
+
+    OPTIMISTIC = 1
+    SELF_ROLLED_BACK = 3
+
+
+class TxnError(Exception):
+    """A call was refused; nothing was changed."""
+
+
+class KeyIsLocked(TxnError):
+    """Other transactions hold `locks`: wait, or resolve them."""
+
+    def __init__(self, locks: Sequence[Lock]) -> None:
+        self.locks = tuple(locks)
+        lock = locks[0]
+        super().__init__(f"key {lock.key.hex()} is locked by the transaction of start ts {lock.start_ts}")
+
+    @property
+    def lock(self) -> Lock:
+        return self.locks[0]
+
+
+class WriteConflict(TxnError):
+    """A newer version than start_ts exists: start the transaction again."""
+
+    def __init__(
+        self,
+        key: bytes,
+        primary: bytes,
+        start_ts: int,
+        conflict_start_ts: int,
+        conflict_commit_ts: int,
+        reason: ConflictReason = ConflictReason.OPTIMISTIC,
+    ) -> None:
+        self.key = key
+        self.primary = primary
+        self.start_ts = start_ts
+        self.conflict_start_ts = conflict_start_ts
+        self.conflict_commit_ts = conflict_commit_ts
+        self.reason = reason
+        super().__init__(
+            f"write conflict on key {key.hex()}: start ts {start_ts}, "
+            f"version {conflict_start_ts} committed at {conflict_commit_ts} ({reason.name.lower()})"
+        )
+
+
+class AlreadyRolledBack(WriteConflict):
+    """A prewrite came after the rollback of its own transaction."""
+
+    def __init__(self, key: bytes, primary: bytes, start_ts: int) -> None:
+        super().__init__(key, primary, start_ts, start_ts, start_ts, ConflictReason.SELF_ROLLED_BACK)
+
+
+class AlreadyExist(TxnError):
+    """An INSERT or CHECK_NOT_EXISTS found a live value."""
+
+    def __init__(self, key: bytes) -> None:
+        self.key = key
+        super().__init__(f"key {key.hex()} already exists")
+
+
+class AlreadyCommitted(TxnError):
+    """A rollback came after the commit."""
+
+    def __init__(self, key: bytes, start_ts: int, commit_ts: int) -> None:
+        self.key = key
+        self.start_ts = start_ts
+        self.commit_ts = commit_ts
+        super().__init__(f"transaction {start_ts} has committed key {key.hex()} at {commit_ts}")
+
+
+class TxnLockNotFound(TxnError):
+    """A commit found neither its lock nor its write record: the transaction was rolled back, or never prewritten."""
+
+    def __init__(self, key: bytes, start_ts: int) -> None:
+        self.key = key
+        self.start_ts = start_ts
+        super().__init__(f"transaction {start_ts} has no lock on key {key.hex()}")
+
+
+class TxnNotFound(TxnError):
+    """The primary key has neither a lock nor a record of the transaction."""
+
+    def __init__(self, primary: bytes, start_ts: int) -> None:
+        self.primary = primary
+        self.start_ts = start_ts
+        super().__init__(f"transaction {start_ts} is not known at its primary key {primary.hex()}")
+
+
+class PrimaryMismatch(TxnError):
+    """The key asked about is not its transaction's primary; `lock` names the right one."""
+
+    def __init__(self, lock: Lock) -> None:
+        self.lock = lock
+        super().__init__(f"key {lock.key.hex()} is not the primary of transaction {lock.start_ts}")
+
+
+class CommitTsExpired(TxnError):
+    """The commit ts is below what the lock allows: take a new one from the TSO and commit again."""
+
+    def __init__(self, key: bytes, start_ts: int, commit_ts: int, min_commit_ts: int) -> None:
+        self.key = key
+        self.start_ts = start_ts
+        self.commit_ts = commit_ts
+        self.min_commit_ts = min_commit_ts
+        super().__init__(f"commit ts {commit_ts} of key {key.hex()} is below the lock's minimum {min_commit_ts}")

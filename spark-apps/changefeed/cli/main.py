@@ -1,0 +1,281 @@
+"""The command `changefeed`.
+
+Thin: it reads the arguments, calls what does the work, shows the answer and picks the exit code. Heavy libraries are
+imported inside the commands that need them, so that `--help` and `validate` are quick.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, CycloptsError, Parameter
+
+from changefeed.cli.output import write_error, write_failure, write_json, write_text
+from changefeed.errors import ChangefeedError, InvalidSpec
+from changefeed.model import tso as ts
+
+if TYPE_CHECKING:
+    from changefeed.spec.model import Changefeed
+
+_BAD_INPUT = 2
+_INTERRUPTED = 130
+_VERIFY_FOUND_A_BREAK = 4
+_TASK_ATTEMPTS = 8
+_MAX_TS = (1 << 64) - 1
+
+app = App(
+    name="changefeed",
+    help="Row changes of a TiKV/TiDB cluster into files, exactly once.",
+    help_epilogue="""Examples:
+  changefeed validate -f examples/demo.yaml
+  changefeed run -f examples/demo.yaml
+  changefeed verify -f examples/demo.yaml --conserved balance
+  changefeed tso parse 449000000000000000
+
+Exit codes: 0 done or drained, 1 failed, 2 bad input, 3 verify can't check, 4 verify found a break,
+69 upstream or sink unavailable, 75 another driver took over, 130 second Ctrl-C.""",
+    help_format="plaintext",
+    version=lambda: version("changefeed-operator"),
+    suppress_keyboard_interrupt=False,
+)
+tso = App(
+    name="tso",
+    help="Turn a ts into a time and back.",
+    help_epilogue="""Examples:
+  changefeed tso parse 449000000000000000
+  changefeed tso now --pd http://127.0.0.1:2379
+  changefeed tso at 2026-01-31T12:00:00Z --json""",
+)
+app.command(tso)
+
+File = Annotated[
+    Path, Parameter(name=["--file", "-f"], help="The Changefeed, YAML: the file that kubectl apply takes.")
+]
+AsJson = Annotated[bool, Parameter(name="--json", negative="", help="One JSON object instead of text.")]
+Pd = Annotated[list[str], Parameter(name="--pd", negative="", help='PD, such as "http://127.0.0.1:2379".')]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; gives the exit code (INTERFACES.md, Exit codes).
+
+    What is not a ChangefeedError is a fault of ours and keeps its traceback.
+    """
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # an error is shown once, by us
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # its handlers can end the fork that becomes Spark's JVM
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    as_json = "--json" in arguments
+    try:
+        code: int | None = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+    except ChangefeedError as error:
+        write_failure(error, as_json)
+        return error.exit_code
+    except CycloptsError as error:
+        write_error("BadArguments", str(error), "See changefeed --help.", as_json)
+        return _BAD_INPUT
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    return code or 0
+
+
+@app.command(
+    help_epilogue="""Examples:
+  changefeed validate -f orders.yaml
+  changefeed validate -f orders.yaml --json""",
+)
+def validate(*, file: File, as_json: AsJson = False) -> None:
+    """Check a Changefeed: all problems at once, each with its field, its value and what is allowed."""
+    from changefeed.spec.parse import effective
+
+    changefeed = _read(file)
+    if as_json:
+        write_json({"ok": True, "name": changefeed.name, "effective": effective(changefeed)})
+    else:
+        rules = ", ".join(changefeed.spec.filter.rules)
+        write_text(f"{file}: changefeed {changefeed.name} is valid: {rules} to {changefeed.storage.uri}")
+
+
+@app.command(
+    help_epilogue="""Examples:
+  changefeed run -f examples/demo.yaml
+  changefeed run -f orders.yaml --master "local[8,8]" --metrics-port 0 --json
+
+Ctrl-C or SIGTERM drains: what is planned is written, the checkpoint is printed, a later run goes on from there.""",
+)
+def run(*, file: File, master: str | None = None, metrics_port: int = 9464, as_json: AsJson = False) -> None:
+    """Run a changefeed on this machine until its targetTs, or until Ctrl-C.
+
+    Parameters
+    ----------
+    master
+        Spark's master, "local[N,8]" with N threads, more than spec.spark.pullers.count; by default as many as
+        spec.spark.executor has cores.
+    metrics_port
+        Port of /metrics on 127.0.0.1; 0 takes a free one.
+    """
+    changefeed = _read(file)
+    if changefeed.spec.paused:
+        raise InvalidSpec("spec.paused", "true: a paused changefeed does not run", "Set it to false, or leave it out.")
+    slots = _slots(master, changefeed)
+
+    from rich.console import Console
+
+    from changefeed.cli.view import open_view
+    from changefeed.owner.driver import RunOptions
+    from changefeed.owner.driver import run as drive
+    from changefeed.spark.execution import SparkExecution
+
+    with open_view(Console(file=sys.stdout), silent=as_json) as view:
+        execution = SparkExecution(f"local[{slots},{_TASK_ATTEMPTS}]", slots)
+        outcome = drive(changefeed, RunOptions(metrics_port=metrics_port), execution, view)
+    if as_json:
+        write_json({"name": changefeed.name, "state": outcome.state, "checkpoint_ts": str(outcome.checkpoint_ts)})
+        return
+    write_text(f"{outcome.state.capitalize()} at checkpoint {outcome.checkpoint_ts} ({_time(outcome.checkpoint_ts)}).")
+    write_text(f"Files: {changefeed.storage.uri}")
+    if outcome.state == "drained":
+        write_text("The same command goes on from there.")
+
+
+@app.command(
+    help_epilogue="""Examples:
+  changefeed verify -f examples/demo.yaml --conserved balance
+  changefeed verify --uri file:///lake/orders --pd http://127.0.0.1:2379 --json""",
+)
+def verify(
+    *,
+    file: Annotated[Path | None, Parameter(name=["--file", "-f"], help="The Changefeed whose sink is checked.")] = None,
+    uri: str | None = None,
+    pd: Pd | None = None,
+    conserved: str | None = None,
+    as_json: AsJson = False,
+) -> int:
+    """Check a sink against its upstream, row by row, up to the published checkpoint.
+
+    Exit codes: 0 every promise holds, 3 it can't be checked, 4 a promise is broken.
+
+    Parameters
+    ----------
+    uri
+        The sink's root, instead of a file.
+    conserved
+        A column whose sum over all tables no transaction changes.
+    """
+    if (file is None) == (uri is None) or (uri is None) != (not pd):
+        raise InvalidSpec(
+            "arguments", "allowed: -f FILE, or --uri URI with --pd ADDRESS", "See changefeed verify --help."
+        )
+    if file is not None:
+        changefeed = _read(file)
+        uri, pd = changefeed.storage.uri, list(changefeed.spec.upstream.pd_addresses)
+    assert uri is not None
+    assert pd is not None
+
+    import asyncio
+
+    from changefeed.cli.verdict import write_verdict
+    from changefeed.verify.report import verify as check
+
+    result = asyncio.run(check(uri, pd, conserved))
+    if as_json:
+        write_json(result.to_json())
+    else:
+        write_verdict(result.to_json())
+    return 0 if result.ok else _VERIFY_FOUND_A_BREAK
+
+
+@tso.command(help_epilogue="Example:\n  changefeed tso parse 449000000000000000")
+def parse(ts_text: Annotated[str, Parameter(name="TS")], *, as_json: AsJson = False) -> None:
+    """Show the time in a ts."""
+    if not (ts_text.isascii() and ts_text.isdecimal() and int(ts_text) <= _MAX_TS):
+        raise InvalidSpec("TS", f"{ts_text!r} is no ts; allowed: digits, a number below 2^64")
+    _write_ts(int(ts_text), as_json)
+
+
+@tso.command(help_epilogue="Example:\n  changefeed tso now --pd http://127.0.0.1:2379 --json")
+def now(*, pd: Pd, as_json: AsJson = False) -> None:
+    """Ask PD for a ts: later than every commit before it."""
+    import asyncio
+
+    from changefeed.upstream.pd import PdClient
+
+    async def ask() -> int:
+        client = await PdClient.connect(pd)
+        try:
+            return await client.tso()
+        finally:
+            await client.close()
+
+    _write_ts(asyncio.run(ask()), as_json)
+
+
+@tso.command(help_epilogue="Example:\n  changefeed tso at 2026-01-31T12:00:00+01:00")
+def at(time: Annotated[str, Parameter(name="TIME")], *, as_json: AsJson = False) -> None:
+    """Give the first ts of a time in ISO 8601 with its zone."""
+    wanted = "allowed: ISO 8601 with a zone, such as 2026-01-31T12:00:00Z"
+    try:
+        moment = datetime.fromisoformat(time)
+    except ValueError:
+        raise InvalidSpec("TIME", f"{time!r} is no time; {wanted}") from None
+    if moment.tzinfo is None:
+        raise InvalidSpec("TIME", f"{time!r} has no zone; {wanted}")
+    found = ts.from_datetime(moment)
+    if not 0 <= found <= _MAX_TS:
+        raise InvalidSpec("TIME", f"{time!r} has no ts; allowed: from 1970 on")
+    _write_ts(found, as_json)
+
+
+def _read(file: Path) -> Changefeed:
+    from changefeed.spec.parse import parse as parse_resource
+
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as e:
+        raise InvalidSpec("--file", f"can't read {file}: {e.strerror}", "Give the path of a Changefeed's YAML.") from e
+    except UnicodeDecodeError as e:
+        raise InvalidSpec("--file", f"{file} is not UTF-8 text", "Give the path of a Changefeed's YAML.") from e
+    return parse_resource(text)
+
+
+def _slots(master: str | None, changefeed: Changefeed) -> int:
+    """How many Spark tasks may run at once; each puller holds one for ever."""
+    spark = changefeed.spec.spark
+    if master is None:
+        return spark.executor.slots
+    threads, comma, attempts = master.removeprefix("local[").removesuffix("]").partition(",")
+    wrong = not (master.startswith("local[") and master.endswith("]") and threads.isdecimal())
+    if wrong or (comma and attempts != str(_TASK_ATTEMPTS)) or int(threads) <= spark.pullers.count:
+        lowest = spark.pullers.count + 1
+        raise InvalidSpec(
+            "--master",
+            f"{master!r}; allowed: local[N,{_TASK_ATTEMPTS}] with N from {lowest} on",
+            f"{spark.pullers.count} pullers hold a thread each (spec.spark.pullers.count).",
+        )
+    return int(threads)
+
+
+def _write_ts(value: int, as_json: bool) -> None:
+    if as_json:
+        write_json(
+            {
+                "ts": str(value),
+                "time": ts.to_datetime(value).isoformat(timespec="milliseconds"),
+                "physical_ms": ts.physical_ms(value),
+                "logical": ts.logical(value),
+            }
+        )
+    else:
+        write_text(f"{value}  {_time(value)}, logical {ts.logical(value)}")
+
+
+def _time(value: int) -> str:
+    return ts.to_datetime(value).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", " UTC")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""Rows of all spans of a task that wait for their segment: decides when to roll, and hands out segment numbers.
+
+Pure: time is handed in. It must never let go of a token before its rows are in a roll.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+import pyarrow as pa
+
+from changefeed.model.rows import raw_bytes
+
+Token = TypeVar("Token")
+
+
+@dataclass(frozen=True)
+class SpanRows:
+    """Rows of one subscription, in any order; batches of model.rows.RAW_SCHEMA."""
+
+    span_id: int
+    sub_id: int
+    batches: tuple[pa.RecordBatch, ...]
+
+
+class Roll(NamedTuple, Generic[Token]):
+    """What one segment will hold; `tokens` are to be given back to the span pipeline once it is written."""
+
+    seq: int
+    spans: list[SpanRows]
+    tokens: list[Token]
+
+
+class EventBuffer(Generic[Token]):
+    """Due at `roll_bytes` of raw bytes, or `roll_interval` seconds after the first row that waits."""
+
+    def __init__(self, roll_bytes: int = 32 << 20, roll_interval: float = 0.25) -> None:
+        self._roll_bytes = roll_bytes
+        self._roll_interval = roll_interval
+        self._last_seq = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._span_ids: dict[int, int] = {}
+        self._batches: dict[int, list[pa.RecordBatch]] = {}
+        self._tokens: list[Token] = []
+        self._first_at: float | None = None
+        self.bytes = 0  # raw bytes that wait
+
+    def append(self, sub_id: int, span_id: int, batch: pa.RecordBatch, token: Token, now: float) -> None:
+        """`token` comes back with the roll that holds `batch`, which has rows. `now`: monotonic seconds."""
+        if batch.num_rows == 0:
+            raise ValueError(f"no rows to store for sub_id {sub_id}")
+        if self._span_ids.setdefault(sub_id, span_id) != span_id:
+            raise ValueError(f"sub_id {sub_id} is span {self._span_ids[sub_id]}, not {span_id}")
+        self._batches.setdefault(sub_id, []).append(batch)
+        self._tokens.append(token)
+        self.bytes += raw_bytes(batch)
+        if self._first_at is None:
+            self._first_at = now
+
+    def due(self, now: float) -> bool:
+        deadline = self.next_deadline()
+        return deadline is not None and (self.bytes >= self._roll_bytes or now >= deadline)
+
+    def next_deadline(self) -> float | None:
+        """When it will be due without another row; None: nothing waits."""
+        return None if self._first_at is None else self._first_at + self._roll_interval
+
+    def take(self) -> Roll[Token]:
+        """Everything that waits, under the next segment number, from 1. ValueError when nothing waits."""
+        if self._first_at is None:
+            raise ValueError("nothing waits for a segment")
+        self._last_seq += 1
+        spans = [SpanRows(span_id, sub_id, tuple(self._batches[sub_id])) for sub_id, span_id in self._span_ids.items()]
+        roll = Roll(self._last_seq, spans, self._tokens)
+        self._clear()
+        return roll

@@ -1,0 +1,58 @@
+"""Reading a plan's manifest: exactly the segments it names, whole, or a failure (CORRECTNESS.md, rule 3).
+
+It must never list a folder, and never take a file of another run, size or number for the one that was meant.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+
+from changefeed.errors import Transient
+from changefeed.eventstore.segment import METADATA_KEY, VERSION
+from changefeed.model.record import SegmentSlice
+from changefeed.model.rows import RAW_SCHEMA
+from changefeed.objectstore.open import local_path
+
+
+def read_slice(piece: SegmentSlice) -> pa.Table:
+    """The record batches `[first_batch, end_batch)` of a segment, as a table of RAW_SCHEMA; no other batch is read.
+
+    Raises Transient, naming the segment, when it is not the one that the manifest means: its rows must be pulled again.
+    """
+    path = local_path(piece.uri)
+    try:
+        size = path.stat().st_size
+        if size != piece.size:
+            raise _lost(piece, f"has {size} bytes, not {piece.size}")
+        with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as segment:
+            _check(piece, segment)
+            batches = [segment.get_batch(number) for number in range(piece.first_batch, piece.end_batch)]
+    except FileNotFoundError as error:
+        raise _lost(piece, "is missing") from error
+    except (OSError, ValueError) as error:
+        raise _lost(piece, f"cannot be read ({error})") from error
+    rows = pa.Table.from_batches(batches, RAW_SCHEMA)
+    if rows.num_rows != piece.rows:
+        raise _lost(piece, f"has {rows.num_rows} rows there, not {piece.rows}")
+    return rows
+
+
+def _check(piece: SegmentSlice, segment: pa.ipc.RecordBatchFileReader) -> None:
+    footer = json.loads((segment.schema.metadata or {}).get(METADATA_KEY, b"{}"))
+    if footer.get("v") != VERSION:
+        raise _lost(piece, f"has version {footer.get('v')}, not {VERSION}")
+    run = f"{footer['epoch']}-{footer['nonce']}"
+    if (run, footer["seq"]) != (piece.run, piece.seq):
+        raise _lost(piece, f"is number {footer['seq']} of run {run}")
+    if piece.end_batch > segment.num_record_batches:
+        raise _lost(piece, f"has {segment.num_record_batches} record batches")
+
+
+def _lost(piece: SegmentSlice, what: str) -> Transient:
+    return Transient(
+        f"Segment {piece.uri} (number {piece.seq} of run {piece.run}, batches {piece.first_batch}..{piece.end_batch}) "
+        f"{what}.",
+        "Its span must be pulled again from what is flushed.",
+    )

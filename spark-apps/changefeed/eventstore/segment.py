@@ -1,0 +1,174 @@
+"""One segment: the rows of several spans, sorted, in one Arrow IPC file (INTERFACES.md, Segment; DESIGN.md 3.2).
+
+A cache: it is created if-absent and never synced, because whatever is lost is pulled again. Rows are handled as columns
+only; a position is read from a column's buffers, one a MiB.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from changefeed.errors import AlreadyExists, Unavailable
+from changefeed.eventstore.buffer import SpanRows
+from changefeed.eventstore.house import House
+from changefeed.model.position import Position
+from changefeed.model.rows import RAW_SCHEMA, ROW_OVERHEAD
+from changefeed.wire import owner_pb2
+
+VERSION = 1
+METADATA_KEY = b"changefeed.segment"
+MAX_BATCH_ROWS = 1 << 16
+CURVE_STEP = 1 << 20
+_ORDER = [(name, "ascending") for name in ("commit_ts", "start_ts", "op", "key")]
+_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
+
+
+@dataclass(frozen=True)
+class _SortedSpan:
+    span_id: int
+    sub_id: int
+    rows: pa.RecordBatch
+    first_batch: int
+    curve: list[tuple[Position, int]]  # (position, raw bytes up to and including it); the last one is the last row
+
+    @property
+    def end_batch(self) -> int:
+        rows: int = self.rows.num_rows
+        return self.first_batch + -(-rows // MAX_BATCH_ROWS)
+
+    @property
+    def bytes(self) -> int:
+        return self.curve[-1][1]
+
+    @property
+    def min(self) -> Position:
+        return _position(self.rows, 0)
+
+    @property
+    def max(self) -> Position:
+        return self.curve[-1][0]
+
+
+def write_segment(house: House, task: str, seq: int, spans: Sequence[SpanRows]) -> owner_pb2.SegmentMeta:
+    """Write segment `seq` of `task` and say what it holds. Blocking; the heavy parts release the GIL.
+
+    `spans`: each has rows, and at most 2 GiB of a column. Rows that occur twice stay twice (rule 4 is the sorter's).
+    Raises AlreadyExists, Unavailable; nothing is left behind then.
+    """
+    sorted_spans: list[_SortedSpan] = []
+    for span in spans:
+        first_batch = sorted_spans[-1].end_batch if sorted_spans else 0
+        sorted_spans.append(_sort(span, first_batch))
+    footer = json.dumps(_footer(house, task, seq, sorted_spans), separators=(",", ":")).encode()
+    path = house.segment_path(task, seq)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("xb") as file:
+            try:
+                _write(file, RAW_SCHEMA.with_metadata({METADATA_KEY: footer}), sorted_spans)
+                size = file.tell()
+                file.flush()
+            except BaseException:
+                path.unlink()
+                raise
+    except FileExistsError:
+        raise AlreadyExists(f"Segment {path} exists already.", "A task attempt's name was used twice.") from None
+    except OSError as error:
+        raise Unavailable(
+            f"Cannot write segment {path}: {error.strerror}.", "Free space or let this user write there."
+        ) from error
+    return owner_pb2.SegmentMeta(
+        uri=path.as_uri(), seq=seq, bytes=size, spans=[_span_meta(span) for span in sorted_spans]
+    )
+
+
+def _sort(span: SpanRows, first_batch: int) -> _SortedSpan:
+    rows = pa.Table.from_batches(span.batches, RAW_SCHEMA).combine_chunks()
+    if rows.num_rows == 0:
+        raise ValueError(f"span {span.span_id} has no rows to write")
+    (batch,) = rows.take(pc.sort_indices(rows, sort_keys=_ORDER)).combine_chunks().to_batches()
+    return _SortedSpan(span.span_id, span.sub_id, batch, first_batch, _curve(batch))
+
+
+def _curve(batch: pa.RecordBatch) -> list[tuple[Position, int]]:
+    """The first row at which each further MiB of raw bytes is reached, and the last row."""
+    total = np.cumsum(_row_bytes(batch))
+    marks = np.arange(CURVE_STEP, total[-1], CURVE_STEP, dtype=np.int64)
+    points = np.unique(np.append(np.searchsorted(total, marks), batch.num_rows - 1))
+    return [(_position(batch, int(row)), int(total[row])) for row in points]
+
+
+def _row_bytes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """What each row counts for, as model.rows.raw_bytes does."""
+    size = np.full(batch.num_rows, ROW_OVERHEAD, np.int64)
+    for name in ("key", "value", "old_value"):
+        size += np.diff(_offsets(batch.column(name)))
+    return size
+
+
+def _offsets(column: pa.Array) -> npt.NDArray[np.int32]:
+    offsets = np.frombuffer(column.buffers()[1], np.int32)
+    return offsets[column.offset : column.offset + len(column) + 1]
+
+
+def _position(batch: pa.RecordBatch, row: int) -> Position:
+    key = batch.column("key")
+    start, end = _offsets(key)[row : row + 2]
+    commit_ts, start_ts, op = (int(batch.column(name).to_numpy()[row]) for name in ("commit_ts", "start_ts", "op"))
+    content = key.buffers()[2][int(start) : int(end)].to_pybytes() if end > start else b""
+    return Position(commit_ts, start_ts, op, content)
+
+
+def _write(file: object, schema: pa.Schema, spans: list[_SortedSpan]) -> None:
+    with pa.ipc.new_file(file, schema, options=_OPTIONS) as writer:
+        for span in spans:
+            for start in range(0, span.rows.num_rows, MAX_BATCH_ROWS):
+                writer.write_batch(span.rows.slice(start, MAX_BATCH_ROWS))
+
+
+def _footer(house: House, task: str, seq: int, spans: list[_SortedSpan]) -> dict[str, object]:
+    return {
+        "v": VERSION,
+        "epoch": house.epoch,
+        "nonce": house.nonce,
+        "task": task,
+        "seq": seq,
+        "spans": [
+            {
+                "id": span.span_id,
+                "sub_id": span.sub_id,
+                "rows": span.rows.num_rows,
+                "bytes": span.bytes,
+                "min": span.min.to_json(),
+                "max": span.max.to_json(),
+                "batches": [span.first_batch, span.end_batch],
+                "curve": [[position.to_json(), size] for position, size in span.curve],
+            }
+            for span in spans
+        ],
+    }
+
+
+def _span_meta(span: _SortedSpan) -> owner_pb2.SegmentSpan:
+    return owner_pb2.SegmentSpan(
+        span_id=span.span_id,
+        sub_id=span.sub_id,
+        rows=span.rows.num_rows,
+        bytes=span.bytes,
+        min=_wire(span.min),
+        max=_wire(span.max),
+        first_batch=span.first_batch,
+        end_batch=span.end_batch,
+        curve=[owner_pb2.CurvePoint(position=_wire(position), bytes=size) for position, size in span.curve],
+    )
+
+
+def _wire(position: Position) -> owner_pb2.Position:
+    return owner_pb2.Position(**position._asdict())

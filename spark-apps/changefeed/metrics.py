@@ -1,0 +1,223 @@
+"""Every metric, declared once; and what a person watches while a changefeed runs.
+
+The driver holds the numbers of all its executors, which send what has changed, and serves them as one `/metrics`
+(INTERFACES.md, Metrics). Nothing is kept in prometheus_client's global registry.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from changefeed.errors import NeedsHuman, ProtocolViolation
+
+#: Upper bounds of the histogram of quota waits, seconds; "+Inf" follows.
+WAIT_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0)
+
+
+@dataclass(frozen=True)
+class Declared:
+    """`label`: the metric's own one, beside namespace and changefeed; `bounds`: of a histogram's buckets."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    help: str
+    label: str = ""
+    bounds: tuple[float, ...] = ()
+
+
+_PIPELINE = "changefeed_puller_span_pipeline"
+
+METRICS = (
+    # Source design 1, "Key Prometheus metrics".
+    Declared(f"{_PIPELINE}_inflight_bytes", "gauge", "Bytes that the pipeline quota holds."),
+    Declared(f"{_PIPELINE}_inflight_batches", "gauge", "Data batches that wait for their persist callback."),
+    Declared(f"{_PIPELINE}_pending_resolved_barriers", "gauge", "Resolved barriers that wait for data before them."),
+    Declared(f"{_PIPELINE}_active_subscriptions", "gauge", "Subscriptions in the pipeline."),
+    Declared(
+        f"{_PIPELINE}_quota_acquire_duration_seconds", "histogram", "Waits for the byte quota.", bounds=WAIT_BUCKETS
+    ),
+    Declared(
+        f"{_PIPELINE}_resolved_barrier_dropped_total", "counter", "Redundant resolved barriers that were dropped."
+    ),
+    Declared(f"{_PIPELINE}_resolved_barrier_compaction_total", "counter", "Compactions of the queue of barriers."),
+    Declared("changefeed_puller_events_total", "counter", "Committed row events that left the matcher.", "type"),
+    Declared("changefeed_puller_bytes_total", "counter", "Bytes of their keys and values."),
+    Declared("changefeed_puller_matcher_pending_rows", "gauge", "Prewritten rows that wait for their commit."),
+    Declared("changefeed_puller_region_registrations_total", "counter", "Registrations of regions at TiKV."),
+    Declared("changefeed_puller_errors_total", "counter", "Errors that the puller recovered from.", "reason"),
+    Declared("changefeed_event_store_segments_total", "counter", "Segments written."),
+    Declared("changefeed_event_store_events_total", "counter", "Row events in them."),
+    Declared("changefeed_event_store_bytes_total", "counter", "Bytes of their files."),
+    Declared("changefeed_owner_resolved_ts_lag_seconds", "gauge", "PD's time less the resolved-ts of all spans."),
+    Declared("changefeed_owner_checkpoint_ts_lag_seconds", "gauge", "PD's time less the checkpoint-ts."),
+    Declared("changefeed_owner_plans_total", "counter", "Plans recorded."),
+    Declared("changefeed_owner_entries_total", "counter", "Plan entries by flush reason.", "reason"),
+    Declared("changefeed_owner_dispatchers_count", "gauge", "Dispatchers: dirty, idle.", "state"),
+    Declared("changefeed_owner_state_info", "gauge", "1 for the state that the changefeed is in.", "state"),
+    Declared("changefeed_pipeline_rows_total", "counter", "Rows that were sorted, filtered and encoded."),
+    Declared("changefeed_pipeline_filtered_rows_total", "counter", "Rows that the filters dropped."),
+    Declared("changefeed_pipeline_bytes_total", "counter", "Encoded bytes."),
+    Declared("changefeed_sink_files_total", "counter", "Files whose commit is recorded."),
+    Declared("changefeed_sink_rows_total", "counter", "Rows in them."),
+    Declared("changefeed_sink_bytes_total", "counter", "Bytes in them."),
+)
+
+
+class Registry:
+    """The numbers of one changefeed; thread-safe.
+
+    A histogram `h` takes the deltas `h_bucket`, with the bucket's upper bound as label ("0.05", "+Inf") and cumulative
+    as Prometheus has them, `h_sum`, and `h_count`, which equals the bucket "+Inf".
+    """
+
+    def __init__(self, namespace: str, changefeed: str) -> None:
+        self._labels = (namespace, changefeed)
+        self._lock = threading.Lock()
+        self._values: dict[str, dict[str, dict[str, float]]] = {name: {} for name in _KINDS}
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.registry.register(self)
+        self._close: Callable[[], None] | None = None
+
+    def apply_delta(self, name: str, label: str, value: float, gauge: bool, source: str = "") -> None:
+        """Add to a counter, or set a gauge, as a puller or the owner reports it.
+
+        `source`: who reports; a gauge shows the sum over all sources. Raises ProtocolViolation for a metric that is
+        not declared, or is declared as another kind.
+        """
+        if name not in _KINDS or (_KINDS[name] == "gauge") != gauge:
+            what = "gauge" if gauge else "counter"
+            raise ProtocolViolation(f"{name!r} is not a declared {what}.", "Declare it in changefeed/metrics.py.")
+        with self._lock:
+            by_source = self._values[name].setdefault(label, defaultdict(float))
+            by_source[source] = value if gauge else by_source[source] + value
+
+    def forget(self, source: str) -> None:
+        """Drop the gauges of a source that has ended."""
+        with self._lock:
+            for name, by_label in self._values.items():
+                for by_source in by_label.values() if _KINDS[name] == "gauge" else ():
+                    by_source.pop(source, None)
+
+    def snapshot(self) -> dict[tuple[str, str], float]:
+        """(name, value of its own label or "") -> number, of everything reported so far."""
+        with self._lock:
+            return {
+                (name, label): sum(by_source.values())
+                for name, by_label in self._values.items()
+                for label, by_source in by_label.items()
+            }
+
+    def total(self, name: str) -> float:
+        """A metric's number over all values of its label."""
+        with self._lock:
+            return sum(sum(by_source.values()) for by_source in self._values[name].values())
+
+    def collect(self) -> Iterator[Metric]:
+        """For prometheus_client: every declared metric, those without a label of their own from 0."""
+        numbers: dict[str, dict[str, float]] = defaultdict(dict)
+        for (name, label), value in self.snapshot().items():
+            numbers[name][label] = value
+        for metric in METRICS:
+            yield self._family(metric, numbers)
+
+    def serve(self, port: int, address: str = "127.0.0.1") -> int:
+        """Answer `/metrics` in a thread until `close`; port 0 takes a free one. Gives the port.
+
+        Raises NeedsHuman when the port is taken.
+        """
+        try:
+            server, thread = start_http_server(port, address, self.registry)
+        except OSError as e:
+            raise NeedsHuman(
+                f"Can't serve metrics on {address}:{port}: {e.strerror}.",
+                "Choose another port with --metrics-port; 0 takes a free one.",
+            ) from e
+
+        def close() -> None:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+        self._close = close
+        return server.server_port
+
+    def close(self) -> None:
+        """Stop serving."""
+        if self._close:
+            self._close()
+            self._close = None
+
+    def _family(self, metric: Declared, numbers: Mapping[str, Mapping[str, float]]) -> Metric:
+        names = ["namespace", "changefeed", *([metric.label] if metric.label else [])]
+        if metric.kind == "histogram":
+            histogram = HistogramMetricFamily(metric.name, metric.help, labels=names)
+            bounds = [*map(str, metric.bounds), "+Inf"]
+            counts = [numbers.get(f"{metric.name}_bucket", {}).get(bound, 0.0) for bound in bounds]
+            total = numbers.get(f"{metric.name}_sum", {}).get("", 0.0)
+            histogram.add_metric(self._labels, list(zip(bounds, counts, strict=True)), total)
+            return histogram
+        shape = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+        family: CounterMetricFamily | GaugeMetricFamily = shape(metric.name, metric.help, labels=names)
+        if metric.label:
+            for label, value in sorted(numbers.get(metric.name, {}).items()):
+                family.add_metric((*self._labels, label), value)
+        else:
+            family.add_metric(self._labels, numbers.get(metric.name, {}).get("", 0.0))
+        return family
+
+
+def _kinds() -> Iterator[tuple[str, str]]:
+    for metric in METRICS:
+        if metric.kind == "histogram":
+            yield f"{metric.name}_bucket", "counter"
+            yield f"{metric.name}_sum", "counter"
+            yield f"{metric.name}_count", "counter"
+        else:
+            yield metric.name, metric.kind
+
+
+#: Every name that a delta may have, and whether it is a counter or a gauge.
+_KINDS = dict(_kinds())
+
+
+@dataclass(frozen=True)
+class StageProgress:
+    """What went through one stage since this driver started, and how fast lately."""
+
+    rows: int = 0
+    bytes: int = 0
+    rows_per_s: float = 0.0
+    bytes_per_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a changefeed is; a ts is 0 while it is unknown."""
+
+    state: str  # one sentence
+    checkpoint_ts: int = 0
+    resolved_ts: int = 0
+    checkpoint_lag: float = 0.0  # seconds
+    resolved_lag: float = 0.0  # seconds
+    puller: StageProgress = StageProgress()
+    event_store: StageProgress = StageProgress()
+    pipeline: StageProgress = StageProgress()
+    sink: StageProgress = StageProgress()
+    files: int = 0  # committed
+    tables: int = 0
+    dirty: int = 0  # dispatchers with unplanned events
+
+
+class View(Protocol):
+    """Somebody who watches."""
+
+    def update(self, progress: Progress) -> None:
+        """Show it; called from one thread, a few times a second at most."""
+        ...

@@ -1,0 +1,335 @@
+"""What the transaction log says, folded into one State (INTERFACES.md, Log record; CORRECTNESS.md).
+
+`apply` is the only interpretation of a record. It is total and strict: what no correct driver can have written is
+refused with the record's name, because going on would turn one fault into wrong files. It never guesses, repairs or
+skips, and does no I/O.
+
+Why the checks are the right ones:
+
+1. *A driver dies between plan and commit.* Its successor's epoch record leaves `plan` as it was, and `plan_config`
+   keeps the config under which the plan was recorded (rule 10): the plan is finished as it stands, then committed by
+   the successor.
+2. *A plan while one is uncommitted.* Two plans could name the same rows: refused (rule 20). So a plan always starts
+   where what is committed ends, and the check "contiguous with the flushed position" needs nothing but the State.
+3. *A dispatcher is idle for a day.* No entry says so; the recorded checkpoint does. It resumes at
+   max(last committed `to`, recorded checkpoint) (rule 11): `State.flushed_ts`, where a plan must start.
+4. *The checkpoint moves while a plan is uncommitted.* It can't pass the start of any of the plan's entries, or a row
+   at or below a published checkpoint would appear later (promise 4): refused.
+5. *A driver with a slow clock takes over.* Date and table version of a dispatcher never fall (rule 15). Therefore a
+   directory that was left is never entered again, and one counter, of the newest directory, is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NoReturn
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+
+from changefeed.errors import NeedsHuman
+from changefeed.model.position import Position
+from changefeed.model.record import (
+    ClosedRecord,
+    CommitRecord,
+    DdlRecord,
+    EpochRecord,
+    PlanEntry,
+    PlanRecord,
+    Record,
+    StartRecord,
+    Ts,
+)
+
+_NEXT_STEP = (
+    "The log is damaged or was written by something else: keep it as it is for examination, and start a new changefeed."
+)
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class DispatcherState(_Frozen):
+    """How far one dispatcher's files have got, and where the next one goes."""
+
+    dispatcher: int  # span_id
+    table_id: int  # 0: created by a DDL, nothing planned yet
+    flushed_ts: Ts  # every row <= it is in committed files; see State.flushed_ts for the one to resume at
+    table_version: Ts = 0
+    directory: str = ""
+    next_index: int = 1  # of the next file in `directory`
+    date: str = ""  # of `directory`
+    table_info: str = ""  # hash of the newest entry's TableInfo
+
+
+class Epoch(_Frozen):
+    """The driver that the log belongs to."""
+
+    number: int = 0
+    nonce: str = ""
+    attempt: int = 0
+    config: dict[str, Any] = {}  # effective spec
+
+
+def _by_dispatcher(value: object) -> object:
+    return {item["dispatcher"]: item for item in value} if isinstance(value, list) else value
+
+
+def _as_list(value: Mapping[int, DispatcherState]) -> list[DispatcherState]:
+    return [value[dispatcher] for dispatcher in sorted(value)]
+
+
+class State(_Frozen):
+    """The log up to and including record `n`; `State()` is the empty log. Its JSON is the snapshot.
+
+    Never mutate a member.
+    """
+
+    v: Literal[1] = 1
+    kind: Literal["snapshot"] = "snapshot"
+    n: int = 0
+    uid: str = ""
+    cluster_id: Ts = 0
+    start_ts: Ts = 0
+    checkpoint_ts: Ts = 0
+    epoch: Epoch = Epoch()
+    plan: PlanRecord | None = None  # the one uncommitted plan
+    plan_config: dict[str, Any] | None = None  # effective spec of the epoch that recorded `plan` (rule 10)
+    dispatchers: Annotated[
+        dict[int, DispatcherState],
+        BeforeValidator(_by_dispatcher),
+        PlainSerializer(_as_list, return_type=list[DispatcherState]),
+    ] = {}
+    table_infos: dict[str, dict[str, Any]] = {}  # by hash: those that a dispatcher or the plan names
+    last_ddl: tuple[Ts, int] | None = Field(default=None)  # (ts, job_id) of the newest executed one
+    finished: bool = False
+    closed: bool = False
+
+    def flushed_ts(self, dispatcher: int) -> int:
+        """Every row of the dispatcher <= it is in committed files, or there was none (rule 11)."""
+        known = self.dispatchers.get(dispatcher)
+        return max(known.flushed_ts, self.checkpoint_ts) if known else self.checkpoint_ts
+
+    def position(self, dispatcher: int) -> Position:
+        """Where the dispatcher's next entry must start."""
+        return Position.end_of(self.flushed_ts(dispatcher))
+
+    def planned_ts(self, dispatcher: int) -> int:
+        """As flushed_ts, with the uncommitted plan counted as done: where planning resumes."""
+        ends = [e.to.commit_ts for e in self.plan.entries if e.dispatcher == dispatcher] if self.plan else []
+        return max([self.flushed_ts(dispatcher), *ends])
+
+
+def is_stale_attempt(state: State, attempt: int) -> bool:
+    """Whether a driver of this attempt must not start (rule 6). 0: nobody stamps attempts here (a laptop)."""
+    newest = state.epoch.attempt
+    return attempt < newest or attempt == newest > 0
+
+
+def apply(state: State, record: Record) -> State:
+    """The state after `record`. Raises NeedsHuman, naming the record, for anything that can't follow `state`."""
+    _check_frame(state, record)
+    match record:
+        case StartRecord():
+            changes = _start(record)
+        case EpochRecord():
+            changes = _epoch(state, record)
+        case PlanRecord():
+            changes = _plan(state, record)
+        case CommitRecord():
+            changes = _commit(state, record)
+        case DdlRecord():
+            changes = _ddl(state, record)
+        case ClosedRecord():
+            changes = {"closed": True}
+    return state.model_copy(update={"n": record.n, **changes})
+
+
+def snapshot(state: State) -> bytes:
+    """Canonical JSON: equal states have equal bytes."""
+    return state.model_dump_json(by_alias=True).encode()
+
+
+def restore(body: bytes) -> State:
+    """The state in a snapshot. Raises NeedsHuman for an unknown `v`, `kind` or member."""
+    try:
+        return State.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise NeedsHuman(
+            f"A snapshot of the log can't be read: {where}: {first['msg']}.",
+            "Use the version of the product that wrote it, or a newer one.",
+        ) from error
+
+
+def _refuse(record: Record, why: str) -> NoReturn:
+    raise NeedsHuman(
+        f"Record {record.n} of the log ({record.kind}, epoch {record.epoch}) is impossible: {why}.", _NEXT_STEP
+    )
+
+
+def _check_frame(state: State, record: Record) -> None:
+    if record.n != state.n + 1:
+        _refuse(record, f"it follows record {state.n}")
+    if state.closed:
+        _refuse(record, "the changefeed is closed")
+    if isinstance(record, StartRecord) != (state.n == 0):
+        _refuse(record, "record 1, and no other, is `start`")
+    if isinstance(record, StartRecord | EpochRecord):
+        return
+    if (record.epoch, record.nonce) != (state.epoch.number, state.epoch.nonce):
+        _refuse(
+            record, f"the log belongs to epoch {state.epoch.number}, run {state.epoch.nonce!r}, not {record.nonce!r}"
+        )
+    if state.epoch.number == 0:
+        _refuse(record, "no driver has claimed an epoch yet")
+    if state.finished and not isinstance(record, ClosedRecord):
+        _refuse(record, "the changefeed is finished")
+
+
+def _start(record: StartRecord) -> dict[str, Any]:
+    if record.epoch != 0:
+        _refuse(record, "record 1 comes before any epoch")
+    return {
+        "uid": record.uid,
+        "cluster_id": record.cluster_id,
+        "start_ts": record.start_ts,
+        "checkpoint_ts": record.start_ts,
+    }
+
+
+def _epoch(state: State, record: EpochRecord) -> dict[str, Any]:
+    if record.epoch != state.epoch.number + 1:
+        _refuse(record, f"the epoch before it is {state.epoch.number}")
+    if record.nonce == state.epoch.nonce:
+        _refuse(record, f"run {record.nonce!r} has an epoch already")
+    if is_stale_attempt(state, record.attempt):
+        _refuse(record, f"its attempt {record.attempt} is not above {state.epoch.attempt}")
+    epoch = Epoch(number=record.epoch, nonce=record.nonce, attempt=record.attempt, config=record.config)
+    return {"epoch": epoch}
+
+
+def _plan(state: State, record: PlanRecord) -> dict[str, Any]:
+    if state.plan is not None:
+        _refuse(record, f"plan {state.plan.n} is not committed yet")
+    if not record.entries:
+        _refuse(record, "it has no entries")
+    infos = {**state.table_infos, **record.table_infos}
+    for number, entry in enumerate(record.entries):
+        if entry.entry != number:
+            _refuse(record, f"entry {entry.entry} stands in place {number}")
+        if entry.table_info not in infos:
+            _refuse(record, f"entry {number} names TableInfo {entry.table_info!r}, which no record holds")
+        if entry.to.commit_ts > record.resolved_ts:
+            _refuse(record, f"entry {number} ends at {entry.to.commit_ts}, above the barrier {record.resolved_ts}")
+    for dispatcher, entries in _entries_by_dispatcher(record).items():
+        _check_ranges(record, state.position(dispatcher), entries)
+        _advance(record, state, entries)
+    return {"plan": record, "plan_config": state.epoch.config, "table_infos": dict(sorted(infos.items()))}
+
+
+def _entries_by_dispatcher(plan: PlanRecord) -> dict[int, list[PlanEntry]]:
+    grouped: dict[int, list[PlanEntry]] = {}
+    for entry in plan.entries:
+        grouped.setdefault(entry.dispatcher, []).append(entry)
+    return grouped
+
+
+def _check_ranges(record: PlanRecord, position: Position, entries: list[PlanEntry]) -> None:
+    for entry in entries:
+        if entry.from_ != position:
+            _refuse(
+                record,
+                f"entry {entry.entry} of dispatcher {entry.dispatcher} starts at {entry.from_.to_json()}, "
+                f"but what is before it ends at {position.to_json()}",
+            )
+        if entry.to <= entry.from_:
+            _refuse(record, f"entry {entry.entry} ends at {entry.to.to_json()}, not after its start")
+        position = entry.to
+    if not position.is_end_of_ts:
+        _refuse(record, f"dispatcher {entries[0].dispatcher} would stop inside a transaction, at {position.commit_ts}")
+
+
+def _advance(record: PlanRecord, state: State, entries: list[PlanEntry]) -> DispatcherState:
+    """The dispatcher once its entries of a plan are committed. Refuses names that could meet earlier ones (rule 15)."""
+    first = entries[0]
+    now = state.dispatchers.get(first.dispatcher)
+    now = now or DispatcherState(dispatcher=first.dispatcher, table_id=first.table_id, flushed_ts=state.checkpoint_ts)
+    for entry in entries:
+        if now.table_id not in (0, entry.table_id):
+            _refuse(record, f"entry {entry.entry} is of table {entry.table_id}, its dispatcher of {now.table_id}")
+        if entry.table_version < now.table_version or entry.date < now.date:
+            _refuse(
+                record,
+                f"entry {entry.entry} goes back to version {entry.table_version}, date {entry.date!r} "
+                f"from {now.table_version}, {now.date!r}",
+            )
+        same_place = (entry.table_version, entry.date) == (now.table_version, now.date) and now.directory != ""
+        if same_place != (entry.directory == now.directory):
+            _refuse(record, f"entry {entry.entry} is in {entry.directory!r}; the dispatcher is at {now.directory!r}")
+        index = now.next_index if same_place else 1
+        if entry.index != index:
+            _refuse(record, f"entry {entry.entry} has index {entry.index} in {entry.directory!r}; the next is {index}")
+        now = DispatcherState(
+            dispatcher=entry.dispatcher,
+            table_id=entry.table_id,
+            flushed_ts=entry.to.commit_ts,
+            table_version=entry.table_version,
+            directory=entry.directory,
+            next_index=index + 1,
+            date=entry.date,
+            table_info=entry.table_info,
+        )
+    return now
+
+
+def _commit(state: State, record: CommitRecord) -> dict[str, Any]:
+    if record.checkpoint_ts < state.checkpoint_ts:
+        _refuse(record, f"its checkpoint {record.checkpoint_ts} is below {state.checkpoint_ts}")
+    changes: dict[str, Any] = {"checkpoint_ts": record.checkpoint_ts, "finished": record.finished}
+    if record.plan is None:
+        _check_checkpoint_only(state, record)
+        return changes
+    if state.plan is None or state.plan.n != record.plan:
+        _refuse(
+            record, f"it commits plan {record.plan}, the uncommitted one is {state.plan.n if state.plan else 'none'}"
+        )
+    files = sorted(file.entry for file in record.files)
+    if files != list(range(len(state.plan.entries))):
+        _refuse(record, f"its files {files} are not the {len(state.plan.entries)} entries of plan {record.plan}")
+    advanced = {
+        dispatcher: _advance(state.plan, state, entries)
+        for dispatcher, entries in _entries_by_dispatcher(state.plan).items()
+    }
+    dispatchers = {**state.dispatchers, **advanced}
+    named = {known.table_info for known in dispatchers.values()}
+    infos = {name: info for name, info in state.table_infos.items() if name in named}
+    return {**changes, "plan": None, "plan_config": None, "dispatchers": dispatchers, "table_infos": infos}
+
+
+def _check_checkpoint_only(state: State, record: CommitRecord) -> None:
+    if record.files:
+        _refuse(record, "it has files but commits no plan")
+    if state.plan is None:
+        return
+    lowest = min(state.flushed_ts(entry.dispatcher) for entry in state.plan.entries)
+    if record.checkpoint_ts > lowest or record.finished:
+        _refuse(record, f"plan {state.plan.n} still has to write rows above {lowest}")
+
+
+def _ddl(state: State, record: DdlRecord) -> dict[str, Any]:
+    if state.last_ddl is not None and (record.ts, record.job_id) <= state.last_ddl:
+        _refuse(record, f"DDL {record.job_id} at {record.ts} is not after the last executed one, {state.last_ddl}")
+    if state.checkpoint_ts >= record.ts:
+        _refuse(record, f"the checkpoint {state.checkpoint_ts} has already passed its ts {record.ts}")
+    for entry in state.plan.entries if state.plan else ():
+        if entry.table_id in record.tables:
+            _refuse(record, f"entry {entry.entry} of plan {state.plan.n if state.plan else 0} has not drained")
+    joined = {
+        dispatcher: DispatcherState(dispatcher=dispatcher, table_id=0, flushed_ts=record.ts)
+        for dispatcher in record.dispatchers
+    }
+    if again := sorted(joined.keys() & state.dispatchers.keys()):
+        _refuse(record, f"dispatchers {again} exist already")
+    return {"last_ddl": (record.ts, record.job_id), "dispatchers": {**state.dispatchers, **joined}}

@@ -1,0 +1,295 @@
+"""The owner: one changefeed's decisions, made of the cores beside it (DESIGN.md 3.3).
+
+Pure. Reports, DDLs and finished files come in; `step` hands out the one thing to do next, and is told when that is
+done. It never does two things at once, so the order of publication (data file, index, commit record, metadata) is the
+order of its actions, and nothing is published that is not in the log (rule 11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from changefeed.model.record import CommitRecord, FileCommitted, PlanRecord, Work, WorkEntry
+from changefeed.owner.barrier import Barrier, Ddl
+from changefeed.owner.checkpoint import Checkpoint, Progress, flushed_ts
+from changefeed.owner.history import State
+from changefeed.owner.planner import Cut, Planner, Table, make_plan
+from changefeed.owner.spans import Spans
+from changefeed.wire import owner_pb2 as pb
+
+
+class Names(Protocol):
+    """Where files go (sink.storage.layout): pure functions of their arguments."""
+
+    def date(self, pd_ms: int) -> str:
+        """The date part of directories at a time; "" when they have none."""
+        ...
+
+    def directory(self, dispatcher: int, date: str) -> str: ...
+
+    def data_file(self, directory: str, index: int) -> str: ...
+
+
+@dataclass(frozen=True)
+class Run:
+    """Who this driver is (rule 6), and what it writes with."""
+
+    epoch: int
+    nonce: str
+    codec: str  # fingerprint
+
+    @property
+    def name(self) -> str:
+        return f"{self.epoch}-{self.nonce}"
+
+
+@dataclass(frozen=True)
+class AppendPlan:
+    """Append the record; its effects start when it is in the log (rule 16)."""
+
+    record: PlanRecord
+
+
+@dataclass(frozen=True)
+class Publish:
+    """All files of the plan exist: write the indexes (directory, index, last file), then append the record."""
+
+    indexes: tuple[tuple[str, int, str], ...]
+    record: CommitRecord
+
+
+@dataclass(frozen=True)
+class AppendCheckpoint:
+    """Append a commit record without files."""
+
+    record: CommitRecord
+
+
+@dataclass(frozen=True)
+class Stop:
+    """There is nothing more to do: drained, finished, or a DDL (`ddl`) that can't be handled yet."""
+
+    ddl: Ddl | None = None
+
+
+Action = AppendPlan | Publish | AppendCheckpoint | Stop
+
+
+class Owner:
+    """One run of one changefeed. Dispatchers are `tables`' keys, which are span ids as well."""
+
+    def __init__(
+        self,
+        state: State,
+        run: Run,
+        tables: Mapping[int, Table],
+        table_infos: Mapping[str, dict[str, Any]],
+        names: Names,
+        spans: Spans,
+        barrier: Barrier,
+        planner: Planner,
+    ) -> None:
+        self.state = state
+        self._run = run
+        self._tables = tables
+        self._table_infos = table_infos
+        self._names = names
+        self._schema_files = {(dispatcher, table.table_version) for dispatcher, table in tables.items()}
+        self.spans = spans
+        self.barrier = barrier
+        self.planner = planner
+        self.checkpoint = Checkpoint(state.checkpoint_ts)
+        self._work: Work | None = None  # of the uncommitted plan, once it may be executed
+        self._latest = 0
+        self._files: dict[int, FileCommitted] = {}
+        self._drain_ts: int | None = None
+        planner.on_checkpoint(state.checkpoint_ts)
+        for dispatcher in tables:
+            planner.add(dispatcher, state.planned_ts(dispatcher))
+
+    # What happens.
+
+    def puller_joined(self, puller: int) -> list[pb.Command]:
+        self.puller_left(puller)
+        return [pb.Command(subscribe=subscribe) for subscribe in self.spans.puller_joined(puller)]
+
+    def puller_left(self, puller: int) -> None:
+        for span_id in self.spans.puller_left(puller):
+            self.planner.forget(span_id)
+
+    def report(self, now: float, puller: int, report: pb.Report) -> None:
+        for segment in self.spans.on_report(puller, report).segments:
+            self.planner.on_rows(now, segment)
+
+    def file_done(self, record: int, nonce: str, file: FileCommitted) -> None:
+        """An entry's file stands in the sink; what is said of another plan or run is dropped (rule 20)."""
+        if self.state.plan is not None and record == self.state.plan.n and nonce == self._run.nonce:
+            self._files[file.entry] = file
+
+    def drain(self) -> None:
+        """Write what is resolved by now, then stop."""
+        if self._drain_ts is None:
+            limits = [self._limit(dispatcher) for dispatcher in self._tables]
+            self._drain_ts = min(limits, default=self.barrier.limit())
+
+    # What the Spark source asks.
+
+    def latest(self) -> int:
+        """The newest plan that may be executed, or was."""
+        if self._work is None and self.state.plan is not None and self.spans.is_whole(self.state.plan.entries):
+            self._work = self._manifest(self.state.plan)
+            self._latest = self.state.plan.n
+        return self._latest
+
+    def work(self, record: int) -> Work:
+        """What to do for a plan; nothing when it is committed (rule 20)."""
+        if self._work is not None and self._work.record == record:
+            return self._work
+        return Work(
+            record=record,
+            epoch=self._run.epoch,
+            nonce=self._run.nonce,
+            pd_ms=0,
+            codec=self._run.codec,
+            config={},
+            entries=(),
+            table_infos={},
+        )
+
+    # What to do next.
+
+    def step(self, now: float, pd_ms: int) -> Action | None:
+        """The next thing to do, or None until something happens or `next_deadline`. Ask again only once it is done."""
+        if self.state.plan is not None:
+            if len(self._files) < len(self.state.plan.entries):
+                return self._checkpoint_if_due(now)
+            return self._publish(self.state.plan)
+        cuts = self.planner.due(now, self._plan_limit, self.barrier.edge(), shutdown=self._drain_ts is not None)
+        if cuts:
+            return AppendPlan(self._plan(cuts, pd_ms))
+        return self._stop() or self._checkpoint_if_due(now)
+
+    def recorded(self, now: float, action: Action, state: State) -> None:
+        """The action's record is in the log, which says `state` now."""
+        self.state = state
+        if isinstance(action, AppendPlan | Stop):
+            return
+        if isinstance(action, Publish):
+            self._learn()
+            self._work, self._files = None, {}
+        self.checkpoint.recorded(now, state.checkpoint_ts)
+        self.planner.on_checkpoint(state.checkpoint_ts)
+        for dispatcher in self._tables:
+            self.spans.release_below(dispatcher, state.flushed_ts(dispatcher))
+
+    def unneeded_segments(self) -> list[str]:
+        """Segment files that may be deleted; none while a plan may still read them."""
+        return [] if self.state.plan is not None else self.spans.take_unneeded()
+
+    def resolved_ts(self) -> int:
+        """Every row and DDL of the changefeed up to it has arrived."""
+        return min((self._limit(dispatcher) for dispatcher in self._tables), default=self.barrier.limit())
+
+    def _limit(self, dispatcher: int) -> int:
+        return min(self.spans.resolved_ts(dispatcher), self.barrier.limit())
+
+    def _plan_limit(self, dispatcher: int) -> int:
+        """While draining, what is resolved later is left to the next driver, or a drain under load would never end."""
+        limit = self._limit(dispatcher)
+        return limit if self._drain_ts is None else min(limit, self._drain_ts)
+
+    def _plan(self, cuts: list[Cut], pd_ms: int) -> PlanRecord:
+        entries = make_plan(
+            self.state,
+            cuts,
+            self._tables,
+            self._names.date(pd_ms),
+            self._names.directory,
+            self._names.data_file,
+            self._schema_files,
+        )
+        new = {e.table_info for e in entries} - self.state.table_infos.keys()
+        return PlanRecord(
+            n=self.state.n + 1,
+            epoch=self._run.epoch,
+            nonce=self._run.nonce,
+            pd_ms=pd_ms,
+            resolved_ts=self.barrier.limit(),
+            codec=self._run.codec,
+            entries=entries,
+            table_infos={name: self._table_infos[name] for name in sorted(new)},
+        )
+
+    def _manifest(self, plan: PlanRecord) -> Work:
+        entries = (WorkEntry(plan_entry=e, segments=self.spans.manifest(e, self._run.name)) for e in plan.entries)
+        used = {e.table_info for e in plan.entries}
+        return Work(
+            record=plan.n,
+            epoch=self._run.epoch,
+            nonce=self._run.nonce,
+            pd_ms=plan.pd_ms,
+            codec=plan.codec,
+            config=self.state.plan_config or {},
+            entries=tuple(entries),
+            table_infos={name: self.state.table_infos[name] for name in sorted(used)},
+        )
+
+    def _publish(self, plan: PlanRecord) -> Publish:
+        last = {e.directory: (e.directory, e.index, e.path) for e in plan.entries}
+        record = self._commit_record(self._progress(plan_is_done=True), plan)
+        return Publish(tuple(last.values()), record)
+
+    def _checkpoint_if_due(self, now: float) -> AppendCheckpoint | None:
+        progress = self._progress()
+        ts = self.checkpoint.next(progress, self.barrier)
+        ends = self._drain_ts is not None or self.barrier.edge() is not None
+        if self.checkpoint.is_due(now, ts) or (ends and self.state.plan is None and ts > self.checkpoint.recorded_ts):
+            return AppendCheckpoint(self._commit_record(progress))
+        return None
+
+    def _commit_record(self, progress: list[Progress], plan: PlanRecord | None = None) -> CommitRecord:
+        ts = self.checkpoint.next(progress, self.barrier)
+        return CommitRecord(
+            n=self.state.n + 1,
+            epoch=self._run.epoch,
+            nonce=self._run.nonce,
+            plan=plan.n if plan else None,
+            checkpoint_ts=ts,
+            files=tuple(self._files[number] for number in sorted(self._files)) if plan else (),
+            finished=self.barrier.is_finished(ts),
+        )
+
+    def _stop(self) -> Stop | None:
+        """Whether this was all, once everything that can be recorded is."""
+        progress = self._progress()
+        if self.checkpoint.next(progress, self.barrier) > self.checkpoint.recorded_ts:
+            return None
+        if self.state.finished:
+            return Stop()
+        if ddl := self.barrier.stopped_at(flushed_ts(progress, self.barrier.limit())):
+            return Stop(ddl)
+        if self._drain_ts is not None and flushed_ts(progress, self.barrier.limit()) >= self._drain_ts:
+            return Stop()
+        return None
+
+    def _progress(self, plan_is_done: bool = False) -> list[Progress]:
+        plan = self.state.plan
+        planned = {entry.dispatcher for entry in plan.entries} if plan and not plan_is_done else set()
+        reached: Callable[[int], int] = self.state.planned_ts if plan_is_done else self.state.flushed_ts
+        return [
+            Progress(
+                flushed_ts=reached(dispatcher),
+                resolved_ts=self.spans.resolved_ts(dispatcher),
+                in_plan=dispatcher in planned,
+                first_unplanned_ts=self.planner.first_unplanned_ts(dispatcher),
+            )
+            for dispatcher in self._tables
+        ]
+
+    def _learn(self) -> None:
+        if self._work is not None:
+            for entry in self._work.entries:
+                done = self._files[entry.plan_entry.entry]
+                self.planner.learn(entry.plan_entry.dispatcher, entry.plan_entry.estimate, done.bytes)

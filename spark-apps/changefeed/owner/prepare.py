@@ -1,0 +1,217 @@
+"""Everything between a resource and a running owner, in the one order that is safe (rules 6, 7, 14, 24, 26).
+
+State is held, the log read, history held back, record 1 written, the epoch claimed, the sink claimed, schema files
+written; whatever is wrong with the resource or its surroundings is found here, before the first effect where possible.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+from changefeed.errors import Conflict, Fenced, InvalidSpec, NeedsHuman
+from changefeed.eventstore.house import House
+from changefeed.model.record import EpochRecord, StartRecord
+from changefeed.objectstore.local import LocalStore
+from changefeed.objectstore.open import local_path, open_store
+from changefeed.owner import places
+from changefeed.owner.history import State
+from changefeed.owner.log import Log
+from changefeed.owner.planner import Table
+from changefeed.pipeline.codec.csv import fingerprint
+from changefeed.schema.rowv2 import check_supported
+from changefeed.schema.snapshot import load_schema
+from changefeed.schema.storage import SchemaStorage
+from changefeed.schema.table_info import TableInfo
+from changefeed.sink.storage.claim import claim
+from changefeed.sink.storage.layout import Layout
+from changefeed.sink.storage.schema_file import write_schema_file
+from changefeed.spec.model import Changefeed
+from changefeed.spec.parse import effective, from_effective
+from changefeed.upstream.kv import Snapshot
+from changefeed.upstream.pd import PdClient
+from changefeed.upstream.safepoint import Safepoint, service_id
+
+
+@dataclass
+class Prepared:
+    """A claimed changefeed with all that a run needs."""
+
+    changefeed: Changefeed
+    pd: PdClient
+    safepoint: Safepoint
+    log: Log
+    state: State
+    nonce: str
+    codec: str
+    state_uri: str
+    sink: LocalStore
+    schema: SchemaStorage
+    layout: Layout
+    tables: dict[int, TableInfo]  # by physical id, which is the dispatcher's
+    house: House
+    finished: bool = False
+    stores: list[LocalStore] = field(default_factory=list)
+
+    @property
+    def epoch(self) -> int:
+        return self.state.epoch.number
+
+    def planned_tables(self) -> dict[int, Table]:
+        return {dispatcher: Table(info.id, info.hash, self.state.start_ts) for dispatcher, info in self.tables.items()}
+
+    def table_infos(self) -> dict[str, dict[str, Any]]:
+        return {info.hash: info.to_json() for info in self.tables.values()}
+
+
+def open_places(changefeed: Changefeed) -> tuple[LocalStore, LocalStore]:
+    """The state and the sink, probed and held for this process's life.
+
+    Raises Conflict when another process has them.
+    """
+    state = open_store(places.state_uri(changefeed), "spec.state.uri")
+    sink = open_store(places.sink_uri(changefeed), "spec.sink.storage.uri")
+    for store, what in ((state, "state"), (sink, "sink")):
+        try:
+            store.hold()
+        except Conflict as error:
+            raise Conflict(
+                f"The {what} of changefeed {changefeed.name} is in use. {error.message}",
+                "The same changefeed runs twice at once: stop the other run, or let it go on.",
+            ) from None
+        store.probe()
+    return state, sink
+
+
+async def prepare(changefeed: Changefeed, pd: PdClient, state_store: LocalStore, sink: LocalStore) -> Prepared:
+    """Take the changefeed over. Everything that blocks runs in threads."""
+    log = Log(state_store, places.LOG)
+    state = await asyncio.to_thread(log.read)
+    _check_same(changefeed, state, pd.cluster_id)
+    nonce = secrets.token_hex(8)
+    uid = changefeed.metadata.uid
+    holder = service_id(changefeed.metadata.namespace, changefeed.metadata.name, uid)
+    safepoint = Safepoint(pd, holder, int(changefeed.spec.upstream.safepoint_ttl))
+    if state.n == 0:
+        start_ts = changefeed.spec.start_ts if changefeed.spec.start_ts is not None else await pd.tso()
+        await _check_not_ahead(start_ts, pd)
+    else:
+        start_ts = state.checkpoint_ts
+    await safepoint.hold(start_ts)
+    schema = await load_schema(Snapshot(pd, start_ts), start_ts)
+    tables = select(changefeed, schema, start_ts)
+    if state.n == 0:
+        start = StartRecord(n=1, epoch=0, nonce=nonce, start_ts=start_ts, cluster_id=pd.cluster_id, uid=uid)
+        await asyncio.to_thread(log.append, start)
+    state = await asyncio.to_thread(log.claim_epoch, lambda before: _epoch_record(changefeed, before, nonce))
+    house = House(state_store.uri, state.epoch.number, nonce)
+    layout = Layout.of(effective(changefeed)["spec"]["sink"]["storage"], tables, state.start_ts)
+    prepared = Prepared(
+        changefeed=changefeed,
+        pd=pd,
+        safepoint=safepoint,
+        log=log,
+        state=state,
+        nonce=nonce,
+        codec=fingerprint(),
+        state_uri=state_store.uri,
+        sink=sink,
+        schema=schema,
+        layout=layout,
+        tables=tables,
+        house=house,
+        finished=state.finished,
+        stores=[state_store, sink],
+    )
+    await asyncio.to_thread(_settle_in, prepared)
+    return prepared
+
+
+def select(changefeed: Changefeed, schema: SchemaStorage, ts: int) -> dict[int, TableInfo]:
+    """The tables that the filter selects at `ts`, each supported. Raises InvalidSpec when there are none."""
+    table_filter = changefeed.spec.filter.table_filter()
+    there = [table for table in schema.tables_at(ts) if not table.is_view and not table.is_sequence]
+    selected = [table for table in there if table_filter.matches(table.schema_name, table.name)]
+    if not selected:
+        names = ", ".join(sorted(table.full_name for table in there)[:8]) or "none at all"
+        more = f" and {len(there) - 8} more" if len(there) > 8 else ""
+        raise InvalidSpec(
+            "spec.filter.rules",
+            f"{list(changefeed.spec.filter.rules)} match no table",
+            f"Tables that exist at ts {ts}: {names}{more}.",
+        )
+    for table in selected:
+        check_supported(table)
+    return {table.id: table for table in selected}
+
+
+def _settle_in(prepared: Prepared) -> None:
+    """The first effects, all after this driver's own epoch record."""
+    for store in prepared.stores:
+        store.clean_leftovers()
+    prepared.house.delete_lower_epochs()
+    claim(prepared.sink, prepared.state.uid, prepared.state_uri)
+    for table in prepared.tables.values():
+        write_schema_file(prepared.sink, table, prepared.state.start_ts)
+
+
+def _check_same(changefeed: Changefeed, state: State, cluster_id: int) -> None:
+    """The resource must still be the one that the log is of."""
+    wanted = changefeed.spec.upstream.cluster_id
+    if wanted is not None and wanted != cluster_id:
+        raise InvalidSpec(
+            "spec.upstream.clusterId",
+            f"{wanted} is wanted, but PD at {changefeed.spec.upstream.pd_addresses[0]} serves cluster {cluster_id}",
+            "Point pdAddresses at the right cluster.",
+        )
+    if state.n == 0:
+        return
+    if state.closed:
+        raise Fenced(f"Changefeed {changefeed.name} was deleted.", "Create one with another name or state.uri.")
+    if state.cluster_id != cluster_id:
+        raise NeedsHuman(
+            f"Changefeed {changefeed.name} belongs to cluster {state.cluster_id}, but PD serves {cluster_id}.",
+            "Point spec.upstream.pdAddresses at the changefeed's own cluster, or create a new changefeed.",
+        )
+    start_ts = changefeed.spec.start_ts
+    if start_ts is not None and start_ts != state.start_ts:
+        raise InvalidSpec(
+            "spec.startTs",
+            f'"{start_ts}" differs from "{state.start_ts}", with which the changefeed was started',
+            "It can't be changed: set it back, or create a new changefeed with another name and sink.",
+        )
+    if state.epoch.number:
+        before = from_effective(state.epoch.config).storage.uri
+        if local_path(before) != local_path(changefeed.storage.uri):
+            raise InvalidSpec(
+                "spec.sink.storage.uri",
+                f"{changefeed.storage.uri} differs from {before}, with which the changefeed was started",
+                "It can't be changed: set it back, or create a new changefeed with another name.",
+            )
+
+
+async def _check_not_ahead(start_ts: int, pd: PdClient) -> None:
+    now = await pd.tso()
+    if start_ts > now:
+        raise InvalidSpec(
+            "spec.startTs", f'"{start_ts}" is in the future: the upstream is at "{now}"', "Leave it out to start now."
+        )
+
+
+def _epoch_record(changefeed: Changefeed, before: State, nonce: str) -> EpochRecord:
+    packages = ("changefeed-operator", "pyspark", "pyarrow", "polars", "ptars")
+    return EpochRecord(
+        n=before.n + 1,
+        epoch=before.epoch.number + 1,
+        nonce=nonce,
+        attempt=0,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        config=effective(changefeed),
+        versions={name: version(name) for name in packages},
+    )

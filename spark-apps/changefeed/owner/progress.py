@@ -1,0 +1,121 @@
+"""What a run has done, in numbers: for the metrics and for whoever watches."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from changefeed.metrics import Progress, Registry, StageProgress
+from changefeed.model.record import FileCommitted
+from changefeed.model.tso import physical_ms
+from changefeed.owner.history import State
+from changefeed.owner.owner import Action, AppendPlan, Owner, Publish
+from changefeed.wire import owner_pb2 as pb
+
+_WINDOW_S = 5.0
+_STAGES = ("puller", "event_store", "pipeline", "sink")
+
+
+class Meter:
+    """Counts into `registry`, reads progress out of it. `pd_ms` is PD's clock as last seen."""
+
+    def __init__(self, owner: Owner, registry: Registry, tables: int) -> None:
+        self._owner = owner
+        self._registry = registry
+        self._tables = tables
+        self._samples: deque[tuple[float, dict[str, tuple[float, float]]]] = deque()
+        self.draining = False
+        self.pd_ms = 0
+
+    def report(self, puller: int, report: pb.Report) -> None:
+        """A puller's report: its own metrics, and the segments that it has written."""
+        for delta in report.metrics:
+            self._registry.apply_delta(delta.name, delta.label, delta.value, delta.gauge, f"puller-{puller}")
+        for segment in report.segments:
+            rows = sum(span.rows for span in segment.spans)
+            self._count("changefeed_event_store_segments_total", 1)
+            self._count("changefeed_event_store_events_total", rows)
+            self._count("changefeed_event_store_bytes_total", segment.bytes)
+
+    def puller_left(self, puller: int) -> None:
+        self._registry.forget(f"puller-{puller}")
+
+    def recorded(self, action: Action) -> None:
+        """An action's record is in the log."""
+        if isinstance(action, AppendPlan):
+            self._count("changefeed_owner_plans_total", 1)
+            for entry in action.record.entries:
+                self._count("changefeed_owner_entries_total", 1, entry.reason)
+        elif isinstance(action, Publish):
+            self._files(action.record.files)
+
+    def progress(self, now: float) -> Progress:
+        """`now`: monotonic seconds."""
+        state = self._owner.state
+        resolved_ts = self._owner.resolved_ts()
+        totals = {
+            "puller": self._totals("changefeed_event_store_events_total", "changefeed_puller_bytes_total"),
+            "event_store": self._totals("changefeed_event_store_events_total", "changefeed_event_store_bytes_total"),
+            "pipeline": self._totals("changefeed_pipeline_rows_total", "changefeed_pipeline_bytes_total"),
+            "sink": self._totals("changefeed_sink_rows_total", "changefeed_sink_bytes_total"),
+        }
+        self._samples.append((now, totals))
+        while len(self._samples) > 1 and now - self._samples[0][0] > _WINDOW_S:
+            self._samples.popleft()
+        checkpoint_lag, resolved_lag = self._lag(state.checkpoint_ts), self._lag(resolved_ts)
+        dirty = self._owner.planner.dirty
+        for name, value, label in (
+            ("changefeed_owner_checkpoint_ts_lag_seconds", checkpoint_lag, ""),
+            ("changefeed_owner_resolved_ts_lag_seconds", resolved_lag, ""),
+            ("changefeed_owner_dispatchers_count", dirty, "dirty"),
+            ("changefeed_owner_dispatchers_count", self._tables - dirty, "idle"),
+        ):
+            self._registry.apply_delta(name, label, value, True)
+        stages = {stage: self._stage(stage, totals[stage]) for stage in _STAGES}
+        return Progress(
+            state=self._sentence(state),
+            checkpoint_ts=state.checkpoint_ts,
+            resolved_ts=resolved_ts,
+            checkpoint_lag=checkpoint_lag,
+            resolved_lag=resolved_lag,
+            puller=stages["puller"],
+            event_store=stages["event_store"],
+            pipeline=stages["pipeline"],
+            sink=stages["sink"],
+            files=int(self._registry.total("changefeed_sink_files_total")),
+            tables=self._tables,
+            dirty=dirty,
+        )
+
+    def _files(self, files: Sequence[FileCommitted]) -> None:
+        rows, size = sum(file.rows for file in files), sum(file.bytes for file in files)
+        self._count("changefeed_pipeline_rows_total", rows)
+        self._count("changefeed_pipeline_bytes_total", size)
+        self._count("changefeed_pipeline_filtered_rows_total", sum(file.filtered_rows for file in files))
+        self._count("changefeed_sink_files_total", len(files))
+        self._count("changefeed_sink_rows_total", rows)
+        self._count("changefeed_sink_bytes_total", size)
+
+    def _count(self, name: str, value: float, label: str = "") -> None:
+        self._registry.apply_delta(name, label, value, False)
+
+    def _totals(self, rows: str, size: str) -> tuple[float, float]:
+        return self._registry.total(rows), self._registry.total(size)
+
+    def _stage(self, stage: str, totals: tuple[float, float]) -> StageProgress:
+        first_at, first = self._samples[0]
+        last_at, _ = self._samples[-1]
+        seconds = max(last_at - first_at, 1e-3)
+        rows, size = totals
+        rows_before, size_before = first[stage]
+        return StageProgress(int(rows), int(size), (rows - rows_before) / seconds, (size - size_before) / seconds)
+
+    def _lag(self, ts: int) -> float:
+        return max(0.0, (self.pd_ms - physical_ms(ts)) / 1000) if self.pd_ms else 0.0
+
+    def _sentence(self, state: State) -> str:
+        if self.draining:
+            return "Draining: what is resolved is being written; Ctrl-C again ends at once."
+        if not self._owner.spans.complete:
+            return "Starting: the pullers are on their way."
+        return f"Running, epoch {state.epoch.number}."

@@ -1,0 +1,167 @@
+"""The owner's gRPC service: authenticates the changefeed's own tasks and hands what they say to a `Handler`.
+
+It decides nothing and keeps no state but the open puller streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any, Protocol
+
+import grpc
+import grpc.aio
+
+from changefeed.owner.certificate import self_signed
+from changefeed.wire import owner_pb2 as pb
+from changefeed.wire.owner import CHANNEL_OPTIONS, SERVER_NAME, OwnerAddress
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class Handler(Protocol):
+    """What the owner does with a call. All run on the service's event loop and must not block it."""
+
+    def puller_joined(self, puller: int) -> Iterable[pb.Command]: ...
+
+    def puller_left(self, puller: int) -> None: ...
+
+    def report(self, puller: int, report: pb.Report) -> None: ...
+
+    def latest(self) -> int: ...
+
+    def plan(self, record: int) -> bytes: ...
+
+    async def commit(self, done: pb.Done) -> None: ...
+
+    def fail(self, failure: pb.Failure) -> None: ...
+
+
+class OwnerService:
+    """Serves one run of one driver; see wire/owner.proto for the methods."""
+
+    def __init__(self, handler: Handler, epoch: int, nonce: str) -> None:
+        self._handler = handler
+        self._epoch = epoch
+        self._nonce = nonce
+        self._token = secrets.token_hex(32)
+        self._commands: dict[int, asyncio.Queue[pb.Command | None]] = {}
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self, host: str = "127.0.0.1", port: int = 0) -> OwnerAddress:
+        """Listen; the address with everything that a task needs to get in."""
+        key, certificate = self_signed(SERVER_NAME)
+        server = grpc.aio.server(options=CHANNEL_OPTIONS)
+        server.add_generic_rpc_handlers((self._methods(),))
+        credentials = grpc.ssl_server_credentials([(key, certificate)])
+        bound = server.add_secure_port(f"{host}:{port}", credentials)
+        await server.start()
+        self._server = server
+        return OwnerAddress(f"{host}:{bound}", self._epoch, self._nonce, self._token, certificate)
+
+    def send(self, puller: int, commands: Iterable[pb.Command]) -> None:
+        """Queue commands for a puller; for one whose stream is gone they are dropped, as its subscriptions are."""
+        queue = self._commands.get(puller)
+        if queue is not None:
+            for command in commands:
+                queue.put_nowait(command)
+
+    async def stop(self, grace: float = 2.0) -> None:
+        """End every puller's stream, which ends its task, and stop listening."""
+        for queue in self._commands.values():
+            queue.put_nowait(None)
+        if self._server is not None:
+            await self._server.stop(grace)
+
+    def _methods(self) -> grpc.GenericRpcHandler:
+        def unary(call: Callable[[Any, _Context], Any], request: Any, response: Any) -> grpc.RpcMethodHandler[Any, Any]:
+            return grpc.unary_unary_rpc_method_handler(
+                call, request_deserializer=request.FromString, response_serializer=response.SerializeToString
+            )
+
+        return grpc.method_handlers_generic_handler(
+            "changefeed.Owner",
+            {
+                "Puller": grpc.stream_stream_rpc_method_handler(
+                    self._puller,
+                    request_deserializer=pb.Report.FromString,
+                    response_serializer=pb.Command.SerializeToString,
+                ),
+                "Latest": unary(self._latest, pb.LatestRequest, pb.LatestResponse),
+                "Plan": unary(self._plan, pb.PlanRequest, pb.PlanResponse),
+                "Commit": unary(self._commit, pb.Done, pb.Acknowledged),
+                "Fail": unary(self._fail, pb.Failure, pb.Acknowledged),
+            },
+        )
+
+    async def _authenticate(self, context: _Context) -> None:
+        metadata = dict(context.invocation_metadata() or ())
+        said = str(metadata.get("authorization", ""))
+        if not hmac.compare_digest(said, f"Bearer {self._token}"):
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "not a task of this driver's run")
+        if metadata.get("epoch") != str(self._epoch):
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"this driver's epoch is {self._epoch}")
+
+    async def _puller(self, reports: AsyncIterator[pb.Report], context: _Context) -> AsyncIterator[pb.Command]:
+        await self._authenticate(context)
+        first = await anext(reports, None)
+        if first is None:
+            return
+        puller = first.puller
+        # A retried task takes its predecessor's place: the old stream ends, and with it the old task.
+        previous = self._commands.get(puller)
+        if previous is not None:
+            self._left(puller, previous)
+        queue: asyncio.Queue[pb.Command | None] = asyncio.Queue()
+        self._commands[puller] = queue
+        for first_command in self._handler.puller_joined(puller):
+            queue.put_nowait(first_command)
+        reader = asyncio.create_task(self._read(puller, queue, first, reports))
+        try:
+            while (command := await queue.get()) is not None:
+                yield command
+        finally:
+            reader.cancel()
+            self._left(puller, queue)
+
+    async def _read(
+        self,
+        puller: int,
+        queue: asyncio.Queue[pb.Command | None],
+        first: pb.Report,
+        reports: AsyncIterator[pb.Report],
+    ) -> None:
+        try:
+            self._handler.report(puller, first)
+            async for report in reports:
+                if self._commands.get(puller) is not queue:
+                    return
+                self._handler.report(puller, report)
+        finally:
+            queue.put_nowait(None)
+
+    def _left(self, puller: int, queue: asyncio.Queue[pb.Command | None]) -> None:
+        if self._commands.get(puller) is queue:
+            del self._commands[puller]
+            queue.put_nowait(None)
+            self._handler.puller_left(puller)
+
+    async def _latest(self, request: pb.LatestRequest, context: _Context) -> pb.LatestResponse:
+        await self._authenticate(context)
+        return pb.LatestResponse(record=self._handler.latest())
+
+    async def _plan(self, request: pb.PlanRequest, context: _Context) -> pb.PlanResponse:
+        await self._authenticate(context)
+        return pb.PlanResponse(work=self._handler.plan(request.record))
+
+    async def _commit(self, request: pb.Done, context: _Context) -> pb.Acknowledged:
+        await self._authenticate(context)
+        await self._handler.commit(request)
+        return pb.Acknowledged()
+
+    async def _fail(self, request: pb.Failure, context: _Context) -> pb.Acknowledged:
+        await self._authenticate(context)
+        self._handler.fail(request)
+        return pb.Acknowledged()

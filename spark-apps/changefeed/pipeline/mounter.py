@@ -1,0 +1,69 @@
+"""Sorted raw rows to the records that a file has: the right side of each row, decoded with the table's definition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
+from changefeed.schema.rowv2 import decode_rows
+from changefeed.schema.table_info import TableInfo
+
+
+@dataclass(frozen=True)
+class Records:
+    """What a codec writes, in order; one array per output column, all of one length."""
+
+    table: TableInfo
+    op: npt.NDArray[np.uint8]  # model.position
+    is_update: npt.NDArray[np.bool_]  # the record is one half of an update
+    commit_ts: pa.Array  # uint64
+    columns: list[pa.Array]  # int64, uint64, float, binary or string (text and DECIMAL)
+
+
+def drop_unseen(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Without the deletes of rows that did not exist: they have nothing to show."""
+    existed = pc.fill_null(pc.greater(pc.binary_length(rows.column("old_value")), 0), False)
+    seen = existed.to_numpy(zero_copy_only=False) | (rows.column("op").to_numpy() != OP_DELETE)
+    return rows if seen.all() else rows.filter(pa.array(seen))
+
+
+def mount(rows: pa.RecordBatch, table: TableInfo, *, halve_updates: bool) -> Records:
+    """The records of sorted RAW_SCHEMA rows: a delete shows the row that was, an insert or update the new one.
+
+    `halve_updates`: an update is two records instead, a delete of the old row and an insert of the new one (csv's
+    output-old-value). Raises NeedsHuman for a row that cannot be decoded.
+    """
+    op = rows.column("op").to_numpy()
+    is_update = np.zeros(len(op), np.bool_)
+    if halve_updates and (op == OP_UPDATE).any():
+        rows, op, is_update = _halve(rows, op)
+    return Records(
+        table, op, is_update, rows.column("commit_ts"), decode_rows(table, rows.column("key"), _shown(rows, op))
+    )
+
+
+def _halve(
+    rows: pa.RecordBatch, op: npt.NDArray[np.uint8]
+) -> tuple[pa.RecordBatch, npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
+    copies = np.where(op == OP_UPDATE, 2, 1)
+    source = np.repeat(np.arange(len(op)), copies)
+    first = np.ones(len(source), np.bool_)
+    first[1:] = source[1:] != source[:-1]
+    is_update = op[source] == OP_UPDATE
+    halves = np.where(first, OP_DELETE, OP_INSERT).astype(np.uint8)
+    return rows.take(pa.array(source)), np.where(is_update, halves, op[source]).astype(np.uint8), is_update
+
+
+def _shown(rows: pa.RecordBatch, op: npt.NDArray[np.uint8]) -> Any:
+    """The values to decode, without nulls: what is absent is empty, which the decoder refuses by the row's key."""
+    deletes = op == OP_DELETE
+    if not deletes.any():
+        return rows.column("value")
+    old = pc.fill_null(rows.column("old_value"), b"")
+    return old if deletes.all() else pc.if_else(pa.array(deletes), old, rows.column("value"))

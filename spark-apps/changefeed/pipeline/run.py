@@ -1,0 +1,107 @@
+"""One plan entry from segments to spooled file: read, sort, mount, encode in bounded chunks.
+
+The bytes are a function of the work and the upstream's history alone; where they are spooled is not part of it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from changefeed.model.record import SegmentSlice, Work, WorkEntry
+from changefeed.pipeline.codec.csv import CsvFormat, encode, header
+from changefeed.pipeline.mounter import drop_unseen, mount
+from changefeed.pipeline.sorter import sort_rows
+from changefeed.pipeline.spool import Descriptor, Spool, descriptor_batch
+from changefeed.schema.table_info import TableInfo
+
+#: A chunk ends at so many rows, or at the row that reaches so many raw bytes; both depend on the rows alone (rule 10).
+CHUNK_ROWS = 100_000
+CHUNK_BYTES = 32 << 20
+
+
+def run_entry(
+    work: Work, entry: WorkEntry, read: Callable[[SegmentSlice], pa.Table], spool_dir: Path
+) -> Iterator[pa.RecordBatch]:
+    """Spool the entry's file and yield its descriptors, DESCRIPTOR_SCHEMA: one for each chunk, then the last one.
+
+    An entry without rows gives a file too (rule 13). Nothing is yielded, and no spool file left, when it fails: raises
+    what `read` raises, ProtocolViolation (copies of a row that differ), NeedsHuman (rows that cannot be decoded),
+    Unavailable (no room to spool).
+    """
+    plan = entry.plan_entry
+    spool = Spool(spool_dir / f"{work.record}-{plan.entry}-{secrets.token_hex(8)}")
+    try:
+        descriptors = _spool_file(work, entry, read, spool)
+        spool.close()
+    except BaseException:
+        spool.discard()
+        raise
+    yield descriptor_batch(descriptors)
+
+
+def _spool_file(
+    work: Work, entry: WorkEntry, read: Callable[[SegmentSlice], pa.Table], spool: Spool
+) -> list[Descriptor]:
+    plan = entry.plan_entry
+    storage = work.config["spec"]["sink"]["storage"]
+    table = TableInfo.from_json(work.table_infos[plan.table_info])
+    fmt = CsvFormat.from_config(storage)
+    found = sort_rows(
+        [(piece, read(piece)) for piece in entry.segments],
+        table,
+        plan.from_,
+        plan.to,
+        split=not storage["outputRawChangeEvent"],
+    )
+    rows = drop_unseen(found.rows)
+    descriptors: list[Descriptor] = []
+
+    def describe(offset: int, count: int, *, last: bool = False) -> None:
+        descriptors.append(
+            Descriptor(
+                record=work.record,
+                entry=plan.entry,
+                chunk=len(descriptors),
+                last=last,
+                path=plan.path,
+                spool=str(spool.file),
+                offset=offset,
+                length=spool.length - offset,
+                rows=count,
+                raw_rows=found.raw_rows if last else 0,
+                filtered_rows=0,
+                hash=spool.hash,
+            )
+        )
+
+    if head := header([column.name for column in table.output_columns], fmt):
+        spool.append(pa.py_buffer(head))
+        describe(0, 0)
+    for chunk in _chunks(rows):
+        offset = spool.length
+        spool.append(encode(mount(chunk, table, halve_updates=fmt.output_old_value), fmt))
+        describe(offset, chunk.num_rows)
+    describe(spool.length, rows.num_rows, last=True)
+    return descriptors
+
+
+def _chunks(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if not rows.num_rows:
+        return
+    total = np.zeros(rows.num_rows, np.int64)  # bytes up to the end of each row
+    for name in ("value", "old_value"):
+        column = rows.column(name)
+        offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset :][: rows.num_rows + 1].astype(np.int64)
+        total += offsets[1:] - offsets[0]
+    start = 0
+    while start < rows.num_rows:
+        before = int(total[start - 1]) if start else 0
+        full = int(np.searchsorted(total, before + CHUNK_BYTES)) + 1
+        end = min(start + CHUNK_ROWS, full, rows.num_rows)
+        yield rows.slice(start, end - start)
+        start = end

@@ -1,0 +1,272 @@
+"""A span's rows and resolved-ts, whatever its regions do: locates regions, keeps the range locks, reacts to failures.
+
+An asyncio shell around RangeLock and the store streams, used by the Spark task for tables and by the driver for the DDL
+span. It must never report a resolved-ts of a subscription before it has handed on all rows at or below it, and never
+leave a hole alone: what fails is located again, from its own resolved-ts, until the subscription is released.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from types import TracebackType
+from typing import Protocol
+
+import pyarrow as pa
+
+from changefeed.clock import Clock, SystemClock
+from changefeed.errors import ChangefeedError, ProtocolViolation, Transient, Unavailable
+from changefeed.model.memcomparable import decode_bytes, encode_bytes
+from changefeed.puller.range_lock import RangeLock
+from changefeed.puller.reaction import Fatal, Leader, Retry, backoff, reaction
+from changefeed.puller.store_stream import Addresses, Ask, StoreStream
+from changefeed.wire import cdcpb_pb2
+
+
+class Region(Protocol):
+    """A region as PD knows it; its keys are memcomparable, an empty end_key has no end."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def start_key(self) -> bytes: ...
+    @property
+    def end_key(self) -> bytes: ...
+    @property
+    def conf_ver(self) -> int: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def leader_store_id(self) -> int: ...
+
+
+class Pd(Addresses, Protocol):
+    @property
+    def cluster_id(self) -> int: ...
+
+    async def scan_regions(self, start: bytes, end: bytes, /) -> Sequence[Region]:
+        """The regions of a raw range. Raises Transient or Unavailable."""
+        ...
+
+
+_PD_DOWN_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Data:
+    sub_id: int
+    span_id: int
+    batch: pa.RecordBatch  # RAW_SCHEMA, commit_ts > the subscription's start_ts; may repeat rows (rule 4)
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """Every row of the subscription with commit_ts <= ts has been handed on."""
+
+    sub_id: int
+    ts: int
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The subscription can't go on; it is released already."""
+
+    sub_id: int
+    error: ChangefeedError
+
+
+FeedEvent = Data | Resolved | Failed
+
+
+@dataclass(eq=False)
+class _Subscription:
+    sub_id: int
+    span_id: int
+    start_ts: int
+    ranges: RangeLock
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    leaders: dict[int, int] = field(default_factory=dict)  # region -> store, as an error event told; newer than PD
+    locator: asyncio.Task[None] | None = None
+
+
+class SpanFeed:
+    """`async with SpanFeed(pd, emit) as feed: feed.subscribe(...)`.
+
+    `emit` is awaited in order for the events of one store; while it waits, that store's later events wait too.
+    An error that is no single subscription's leaves the `async with` block as an exception.
+    """
+
+    def __init__(
+        self,
+        pd: Pd,
+        emit: Callable[[FeedEvent], Awaitable[None]],
+        clock: Clock | None = None,
+        rng: Random | None = None,
+    ) -> None:
+        self._pd = pd
+        self._emit = emit
+        self._clock = clock or SystemClock()
+        self._rng = rng or Random()
+        self._tasks = asyncio.TaskGroup()
+        self._running: set[asyncio.Task[None]] = set()
+        self._streams: dict[int, StoreStream] = {}
+        self._subscriptions: dict[int, _Subscription] = {}
+
+    async def __aenter__(self) -> SpanFeed:
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in tuple(self._running):
+            task.cancel()
+        try:
+            await self._tasks.__aexit__(kind, error, trace)
+        except BaseExceptionGroup as group:
+            raise _first(group) from group
+
+    def subscribe(self, sub_id: int, span_id: int, start_key: bytes, end_key: bytes, start_ts: int) -> None:
+        """Pull rows of the raw range [start_key, end_key) with commit_ts > start_ts. A sub_id is used once, ever."""
+        if sub_id in self._subscriptions:
+            raise ProtocolViolation(f"Subscription {sub_id} exists already.", "Give each assignment a fresh sub_id.")
+        ranges = RangeLock(encode_bytes(start_key), encode_bytes(end_key), start_ts)
+        subscription = _Subscription(sub_id, span_id, start_ts, ranges)
+        self._subscriptions[sub_id] = subscription
+        subscription.locator = self._start(self._locate(subscription))
+
+    def release(self, sub_id: int) -> None:
+        """Stop pulling; no event of the subscription follows, but one whose `emit` is running."""
+        subscription = self._subscriptions.pop(sub_id, None)
+        if subscription is None:
+            return
+        assert subscription.locator is not None
+        subscription.locator.cancel()
+        for stream in self._streams.values():
+            stream.release(sub_id)
+
+    async def data(self, sub_id: int, batch: pa.RecordBatch) -> None:
+        """From a store stream."""
+        subscription = self._subscriptions.get(sub_id)
+        if subscription is not None:
+            await self._emit(Data(sub_id, subscription.span_id, batch))
+
+    async def advanced(self, advances: list[tuple[Ask, int]]) -> None:
+        """From a store stream: regions got on. At most one Resolved a subscription."""
+        touched = set()
+        for ask, ts in advances:
+            subscription = self._subscriptions.get(ask.sub_id)
+            if subscription is not None:
+                subscription.ranges.advance(ask.piece, ts)
+                touched.add(subscription)
+        for subscription in touched:
+            resolved = subscription.ranges.take_resolved()
+            if resolved is not None:
+                await self._emit(Resolved(subscription.sub_id, resolved))
+
+    async def failed(self, ask: Ask, error: cdcpb_pb2.Error | ProtocolViolation) -> None:
+        """From a store stream: one region's registration is over."""
+        subscription = self._subscriptions.get(ask.sub_id)
+        if subscription is None:
+            return
+        wait = 0.0
+        if isinstance(error, cdcpb_pb2.Error):
+            match reaction(error):
+                case Fatal(fatal):
+                    await self._fail(subscription, fatal)
+                    return
+                case Leader(store_id):
+                    subscription.leaders[ask.region_id] = store_id
+                case Retry(after):
+                    wait = after
+        self._unlock(subscription, ask, wait)
+
+    async def lost(self, asks: list[Ask], error: ChangefeedError) -> None:
+        """From a store stream: it broke, with all that it pulled."""
+        for ask in asks:
+            subscription = self._subscriptions.get(ask.sub_id)
+            if subscription is None:
+                continue
+            if isinstance(error, Transient | ProtocolViolation):
+                self._unlock(subscription, ask, 0.0)
+            else:
+                await self._fail(subscription, error)
+
+    async def _fail(self, subscription: _Subscription, error: ChangefeedError) -> None:
+        self.release(subscription.sub_id)
+        await self._emit(Failed(subscription.sub_id, error))
+
+    def _unlock(self, subscription: _Subscription, ask: Ask, wait: float) -> None:
+        own = backoff(ask.piece.failures + 1, self._rng)
+        subscription.ranges.unlock(ask.piece, self._clock.monotonic() + max(wait, own))
+        subscription.changed.set()
+
+    async def _locate(self, subscription: _Subscription) -> None:
+        """Find and lock regions for every hole that is due, for as long as the subscription lives."""
+        while True:
+            subscription.changed.clear()
+            for start, end in subscription.ranges.holes(self._clock.monotonic()):
+                await self._fill(subscription, start, end)
+            due = subscription.ranges.next_due()
+            await self._wait(subscription.changed, None if due is None else due - self._clock.monotonic())
+
+    async def _fill(self, subscription: _Subscription, start: bytes, end: bytes) -> None:
+        regions: Sequence[Region] = []
+        wait = 0.0
+        try:
+            regions = await self._pd.scan_regions(decode_bytes(start)[0], decode_bytes(end)[0])
+        except Transient as error:
+            wait = error.retry_after
+        except Unavailable:
+            # PD is down for longer: the owner, who needs it too, says when that is too long.
+            wait = _PD_DOWN_SECONDS
+        for region in regions:
+            store_id = subscription.leaders.pop(region.id, region.leader_store_id)
+            until = min(region.end_key or end, end)
+            if not store_id or max(start, region.start_key) >= until:
+                continue
+            for piece in subscription.ranges.lock(max(start, region.start_key), until):
+                ask = Ask(
+                    subscription.sub_id,
+                    subscription.span_id,
+                    subscription.start_ts,
+                    piece,
+                    region.id,
+                    region.conf_ver,
+                    region.version,
+                )
+                self._stream(store_id).register(ask)
+        own = backoff(subscription.ranges.failures(start, end) + 1, self._rng)
+        subscription.ranges.postpone(start, end, self._clock.monotonic() + max(wait, own))
+
+    def _stream(self, store_id: int) -> StoreStream:
+        if store_id not in self._streams:
+            stream = StoreStream(store_id, self._pd.cluster_id, self._pd, self, self._clock)
+            self._streams[store_id] = stream
+            self._start(stream.run())
+        return self._streams[store_id]
+
+    def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = self._tasks.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    async def _wait(self, changed: asyncio.Event, seconds: float | None) -> None:
+        if seconds is None:
+            await changed.wait()
+            return
+        either = [asyncio.ensure_future(changed.wait()), asyncio.ensure_future(self._clock.sleep(max(seconds, 0.0)))]
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in either:
+                one.cancel()
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error that came first; the others of the group follow from it."""
+    first = group.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first

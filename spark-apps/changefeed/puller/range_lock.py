@@ -1,0 +1,132 @@
+"""Which parts of a subscription's span are being pulled, and how far each has got (tikv-wire 2.11).
+
+The pieces of a span cover it without a gap: each is locked by one registration, or a hole. Two rules live here: no key
+is pulled twice at the same time by one subscription, and the span's resolved-ts is the minimum over all pieces, holes
+included, so a hole holds it back until somebody has pulled it. It never goes back.
+
+Keys are memcomparable, as regions have them; `end` is exclusive and never empty.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+
+
+@dataclass(eq=False)
+class Piece:
+    start: bytes
+    end: bytes
+    resolved_ts: int
+    locked: bool = False
+    failures: int = 0  # in a row, since its resolved-ts last moved
+    due: float = field(default=0.0)  # a hole is not tried before that moment, monotonic seconds
+
+
+class RangeLock:
+    def __init__(self, start: bytes, end: bytes, resolved_ts: int) -> None:
+        if not start < end:
+            raise ValueError(f"empty or unbounded span [{start.hex()}, {end.hex()})")
+        self._pieces = [Piece(start, end, resolved_ts)]
+        self._reported = resolved_ts
+        self._minimum = resolved_ts
+        self._stale = False
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        return tuple(self._pieces)
+
+    @property
+    def resolved_ts(self) -> int:
+        """The minimum over all pieces."""
+        if self._stale:
+            self._minimum = min(piece.resolved_ts for piece in self._pieces)
+            self._stale = False
+        return self._minimum
+
+    def take_resolved(self) -> int | None:
+        """The span's resolved-ts when it has gone up since the last call."""
+        if self.resolved_ts <= self._reported:
+            return None
+        self._reported = self._minimum
+        return self._reported
+
+    def holes(self, now: float) -> list[tuple[bytes, bytes]]:
+        """The holes that are due, neighbours joined: a merged region is found as one."""
+        found: list[tuple[bytes, bytes]] = []
+        for piece in self._pieces:
+            if piece.locked or piece.due > now:
+                continue
+            if found and found[-1][1] == piece.start:
+                found[-1] = (found[-1][0], piece.end)
+            else:
+                found.append((piece.start, piece.end))
+        return found
+
+    def next_due(self) -> float | None:
+        """The moment when the next hole is due; None: all is locked."""
+        return min((piece.due for piece in self._pieces if not piece.locked), default=None)
+
+    def lock(self, start: bytes, end: bytes) -> list[Piece]:
+        """Lock what is free of [start, end); what is locked stays with its holder.
+
+        Each result is one stretch of holes, with the lowest resolved-ts of those it covers.
+        """
+        self._cut(start)
+        self._cut(end)
+        kept: list[Piece] = []
+        locked: list[Piece] = []
+        for piece in self._pieces:
+            if piece.locked or piece.start < start or piece.end > end:
+                kept.append(piece)
+            elif locked and kept[-1] is locked[-1] and locked[-1].end == piece.start:
+                last = locked[-1]
+                last.end = piece.end
+                last.resolved_ts = min(last.resolved_ts, piece.resolved_ts)
+                last.failures = max(last.failures, piece.failures)
+            else:
+                piece.locked = True
+                locked.append(piece)
+                kept.append(piece)
+        self._pieces = kept
+        self._stale = True
+        return locked
+
+    def unlock(self, piece: Piece, due: float) -> None:
+        """The piece is a hole that keeps its resolved-ts, not to be tried before `due`."""
+        piece.locked = False
+        self._failed(piece, due)
+
+    def postpone(self, start: bytes, end: bytes, due: float) -> None:
+        """What is still a hole in [start, end) could not be locked: not before `due`."""
+        for piece in self._pieces:
+            if not piece.locked and piece.start < end and start < piece.end:
+                self._failed(piece, due)
+
+    def failures(self, start: bytes, end: bytes) -> int:
+        """The most failures in a row of any piece that touches [start, end)."""
+        return max((p.failures for p in self._pieces if p.start < end and start < p.end), default=0)
+
+    def advance(self, piece: Piece, ts: int) -> None:
+        """A locked piece has got to `ts`; a lower one than before is ignored."""
+        if ts <= piece.resolved_ts:
+            return
+        self._stale = self._stale or piece.resolved_ts == self._minimum
+        piece.resolved_ts = ts
+        piece.failures = 0
+
+    def _failed(self, piece: Piece, due: float) -> None:
+        piece.failures += 1
+        piece.due = due
+
+    def _cut(self, key: bytes) -> None:
+        """Make `key` a border of holes; a locked piece is never cut."""
+        at = bisect_right(self._pieces, key, key=lambda piece: piece.start) - 1
+        if at < 0:
+            return
+        piece = self._pieces[at]
+        if piece.locked or key == piece.start or key >= piece.end:
+            return
+        rest = Piece(key, piece.end, piece.resolved_ts, failures=piece.failures, due=piece.due)
+        piece.end = key
+        self._pieces.insert(at + 1, rest)

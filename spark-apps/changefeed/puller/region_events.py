@@ -1,0 +1,175 @@
+"""What a stream of region events means: chunks of messages in; rows by subscription, resolved-ts and failures out.
+
+One object for one stream to one store. All events of a region go through it in order, so a region's resolved-ts never
+overtakes its rows: a chunk's rows are given out first, then what the chunk resolved. It must never give an event to
+a registration that it was not sent for: `(request_id, region_id)` is a name on the wire, and one that was deregistered
+is not used again before the store has acknowledged that (tikv-wire 2.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from changefeed.errors import ProtocolViolation
+from changefeed.model.rows import RAW_SCHEMA, ROW_OVERHEAD
+from changefeed.puller.decode import Decoded, ResolvedEvent, decode
+from changefeed.puller.matcher import Matcher
+from changefeed.wire import cdcpb_pb2
+
+#: A large transaction comes out as several batches, so that a quota can meter them and 32-bit offsets suffice.
+MAX_BATCH_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class Registration:
+    reg: int  # given once, ever
+    request_id: int
+    region_id: int
+    sub_id: int
+    span_id: int
+
+
+@dataclass(frozen=True)
+class RegionFailed:
+    """The registration is over. `error` is the store's; a ProtocolViolation is ours, and the store has to be told."""
+
+    registration: Registration
+    error: cdcpb_pb2.Error | ProtocolViolation
+
+
+@dataclass
+class Outcome:
+    """What a chunk gave, to be acted on in the order of the fields."""
+
+    data: list[tuple[int, pa.RecordBatch]] = field(default_factory=list)  # (sub_id, RAW_SCHEMA)
+    initialized: list[int] = field(default_factory=list)  # reg
+    resolved: dict[int, int] = field(default_factory=dict)  # reg -> ts, higher than before
+    failed: list[RegionFailed] = field(default_factory=list)
+
+
+class RegionEvents:
+    def __init__(self) -> None:
+        self._matcher = Matcher()
+        self._registrations: dict[int, Registration] = {}
+        # None: deregistered by us, the store's acknowledgement is awaited.
+        self._by_name: dict[tuple[int, int], Registration | None] = {}
+        self._requests: dict[int, list[int]] = {}  # sub_id -> its request ids
+        self._next_request = 1
+        self._sub_of = np.zeros(64, np.int64)
+
+    def register(self, sub_id: int, span_id: int, region_id: int, start_ts: int, resolved_ts: int) -> Registration:
+        """Name a new registration; the shell sends its request. Rows with commit_ts <= start_ts will be dropped."""
+        request_id = self._free_request(sub_id, region_id)
+        reg = self._matcher.open(start_ts, resolved_ts)
+        registration = Registration(reg, request_id, region_id, sub_id, span_id)
+        self._registrations[reg] = registration
+        self._by_name[request_id, region_id] = registration
+        if reg == len(self._sub_of):
+            self._sub_of = np.concatenate([self._sub_of, np.zeros_like(self._sub_of)])
+        self._sub_of[reg] = sub_id
+        return registration
+
+    def release(self, sub_id: int) -> list[int]:
+        """Forget a subscription. Gives the request ids to be deregistered; none of them is ever used again."""
+        for registration in [r for r in self._registrations.values() if r.sub_id == sub_id]:
+            self._close(registration)
+            del self._by_name[registration.request_id, registration.region_id]
+        return self._requests.pop(sub_id, [])
+
+    def process(self, messages: list[bytes]) -> Outcome:
+        """Raises ProtocolViolation when a message can't be read."""
+        decoded = decode(messages)
+        matched = self._matcher.feed(self._rows(decoded))
+        data = list(self._split(matched.rows))
+        out = Outcome(data, matched.initialized)
+        for reg, what in matched.violations.items():
+            registration = self._registrations[reg]
+            self._close(registration)
+            self._by_name[registration.request_id, registration.region_id] = None
+            out.failed.append(RegionFailed(registration, _violation(registration, what)))
+        for event in decoded.resolved:
+            self._resolve(event, out)
+        for error in decoded.errors:
+            failed = self._by_name.pop((error.request_id, error.region_id), None)
+            if failed is not None:
+                self._close(failed)
+                out.failed.append(RegionFailed(failed, error.error))
+        return out
+
+    def _free_request(self, sub_id: int, region_id: int) -> int:
+        """All regions of a subscription share a request id, which lets the store batch their resolved-ts."""
+        requests = self._requests.setdefault(sub_id, [])
+        for request_id in requests:
+            if (request_id, region_id) not in self._by_name:
+                return request_id
+        requests.append(self._next_request)
+        self._next_request += 1
+        return requests[-1]
+
+    def _close(self, registration: Registration) -> None:
+        self._matcher.close(registration.reg)
+        del self._registrations[registration.reg]
+
+    def _rows(self, decoded: Decoded) -> pl.DataFrame:
+        names = zip(decoded.request_id.tolist(), decoded.region_id.tolist(), strict=True)
+        owners = [self._by_name.get(name) for name in names]
+        regs = np.array([-1 if owner is None else owner.reg for owner in owners], np.int64)
+        frame: Any = pl.from_arrow(decoded.rows)
+        rows: pl.DataFrame = frame.with_columns(reg=pl.Series(np.repeat(regs, decoded.rows_of)))
+        return rows.filter(pl.col("reg") >= 0) if (regs < 0).any() else rows
+
+    def _resolve(self, event: ResolvedEvent, out: Outcome) -> None:
+        for region_id in event.regions.tolist():
+            registration = self._by_name.get((event.request_id, region_id))
+            if registration is not None and self._matcher.advance(registration.reg, event.ts):
+                out.resolved[registration.reg] = event.ts
+
+    def _split(self, rows: pl.DataFrame) -> Iterator[tuple[int, pa.RecordBatch]]:
+        subs = self._sub_of[rows["reg"].to_numpy()]
+        present = np.unique(subs).tolist()
+        for sub_id in present:
+            mine = rows if len(present) == 1 else rows.filter(pl.Series(subs == sub_id))
+            span_id = self._registrations_span(mine)
+            for part in _cut(mine):
+                yield sub_id, _raw_batch(part, span_id)
+
+    def _registrations_span(self, rows: pl.DataFrame) -> int:
+        return self._registrations[int(rows["reg"][0])].span_id
+
+
+def _cut(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    sizes = rows.select(
+        pl.col("key").bin.size().cast(pl.Int64)
+        + pl.col("value").bin.size()
+        + pl.col("old_value").bin.size().fill_null(0)
+        + ROW_OVERHEAD
+    ).to_series()
+    part = (sizes.cum_sum().to_numpy() - 1) // MAX_BATCH_BYTES
+    edges = [0, *(np.flatnonzero(np.diff(part)) + 1).tolist(), rows.height]
+    for begin, end in pairwise(edges):
+        yield rows.slice(begin, end - begin)
+
+
+def _raw_batch(rows: pl.DataFrame, span_id: int) -> pa.RecordBatch:
+    table = rows.rechunk().to_arrow()
+    columns = [
+        pa.repeat(pa.scalar(span_id, pa.uint64()), rows.height)
+        if name == "span_id"
+        else table.column(name).combine_chunks().cast(RAW_SCHEMA.field(name).type)
+        for name in RAW_SCHEMA.names
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=RAW_SCHEMA)
+
+
+def _violation(registration: Registration, what: str) -> ProtocolViolation:
+    return ProtocolViolation(
+        f"Region {registration.region_id} of subscription {registration.sub_id} {what}.",
+        "It is registered again from its resolved-ts; if it comes back, look at that store's log.",
+    )

@@ -1,0 +1,79 @@
+"""What a puller tells the owner, and in which order (rule 2).
+
+Segments are written several at a time and end in any order; they are reported in the order of their numbers, without a
+gap, and a resolved-ts never before all segments that hold rows below it. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from changefeed.wire import owner_pb2
+
+
+@dataclass
+class _Subscription:
+    first_segment: int = 0
+    last_segment: int = 0  # of those that are written
+    told_ts: int = 0
+    ts: int = 0
+
+
+class Reports:
+    def __init__(self, puller: int) -> None:
+        self._puller = puller
+        self._subscriptions: dict[int, _Subscription] = {}
+        self._written: dict[int, owner_pb2.SegmentMeta] = {}
+        self._told_segment = 0
+        self._failures: list[owner_pb2.Failure] = []
+        self._metrics: list[owner_pb2.MetricDelta] = []
+
+    def subscribed(self, sub_id: int) -> None:
+        self._subscriptions[sub_id] = _Subscription()
+
+    def released(self, sub_id: int) -> None:
+        self._subscriptions.pop(sub_id, None)
+
+    def written(self, meta: owner_pb2.SegmentMeta) -> None:
+        """A segment can be read. Call it before what its persist lets advance."""
+        self._written[meta.seq] = meta
+        for span in meta.spans:
+            subscription = self._subscriptions.get(span.sub_id)
+            if subscription is not None:
+                subscription.first_segment = min(subscription.first_segment or meta.seq, meta.seq)
+                subscription.last_segment = max(subscription.last_segment, meta.seq)
+
+    def advanced(self, sub_id: int, ts: int) -> None:
+        """Every row of the subscription with commit_ts <= ts is in a written segment."""
+        subscription = self._subscriptions.get(sub_id)
+        if subscription is not None:
+            subscription.ts = max(subscription.ts, ts)
+
+    def failed(self, sub_id: int, reason: str, message: str) -> None:
+        self._failures.append(owner_pb2.Failure(sub_id=sub_id, reason=reason, message=message))
+
+    def measured(self, metrics: list[owner_pb2.MetricDelta]) -> None:
+        self._metrics += metrics
+
+    def take(self) -> owner_pb2.Report | None:
+        """What can be told now; None: nothing."""
+        segments = []
+        while (meta := self._written.pop(self._told_segment + 1, None)) is not None:
+            segments.append(meta)
+            self._told_segment += 1
+        resolved = []
+        for sub_id, subscription in self._subscriptions.items():
+            if subscription.ts <= subscription.told_ts or subscription.last_segment > self._told_segment:
+                continue
+            subscription.told_ts = subscription.ts
+            first, last = subscription.first_segment, subscription.last_segment
+            resolved.append(
+                owner_pb2.Resolved(sub_id=sub_id, ts=subscription.ts, first_segment=first, last_segment=last)
+            )
+        failures, self._failures = self._failures, []
+        metrics, self._metrics = self._metrics, []
+        if not (segments or resolved or failures or metrics):
+            return None
+        return owner_pb2.Report(
+            puller=self._puller, resolved=resolved, segments=segments, failures=failures, metrics=metrics
+        )

@@ -1,0 +1,229 @@
+"""The body of a long-running puller task: commands of the owner in, segments and reports out.
+
+It lives as long as its stream to the owner. When that breaks it ends with an exception and everything it has pulled is
+pulled again by its successor: nothing of a puller outlives it but its segments, which only the owner can credit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from changefeed.clock import Clock, SystemClock
+from changefeed.errors import ChangefeedError, Fenced, Unavailable
+from changefeed.eventstore.buffer import EventBuffer, Roll
+from changefeed.eventstore.house import House
+from changefeed.eventstore.segment import write_segment
+from changefeed.model.rows import raw_bytes
+from changefeed.puller.feed import Data, Failed, FeedEvent, Pd, Resolved, SpanFeed
+from changefeed.puller.pipeline_metrics import MetricDeltas
+from changefeed.puller.reports import Reports
+from changefeed.puller.span_pipeline import Action, Admitted, Advance, Refused, SpanPipeline
+from changefeed.upstream.pd import PdClient
+from changefeed.wire import owner_pb2
+from changefeed.wire.owner import PULLER, OwnerAddress
+
+_METRICS_SECONDS = 1.0
+_WRITERS = 2
+
+_Token = tuple[int, int]  # sub_id, data seq
+_OwnerCall = grpc.aio.StreamStreamCall[owner_pb2.Report, owner_pb2.Command]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """quota_bytes: raw bytes pulled and not yet written; roll_bytes, roll_interval (seconds): when a segment is cut."""
+
+    quota_bytes: int = 1 << 30
+    roll_bytes: int = 32 << 20
+    roll_interval: float = 0.25
+
+
+@dataclass(frozen=True)
+class PullerJob:
+    """What the puller tasks need beyond the owner's address."""
+
+    count: int
+    pd_addresses: tuple[str, ...]
+    state_uri: str
+    memory_quota: int
+
+
+def run_puller(
+    owner: OwnerAddress, puller: int, task: str, pd_addresses: Sequence[str], state: str, limits: Limits | None = None
+) -> None:
+    """Pull until the owner closes the stream. `puller`: its number; `task`: the attempt's name, unique in the run.
+
+    `state`: the changefeed's own state URI. Raises Fenced (a newer driver), Unavailable (PD, the owner, the disk).
+    """
+
+    async def pull() -> None:
+        pd = await PdClient.connect(pd_addresses)
+        try:
+            house = House(state, owner.epoch, owner.nonce)
+            async with owner.aio_channel() as channel:
+                method: Any = channel.stream_stream(
+                    PULLER,
+                    request_serializer=owner_pb2.Report.SerializeToString,
+                    response_deserializer=owner_pb2.Command.FromString,
+                )
+                await PullerTask(puller, task, pd, house, limits or Limits()).run(method(metadata=owner.metadata))
+        finally:
+            await pd.close()
+
+    asyncio.run(pull())
+
+
+class PullerTask:
+    def __init__(
+        self, puller: int, task: str, pd: Pd, house: House, limits: Limits, clock: Clock | None = None
+    ) -> None:
+        self._puller = puller
+        self._task = task
+        self._house = house
+        self._clock = clock or SystemClock()
+        self._feed = SpanFeed(pd, self._on_event, self._clock)
+        self._pipeline = SpanPipeline(limits.quota_bytes)
+        self._deltas = MetricDeltas(self._pipeline.metrics)
+        self._buffer: EventBuffer[_Token] = EventBuffer(limits.roll_bytes, limits.roll_interval)
+        self._reports = Reports(puller)
+        self._asked: dict[int, tuple[Data, asyncio.Future[None]]] = {}  # by ticket: what waits for quota
+        self._flush = False
+        self._writers = asyncio.Semaphore(_WRITERS)
+        self._buffered = asyncio.Event()
+        self._reportable = asyncio.Event()
+
+    async def run(self, call: _OwnerCall) -> None:
+        """Until the owner closes the stream. Raises Fenced, Unavailable."""
+        async with self._feed, asyncio.TaskGroup() as tasks:
+            helpers = [
+                tasks.create_task(self._roll(tasks)),
+                tasks.create_task(self._report(call)),
+                tasks.create_task(self._measure()),
+            ]
+            await self._obey(call)
+            for helper in helpers:
+                helper.cancel()
+
+    async def _obey(self, call: _OwnerCall) -> None:
+        try:
+            async for command in call:
+                self._command(command)
+        except grpc.aio.AioRpcError as error:
+            raise _owner_lost(error) from error
+
+    def _command(self, command: owner_pb2.Command) -> None:
+        match command.WhichOneof("command"):
+            case "subscribe":
+                asked = command.subscribe
+                self._pipeline.register(asked.sub_id)
+                self._reports.subscribed(asked.sub_id)
+                self._feed.subscribe(asked.sub_id, asked.span_id, asked.start_key, asked.end_key, asked.start_ts)
+            case "release":
+                self._feed.release(command.release.sub_id)
+                self._let_go(command.release.sub_id)
+            case "drain":
+                self._flush = True
+                self._buffered.set()
+
+    def _let_go(self, sub_id: int) -> None:
+        self._reports.released(sub_id)
+        self._act(self._pipeline.unregister(sub_id, self._clock.monotonic()))
+
+    async def _on_event(self, event: FeedEvent) -> None:
+        match event:
+            case Data(sub_id, _, batch):
+                room = asyncio.get_running_loop().create_future()
+                ticket, actions = self._pipeline.data(sub_id, raw_bytes(batch), self._clock.monotonic())
+                self._asked[ticket] = (event, room)
+                self._act(actions)
+                await room
+            case Resolved(sub_id, ts):
+                self._act(self._pipeline.resolved(sub_id, ts))
+            case Failed(sub_id, error):
+                self._let_go(sub_id)
+                self._reports.failed(sub_id, type(error).__name__, str(error))
+                self._reportable.set()
+
+    def _act(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Admitted(sub_id, seq, ticket):
+                    data, room = self._asked.pop(ticket)
+                    now = self._clock.monotonic()
+                    self._buffer.append(sub_id, data.span_id, data.batch, (sub_id, seq), now)
+                    self._buffered.set()
+                    _wake(room)
+                case Refused(_, ticket):
+                    _wake(self._asked.pop(ticket)[1])
+                case Advance(sub_id, ts):
+                    self._reports.advanced(sub_id, ts)
+                    self._reportable.set()
+
+    async def _roll(self, tasks: asyncio.TaskGroup) -> None:
+        """Cut segments when they are due; several are written at once."""
+        while True:
+            await self._buffered.wait()
+            self._buffered.clear()
+            deadline = self._buffer.next_deadline()
+            if deadline is None:
+                self._flush = False
+            elif self._flush or self._buffer.due(self._clock.monotonic()):
+                self._flush = False
+                await self._writers.acquire()
+                tasks.create_task(self._write(self._buffer.take()))
+            else:
+                wake = tasks.create_task(self._wake_at(deadline))
+                await self._buffered.wait()
+                wake.cancel()
+
+    async def _wake_at(self, deadline: float) -> None:
+        await self._clock.sleep(max(deadline - self._clock.monotonic(), 0.0))
+        self._buffered.set()
+
+    async def _write(self, roll: Roll[_Token]) -> None:
+        try:
+            meta = await asyncio.to_thread(write_segment, self._house, self._task, roll.seq, roll.spans)
+        finally:
+            self._writers.release()
+        self._reports.written(meta)
+        self._reportable.set()
+        for sub_id, seq in roll.tokens:
+            self._act(self._pipeline.persisted(sub_id, seq, self._clock.monotonic()))
+
+    async def _report(self, call: _OwnerCall) -> None:
+        try:
+            await call.write(owner_pb2.Report(puller=self._puller))
+            while True:
+                await self._reportable.wait()
+                self._reportable.clear()
+                report = self._reports.take()
+                if report is not None:
+                    await call.write(report)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            # The stream is over; who reads the commands learns why.
+            return
+
+    async def _measure(self) -> None:
+        while True:
+            await self._clock.sleep(_METRICS_SECONDS)
+            self._reports.measured(self._deltas.take())
+            self._reportable.set()
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    # A waiter whose stream broke is cancelled; its rows are stored all the same, and pulled once more (rule 4).
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def _owner_lost(error: grpc.aio.AioRpcError) -> ChangefeedError:
+    why = f"The owner ended the puller's stream: {error.code().name} {error.details()}."
+    if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.FAILED_PRECONDITION):
+        return Fenced(why, "Another driver runs the changefeed now; this task belongs to none.")
+    return Unavailable(why, "The driver starts its pullers again.")

@@ -1,0 +1,82 @@
+"""Vectorised reads at arbitrary places of an Arrow binary column, without a step per row.
+
+Everything that decodes keys and values stands on it. It must never read beyond the buffer that the column refers to.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Ints = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
+Mask = npt.NDArray[np.bool_]
+
+_WORD = 8
+_MAX_OFFSET = (1 << 31) - 1
+
+
+class BinaryView:
+    """`starts[i]` and `ends[i]` are the bounds of element i inside `data` (bytes)."""
+
+    def __init__(self, column: pa.BinaryArray) -> None:
+        """`column` is a pa.binary() array, maybe a slice. Raises ValueError if it has nulls or is of another type."""
+        if column.type != pa.binary() or column.null_count:
+            raise ValueError(f"expected binary without nulls, got {column.type} with {column.null_count} nulls")
+        _, offsets, data = column.buffers()
+        bounds = np.zeros(1, np.int32) if offsets is None else np.frombuffer(offsets, np.int32)
+        places: Ints = bounds[column.offset : column.offset + len(column) + 1].astype(np.int64)
+        self.starts: Ints = places[:-1]
+        self.ends: Ints = places[1:]
+        self._buffer = data
+        self.data: npt.NDArray[np.uint8] = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+        self._words = _overlapping_words(self.data)
+
+    def read(self, at: Ints, width: int | Ints) -> Words:
+        """The little-endian unsigned integers of `width` (0..8) bytes at the places `at`, all inside the buffer."""
+        last = len(self._words) - 1
+        if at.size and int(at.max()) > last:
+            # The word that starts here would end behind the buffer: take the last one and shift.
+            words = self._words[np.minimum(at, last)] >> (np.maximum(at - last, 0) * 8).astype(np.uint64)
+        else:
+            words = self._words[at]
+        if isinstance(width, int):
+            return words if width == _WORD else words & np.uint64((1 << 8 * width) - 1)
+        unused = (64 - 8 * width).astype(np.uint64)
+        return words << unused >> unused
+
+    def take(self, starts: npt.NDArray[np.int32], ends: npt.NDArray[np.int32], present: Mask | None) -> pa.Array:
+        """A binary array of `data[starts[i]:ends[i]]`, null where not `present` (None: all are).
+
+        The places must not go back from one row to the next, those of absent cells included.
+        """
+        return take_slices(self._buffer, starts, ends, present)
+
+
+def take_slices(
+    buffer: Any, starts: npt.NDArray[np.int32], ends: npt.NDArray[np.int32], present: Mask | None
+) -> pa.Array:
+    """See `BinaryView.take`. One C++ gather: an array of value, gap, value, gap... of which the values are taken."""
+    rows = len(starts)
+    if rows == 0:
+        return pa.array([], pa.binary())
+    if buffer is not None and buffer.size > _MAX_OFFSET:
+        raise ValueError(f"a binary buffer of {buffer.size} bytes is beyond 32-bit offsets; decode smaller batches")
+    offsets = np.empty(2 * rows, np.int32)
+    offsets[0::2] = starts
+    offsets[1::2] = ends
+    both = pa.Array.from_buffers(pa.binary(), 2 * rows - 1, [None, pa.py_buffer(offsets), buffer])
+    places = np.arange(0, 2 * rows, 2, dtype=np.int32)
+    indices = pa.array(places) if present is None else pa.array(places, mask=~present)
+    return pc.take(both, indices, boundscheck=False)
+
+
+def _overlapping_words(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
+    """Element i is the little-endian word that starts at byte i; at least one element, zero padded."""
+    if len(data) < _WORD:
+        data = np.concatenate([data, np.zeros(_WORD - len(data), np.uint8)])
+    return np.ndarray((len(data) - _WORD + 1,), np.dtype("<u8"), buffer=data.data, strides=(1,))

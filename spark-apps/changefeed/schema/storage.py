@@ -1,0 +1,206 @@
+"""`SchemaStorage`: every table's definition through time, from a snapshot and the DDL jobs after it.
+
+Pure: jobs in, definitions out. A DDL at T comes after every row at T (rule 9), so the definition that decodes a row
+with commit ts T is `table(id, T - 1)`. It must never ignore a job that it cannot apply (rule 29).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from changefeed.errors import NeedsHuman
+from changefeed.schema.actions import ALL, SCHEMA_CHANGES, TABLE_DROPS, UNFOLLOWABLE, WITHOUT_EFFECT, Action
+from changefeed.schema.job import Job, exchange_args, renamed_schema_ids
+from changefeed.schema.table_info import SYSTEM_SCHEMAS, DatabaseInfo, TableInfo
+
+
+@dataclass(frozen=True)
+class Touched:
+    """What a job involves, before and after it. A job that changes nothing for us touches nothing."""
+
+    tables: frozenset[tuple[str, str]] = frozenset()  # (database, table)
+    table_ids: frozenset[int] = frozenset()  # physical
+    databases: frozenset[str] = frozenset()  # created, altered or dropped themselves
+
+
+@dataclass(frozen=True)
+class _Change:
+    dropped: tuple[int, ...] = ()
+    tables: tuple[TableInfo, ...] = ()
+    database: DatabaseInfo | None = None
+    dropped_database: int | None = None
+
+
+class SchemaStorage:
+    """Definitions at any ts from `snapshot_ts` on, as far as jobs were applied. Not thread-safe."""
+
+    def __init__(
+        self,
+        snapshot_ts: int,
+        databases: Iterable[DatabaseInfo],
+        tables: Iterable[TableInfo],
+        ddl_job_table: TableInfo,
+    ) -> None:
+        """`databases` and `tables` as they were at `snapshot_ts`, DDLs with that very finish ts included (rule 24)."""
+        self.snapshot_ts = snapshot_ts
+        self.ddl_job_table = ddl_job_table
+        self._base = ({database.id: database for database in databases}, tuple(tables))
+        self._jobs: list[tuple[int, int, Job]] = []
+        self._ids: set[int] = set()
+        self._touched: dict[int, Touched] = {}
+        self._restart()
+
+    def apply(self, job: Job, finished_ts: int) -> None:
+        """Takes a finished job in, `finished_ts` being the commit ts of its row.
+
+        A job that is applied already, or is part of the snapshot, changes nothing. Jobs count in the order of
+        (finish ts, job id), in whatever order they come (rule 9). Raises NeedsHuman for a job that cannot be followed.
+        """
+        if job.id in self._ids or finished_ts <= self.snapshot_ts:
+            return
+        if not job.is_done:
+            raise ValueError(f"{job} is in state {job.state}; only finished jobs count")
+        entry = (finished_ts, job.id, job)
+        if self._jobs and entry[:2] < self._jobs[-1][:2]:
+            insort(self._jobs, entry, key=lambda item: item[:2])
+            self._restart()
+        else:
+            self._put(job, finished_ts)
+            self._jobs.append(entry)
+        self._ids.add(job.id)
+
+    def touches(self, job: Job) -> Touched:
+        """What `job` involves: as applied, or as it would be applied now, after all the others."""
+        if job.id in self._touched:
+            return self._touched[job.id]
+        return self._involved(self._change(job))
+
+    def table(self, table_id: int, ts: int) -> TableInfo | None:
+        """The table's definition after all DDLs with a finish ts ≤ `ts`; None if there is no such table then."""
+        self._check(ts)
+        versions = self._history.get(table_id, [])
+        place = bisect_right(versions, ts, key=lambda version: version[0])
+        return versions[place - 1][1] if place else None
+
+    def tables_at(self, ts: int) -> list[TableInfo]:
+        """All tables and views after all DDLs with a finish ts ≤ `ts`, by id."""
+        tables = (self.table(table_id, ts) for table_id in sorted(self._history))
+        return [table for table in tables if table is not None]
+
+    # -- folding
+
+    def _restart(self) -> None:
+        databases, tables = self._base
+        self._databases = dict(databases)
+        self._tables: dict[int, TableInfo] = {}
+        self._history: dict[int, list[tuple[int, TableInfo | None]]] = {}
+        for table in tables:
+            self._set(table.id, table, self.snapshot_ts)
+        for finished_ts, _, job in self._jobs:
+            self._put(job, finished_ts)
+
+    def _put(self, job: Job, ts: int) -> None:
+        change = self._change(job)
+        self._touched[job.id] = self._involved(change)
+        for table_id in change.dropped:
+            self._set(table_id, None, ts)
+        for table in change.tables:
+            self._set(table.id, table, ts)
+        if change.database is not None:
+            self._databases[change.database.id] = change.database
+        if change.dropped_database is not None:
+            self._databases.pop(change.dropped_database, None)
+
+    def _set(self, table_id: int, table: TableInfo | None, ts: int) -> None:
+        if table is None:
+            self._tables.pop(table_id, None)
+        elif _is_kept(table):
+            self._tables[table_id] = table
+        else:
+            return
+        self._history.setdefault(table_id, []).append((ts, table))
+
+    # -- what a job means
+
+    def _change(self, job: Job) -> _Change:
+        _refuse_unfollowable(job)
+        if job.type in WITHOUT_EFFECT or job.schema_name.lower() in SYSTEM_SCHEMAS:
+            return _Change()
+        if job.type in SCHEMA_CHANGES:
+            return _Change(database=job.database_info)
+        if job.type == Action.DROP_SCHEMA:
+            name = self._database_name(job.schema_id, job).lower()
+            dropped = tuple(i for i, table in self._tables.items() if table.schema_name.lower() == name)
+            return _Change(dropped=dropped, dropped_database=job.schema_id)
+        if job.type in TABLE_DROPS:
+            return _Change(dropped=(job.table_id,))
+        if job.type == Action.CREATE_TABLES:
+            return _Change(tables=tuple(self._in_database(info, job.schema_id, job) for info in job.table_infos))
+        if job.type == Action.RENAME_TABLES:
+            # A table that is renamed twice stands there twice: the last definition is the one that stays.
+            ids = renamed_schema_ids(job)
+            return _Change(
+                tables=tuple(self._in_database(info, i, job) for info, i in zip(job.table_infos, ids, strict=True))
+            )
+        if job.type == Action.EXCHANGE_TABLE_PARTITION:
+            return self._exchange(job)
+        return self._replace(job)
+
+    def _replace(self, job: Job) -> _Change:
+        if job.table_info is None:
+            raise NeedsHuman(f"{job} carries no table definition.", _RECREATE)
+        table = self._in_database(job.table_info, job.schema_id, job)
+        dropped = {job.table_id} - {table.id}
+        if table.is_view:  # CREATE OR REPLACE VIEW
+            dropped |= {i for i, old in self._tables.items() if old.full_name == table.full_name and i != table.id}
+        return _Change(dropped=tuple(sorted(dropped)), tables=(table,))
+
+    def _exchange(self, job: Job) -> _Change:
+        """The job's table takes the partition's physical id, the partition takes the table's."""
+        args = exchange_args(job)
+        table = self._tables.get(job.table_id)
+        if job.table_info is None or table is None:
+            raise NeedsHuman(f"{job} exchanges a partition with table {job.table_id}, which is not known.", _RECREATE)
+        partitioned = self._in_database(job.table_info, args.pt_schema_id, job)
+        return _Change(dropped=(job.table_id,), tables=(replace(table, id=args.partition_id), partitioned))
+
+    def _in_database(self, table: TableInfo, database_id: int, job: Job) -> TableInfo:
+        return replace(table, schema_name=self._database_name(database_id, job))
+
+    def _database_name(self, database_id: int, job: Job) -> str:
+        database = self._databases.get(database_id)
+        return database.name if database else job.schema_name
+
+    def _involved(self, change: _Change) -> Touched:
+        ids = {*change.dropped, *(table.id for table in change.tables)}
+        before = [self._tables[table_id] for table_id in ids if table_id in self._tables]
+        involved = [*before, *change.tables]
+        databases = {change.database.name} if change.database else set()
+        if change.dropped_database in self._databases:
+            databases.add(self._databases[change.dropped_database].name)
+        return Touched(
+            tables=frozenset((table.schema_name, table.name) for table in involved),
+            table_ids=frozenset(table_id for table in involved for table_id in table.physical_ids),
+            databases=frozenset(databases),
+        )
+
+    def _check(self, ts: int) -> None:
+        if ts < self.snapshot_ts:
+            raise ValueError(f"the schema at ts {ts} was asked for, but it is known from {self.snapshot_ts} on only")
+
+
+_RECREATE = "Start a new changefeed behind this DDL, or report the job."
+
+
+def _is_kept(table: TableInfo) -> bool:
+    return not table.is_sequence and not table.is_temporary
+
+
+def _refuse_unfollowable(job: Job) -> None:
+    if job.type in UNFOLLOWABLE or job.type not in ALL:
+        raise NeedsHuman(
+            f"{job} changes tables in a way that a changefeed cannot follow.",
+            "Compare the sink with the upstream, then start a new changefeed behind this DDL.",
+        )

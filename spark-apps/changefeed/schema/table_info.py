@@ -1,0 +1,322 @@
+"""TableInfo and DBInfo as TiDB stores them, cut down to what decides decoding and output (facts, tikv-wire 4.4).
+
+Parsing ignores unknown members and fills absent ones with zero values, because each TiDB version adds and drops some.
+It must never let a member that decides no output byte (update_timestamp, auto ids, comments) into `TableInfo.hash`:
+the log names a TableInfo by it (rule 10).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+TINY, SHORT, LONG, FLOAT, DOUBLE, NULL, TIMESTAMP, LONGLONG, INT24 = 1, 2, 3, 4, 5, 6, 7, 8, 9
+DATE, DURATION, DATETIME, YEAR, NEW_DATE, VARCHAR, BIT = 10, 11, 12, 13, 14, 15, 16
+VECTOR_FLOAT32, JSON, NEW_DECIMAL, ENUM, SET = 0xE1, 0xF5, 0xF6, 0xF7, 0xF8
+TINY_BLOB, MEDIUM_BLOB, LONG_BLOB, BLOB, VAR_STRING, STRING, GEOMETRY = 0xF9, 0xFA, 0xFB, 0xFC, 0xFD, 0xFE, 0xFF
+
+INTEGERS = frozenset({TINY, SHORT, INT24, LONG, LONGLONG})
+STRINGS = frozenset({VARCHAR, VAR_STRING, STRING})
+
+FLAG_NOT_NULL, FLAG_PRI_KEY, FLAG_UNIQUE_KEY, FLAG_UNSIGNED = 1, 2, 4, 32
+
+STATE_PUBLIC = 5
+SYSTEM_SCHEMAS = frozenset({"mysql", "information_schema", "performance_schema", "metrics_schema", "sys"})
+
+_TYPE_NAMES = {
+    TINY: "TINYINT",
+    SHORT: "SMALLINT",
+    LONG: "INT",
+    FLOAT: "FLOAT",
+    DOUBLE: "DOUBLE",
+    NULL: "NULL",
+    TIMESTAMP: "TIMESTAMP",
+    LONGLONG: "BIGINT",
+    INT24: "MEDIUMINT",
+    DATE: "DATE",
+    DURATION: "TIME",
+    DATETIME: "DATETIME",
+    YEAR: "YEAR",
+    NEW_DATE: "DATE",
+    VARCHAR: "VARCHAR",
+    BIT: "BIT",
+    VECTOR_FLOAT32: "VECTOR",
+    JSON: "JSON",
+    NEW_DECIMAL: "DECIMAL",
+    ENUM: "ENUM",
+    SET: "SET",
+    TINY_BLOB: "TINYTEXT",
+    MEDIUM_BLOB: "MEDIUMTEXT",
+    LONG_BLOB: "LONGTEXT",
+    BLOB: "TEXT",
+    VAR_STRING: "VARCHAR",
+    STRING: "CHAR",
+    GEOMETRY: "GEOMETRY",
+}
+
+
+@dataclass(frozen=True)
+class ColumnInfo:
+    """One column; `tp`, `flag`, `flen`, `decimal`, `charset`, `collate`, `elems` are TiDB's FieldType, -1 = unset."""
+
+    id: int
+    name: str
+    offset: int
+    tp: int
+    flag: int
+    flen: int
+    decimal: int
+    charset: str
+    collate: str
+    elems: tuple[str, ...]
+    default: Any  # of future inserts; JSON value, normally a string
+    default_bit: str | None  # base64
+    origin_default: Any  # of rows older than the column; JSON value
+    origin_default_bit: str | None
+    is_generated: bool
+    is_generated_stored: bool
+    hidden: bool
+    version: int
+
+    @property
+    def nullable(self) -> bool:
+        return not self.flag & FLAG_NOT_NULL
+
+    @property
+    def is_pk(self) -> bool:
+        return bool(self.flag & FLAG_PRI_KEY)
+
+    @property
+    def is_unsigned(self) -> bool:
+        return bool(self.flag & FLAG_UNSIGNED)
+
+    @property
+    def is_binary(self) -> bool:
+        return self.charset == "binary"
+
+    @property
+    def is_generated_virtual(self) -> bool:
+        """Computed when read: such a column never stands in a row's value."""
+        return self.is_generated and not self.is_generated_stored
+
+
+@dataclass(frozen=True)
+class IndexInfo:
+    """A public index: column names with the prefix length that is indexed (-1 = the whole column)."""
+
+    id: int
+    name: str
+    columns: tuple[tuple[str, int], ...]
+    is_unique: bool
+    is_primary: bool
+
+
+@dataclass(frozen=True)
+class DatabaseInfo:
+    id: int
+    name: str
+    charset: str
+    collate: str
+    state: int
+
+
+@dataclass(frozen=True)
+class TableInfo:
+    """One version of a table's definition. `columns` are the public ones, ordered by offset."""
+
+    id: int
+    name: str
+    schema_name: str
+    columns: tuple[ColumnInfo, ...]
+    pk_is_handle: bool
+    is_common_handle: bool
+    indexes: tuple[IndexInfo, ...]
+    partition_ids: tuple[int, ...]
+    is_view: bool
+    is_sequence: bool
+    is_temporary: bool
+    state: int
+    raw: Mapping[str, Any] = field(compare=False, repr=False)
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.schema_name}.{self.name}"
+
+    @property
+    def physical_ids(self) -> tuple[int, ...]:
+        """The ids under which rows stand: the partitions', or the table's own."""
+        return self.partition_ids or (self.id,)
+
+    @cached_property
+    def output_columns(self) -> tuple[ColumnInfo, ...]:
+        """The columns that a sink sees: virtual generated ones are not on the wire (facts, tikv-wire 5.9)."""
+        return tuple(column for column in self.columns if not column.is_generated_virtual)
+
+    @cached_property
+    def handle_column(self) -> ColumnInfo | None:
+        """The column whose value is the key's int handle."""
+        if not self.pk_is_handle:
+            return None
+        return next((column for column in self.columns if column.is_pk), None)
+
+    @cached_property
+    def hash(self) -> str:
+        """Hex SHA-256 of the canonical JSON of what decides decoding and output (rule 10)."""
+        canonical = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """What the log stores by `hash`: TiDB's own member names, nothing else than what `from_json` needs."""
+        return {
+            "schema_name": self.schema_name,
+            "id": self.id,
+            "name": self.name,
+            "cols": [_column_json(column) for column in self.columns],
+            "pk_is_handle": self.pk_is_handle,
+            "is_common_handle": self.is_common_handle,
+            "index_info": [_index_json(index) for index in self.indexes],
+            "partition": {"enable": True, "definitions": [{"id": i} for i in self.partition_ids]}
+            if self.partition_ids
+            else None,
+            "view": {} if self.is_view else None,
+            "sequence": {} if self.is_sequence else None,
+            "temp_table_type": int(self.is_temporary),
+            "state": self.state,
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> TableInfo:
+        """The inverse of `to_json`."""
+        return parse_table_info(stored, stored["schema_name"])
+
+
+def column_type_name(column: ColumnInfo) -> str:
+    """The upper-case type as TiCDC's schema file has it, e.g. "INT UNSIGNED" (facts, ticdc-compatibility 2.3)."""
+    name = _TYPE_NAMES.get(column.tp, f"TYPE{column.tp}")
+    if column.is_binary:
+        name = name.replace("TEXT", "BLOB").replace("VARCHAR", "VARBINARY").replace("CHAR", "BINARY")
+    return f"{name} UNSIGNED" if column.is_unsigned else name
+
+
+def parse_database_info(info: Mapping[str, Any]) -> DatabaseInfo:
+    """A DBInfo JSON object."""
+    return DatabaseInfo(
+        id=_int(info, "id"),
+        name=_name(info.get("db_name")),
+        charset=info.get("charset") or "",
+        collate=info.get("collate") or "",
+        state=_int(info, "state"),
+    )
+
+
+def parse_table_info(info: Mapping[str, Any], schema_name: str) -> TableInfo:
+    """A TableInfo JSON object of the database `schema_name`."""
+    columns = (_column(column) for column in info.get("cols") or () if _is_public(column))
+    partition = info.get("partition") or {}
+    definitions = (partition.get("definitions") or ()) if partition.get("enable") else ()
+    return TableInfo(
+        id=_int(info, "id"),
+        name=_name(info.get("name")),
+        schema_name=schema_name,
+        columns=tuple(sorted(columns, key=lambda column: column.offset)),
+        pk_is_handle=bool(info.get("pk_is_handle")),
+        is_common_handle=bool(info.get("is_common_handle")),
+        indexes=tuple(_index(index) for index in info.get("index_info") or () if _is_public(index)),
+        partition_ids=tuple(_int(definition, "id") for definition in definitions),
+        is_view=info.get("view") is not None,
+        is_sequence=info.get("sequence") is not None,
+        is_temporary=_int(info, "temp_table_type") != 0,
+        state=_int(info, "state"),
+        raw=info,
+    )
+
+
+def _column(info: Mapping[str, Any]) -> ColumnInfo:
+    field_type = info.get("type") or {}
+    return ColumnInfo(
+        id=_int(info, "id"),
+        name=_name(info.get("name")),
+        offset=_int(info, "offset"),
+        tp=_int(field_type, "Tp"),
+        flag=_int(field_type, "Flag"),
+        flen=_int(field_type, "Flen", -1),
+        decimal=_int(field_type, "Decimal", -1),
+        charset=field_type.get("Charset") or "",
+        collate=field_type.get("Collate") or "",
+        elems=tuple(field_type.get("Elems") or ()),
+        default=info.get("default"),
+        default_bit=info.get("default_bit"),
+        origin_default=info.get("origin_default"),
+        origin_default_bit=info.get("origin_default_bit"),
+        is_generated=bool(info.get("generated_expr_string")),
+        is_generated_stored=bool(info.get("generated_stored")),
+        hidden=bool(info.get("hidden")),
+        version=_int(info, "version"),
+    )
+
+
+def _column_json(column: ColumnInfo) -> dict[str, Any]:
+    return {
+        "id": column.id,
+        "name": column.name,
+        "offset": column.offset,
+        "type": {
+            "Tp": column.tp,
+            "Flag": column.flag,
+            "Flen": column.flen,
+            "Decimal": column.decimal,
+            "Charset": column.charset,
+            "Collate": column.collate,
+            "Elems": list(column.elems),
+        },
+        "default": column.default,
+        "default_bit": column.default_bit,
+        "origin_default": column.origin_default,
+        "origin_default_bit": column.origin_default_bit,
+        "generated_expr_string": "generated" if column.is_generated else "",
+        "generated_stored": column.is_generated_stored,
+        "hidden": column.hidden,
+        "version": column.version,
+        "state": STATE_PUBLIC,
+    }
+
+
+def _index(info: Mapping[str, Any]) -> IndexInfo:
+    return IndexInfo(
+        id=_int(info, "id"),
+        name=_name(info.get("idx_name")),
+        columns=tuple((_name(c.get("name")), _int(c, "length", -1)) for c in info.get("idx_cols") or ()),
+        is_unique=bool(info.get("is_unique")),
+        is_primary=bool(info.get("is_primary")),
+    )
+
+
+def _index_json(index: IndexInfo) -> dict[str, Any]:
+    return {
+        "id": index.id,
+        "idx_name": index.name,
+        "idx_cols": [{"name": name, "length": length} for name, length in index.columns],
+        "is_unique": index.is_unique,
+        "is_primary": index.is_primary,
+        "state": STATE_PUBLIC,
+    }
+
+
+def _is_public(info: Mapping[str, Any]) -> bool:
+    return _int(info, "state") == STATE_PUBLIC
+
+
+def _int(info: Mapping[str, Any], member: str, absent: int = 0) -> int:
+    value = info.get(member)
+    return absent if value is None else int(value)
+
+
+def _name(value: object) -> str:
+    """An identifier: TiDB's {"O": original, "L": lower case}, or the original alone."""
+    if isinstance(value, Mapping):
+        return str(value.get("O") or "")
+    return str(value or "")

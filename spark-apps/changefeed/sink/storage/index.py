@@ -1,0 +1,19 @@
+"""`meta/CDC.index`: the name of the last data file of a directory; readers take every index up to it (facts, 2.1)."""
+
+from __future__ import annotations
+
+from changefeed.objectstore import ObjectStore
+from changefeed.sink.storage.grow import grow
+from changefeed.sink.storage.layout import index_file, index_of
+
+
+def write_index(store: ObjectStore, directory: str, index: int, path: str) -> None:
+    """Say that data file `path` of `directory`, which has `index`, and all before it exist. See `grow` for errors."""
+    name = path.rpartition("/")[2]
+    if index_of(name) != index or path != f"{directory}/{name}":
+        raise ValueError(f"{path!r} is not data file {index} of {directory!r}")
+    grow(store, index_file(directory), index, f"{name}\n".encode(), _read)
+
+
+def _read(body: bytes) -> int | None:
+    return index_of(body.decode(errors="replace").rstrip("\n"))

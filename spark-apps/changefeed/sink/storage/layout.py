@@ -1,0 +1,138 @@
+"""Where things stand below a sink's root: TiCDC's paths (facts, ticdc-compatibility 2.1). Pure functions, no I/O.
+
+A name must never depend on a clock: dates come from the plan's PD time, indexes from the log (rule 15).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from changefeed.errors import NeedsHuman
+from changefeed.schema.table_info import TableInfo
+
+METADATA = "metadata"
+CLAIM = ".changefeed-owner.json"
+
+_DATE_FORMATS = {"none": "", "year": "%Y", "month": "%Y-%m", "day": "%Y-%m-%d"}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SCHEMA_FILE = re.compile(
+    r"(?:(?P<schema>[^/]+)/)?(?:(?P<table>[^/]+)/)?meta/schema_(?P<version>\d+)_(?P<sum>\d+)\.json"
+)
+_CHECKSUM_DIGITS = 10
+_INDEX_FILE = re.compile(r"(?P<directory>.+)/meta/CDC(?:_[^/]+)?\.index")
+_DATA_FILE = re.compile(r"CDC(?:_(?P<dispatcher>[^/]+)_)?(?P<index>\d+)\.[a-z]+")
+
+
+@dataclass(frozen=True)
+class SchemaPath:
+    schema: str
+    table: str  # "": the file is the database's
+    table_version: int
+    checksum: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names of the data files of a changefeed's dispatchers."""
+
+    date_separator: str
+    index_width: int
+    extension: str  # with its dot
+    places: Mapping[int, str]  # by dispatcher: its directory but for the date
+
+    @classmethod
+    def of(cls, storage: Mapping[str, Any], tables: Mapping[int, TableInfo], table_version: int) -> Layout:
+        """`storage`: `sink.storage` of the effective spec; `tables` by dispatcher, which is a physical table id.
+
+        Raises NeedsHuman for a table whose name can't be a folder.
+        """
+        places = {}
+        for dispatcher, table in tables.items():
+            partition = dispatcher if table.partition_ids else None
+            places[dispatcher] = version_directory(table_path(table), table_version, partition)
+        return cls(storage["dateSeparator"], storage["fileIndexWidth"], f".{storage['protocol']}", places)
+
+    def date(self, pd_ms: int, last: str = "") -> str:
+        """See `date_of`."""
+        return date_of(self.date_separator, pd_ms, last)
+
+    def directory(self, dispatcher: int, date: str) -> str:
+        place = self.places[dispatcher]
+        return f"{place}/{date}" if date else place
+
+    def data_file(self, directory: str, index: int) -> str:
+        return data_file(directory, index, self.index_width, self.extension)
+
+
+def date_of(separator: str, pd_ms: int, last: str = "") -> str:
+    """The date level of a directory: PD's time in UTC, never below the last one that was used; "" for `none`."""
+    return max(last, (_EPOCH + timedelta(milliseconds=pd_ms)).strftime(_DATE_FORMATS[separator]))
+
+
+def table_path(table: TableInfo) -> str:
+    """`<schema>/<table>`, names as they are. Raises NeedsHuman for a name that can't be a folder."""
+    for name in (table.schema_name, table.name):
+        if "/" in name or "\0" in name or name in ("", ".", ".."):
+            raise NeedsHuman(
+                f"Table {table.full_name} can't have a folder: {name!r} is no name for one.",
+                "Exclude the table by spec.filter.rules, or rename it.",
+            )
+    return f"{table.schema_name}/{table.name}"
+
+
+def version_directory(path: str, table_version: int, partition_id: int | None = None) -> str:
+    """The directory of a table version but for its date. `path`: `<schema>/<table>`, or a table id."""
+    return f"{path}/{table_version}" if partition_id is None else f"{path}/{table_version}/{partition_id}"
+
+
+def data_file(directory: str, index: int, width: int, extension: str, dispatcher_id: str = "") -> str:
+    """`index` from 1; `dispatcher_id` only where several dispatchers share a directory."""
+    return f"{directory}/{_stem(dispatcher_id)}{'_' if dispatcher_id else ''}{index:0{width}}{extension}"
+
+
+def index_file(directory: str, dispatcher_id: str = "") -> str:
+    return f"{directory}/meta/{_stem(dispatcher_id)}.index"
+
+
+def schema_file(path: str, table_version: int, checksum: int) -> str:
+    """`path`: `<schema>/<table>`, a table id, or `<schema>` for a database's."""
+    return f"{path}/meta/schema_{table_version}_{checksum:0{_CHECKSUM_DIGITS}}.json"
+
+
+def _stem(dispatcher_id: str) -> str:
+    return f"CDC_{dispatcher_id}" if dispatcher_id else "CDC"
+
+
+def index_of(name: str) -> int | None:
+    """The index in a data file's name; None for any other name."""
+    found = _DATA_FILE.fullmatch(name)
+    return int(found["index"]) if found else None
+
+
+def parse_index_path(path: str) -> str | None:
+    """The directory whose index file this is; None for any other path."""
+    found = _INDEX_FILE.fullmatch(path)
+    return found["directory"] if found else None
+
+
+def parse_schema_path(path: str) -> SchemaPath | None:
+    found = _SCHEMA_FILE.fullmatch(path)
+    if found is None:
+        return None
+    return SchemaPath(found["schema"] or "", found["table"] or "", int(found["version"]), int(found["sum"]))
+
+
+def is_schema_file(path: str) -> bool:
+    """Whether TiCDC's readers take the path for a schema file."""
+    found = _SCHEMA_FILE.fullmatch(path)
+    return found is not None and len(found["sum"]) == _CHECKSUM_DIGITS
+
+
+def is_published(path: str) -> bool:
+    """Whether the path is one that TiCDC, or we, write below a sink's root."""
+    name = path.rpartition("/")[2]
+    return path == METADATA or is_schema_file(path) or parse_index_path(path) is not None or index_of(name) is not None

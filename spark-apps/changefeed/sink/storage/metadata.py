@@ -1,0 +1,30 @@
+"""`metadata`: everything up to its checkpoint is in the files (facts, ticdc-compatibility 2.1)."""
+
+from __future__ import annotations
+
+import json
+
+from changefeed.objectstore import ObjectStore
+from changefeed.sink.storage.grow import grow
+from changefeed.sink.storage.layout import METADATA
+
+_MEMBER = "checkpoint-ts"
+
+
+def write_metadata(store: ObjectStore, checkpoint_ts: int) -> None:
+    """Publish a checkpoint that stands in the log; an older one than is published changes nothing. See `grow`."""
+    grow(store, METADATA, checkpoint_ts, metadata_body(checkpoint_ts), _read)
+
+
+def metadata_body(checkpoint_ts: int) -> bytes:
+    return json.dumps({_MEMBER: checkpoint_ts}, separators=(",", ":")).encode()
+
+
+def _read(body: bytes) -> int | None:
+    try:
+        match json.loads(body):
+            case {"checkpoint-ts": int(ts)} if not isinstance(ts, bool):
+                return ts
+    except ValueError:
+        return None
+    return None

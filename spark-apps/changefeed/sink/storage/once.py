@@ -1,0 +1,67 @@
+"""A create that has one outcome however often it is tried: the object stands with these bytes, or with others.
+
+After an unknown outcome only the same bytes are tried again (rule 16); nothing is ever overwritten or cleaned up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+
+from changefeed.errors import AlreadyExists, NotFound, OutcomeUnknown, OutputConflict, Transient, Unavailable
+from changefeed.objectstore import FileRange, ObjectStore
+
+_ATTEMPTS = 5
+_PAUSE_S = 0.5  # doubled with each attempt
+
+
+def create_once(
+    store: ObjectStore,
+    path: str,
+    body: bytes | tuple[FileRange, ...],
+    digest: str,
+    pause: Callable[[float], None] = time.sleep,
+) -> None:
+    """The object has the bytes of `body` when this returns; `digest` is their hex blake2b-128.
+
+    A create-if-absent is the read-back too: it makes sure that what stands there is durable. Raises OutputConflict that
+    names the path when it has other bytes, or the last failure of several attempts.
+    """
+    for attempt in range(_ATTEMPTS):
+        try:
+            _create_or_compare(store, path, body, digest)
+        except (OutcomeUnknown, Transient, Unavailable):
+            if attempt == _ATTEMPTS - 1:
+                raise
+            pause(_PAUSE_S * 2**attempt)
+        else:
+            return
+
+
+def create_bytes(store: ObjectStore, path: str, body: bytes, pause: Callable[[float], None] = time.sleep) -> None:
+    """`create_once` of a small object."""
+    create_once(store, path, body, hashlib.blake2b(body, digest_size=16).hexdigest(), pause)
+
+
+def _create_or_compare(store: ObjectStore, path: str, body: bytes | tuple[FileRange, ...], digest: str) -> None:
+    try:
+        store.create(path, body)
+    except AlreadyExists:
+        found = _digest_of(store, path)
+        if found != digest:
+            raise OutputConflict(
+                f"{path} in {store.uri} exists with other bytes (blake2b {found}) than its plan gives ({digest}).",
+                "Find out who wrote it: another changefeed, another version or a person. Move it away, or start a new "
+                "changefeed with another sink.",
+            ) from None
+
+
+def _digest_of(store: ObjectStore, path: str) -> str:
+    found = hashlib.blake2b(digest_size=16)
+    try:
+        for piece in store.chunks(path):
+            found.update(piece)
+    except NotFound as error:
+        raise Transient(f"{path} in {store.uri} existed a moment ago and is gone.") from error
+    return found.hexdigest()

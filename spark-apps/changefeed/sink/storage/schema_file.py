@@ -1,0 +1,146 @@
+"""Schema files: what a table version's rows mean, in the form and under the checksum that TiCDC's readers recompute.
+
+Facts, ticdc-compatibility 2.3. The bytes are exact: the checksum in the name is over a form of them.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from changefeed.objectstore import ObjectStore
+from changefeed.schema import table_info as ti
+from changefeed.schema.table_info import ColumnInfo, TableInfo, column_type_name
+from changefeed.sink.storage.layout import schema_file, table_path
+from changefeed.sink.storage.once import create_bytes
+
+_FORMAT_VERSION = 1
+_UNSET = -1
+# MySQL's (length, decimals) of a type that was declared without them.
+_DEFAULT_LENGTHS = {
+    ti.BIT: (1, 0),
+    ti.TINY: (4, 0),
+    ti.SHORT: (6, 0),
+    ti.INT24: (9, 0),
+    ti.LONG: (11, 0),
+    ti.LONGLONG: (20, 0),
+    ti.DOUBLE: (22, _UNSET),
+    ti.FLOAT: (12, _UNSET),
+    ti.NEW_DECIMAL: (10, 0),
+    ti.DURATION: (10, 0),
+    ti.TIMESTAMP: (19, 0),
+    ti.DATETIME: (19, 0),
+    ti.YEAR: (4, 0),
+    ti.STRING: (1, 0),
+    ti.VARCHAR: (5, 0),
+    ti.VAR_STRING: (5, 0),
+    ti.TINY_BLOB: (255, 0),
+    ti.BLOB: (65_535, 0),
+    ti.MEDIUM_BLOB: (16_777_215, 0),
+    ti.LONG_BLOB: (4_294_967_295, 0),
+}
+_WITH_FSP = frozenset({ti.TIMESTAMP, ti.DATETIME, ti.DURATION})
+_FLOATS = frozenset({ti.FLOAT, ti.DOUBLE})
+_WITH_ELEMS = frozenset({ti.ENUM, ti.SET})
+# Go's encoder writes these so, because they mean something in HTML or in JavaScript.
+_GO_ESCAPES = str.maketrans({c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
+
+
+@dataclass(frozen=True)
+class SchemaFile:
+    """A schema file's content; `table` "" and no columns: a database's."""
+
+    schema: str
+    table: str
+    table_version: int
+    columns: tuple[Mapping[str, Any], ...] = ()
+    query: str = ""
+    type: int = 0  # TiDB's ActionType; 0 with no query: the table was there before
+
+    @classmethod
+    def of(cls, table: TableInfo, table_version: int, query: str = "", type_: int = 0) -> SchemaFile:
+        columns = tuple(column_json(column) for column in table.columns)
+        return cls(table.schema_name, table.name, table_version, columns, query, type_)
+
+    @property
+    def path(self) -> str:
+        place = f"{self.schema}/{self.table}" if self.table else self.schema
+        return schema_file(place, self.table_version, self.checksum)
+
+    @property
+    def checksum(self) -> int:
+        """CRC-32 of the part that decides how rows are read: no versions, no query, columns by name."""
+        content = {
+            "Table": self.table,
+            "Schema": self.schema,
+            "Version": 0,
+            "TableColumns": sorted(self.columns, key=lambda column: str(column["ColumnName"]).encode()),
+            "TableColumnsTotal": len(self.columns),
+        }
+        return zlib.crc32(_go_json(content))
+
+    @property
+    def body(self) -> bytes:
+        return _go_json(
+            {
+                "Table": self.table,
+                "Schema": self.schema,
+                "Version": _FORMAT_VERSION,
+                "TableVersion": self.table_version,
+                "Query": self.query,
+                "Type": self.type,
+                "TableColumns": list(self.columns) or None,
+                "TableColumnsTotal": len(self.columns),
+            }
+        )
+
+
+def write_schema_file(store: ObjectStore, table: TableInfo, table_version: int, query: str = "", type_: int = 0) -> str:
+    """Make sure that the schema file of exactly this version stands; its path (rule 26).
+
+    Raises OutputConflict when it stands with another content, NeedsHuman for a name that can't be a folder.
+    """
+    table_path(table)
+    return write(store, SchemaFile.of(table, table_version, query, type_))
+
+
+def write(store: ObjectStore, file: SchemaFile) -> str:
+    """See `write_schema_file`."""
+    create_bytes(store, file.path, file.body)
+    return file.path
+
+
+def column_json(column: ColumnInfo) -> dict[str, Any]:
+    """One of TableColumns, members in their order."""
+    optional = {
+        "ColumnDefault": column.default,
+        **_lengths(column),
+        "ColumnNullable": None if column.nullable else "false",
+        "ColumnIsPk": "true" if column.is_pk else None,
+        "ColumnElems": (list(column.elems) or None) if column.tp in _WITH_ELEMS else None,
+    }
+    present = {name: value for name, value in optional.items() if value is not None}
+    return {"ColumnName": column.name, "ColumnType": _type_name(column), **present}
+
+
+def _type_name(column: ColumnInfo) -> str:
+    return "VAR_STRING" if column.tp == ti.VAR_STRING else column_type_name(column)
+
+
+def _lengths(column: ColumnInfo) -> dict[str, str]:
+    default_length, default_decimals = _DEFAULT_LENGTHS.get(column.tp, (_UNSET, 0))
+    precision = str(default_length if column.flen == _UNSET else column.flen)
+    scale = str(default_decimals if column.decimal == _UNSET else column.decimal)
+    has_own_scale = column.decimal not in (default_decimals, 0, _UNSET)
+    if column.tp in _WITH_FSP:
+        return {"ColumnScale": scale} if has_own_scale else {}
+    if column.tp == ti.NEW_DECIMAL or (column.tp in _FLOATS and has_own_scale):
+        return {"ColumnPrecision": precision, "ColumnScale": scale}
+    return {"ColumnPrecision": precision} if column.tp in _DEFAULT_LENGTHS else {}
+
+
+def _go_json(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, indent=4, ensure_ascii=False).translate(_GO_ESCAPES).encode()

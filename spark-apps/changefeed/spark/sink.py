@@ -1,0 +1,86 @@
+"""The streaming sink: the write side of the task that spooled the files puts them and reports what it has put."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from changefeed import errors
+from changefeed.model.record import FileCommitted
+from changefeed.spark.owner_client import OwnerClient
+from changefeed.wire import owner_pb2 as pb
+from changefeed.wire.owner import OwnerAddress
+
+NAME = "changefeed-sink"
+
+
+@dataclass
+class FilesWritten(WriterCommitMessage):
+    """What one task has put, keyed by plan record: Spark's batch ids mean nothing (rule 20)."""
+
+    record: int
+    nonce: str
+    files: tuple[FileCommitted, ...]
+
+
+class FileWriter(DataSourceStreamArrowWriter):
+    """`write` runs in the task, `commit` in a worker on the driver, each on a fresh or unpickled object."""
+
+    def __init__(self, owner: OwnerAddress, sink_uri: str) -> None:
+        self._owner = owner
+        self._sink_uri = sink_uri
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        from changefeed.spark.write_task import publish
+
+        try:
+            record, files = publish(iterator, self._sink_uri)
+        except (errors.NeedsHuman, errors.OutputConflict) as error:
+            with OwnerClient(self._owner) as client:
+                client.fail(error)
+            raise
+        return FilesWritten(record, self._owner.nonce, tuple(files))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        with OwnerClient(self._owner) as client:
+            for message in messages:
+                if isinstance(message, FilesWritten) and message.files:
+                    client.commit(_done(message))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing: whatever was put is what its plan says, and stays (rule 16)."""
+
+
+def _done(message: FilesWritten) -> pb.Done:
+    return pb.Done(
+        record=message.record,
+        nonce=message.nonce,
+        files=[
+            pb.FileDone(
+                entry=file.entry,
+                rows=file.rows,
+                bytes=file.bytes,
+                hash=file.hash,
+                raw_rows=file.raw_rows,
+                filtered_rows=file.filtered_rows,
+            )
+            for file in message.files
+        ],
+    )
+
+
+def sink_for(owner: OwnerAddress, sink_uri: str) -> type[DataSource]:
+    """A sink class that carries `owner` in its closure; see source_for."""
+
+    class ChangefeedSink(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return NAME
+
+        def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamArrowWriter:
+            return FileWriter(owner, sink_uri)
+
+    return ChangefeedSink

@@ -1,0 +1,342 @@
+"""PD: who leads, what time it is, where the regions are, and how far GC may go (facts, tikv-wire 1.3-1.9).
+
+It must never answer from another cluster than the one it was connected to, nor hand out a region list with a hole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self, TypeVar
+
+import grpc
+import grpc.aio
+
+from changefeed.errors import NeedsHuman, Transient, Unavailable
+from changefeed.model.memcomparable import encode_bytes
+from changefeed.model.tso import physical_ms
+from changefeed.upstream.attempts import Attempts
+from changefeed.upstream.channels import Tls, open_channel, parse_address
+from changefeed.upstream.timestamps import Timestamps
+from changefeed.wire import metapb_pb2, pdpb_pb2
+
+PATIENCE = 20.0
+_CALL_TIMEOUT = 3.0
+_SCAN_LIMIT = 1024
+_CHECK_ADDRESSES = "Check spec.upstream.pdAddresses and that PD runs and can be reached from here."
+_NOT_A_PD = "Give PD's client address in spec.upstream.pdAddresses: by default port 2379, https:// where there is TLS."
+_NOT_GRPC = ("http1.x server", "Failed parsing HTTP/2", "WRONG_VERSION_NUMBER")
+
+
+class _Request(Protocol):
+    header: pdpb_pb2.RequestHeader
+
+    def SerializeToString(self) -> bytes: ...
+
+
+class _HasHeader(Protocol):
+    header: pdpb_pb2.ResponseHeader
+
+    @classmethod
+    def FromString(cls, data: bytes, /) -> Self: ...
+
+
+_Response = TypeVar("_Response", bound=_HasHeader)
+
+
+@dataclass(frozen=True)
+class Region:
+    """A region and where its leader is. Keys are ENCODED as PD has them; b"" is minus or plus infinity."""
+
+    id: int
+    start_key: bytes
+    end_key: bytes
+    conf_ver: int
+    version: int
+    leader_peer_id: int
+    leader_store_id: int
+
+    @classmethod
+    def of(cls, region: metapb_pb2.Region, leader: metapb_pb2.Peer) -> Region:
+        epoch = region.region_epoch
+        return cls(
+            region.id, region.start_key, region.end_key, epoch.conf_ver, epoch.version, leader.id, leader.store_id
+        )
+
+
+class PdClient:
+    """One cluster's PD, whoever leads it. Made by `connect`; for one event loop; safe for concurrent calls.
+
+    Every call raises Transient when PD does not answer for `PATIENCE` seconds, NeedsHuman when it is another cluster's.
+    """
+
+    def __init__(self, addresses: Sequence[str], tls: Tls | None) -> None:
+        parsed = [parse_address(address) for address in addresses]
+        self._tls = tls or (Tls() if any(secure for _, secure in parsed) else None)
+        self._targets = {target: address for (target, _), address in zip(parsed, addresses, strict=True)}
+        self._configured = tuple(self._targets)
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._leader = ""
+        self._stores: dict[int, str] = {}
+        self._timestamps = Timestamps(self, PATIENCE)
+        self.cluster_id = 0
+
+    @classmethod
+    async def connect(cls, addresses: Sequence[str], deadline: float = 10.0, tls: Tls | None = None) -> PdClient:
+        """Find the leader by way of any of `addresses` ("http://h:p", "https://h:p" or "h:p").
+
+        Waits up to `deadline` seconds for a PD that does not answer yet.
+        Raises Unavailable, NeedsHuman (what answers is not a PD), InvalidSpec.
+        """
+        pd = cls(addresses, tls)
+        attempts = Attempts("Finding PD's leader", deadline)
+        try:
+            while True:
+                try:
+                    await pd.find_leader(min(_CALL_TIMEOUT, deadline))
+                except Unavailable as unavailable:
+                    try:
+                        await attempts.pause(unavailable.message, base=0.1)
+                    except Transient:
+                        raise unavailable from None
+                else:
+                    return pd
+        except BaseException:
+            await pd.close()
+            raise
+
+    async def find_leader(self, seconds: float = _CALL_TIMEOUT) -> None:
+        """Ask every known member who leads. Raises Unavailable, NeedsHuman."""
+        not_pd: list[str] = []
+        silent: list[str] = []
+        for target in list(self._targets):
+            try:
+                members = await self._members(target, seconds)
+            except _NotAPd as error:
+                not_pd.append(str(error))
+            except _Silent as error:
+                silent.append(str(error))
+            else:
+                if self._follow(members, target):
+                    return
+                silent.append(f"PD at {self._targets[target]} knows no leader.")
+        if not_pd and not silent:
+            raise NeedsHuman(" ".join(not_pd), _NOT_A_PD)
+        raise Unavailable(" ".join(silent + not_pd), _CHECK_ADDRESSES)
+
+    async def _members(self, target: str, seconds: float) -> pdpb_pb2.GetMembersResponse:
+        address = self._targets[target]
+        call = self._channel(target).unary_unary(
+            "/pdpb.PD/GetMembers",
+            request_serializer=pdpb_pb2.GetMembersRequest.SerializeToString,
+            response_deserializer=pdpb_pb2.GetMembersResponse.FromString,
+        )
+        try:
+            members: pdpb_pb2.GetMembersResponse = await call(
+                pdpb_pb2.GetMembersRequest(header=pdpb_pb2.RequestHeader()), timeout=seconds
+            )
+        except grpc.aio.AioRpcError as error:
+            why = reason(error)
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED or any(sign in why for sign in _NOT_GRPC):
+                raise _NotAPd(f"What answers at {address} is not a PD ({_short(why)}).") from error
+            raise _Silent(f"PD at {address} does not answer: {_short(why)}.") from error
+        if not members.header.cluster_id:
+            raise _NotAPd(f"What answers at {address} is not a PD (it names no cluster).")
+        return members
+
+    def _follow(self, members: pdpb_pb2.GetMembersResponse, target: str) -> bool:
+        """Take over what `members` says; False when there is no leader at the moment."""
+        found = members.header.cluster_id
+        if self.cluster_id and found != self.cluster_id:
+            raise NeedsHuman(
+                f"PD at {self._targets[target]} belongs to cluster {found}, not to {self.cluster_id}.",
+                "Make all of spec.upstream.pdAddresses members of one cluster.",
+            )
+        if not members.leader.client_urls:
+            return False
+        self.cluster_id = found
+        urls = [url for member in (members.leader, *members.members) for url in member.client_urls[:1]]
+        known = {parse_address(url)[0]: url for url in urls}
+        self._leader = next(iter(known))
+        self._targets = {self._leader: known[self._leader], **{t: self._targets[t] for t in self._configured}, **known}
+        return True
+
+    async def tso(self) -> int:
+        """A new timestamp, higher than every one handed out before."""
+        return await self._timestamps.get()
+
+    async def pd_ms(self) -> int:
+        """PD's clock, milliseconds since the epoch."""
+        return physical_ms(await self.tso())
+
+    async def scan_regions(self, start: bytes, end: bytes) -> list[Region]:
+        """The regions that cover the RAW range `[start, end)` (b"": unbounded) without a hole, in order, not clipped.
+
+        Waits for holes to close and leaders to be elected. Raises Transient after `PATIENCE` seconds without progress.
+        """
+        low, high = encode_bound(start), encode_bound(end)
+        attempts = Attempts(f"Finding the regions of [{start.hex()}, {end.hex()})", PATIENCE)
+        found: list[Region] = []
+        position = low
+        while True:
+            request = pdpb_pb2.ScanRegionsRequest(start_key=position, end_key=high, limit=_SCAN_LIMIT)
+            response = await self.call("ScanRegions", request, pdpb_pb2.ScanRegionsResponse)
+            taken, problem = _without_holes(response.regions, position, first=not found)
+            found += taken
+            if found and (not found[-1].end_key or (high and found[-1].end_key >= high)):
+                return found
+            if taken:
+                attempts.progress()
+                position = taken[-1].end_key
+            if problem:
+                await attempts.pause(problem)
+                if problem is _OVERLAP:
+                    found, position = [], low
+
+    async def store_address(self, store_id: int) -> str:
+        """`host:port` of a store, from the cache or from PD. Raises Transient when there is no such store now."""
+        if store_id not in self._stores:
+            response = await self.call(
+                "GetStore", pdpb_pb2.GetStoreRequest(store_id=store_id), pdpb_pb2.GetStoreResponse
+            )
+            store = response.store
+            if store.state == metapb_pb2.Tombstone or not store.address:
+                raise Transient(f"Store {store_id} is gone.", "Its regions have moved: look them up again.")
+            self._stores[store_id] = store.address
+        return self._stores[store_id]
+
+    def forget_store(self, store_id: int) -> None:
+        """Ask PD again for its address the next time."""
+        self._stores.pop(store_id, None)
+
+    def store_channel(self, address: str) -> grpc.aio.Channel:
+        """The shared channel to a store at `host:port`; closed with this client."""
+        return self._channel(address)
+
+    async def update_safepoint(self, service_id: str, ttl_seconds: int, safe_point: int) -> int:
+        """Set (`ttl_seconds` > 0) or remove a service's safepoint; the minimum of all services' after that.
+
+        A minimum above `safe_point` means that it was not honoured: see upstream.safepoint.
+        """
+        request = pdpb_pb2.UpdateServiceGCSafePointRequest(
+            service_id=service_id.encode(), TTL=ttl_seconds, safe_point=safe_point
+        )
+        response = await self.call("UpdateServiceGCSafePoint", request, pdpb_pb2.UpdateServiceGCSafePointResponse)
+        return response.min_safe_point
+
+    async def call(self, method: str, request: _Request, response_type: type[_Response]) -> _Response:
+        """One unary call to the leader, whoever that comes to be; `request.header` is filled in here."""
+        attempts = Attempts(f"PD's {method}", PATIENCE)
+        request.header.cluster_id = self.cluster_id
+        while True:
+            rpc: grpc.aio.UnaryUnaryMultiCallable[_Request, _Response] = self.leader_channel().unary_unary(
+                f"/pdpb.PD/{method}",
+                request_serializer=lambda message: message.SerializeToString(),
+                response_deserializer=response_type.FromString,
+            )
+            try:
+                response: _Response = await rpc(request, timeout=min(_CALL_TIMEOUT, attempts.left))
+            except grpc.aio.AioRpcError as error:
+                await self.recover(error, attempts, method)
+                continue
+            problem = response.header.error
+            if problem.type == pdpb_pb2.OK:
+                return response
+            why = f"PD answers {pdpb_pb2.ErrorType.Name(problem.type)}: {problem.message}"
+            if problem.type != pdpb_pb2.NOT_BOOTSTRAPPED:
+                raise Transient(f"{method}: {why}", retry_after=1.0)
+            await attempts.pause(why, base=0.1)
+
+    async def recover(self, error: grpc.aio.AioRpcError, attempts: Attempts, method: str) -> None:
+        """After a failed call to the leader: wait and find the leader anew, or raise what it means."""
+        why = f"PD at {self._targets[self._leader]} does not answer: {_short(reason(error))}"
+        if error.code() is grpc.StatusCode.FAILED_PRECONDITION and "cluster" in reason(error):
+            raise NeedsHuman(
+                f"PD at {self._targets[self._leader]} is not of cluster {self.cluster_id}: {_short(reason(error))}.",
+                _CHECK_ADDRESSES,
+            ) from error
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            raise NeedsHuman(
+                f"PD at {self._targets[self._leader]} does not know {method}.", "Upgrade the cluster to 7.5.0 or later."
+            ) from error
+        await self.relocate(why, attempts)
+
+    async def relocate(self, why: str, attempts: Attempts) -> None:
+        """Wait, then find the leader anew."""
+        await attempts.pause(why, base=0.05)
+        try:
+            await self.find_leader()
+        except Unavailable as unavailable:
+            await attempts.pause(unavailable.message.rstrip("."), base=0.1)
+
+    def leader_channel(self) -> grpc.aio.Channel:
+        return self._channel(self._leader)
+
+    def _channel(self, target: str) -> grpc.aio.Channel:
+        if target not in self._channels:
+            self._channels[target] = open_channel(target, self._tls)
+        return self._channels[target]
+
+    async def close(self) -> None:
+        await self._timestamps.close()
+        await asyncio.gather(*(channel.close() for channel in self._channels.values()))
+        self._channels.clear()
+
+
+class _NotAPd(Exception):
+    """Something else answers at that address."""
+
+
+class _Silent(Exception):
+    """Nothing answers at that address."""
+
+
+_OVERLAP = "regions were merged or split meanwhile"
+
+
+def _without_holes(regions: Sequence[pdpb_pb2.Region], position: bytes, first: bool) -> tuple[list[Region], str]:
+    """Regions from `position` on up to the first one that can't be taken, and why that one can't ("" if there is none).
+
+    `first`: nothing was taken before, so the first one may begin below `position`.
+    """
+    taken: list[Region] = []
+    for candidate in regions:
+        region = Region.of(candidate.region, candidate.leader)
+        if region.start_key > position:
+            return taken, f"no region covers {position.hex()}"
+        if region.start_key < position and not (first and not taken):
+            return taken, _OVERLAP
+        if not region.leader_peer_id:
+            return taken, f"region {region.id} has no leader"
+        taken.append(region)
+        position = region.end_key
+        if not position:
+            break
+    return taken, "" if taken else f"no region covers {position.hex()}"
+
+
+def encode_bound(raw: bytes) -> bytes:
+    """A raw bound as PD has it; b"" stays: minus or plus infinity."""
+    return encode_bytes(raw) if raw else b""
+
+
+def reason(error: grpc.aio.AioRpcError) -> str:
+    return error.details() or error.code().name
+
+
+def _short(why: str) -> str:
+    """The part of gRPC's text that a person wants."""
+    for sign, said in (
+        ("Connection refused", "connection refused"),
+        ("ddress lookup", "its host name is not known"),
+        ("address lookup", "its host name is not known"),
+        ("http1.x server", "it speaks HTTP/1, not gRPC"),
+        ("Failed parsing HTTP/2", "it does not speak gRPC"),
+        ("WRONG_VERSION_NUMBER", "it does not speak TLS"),
+        ("CERTIFICATE_VERIFY_FAILED", "its certificate is not trusted"),
+        ("Deadline Exceeded", "no reply in time"),
+    ):
+        if sign in why:
+            return said
+    return why.rsplit("last error: ", 1)[-1].rstrip(".")[:200]

@@ -1,0 +1,58 @@
+"""Holding back the upstream's GC (CORRECTNESS.md, rule 14): history is held before it is needed.
+
+TiKV answers a read below its GC safepoint with an incomplete scan and no error, so nothing may be read at a ts before
+`hold(ts)` has returned.
+"""
+
+from __future__ import annotations
+
+from changefeed.errors import NeedsHuman
+from changefeed.model.tso import MAX_TS, to_datetime
+from changefeed.upstream.pd import PdClient
+
+
+def service_id(namespace: str, name: str, uid: str) -> str:
+    """Names the hold at PD; the uid keeps a changefeed from touching that of a namesake before it."""
+    return f"changefeed-{namespace}-{name}-{uid}"
+
+
+def check_held(ts: int, min_safe_point: int) -> None:
+    """Raise NeedsHuman when a hold of `ts` was not honoured: GC may have passed it."""
+    if min_safe_point > ts - 1:
+        raise NeedsHuman(
+            f"SnapshotLostByGC: the changes since {_moment(ts)} are not all there any more: "
+            f"the cluster's GC safepoint is {_moment(min_safe_point)}.",
+            "Start a new changefeed from a later startTs, with an empty sink or a new snapshot of the data.",
+        )
+
+
+class Safepoint:
+    """One changefeed's hold. It lapses `ttl_seconds` after the last `hold` or `refresh`."""
+
+    def __init__(self, pd: PdClient, service_id: str, ttl_seconds: int) -> None:
+        self._pd = pd
+        self._service_id = service_id
+        self._ttl_seconds = ttl_seconds
+        self._ts = 0
+
+    async def hold(self, ts: int) -> int:
+        """Keep every change with commit_ts >= `ts` readable; `ts` > 0, and normally rises.
+
+        Returns the cluster's least safepoint, read after the call began. Raises NeedsHuman, Transient.
+        """
+        least = await self._pd.update_safepoint(self._service_id, self._ttl_seconds, ts - 1)
+        check_held(ts, least)
+        self._ts = ts
+        return least
+
+    async def refresh(self) -> int:
+        """Hold the same ts on, for another TTL."""
+        return await self.hold(self._ts)
+
+    async def remove(self) -> None:
+        """Let GC go on; only after the changefeed's `closed` record."""
+        await self._pd.update_safepoint(self._service_id, 0, MAX_TS)
+
+
+def _moment(ts: int) -> str:
+    return f"{ts} ({to_datetime(ts):%Y-%m-%d %H:%M:%S} UTC)"

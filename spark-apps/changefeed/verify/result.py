@@ -1,0 +1,47 @@
+"""What verify says, and the two ways in which it can say no."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from changefeed.errors import ChangefeedError
+
+
+class NotVerifiable(ChangefeedError):
+    """Verify can't answer: neither that the sink is right nor that it is wrong."""
+
+    exit_code = 3
+
+
+class Break(ChangefeedError):
+    """A promise is broken; the message names the place."""
+
+    exit_code = 4
+
+
+@dataclass
+class Result:
+    """The verdict (`ok`), what was read, and what was found."""
+
+    ok: bool = True
+    checkpoint_ts: str = "0"
+    rows: int = 0
+    transactions: int = 0
+    tables: int = 0
+    files: int = 0
+    missing: int = 0
+    duplicate: int = 0
+    unexpected: int = 0
+    out_of_order: int = 0
+    conserved: str | None = None
+    first_problem: str | None = None
+
+    def problem(self, what: str) -> None:
+        """Note a broken promise; the first one is what a person sees."""
+        self.ok = False
+        if self.first_problem is None:
+            self.first_problem = what
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)

@@ -1,0 +1,503 @@
+"""What a subscriber is told, in which order: the change data core, driven step by step (facts, tikv-wire 2.6, 2.12)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+from changefeed.wire import cdcpb_pb2 as cdcpb
+from changefeed_devcluster import subscriptions as core
+from changefeed_devcluster.cdc import messages, parse_version
+from changefeed_devcluster.codec import encode_bytes
+from changefeed_devcluster.events import group_rows, varint
+from changefeed_devcluster.oracle import Oracle
+from changefeed_devcluster.regions import Regions
+from changefeed_devcluster.store import MvccStore
+from changefeed_devcluster.subscriptions import Connection, Subscription, Subscriptions
+from changefeed_devcluster.txn import Mutation, Op
+
+CLUSTER = 7
+Row = cdcpb.Event.Row
+PREWRITE, COMMIT, ROLLBACK, COMMITTED, INITIALIZED = 1, 2, 3, 4, 5
+
+
+class Rig:
+    """A store of one region led by store 1, with a subscriber's connection to it."""
+
+    def __init__(self, version: str = "8.5.0", multiplexing: bool = True) -> None:
+        self.store = MvccStore()
+        self.oracle = Oracle(clock=lambda: 1.0)
+        self.regions = Regions(self.store.lock, [1, 2, 3])
+        self.regions.bootstrap()
+        self.subscriptions = Subscriptions(self.store, self.regions, self.oracle, CLUSTER)
+        self.connection = self.connect(version, multiplexing)
+
+    def connect(self, version: str = "8.5.0", multiplexing: bool = True) -> Connection:
+        connection = Connection(1, multiplexing, lambda: None)
+        connection.version = parse_version(version)
+        self.subscriptions.connect(connection)
+        return connection
+
+    def request(self, **changed: object) -> cdcpb.ChangeDataRequest:
+        region = self.regions.all()[0]
+        request = cdcpb.ChangeDataRequest(
+            header=cdcpb.Header(cluster_id=CLUSTER),
+            region_id=region.id,
+            region_epoch=region.message.region_epoch,
+            request_id=1,
+        )
+        for name, value in changed.items():
+            setattr(request, name, value)
+        return request
+
+    def register(self, **changed: object) -> Subscription:
+        subscription = self.subscriptions.register(self.connection, self.request(**changed))
+        assert subscription is not None
+        return subscription
+
+    def run_scan(self, subscription: Subscription) -> None:
+        snapshot = self.subscriptions.attach(subscription)
+        assert snapshot is not None
+        for _ in self.subscriptions.scan(subscription, snapshot):
+            pass
+
+    def subscribe(self, **changed: object) -> Subscription:
+        subscription = self.register(**changed)
+        self.run_scan(subscription)
+        self.drain()
+        return subscription
+
+    def drain(self) -> list[cdcpb.ChangeDataEvent]:
+        return [cdcpb.ChangeDataEvent.FromString(body) for body in messages(self.connection, self.connection.drain())]
+
+    def events(self) -> list[cdcpb.Event]:
+        return [event for message in self.drain() for event in message.events]
+
+    def rows(self) -> list[tuple[int, str, str]]:
+        """(type, key, value) of everything that is queued."""
+        return [(row.type, row.key.decode(), row.value.decode()) for row in entries(self.events())]
+
+    def resolved(self) -> list[tuple[list[int], int, int]]:
+        self.subscriptions.advance()
+        batches = [message.resolved_ts for message in self.drain() if message.HasField("resolved_ts")]
+        return [(list(batch.regions), batch.ts, batch.request_id) for batch in batches]
+
+    def error(self) -> cdcpb.Error:
+        (event,) = self.events()
+        assert event.WhichOneof("event") == "error"
+        return event.error
+
+
+def entries(events: list[cdcpb.Event]) -> list[cdcpb.Event.Row]:
+    return [row for event in events for row in event.entries.entries]
+
+
+def put(key: str, value: str) -> Mutation:
+    return Mutation(Op.PUT, key.encode(), value.encode())
+
+
+# --- rows ---
+
+
+def test_live_rows_say_what_the_protocol_says() -> None:
+    rig = Rig()
+    rig.store.one_pc([put("a", "1"), put("b", "1")], 10)
+    rig.subscribe()
+    rig.store.prewrite([put("a", "2"), Mutation(Op.DELETE, b"b"), Mutation(Op.LOCK, b"c")], b"a", 20, txn_source=3)
+    rig.store.commit([b"a", b"b", b"c"], 20, 30)
+    rig.store.one_pc([put("a", "3")], 40)
+    rig.store.prewrite([put("a", "4")], b"a", 50)
+    rig.store.rollback([b"a"], 50)
+    region_id = rig.regions.all()[0].id
+    events = rig.events()
+    assert {(event.region_id, event.request_id) for event in events} == {(region_id, 1)}
+    assert entries(events) == [
+        Row(start_ts=20, type="PREWRITE", op_type="PUT", key=b"a", value=b"2", old_value=b"1", txn_source=3),
+        Row(start_ts=20, type="PREWRITE", op_type="DELETE", key=b"b", old_value=b"1", txn_source=3),
+        Row(start_ts=20, commit_ts=30, type="COMMIT", op_type="PUT", key=b"a", txn_source=3),
+        Row(start_ts=20, commit_ts=30, type="COMMIT", op_type="DELETE", key=b"b", txn_source=3),
+        Row(start_ts=40, commit_ts=41, type="COMMITTED", op_type="PUT", key=b"a", value=b"3", old_value=b"2"),
+        Row(start_ts=50, type="PREWRITE", op_type="PUT", key=b"a", value=b"4", old_value=b"3"),
+        Row(start_ts=50, type="ROLLBACK", key=b"a"),
+    ]
+
+
+def test_scan_shows_the_lock_then_versions_newest_first_and_initialized_last() -> None:
+    rig = Rig()
+    rig.store.one_pc([put("a", "1"), put("b", "1")], 10)
+    rig.store.one_pc([put("a", "2")], 20)
+    rig.store.one_pc([Mutation(Op.DELETE, b"a")], 30)
+    rig.store.prewrite([put("a", "4"), put("new", "5"), Mutation(Op.LOCK, b"b")], b"a", 40)
+    subscription = rig.register(checkpoint_ts=11)
+    rig.run_scan(subscription)
+    assert entries(rig.events()) == [
+        Row(start_ts=40, type="PREWRITE", op_type="PUT", key=b"a", value=b"4"),
+        Row(start_ts=30, commit_ts=31, type="COMMITTED", op_type="DELETE", key=b"a", old_value=b"2"),
+        Row(start_ts=20, commit_ts=21, type="COMMITTED", op_type="PUT", key=b"a", value=b"2", old_value=b"1"),
+        Row(start_ts=40, type="PREWRITE", op_type="PUT", key=b"new", value=b"5"),
+        Row(type="INITIALIZED"),
+    ]
+
+
+def test_an_empty_scan_still_ends_with_initialized() -> None:
+    rig = Rig()
+    rig.run_scan(rig.register())
+    assert rig.rows() == [(INITIALIZED, "", "")]
+
+
+def test_a_live_commit_may_come_before_the_prewrite_of_the_scan() -> None:
+    rig = Rig()
+    rig.store.prewrite([put("a", "1")], b"a", 10)
+    subscription = rig.register()
+    snapshot = rig.subscriptions.attach(subscription)
+    assert snapshot is not None
+    rig.store.commit([b"a"], 10, 20)
+    rig.store.one_pc([put("b", "2")], 30)
+    list(rig.subscriptions.scan(subscription, snapshot))
+    assert rig.rows() == [(COMMIT, "a", ""), (COMMITTED, "b", "2"), (PREWRITE, "a", "1"), (INITIALIZED, "", "")]
+
+
+def test_live_rows_interleave_with_a_long_scan() -> None:
+    rig = Rig()
+    rig.store.one_pc([put(f"k{number:05}", "v") for number in range(3000)], 10)
+    subscription = rig.register()
+    snapshot = rig.subscriptions.attach(subscription)
+    assert snapshot is not None
+    steps = rig.subscriptions.scan(subscription, snapshot)
+    next(steps)
+    rig.store.one_pc([put("k02999", "late")], 20)
+    list(steps)
+    rows = rig.rows()
+    late = rows.index((COMMITTED, "k02999", "late"))
+    assert 0 < late < rows.index((COMMITTED, "k02999", "v"))
+    assert len(rows) == 3002
+    assert rows[-1][0] == INITIALIZED
+
+
+def test_a_long_scan_keeps_key_order_and_holds_resolved_ts_to_its_end() -> None:
+    rig = Rig()
+    rig.store.one_pc([put(f"k{number:05}", "v") for number in range(3000)], 10)
+    rig.store.prewrite([put("k02500", "new"), put("z", "new")], b"k02500", 20)
+    subscription = rig.register()
+    snapshot = rig.subscriptions.attach(subscription)
+    assert snapshot is not None
+    steps = rig.subscriptions.scan(subscription, snapshot)
+    next(steps)
+    keys = [row[1] for row in rig.rows()]
+    assert rig.resolved() == []
+    list(steps)
+    rows = rig.rows()
+    keys += [row[1] for row in rows[:-1]]
+    assert keys == sorted(keys)
+    assert len(keys) == 3002
+    assert rows.index((PREWRITE, "k02500", "new")) + 1 == rows.index((COMMITTED, "k02500", "v"))
+    assert rig.resolved() == [([subscription.region_id], 20, 1)]
+
+
+def test_a_span_gets_its_own_rows_only() -> None:
+    rig = Rig()
+    rig.store.one_pc([put("a", "0"), put("b", "0"), put("c", "0")], 5)
+    rig.run_scan(rig.register(start_key=encode_bytes(b"b"), end_key=encode_bytes(b"c")))
+    rig.run_scan(rig.register(request_id=2, start_key=b"not memcomparable"))
+    rig.run_scan(rig.register(request_id=3, start_key=encode_bytes(b"c"), end_key=encode_bytes(b"b")))
+    rig.store.one_pc([put("a", "1"), put("b", "1"), put("c", "1")], 10)
+    by_request: dict[int, list[str]] = {}
+    for event in rig.events():
+        by_request.setdefault(event.request_id, []).extend(row.key.decode() for row in event.entries.entries)
+    assert by_request == {1: ["b", "", "b"], 2: ["a", "b", "c", "", "a", "b", "c"], 3: [""]}
+
+
+def test_rows_of_lossy_ddl_are_dropped_and_loops_where_asked() -> None:
+    rig = Rig()
+    rig.run_scan(rig.register())
+    rig.run_scan(rig.register(request_id=2, filter_loop=True))
+    rig.drain()
+    rig.store.one_pc([put("ddl", "")], 10, txn_source=1 << 8)
+    rig.store.one_pc([put("loop", "")], 20, txn_source=1)
+    seen = [(event.request_id, row.key) for event in rig.events() for row in event.entries.entries]
+    assert seen == [(1, b"loop")]
+    rig.run_scan(rig.register(request_id=3, filter_loop=True))
+    rig.run_scan(rig.register(request_id=4))
+    assert [(row[0], row[1]) for row in rig.rows()] == [(INITIALIZED, ""), (COMMITTED, "loop"), (INITIALIZED, "")]
+
+
+def test_events_stay_below_32_kib_unless_one_row_is_larger() -> None:
+    rig = Rig()
+    rig.subscribe()
+    rig.store.one_pc([put(f"{number:04}", "x" * 1000) for number in range(100)], 10)
+    rig.store.one_pc([put("large", "x" * 70_000)], 20)
+    events = rig.events()
+    assert len(entries(events)) == 101
+    assert all(event.ByteSize() < 33_000 for event in events[:-1])
+    assert 4 <= len(events) <= 6
+    assert events[-1].ByteSize() > 70_000
+    assert group_rows([]) == []
+
+
+def test_messages_hold_consecutive_events_up_to_6_mib_and_a_resolved_ts_alone() -> None:
+    rig = Rig()
+    rig.subscribe()
+    rig.store.one_pc([put("a", "1")], 10)
+    rig.store.one_pc([put("b", "x" * (4 << 20))], 20)
+    rig.store.one_pc([put("c", "x" * (4 << 20))], 30)
+    rig.store.one_pc([put("d", "x" * (7 << 20))], 40)
+    rig.store.one_pc([put("e", "1")], 50)
+    rig.subscriptions.advance()
+    rig.store.one_pc([put("f", "1")], rig.oracle.next())
+    assert rig.connection.backlog > 15 << 20
+    got = rig.drain()
+    keys = [[row.key.decode() for row in entries(list(message.events))] for message in got]
+    assert keys == [["a", "b"], ["c"], ["d"], ["e"], [], ["f"]]
+    assert got[4].HasField("resolved_ts")
+    assert rig.connection.backlog == 0
+
+
+def test_varint_is_protobufs() -> None:
+    for number in (0, 1, 127, 128, 300, (1 << 64) - 1):
+        assert cdcpb.Event.FromString(b"\x08" + varint(number)).region_id == number
+
+
+# --- resolved ts ---
+
+
+def test_resolved_ts_waits_for_initialized() -> None:
+    rig = Rig()
+    subscription = rig.register()
+    snapshot = rig.subscriptions.attach(subscription)
+    assert snapshot is not None
+    assert rig.resolved() == []
+    list(rig.subscriptions.scan(subscription, snapshot))
+    rig.drain()
+    assert rig.resolved() == [([subscription.region_id], rig.oracle.next() - 1, 1)]
+
+
+def test_resolved_ts_stops_at_the_oldest_lock_of_the_span() -> None:
+    rig = Rig()
+    start = rig.oracle.next()
+    rig.store.prewrite([put("a", "1"), put("b", "1")], b"a", start)
+    rig.subscribe(start_key=encode_bytes(b"b"))
+    other = rig.oracle.next()
+    rig.store.prewrite([put("c", "1"), Mutation(Op.LOCK, b"d")], b"c", other)
+    region_id = rig.regions.all()[0].id
+    assert rig.resolved() == [([region_id], start, 1)]
+    commit_ts = rig.oracle.next()
+    rig.store.commit([b"b"], start, commit_ts)
+    rig.drain()
+    assert rig.resolved() == [([region_id], other, 1)]
+    rig.store.rollback([b"c", b"d"], other)
+    rig.store.rollback([b"e"], other)
+    rig.drain()
+    ((_, resolved, _),) = rig.resolved()
+    assert resolved > commit_ts
+
+
+def test_no_commit_comes_at_or_below_a_told_resolved_ts() -> None:
+    rig = Rig()
+    rig.subscribe()
+    start = rig.oracle.next()
+    ((_, resolved, _),) = rig.resolved()
+    assert resolved > start
+    assert rig.store.one_pc([put("a", "1")], start) > resolved
+    rig.store.prewrite([put("b", "1")], b"b", start)
+    with pytest.raises(Exception, match="below the lock's minimum"):
+        rig.store.commit([b"b"], start, resolved)
+    rig.drain()
+    ((_, again, _),) = rig.resolved()
+    assert again == resolved, "a late lock below the last resolved-ts must not pull it back"
+
+
+def test_resolved_ts_goes_slowest_first_in_growing_groups() -> None:
+    rig = Rig()
+    for number in range(44):
+        rig.regions.split(f"{number:02}".encode())
+    for region in rig.regions.all():
+        rig.regions.transfer(region.id, 1)
+        request = rig.request(region_id=region.id)
+        request.region_epoch.CopyFrom(region.message.region_epoch)
+        subscription = rig.subscriptions.register(rig.connection, request)
+        assert subscription is not None
+        rig.run_scan(subscription)
+    locked = rig.regions.locate(b"05x")
+    start = rig.oracle.next()
+    rig.store.prewrite([put("05x", "1")], b"05x", start)
+    rig.drain()
+    groups = rig.resolved()
+    assert [len(regions) for regions, _, _ in groups] == [8, 32, 5]
+    assert groups[0][0][0] == locked.id
+    assert groups[0][1] == start < groups[1][1] == groups[2][1]
+
+
+@pytest.mark.parametrize(
+    ("version", "multiplexing", "batches", "single"),
+    [
+        ("8.5.0", True, 1, 0),
+        ("8.5.0", False, 1, 0),
+        ("4.0.8", False, 1, 0),
+        ("4.0.8-rc", False, 0, 1),
+        ("v8.5.0", False, 0, 1),
+        ("v8.5.0", True, 0, 0),
+    ],
+)
+def test_version_and_multiplexing_decide_the_form_of_resolved_ts(
+    version: str, multiplexing: bool, batches: int, single: int
+) -> None:
+    rig = Rig(version, multiplexing)
+    rig.subscribe()
+    rig.subscriptions.advance()
+    got = rig.drain()
+    assert [message.HasField("resolved_ts") for message in got].count(True) == batches
+    assert [event.WhichOneof("event") for message in got for event in message.events] == ["resolved_ts"] * single
+    for message in got:
+        assert message.resolved_ts.request_id == (1 if multiplexing else 0)
+
+
+# --- errors ---
+
+
+def test_a_wrong_cluster_is_told_only_from_version_5_3_on() -> None:
+    rig = Rig()
+    request = rig.request()
+    request.header.cluster_id = 8
+    assert rig.subscriptions.register(rig.connection, request) is None
+    error = rig.error()
+    assert (error.cluster_id_mismatch.current, error.cluster_id_mismatch.request) == (CLUSTER, 8)
+    old = Rig("5.2.9")
+    request.region_id = old.regions.all()[0].id
+    assert old.subscriptions.register(old.connection, request) is not None
+
+
+def test_registration_errors_leave_nothing_registered() -> None:
+    rig = Rig()
+    wrong: list[tuple[dict[str, object], Literal["compatibility", "region_not_found"]]] = [
+        ({"kv_api": 1}, "compatibility"),
+        ({"region_id": 99}, "region_not_found"),
+    ]
+    for changed, name in wrong:
+        assert rig.subscriptions.register(rig.connection, rig.request(**changed)) is None
+        assert rig.error().HasField(name)
+        assert rig.connection.subscriptions == {}
+
+
+def test_a_second_registration_is_refused_and_the_first_lives_on() -> None:
+    rig = Rig()
+    rig.subscribe()
+    assert rig.subscriptions.register(rig.connection, rig.request()) is None
+    assert rig.error().HasField("duplicate_request")
+    rig.store.one_pc([put("a", "1")], 10)
+    assert rig.rows() == [(COMMITTED, "a", "1")]
+
+
+def test_a_stale_epoch_is_answered_with_the_current_region() -> None:
+    rig = Rig()
+    request = rig.request()
+    request.region_epoch.version += 1
+    subscription = rig.subscriptions.register(rig.connection, request)
+    assert subscription is not None
+    assert rig.subscriptions.attach(subscription) is None
+    assert list(rig.error().epoch_not_match.current_regions) == [rig.regions.all()[0].message]
+    request.region_epoch.version -= 1
+    request.region_epoch.conf_ver += 5
+    subscription = rig.subscriptions.register(rig.connection, request)
+    assert subscription is not None
+    assert rig.subscriptions.attach(subscription) is not None, "only the version counts"
+
+
+def test_a_split_ends_registrations_with_both_children() -> None:
+    rig = Rig()
+    rig.store.one_pc([put("a", "1")], 10)
+    scanning = rig.register(request_id=2)
+    snapshot = rig.subscriptions.attach(scanning)
+    assert snapshot is not None
+    rig.subscribe()
+    left, right = rig.regions.split(b"m")
+    rig.store.one_pc([put("a", "2"), put("z", "2")], 20)
+    list(rig.subscriptions.scan(scanning, snapshot))
+    events = rig.events()
+    assert sorted(event.request_id for event in events) == [1, 2]
+    for event in events:
+        assert list(event.error.epoch_not_match.current_regions) == [left.message, right.message]
+    assert left.version == right.version == 2
+    assert rig.resolved() == []
+
+
+def test_a_merge_ends_registrations_with_an_empty_list() -> None:
+    rig = Rig()
+    left, right = rig.regions.split(b"m")
+    rig.regions.transfer(left.id, 1)
+    rig.subscribe()
+    merged = rig.regions.merge(left.id, right.id)
+    error = rig.error()
+    assert error.HasField("epoch_not_match")
+    assert list(error.epoch_not_match.current_regions) == []
+    assert (merged.id, merged.version, merged.start, merged.end) == (right.id, 3, b"", b"")
+
+
+def test_a_transfer_ends_registrations_with_the_new_leader() -> None:
+    rig = Rig()
+    subscription = rig.subscribe()
+    rig.regions.transfer(subscription.region_id, 2)
+    error = rig.error()
+    assert (error.not_leader.region_id, error.not_leader.leader.store_id) == (subscription.region_id, 2)
+    again = rig.register()
+    assert rig.subscriptions.attach(again) is None
+    assert rig.error().not_leader.leader.store_id == 2
+
+
+def test_deregister_is_acknowledged_and_final() -> None:
+    rig = Rig()
+    for request_id in (1, 2, 3):
+        rig.subscribe(request_id=request_id)
+    region_id = rig.regions.all()[0].id
+    rig.subscriptions.deregister(rig.connection, 1, region_id)
+    rig.subscriptions.deregister(rig.connection, 2, 0)
+    rig.subscriptions.deregister(rig.connection, 9, 0)
+    acknowledged = [(event.request_id, event.error.region_not_found.region_id) for event in rig.events()]
+    assert acknowledged == [(1, region_id), (2, region_id)]
+    rig.store.one_pc([put("a", "1")], 10)
+    assert [event.request_id for event in rig.events()] == [3]
+
+
+def test_deregister_ends_a_scan_that_is_under_way() -> None:
+    rig = Rig()
+    rig.store.one_pc([put("a", "1")], 10)
+    subscription = rig.register()
+    snapshot = rig.subscriptions.attach(subscription)
+    assert snapshot is not None
+    rig.subscriptions.deregister(rig.connection, 1, 0)
+    list(rig.subscriptions.scan(subscription, snapshot))
+    assert rig.error().HasField("region_not_found")
+
+
+def test_a_reader_that_never_reads_is_congested_and_delays_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core, "SINK_QUOTA", 10_000)
+    rig = Rig()
+    rig.subscribe()
+    for number in range(20):
+        rig.store.one_pc([put("a", "x" * 1000)], 10 + 10 * number)
+    events = rig.events()
+    assert events[-1].error.HasField("congested")
+    assert 5 < len(events) < 11
+    assert rig.connection.subscriptions == {}
+
+
+def test_a_closed_connection_hears_nothing_more() -> None:
+    rig = Rig()
+    rig.subscribe()
+    rig.subscriptions.disconnect(rig.connection)
+    rig.store.one_pc([put("a", "1")], 10)
+    rig.subscriptions.advance()
+    assert rig.drain() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("8.5.0", (8, 5, 0, 1)),
+        ("8.5.0-rc.1+x", (8, 5, 0, 0)),
+        ("v8.5.0", (0, 0, 0, 1)),
+        ("08.5.0", (0, 0, 0, 1)),
+        ("", (0, 0, 0, 1)),
+    ],
+)
+def test_versions_are_strict_semver(text: str, version: tuple[int, ...]) -> None:
+    assert parse_version(text) == version

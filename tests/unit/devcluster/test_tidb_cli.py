@@ -1,0 +1,91 @@
+"""The command: its lines, its signals, its exit codes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from changefeed_devcluster.cli import CommandFailed, widest_middle
+from changefeed_devcluster.keys import record_key, table_prefix
+
+_COMMAND = [sys.executable, "-c", "from changefeed_devcluster.cli import main; main()"]
+
+
+@contextmanager
+def _started(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    process = subprocess.Popen([*_COMMAND, "start", *arguments], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield process, json.loads(process.stdout.readline())
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*_COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_workload_runs_is_harmed_stops_and_goes_on_in_its_folder(tmp_path: Path) -> None:
+    options = ("--workload", "bank", "--rows", "50", "--data", str(tmp_path))
+    with _started(*options) as (process, ready):
+        assert ready["tables"] == ["bank.accounts_0", "bank.accounts_1"]
+        split = _run("harm", "split", "--pd", ready["pd"])
+        assert (split.returncode, len(json.loads(split.stdout)["regions"])) == (0, 2)
+        process.send_signal(signal.SIGUSR1)
+        assert process.stdout is not None
+        stopped = json.loads(process.stdout.readline())
+        assert stopped["workload"] == "stopped"
+        assert stopped["rows"] > 0
+        assert int(stopped["ts"]) > int(ready["startTs"])
+        process.send_signal(signal.SIGTERM)
+        assert (process.stdout.read(), process.wait(30)) == ("", 0)
+    with _started("--workload-seconds", "0", *options) as (process, again):
+        assert (again["cluster_id"], again["tables"]) == (ready["cluster_id"], ready["tables"])
+        assert int(again["startTs"]) > int(stopped["ts"])
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+
+
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = str(busy.getsockname()[1])
+        for arguments, named in (
+            (("--port", port), port),
+            (("--data", str(file)), str(file)),
+            (("--workload", "bank", "--rows", "3"), "at least 4 accounts"),
+        ):
+            done = _run("start", *arguments)
+            assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+            assert named in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("--nonsense",), ("--port", "99999"), ("--tables", "0"), ("--workload", "x")])
+def test_a_wrong_option_is_exit_code_2_without_traceback(arguments: tuple[str, ...]) -> None:
+    done = _run("start", *arguments)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_harm_to_nobody_says_so() -> None:
+    done = _run("harm", "cut", "--pd", "127.0.0.1:1")
+    assert (done.returncode, done.stderr.count("\n")) == (69, 1)
+
+
+def test_the_widest_region_between_two_rows_is_split_in_its_middle() -> None:
+    borders = [table_prefix(5), record_key(5, 11), record_key(5, 21), record_key(5, 61), record_key(6, 9)]
+    found = [{"start": a.hex(), "end": b.hex()} for a, b in pairwise(borders)]
+    assert widest_middle(found) == record_key(5, 41).hex()
+    with pytest.raises(CommandFailed, match="--key"):
+        widest_middle(found[:1])

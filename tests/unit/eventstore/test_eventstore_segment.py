@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from changefeed.errors import AlreadyExists, Transient, Unavailable
+from changefeed.eventstore.buffer import SpanRows
+from changefeed.eventstore.house import House
+from changefeed.eventstore.reader import read_slice
+from changefeed.eventstore.segment import CURVE_STEP, MAX_BATCH_ROWS, METADATA_KEY, write_segment
+from changefeed.model.position import Position
+from changefeed.model.record import SegmentSlice
+from changefeed.model.rows import RAW_SCHEMA, raw_bytes
+from changefeed.wire import owner_pb2
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+Row = tuple[int, int, int, int, bytes, bytes, bytes | None, int]
+
+
+def to_batch(rows: list[Row]) -> pa.RecordBatch:
+    columns = list(zip(*rows, strict=True))
+    return pa.record_batch([pa.array(c, f.type) for c, f in zip(columns, RAW_SCHEMA, strict=True)], schema=RAW_SCHEMA)
+
+
+def many_rows(count: int, span: int = 1, value: int = 100) -> pa.RecordBatch:
+    rng = np.random.default_rng(span)
+    keys = pa.array([b"k%d" % number for number in range(99)], pa.binary()).take(rng.integers(0, 99, count))
+    columns = [
+        np.full(count, span, np.uint64),
+        rng.integers(0, 1 << 60, count).astype(np.uint64),
+        rng.integers(0, 9, count).astype(np.uint64),
+        rng.integers(0, 3, count).astype(np.uint8),
+        keys,
+        pa.repeat(pa.scalar(b"v" * value, pa.binary()), count),
+        pa.nulls(count, pa.binary()),
+        np.zeros(count, np.uint64),
+    ]
+    return pa.record_batch(columns, schema=RAW_SCHEMA)
+
+
+def slice_of(house: House, meta: owner_pb2.SegmentMeta, span: int = 0) -> SegmentSlice:
+    found = meta.spans[span]
+    return SegmentSlice(
+        uri=meta.uri,
+        size=meta.bytes,
+        run=house.run,
+        seq=meta.seq,
+        first_batch=found.first_batch,
+        end_batch=found.end_batch,
+        rows=found.rows,
+    )
+
+
+def position(wire: owner_pb2.Position) -> Position:
+    return Position(wire.commit_ts, wire.start_ts, wire.op, wire.key)
+
+
+def positions(table: pa.Table) -> list[Position]:
+    return [Position(*row.values()) for row in table.select(["commit_ts", "start_ts", "op", "key"]).to_pylist()]
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    return House(tmp_path.as_uri(), 7, "nonce")
+
+
+small_row = st.tuples(
+    st.just(1),
+    st.integers(0, 3) | st.integers((1 << 64) - 3, (1 << 64) - 1),
+    st.integers(0, 2),
+    st.integers(0, 2),
+    st.binary(max_size=3),
+    st.sampled_from([b"", b"v", b"w" * 700_000]),
+    st.sampled_from([None, b"", b"o" * 400_000]),
+    st.integers(0, 1),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.lists(small_row, min_size=1, max_size=12), min_size=1, max_size=3))
+def test_rows_are_sorted_and_the_curve_measures_them(batches: list[list[Row]]) -> None:
+    with TemporaryDirectory() as folder:
+        house = House(Path(folder).as_uri(), 7, "nonce")
+        made = tuple(to_batch(rows) for rows in batches)
+        meta = write_segment(house, "t0", 1, [SpanRows(1, 10, made)])
+        table = read_slice(slice_of(house, meta))
+    (span,) = meta.spans
+    everything = [row for rows in batches for row in rows]
+    assert sorted(map(repr, everything)) == sorted(repr(tuple(row.values())) for row in table.to_pylist())
+    places = positions(table)
+    assert places == sorted(places)
+    assert (position(span.min), position(span.max)) == (places[0], places[-1])
+
+    sizes = [raw_bytes(to_batch([tuple(row.values())])) for row in table.to_pylist()]
+    total = [sum(sizes[: n + 1]) for n in range(len(sizes))]
+    assert span.bytes == total[-1] == sum(raw_bytes(batch) for batch in made)
+    crossings = {next(n for n, t in enumerate(total) if t >= mark) for mark in range(CURVE_STEP, total[-1], CURVE_STEP)}
+    expected = sorted(crossings | {len(total) - 1})
+    assert [(position(p.position), p.bytes) for p in span.curve] == [(places[n], total[n]) for n in expected]
+
+
+def test_spans_never_share_a_record_batch(house: House) -> None:
+    counts = [1, MAX_BATCH_ROWS + 1, MAX_BATCH_ROWS, 5]
+    spans = [SpanRows(n, n + 10, (many_rows(count, n, value=3),)) for n, count in enumerate(counts)]
+    meta = write_segment(house, "t0", 1, spans)
+    assert [(s.span_id, s.sub_id, s.rows, s.first_batch, s.end_batch) for s in meta.spans] == [
+        (0, 10, 1, 0, 1),
+        (1, 11, MAX_BATCH_ROWS + 1, 1, 3),
+        (2, 12, MAX_BATCH_ROWS, 3, 4),
+        (3, 13, 5, 4, 5),
+    ]
+    for n, count in enumerate(counts):
+        table = read_slice(slice_of(house, meta, n))
+        assert table.num_rows == count
+        assert table.column("span_id").unique().to_pylist() == [n]
+    part = slice_of(house, meta, 1).model_copy(update={"first_batch": 2, "end_batch": 3, "rows": 1})
+    assert positions(read_slice(part)) == [position(meta.spans[1].max)]
+
+
+def test_the_file_tells_what_the_report_tells(house: House, tmp_path: Path) -> None:
+    meta = write_segment(
+        house, "attempt-3", 5, [SpanRows(1, 10, (many_rows(20_000),)), SpanRows(2, 11, (many_rows(3, 2),))]
+    )
+    path = tmp_path / "events" / "7-nonce" / "attempt-3" / "00000000000000000005.arrow"
+    assert (meta.uri, meta.seq, meta.bytes) == (path.as_uri(), 5, path.stat().st_size)
+    with pa.ipc.open_file(path) as segment:
+        assert segment.schema.remove_metadata() == RAW_SCHEMA
+        footer = json.loads(segment.schema.metadata[METADATA_KEY])
+    spans = footer.pop("spans")
+    assert footer == {"v": 1, "epoch": 7, "nonce": "nonce", "task": "attempt-3", "seq": 5}
+    for told, reported in zip(spans, meta.spans, strict=True):
+        assert (told["id"], told["sub_id"], told["rows"]) == (reported.span_id, reported.sub_id, reported.rows)
+        assert told["bytes"] == reported.bytes
+        assert told["batches"] == [reported.first_batch, reported.end_batch]
+        assert [Position.from_json(told[end]) for end in ("min", "max")] == [
+            position(reported.min),
+            position(reported.max),
+        ]
+        assert [(Position.from_json(p), b) for p, b in told["curve"]] == [
+            (position(p.position), p.bytes) for p in reported.curve
+        ]
+    assert len(spans[0]["curve"]) == spans[0]["bytes"] // CURVE_STEP + 1 > 2
+
+
+def test_a_segment_is_created_once(house: House) -> None:
+    meta = write_segment(house, "t0", 1, [SpanRows(1, 10, (many_rows(5),))])
+    with pytest.raises(AlreadyExists, match=r"00001\.arrow exists already"):
+        write_segment(house, "t0", 1, [SpanRows(1, 10, (many_rows(6),))])
+    assert read_slice(slice_of(house, meta)).num_rows == 5
+
+
+def test_a_full_disk_leaves_no_half_segment(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pa.ipc, "new_file", full)
+    with pytest.raises(Unavailable, match="No space left"):
+        write_segment(house, "t0", 1, [SpanRows(1, 10, (many_rows(5),))])
+    monkeypatch.undo()
+    assert write_segment(house, "t0", 1, [SpanRows(1, 10, (many_rows(5),))]).spans[0].rows == 5
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"run": "6-nonce"}, "is number 1 of run 7-nonce"),
+        ({"run": "7-other"}, "is number 1 of run 7-nonce"),
+        ({"seq": 2}, "is number 1 of run 7-nonce"),
+        ({"size": 12}, "bytes, not 12"),
+        ({"rows": 6}, "has 5 rows there, not 6"),
+        ({"end_batch": 2}, "has 1 record batches"),
+    ],
+)
+def test_rule_3_a_different_segment_fails_the_task(house: House, change: dict[str, object], says: str) -> None:
+    meta = write_segment(house, "t0", 1, [SpanRows(1, 10, (many_rows(5),))])
+    piece = slice_of(house, meta).model_copy(update=change)
+    with pytest.raises(Transient, match=says) as caught:
+        read_slice(piece)
+    assert meta.uri in caught.value.message
+
+
+def test_rule_3_a_missing_segment_fails_the_task(house: House) -> None:
+    meta = write_segment(house, "t0", 1, [SpanRows(1, 10, (many_rows(5),))])
+    house.delete_segment(meta.uri)
+    with pytest.raises(Transient, match=r"00001\.arrow .* is missing"):
+        read_slice(slice_of(house, meta))
+
+
+def test_rule_3_a_torn_segment_fails_the_task(house: House) -> None:
+    meta = write_segment(house, "t0", 1, [SpanRows(1, 10, (many_rows(500),))])
+    path = house.segment_path("t0", 1)
+    whole = path.read_bytes()
+    for start, end in ((0, len(whole)), (len(whole) - 600, len(whole)), (len(whole) // 2, len(whole) // 2 + 600)):
+        path.write_bytes(whole[:start] + bytes(end - start) + whole[end:])
+        with pytest.raises(Transient, match="cannot be read"):
+            read_slice(slice_of(house, meta))
+    os.truncate(path, 100)
+    with pytest.raises(Transient, match="has 100 bytes"):
+        read_slice(slice_of(house, meta))

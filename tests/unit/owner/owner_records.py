@@ -1,0 +1,115 @@
+"""Records as a correct driver writes them, each from the state before it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from changefeed.model.position import Position
+from changefeed.model.record import (
+    ClosedRecord,
+    CommitRecord,
+    EpochRecord,
+    FileCommitted,
+    PlanEntry,
+    PlanRecord,
+    Record,
+    StartRecord,
+)
+from changefeed.owner.history import State, apply
+
+START_TS = 100
+
+
+def start(nonce: str = "a") -> StartRecord:
+    return StartRecord(n=1, epoch=0, nonce=nonce, start_ts=START_TS, cluster_id=7, uid="local")
+
+
+def epoch(state: State, nonce: str, attempt: int = 0, config: dict[str, Any] | None = None) -> EpochRecord:
+    return EpochRecord(
+        n=state.n + 1,
+        epoch=state.epoch.number + 1,
+        nonce=nonce,
+        attempt=attempt,
+        host="h",
+        pid=1,
+        config=config or {"fileSize": nonce},
+        versions={},
+    )
+
+
+def owned(state: State) -> dict[str, Any]:
+    return {"n": state.n + 1, "epoch": state.epoch.number, "nonce": state.epoch.nonce}
+
+
+def entry(
+    state: State, to: int, number: int = 0, dispatcher: int = 1, from_ts: int | None = None, **changes: Any
+) -> PlanEntry:
+    known = state.dispatchers.get(dispatcher)
+    values: dict[str, Any] = {
+        "entry": number,
+        "dispatcher": dispatcher,
+        "table_id": 10 + dispatcher,
+        "from": state.position(dispatcher) if from_ts is None else Position.end_of(from_ts),
+        "to": Position.end_of(to),
+        "path": f"t{dispatcher}/{number}.csv",
+        "directory": f"t{dispatcher}/1/2026-01-01",
+        "index": known.next_index if known else 1,
+        "date": "2026-01-01",
+        "table_version": 1,
+        "table_info": f"info{dispatcher}",
+        "estimate": 1,
+        "reason": "interval",
+    }
+    return PlanEntry.model_validate(values | changes)
+
+
+def plan(state: State, *entries: PlanEntry, **changes: Any) -> PlanRecord:
+    values: dict[str, Any] = {
+        **owned(state),
+        "pd_ms": 1,
+        "resolved_ts": 1_000_000,
+        "codec": "c",
+        "entries": entries,
+        "table_infos": {e.table_info: {"name": "t"} for e in entries},
+    }
+    return PlanRecord.model_validate(values | changes)
+
+
+def files(count: int) -> tuple[FileCommitted, ...]:
+    return tuple(FileCommitted(entry=i, rows=1, raw_rows=1, filtered_rows=0, bytes=1, hash="h") for i in range(count))
+
+
+def commit(state: State, checkpoint_ts: int, **changes: Any) -> CommitRecord:
+    values: dict[str, Any] = {
+        **owned(state),
+        "plan": state.plan.n if state.plan else None,
+        "checkpoint_ts": checkpoint_ts,
+        "files": files(len(state.plan.entries)) if state.plan else (),
+    }
+    return CommitRecord.model_validate(values | changes)
+
+
+def closed(state: State) -> ClosedRecord:
+    return ClosedRecord(**owned(state))
+
+
+def replay(*records: Record) -> State:
+    state = State()
+    for record in records:
+        state = apply(state, record)
+    return state
+
+
+def begun(nonce: str = "a", attempt: int = 0) -> State:
+    """Record 1 and the first driver's epoch."""
+    state = replay(start(nonce))
+    return apply(state, epoch(state, nonce, attempt))
+
+
+def next_record(state: State) -> Record:
+    """What the driver that owns `state` writes next: a plan, its commit, a checkpoint without files, a plan ..."""
+    if state.plan:
+        return commit(state, max(e.to.commit_ts for e in state.plan.entries))
+    if state.n % 3 == 0:
+        return commit(state, state.checkpoint_ts + 5)
+    return plan(state, entry(state, state.flushed_ts(1) + 10))

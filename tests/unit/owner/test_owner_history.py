@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import owner_records as made
+import pytest
+from changefeed.errors import NeedsHuman
+from changefeed.model.position import Position
+from changefeed.model.record import DdlRecord, Record, decode_record, encode_record
+from changefeed.owner.history import State, apply, is_stale_attempt, restore, snapshot
+
+
+def planned(to: int = 110) -> State:
+    state = made.begun()
+    return apply(state, made.plan(state, made.entry(state, to)))
+
+
+def committed(to: int = 110, checkpoint_ts: int = 105) -> State:
+    state = planned(to)
+    return apply(state, made.commit(state, checkpoint_ts))
+
+
+def refused(state: State, record: Record, why: str) -> None:
+    with pytest.raises(NeedsHuman, match=rf"Record {record.n} of the log \({record.kind}.*{why}"):
+        apply(state, record)
+
+
+def test_a_plan_and_its_commit_move_the_dispatcher() -> None:
+    known = committed().dispatchers[1]
+    assert (known.flushed_ts, known.next_index, known.table_info) == (110, 2, "info1")
+    assert committed().plan is None
+
+
+def test_what_no_driver_can_have_written_is_refused() -> None:
+    begun, state = made.begun(), planned()
+    refused(State(), made.epoch(State(), "a"), "record 1, and no other")
+    refused(begun, made.commit(begun, 101, n=4), "it follows record 2")
+    refused(begun, made.commit(begun, 101, nonce="z"), "belongs to epoch 1")
+    refused(begun, made.plan(begun), "no entries")
+    refused(begun, made.plan(begun, made.entry(begun, 110), table_infos={}), "which no record holds")
+    refused(begun, made.plan(begun, made.entry(begun, 110, number=1)), "stands in place 0")
+    refused(begun, made.plan(begun, made.entry(begun, 100)), "not after its start")
+    half = made.entry(begun, 110).model_copy(update={"to": Position(110, 1, 2, b"k")})
+    refused(begun, made.plan(begun, half), "stop inside a transaction")
+    refused(state, made.commit(state, 105, plan=2), "the uncommitted one is 3")
+    refused(begun, made.commit(begun, 105, plan=2), "the uncommitted one is none")
+    refused(begun, made.commit(begun, 105, files=made.files(1)), "files but commits no plan")
+    refused(begun, made.epoch(begun, "a"), "has an epoch already")
+    refused(begun, made.epoch(begun, "b").model_copy(update={"epoch": 3}), "the epoch before it is 1")
+
+
+def test_the_checkpoint_never_goes_back() -> None:
+    state = committed(checkpoint_ts=105)
+    refused(state, made.commit(state, 104), "below 105")
+
+
+def test_the_checkpoint_does_not_pass_an_uncommitted_plan() -> None:
+    state = planned()
+    refused(state, made.commit(state, 101, plan=None, files=()), "still has to write")
+    assert apply(state, made.commit(state, 100, plan=None, files=())).plan is not None
+
+
+def test_nothing_follows_closed_and_only_closed_follows_finished() -> None:
+    begun = made.begun()
+    closed = apply(begun, made.closed(begun))
+    refused(closed, made.epoch(closed, "b"), "closed")
+    finished = apply(begun, made.commit(begun, 200, finished=True))
+    refused(finished, made.commit(finished, 201), "finished")
+    assert apply(finished, made.closed(finished)).closed
+
+
+def test_rule_1_an_entry_does_not_pass_the_barrier_of_its_plan() -> None:
+    begun = made.begun()
+    refused(begun, made.plan(begun, made.entry(begun, 110), resolved_ts=109), "above the barrier 109")
+
+
+def test_rule_1_a_dispatcher_of_a_ddl_joins_with_its_ts() -> None:
+    begun = made.begun()
+    ddl = DdlRecord(**made.owned(begun), ts=150, job_id=3, query="create table", tables=(9,), dispatchers=(5,))
+    state = apply(begun, ddl)
+    assert state.flushed_ts(5) == 150
+    again = ddl.model_copy(update={"n": 4})
+    refused(state, again, "not after the last executed one")
+
+
+def test_rule_6_a_stale_attempt_is_told_apart() -> None:
+    newest_4 = made.begun(attempt=4)
+    assert [is_stale_attempt(newest_4, attempt) for attempt in (0, 3, 4, 5)] == [True, True, True, False]
+    assert not is_stale_attempt(made.begun(), 0)
+    refused(newest_4, made.epoch(newest_4, "b", attempt=4), "not above 4")
+
+
+def test_rule_9_a_ddl_waits_for_the_rows_of_its_table_and_holds_the_checkpoint() -> None:
+    state = planned()
+    ddl = DdlRecord(**made.owned(state), ts=150, job_id=3, query="alter", tables=(11,))
+    refused(state, ddl, "has not drained")
+    assert apply(state, ddl.model_copy(update={"tables": (12,)})).last_ddl == (150, 3)
+    late = committed(checkpoint_ts=105)
+    refused(late, DdlRecord(**made.owned(late), ts=105, job_id=3, query="", tables=()), "already passed")
+
+
+def test_rule_10_a_plan_keeps_the_config_that_recorded_it() -> None:
+    state = planned()
+    taken_over = apply(state, made.epoch(state, "b", config={"fileSize": "other"}))
+    assert taken_over.epoch.config == {"fileSize": "other"}
+    assert taken_over.plan_config == {"fileSize": "a"}
+    assert restore(snapshot(taken_over)).plan_config == {"fileSize": "a"}
+
+
+def test_rule_11_a_dispatcher_resumes_at_the_recorded_checkpoint() -> None:
+    state = committed(to=110, checkpoint_ts=105)
+    idle = apply(state, made.commit(state, 500))
+    assert (state.flushed_ts(1), idle.flushed_ts(1), idle.flushed_ts(99)) == (110, 500, 500)
+    at_110 = made.entry(idle, 600, from_ts=110)
+    refused(idle, made.plan(idle, at_110), "but what is before it ends at")
+
+
+@pytest.mark.parametrize("start", [109, 111])
+def test_rule_11_entries_go_on_where_the_committed_ones_end(start: int) -> None:
+    state = committed(to=110)
+    entry = made.entry(state, 120, from_ts=start)
+    refused(state, made.plan(state, entry), "but what is before it ends at")
+
+
+def test_rule_11_entries_of_one_plan_go_on_from_each_other() -> None:
+    begun = made.begun()
+    first = made.entry(begun, 110)
+    second = made.entry(begun, 120, number=1, index=2, from_ts=110)
+    assert apply(begun, made.plan(begun, first, second)).planned_ts(1) == 120
+    gap = made.entry(begun, 120, number=1, index=2, from_ts=111)
+    refused(begun, made.plan(begun, first, gap), "entry 1 of dispatcher 1")
+
+
+def test_rule_15_names_never_go_back() -> None:
+    state = committed()
+
+    def with_names(why: str, **names: Any) -> None:
+        refused(state, made.plan(state, made.entry(state, 120, **names)), why)
+
+    with_names("goes back", date="2025-12-31", directory="t1/1/2025-12-31", index=1)
+    with_names("goes back", table_version=0)
+    with_names("has index 1", index=1)
+    with_names("has index 3", index=3)
+    with_names("the dispatcher is at", directory="elsewhere")
+    with_names("has index 2", date="2026-01-02", directory="t1/1/2026-01-02")
+    with_names("the dispatcher is at", date="2026-01-02", index=1)
+    tomorrow = made.entry(state, 120, date="2026-01-02", directory="t1/1/2026-01-02", index=1)
+    assert apply(state, made.plan(state, tomorrow)).plan is not None
+
+
+def test_rule_20_one_uncommitted_plan_and_every_entry_has_a_file() -> None:
+    state = planned()
+    refused(state, made.plan(state, made.entry(state, 120)), "plan 3 is not committed yet")
+    refused(state, made.commit(state, 105, files=()), "are not the 1 entries")
+    refused(state, made.commit(state, 105, files=made.files(2)), "are not the 1 entries")
+    refused(state, made.commit(state, 105, files=made.files(1) * 2), "are not the 1 entries")
+
+
+def test_rule_24_record_1_fixes_start_ts() -> None:
+    assert made.begun().checkpoint_ts == made.begun().start_ts == made.START_TS
+    again = made.start().model_copy(update={"n": 3})
+    refused(made.begun(), again, "record 1, and no other")
+
+
+def test_table_infos_are_kept_while_something_names_them() -> None:
+    state = committed()
+    newer = made.entry(state, 120, table_info="newer")
+    state = apply(state, made.plan(state, newer))
+    assert set(state.table_infos) == {"info1", "newer"}
+    assert set(apply(state, made.commit(state, 120)).table_infos) == {"newer"}
+
+
+def random_log(seed: int, length: int = 30) -> list[Record]:
+    """A history of takeovers, plans of several dispatchers, commits and folded-in checkpoints."""
+    choose = random.Random(seed)
+    records: list[Record] = [made.start()]
+    state = made.replay(*records)
+    makers: list[Callable[[], Record]] = [
+        lambda: made.epoch(state, f"run{state.n}", config={"n": state.n}),
+        lambda: made.next_record(state),
+        lambda: made.commit(state, state.checkpoint_ts, plan=None, files=()),
+        lambda: made.plan(
+            state,
+            *(made.entry(state, state.flushed_ts(d) + choose.randint(1, 9), i, d) for i, d in enumerate((3, 1, 2))),
+        ),
+    ]
+    while len(records) < length:
+        make = makers[0] if state.epoch.number == 0 else choose.choice(makers)
+        if make is makers[3] and state.plan:
+            continue
+        records.append(make())
+        state = apply(state, records[-1])
+    return records
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_snapshot_and_the_tail_say_what_all_records_say(seed: int) -> None:
+    records = random_log(seed)
+    whole = made.replay(*records)
+    for cut in range(len(records) + 1):
+        state = restore(snapshot(made.replay(*records[:cut])))
+        for record in records[cut:]:
+            state = apply(state, decode_record(encode_record(record)))
+        assert state == whole
+        assert snapshot(state) == snapshot(whole)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_record_fits_one_state_only(seed: int) -> None:
+    records = random_log(seed)
+    for i, record in enumerate(records):
+        for j in (i - 1, i + 1):
+            if 0 <= j < len(records):
+                with pytest.raises(NeedsHuman):
+                    apply(made.replay(*records[:j]), record)
+
+
+@pytest.mark.parametrize("body", [b'{"v":2,"kind":"snapshot"}', b'{"v":1,"kind":"plan"}', b'{"surprise":1}', b"{"])
+def test_an_unknown_snapshot_is_refused(body: bytes) -> None:
+    with pytest.raises(NeedsHuman, match="can't be read"):
+        restore(body)
+
+
+def test_ts_are_strings_in_a_snapshot() -> None:
+    body = snapshot(committed())
+    for member in (b'"checkpoint_ts":"105"', b'"flushed_ts":"110"', b'"start_ts":"100"', b'"kind":"snapshot"'):
+        assert member in body

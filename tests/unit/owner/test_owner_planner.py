@@ -1,0 +1,319 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import owner_records as made
+import owner_segments as s
+import pytest
+from changefeed.errors import NeedsHuman
+from changefeed.model.position import Position
+from changefeed.model.record import PlanRecord
+from changefeed.owner.history import State, apply
+from changefeed.owner.planner import Cut, Planner, Table, make_plan
+from hypothesis import given
+from hypothesis import strategies as st
+
+SPAN = 7
+
+
+def to(limit: int) -> Callable[[int], int]:
+    return lambda dispatcher: limit
+
+
+def planner(file_size: int = 100, interval: float = 5.0, plan_bytes: int = 10_000, cap: int = 1_000) -> Planner:
+    made = Planner(file_size, interval, plan_bytes, cap)
+    made.add(SPAN, 100)
+    return made
+
+
+def short(cuts: list[Cut]) -> list[tuple[int, int, int, str]]:
+    assert all(cut.from_.is_end_of_ts and cut.to.is_end_of_ts for cut in cuts)
+    return [(cut.from_.commit_ts, cut.to.commit_ts, cut.estimate, cut.reason) for cut in cuts]
+
+
+def test_size_makes_as_many_files_as_there_is_data_for() -> None:
+    plans = planner()
+    plans.on_rows(0.0, s.segment(SPAN, range(101, 141)))  # 400 bytes, a point every 20
+    assert short(plans.due(0.0, to(135))) == [(100, 110, 100, "size"), (110, 120, 100, "size"), (120, 130, 100, "size")]
+    assert plans.due(0.0, to(135)) == []
+    assert short(plans.due(0.0, to(200))) == [(130, 140, 100, "size")]
+
+
+def test_size_counts_encoded_bytes_by_the_learnt_ratio() -> None:
+    plans = planner()
+    plans.learn(SPAN, 100, 200)
+    plans.on_rows(0.0, s.segment(SPAN, range(101, 121)))
+    assert [cut.estimate for cut in plans.due(0.0, to(200))] == [60, 60, 60]
+    plans.learn(SPAN, 0, 0)
+    plans.learn(SPAN, 100, 100)  # 2.0 moves towards 1.0
+    plans.on_rows(0.0, s.segment(SPAN, range(201, 221)))
+    assert plans.due(0.0, to(300))[0].estimate == 60
+
+
+def test_a_ratio_learnt_late_makes_what_waits_a_file() -> None:
+    plans = planner()
+    plans.on_rows(0.0, s.segment(SPAN, range(101, 106)))
+    assert plans.due(0.0, to(200)) == []
+    plans.learn(SPAN, 10, 30)
+    assert short(plans.due(0.0, to(200))) == [(100, 104, 40, "size")]
+
+
+def test_a_transaction_is_not_cut() -> None:
+    plans = planner()
+    plans.on_rows(0.0, s.segment(SPAN, [101, *[102] * 50, 103]))
+    assert short(plans.due(0.0, to(200)))[0] == (100, 102, 500, "size")
+
+
+def test_rule_13_raw_bytes_cap_an_entry() -> None:
+    plans = planner(file_size=10_000, cap=100)
+    plans.learn(SPAN, 100, 1)
+    plans.on_rows(0.0, s.segment(SPAN, [*range(101, 109), *[109] * 30, *range(110, 113)], point_every=1))
+    assert short(plans.due(0.0, to(200))) == [(100, 108, 80, "size"), (108, 109, 300, "size")]
+
+
+def test_rule_13_the_cap_makes_a_file_as_the_size_does() -> None:
+    plans = planner(file_size=10_000, cap=100)
+    plans.on_rows(0.0, s.segment(SPAN, range(101, 111)))
+    assert short(plans.due(0.0, to(110))) == [(100, 110, 100, "size")]
+
+
+def test_a_plan_has_no_more_than_plan_bytes_but_something() -> None:
+    plans = planner(plan_bytes=250)
+    plans.on_rows(0.0, s.segment(SPAN, range(101, 141)))
+    assert len(plans.due(0.0, to(200))) == 2
+    assert len(plans.due(0.0, to(200))) == 2
+    huge = planner(plan_bytes=10)
+    huge.on_rows(0.0, s.segment(SPAN, range(101, 141)))
+    assert len(huge.due(0.0, to(200))) == 1
+
+
+def test_interval_cuts_what_is_there_when_it_has_passed() -> None:
+    plans = planner()
+    assert plans.next_deadline() is None
+    plans.on_rows(10.0, s.segment(SPAN, [105, 106]))
+    plans.on_rows(12.0, s.segment(SPAN, [110]))
+    assert plans.next_deadline() == 15.0
+    assert plans.due(14.9, to(200)) == []
+    assert short(plans.due(15.0, to(200))) == [(100, 200, 30, "interval")]
+    assert plans.next_deadline() is None
+    assert plans.due(99.0, to(300)) == []
+
+
+def test_the_interval_runs_from_the_first_row_after_the_last_file() -> None:
+    plans = planner()
+    plans.on_rows(1.0, s.segment(SPAN, [105]))
+    plans.due(6.0, to(200))
+    plans.on_rows(20.0, s.segment(SPAN, [205]))
+    assert plans.next_deadline() == 25.0
+    assert plans.due(24.0, to(300)) == []
+
+
+def test_interval_waits_for_a_row_below_the_limit() -> None:
+    plans = planner()
+    plans.on_rows(0.0, s.segment(SPAN, [105, 106]))
+    assert plans.due(5.0, to(104)) == []
+    assert plans.next_deadline() is None  # it is the limit that must move
+    assert short(plans.due(5.1, to(105))) == [(100, 105, 10, "interval")]
+    assert plans.next_deadline() == pytest.approx(10.1)
+    assert short(plans.due(10.1, to(106))) == [(105, 106, 10, "interval")]
+
+
+def test_timers_do_not_pile_up() -> None:
+    plans = planner()
+    for i in range(100):
+        plans.on_rows(i * 0.01, s.segment(SPAN, range(101 + 20 * i, 121 + 20 * i)))
+        plans.due(i * 0.01, to(110 + 20 * i))
+    assert len(plans._timers) == 1
+
+
+def test_idle_dispatchers_cost_nothing() -> None:
+    plans = planner()
+    for dispatcher in range(1000, 2000):
+        plans.add(dispatcher, 100)
+    plans.on_rows(0.0, s.segment(SPAN, [105]))
+    asked: list[int] = []
+
+    def limit(dispatcher: int) -> int:
+        asked.append(dispatcher)
+        return 200
+
+    plans.due(5.0, limit)
+    plans.due(5.0, limit, edge=200)
+    plans.due(5.0, limit, shutdown=True)
+    assert asked == [SPAN]
+
+
+def test_rule_1_no_cut_passes_the_limit() -> None:
+    plans = planner()
+    plans.on_rows(0.0, s.segment(SPAN, range(101, 141)))
+    assert all(cut.to.commit_ts <= 119 for cut in plans.due(9.0, to(119)))
+    assert plans.first_unplanned_ts(SPAN) == 120
+
+
+def test_rule_4_rows_at_or_below_the_planned_ts_start_no_timer() -> None:
+    plans = planner()
+    plans.on_rows(0.0, s.segment(SPAN, [99, 100]))
+    assert plans.next_deadline() is None
+    assert plans.first_unplanned_ts(SPAN) is None
+    plans.on_checkpoint(150)
+    plans.on_rows(0.0, s.segment(SPAN, [149, 150]))
+    assert plans.next_deadline() is None
+    plans.on_rows(0.0, s.segment(SPAN, [149, 150, 151]))
+    assert plans.first_unplanned_ts(SPAN) == 151
+
+
+def test_rule_9_a_barrier_drains_up_to_its_ts_inclusive() -> None:
+    plans = planner()
+    plans.on_rows(0.0, s.segment(SPAN, [105, 110, 120]))
+    assert plans.due(0.0, to(109), edge=110) == []  # its span has not got there
+    assert short(plans.due(0.0, to(110), edge=110)) == [(100, 110, 20, "barrier")]
+    assert plans.due(9.0, to(110), edge=110) == []
+
+
+def test_rule_9_a_barrier_cuts_even_where_rows_are_only_possible() -> None:
+    plans = planner()
+    plans.on_rows(0.0, s.segment(SPAN, [105, 106, 107, 120], point_every=4))
+    assert plans.due(5.0, to(106))[0].reason == "interval"
+    assert plans.due(99.0, to(110)) == []
+    assert [cut.to for cut in plans.due(99.0, to(110), edge=110)] == [Position.end_of(110)]
+
+
+def test_shutdown_cuts_everything_up_to_the_limit() -> None:
+    plans = planner()
+    plans.add(8, 100)
+    plans.on_rows(0.0, s.segment(SPAN, [105, 150]))
+    plans.on_rows(0.0, s.segment(8, [160]))
+    assert short(plans.due(0.0, to(149), shutdown=True)) == [(100, 149, 20, "shutdown")]
+
+
+def test_rule_11_cuts_resume_at_the_recorded_checkpoint() -> None:
+    plans = planner()
+    plans.on_checkpoint(500)
+    plans.on_rows(0.0, s.segment(SPAN, [510]))
+    assert short(plans.due(5.0, to(600))) == [(500, 600, 10, "interval")]
+
+
+def test_a_lost_assignments_rows_are_forgotten() -> None:
+    plans = planner()
+    plans.on_rows(0.0, s.segment(SPAN, range(101, 141)))
+    plans.forget(SPAN)
+    assert plans.due(9.0, to(200)) == []
+    assert plans.first_unplanned_ts(SPAN) is None
+    plans.on_rows(10.0, s.segment(SPAN, [101]))
+    assert short(plans.due(15.0, to(200))) == [(100, 200, 10, "interval")]
+
+
+def test_the_longest_waiting_dispatcher_comes_first() -> None:
+    plans = planner(plan_bytes=10)
+    plans.add(3, 100)
+    plans.on_rows(0.0, s.segment(SPAN, [105]))
+    plans.on_rows(1.0, s.segment(3, [105]))
+    assert [cut.dispatcher for cut in plans.due(9.0, to(200))] == [SPAN]
+    assert [cut.dispatcher for cut in plans.due(9.0, to(200))] == [3]
+
+
+class AnyVersion:
+    def __contains__(self, item: object) -> bool:
+        return True
+
+
+def entries_of(
+    state: State, cuts: list[Cut], date: str = "2026-01-01", version: int = 1, schema_files: object = None
+) -> PlanRecord:
+    tables = {cut.dispatcher: Table(10 + cut.dispatcher, f"info{cut.dispatcher}", version) for cut in cuts}
+    entries = make_plan(
+        state,
+        cuts,
+        tables,
+        date,
+        directory=lambda dispatcher, day: f"t{dispatcher}/{tables[dispatcher].table_version}/{day}",
+        data_file=lambda directory, index: f"{directory}/CDC{index:06}.csv",
+        schema_files=schema_files or AnyVersion(),  # type: ignore[arg-type]
+    )
+    return made.plan(state, *entries)
+
+
+def cut(to_ts: int, from_ts: int = 100, dispatcher: int = 1) -> Cut:
+    return Cut(dispatcher, Position.end_of(from_ts), Position.end_of(to_ts), 1, "interval")
+
+
+def test_rule_15_names_and_dates_come_from_the_log() -> None:
+    state = made.begun()
+    state = apply(state, entries_of(state, [cut(110), cut(120, 110), cut(110, dispatcher=2)], date="2026-01-02"))
+    assert state.plan is not None
+    assert [entry.path for entry in state.plan.entries] == [
+        "t1/1/2026-01-02/CDC000001.csv",
+        "t1/1/2026-01-02/CDC000002.csv",
+        "t2/1/2026-01-02/CDC000001.csv",
+    ]
+    state = apply(state, made.commit(state, 110))
+    slow_clock = entries_of(state, [cut(130, 120)], date="2026-01-01").entries[0]
+    assert (slow_clock.path, slow_clock.date) == ("t1/1/2026-01-02/CDC000003.csv", "2026-01-02")
+    newer = entries_of(state, [cut(130, 120), cut(140, 130)], date="2026-01-03").entries
+    assert [entry.index for entry in newer] == [1, 2]
+    altered = entries_of(state, [cut(130, 120)], date="2026-01-02", version=5)
+    assert altered.entries[0].path == "t1/5/2026-01-02/CDC000001.csv"
+    apply(state, altered)
+
+
+def test_rule_26_no_plan_without_its_schema_files() -> None:
+    state = made.begun()
+    with pytest.raises(NeedsHuman, match="dispatcher 1, version 2"):
+        entries_of(state, [cut(110)], version=2, schema_files={(1, 1), (2, 2)})
+    assert entries_of(state, [cut(110)], version=2, schema_files={(1, 2)}).entries
+
+
+def test_rule_11_a_cut_starts_at_the_checkpoint_of_the_log() -> None:
+    state = made.begun()
+    state = apply(state, made.commit(state, 150))
+    assert entries_of(state, [cut(200)]).entries[0].from_ == Position.end_of(150)
+    with pytest.raises(NeedsHuman, match="planned up to 160, flushed to 150"):
+        entries_of(state, [cut(200, from_ts=160)])
+    with pytest.raises(NeedsHuman, match="planned up to 100"):
+        entries_of(state, [cut(150)])
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[tuple[str, int, list[int]]]:
+    rows = st.lists(st.integers(1, 30), min_size=1, max_size=12)
+    what = st.sampled_from(["rows", "rows", "rows", "resolve", "resolve", "due", "edge", "shutdown", "lose", "learn"])
+    return draw(st.lists(st.tuples(what, st.integers(0, 30), rows), min_size=5, max_size=60))
+
+
+@s.STEADY
+@given(histories())
+def test_rule_4_and_11_every_row_stands_in_exactly_one_entry(events: list[tuple[str, int, list[int]]]) -> None:
+    """Segments overlap, repeat and are lost; limits move; the entries partition (start, flushed] all the same."""
+    state = made.begun()
+    plans = Planner(60, 5.0, plan_bytes=300, entry_raw_cap=150)
+    plans.add(1, state.planned_ts(1))
+    now, resolved, delivered = 0.0, 100, list[int]()
+    entries: list[tuple[int, int]] = []
+    for what, number, rows in events:
+        now += 1.0
+        if what == "rows":
+            ordered = sorted(resolved + row for row in rows)
+            delivered += ordered
+            plans.on_rows(now, s.segment(1, ordered, point_every=1 + number % 4))
+        elif what == "resolve":
+            resolved += number
+        elif what == "lose":
+            plans.forget(1)
+            again = sorted(row for row in delivered if row > state.flushed_ts(1))
+            if again:
+                plans.on_rows(now, s.segment(1, again, point_every=1 + number % 4))
+        elif what == "learn":
+            plans.learn(1, 100, 10 * number)
+        else:
+            edge = resolved if what == "edge" else None
+            while cuts := plans.due(now, to(resolved), edge, shutdown=what == "shutdown"):
+                assert cuts[-1].to.commit_ts <= resolved
+                state = apply(state, entries_of(state, cuts))  # refuses gaps and overlaps
+                entries += [(one.from_.commit_ts, one.to.commit_ts) for one in cuts]
+                state = apply(state, made.commit(state, state.checkpoint_ts))
+            first = plans.first_unplanned_ts(1)
+            unwritten = [row for row in delivered if row > state.flushed_ts(1)]
+            assert not unwritten or (first is not None and first <= min(unwritten))
+            if what != "due":
+                assert not [row for row in unwritten if row <= resolved]
+    assert [start for start, _ in entries] == [100, *[end for _, end in entries]][: len(entries)]

@@ -1,0 +1,169 @@
+"""Stories that go through spans, barrier, planner, log state and checkpoint together, told in testdata/*.txt.
+
+A story is commands, `----`, and what they print; blank lines part it. `#` starts a comment. Commands:
+
+    span ID START_TS | puller N | left N
+    rows PULLER SEQ SPAN TS...        segment SEQ of the puller's stream
+    resolved PULLER SPAN TS LAST      said of the span's current assignment; `stale` instead: of its one before
+    ddl TS JOB TEXT | ddl-resolved TS
+    due SECONDS [shutdown]            record the plan that is due
+    execute                           commit the plan if its rows are there
+    checkpoint SECONDS                commit without files if it is due
+    restart                           forget everything but the log's state
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import owner_records as made
+import owner_segments as s
+import pytest
+from changefeed.owner.barrier import Barrier
+from changefeed.owner.checkpoint import Checkpoint, Progress, flushed_ts
+from changefeed.owner.history import State, apply, restore, snapshot
+from changefeed.owner.planner import Cut, Planner, Table, make_plan
+from changefeed.owner.spans import Spans
+from changefeed.wire import owner_pb2 as pb
+
+STORIES = sorted((Path(__file__).parent / "testdata").glob("*.txt"))
+
+
+class World:
+    """The cores put together as a driver does it, with a file size of 100 bytes and rows of 10."""
+
+    def __init__(self, state: State, spans: dict[int, int]) -> None:
+        self.state = state
+        self.known = spans
+        self.spans = Spans(2)
+        self.barrier = Barrier(state.checkpoint_ts)
+        self.planner = Planner(100, 5.0)
+        self.checkpoint = Checkpoint(state.checkpoint_ts)
+        self.subs: dict[int, list[int]] = {}
+        for span_id, start_ts in spans.items():
+            self.add(span_id, max(start_ts, state.flushed_ts(span_id)))
+
+    def add(self, span_id: int, start_ts: int) -> None:
+        self.spans.add_span(span_id, b"", b"", start_ts)
+        self.planner.add(span_id, self.state.planned_ts(span_id))
+
+    def limit(self, span_id: int) -> int:
+        return min(self.spans.resolved_ts(span_id), self.barrier.limit())
+
+    def progress(self, committing: bool = False) -> list[Progress]:
+        plan = None if committing else self.state.plan
+        return [
+            Progress(
+                self.state.planned_ts(span_id) if committing else self.state.flushed_ts(span_id),
+                self.spans.resolved_ts(span_id),
+                in_plan=plan is not None and any(entry.dispatcher == span_id for entry in plan.entries),
+                first_unplanned_ts=self.planner.first_unplanned_ts(span_id),
+            )
+            for span_id in self.known
+        ]
+
+    def run(self, command: str) -> str:
+        name, *args = command.split()
+        method = getattr(self, "do_" + name.replace("-", "_"))
+        return str(method(*args))
+
+    def do_span(self, span_id: str, start_ts: str) -> str:
+        self.known[int(span_id)] = int(start_ts)
+        self.add(int(span_id), int(start_ts))
+        return ""
+
+    def do_puller(self, puller: str) -> str:
+        said = self.spans.puller_joined(int(puller))
+        for subscribe in said:
+            self.subs.setdefault(subscribe.span_id, []).append(subscribe.sub_id)
+        return "\n".join(f"subscribe {c.sub_id}: span {c.span_id} after {c.start_ts}" for c in said)
+
+    def do_left(self, puller: str) -> str:
+        lost = self.spans.puller_left(int(puller))
+        for span_id in lost:
+            self.planner.forget(span_id)
+        return f"lost {lost}"
+
+    def do_rows(self, puller: str, seq: str, span_id: str, *rows: str) -> str:
+        share = s.share(int(span_id), self.subs[int(span_id)][-1], [int(ts) for ts in rows], point_every=1)
+        return self._report(int(puller), pb.Report(segments=[s.meta(int(seq), share)]))
+
+    def do_resolved(self, puller: str, span_id: str, ts: str, last: str, which: str = "") -> str:
+        sub_id = self.subs[int(span_id)][-2 if which == "stale" else -1]
+        return self._report(int(puller), pb.Report(resolved=[s.resolved(sub_id, int(ts), int(last))]))
+
+    def _report(self, puller: int, report: pb.Report) -> str:
+        changes = self.spans.on_report(puller, report)
+        for segment in changes.segments:
+            self.planner.on_rows(0.0, segment)
+        return "\n".join(f"span {span_id} resolved {ts}" for span_id, ts in changes.resolved.items())
+
+    def do_ddl(self, ts: str, job: str, *text: str) -> str:
+        self.barrier.on_ddl(int(ts), int(job), True, " ".join(text))
+        return ""
+
+    def do_ddl_resolved(self, ts: str) -> str:
+        self.barrier.on_resolved(int(ts))
+        return f"limit {self.barrier.limit()}"
+
+    def do_due(self, now: str, shutdown: str = "") -> str:
+        cuts = self.planner.due(float(now), self.limit, self.barrier.edge(), bool(shutdown))
+        if not cuts:
+            return "nothing"
+        entries = make_plan(
+            self.state,
+            cuts,
+            {cut.dispatcher: Table(cut.dispatcher, "info", 1) for cut in cuts},
+            "2026-01-01",
+            lambda dispatcher, date: f"t{dispatcher}/{date}",
+            lambda directory, index: f"{directory}/{index}",
+            [(cut.dispatcher, 1) for cut in cuts],
+        )
+        self.state = apply(self.state, made.plan(self.state, *entries, resolved_ts=str(self.barrier.limit())))
+        return "\n".join(f"{self._shown(cut)} {entry.path}" for cut, entry in zip(cuts, entries, strict=True))
+
+    def _shown(self, cut: Cut) -> str:
+        return f"{cut.reason}: {cut.dispatcher} ({cut.from_.commit_ts}, {cut.to.commit_ts}]"
+
+    def do_execute(self) -> str:
+        plan = self.state.plan
+        assert plan is not None
+        if not self.spans.is_whole(plan.entries):
+            return "waits"
+        ts = self.checkpoint.next(self.progress(committing=True), self.barrier)
+        self.state = apply(self.state, made.commit(self.state, ts))
+        self._recorded(0.0, ts)
+        for entry in plan.entries:
+            self.spans.release_below(entry.dispatcher, entry.to.commit_ts)
+        return f"committed, checkpoint {ts}{self._stop()}"
+
+    def do_checkpoint(self, now: str) -> str:
+        ts = self.checkpoint.next(self.progress(), self.barrier)
+        if not self.checkpoint.is_due(float(now), ts):
+            return "not due" + self._stop()
+        self.state = apply(self.state, made.commit(self.state, ts, plan=None, files=()))
+        self._recorded(float(now), ts)
+        return f"checkpoint {ts}{self._stop()}"
+
+    def _recorded(self, now: float, ts: int) -> None:
+        self.checkpoint.recorded(now, ts)
+        self.planner.on_checkpoint(ts)
+
+    def _stop(self) -> str:
+        ddl = self.barrier.stopped_at(flushed_ts(self.progress(), self.barrier.limit()))
+        return f", stopped by {ddl.description} at {ddl.ts}" if ddl else ""
+
+    def do_restart(self) -> str:
+        state = restore(snapshot(self.state))
+        self.__init__(apply(state, made.epoch(state, f"run{state.n}")), self.known)  # type: ignore[misc]
+        return f"plan {self.state.plan.n if self.state.plan else 'none'}, checkpoint {self.state.checkpoint_ts}"
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.stem)
+def test_story(story: Path) -> None:
+    world = World(made.begun(), {})
+    lines = [line for line in story.read_text().splitlines() if not line.startswith("#")]
+    for block in "\n".join(lines).split("\n\n"):
+        commands, _, expected = block.strip().partition("----")
+        printed = [world.run(command) for command in commands.strip().splitlines()]
+        assert "\n".join(filter(None, printed)) == expected.strip(), f"{story.name}: {commands}"

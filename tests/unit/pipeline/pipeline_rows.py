@@ -1,0 +1,193 @@
+"""What the pipeline tests share: a table, its rows as TiKV has them, and the work of one plan entry."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE, Position
+from changefeed.model.record import PlanEntry, SegmentSlice, Work, WorkEntry
+from changefeed.model.rows import RAW_SCHEMA
+from changefeed.pipeline.run import run_entry
+from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, LONGLONG, VARCHAR, TableInfo, parse_table_info
+
+CORPUS = Path(__file__).parents[4] / "shared" / "corpus" / "sink_vectors.jsonl"
+TABLE_ID = 77
+CSV = {
+    "delimiter": ",",
+    "quote": '"',
+    "null": "\\N",
+    "includeCommitTs": True,
+    "binaryEncodingMethod": "base64",
+    "outputOldValue": False,
+    "outputFieldHeader": False,
+}
+STORAGE = {"protocol": "csv", "terminator": "\n", "outputRawChangeEvent": False, "csv": CSV}
+
+
+def vectors(kind: str) -> list[Any]:
+    with CORPUS.open(encoding="utf-8") as lines:
+        found = [vector for vector in map(json.loads, lines) if vector["kind"] == kind]
+    assert found, f"no vector of kind {kind}"
+    return found
+
+
+def column(id_: int, name: str, tp: int, flag: int = 0, charset: str = "utf8mb4") -> dict[str, Any]:
+    field_type = {"Tp": tp, "Flag": flag, "Flen": 20, "Decimal": 0, "Charset": charset}
+    return {"id": id_, "name": {"O": name, "L": name}, "offset": id_ - 1, "type": field_type, "state": 5}
+
+
+def index(*columns: str, unique: bool = True) -> dict[str, Any]:
+    names = [{"name": {"O": name}, "length": -1} for name in columns]
+    return {"id": 1, "idx_name": {"O": "i"}, "idx_cols": names, "is_unique": unique, "state": 5}
+
+
+def make_table(columns: Sequence[Mapping[str, Any]], name: str = "t", **more: Any) -> TableInfo:
+    info = {"id": TABLE_ID, "name": {"O": name}, "cols": list(columns), "pk_is_handle": True, "state": 5} | more
+    return parse_table_info(info, "shop")
+
+
+#: id bigint primary key, k bigint not null, name varchar.
+PEOPLE = make_table(
+    [
+        column(1, "id", LONGLONG, FLAG_NOT_NULL | FLAG_PRI_KEY),
+        column(2, "k", LONGLONG, FLAG_NOT_NULL),
+        column(3, "name", VARCHAR),
+    ]
+)
+
+
+def with_index(table: TableInfo, *indexes: Mapping[str, Any]) -> TableInfo:
+    return TableInfo.from_json(table.to_json() | {"index_info": list(indexes)})
+
+
+def key(handle: int) -> bytes:
+    return b"t" + struct.pack(">Q", TABLE_ID + (1 << 63)) + b"_r" + struct.pack(">Q", handle + (1 << 63))
+
+
+def value(k: int, name: str | None) -> bytes:
+    """A row of PEOPLE in row format v2 (facts, tikv-wire 5.1)."""
+    cells = [struct.pack("<q", k)] + ([] if name is None else [name.encode()])
+    ids, nulls = ([2, 3], []) if name is not None else ([2], [3])
+    ends = [sum(map(len, cells[: i + 1])) for i in range(len(cells))]
+    return (
+        bytes([128, 0])
+        + struct.pack("<HH", len(cells), len(nulls))
+        + bytes([*ids, *nulls])
+        + struct.pack(f"<{len(ends)}H", *ends)
+        + b"".join(cells)
+    )
+
+
+class Row(NamedTuple):
+    commit_ts: int
+    op: int
+    handle: int
+    value: bytes = b""
+    old_value: bytes | None = None
+    start_ts: int = 1
+
+
+def insert(ts: int, handle: int, k: int = 0, name: str | None = "n", **more: Any) -> Row:
+    return Row(ts, OP_INSERT, handle, value(k, name), None, **more)
+
+
+def update(ts: int, handle: int, old: tuple[int, str | None], new: tuple[int, str | None]) -> Row:
+    return Row(ts, OP_UPDATE, handle, value(*new), value(*old))
+
+
+def delete(ts: int, handle: int, k: int = 0, name: str | None = "n", **more: Any) -> Row:
+    return Row(ts, OP_DELETE, handle, b"", value(k, name), **more)
+
+
+def raw(rows: Sequence[Row]) -> pa.Table:
+    return pa.Table.from_pylist(
+        [
+            {
+                "span_id": TABLE_ID,
+                "commit_ts": row.commit_ts,
+                "start_ts": row.start_ts,
+                "op": row.op,
+                "key": key(row.handle),
+                "value": row.value,
+                "old_value": row.old_value,
+                "txn_source": 0,
+            }
+            for row in rows
+        ],
+        RAW_SCHEMA,
+    )
+
+
+def segment(seq: int, rows: int = 0) -> SegmentSlice:
+    return SegmentSlice(
+        uri=f"file:///events/{seq}.arrow", size=1, run="1-a", seq=seq, first_batch=0, end_batch=1, rows=rows
+    )
+
+
+def make_work(
+    segments: Sequence[SegmentSlice],
+    table: TableInfo = PEOPLE,
+    from_: Position | None = None,
+    to: Position | None = None,
+    **storage: Any,
+) -> tuple[Work, WorkEntry]:
+    """An entry over every ts unless bounds are given; `storage` are members of sink.storage or of its csv."""
+    csv = CSV | {name: option for name, option in storage.items() if name in CSV}
+    settings = STORAGE | {name: option for name, option in storage.items() if name in STORAGE} | {"csv": csv}
+    plan = PlanEntry.model_validate(
+        {
+            "entry": 3,
+            "dispatcher": TABLE_ID,
+            "table_id": TABLE_ID,
+            "from": from_ or Position.end_of(0),
+            "to": to or Position.end_of(1 << 63),
+            "path": "shop/t/1/CDC00000000000000000001.csv",
+            "directory": "shop/t/1",
+            "index": 1,
+            "date": "",
+            "table_version": "1",
+            "table_info": table.hash,
+            "estimate": 0,
+            "reason": "size",
+        }
+    )
+    entry = WorkEntry(plan_entry=plan, segments=tuple(segments))
+    work = Work(
+        record=9,
+        epoch=1,
+        nonce="a",
+        pd_ms=0,
+        codec="",
+        config={"spec": {"sink": {"storage": settings}}},
+        entries=(entry,),
+        table_infos={table.hash: table.to_json()},
+    )
+    return work, entry
+
+
+def spool_file(
+    folder: Path, *segments: Sequence[Row], table: TableInfo = PEOPLE, **options: Any
+) -> tuple[list[dict[str, Any]], bytes]:
+    """Run an entry over segments of rows: its descriptors and the file's bytes, of which the hash is checked."""
+    tables = {number: raw(rows) for number, rows in enumerate(segments)}
+    work, entry = make_work([segment(number) for number in tables], table, **options)
+    read: Callable[[SegmentSlice], pa.Table] = lambda piece: tables[piece.seq]  # noqa: E731
+    descriptors = [row for batch in run_entry(work, entry, read, folder) for row in batch.to_pylist()]
+    content = Path(descriptors[-1]["spool"]).read_bytes()
+    assert descriptors[-1]["hash"] == hashlib.blake2b(content, digest_size=16).hexdigest()
+    return descriptors, content
+
+
+def shuffled(rows: Sequence[Row], seed: int, segments: int) -> list[list[Row]]:
+    """The rows in another order, cut at other places."""
+    chance = random.Random(seed)
+    mixed = chance.sample(list(rows), len(rows))
+    cuts = sorted(chance.choices(range(len(mixed) + 1), k=segments - 1))
+    return [mixed[start:end] for start, end in zip([0, *cuts], [*cuts, len(mixed)], strict=True)]

@@ -1,0 +1,164 @@
+"""One entry from raw rows to spooled bytes and descriptors."""
+
+from __future__ import annotations
+
+import pytest
+from changefeed.errors import NeedsHuman, Transient, Unavailable
+from changefeed.model.position import OP_DELETE, Position
+from changefeed.pipeline import run
+from changefeed.pipeline.run import run_entry
+from changefeed.pipeline.spool import DESCRIPTOR_SCHEMA
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pipeline_rows import (
+    PEOPLE,
+    Row,
+    delete,
+    index,
+    insert,
+    make_work,
+    raw,
+    segment,
+    shuffled,
+    spool_file,
+    update,
+    with_index,
+)
+
+ROWS = [
+    insert(5, 1, 10, "Ann"),
+    insert(5, 2, 20, None),
+    update(6, 1, (10, "Ann"), (10, "Anna")),
+    update(6, 2, (20, None), (21, "Bo")),
+    delete(7, 1, 10, "Anna"),
+    insert(7, 3, -1, 'a"b'),
+]
+
+
+def test_golden_file(tmp_path):
+    descriptors, content = spool_file(tmp_path, ROWS[:3], ROWS[3:])
+    assert content == (
+        b'"I","t","shop",5,1,10,"Ann"\n'
+        b'"I","t","shop",5,2,20,\\N\n'
+        b'"U","t","shop",6,1,10,"Anna"\n'
+        b'"U","t","shop",6,2,21,"Bo"\n'
+        b'"D","t","shop",7,1,10,"Anna"\n'
+        b'"I","t","shop",7,3,-1,"a""b"\n'
+    )
+    chunk, end = descriptors
+    assert (chunk["record"], chunk["entry"], chunk["path"]) == (9, 3, "shop/t/1/CDC00000000000000000001.csv")
+    assert (chunk["chunk"], chunk["last"], chunk["offset"], chunk["length"]) == (0, False, 0, len(content))
+    assert (end["chunk"], end["last"], end["offset"], end["length"]) == (1, True, len(content), 0)
+    assert (end["rows"], end["raw_rows"], end["filtered_rows"]) == (6, 6, 0)
+    assert end["hash"] == chunk["hash"]
+
+
+def test_an_update_of_a_unique_key_is_two_records(tmp_path):
+    table = with_index(PEOPLE, index("k"))
+    _, content = spool_file(tmp_path, ROWS[2:4], table=table)
+    assert content == (b'"D","t","shop",6,2,20,\\N\n"U","t","shop",6,1,10,"Anna"\n"I","t","shop",6,2,21,"Bo"\n')
+    _, untouched = spool_file(tmp_path, ROWS[2:4], table=table, outputRawChangeEvent=True)
+    assert untouched == b'"U","t","shop",6,1,10,"Anna"\n"U","t","shop",6,2,21,"Bo"\n'
+
+
+def test_output_old_value_halves_updates(tmp_path):
+    descriptors, content = spool_file(tmp_path, ROWS[1:5], outputOldValue=True, outputFieldHeader=True)
+    assert content == (
+        b"ticdc-meta$operation,ticdc-meta$table,ticdc-meta$schema,ticdc-meta$commit-ts,ticdc-meta$is-update,id,k,name\n"
+        b'"I","t","shop",5,false,2,20,\\N\n'
+        b'"D","t","shop",6,true,1,10,"Ann"\n'
+        b'"I","t","shop",6,true,1,10,"Anna"\n'
+        b'"D","t","shop",6,true,2,20,\\N\n'
+        b'"I","t","shop",6,true,2,21,"Bo"\n'
+        b'"D","t","shop",7,false,1,10,"Anna"\n'
+    )
+    assert descriptors[-1]["rows"] == 4
+
+
+@pytest.mark.parametrize("old_value", [None, b""])
+def test_a_delete_of_nothing_writes_nothing(tmp_path, old_value):
+    descriptors, content = spool_file(tmp_path, [Row(5, OP_DELETE, 1, b"", old_value), delete(5, 2, 1, "x")])
+    assert content == b'"D","t","shop",5,2,1,"x"\n'
+    assert (descriptors[-1]["rows"], descriptors[-1]["raw_rows"]) == (1, 2)
+
+
+@pytest.mark.parametrize(("with_header", "expected"), [(False, b""), (True, None)])
+def test_rule_13_an_entry_without_rows_is_a_file(tmp_path, with_header, expected):
+    descriptors, content = spool_file(tmp_path, [insert(5, 1)], to=Position.end_of(4), outputFieldHeader=with_header)
+    names = b"ticdc-meta$operation,ticdc-meta$table,ticdc-meta$schema,ticdc-meta$commit-ts,id,k,name\n"
+    assert content == (names if expected is None else expected)
+    assert [d["last"] for d in descriptors] == [False, True][1 - with_header :]
+    assert descriptors[-1]["rows"] == 0
+
+
+ACTIONS = st.sampled_from("iud")
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9), ACTIONS), max_size=40), st.integers(), st.integers(1, 5)
+)
+def test_rule_10_other_segments_and_repeats_give_the_same_bytes(tmp_path, changes, seed, segments):
+    unique = {(ts, handle): action for ts, handle, action in changes}
+    rows = [
+        insert(ts, handle, ts, f"n{handle}")
+        if action == "i"
+        else update(ts, handle, (ts % 2, "a"), (1, "b"))
+        if action == "u"
+        else delete(ts, handle, ts, None)
+        for (ts, handle), action in unique.items()
+    ]
+    table = with_index(PEOPLE, index("k"))
+    _, expected = spool_file(tmp_path, rows, table=table)
+    _, found = spool_file(tmp_path, *shuffled([*rows, *rows[::2]], seed, segments), table=table)
+    assert found == expected
+    assert expected.count(b"\n") >= len(rows)
+
+
+@pytest.mark.parametrize(("rows", "size"), [(1, 1 << 30), (4, 1 << 30), (1000, 60), (7, 200)])
+def test_rule_10_chunks_do_not_reach_the_bytes(tmp_path, monkeypatch, rows, size):
+    changes = [insert(ts, handle, ts, "x" * handle) for ts in range(1, 5) for handle in range(20)]
+    whole, expected = spool_file(tmp_path, changes)
+    monkeypatch.setattr(run, "CHUNK_ROWS", rows)
+    monkeypatch.setattr(run, "CHUNK_BYTES", size)
+    descriptors, content = spool_file(tmp_path, changes)
+    assert content == expected
+    assert len(descriptors) > len(whole)
+    *chunks, end = descriptors
+    assert [c["chunk"] for c in descriptors] == list(range(len(descriptors)))
+    assert [c["offset"] for c in chunks] == [sum(c["length"] for c in chunks[:n]) for n in range(len(chunks))]
+    assert all(c["rows"] <= rows for c in chunks)
+    assert sum(c["rows"] for c in chunks) == end["rows"] == 80
+
+
+def test_failures_leave_no_spool_file(tmp_path):
+    broken = Row(5, 2, 1, b"\x01broken")
+    with pytest.raises(NeedsHuman, match=r"shop\.t"):
+        spool_file(tmp_path, [broken])
+
+    def lost(piece):
+        raise Transient(f"{piece.uri} is missing.")
+
+    work, entry = make_work([segment(0)])
+    with pytest.raises(Transient, match=r"/0\.arrow"):
+        list(run_entry(work, entry, lost, tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unusable_spool_says_so(tmp_path):
+    work, entry = make_work([segment(0)])
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(Unavailable, match="spool"):
+        list(run_entry(work, entry, lambda piece: raw([insert(5, 1)]), tmp_path / "file"))
+
+
+def test_rule_13_an_entry_without_segments_is_a_file(tmp_path):
+    descriptors, content = spool_file(tmp_path)
+    assert content == b""
+    assert [d["last"] for d in descriptors] == [True]
+
+
+def test_descriptors_have_the_declared_schema(tmp_path):
+    work, entry = make_work([segment(0)])
+    (batch,) = run_entry(work, entry, lambda piece: raw([insert(5, 1)]), tmp_path / "new")
+    assert batch.schema == DESCRIPTOR_SCHEMA

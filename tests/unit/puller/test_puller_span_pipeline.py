@@ -1,0 +1,122 @@
+"""Source design 1 by script: barriers, out-of-order persists, merge, quota, compaction, release."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import asdict
+from pathlib import Path
+
+import puller_script
+import pytest
+from changefeed.puller.pipeline_metrics import PREFIX, MetricDeltas
+from changefeed.puller.span_pipeline import COMPACT_AT, Action, Admitted, Advance, Refused, SpanPipeline
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+
+def show(actions: list[Action]) -> list[str]:
+    lines = []
+    for action in actions:
+        match action:
+            case Admitted(sub_id, seq, ticket):
+                lines.append(f"admitted sub={sub_id} seq={seq} ticket={ticket}")
+            case Refused(sub_id, ticket):
+                lines.append(f"refused sub={sub_id} ticket={ticket}")
+            case Advance(sub_id, ts):
+                lines.append(f"advance sub={sub_id} ts={ts}")
+    return lines
+
+
+@pytest.mark.parametrize("script", puller_script.scripts("span_pipeline"), ids=lambda path: path.stem)
+def test_script(script: Path) -> None:
+    pipeline = SpanPipeline(quota_bytes=100)
+    now = 0.0
+
+    def command(line: str, _: list[str]) -> list[str]:
+        nonlocal now
+        now += 1.0
+        match line.split():
+            case ["register", sub_id]:
+                pipeline.register(int(sub_id))
+                return []
+            case ["unregister", sub_id]:
+                return show(pipeline.unregister(int(sub_id), now))
+            case ["data", sub_id, weight]:
+                return show(pipeline.data(int(sub_id), int(weight), now)[1])
+            case ["resolved", sub_id, ts]:
+                return show(pipeline.resolved(int(sub_id), int(ts)))
+            case ["persisted", sub_id, seq]:
+                return show(pipeline.persisted(int(sub_id), int(seq), now))
+            case ["metrics"]:
+                return [f"{name} {value}" for name, value in asdict(pipeline.metrics).items()]
+        raise AssertionError(line)
+
+    puller_script.run(script, command)
+
+
+@given(st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_resolved_ts_waits_for_all_data_before_it_and_for_no_other(rng: random.Random) -> None:
+    pipeline = SpanPipeline(quota_bytes=1 << 40)
+    pipeline.register(1)
+    inflight: set[int] = set()
+    before: dict[int, set[int]] = {}  # resolved-ts -> what was in flight when it came
+    sent: list[int] = []
+    for ts in range(1, 200):
+        actions: list[Action] = []
+        dice = rng.random()
+        if dice < 0.4:
+            actions = pipeline.data(1, 10, 0.0)[1]
+            inflight |= {action.seq for action in actions if isinstance(action, Admitted)}
+        elif dice < 0.7:
+            before[ts] = set(inflight)
+            actions = pipeline.resolved(1, ts)
+        elif inflight:
+            seq = rng.choice(sorted(inflight))
+            inflight.remove(seq)
+            for waits in before.values():
+                waits.discard(seq)
+            actions = pipeline.persisted(1, seq, 0.0)
+        sent += [action.ts for action in actions if isinstance(action, Advance)]
+        assert sent == sorted(set(sent))
+        assert all(not before[ts] for ts in sent)
+        ready = [ts for ts, waits in before.items() if not waits]
+        assert (sent[-1] if sent else None) == max(ready, default=None)
+    assert pipeline.metrics.inflight_batches == len(inflight)
+
+
+def test_flushed_barriers_are_compacted_though_the_queue_never_empties() -> None:
+    pipeline = SpanPipeline(quota_bytes=1 << 40)
+    pipeline.register(1)
+    for n in range(1, 10 * COMPACT_AT):
+        pipeline.data(1, 1, 0.0)
+        pipeline.resolved(1, n)
+        if n > 1:
+            pipeline.persisted(1, n - 1, 0.0)
+    assert pipeline.metrics.resolved_barrier_compaction_total >= 5
+    assert pipeline.metrics.pending_resolved_barriers == 1
+    assert len(pipeline._spans[1].pending_resolved) <= 2 * COMPACT_AT
+
+
+def test_seven_metrics_are_told_as_growth() -> None:
+    pipeline = SpanPipeline(quota_bytes=10)
+    deltas = MetricDeltas(pipeline.metrics)
+    pipeline.register(1)
+    pipeline.data(1, 8, 0.0)
+    pipeline.data(1, 8, 0.0)
+    pipeline.resolved(1, 5)
+    pipeline.resolved(1, 5)
+    pipeline.persisted(1, 1, 0.3)
+    told = {(d.name.removeprefix(PREFIX), d.label): d.value for d in deltas.take()}
+    waits = "quota_acquire_duration_seconds"
+    assert told["inflight_bytes", ""] == 8
+    assert told["active_subscriptions", ""] == 1
+    assert told["resolved_barrier_dropped_total", ""] == 1
+    assert told[f"{waits}_count", ""] == 2
+    assert told[f"{waits}_sum", ""] == pytest.approx(0.3)
+    assert (told[f"{waits}_bucket", "0.1"], told[f"{waits}_bucket", "0.5"], told[f"{waits}_bucket", "+Inf"]) == (
+        1,
+        2,
+        2,
+    )
+    assert [d for d in deltas.take() if not d.gauge] == []

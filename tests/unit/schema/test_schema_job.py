@@ -1,0 +1,100 @@
+"""DDL jobs (facts, tikv-wire 4.5, 4.6)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from changefeed.errors import NeedsHuman
+from changefeed.schema.actions import Action
+from changefeed.schema.job import decode_job, exchange_args, parse_job, renamed_schema_ids
+from changefeed.schema.table_info import parse_table_info
+from schema_fixtures import column, encode_row, job_json, table, vectors
+
+DDL_TABLE = table([column(1, "job_id", 8, 3), column(2, "reorg", 3), column(5, "job_meta", 251, charset="binary")])
+
+
+@pytest.mark.parametrize("vector", vectors("ddl_job_json"), ids=lambda v: v["id"])
+def test_jobs_of_the_corpus(vector):
+    source, expected = vector["args"]["json"], vector["expected"]
+    body = json.dumps(source).encode()
+    job = decode_job(encode_row({2: b"\x00", 5: body, 6: b"\x01"}), DDL_TABLE)
+    assert job == parse_job(source)
+    for member in {"id", "type", "schema_id", "table_id", "state", "schema_version", "table_name", "version"} & set(
+        expected
+    ):
+        assert getattr(job, member) == expected[member], member
+    assert not job.is_done
+    if "table" in expected:
+        # This job is not done: its definition stands in the arguments only.
+        created = parse_table_info(job.raw_args[0], job.schema_name)
+        assert (created.id, created.name, created.pk_is_handle) == (55, "t", True)
+        assert [(c.id, c.name, c.tp, c.flag) for c in created.columns] == [
+            (c["id"], c["name"], c["tp"], c["flag"]) for c in expected["table"]["columns"]
+        ]
+
+
+@pytest.mark.parametrize("vector", vectors("ddl_job_filter"), ids=lambda v: v["id"])
+def test_jobs_in_state_done_are_done(vector):
+    assert parse_job(vector["args"]["job"]).is_done
+    assert not parse_job(vector["args"]["job"] | {"state": 6}).is_done
+
+
+@pytest.mark.parametrize(
+    "vector", [v for v in vectors("ddl_job_args") if v["args"]["type"] == 42], ids=lambda v: v["id"]
+)
+@pytest.mark.parametrize("version", [1, 2])
+def test_exchange_arguments_of_either_version(vector, version):
+    expected = vector["expected"]
+    args = expected if version == 2 else list(expected.values())
+    job = parse_job(job_json(1, 42, version=version, raw_args=args))
+    assert vars(exchange_args(job)) == expected
+
+
+def test_null_arguments_are_read_and_named_when_needed():
+    job = parse_job(job_json(1, 24, raw_args=None))
+    assert job.raw_args is None
+    with pytest.raises(NeedsHuman, match="DDL job 1"):
+        exchange_args(job)
+
+
+@pytest.mark.parametrize(
+    "args", [[[9], [5, 6], [], [], [], []], {"rename_table_infos": [{"new_schema_id": 5}, {"new_schema_id": 6}]}]
+)
+def test_new_databases_of_renamed_tables_of_either_version(args):
+    job = parse_job(job_json(1, 47, raw_args=args, tables=[{"id": 1}, {"id": 2}]))
+    assert renamed_schema_ids(job) == (5, 6)
+    with pytest.raises(NeedsHuman, match="2 new databases for 1 tables"):
+        renamed_schema_ids(parse_job(job_json(1, 47, raw_args=args, tables=[{"id": 1}])))
+
+
+def test_job_meta_is_found_by_name_in_large_rows_too():
+    body = json.dumps(job_json(7, 3)).encode()
+    ddl_table = table([column(1, "job_id", 8, 3), column(300, "JOB_META", 251)])
+    assert decode_job(encode_row({1: None, 2: b"x", 300: body}, large=True), ddl_table).id == 7
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (b"", "row format v2"),
+        (b"\x08\x02\x08\x02", "row format v2"),
+        (b"\x80\x00\x05\x00\x00\x00", "inside its header"),
+        (encode_row({5: None}), "holds no job_meta"),
+        (encode_row({2: b"x"}), "holds no job_meta"),
+        (encode_row({5: b"{"}), "not a job's JSON"),
+    ],
+)
+def test_an_unreadable_row_is_named(value, why):
+    with pytest.raises(NeedsHuman, match=f"mysql.tidb_ddl_job .*{why}"):
+        decode_job(value, DDL_TABLE)
+
+
+def test_a_table_without_job_meta_is_named():
+    with pytest.raises(NeedsHuman, match="no column job_meta"):
+        decode_job(b"", table([column(1, "id", 8, 3)]))
+
+
+def test_actions_have_names():
+    assert parse_job(job_json(1, Action.TRUNCATE_TABLE)).type_name == "TRUNCATE_TABLE"
+    assert parse_job(job_json(1, 200)).type_name == "ACTION_200"

@@ -1,0 +1,98 @@
+"""Keys (facts, tikv-wire 4.2, 4.3)."""
+
+from __future__ import annotations
+
+import pytest
+from changefeed.errors import NeedsHuman
+from changefeed.model.memcomparable import encode_bytes
+from changefeed.schema import keys
+from hypothesis import given
+from hypothesis import strategies as st
+from schema_fixtures import binary, record_key, vectors
+
+INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
+
+
+@pytest.mark.parametrize("vector", vectors("record_key"), ids=lambda v: v["id"])
+def test_record_keys_of_the_corpus(vector):
+    key = bytes.fromhex(vector["input_hex"])
+    assert keys.table_id_of(key) == vector["expected"]["table_id"]
+    assert keys.decode_int_handles(binary([key])).tolist() == [int(vector["expected"]["handle"])]
+
+
+@pytest.mark.parametrize("vector", vectors("span_key_encoded"), ids=lambda v: v["id"])
+def test_spans_of_the_corpus(vector):
+    start, end = map(encode_bytes, keys.table_span(vector["args"]["table_id"]))
+    assert {"start": start.hex(), "end": end.hex()} == vector["expected"]
+
+
+@pytest.mark.parametrize("vector", vectors("table_prefix"), ids=lambda v: v["id"])
+def test_table_prefixes_of_the_corpus(vector):
+    table_id = keys.table_id_of(bytes.fromhex(vector["input_hex"]))
+    prefix = None if table_id is None else keys.table_prefix(table_id).hex()
+    assert prefix == vector["expected"]["prefix_hex"]
+
+
+@given(st.lists(INT64, max_size=20), INT64)
+def test_int_handles_round_trip(handles, table_id):
+    column = binary([record_key(table_id, handle) for handle in handles])
+    assert keys.decode_int_handles(column).tolist() == handles
+    assert keys.decode_int_handles(column.slice(1)).tolist() == handles[1:]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        record_key(2, 1),
+        record_key(1, 1)[:-1],
+        record_key(1, 1) + b"\0",
+        record_key(1, 1).replace(b"_r", b"_i"),
+        b"x" + record_key(1, 1)[1:],
+        b"",
+    ],
+    ids=["other-table", "short", "long", "index", "other-prefix", "empty"],
+)
+@pytest.mark.parametrize("before", [0, 3])
+def test_a_key_that_is_no_record_of_the_table_is_named(bad, before):
+    column = binary([record_key(1, i) for i in range(before)] + [bad] + [record_key(1, 9)])
+    named = record_key(1, 9) if bad == record_key(2, 1) and not before else bad
+    with pytest.raises(NeedsHuman, match=f"key {named.hex()} "):
+        keys.decode_int_handles(column)
+
+
+def test_is_record_key_skips_index_and_foreign_keys():
+    record, index = record_key(1, 1), record_key(1, 1).replace(b"_r", b"_i")
+    column = binary([record, index, b"", b"m" + record[1:], record[:11], record + b"more", record])
+    assert keys.is_record_key(column).tolist() == [True, False, False, False, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        (keys.SCHEMA_VERSION_KEY, "6d536368656d615665ff7273696f6e4b6579ff0000000000000000f70000000000000073"),
+        (keys.meta_hash_prefix(keys.DATABASES), "6d4442730000000000fa0000000000000068"),
+        (keys.database_key(1), "6d4442730000000000fa000000000000006844423a3100000000fb"),
+        (
+            keys.table_key(1, 42),
+            "6d44423a3100000000fb00000000000000685461626c653a3432ff0000000000000000f7",
+        ),
+        (keys.DDL_JOB_SPAN[0], "748000fffffffffffe5f72"),
+        (encode_bytes(keys.DDL_JOB_SPAN[1]), "748000fffffffffffffe5f730000000000fa"),
+    ],
+    ids=["version", "databases", "database", "table", "ddl-start", "ddl-end"],
+)
+def test_meta_keys_of_the_facts(key, expected):
+    assert key.hex() == expected
+
+
+def test_meta_hash_keys_decode():
+    assert keys.decode_meta_hash_key(keys.table_key(7, 42)) == (b"DB:7", b"Table:42")
+    start, end = keys.hash_span(b"DB:7")
+    assert start < keys.table_key(7, 0) < keys.table_key(7, 99) < end
+    assert not start <= keys.table_key(70, 1) < end
+
+
+@pytest.mark.parametrize("key", [b"", b"t", keys.SCHEMA_VERSION_KEY, keys.database_key(1) + b"x"])
+def test_other_keys_are_no_meta_hash_keys(key):
+    with pytest.raises(ValueError, match="meta"):
+        keys.decode_meta_hash_key(key)

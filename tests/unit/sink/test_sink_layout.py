@@ -1,0 +1,259 @@
+"""TiCDC's paths, and schema files with their checksums: the corpus of its own tests and manual."""
+
+from __future__ import annotations
+
+import calendar
+import json
+import time
+from typing import Any
+
+import pytest
+from changefeed.errors import NeedsHuman, OutputConflict
+from changefeed.objectstore.local import LocalStore
+from changefeed.sink.storage import schema_file as schema_files
+from changefeed.sink.storage.layout import (
+    Layout,
+    data_file,
+    date_of,
+    index_file,
+    index_of,
+    is_published,
+    is_schema_file,
+    parse_index_path,
+    parse_schema_path,
+    schema_file,
+    version_directory,
+)
+from changefeed.sink.storage.schema_file import SchemaFile, column_json, write_schema_file
+from hypothesis import given
+from hypothesis import strategies as st
+from sink_stores import column, make_table, vectors
+
+
+def identified(kind: str) -> Any:
+    return pytest.mark.parametrize("vector", [pytest.param(v, id=v["id"]) for v in vectors(kind)])
+
+
+def ms(clock: str) -> int:
+    return calendar.timegm(time.strptime(clock, "%Y-%m-%dT%H:%M:%S")) * 1000
+
+
+def directory_of(args: dict[str, Any]) -> str:
+    date = date_of(args["date_separator"], ms(args["clock"])) if args.get("clock") else args.get("date", "")
+    path = str(args["table_id"]) if args.get("use_table_id_as_path") else f"{args['schema']}/{args['table']}"
+    directory = version_directory(path, args["table_version"], args.get("partition_id"))
+    return f"{directory}/{date}" if date else directory
+
+
+@identified("storage_path")
+def test_corpus_data_file_paths(vector):
+    args = vector["args"]
+    dispatcher = args.get("dispatcher_id", "") if args.get("table_across_nodes") else ""
+    found = data_file(directory_of(args), args["index"], args["file_index_digit"], args["extension"], dispatcher)
+    assert found == vector["expected"]["path"]
+
+
+@identified("storage_index_path")
+def test_corpus_index_paths(vector):
+    path = index_file(directory_of(vector["args"]))
+    assert path == vector["expected"]["path"]
+    assert parse_index_path(path) == directory_of(vector["args"])
+
+
+@identified("storage_parse_index_path")
+def test_corpus_unsupported_index_paths(vector):
+    assert vector["expected"] == {"error": True}
+    assert parse_index_path(vector["args"]["path"]) is None
+
+
+@identified("storage_index_content")
+def test_corpus_index_content(vector):
+    args = vector["args"]
+    path = data_file("d", args["index"], args["file_index_digit"], args["extension"], "<dispatcher>")
+    assert path.removeprefix("d/") + "\n" == vector["expected"]["content"]
+
+
+@identified("storage_next_index")
+def test_corpus_next_index(vector):
+    names = [vector["args"]["index_file_content"].strip(), *vector["args"]["existing_files"]]
+    following = max(index_of(name) or 0 for name in names) + 1
+    assert index_of(vector["expected"]["next"].rpartition("/")[2]) == following
+
+
+@identified("storage_is_schema_file")
+def test_corpus_schema_file_names(vector):
+    assert is_schema_file(vector["args"]["path"]) == vector["expected"]["is_schema_file"]
+
+
+@identified("storage_parse_schema_path")
+def test_corpus_schema_paths(vector):
+    found = parse_schema_path(vector["args"]["path"])
+    assert found is not None
+    assert vars(found) == vector["expected"]
+
+
+@identified("table_checksum")
+def test_corpus_checksums(vector):
+    args, expected = vector["args"], vector["expected"]
+    # The literals are JSON objects in no order; the checksum is over the order of facts 2.3.
+    members = ("Name", "Type", "Default", "Precision", "Scale", "Nullable", "IsPk", "Elems")
+    columns = [{f"Column{m}": c[f"Column{m}"] for m in members if f"Column{m}" in c} for c in args["columns"]]
+    found = SchemaFile(args["schema"], args["table"], args["table_version"], tuple(columns))
+    assert found.checksum == expected["checksum"]
+    if "path" in expected:
+        assert found.path == expected["path"]
+        assert is_schema_file(found.path)
+    if "path_table_id" in expected:
+        assert schema_file(str(args["table_id"]), 100, found.checksum) == expected["path_table_id"]
+
+
+@identified("schema_file_column")
+def test_corpus_columns(vector):
+    given_type = vector["args"]["type"]
+    charset = "binary" if "blob" in vector["source"] else "utf8mb4"  # what the upstream test sets
+    definition = column(
+        "",
+        given_type["Tp"],
+        given_type["Flag"],
+        Flen=given_type["Flen"],
+        Decimal=given_type["Decimal"],
+        Charset=charset,
+    )
+    (found,) = make_table("s", "t", definition).columns
+    assert column_json(found) == vector["expected"]["json"]
+
+
+@identified("schema_file")
+def test_corpus_schema_files(vector):
+    args = vector["args"]
+    columns = [
+        column(c["name"], c["Tp"], c["Flag"], c["default"], Flen=c.get("Flen")) if "default" in c else c
+        for c in args["columns"]
+    ]
+    table = make_table(args["schema"], args["table"], *columns)
+    found = SchemaFile.of(table, args["table_version"], args["query"], args["type"])
+    assert json.loads(found.body) == vector["expected"]["json"]
+    members = ["Table", "Schema", "Version", "TableVersion", "Query", "Type", "TableColumns", "TableColumnsTotal"]
+    assert list(json.loads(found.body)) == members
+
+
+def test_a_schema_file_is_indented_and_escaped_as_go_does():
+    found = SchemaFile("s", "t", 5, ({"ColumnName": "a<b>&é\u2028", "ColumnType": "INT"},))
+    assert found.body.decode() == (
+        '{\n    "Table": "t",\n    "Schema": "s",\n    "Version": 1,\n    "TableVersion": 5,\n    "Query": "",\n'
+        '    "Type": 0,\n    "TableColumns": [\n        {\n'
+        '            "ColumnName": "a\\u003cb\\u003e\\u0026é\\u2028",\n            "ColumnType": "INT"\n'
+        "        }\n    ],\n"
+        '    "TableColumnsTotal": 1\n}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("definition", "expected"),
+    [
+        (column("c", 246, Flen=12, Decimal=3), {"ColumnType": "DECIMAL", "ColumnPrecision": "12", "ColumnScale": "3"}),
+        (column("c", 246), {"ColumnType": "DECIMAL", "ColumnPrecision": "10", "ColumnScale": "0"}),
+        (column("c", 253, Flen=9), {"ColumnType": "VAR_STRING", "ColumnPrecision": "9"}),
+        (column("c", 15, Flen=9, Charset="binary"), {"ColumnType": "VARBINARY", "ColumnPrecision": "9"}),
+        (column("c", 254, Flen=9, Charset="binary"), {"ColumnType": "BINARY", "ColumnPrecision": "9"}),
+        (column("c", 247, Elems=["a", "b"]), {"ColumnType": "ENUM", "ColumnElems": ["a", "b"]}),
+        (column("c", 8, 32 | 1 | 2, "7"), {
+            "ColumnType": "BIGINT UNSIGNED", "ColumnDefault": "7", "ColumnPrecision": "20",
+            "ColumnNullable": "false", "ColumnIsPk": "true",
+        }),
+        (column("c", 245), {"ColumnType": "JSON"}),
+    ],
+)  # fmt: skip
+def test_columns_of_other_types(definition, expected):
+    (found,) = make_table("s", "t", definition).columns
+    assert column_json(found) == {"ColumnName": "c"} | expected
+    assert list(column_json(found)) == ["ColumnName", *expected]
+
+
+def test_rule_26_a_schema_file_of_exactly_this_version_stands(tmp_path):
+    store = LocalStore(tmp_path / "sink")
+    table = make_table("shop", "t", column("id", 8, 3))
+    path = write_schema_file(store, table, 400)
+    assert path == f"shop/t/meta/schema_400_{SchemaFile.of(table, 400).checksum:010}.json"
+    assert store.get(path).body == SchemaFile.of(table, 400).body
+    assert write_schema_file(store, table, 400) == path
+    other = write_schema_file(store, table, 401)  # the same columns, but a version of its own
+    assert [found for found, _ in store.list()] == [path, other]
+
+
+def test_rule_26_a_schema_file_with_another_content_is_a_conflict(tmp_path):
+    store = LocalStore(tmp_path / "sink")
+    table = make_table("shop", "t", column("id", 8, 3))
+    path = write_schema_file(store, table, 400)
+    with pytest.raises(OutputConflict, match="schema_400") as caught:
+        write_schema_file(store, table, 400, "ALTER TABLE t ...", 5)
+    assert path in caught.value.message
+
+
+def test_a_database_file_stands_beside_its_tables(tmp_path):
+    store = LocalStore(tmp_path / "sink")
+    path = schema_files.write(store, SchemaFile("schema1", "", 100, query="CREATE DATABASE `schema1`", type=1))
+    assert path == "schema1/meta/schema_100_3233644819.json"
+    assert b'"TableColumns": null' in store.get(path).body
+
+
+def layout(separator: str = "day", **more: Any) -> Layout:
+    storage = {"dateSeparator": separator, "fileIndexWidth": 20, "protocol": "csv"} | more
+    return Layout.of(storage, {7: make_table("shop", "orders", column("id", 8, 3))}, 400)
+
+
+def test_a_layout_names_directories_and_files():
+    day = layout()
+    directory = day.directory(7, day.date(ms("2026-03-01T23:59:59")))
+    assert directory == "shop/orders/400/2026-03-01"
+    assert day.data_file(directory, 3) == "shop/orders/400/2026-03-01/CDC00000000000000000003.csv"
+    none = layout("none", fileIndexWidth=6)
+    assert none.date(ms("2026-03-01T00:00:00")) == ""
+    assert none.data_file(none.directory(7, ""), 12) == "shop/orders/400/CDC000012.csv"
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", ".", "a\0b"])
+def test_a_table_whose_name_is_no_folder_is_refused(name, tmp_path):
+    table = make_table("shop", name, column("id", 8, 3))
+    with pytest.raises(NeedsHuman, match="folder"):
+        Layout.of({"dateSeparator": "day", "fileIndexWidth": 20, "protocol": "csv"}, {7: table}, 400)
+    with pytest.raises(NeedsHuman, match="folder"):
+        write_schema_file(LocalStore(tmp_path / "sink"), table, 400)
+
+
+@given(st.sampled_from(["none", "year", "month", "day"]), st.lists(st.integers(0, 1 << 42), min_size=2))
+def test_rule_15_dates_are_utc_and_never_go_back(separator, clocks):
+    last = ""
+    for clock in clocks:
+        date = date_of(separator, clock, last)
+        assert date >= last
+        assert date in (last, date_of(separator, clock))
+        last = date
+    assert last == max(date_of(separator, clock) for clock in clocks)
+
+
+def test_rule_15_a_date_is_of_utc_whatever_the_machine_says(monkeypatch):
+    monkeypatch.setenv("TZ", "Asia/Shanghai")
+    time.tzset()
+    try:
+        assert date_of("day", ms("2026-03-01T23:00:00")) == "2026-03-01"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("path", "published"),
+    [
+        ("metadata", True),
+        ("shop/t/meta/schema_1_0123456789.json", True),
+        ("shop/t/1/meta/CDC.index", True),
+        ("shop/t/1/CDC000001.csv", True),
+        ("shop/t/1/CDC_a-b_000001.json", True),
+        ("notes/readme.txt", False),
+        (".changefeed-owner.json", False),
+        ("shop/metadata", False),
+    ],
+)
+def test_what_counts_as_published(path, published):
+    assert is_published(path) == published

@@ -1,0 +1,278 @@
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import grpc.aio
+import pytest
+from changefeed.errors import InvalidSpec, NeedsHuman, Transient, Unavailable
+from changefeed.model.memcomparable import encode_bytes
+from changefeed.model.tso import compose
+from changefeed.upstream import pd as pd_module
+from changefeed.upstream import timestamps
+from changefeed.upstream.channels import parse_address
+from changefeed.upstream.pd import PdClient
+from changefeed.upstream.safepoint import Safepoint, check_held, service_id
+from upstream_fake import CLUSTER, FakeCluster, region
+
+
+async def test_connect_learns_the_cluster(pd: PdClient, cluster: FakeCluster) -> None:
+    assert pd.cluster_id == CLUSTER
+    bare = await PdClient.connect([cluster.address])
+    assert bare.cluster_id == CLUSTER
+    await bare.close()
+
+
+async def test_nothing_listens() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        with pytest.raises(Unavailable) as caught:
+            await PdClient.connect([address], deadline=0.3)
+    assert caught.value.message == f"PD at {address} does not answer: connection refused."
+    assert "Check spec.upstream.pdAddresses" in caught.value.next_step
+
+
+async def test_an_unknown_host() -> None:
+    with pytest.raises(Unavailable, match=r"PD at pd\.invalid:2379 does not answer: its host name is not known"):
+        await PdClient.connect(["pd.invalid:2379"], deadline=0.2)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", b"J\0\0\0\n8.0.11-TiDB-v8.5.3 some handshake....."],
+)
+async def test_something_that_is_no_grpc_server(reply: bytes) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(reply)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    with pytest.raises(NeedsHuman, match=f"What answers at 127.0.0.1:{port} is not a PD") as caught:
+        await PdClient.connect([f"127.0.0.1:{port}"], deadline=5.0)
+    assert "2379" in caught.value.next_step
+    server.close()
+    await server.wait_closed()
+
+
+async def test_a_grpc_server_that_is_not_a_pd() -> None:
+    server = grpc.aio.server()
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    with pytest.raises(NeedsHuman, match="is not a PD"):
+        await PdClient.connect([f"127.0.0.1:{port}"])
+    await server.stop(None)
+
+
+async def test_silence_ends_at_the_deadline() -> None:
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        mute.listen()
+        with pytest.raises(Unavailable, match="no reply in time"):
+            await PdClient.connect([f"127.0.0.1:{mute.getsockname()[1]}"], deadline=0.2)
+
+
+async def test_one_good_address_is_enough(cluster: FakeCluster) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        dead = f"127.0.0.1:{unused.getsockname()[1]}"
+        client = await PdClient.connect([dead, cluster.address])
+    assert await client.tso() == compose(1000, 1)
+    await client.close()
+
+
+async def test_connect_waits_for_an_election(cluster: FakeCluster) -> None:
+    cluster.leader_url = ""
+    with pytest.raises(Unavailable, match="knows no leader"):
+        await PdClient.connect([cluster.address], deadline=0.2)
+    connecting = asyncio.create_task(PdClient.connect([cluster.address], deadline=20.0))
+    await asyncio.sleep(0)
+    cluster.leader_url = None
+    await (await connecting).close()
+
+
+@pytest.mark.parametrize(
+    ("address", "parsed"),
+    [
+        ("http://h:1", ("h:1", False)),
+        ("https://h:1/", ("h:1", True)),
+        ("h:1", ("h:1", False)),
+        ("[::1]:1", ("[::1]:1", False)),
+    ],
+)
+def test_addresses(address: str, parsed: tuple[str, bool]) -> None:
+    assert parse_address(address) == parsed
+
+
+@pytest.mark.parametrize("address", ["", "h", "h:", ":1", "ftp://h:1", "http://h:x", "http://me:pw@h:1"])
+def test_bad_addresses(address: str) -> None:
+    with pytest.raises(InvalidSpec, match=r"spec\.upstream\.pdAddresses: ") as caught:
+        parse_address(address)
+    assert "pw" not in str(caught.value)
+
+
+async def test_calls_follow_the_leader(pd: PdClient, cluster: FakeCluster) -> None:
+    assert await pd.tso() == compose(1000, 1)
+    other = FakeCluster(physical=2000)
+    server = await other.start()
+    cluster.is_leader, cluster.leader_url = False, f"http://{other.address}"
+    assert await pd.tso() == compose(2000, 1)
+    assert [r.id for r in await pd.scan_regions(b"", b"")] == [1]
+    assert other.scans == [(b"", b"")]
+    await server.stop(None)
+
+
+async def test_another_cluster_is_refused(pd: PdClient, cluster: FakeCluster) -> None:
+    cluster.cluster_id = 5
+    with pytest.raises(NeedsHuman, match=f"not of cluster {CLUSTER}"):
+        await pd.scan_regions(b"", b"")
+    with pytest.raises(NeedsHuman, match="cluster"):
+        await pd.tso()
+    with pytest.raises(NeedsHuman, match=f"belongs to cluster 5, not to {CLUSTER}"):
+        await pd.find_leader()
+    cluster.cluster_id = CLUSTER
+    assert await pd.tso() > 0  # a failure does not end the stream for good
+
+
+async def test_timestamps_are_shared_out_once_each_over_one_stream(pd: PdClient, cluster: FakeCluster) -> None:
+    stamps = await asyncio.gather(*(pd.tso() for _ in range(50)))
+    assert sorted(stamps) == [compose(1000, n) for n in range(1, 51)]
+    assert stamps == sorted(stamps)
+    assert len(cluster.tso_counts) < 50
+    assert await pd.pd_ms() == 1000
+    assert cluster.tso_streams == 1
+
+
+async def test_a_cut_stream_is_opened_again(pd: PdClient, cluster: FakeCluster) -> None:
+    await pd.tso()
+    cluster.break_tso = 2
+    cancelled = asyncio.create_task(pd.tso())
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    assert await asyncio.gather(pd.tso(), pd.tso()) == [compose(1000, 2), compose(1000, 3)]
+    assert cluster.tso_streams == 3
+
+
+async def test_tso_gives_up_and_recovers(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pd_module, "PATIENCE", 0.2)
+    pd = await PdClient.connect([cluster.address])
+    cluster.break_tso = 1_000_000
+    with pytest.raises(Transient, match=r"PD's Tso did not succeed in 0\.2 s: PD at .* transport is closing"):
+        await pd.tso()
+    cluster.break_tso = 0
+    assert await pd.tso() == compose(1000, 1)
+    await pd.close()
+
+
+async def test_a_mute_stream_is_replaced(pd: PdClient, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timestamps, "_REPLY_TIMEOUT", 0.05)
+    answer, mute = FakeCluster.tso, [True]
+
+    async def once_mute(self: FakeCluster, requests: object, context: object) -> object:
+        if mute.pop() if mute else False:
+            await asyncio.Event().wait()
+        async for response in answer(self, requests, context):  # type: ignore[arg-type]
+            yield response
+
+    other = FakeCluster()
+    monkeypatch.setattr(FakeCluster, "tso", once_mute)
+    server = await other.start()
+    client = await PdClient.connect([other.address])
+    assert await client.tso() == compose(1000, 1)
+    assert mute == []
+    await client.close()
+    await server.stop(None)
+
+
+async def test_close_ends_what_waits(cluster: FakeCluster) -> None:
+    pd = await PdClient.connect([cluster.address])
+    cluster.break_tso = 1_000_000
+    waiting = asyncio.create_task(pd.tso())
+    await asyncio.sleep(0.01)
+    await pd.close()
+    with pytest.raises(Transient, match="closed"):
+        await waiting
+
+
+async def test_regions_are_whole_and_in_order(
+    pd: PdClient, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pd_module, "_SCAN_LIMIT", 2)
+    cluster.regions = [[region(1, b"", b"b"), region(2, b"b", b"d"), region(3, b"d", b"f"), region(4, b"f", b"")]]
+    found = await pd.scan_regions(b"c", b"e")
+    assert [(r.id, r.start_key, r.end_key) for r in found] == [
+        (2, encode_bytes(b"b"), encode_bytes(b"d")),
+        (3, encode_bytes(b"d"), encode_bytes(b"f")),
+    ]
+    assert (found[0].conf_ver, found[0].version, found[0].leader_peer_id, found[0].leader_store_id) == (1, 1, 20, 1)
+    assert [r.id for r in await pd.scan_regions(b"", b"")] == [1, 2, 3, 4]
+    assert [r.id for r in await pd.scan_regions(b"", b"b")] == [1]
+
+
+async def test_holes_and_missing_leaders_are_waited_for(pd: PdClient, cluster: FakeCluster) -> None:
+    whole = [region(1, b"", b"b"), region(2, b"b", b"d"), region(3, b"d", b"")]
+    cluster.regions = [
+        [whole[0], whole[2]],
+        [],
+        [region(2, b"b", b"d", leader=False), whole[2]],
+        [whole[1]],
+        whole,
+    ]
+    assert [r.id for r in await pd.scan_regions(b"a", b"z")] == [1, 2, 3]
+
+
+async def test_a_merge_between_two_pages_starts_over(pd: PdClient, cluster: FakeCluster) -> None:
+    cluster.regions = [[region(1, b"", b"b")], [region(2, b"", b"d", version=2), region(3, b"d", b"")]]
+    assert [r.id for r in await pd.scan_regions(b"", b"")] == [2, 3]
+
+
+async def test_a_hole_that_stays_is_transient(
+    pd: PdClient, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pd_module, "PATIENCE", 0.1)
+    cluster.regions = [[region(1, b"", b"b"), region(3, b"d", b"")]]
+    with pytest.raises(Transient, match=r"regions of \[61, 7a\) .* no region covers"):
+        await pd.scan_regions(b"a", b"z")
+
+
+async def test_store_addresses_are_remembered(pd: PdClient, cluster: FakeCluster) -> None:
+    assert [await pd.store_address(1), await pd.store_address(1)] == [cluster.address] * 2
+    assert cluster.store_asks == 1
+    pd.forget_store(1)
+    pd.forget_store(2)
+    await pd.store_address(1)
+    assert cluster.store_asks == 2
+    with pytest.raises(Transient, match="invalid store ID 99"):
+        await pd.store_address(99)
+
+
+async def test_rule_14_history_is_held_one_below_the_ts(pd: PdClient, cluster: FakeCluster) -> None:
+    name = service_id("shop", "orders", "uid-1")
+    assert name == "changefeed-shop-orders-uid-1"
+    hold = Safepoint(pd, name, 86_400)
+    assert await hold.hold(500) == 499
+    assert cluster.safepoints == {b"changefeed-shop-orders-uid-1": (499, 86_400)}
+    cluster.safepoints.clear()
+    assert await hold.refresh() == 499
+    assert cluster.safepoints == {name.encode(): (499, 86_400)}
+    await hold.remove()
+    assert cluster.safepoints == {}
+
+
+async def test_rule_14_a_hold_that_gc_has_passed_needs_a_human(pd: PdClient, cluster: FakeCluster) -> None:
+    hold = Safepoint(pd, "s", 60)
+    cluster.min_safe_point = 499
+    await hold.hold(500)
+    cluster.min_safe_point = compose(1_700_000_000_000)
+    with pytest.raises(NeedsHuman, match=r"SnapshotLostByGC: .* since 500 .*2023-11-14 22:13:20 UTC") as caught:
+        await hold.refresh()
+    assert "later startTs" in caught.value.next_step
+
+
+def test_rule_14_one_ts_too_late_is_too_late() -> None:
+    check_held(500, 499)
+    with pytest.raises(NeedsHuman):
+        check_held(500, 500)
