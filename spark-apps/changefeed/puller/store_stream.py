@@ -31,7 +31,7 @@ MAX_CHUNK_BYTES = 64 << 20
 RECONNECT_SECONDS = 1.0
 #: A chunk costs some ms however small it is: a small one waits this long for more, so that a trickle costs little.
 LINGER_BYTES = 1 << 20
-LINGER_SECONDS = 0.1
+LINGER_SECONDS = 0.2
 
 _Call = grpc.aio.StreamStreamCall[cdcpb_pb2.ChangeDataRequest, bytes]
 

@@ -55,6 +55,9 @@ class SparkExecution:
             "spark.local.dir": str(self._scratch / "local"),
             "spark.sql.warehouse.dir": str(self._scratch / "warehouse"),
             "spark.log.level": "FATAL",
+            # As many tasks run as there are cores: a thread pool in each would only get in the others' way.
+            "spark.executorEnv.POLARS_MAX_THREADS": "1",
+            "spark.executorEnv.OMP_NUM_THREADS": "1",
             # Little runs in the JVM and no row passes through it: it should start fast and leave the cores alone.
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         }
