@@ -1,0 +1,162 @@
+"""A development cluster in this process, and `changefeed run` as a user starts it: a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from changefeed_devcluster.server import DevCluster
+from changefeed_devcluster.tidb import Tidb
+
+BIN = Path(sys.executable).parent
+DEADLINE_S = 120.0
+
+
+def wait_for(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
+    """The first truthy value of `condition`; fails the test when there is none before the deadline."""
+    deadline = time.monotonic() + deadline_s
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {deadline_s:g} s: {what}")
+        time.sleep(0.02)
+    return value
+
+
+@dataclass
+class Upstream:
+    cluster: DevCluster
+    tidb: Tidb
+
+
+@dataclass
+class Changefeed:
+    """One changefeed's resource, sink and state, and the process that runs it."""
+
+    folder: Path
+    spec: dict[str, Any]
+    process: subprocess.Popen[str] | None = None
+    output: list[str] = field(default_factory=list)
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "changefeed.json"
+
+    @property
+    def lake(self) -> Path:
+        return self.folder / "lake"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "state" / "default" / "test" / "local" / "log"
+
+    def write(self) -> None:
+        resource = {
+            "apiVersion": "changefeed.dev/v1alpha1",
+            "kind": "Changefeed",
+            "metadata": {"name": "test"},
+            "spec": self.spec,
+        }
+        self.file.write_text(json.dumps(resource))
+
+    def start(self) -> None:
+        self.write()
+        command = [BIN / "changefeed", "run", "-f", self.file, "--metrics-port", "0", "--json"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def finish(self, deadline_s: float = DEADLINE_S) -> tuple[int, str, str]:
+        """Wait for the process to end: (exit code, stdout, stderr)."""
+        assert self.process is not None
+        out, err = self.process.communicate(timeout=deadline_s)
+        return self.process.returncode, out, err
+
+    def run(self, deadline_s: float = DEADLINE_S) -> tuple[int, str, str]:
+        self.start()
+        return self.finish(deadline_s)
+
+    def kill(self) -> None:
+        """SIGKILL, as power loss or the OOM killer would end it; Spark's JVM and workers end by themselves."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.communicate()
+
+    def drain(self, deadline_s: float = DEADLINE_S) -> tuple[int, str, str]:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.finish(deadline_s)
+
+    def checkpoint(self) -> int:
+        """The published checkpoint; 0 while there is none."""
+        metadata = self.lake / "metadata"
+        return int(json.loads(metadata.read_text())["checkpoint-ts"]) if metadata.exists() else 0
+
+    def records(self, kind: str | None = None) -> list[dict[str, Any]]:
+        """The log's records in order."""
+        records = [json.loads(path.read_text()) for path in sorted(self.log.glob("[0-9]*.json"))]
+        return [record for record in records if kind in (None, record["kind"])]
+
+    def data_files(self) -> list[Path]:
+        return sorted(self.lake.rglob("CDC*.csv"))
+
+    def verify(self, *arguments: str) -> tuple[int, dict[str, Any]]:
+        """(exit code, its JSON) of `changefeed verify`."""
+        done = subprocess.run(
+            [BIN / "changefeed", "verify", "-f", self.file, "--json", *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=DEADLINE_S,
+        )
+        return done.returncode, json.loads(done.stdout)
+
+
+@pytest.fixture
+def upstream() -> Iterator[Upstream]:
+    with DevCluster() as cluster:
+        tidb = Tidb(cluster)
+        tidb.bootstrap()
+        yield Upstream(cluster, tidb)
+
+
+@pytest.fixture
+def new_changefeed(tmp_path: Path, upstream: Upstream) -> Iterator[Callable[..., Changefeed]]:
+    """`new_changefeed(rules, name="a", **storage options)`: not yet started; killed at the end if it still runs."""
+    made: list[Changefeed] = []
+
+    def make(rules: list[str], name: str = "a", **storage: Any) -> Changefeed:
+        folder = tmp_path / name
+        folder.mkdir()
+        spec = {
+            "upstream": {"pdAddresses": [f"http://{upstream.cluster.pd_address}"]},
+            "filter": {"rules": rules},
+            "state": {"uri": (folder / "state").as_uri()},
+            "sink": {
+                "storage": {
+                    "uri": (folder / "lake").as_uri(),
+                    "protocol": "csv",
+                    "flushInterval": "500ms",
+                    "csv": {"includeCommitTs": True},
+                    **storage,
+                }
+            },
+        }
+        made.append(Changefeed(folder, spec))
+        return made[-1]
+
+    yield make
+    for changefeed in made:
+        if changefeed.process is not None and changefeed.process.poll() is None:
+            changefeed.kill()
+
+
+@pytest.fixture(autouse=True)
+def _quiet_grpc() -> None:
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
