@@ -10,11 +10,14 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from changefeed.errors import Unavailable
 from changefeed.puller.task import PullerJob
 from changefeed.spark import sink, source
 from changefeed.wire.owner import OwnerAddress
@@ -33,11 +36,16 @@ class SparkExecution:
         self._query: StreamingQuery | None = None
         self._puller_thread: threading.Thread | None = None
         self._puller_error: BaseException | None = None
-        self._scratch = Path(tempfile.mkdtemp(prefix="changefeed-spark-"))
+        self._scratch = Path()  # a folder of this run, once there is a session
         self._stopping = False
+        self._failed = False
 
     def start_session(self) -> None:
-        """Start the JVM; takes some seconds, so it runs beside the owner's other preparations."""
+        """Start the JVM; takes some seconds, so it runs beside the owner's other preparations.
+
+        Raises Unavailable when Spark does not start.
+        """
+        self._scratch = Path(tempfile.mkdtemp(prefix="changefeed-spark-"))
         # Workers otherwise take the first python3 of the PATH, which lacks the libraries (facts, Spark 5.7).
         os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -64,9 +72,15 @@ class SparkExecution:
         conf = SparkConf().setAll(list(settings.items()))
         # A session of its own: a signal to our process group (Ctrl-C, a service manager's stop) must not end the JVM
         # before the changefeed has drained. It ends when this process does: its standard input closes then.
-        gateway = launch_gateway(conf, {"start_new_session": True})
-        session = SparkSession(SparkContext(conf=conf, gateway=gateway))
-        self._session = session
+        # What the JVM and its workers print goes to a file: a person reads our messages, which name it when they must.
+        try:
+            with self._output.open("wb") as output:
+                gateway = launch_gateway(conf, {"start_new_session": True, "stdout": output, "stderr": output})
+            self._session = SparkSession(SparkContext(conf=conf, gateway=gateway))
+        except (PySparkException, Py4JError) as error:
+            self._failed = True
+            said = _last_lines(self._output.read_text(errors="replace"))
+            raise Unavailable(f"Spark did not start: {error}\n{said}", "Java 17 is needed.") from error
 
     def run(self, owner: OwnerAddress, sink_uri: str, pullers: PullerJob) -> None:
         """Start the puller job and the query that executes the owner's plans."""
@@ -89,16 +103,11 @@ class SparkExecution:
 
     def failure(self) -> str | None:
         """Why the pullers or the query have ended by themselves; None while they run."""
-        if self._stopping:
+        why = None if self._stopping else self._why_ended()
+        if why is None:
             return None
-        if self._puller_error is not None:
-            return f"The puller job ended: {_first_lines(str(self._puller_error))}"
-        if self._puller_thread is not None and not self._puller_thread.is_alive():
-            return "The puller job ended by itself."
-        if self._query is not None and not self._query.isActive:
-            error = self._query.exception()
-            return f"The streaming query ended: {_first_lines(str(error)) if error else 'without an error'}"
-        return None
+        self._failed = True
+        return f"{why}\nSpark's own output: {self._output}"
 
     def stop(self) -> None:
         """Stop the query, then the pullers, then the session; the owner service must have closed its streams."""
@@ -114,7 +123,22 @@ class SparkExecution:
                 self._session.sparkContext.cancelJobGroup(_PULLER_GROUP)
                 self._puller_thread.join(timeout=10)
         self._session.stop()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        if not self._failed:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    @property
+    def _output(self) -> Path:
+        return self._scratch / "spark.log"
+
+    def _why_ended(self) -> str | None:
+        if self._puller_error is not None:
+            return f"The puller job ended: {_last_lines(str(self._puller_error))}"
+        if self._puller_thread is not None and not self._puller_thread.is_alive():
+            return "The puller job ended by itself."
+        if self._query is not None and not self._query.isActive:
+            error = self._query.exception()
+            return f"The streaming query ended: {_last_lines(str(error)) if error else 'without an error'}"
+        return None
 
     def _run_pullers(self, session: SparkSession, owner: OwnerAddress, pullers: PullerJob) -> None:
         def task(index: int, rows: Any) -> Any:
@@ -136,5 +160,5 @@ class SparkExecution:
         return self._session
 
 
-def _first_lines(text: str, lines: int = 12) -> str:
+def _last_lines(text: str, lines: int = 12) -> str:
     return "\n".join(text.strip().splitlines()[-lines:])
