@@ -11,7 +11,7 @@ STAMP := .venv/.made
 PROTOS := $(wildcard spark-apps/changefeed/wire/*.proto)
 CODE := spark-apps devcluster operator tests bench examples
 
-.PHONY: help demo test test-unit test-simulation test-integration lint generate check-generated lock bench evidence \
+.PHONY: help demo test test-unit test-simulation simulate test-integration lint generate check-generated lock bench evidence \
 	clean java
 
 help: ## this list
@@ -27,6 +27,9 @@ test-unit: $(STAMP) ## tests of single parts
 
 test-simulation: $(STAMP) ## tests of the cores together, in virtual time
 	$(PYTEST) tests/simulation
+
+simulate: $(STAMP) ## more seeds (SEEDS=5000), or one with its whole story (SEED=123)
+	SEEDS=$(or $(SEEDS),5000) $(PYTEST) -s --timeout 0 tests/simulation -k no_seed
 
 test-integration: $(STAMP) java ## tests with real processes: development cluster, Spark, kills
 	$(PYTEST) tests/integration

@@ -101,15 +101,9 @@ def bench(rows: int, tables: int, regions: int, folder: Path) -> dict[str, Any]:
     try:
         assert cluster.stdout is not None
         ready = json.loads(cluster.stdout.readline())
-        now = subprocess.run(
-            [BIN / "changefeed", "tso", "now", "--pd", f"http://{ready['pd']}", "--json"],
-            check=True,
-            capture_output=True,
-            text=True,
-        )
-        target_ts = json.loads(now.stdout)["ts"]
+        loaded = json.loads(cluster.stdout.readline())
         spec = folder / "bench.json"
-        spec.write_text(json.dumps(resource(ready["pd"], ready["startTs"], target_ts, folder)))
+        spec.write_text(json.dumps(resource(ready["pd"], ready["startTs"], loaded["ts"], folder)))
         run = subprocess.Popen([BIN / "changefeed", "run", "-f", spec, "--master", "local[4,8]", "--json"])
         meter = Meter(psutil.Process(run.pid))
         sampler = threading.Thread(target=meter.run)
@@ -127,10 +121,11 @@ def bench(rows: int, tables: int, regions: int, folder: Path) -> dict[str, Any]:
     finally:
         cluster.terminate()
         cluster.wait()
-    return figures(folder, rows * tables, total_s, meter, json.loads(verified.stdout))
+    return figures(folder, total_s, meter, json.loads(verified.stdout))
 
 
-def figures(folder: Path, rows: int, total_s: float, meter: Meter, verified: dict[str, Any]) -> dict[str, Any]:
+def figures(folder: Path, total_s: float, meter: Meter, verified: dict[str, Any]) -> dict[str, Any]:
+    rows = int(verified["rows"])
     files = list((folder / "lake").rglob("CDC*.csv"))
     log = sorted((folder / "state").rglob("log/*.json"))
     runs = list((folder / "state").rglob("events/*"))

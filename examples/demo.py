@@ -38,7 +38,8 @@ class Cluster:
             [
                 BIN / "changefeed-devcluster",
                 "start",
-                *("--workload", "bank", "--tables", "4", "--regions", "4", "--workload-seconds", str(WORKLOAD_S), "--rate", "1000"),
+                *("--workload", "bank", "--tables", "4", "--regions", "4", "--rate", "1000"),
+                *("--workload-seconds", str(WORKLOAD_S)),
                 *("--port", str(PORT), "--data", ".demo/devcluster"),
             ],
             stdin=subprocess.DEVNULL,

@@ -48,7 +48,7 @@ METRICS = (
     ),
     Declared(f"{_PIPELINE}_resolved_barrier_compaction_total", "counter", "Compactions of the queue of barriers."),
     Declared("changefeed_puller_events_total", "counter", "Committed row events that left the matcher.", "type"),
-    Declared("changefeed_puller_bytes_total", "counter", "Bytes of their keys and values."),
+    Declared("changefeed_puller_bytes_total", "counter", "Bytes of them, as quotas and plans measure them."),
     Declared("changefeed_puller_matcher_pending_rows", "gauge", "Prewritten rows that wait for their commit."),
     Declared("changefeed_puller_region_registrations_total", "counter", "Registrations of regions at TiKV."),
     Declared("changefeed_puller_errors_total", "counter", "Errors that the puller recovered from.", "reason"),
@@ -60,6 +60,7 @@ METRICS = (
     Declared("changefeed_owner_plans_total", "counter", "Plans recorded."),
     Declared("changefeed_owner_entries_total", "counter", "Plan entries by flush reason.", "reason"),
     Declared("changefeed_owner_dispatchers_count", "gauge", "Dispatchers: dirty, idle.", "state"),
+    Declared("changefeed_owner_task_errors_total", "counter", "Errors that Spark tasks reported.", "reason"),
     Declared("changefeed_owner_state_info", "gauge", "1 for the state that the changefeed is in.", "state"),
     Declared("changefeed_pipeline_rows_total", "counter", "Rows that were sorted, filtered and encoded."),
     Declared("changefeed_pipeline_filtered_rows_total", "counter", "Rows that the filters dropped."),
@@ -220,4 +221,8 @@ class View(Protocol):
 
     def update(self, progress: Progress) -> None:
         """Show it; called from one thread, a few times a second at most."""
+        ...
+
+    def close(self) -> None:
+        """Give the terminal back: the process ends now. No error when it is done already."""
         ...

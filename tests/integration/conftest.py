@@ -67,20 +67,25 @@ class Changefeed:
         }
         self.file.write_text(json.dumps(resource))
 
-    def start(self) -> None:
+    def start(self, as_json: bool = True) -> None:
         self.write()
-        command = [BIN / "changefeed", "run", "-f", self.file, "--metrics-port", "0", "--json"]
+        command = [str(BIN / "changefeed"), "run", "-f", str(self.file), "--metrics-port", "0"]
+        command += ["--json"] if as_json else []
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def finish(self, deadline_s: float = DEADLINE_S) -> tuple[int, str, str]:
         """Wait for the process to end: (exit code, stdout, stderr)."""
         assert self.process is not None
-        out, err = self.process.communicate(timeout=deadline_s)
+        try:
+            out, err = self.process.communicate(timeout=deadline_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
         return self.process.returncode, out, err
 
-    def run(self, deadline_s: float = DEADLINE_S) -> tuple[int, str, str]:
-        self.start()
-        return self.finish(deadline_s)
+    def run(self, as_json: bool = True) -> tuple[int, str, str]:
+        self.start(as_json)
+        return self.finish()
 
     def kill(self) -> None:
         """SIGKILL, as power loss or the OOM killer would end it; Spark's JVM and workers end by themselves."""

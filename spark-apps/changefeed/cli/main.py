@@ -118,6 +118,9 @@ def run(*, file: File, master: str | None = None, metrics_port: int = 9464, as_j
     metrics_port
         Port of /metrics on 127.0.0.1; 0 takes a free one.
     """
+    from changefeed.spark.java import check_java
+
+    check_java()
     changefeed = _read(file)
     if changefeed.spec.paused:
         raise InvalidSpec("spec.paused", "true: a paused changefeed does not run", "Set it to false, or leave it out.")

@@ -31,6 +31,9 @@ class SilentView:
     def update(self, progress: Progress) -> None:
         pass
 
+    def close(self) -> None:
+        pass
+
 
 class LineView:
     """One plain line every two seconds, for logs."""
@@ -46,6 +49,9 @@ class LineView:
             self._next = now + _LINE_INTERVAL_S
             self._console.print(Text(line(progress)), soft_wrap=True)
 
+    def close(self) -> None:
+        pass
+
 
 class LiveView:
     """A table that is redrawn in place."""
@@ -58,10 +64,13 @@ class LiveView:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._live.stop()
+        self.close()
 
     def update(self, progress: Progress) -> None:
         self._live.update(table(progress))
+
+    def close(self) -> None:
+        self._live.stop()
 
 
 def line(progress: Progress) -> str:

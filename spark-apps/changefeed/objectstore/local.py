@@ -177,7 +177,7 @@ class LocalStore:
             self.delete(path)
 
     def hold(self) -> None:
-        """Take this store for the process's life, as its only writer.
+        """Take this store until `release`, or for the process's life, as its only writer.
 
         Raises Conflict that names the process which has it, Unavailable.
         """
@@ -200,6 +200,12 @@ class LocalStore:
             os.close(fd)
             raise _unavailable(error, "lock", lock) from error
         self._lock_fd = fd
+
+    def release(self) -> None:
+        """Let others hold it; no error when it is not held."""
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None
 
     def clean_leftovers(self) -> None:
         """Remove what processes that died left behind. Only for the holder, after its epoch record (rules 19, 21)."""

@@ -1,22 +1,24 @@
 """The driver: one process's run of a changefeed, from its resource to its end.
 
 A shell: it connects the owner's decisions to PD, the log, the sink, the pullers and Spark, and turns what ends a run
-(finished, drained, stopped by a DDL, fenced, failed) into an Outcome or an error. It decides nothing about data.
+(finished, drained, stopped by a DDL, fenced, failed) into an Outcome or an error. It decides nothing about data, and
+no effect of it outlives `run`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from changefeed import errors
-from changefeed.errors import ChangefeedError, Conflict, NeedsHuman, OutcomeUnknown, Unavailable
+from changefeed.errors import ChangefeedError, InvalidSpec, NeedsHuman, OutputConflict, Transient, Unavailable
 from changefeed.metrics import Registry, View
 from changefeed.model.record import FileCommitted
 from changefeed.owner.barrier import Barrier, Ddl
@@ -26,24 +28,27 @@ from changefeed.owner.places import sink_uri
 from changefeed.owner.planner import Planner
 from changefeed.owner.prepare import Prepared, open_places, prepare
 from changefeed.owner.progress import Meter
+from changefeed.owner.publication import Publication
 from changefeed.owner.service import OwnerService
 from changefeed.owner.spans import Spans
 from changefeed.puller.task import PullerJob
 from changefeed.schema.keys import table_span
 from changefeed.schema.storage import Touched
-from changefeed.sink.storage.index import write_index
-from changefeed.sink.storage.metadata import write_metadata
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.pd import PdClient
 from changefeed.wire import owner_pb2 as pb
 from changefeed.wire.owner import OwnerAddress
 
+T = TypeVar("T")
+
 _METADATA_INTERVAL_S = 2.0
 _SAFEPOINT_INTERVAL_S = 60.0
+_UPSTREAM_PATIENCE_S = 60.0
 _IDLE_STEP_S = 0.2
 _LINGER_S = 0.02
 _VIEW_INTERVAL_S = 0.25
-_FOLD_AFTER = 2000
+_FOLD_AFTER = 100
+_INTERRUPTED = 130
 
 
 @dataclass(frozen=True)
@@ -75,19 +80,24 @@ class Execution(Protocol):
 
 
 def run(changefeed: Changefeed, options: RunOptions, execution: Execution, view: View) -> Outcome:
-    """Run until the changefeed is finished, or drained after SIGTERM or SIGINT. Raises ChangefeedError."""
+    """Run until the changefeed is finished, or drained after SIGTERM or SIGINT. Raises ChangefeedError.
+
+    A second one of these signals ends the process at once with code 130: as after a crash, a later run goes on.
+    """
     return asyncio.run(_run(changefeed, options, execution, view))
 
 
 async def _run(changefeed: Changefeed, options: RunOptions, execution: Execution, view: View) -> Outcome:
     state_store, sink = await asyncio.to_thread(open_places, changefeed)
     async with AsyncExitStack() as stack:
+        stack.callback(state_store.release)
+        stack.callback(sink.release)
         pd = await PdClient.connect(changefeed.spec.upstream.pd_addresses, options.pd_deadline_s)
         stack.push_async_callback(pd.close)
         prepared = await prepare(changefeed, pd, state_store, sink)
-        if prepared.finished:
-            return Outcome("finished", prepared.state.checkpoint_ts)
         driver = Driver(prepared, options, execution, view)
+        if prepared.finished:
+            return await driver.publish_finished()
         return await driver.run(stack)
 
 
@@ -116,15 +126,24 @@ class Driver:
         for dispatcher in sorted(prepared.tables):
             spans.add_span(dispatcher, *table_span(dispatcher), prepared.state.flushed_ts(dispatcher))
         self._service = OwnerService(self, prepared.epoch, prepared.nonce)
+        self._publication = Publication(prepared.sink, prepared.log)
         self._wake = asyncio.Event()
-        self._failure: ChangefeedError | None = None
+        self._failure: asyncio.Future[ChangefeedError] = asyncio.get_running_loop().create_future()
+        self._task_error: ChangefeedError | None = None  # the last one that a task reported, which is tried again
+        self._deadline: asyncio.TimerHandle | None = None  # of the drain
         self._stop: Stop | None = None
         self._published: int | None = None  # checkpoint in `metadata`
         self._published_at = 0.0
         self._registry = Registry(prepared.changefeed.metadata.namespace, prepared.changefeed.metadata.name)
         self._meter = Meter(self._owner, self._registry, len(prepared.tables))
 
+    async def publish_finished(self) -> Outcome:
+        """There is nothing left to do, unless the last run died between its last record and `metadata`."""
+        await self._publish_metadata(force=True)
+        return Outcome("finished", self._owner.state.checkpoint_ts)
+
     async def run(self, stack: AsyncExitStack) -> Outcome:
+        """Everything, from the first puller to the last `metadata`. `stack` closes what is opened here."""
         self._catch_signals(stack)
         self._registry.serve(self._options.metrics_port)
         stack.callback(self._registry.close)
@@ -136,46 +155,42 @@ class Driver:
         address = await self._service.start()
         stack.push_async_callback(self._service.stop)
         prepared = self._prepared
-        ddl_span = await stack.enter_async_context(
-            DdlSpan(
-                prepared.pd,
-                prepared.schema,
-                self._barrier,
-                prepared.state.checkpoint_ts,
-                self._selects,
-                self._wake.set,
-            )
+        start_ts = prepared.state.checkpoint_ts
+        await stack.enter_async_context(
+            DdlSpan(prepared.pd, prepared.schema, self._barrier, start_ts, self._selects, self._wake.set, self._fail)
         )
         await session
-        spec = prepared.changefeed.spec
-        pullers = PullerJob(
-            spec.spark.pullers.count,
-            tuple(spec.upstream.pd_addresses),
-            prepared.state_uri,
-            spec.spark.pullers.memory_quota,
-        )
-        await loop.run_in_executor(spark, self._execution.run, address, sink_uri(prepared.changefeed), pullers)
-        watchers = [
-            asyncio.create_task(self._watch(ddl_span)),
-            asyncio.create_task(self._keep_safepoint()),
-            asyncio.create_task(self._show()),
-        ]
+        sink, pullers = sink_uri(prepared.changefeed), _puller_job(prepared)
+        await loop.run_in_executor(spark, self._execution.run, address, sink, pullers)
         try:
-            await self._work()
+            await self._until_ended(
+                self._work(), self._watch_execution(), self._keep_safepoint(), self._show(), self._service.crashed()
+            )
         finally:
-            for watcher in watchers:
-                watcher.cancel()
-            await asyncio.gather(*watchers, return_exceptions=True)
             self._show_once()
         return self._outcome()
+
+    async def _until_ended(self, work: Coroutine[None, None, None], *beside: Coroutine[None, None, None]) -> None:
+        """Until `work` is done. What fails beside it, or `_fail`, ends it with that error, whatever it waits for."""
+        tasks = [asyncio.ensure_future(each) for each in (work, *beside)]
+        ends: list[asyncio.Future[Any]] = [*tasks, self._failure]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            ended = [task for task in tasks if task.done()]
+            for task in ended:
+                task.result()
+            if not ended:
+                raise self._failure.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     # What the owner decides is done here, one thing after another.
 
     async def _work(self) -> None:
         while self._stop is None:
-            self._check()
-            self._owner.latest()
-            self._meter.pd_ms = await self._prepared.pd.pd_ms()
+            self._meter.pd_ms = await _answered(self._prepared.pd.pd_ms)
             action = self._owner.step(time.monotonic(), self._meter.pd_ms)
             if action is None:
                 await self._publish_metadata(force=False)
@@ -192,27 +207,16 @@ class Driver:
                 self._stop = action
                 return
             case Publish(indexes=indexes):
-                await asyncio.to_thread(self._write_indexes, indexes)
+                await _in_thread(self._publication.write_indexes, indexes)
+                self._task_error = None
             case AppendPlan() | AppendCheckpoint():
                 pass
-        await asyncio.to_thread(log.append, action.record)
+        await _in_thread(log.append, action.record)
         self._owner.recorded(time.monotonic(), action, log.state)
         self._meter.recorded(action)
         await self._publish_metadata(force=False)
         if log.tail > _FOLD_AFTER and log.state.plan is None:
-            await asyncio.to_thread(log.fold, log.state)
-
-    def _write_indexes(self, indexes: Iterable[tuple[str, int, str]]) -> None:
-        for directory, index, path in indexes:
-            self._grow(write_index, directory, index, path)
-
-    def _grow(self, write: Callable[..., None], *what: object) -> None:
-        """One of the objects that only this driver writes: when somebody else has, the log says who (rule 8)."""
-        try:
-            write(self._prepared.sink, *what)
-        except (Conflict, OutcomeUnknown):
-            self._prepared.log.poll_fence()
-            write(self._prepared.sink, *what)
+            await _in_thread(log.fold, log.state)
 
     async def _publish_metadata(self, force: bool) -> None:
         """At most every two seconds, as TiCDC, and at the end; only what is in the log (rules 8, 11)."""
@@ -220,13 +224,13 @@ class Driver:
         due = force or time.monotonic() - self._published_at >= _METADATA_INTERVAL_S
         if ts == self._published or not due:
             return
-        await asyncio.to_thread(self._grow, write_metadata, ts)
+        await _in_thread(self._publication.write_checkpoint, ts)
         self._published, self._published_at = ts, time.monotonic()
 
     async def _delete_unneeded(self) -> None:
         uris = self._owner.unneeded_segments()
         if uris:
-            await asyncio.to_thread(self._delete, uris)
+            await _in_thread(self._delete, uris)
 
     def _delete(self, uris: Iterable[str]) -> None:
         for uri in uris:
@@ -242,10 +246,6 @@ class Driver:
             await asyncio.sleep(_LINGER_S)  # what comes together is looked at together
         self._wake.clear()
 
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-
     def _outcome(self) -> Outcome:
         assert self._stop is not None
         if self._stop.ddl is not None:
@@ -258,17 +258,25 @@ class Driver:
     def _catch_signals(self, stack: AsyncExitStack) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._drain)
+            loop.add_signal_handler(number, self.drain)
             stack.callback(loop.remove_signal_handler, number)
+        stack.callback(self._cancel_deadline)
 
-    def _drain(self) -> None:
+    def drain(self) -> None:
+        """Write what is resolved, then end the run; asked a second time, end the process."""
         if self._meter.draining:
-            raise SystemExit(130)
+            # Spark's end takes seconds, and a thread may hang in a store. Nothing is lost: all is as after a crash.
+            self._view.close()
+            os._exit(_INTERRUPTED)
         self._meter.draining = True
         self._owner.drain()
         seconds = self._prepared.changefeed.spec.drain_timeout
-        asyncio.get_running_loop().call_later(seconds, self._drained_too_late, seconds)
+        self._deadline = asyncio.get_running_loop().call_later(seconds, self._drained_too_late, seconds)
         self._wake.set()
+
+    def _cancel_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
 
     def _drained_too_late(self, seconds: float) -> None:
         self._fail(
@@ -278,21 +286,16 @@ class Driver:
             )
         )
 
-    async def _watch(self, ddl_span: DdlSpan) -> None:
+    async def _watch_execution(self) -> None:
         while True:
             await asyncio.sleep(_IDLE_STEP_S)
-            if ddl_span.failure is not None:
-                self._fail(ddl_span.failure)
             if why := await asyncio.to_thread(self._execution.failure):
-                self._fail(Unavailable(why, "A later start goes on from the checkpoint."))
+                raise self._task_error or Unavailable(why, "A later start goes on from the checkpoint.")
 
     async def _keep_safepoint(self) -> None:
         while True:
             await asyncio.sleep(_SAFEPOINT_INTERVAL_S)
-            try:
-                await self._prepared.safepoint.hold(self._owner.state.checkpoint_ts)
-            except ChangefeedError as error:
-                self._fail(error)
+            await _answered(lambda: self._prepared.safepoint.hold(self._owner.state.checkpoint_ts))
 
     async def _show(self) -> None:
         while True:
@@ -303,8 +306,9 @@ class Driver:
         self._view.update(self._meter.progress(time.monotonic()))
 
     def _fail(self, error: ChangefeedError) -> None:
-        self._failure = self._failure or error
-        self._wake.set()
+        """End the run with `error`; the first one counts."""
+        if not self._failure.done():
+            self._failure.set_result(error)
 
     def _selects(self, touched: Touched) -> bool:
         """Whether a DDL involves a selected table, or one that it would make so."""
@@ -330,7 +334,7 @@ class Driver:
         except ChangefeedError as error:
             self._fail(error)
         for failure in report.failures:
-            self.fail(failure)
+            self._fail(_error_of(failure))  # nobody pulls that span any more
         self._wake.set()
 
     def latest(self) -> int:
@@ -353,9 +357,58 @@ class Driver:
         self._wake.set()
 
     def fail(self, failure: pb.Failure) -> None:
-        kind = getattr(errors, failure.reason, NeedsHuman)
-        known = isinstance(kind, type) and issubclass(kind, ChangefeedError)
-        self._fail(kind(failure.message, failure.next_step) if known else NeedsHuman(failure.message))
+        """A task failed, and Spark tries it again. Where that can't help the run ends now, else when Spark gives up."""
+        error = _error_of(failure)
+        self._registry.apply_delta("changefeed_owner_task_errors_total", failure.reason, 1, False)
+        if isinstance(error, NeedsHuman | OutputConflict | InvalidSpec):
+            self._fail(error)
+        else:
+            self._task_error = error
+
+
+async def _in_thread(call: Callable[..., T], *arguments: object) -> T:
+    """Run what blocks; a cancellation waits for its end, so that no effect outlives the run."""
+    thread = asyncio.ensure_future(asyncio.to_thread(call, *arguments))
+    try:
+        return await asyncio.shield(thread)
+    finally:
+        await asyncio.gather(thread, return_exceptions=True)
+
+
+async def _answered(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask PD again while it is away. Raises Unavailable when that lasts too long."""
+    until = time.monotonic() + _UPSTREAM_PATIENCE_S
+    while True:
+        try:
+            return await ask()
+        except Transient as error:
+            if time.monotonic() >= until:
+                raise Unavailable(
+                    f"The upstream has not answered for {_UPSTREAM_PATIENCE_S:g} s. {error.message}",
+                    "Look at PD and the network to it; a later start goes on from the checkpoint.",
+                ) from error
+            await asyncio.sleep(error.retry_after)
+
+
+def _puller_job(prepared: Prepared) -> PullerJob:
+    spec = prepared.changefeed.spec
+    return PullerJob(
+        count=spec.spark.pullers.count,
+        pd_addresses=tuple(spec.upstream.pd_addresses),
+        state_uri=prepared.state_uri,
+        memory_quota=spec.spark.pullers.memory_quota,
+    )
+
+
+def _error_of(failure: pb.Failure) -> ChangefeedError:
+    """What a task raised, as the same class (spark.owner_client.OwnerClient.fail, puller.reports)."""
+    kind = getattr(errors, failure.reason, None)
+    if not (isinstance(kind, type) and issubclass(kind, ChangefeedError)):
+        return NeedsHuman(failure.message, failure.next_step)
+    if issubclass(kind, InvalidSpec):
+        field, _, why = failure.message.partition(": ")
+        return kind(field, why, failure.next_step)
+    return kind(failure.message, failure.next_step)
 
 
 def _stopped_by(ddl: Ddl, checkpoint_ts: int) -> NeedsHuman:

@@ -1,7 +1,8 @@
 """Everything between a resource and a running owner, in the one order that is safe (rules 6, 7, 14, 24, 26).
 
-State is held, the log read, history held back, record 1 written, the epoch claimed, the sink claimed, schema files
-written; whatever is wrong with the resource or its surroundings is found here, before the first effect where possible.
+State is held, the log read, history held back, the schema read, the sink looked at, record 1 written, the epoch
+claimed, the sink claimed, schema files written. Whatever is wrong with the resource or its surroundings is found before
+record 1, which fixes startTs and sink: what the message says to change can then still be changed.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import asyncio
 import os
 import secrets
 import socket
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
-from changefeed.errors import Conflict, Fenced, InvalidSpec, NeedsHuman
+from changefeed.errors import Conflict, Fenced, InvalidSpec, NeedsHuman, Unavailable
 from changefeed.eventstore.house import House
 from changefeed.model.record import EpochRecord, StartRecord
 from changefeed.objectstore.local import LocalStore
@@ -28,7 +30,7 @@ from changefeed.schema.rowv2 import check_supported
 from changefeed.schema.snapshot import load_schema
 from changefeed.schema.storage import SchemaStorage
 from changefeed.schema.table_info import TableInfo
-from changefeed.sink.storage.claim import claim
+from changefeed.sink.storage.claim import check_free, claim
 from changefeed.sink.storage.layout import Layout
 from changefeed.sink.storage.schema_file import write_schema_file
 from changefeed.spec.model import Changefeed
@@ -70,21 +72,27 @@ class Prepared:
 
 
 def open_places(changefeed: Changefeed) -> tuple[LocalStore, LocalStore]:
-    """The state and the sink, probed and held for this process's life.
+    """The state and the sink, probed and held until they are released, or for this process's life.
 
-    Raises Conflict when another process has them.
+    Raises Conflict when another process has them, Unavailable.
     """
     state = open_store(places.state_uri(changefeed), "spec.state.uri")
     sink = open_store(places.sink_uri(changefeed), "spec.sink.storage.uri")
-    for store, what in ((state, "state"), (sink, "sink")):
-        try:
-            store.hold()
-        except Conflict as error:
-            raise Conflict(
-                f"The {what} of changefeed {changefeed.name} is in use. {error.message}",
-                "The same changefeed runs twice at once: stop the other run, or let it go on.",
-            ) from None
-        store.probe()
+    with ExitStack() as held:
+        for store, what, field_name in ((state, "state", "spec.state.uri"), (sink, "sink", "spec.sink.storage.uri")):
+            held.callback(store.release)
+            try:
+                store.hold()
+                store.probe()
+            except Unavailable as error:
+                why = f"{field_name}: the {what} can't be written. {error.message}"
+                raise Unavailable(why, error.next_step) from None
+            except Conflict as error:
+                raise Conflict(
+                    f"The {what} of changefeed {changefeed.name} is in use. {error.message}",
+                    "The same changefeed runs twice at once: stop the other run, or let it go on.",
+                ) from None
+        held.pop_all()
     return state, sink
 
 
@@ -105,6 +113,8 @@ async def prepare(changefeed: Changefeed, pd: PdClient, state_store: LocalStore,
     await safepoint.hold(start_ts)
     schema = await load_schema(Snapshot(pd, start_ts), start_ts)
     tables = select(changefeed, schema, start_ts)
+    _check_plan_is_selected(state, tables, schema, start_ts)
+    await asyncio.to_thread(check_free, sink, state.uid or uid, state_store.uri)
     if state.n == 0:
         start = StartRecord(n=1, epoch=0, nonce=nonce, start_ts=start_ts, cluster_id=pd.cluster_id, uid=uid)
         await asyncio.to_thread(log.append, start)
@@ -143,7 +153,7 @@ def select(changefeed: Changefeed, schema: SchemaStorage, ts: int) -> dict[int, 
         raise InvalidSpec(
             "spec.filter.rules",
             f"{list(changefeed.spec.filter.rules)} match no table",
-            f"Tables that exist at ts {ts}: {names}{more}.",
+            f"Mend them. Tables that exist at ts {ts}: {names}{more}.",
         )
     for table in selected:
         check_supported(table)
@@ -192,6 +202,21 @@ def _check_same(changefeed: Changefeed, state: State, cluster_id: int) -> None:
                 "spec.sink.storage.uri",
                 f"{changefeed.storage.uri} differs from {before}, with which the changefeed was started",
                 "It can't be changed: set it back, or create a new changefeed with another name.",
+            )
+
+
+def _check_plan_is_selected(state: State, tables: dict[int, TableInfo], schema: SchemaStorage, ts: int) -> None:
+    """Nobody pulls what is not selected: a plan with rows of such a table would wait for ever (rules 3, 10)."""
+    if state.plan is None:
+        return
+    for entry in state.plan.entries:
+        if entry.dispatcher not in tables:
+            table = schema.table(entry.dispatcher, ts)
+            raise InvalidSpec(
+                "spec.filter.rules",
+                f"{table.full_name if table else entry.dispatcher} is not selected any more, but plan {state.plan.n} "
+                "still has rows of it to write",
+                "Select it again, let a run drain, then change the rules.",
             )
 
 

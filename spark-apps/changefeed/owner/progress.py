@@ -13,6 +13,7 @@ from changefeed.owner.owner import Action, AppendPlan, Owner, Publish
 from changefeed.wire import owner_pb2 as pb
 
 _WINDOW_S = 5.0
+_STATES = ("Pending", "Normal", "Finished")  # TiCDC's words, as in the resource's status
 _STAGES = ("puller", "event_store", "pipeline", "sink")
 
 
@@ -54,7 +55,7 @@ class Meter:
         state = self._owner.state
         resolved_ts = self._owner.resolved_ts()
         totals = {
-            "puller": self._totals("changefeed_event_store_events_total", "changefeed_puller_bytes_total"),
+            "puller": self._totals("changefeed_puller_events_total", "changefeed_puller_bytes_total"),
             "event_store": self._totals("changefeed_event_store_events_total", "changefeed_event_store_bytes_total"),
             "pipeline": self._totals("changefeed_pipeline_rows_total", "changefeed_pipeline_bytes_total"),
             "sink": self._totals("changefeed_sink_rows_total", "changefeed_sink_bytes_total"),
@@ -69,6 +70,7 @@ class Meter:
             ("changefeed_owner_resolved_ts_lag_seconds", resolved_lag, ""),
             ("changefeed_owner_dispatchers_count", dirty, "dirty"),
             ("changefeed_owner_dispatchers_count", self._tables - dirty, "idle"),
+            *(("changefeed_owner_state_info", word == self._word(state), word) for word in _STATES),
         ):
             self._registry.apply_delta(name, label, value, True)
         stages = {stage: self._stage(stage, totals[stage]) for stage in _STAGES}
@@ -112,6 +114,11 @@ class Meter:
 
     def _lag(self, ts: int) -> float:
         return max(0.0, (self.pd_ms - physical_ms(ts)) / 1000) if self.pd_ms else 0.0
+
+    def _word(self, state: State) -> str:
+        if state.finished:
+            return "Finished"
+        return "Normal" if self._owner.spans.complete else "Pending"
 
     def _sentence(self, state: State) -> str:
         if self.draining:

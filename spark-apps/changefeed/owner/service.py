@@ -24,7 +24,9 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 class Handler(Protocol):
     """What the owner does with a call. All run on the service's event loop and must not block it."""
 
-    def puller_joined(self, puller: int) -> Iterable[pb.Command]: ...
+    def puller_joined(self, puller: int) -> Iterable[pb.Command]:
+        """A puller's stream is open; what to tell it first."""
+        ...
 
     def puller_left(self, puller: int) -> None: ...
 
@@ -47,7 +49,8 @@ class OwnerService:
         self._epoch = epoch
         self._nonce = nonce
         self._token = secrets.token_hex(32)
-        self._commands: dict[int, asyncio.Queue[pb.Command | None]] = {}
+        self._streams: dict[int, asyncio.Queue[pb.Command | None]] = {}  # commands to be sent; None ends the stream
+        self._crash: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self._server: grpc.aio.Server | None = None
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> OwnerAddress:
@@ -61,17 +64,14 @@ class OwnerService:
         self._server = server
         return OwnerAddress(f"{host}:{bound}", self._epoch, self._nonce, self._token, certificate)
 
-    def send(self, puller: int, commands: Iterable[pb.Command]) -> None:
-        """Queue commands for a puller; for one whose stream is gone they are dropped, as its subscriptions are."""
-        queue = self._commands.get(puller)
-        if queue is not None:
-            for command in commands:
-                queue.put_nowait(command)
+    async def crashed(self) -> None:
+        """Raises what the handler raised on a report; else it never ends. Without it the run would only stand still."""
+        raise await self._crash
 
     async def stop(self, grace: float = 2.0) -> None:
         """End every puller's stream, which ends its task, and stop listening."""
-        for queue in self._commands.values():
-            queue.put_nowait(None)
+        for stream in self._streams.values():
+            stream.put_nowait(None)
         if self._server is not None:
             await self._server.stop(grace)
 
@@ -99,7 +99,7 @@ class OwnerService:
     async def _authenticate(self, context: _Context) -> None:
         metadata = dict(context.invocation_metadata() or ())
         said = str(metadata.get("authorization", ""))
-        if not hmac.compare_digest(said, f"Bearer {self._token}"):
+        if not hmac.compare_digest(said.encode(), f"Bearer {self._token}".encode()):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "not a task of this driver's run")
         if metadata.get("epoch") != str(self._epoch):
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"this driver's epoch is {self._epoch}")
@@ -111,41 +111,46 @@ class OwnerService:
             return
         puller = first.puller
         # A retried task takes its predecessor's place: the old stream ends, and with it the old task.
-        previous = self._commands.get(puller)
+        previous = self._streams.get(puller)
         if previous is not None:
             self._left(puller, previous)
-        queue: asyncio.Queue[pb.Command | None] = asyncio.Queue()
-        self._commands[puller] = queue
-        for first_command in self._handler.puller_joined(puller):
-            queue.put_nowait(first_command)
-        reader = asyncio.create_task(self._read(puller, queue, first, reports))
+        stream: asyncio.Queue[pb.Command | None] = asyncio.Queue()
+        self._streams[puller] = stream
+        reader = asyncio.create_task(self._read(puller, stream, first, reports))
+        reader.add_done_callback(self._reader_ended)
         try:
-            while (command := await queue.get()) is not None:
+            while (command := await stream.get()) is not None:
                 yield command
         finally:
             reader.cancel()
-            self._left(puller, queue)
+            self._left(puller, stream)
 
     async def _read(
         self,
         puller: int,
-        queue: asyncio.Queue[pb.Command | None],
+        stream: asyncio.Queue[pb.Command | None],
         first: pb.Report,
         reports: AsyncIterator[pb.Report],
     ) -> None:
         try:
+            for command in self._handler.puller_joined(puller):
+                stream.put_nowait(command)
             self._handler.report(puller, first)
             async for report in reports:
-                if self._commands.get(puller) is not queue:
+                if self._streams.get(puller) is not stream:
                     return
                 self._handler.report(puller, report)
         finally:
-            queue.put_nowait(None)
+            stream.put_nowait(None)
 
-    def _left(self, puller: int, queue: asyncio.Queue[pb.Command | None]) -> None:
-        if self._commands.get(puller) is queue:
-            del self._commands[puller]
-            queue.put_nowait(None)
+    def _reader_ended(self, reader: asyncio.Task[None]) -> None:
+        if not reader.cancelled() and (error := reader.exception()) is not None and not self._crash.done():
+            self._crash.set_result(error)
+
+    def _left(self, puller: int, stream: asyncio.Queue[pb.Command | None]) -> None:
+        if self._streams.get(puller) is stream:
+            del self._streams[puller]
+            stream.put_nowait(None)
             self._handler.puller_left(puller)
 
     async def _latest(self, request: pb.LatestRequest, context: _Context) -> pb.LatestResponse:

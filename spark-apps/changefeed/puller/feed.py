@@ -19,6 +19,7 @@ import pyarrow as pa
 from changefeed.clock import Clock, SystemClock
 from changefeed.errors import ChangefeedError, ProtocolViolation, Transient, Unavailable
 from changefeed.model.memcomparable import decode_bytes, encode_bytes
+from changefeed.puller.pipeline_metrics import FeedMetrics
 from changefeed.puller.range_lock import RangeLock
 from changefeed.puller.reaction import Fatal, Leader, Retry, backoff, reaction
 from changefeed.puller.store_stream import Addresses, Ask, StoreStream
@@ -113,6 +114,7 @@ class SpanFeed:
         self._running: set[asyncio.Task[None]] = set()
         self._streams: dict[int, StoreStream] = {}
         self._subscriptions: dict[int, _Subscription] = {}
+        self.metrics = FeedMetrics()
 
     async def __aenter__(self) -> SpanFeed:
         await self._tasks.__aenter__()
@@ -151,10 +153,12 @@ class SpanFeed:
         """From a store stream."""
         subscription = self._subscriptions.get(sub_id)
         if subscription is not None:
+            self.metrics.count(batch)
             await self._emit(Data(sub_id, subscription.span_id, batch))
 
     async def advanced(self, advances: list[tuple[Ask, int]]) -> None:
         """From a store stream: regions got on. At most one Resolved a subscription."""
+        self.metrics.pending_rows = sum(stream.pending_rows for stream in self._streams.values())
         touched = set()
         for ask, ts in advances:
             subscription = self._subscriptions.get(ask.sub_id)
@@ -172,6 +176,7 @@ class SpanFeed:
         if subscription is None:
             return
         wait = 0.0
+        self.metrics.errors[_reason(error)] += 1
         if isinstance(error, cdcpb_pb2.Error):
             match reaction(error):
                 case Fatal(fatal):
@@ -185,6 +190,7 @@ class SpanFeed:
 
     async def lost(self, asks: list[Ask], error: ChangefeedError) -> None:
         """From a store stream: it broke, with all that it pulled."""
+        self.metrics.errors["stream_lost"] += 1
         for ask in asks:
             subscription = self._subscriptions.get(ask.sub_id)
             if subscription is None:
@@ -238,6 +244,7 @@ class SpanFeed:
                     region.version,
                 )
                 self._stream(store_id).register(ask)
+                self.metrics.registrations += 1
         own = backoff(subscription.ranges.failures(start, end) + 1, self._rng)
         subscription.ranges.postpone(start, end, self._clock.monotonic() + max(wait, own))
 
@@ -264,6 +271,13 @@ class SpanFeed:
         finally:
             for one in either:
                 one.cancel()
+
+
+def _reason(error: cdcpb_pb2.Error | ProtocolViolation) -> str:
+    if isinstance(error, ProtocolViolation):
+        return "protocol_violation"
+    named = error.ListFields()
+    return named[0][0].name if named else "unknown"
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -1,9 +1,14 @@
-"""The seven metrics of source design 1 as what they have grown by: so a puller sends them to the owner."""
+"""A puller's metrics as what they have grown by, the seven of source design 1 among them: so the owner gets them."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections import Counter
+from dataclasses import asdict, dataclass, field
 
+import numpy as np
+import pyarrow as pa
+
+from changefeed.model.rows import raw_bytes
 from changefeed.puller.span_pipeline import WAIT_BUCKETS, PipelineMetrics
 from changefeed.wire import owner_pb2
 
@@ -11,28 +16,58 @@ PREFIX = "changefeed_puller_span_pipeline_"
 GAUGES = ("inflight_bytes", "inflight_batches", "pending_resolved_barriers", "active_subscriptions")
 COUNTERS = ("resolved_barrier_dropped_total", "resolved_barrier_compaction_total")
 WAITS = "quota_acquire_duration_seconds"
+OPS = ("delete", "update", "insert")  # by op (model.position)
+
+
+@dataclass
+class FeedMetrics:
+    """What a SpanFeed has done so far. `events`: rows by OPS; `errors`: by reason."""
+
+    events: Counter[str] = field(default_factory=Counter)
+    bytes: int = 0
+    registrations: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    pending_rows: int = 0  # now
+
+    def count(self, batch: pa.RecordBatch) -> None:
+        """Rows of RAW_SCHEMA have left the matcher."""
+        self.bytes += raw_bytes(batch)
+        for op, rows in zip(OPS, np.bincount(batch["op"].to_numpy(), minlength=len(OPS)), strict=True):
+            self.events[op] += int(rows)
 
 
 class MetricDeltas:
-    def __init__(self, metrics: PipelineMetrics) -> None:
+    def __init__(self, metrics: PipelineMetrics, feed: FeedMetrics) -> None:
         self._metrics = metrics
+        self._feed = feed
         self._told: dict[tuple[str, str], float] = {}
 
     def take(self) -> list[owner_pb2.MetricDelta]:
         """Gauges as they are, counters by their growth; the histogram as metrics.Registry takes it."""
         values = asdict(self._metrics)
-        gauges = [owner_pb2.MetricDelta(name=PREFIX + name, value=values[name], gauge=True) for name in GAUGES]
-        totals = {(name, ""): float(values[name]) for name in COUNTERS}
-        count = 0
-        for bound, waits in zip((*WAIT_BUCKETS, "+Inf"), self._metrics.quota_acquire_buckets, strict=True):
-            count += waits
-            totals[f"{WAITS}_bucket", str(bound)] = count
-        totals[f"{WAITS}_sum", ""] = self._metrics.quota_acquire_duration_seconds
-        totals[f"{WAITS}_count", ""] = count
+        now = {PREFIX + name: values[name] for name in GAUGES}
+        now["changefeed_puller_matcher_pending_rows"] = self._feed.pending_rows
+        gauges = [owner_pb2.MetricDelta(name=name, value=value, gauge=True) for name, value in now.items()]
+        totals = self._totals(values)
         deltas = []
         for (name, label), total in totals.items():
             grown = total - self._told.get((name, label), 0.0)
             if grown:
-                deltas.append(owner_pb2.MetricDelta(name=PREFIX + name, label=label, value=grown))
+                deltas.append(owner_pb2.MetricDelta(name=name, label=label, value=grown))
         self._told = totals
         return gauges + deltas
+
+    def _totals(self, values: dict[str, float]) -> dict[tuple[str, str], float]:
+        totals = {(PREFIX + name, ""): float(values[name]) for name in COUNTERS}
+        count = 0
+        for bound, waits in zip((*WAIT_BUCKETS, "+Inf"), self._metrics.quota_acquire_buckets, strict=True):
+            count += waits
+            totals[f"{PREFIX}{WAITS}_bucket", str(bound)] = count
+        totals[f"{PREFIX}{WAITS}_sum", ""] = self._metrics.quota_acquire_duration_seconds
+        totals[f"{PREFIX}{WAITS}_count", ""] = count
+        feed = self._feed
+        totals["changefeed_puller_bytes_total", ""] = feed.bytes
+        totals["changefeed_puller_region_registrations_total", ""] = feed.registrations
+        totals |= {("changefeed_puller_events_total", op): rows for op, rows in feed.events.items()}
+        totals |= {("changefeed_puller_errors_total", reason): times for reason, times in feed.errors.items()}
+        return totals

@@ -52,6 +52,7 @@ class Outcome:
     initialized: list[int] = field(default_factory=list)  # reg
     resolved: dict[int, int] = field(default_factory=dict)  # reg -> ts, higher than before
     failed: list[RegionFailed] = field(default_factory=list)
+    pending_rows: int = 0  # prewritten, not yet committed, in all regions of the stream
 
 
 class RegionEvents:
@@ -101,6 +102,7 @@ class RegionEvents:
             if failed is not None:
                 self._close(failed)
                 out.failed.append(RegionFailed(failed, error.error))
+        out.pending_rows = self._matcher.uncommitted_rows
         return out
 
     def _free_request(self, sub_id: int, region_id: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from changefeed.errors import ChangefeedError
 from changefeed.wire import owner_pb2
 
 
@@ -49,8 +50,13 @@ class Reports:
         if subscription is not None:
             subscription.ts = max(subscription.ts, ts)
 
-    def failed(self, sub_id: int, reason: str, message: str) -> None:
-        self._failures.append(owner_pb2.Failure(sub_id=sub_id, reason=reason, message=message))
+    def failed(self, sub_id: int, error: ChangefeedError) -> None:
+        """The subscription is over, and nobody else will pull it."""
+        self._failures.append(
+            owner_pb2.Failure(
+                sub_id=sub_id, reason=type(error).__name__, message=error.message, next_step=error.next_step
+            )
+        )
 
     def measured(self, metrics: list[owner_pb2.MetricDelta]) -> None:
         self._metrics += metrics

@@ -85,6 +85,7 @@ class StoreStream:
         self._events = RegionEvents()
         self._chunk: list[bytes] = []
         self._chunk_bytes = 0
+        self.pending_rows = 0  # prewritten, not yet committed
         self._work = asyncio.Event()
         self._room = asyncio.Event()
 
@@ -113,6 +114,7 @@ class StoreStream:
         """One life of the stream; gives the reason of its end."""
         self._events, self._asks, self._scanning = RegionEvents(), {}, set()
         self._chunk, self._chunk_bytes = [], 0
+        self.pending_rows = 0
         try:
             address = await self._pd.store_address(self._store_id)
         except (Transient, Unavailable) as error:
@@ -169,6 +171,7 @@ class StoreStream:
             chunk, self._chunk, self._chunk_bytes = self._chunk, [], 0
             self._room.set()
             outcome = await asyncio.to_thread(self._events.process, chunk)
+            self.pending_rows = outcome.pending_rows
             for request in await self._hand_on(outcome):
                 await call.write(request)
 

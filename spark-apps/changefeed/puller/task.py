@@ -89,7 +89,7 @@ class PullerTask:
         self._clock = clock or SystemClock()
         self._feed = SpanFeed(pd, self._on_event, self._clock)
         self._pipeline = SpanPipeline(limits.quota_bytes)
-        self._deltas = MetricDeltas(self._pipeline.metrics)
+        self._deltas = MetricDeltas(self._pipeline.metrics, self._feed.metrics)
         self._buffer: EventBuffer[_Token] = EventBuffer(limits.roll_bytes, limits.roll_interval)
         self._reports = Reports(puller)
         self._asked: dict[int, tuple[Data, asyncio.Future[None]]] = {}  # by ticket: what waits for quota
@@ -147,7 +147,7 @@ class PullerTask:
                 self._act(self._pipeline.resolved(sub_id, ts))
             case Failed(sub_id, error):
                 self._let_go(sub_id)
-                self._reports.failed(sub_id, type(error).__name__, str(error))
+                self._reports.failed(sub_id, error)
                 self._reportable.set()
 
     def _act(self, actions: list[Action]) -> None:
@@ -192,6 +192,7 @@ class PullerTask:
         finally:
             self._writers.release()
         self._reports.written(meta)
+        self._reports.measured(self._deltas.take())  # what is written must not be seen before what was pulled
         self._reportable.set()
         for sub_id, seq in roll.tokens:
             self._act(self._pipeline.persisted(sub_id, seq, self._clock.monotonic()))

@@ -82,7 +82,7 @@ def _unsupported(table: TableInfo, why: str) -> NeedsHuman:
 
 def _handles(table: TableInfo, keys: pa.BinaryArray) -> Ints:
     handles: Ints = decode_int_handles(keys)
-    if len(keys) and (found := table_id_of(keys[0].as_py())) not in table.physical_ids:
+    if len(keys) and (found := table_id_of(keys[0].as_buffer().to_pybytes())) not in table.physical_ids:
         raise ValueError(f"rows of physical table {found} given with the definition of {table.full_name} ({table.id})")
     return handles
 

@@ -21,6 +21,7 @@ TINY_BLOB, MEDIUM_BLOB, LONG_BLOB, BLOB, VAR_STRING, STRING, GEOMETRY = 0xF9, 0x
 
 INTEGERS = frozenset({TINY, SHORT, INT24, LONG, LONGLONG})
 STRINGS = frozenset({VARCHAR, VAR_STRING, STRING})
+BLOBS = frozenset({TINY_BLOB, MEDIUM_BLOB, LONG_BLOB, BLOB})
 
 FLAG_NOT_NULL, FLAG_PRI_KEY, FLAG_UNIQUE_KEY, FLAG_UNSIGNED = 1, 2, 4, 32
 
@@ -96,7 +97,8 @@ class ColumnInfo:
 
     @property
     def is_binary(self) -> bool:
-        return self.charset == "binary"
+        """Bytes without a charset. TiDB says "binary" of numbers and times too, whose text is text."""
+        return self.charset == "binary" and self.tp in STRINGS | BLOBS
 
     @property
     def is_generated_virtual(self) -> bool:

@@ -81,6 +81,8 @@ class SparkExecution:
             self._failed = True
             said = _last_lines(self._output.read_text(errors="replace"))
             raise Unavailable(f"Spark did not start: {error}\n{said}", "Java 17 is needed.") from error
+        # Nothing here counts in accumulators; their thread would print a traceback when the JVM ends before it.
+        self._session.sparkContext._accumulatorServer.handle_error = lambda *_: None
 
     def run(self, owner: OwnerAddress, sink_uri: str, pullers: PullerJob) -> None:
         """Start the puller job and the query that executes the owner's plans."""

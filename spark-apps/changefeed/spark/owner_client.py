@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any
 
@@ -13,6 +15,17 @@ from changefeed.wire import owner_pb2 as pb
 from changefeed.wire.owner import COMMIT, FAIL, LATEST, PLAN, OwnerAddress
 
 _TIMEOUT = 30.0
+
+
+@contextmanager
+def reporting(owner: OwnerAddress) -> Iterator[None]:
+    """The body of a task: what it raises is told to the owner as well, so that the run ends with that reason."""
+    try:
+        yield
+    except errors.ChangefeedError as error:
+        with OwnerClient(owner) as client, suppress(errors.Fenced, errors.Unavailable):
+            client.fail(error)
+        raise
 
 
 class OwnerClient:
@@ -35,7 +48,7 @@ class OwnerClient:
         self._call(COMMIT, done, pb.Acknowledged)
 
     def fail(self, error: errors.ChangefeedError) -> None:
-        """Tell the owner why a task can't go on, so that the changefeed stops with that reason."""
+        """Tell the owner why a task has failed; it knows whether another attempt can help."""
         failure = pb.Failure(reason=type(error).__name__, message=error.message, next_step=error.next_step)
         self._call(FAIL, failure, pb.Acknowledged)
 

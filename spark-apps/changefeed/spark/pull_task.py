@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark import TaskContext
 
 from changefeed.puller.task import Limits, PullerJob, run_puller
+from changefeed.spark.owner_client import reporting
 from changefeed.wire.owner import OwnerAddress
 
 
@@ -13,4 +14,5 @@ def pull(owner: OwnerAddress, puller: int, job: PullerJob) -> None:
     context = TaskContext.get()
     attempt = context.attemptNumber() if context is not None else 0
     limits = Limits(quota_bytes=job.memory_quota)
-    run_puller(owner, puller, f"puller-{puller}-{attempt}", job.pd_addresses, job.state_uri, limits)
+    with reporting(owner):
+        run_puller(owner, puller, f"puller-{puller}-{attempt}", job.pd_addresses, job.state_uri, limits)

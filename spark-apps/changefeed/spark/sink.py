@@ -8,9 +8,8 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from changefeed import errors
 from changefeed.model.record import FileCommitted
-from changefeed.spark.owner_client import OwnerClient
+from changefeed.spark.owner_client import OwnerClient, reporting
 from changefeed.wire import owner_pb2 as pb
 from changefeed.wire.owner import OwnerAddress
 
@@ -36,12 +35,8 @@ class FileWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         from changefeed.spark.write_task import publish
 
-        try:
+        with reporting(self._owner):
             record, files = publish(iterator, self._sink_uri)
-        except (errors.NeedsHuman, errors.OutputConflict) as error:
-            with OwnerClient(self._owner) as client:
-                client.fail(error)
-            raise
         return FilesWritten(record, self._owner.nonce, tuple(files))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

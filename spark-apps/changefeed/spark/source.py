@@ -10,9 +10,8 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from changefeed import errors
 from changefeed.model.record import Work, WorkEntry
-from changefeed.spark.owner_client import OwnerClient
+from changefeed.spark.owner_client import OwnerClient, reporting
 from changefeed.wire.owner import OwnerAddress
 
 NAME = "changefeed"
@@ -65,12 +64,8 @@ class PlanReader(DataSourceStreamReader):
 
         assert isinstance(partition, EntriesPartition)
         work = Work.model_validate_json(partition.work)
-        try:
+        with reporting(self._owner):
             yield from describe(work, self._state_uri)
-        except (errors.NeedsHuman, errors.OutputConflict) as error:
-            with OwnerClient(self._owner) as client:
-                client.fail(error)
-            raise
 
     def commit(self, end: dict[str, int]) -> None:
         """Nothing: the log is the truth, Spark's offsets are scratch (rule 20)."""

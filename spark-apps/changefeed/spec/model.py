@@ -60,15 +60,10 @@ class Credentials(_Section):
     secret_ref: SecretRef
 
 
-class Tls(_Section):
-    secret_ref: SecretRef
-    allowed_common_names: tuple[Annotated[str, _ANY_TEXT], ...] = ()
-
-
 class Upstream(_Section):
     pd_addresses: tuple[PdAddress, ...]
     cluster_id: ClusterId | None = None
-    tls: Tls | None = None
+    tls: Annotated[None, not_yet("none, for now", lambda value: value is None)] = None
     safepoint_ttl: Annotated[Seconds, duration("1m", "720h")] = 86_400.0
 
     @field_validator("pd_addresses")

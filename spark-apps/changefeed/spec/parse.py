@@ -112,7 +112,8 @@ def _problem(error: ErrorDetails) -> Problem:
         return Problem(field, f"{field}: missing")
     allowed = _allowed(error)
     if kind == WRONG_SECRET or _SECRET_SECTIONS & {str(part) for part in location}:
-        return Problem(field, f"{field}: allowed: {allowed}", None, allowed)
+        fault = "not supported yet; " if kind == NOT_YET else ""
+        return Problem(field, f"{field}: {fault}allowed: {allowed}", None, allowed)
     value = _show(error["input"])
     fault = " is not supported yet" if kind == NOT_YET else ""
     return Problem(field, f"{field}: {value}{fault}; allowed: {allowed}", value, allowed)

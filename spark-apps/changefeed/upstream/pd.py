@@ -330,7 +330,8 @@ def _short(why: str) -> str:
     for sign, said in (
         ("Connection refused", "connection refused"),
         ("ddress lookup", "its host name is not known"),
-        ("address lookup", "its host name is not known"),
+        ("SETTINGS frame", "it takes the connection, but says nothing"),
+        ("Method not found", "it does not know PD's calls"),
         ("http1.x server", "it speaks HTTP/1, not gRPC"),
         ("Failed parsing HTTP/2", "it does not speak gRPC"),
         ("WRONG_VERSION_NUMBER", "it does not speak TLS"),

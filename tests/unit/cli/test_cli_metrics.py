@@ -78,13 +78,18 @@ def test_a_histogram_is_made_of_its_buckets() -> None:
 
 
 def test_the_pullers_deltas_are_all_declared() -> None:
-    from changefeed.puller.pipeline_metrics import MetricDeltas
+    from changefeed.puller.pipeline_metrics import FeedMetrics, MetricDeltas
     from changefeed.puller.span_pipeline import PipelineMetrics
 
     registry = Registry("a", "b")
     metrics = PipelineMetrics(inflight_bytes=5, quota_acquire_buckets=[0, 1] + [0] * (len(WAIT_BUCKETS) - 1))
-    for delta in MetricDeltas(metrics).take():
+    feed = FeedMetrics(bytes=7, registrations=1, pending_rows=3)
+    feed.events["insert"] = feed.errors["not_leader"] = 2
+    deltas = MetricDeltas(metrics, feed)
+    for delta in deltas.take():
         registry.apply_delta(delta.name, delta.label, delta.value, delta.gauge)
+    assert registry.snapshot()["changefeed_puller_events_total", "insert"] == 2
+    assert all(delta.gauge for delta in deltas.take())
     bucket = f'{PIPELINE}_quota_acquire_duration_seconds_bucket{{changefeed="b",le="0.005",namespace="a"}} 1.0'
     assert bucket in _exposed(registry)
 

@@ -15,7 +15,7 @@ from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.pipeline.codec.csv import CsvFormat, encode, fingerprint, header
 from changefeed.pipeline.codec.go_float import go_float
 from changefeed.pipeline.mounter import Records
-from changefeed.schema.table_info import LONGLONG, VARCHAR
+from changefeed.schema.table_info import LONGLONG, NEW_DECIMAL, VARCHAR
 from hypothesis import given
 from hypothesis import strategies as st
 from pipeline_rows import CSV, STORAGE, column, make_table, vectors
@@ -94,6 +94,11 @@ def test_corpus_values(vector):
     fmt = CsvFormat(terminator="", binary_encoding_method=args.get("encoding", "base64"))
     cell = one_row([value], fmt, tp=tp, charset=args.get("charset", "utf8mb4")).split(",", 3)[3]
     assert cell == (f'"{expected}"' if isinstance(expected, str) else str(expected))
+
+
+def test_a_decimal_is_text_though_tidb_calls_its_charset_binary():
+    line = one_row(["-62.25"], CsvFormat(terminator=""), tp=NEW_DECIMAL, charset="binary")
+    assert line == '"I","t","test","-62.25"'
 
 
 def many(rows: list[tuple[int, int | None, str | None]], ops: list[int] | None = None) -> Records:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import puller_script
 import pytest
-from changefeed.puller.pipeline_metrics import PREFIX, MetricDeltas
+from changefeed.puller.pipeline_metrics import PREFIX, FeedMetrics, MetricDeltas
 from changefeed.puller.span_pipeline import COMPACT_AT, Action, Admitted, Advance, Refused, SpanPipeline
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -100,7 +100,7 @@ def test_flushed_barriers_are_compacted_though_the_queue_never_empties() -> None
 
 def test_seven_metrics_are_told_as_growth() -> None:
     pipeline = SpanPipeline(quota_bytes=10)
-    deltas = MetricDeltas(pipeline.metrics)
+    deltas = MetricDeltas(pipeline.metrics, FeedMetrics())
     pipeline.register(1)
     pipeline.data(1, 8, 0.0)
     pipeline.data(1, 8, 0.0)

@@ -221,7 +221,8 @@ WRONG: list[tuple[str, object, str]] = [
     ("spec.sink", {}, "spec.sink.storage: null; allowed: exactly one sink; storage: {uri: ..., protocol: csv} for now"),
     ("spec.sink.storage", {"protocol": "csv"}, "spec.sink.storage.uri: missing"),
     ("spec.integrity.level", "Correctness", 'spec.integrity.level: "Correctness" is not supported yet; allowed: None'),
-    ("spec.upstream.tls", {"secretRef": {"nam": "x"}}, "spec.upstream.tls.secretRef.name: missing"),
+    ("spec.upstream.tls", {"secretRef": {"name": "x"}}, "spec.upstream.tls: not supported yet; allowed: none, for now"),
+    ("spec.sink.storage.credentials", {}, "spec.sink.storage.credentials.secretRef: missing"),
     (
         "metadata.name",
         "a" * 46,

@@ -88,9 +88,16 @@ def encode(records: Records, fmt: CsvFormat) -> pa.Buffer:
 def _beginnings(table: TableInfo, fmt: CsvFormat) -> pa.Array:
     """By op: its letter, the table, the schema."""
     letters = [_LETTERS[op] for op in range(len(_LETTERS))]
-    members = _escaped(pa.array([*letters, table.name, table.schema_name]), fmt)
-    quoted = [fmt.quote + member.as_py() + fmt.quote for member in members]
-    return pa.array([fmt.delimiter.join([letter, *quoted[-2:]]) for letter in quoted[:-2]])
+    return pa.array(
+        [fmt.delimiter.join(_quoted(m, fmt) for m in (op, table.name, table.schema_name)) for op in letters]
+    )
+
+
+def _quoted(text: str, fmt: CsvFormat) -> str:
+    """A constant, as `_cells` writes a value."""
+    for old, new in _replacements(fmt):
+        text = text.replace(old, new)
+    return fmt.quote + text + fmt.quote
 
 
 def _cells(column: ColumnInfo, values: pa.Array, fmt: CsvFormat) -> list[str | pa.Array]:
@@ -118,17 +125,19 @@ def _encoded(values: pa.Array, fmt: CsvFormat) -> pa.Array:
     return series.bin.encode(encoding).to_arrow().cast(pa.string())
 
 
-def _escaped(text: pa.Array, fmt: CsvFormat) -> pa.Array:
+def _replacements(fmt: CsvFormat) -> list[tuple[str, str]]:
     """Quotes doubled; without quotes, each character that means something behind a backslash."""
     if fmt.quote:
-        replacements = [(fmt.quote, fmt.quote * 2)]
-    else:
-        delimiter = "".join(f"\\{character}" for character in fmt.delimiter)
-        replacements = [("\\", "\\\\"), (fmt.delimiter, delimiter), ("\r", "\\r"), ("\n", "\\n")]
+        return [(fmt.quote, fmt.quote * 2)]
+    delimiter = "".join(f"\\{character}" for character in fmt.delimiter)
+    return [("\\", "\\\\"), (fmt.delimiter, delimiter), ("\r", "\\r"), ("\n", "\\n")]
+
+
+def _escaped(text: pa.Array, fmt: CsvFormat) -> pa.Array:
     data = text.buffers()[2]
     # A search of the whole buffer is much cheaper than a replacement that finds nothing.
     raw = data.to_pybytes() if data is not None else b""
-    for old, new in replacements:
+    for old, new in _replacements(fmt):
         if old.encode() in raw:
             text = pc.replace_substring(text, old, new)
     return text

@@ -12,8 +12,8 @@ from changefeed.sink.storage.layout import CLAIM, is_published
 from changefeed.sink.storage.once import create_bytes
 
 
-def claim(store: ObjectStore, uid: str, state_uri: str, pause: Callable[[float], None] = time.sleep) -> None:
-    """Make the sink this changefeed's own, or find that it is. Before the first other write.
+def check_free(store: ObjectStore, uid: str, state_uri: str) -> None:
+    """Find out whether the sink is this changefeed's or nobody's; writes nothing.
 
     Raises NeedsHuman (SinkOwned) when another changefeed has it, or when it holds files that nobody claimed.
     """
@@ -21,6 +21,13 @@ def claim(store: ObjectStore, uid: str, state_uri: str, pause: Callable[[float],
         store.get(CLAIM)
     except NotFound:
         _refuse_unclaimed(store)
+    else:
+        _check_mine(store, uid, state_uri)
+
+
+def claim(store: ObjectStore, uid: str, state_uri: str, pause: Callable[[float], None] = time.sleep) -> None:
+    """Make the sink this changefeed's own, or find that it is. Before the first other write. Raises as `check_free`."""
+    check_free(store, uid, state_uri)
     try:
         create_bytes(store, CLAIM, json.dumps({"uid": uid, "stateUri": state_uri}).encode(), pause)
     except OutputConflict:

@@ -28,7 +28,7 @@ def whole_files(descriptors: Iterable[pa.RecordBatch]) -> Iterator[list[Piece]]:
     """
     pieces: list[Piece] = []
     for batch in descriptors:
-        for piece in batch.to_pylist():  # a row a chunk, never a row of data
+        for piece in _pieces(batch):
             pieces.append(piece)
             _check_next(pieces)
             if piece["last"]:
@@ -61,6 +61,13 @@ def publish(store: ObjectStore, pieces: Sequence[Piece], pause: Callable[[float]
         bytes=end["offset"],
         hash=end["hash"],
     )
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[Piece]:
+    """A row a chunk of 100,000 rows, never a row of data."""
+    columns = [column.to_numpy(zero_copy_only=False).tolist() for column in batch.columns]
+    for values in zip(*columns, strict=True):
+        yield dict(zip(batch.schema.names, values, strict=True))
 
 
 def _check_next(pieces: list[Piece]) -> None:

@@ -1,0 +1,48 @@
+"""What only the driver writes into the sink: the index files and `metadata` (rule 8). Every call blocks.
+
+It must never write what the log does not say, nor go on when the log says that another driver has taken over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from changefeed.errors import Conflict, NeedsHuman, OutcomeUnknown
+from changefeed.objectstore import ObjectStore
+from changefeed.owner.log import Log
+from changefeed.sink.storage.index import write_index
+from changefeed.sink.storage.metadata import write_metadata
+
+_ATTEMPTS = 3
+
+
+class Publication:
+    """Raises Fenced when another driver writes instead, NeedsHuman when a stranger does, Unavailable."""
+
+    def __init__(self, sink: ObjectStore, log: Log) -> None:
+        self._sink = sink
+        self._log = log
+
+    def write_indexes(self, indexes: Iterable[tuple[str, int, str]]) -> None:
+        """(directory, index, path of its last data file); every file <= it exists."""
+        for directory, index, path in indexes:
+            self._grow(partial(write_index, self._sink, directory, index, path))
+
+    def write_checkpoint(self, checkpoint_ts: int) -> None:
+        """A checkpoint that stands in the log (rule 11)."""
+        self._grow(partial(write_metadata, self._sink, checkpoint_ts))
+
+    def _grow(self, write: Callable[[], None]) -> None:
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return write()
+            except (Conflict, OutcomeUnknown):
+                self._log.poll_fence()  # somebody else wrote: the log says who
+        try:
+            return write()
+        except Conflict as error:
+            raise NeedsHuman(
+                f"SinkOwned: {error.message}",
+                "No driver of this changefeed did: find the program that writes there and stop it, then start again.",
+            ) from error

@@ -1,0 +1,246 @@
+"""A whole changefeed in this process, without Spark: threads take the place of its tasks and run their very code.
+
+The pullers, the source and the sink are the product's; only who calls them is not. A run takes about a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from changefeed.errors import ChangefeedError
+from changefeed.metrics import Progress
+from changefeed.owner.driver import Driver, Outcome, RunOptions
+from changefeed.owner.prepare import open_places, prepare
+from changefeed.puller.task import Limits, PullerJob, run_puller
+from changefeed.spark.owner_client import OwnerClient, reporting
+from changefeed.spark.sink import FileWriter
+from changefeed.spark.source import PlanReader
+from changefeed.spec.model import Changefeed
+from changefeed.spec.parse import parse
+from changefeed.upstream.pd import PdClient
+from changefeed.wire.owner import OwnerAddress
+from changefeed_devcluster.schema import Column, Table
+from changefeed_devcluster.server import DevCluster
+from changefeed_devcluster.tidb import Tidb
+
+DEADLINE_S = 30.0
+TASK_ATTEMPTS = 3
+LIMITS = Limits(roll_interval=0.02)
+
+
+class InProcessExecution:
+    """owner.driver.Execution with threads for tasks, each tried again as Spark does."""
+
+    def __init__(self) -> None:
+        self._threads: list[threading.Thread] = []
+        self._stopping = threading.Event()
+        self._error: ChangefeedError | None = None
+        self.puller_attempts: list[tuple[int, int]] = []  # (puller, attempt) in order of their starts
+        self.executed: list[int] = []  # records of plans, in order
+
+    def start_session(self) -> None:
+        pass
+
+    def run(self, owner: OwnerAddress, sink_uri: str, pullers: PullerJob) -> None:
+        for puller in range(pullers.count):
+            self._start(self._pull, owner, puller, pullers)
+        self._start(self._execute, owner, sink_uri, pullers.state_uri)
+
+    def failure(self) -> str | None:
+        return str(self._error) if self._error is not None and not self._stopping.is_set() else None
+
+    def stop(self) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(DEADLINE_S)
+            assert not thread.is_alive(), f"{thread.name} does not end"
+
+    def _start(self, body: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=body, args=arguments, name=body.__name__, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _attempts(self, attempt: Callable[[int], None]) -> None:
+        for number in range(TASK_ATTEMPTS):
+            try:
+                return attempt(number)
+            except ChangefeedError as error:
+                if self._stopping.is_set() or number == TASK_ATTEMPTS - 1:
+                    self._error = self._error or error
+                    return None
+        return None
+
+    def _pull(self, owner: OwnerAddress, puller: int, job: PullerJob) -> None:
+        def attempt(number: int) -> None:
+            self.puller_attempts.append((puller, number))
+            with reporting(owner):
+                run_puller(owner, puller, f"puller-{puller}-{number}", job.pd_addresses, job.state_uri, LIMITS)
+
+        self._attempts(attempt)
+
+    def _execute(self, owner: OwnerAddress, sink_uri: str, state_uri: str) -> None:
+        def attempt(_: int) -> None:
+            done = 0
+            with OwnerClient(owner) as client:
+                while not self._stopping.wait(0.01):
+                    record = client.latest()
+                    if record > done:
+                        execute(owner, sink_uri, state_uri, record)
+                        self.executed.append(record)
+                        done = record
+
+        self._attempts(attempt)
+
+
+def execute(owner: OwnerAddress, sink_uri: str, state_uri: str, record: int, partitions: int = 2) -> None:
+    """One micro-batch, as Spark's engine calls the source and the sink."""
+    reader, writer = PlanReader(owner, state_uri, partitions), FileWriter(owner, sink_uri)
+    try:
+        shares = reader.partitions({"record": 0}, {"record": record})
+        writer.commit([writer.write(reader.read(share)) for share in shares], batchId=0)
+    finally:
+        reader.stop()
+
+
+class Seen:
+    """A view that remembers."""
+
+    def __init__(self) -> None:
+        self.progress: list[Progress] = []
+        self.closed = False
+
+    def update(self, progress: Progress) -> None:
+        self.progress.append(progress)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Run:
+    """One driver over a changefeed, on this event loop."""
+
+    def __init__(self, changefeed: Changefeed, execution: InProcessExecution) -> None:
+        self.changefeed = changefeed
+        self.execution = execution
+        self.view = Seen()
+        self.driver: Driver | None = None
+        self._outcome: asyncio.Future[Outcome] | None = None
+
+    def start(self) -> Run:
+        self._outcome = asyncio.ensure_future(self._run())
+        return self
+
+    async def _run(self) -> Outcome:
+        async with AsyncExitStack() as stack:
+            state, sink = await asyncio.to_thread(open_places, self.changefeed)
+            stack.callback(state.release)
+            stack.callback(sink.release)
+            pd = await PdClient.connect(self.changefeed.spec.upstream.pd_addresses)
+            stack.push_async_callback(pd.close)
+            prepared = await prepare(self.changefeed, pd, state, sink)
+            self.driver = Driver(prepared, RunOptions(metrics_port=0), self.execution, self.view)
+            if prepared.finished:
+                return await self.driver.publish_finished()
+            return await self.driver.run(stack)
+
+    async def outcome(self) -> Outcome:
+        assert self._outcome is not None
+        return await asyncio.wait_for(self._outcome, DEADLINE_S)
+
+    async def until(self, condition: Callable[[], Any], what: str) -> None:
+        """Fails when the run ends first, or the deadline passes."""
+        assert self._outcome is not None
+        async with asyncio.timeout(DEADLINE_S):
+            while not condition():
+                assert not self._outcome.done(), f"ended before {what}: {self._outcome}"
+                await asyncio.sleep(0.01)
+
+    async def drained(self) -> Outcome:
+        """As after SIGTERM."""
+        await self.until(lambda: self.driver is not None and self.view.progress, "the driver runs")
+        assert self.driver is not None
+        self.driver.drain()
+        return await self.outcome()
+
+
+class World:
+    """A cluster with the table shop.orders (id, name), and a changefeed of `shop.*`."""
+
+    def __init__(self, cluster: DevCluster, folder: Path) -> None:
+        self.cluster = cluster
+        self.folder = folder
+        self.tidb = Tidb(cluster)
+        self.tidb.bootstrap()
+        self.tidb.create_database("shop")
+        columns = (Column("id", "bigint"), Column("name", "varchar(64)", nullable=True))
+        self.orders: Table = self.tidb.create_table("shop", "orders", columns, regions=2, handles=1000)
+        self.start_ts = self.tidb.now()
+
+    @property
+    def lake(self) -> Path:
+        return self.folder / "lake"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "state" / "default" / "test" / "local" / "log"
+
+    def changefeed(self, **spec: Any) -> Changefeed:
+        """`spec` replaces members of the resource's."""
+        members = {
+            "upstream": {"pdAddresses": [f"http://{self.cluster.pd_address}"]},
+            "startTs": str(self.start_ts),
+            "filter": {"rules": ["shop.*"]},
+            "state": {"uri": (self.folder / "state").as_uri()},
+            "sink": {
+                "storage": {
+                    "uri": self.lake.as_uri(),
+                    "protocol": "csv",
+                    "flushInterval": "100ms",
+                    "csv": {"includeCommitTs": True},
+                }
+            },
+        }
+        resource = {
+            "apiVersion": "changefeed.dev/v1alpha1",
+            "kind": "Changefeed",
+            "metadata": {"name": "test"},
+            "spec": members | spec,
+        }
+        return parse(json.dumps(resource))
+
+    def run(self, execution: InProcessExecution | None = None, **spec: Any) -> Run:
+        return Run(self.changefeed(**spec), execution or InProcessExecution()).start()
+
+    def insert(self, ids: range) -> int:
+        """One transaction; gives its commit ts."""
+        with self.tidb.begin() as txn:
+            for number in ids:
+                txn.insert(self.orders, {"id": number, "name": f"order {number}"})
+        return txn.commit_ts
+
+    def records(self, kind: str) -> list[dict[str, Any]]:
+        found = [json.loads(path.read_text()) for path in sorted(self.log.glob("[0-9]*.json"))]
+        return [record for record in found if record["kind"] == kind]
+
+    def ids(self) -> list[int]:
+        """Of the rows in the files, in the files' order; column 5 of csv with a commit ts."""
+        lines = [line for path in sorted(self.lake.rglob("CDC*.csv")) for line in path.read_text().splitlines()]
+        return [int(line.split(",")[4]) for line in lines]
+
+    def checkpoint(self) -> int:
+        """The published one; 0 while there is none."""
+        with suppress(FileNotFoundError):
+            return int(json.loads((self.lake / "metadata").read_text())["checkpoint-ts"])
+        return 0
+
+
+@contextmanager
+def new_world(folder: Path) -> Iterator[World]:
+    with DevCluster(stores=2, min_ts_interval=0.05) as cluster:
+        yield World(cluster, folder)

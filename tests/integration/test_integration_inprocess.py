@@ -1,0 +1,279 @@
+"""The driver end to end in this process: what ends a run, and what it leaves in the sink and in the log."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from changefeed import errors
+from changefeed.owner import driver as driver_module
+from changefeed.puller import task as puller_task
+from changefeed.spark import write_task
+from changefeed_devcluster.schema import Column
+from integration_inprocess import TASK_ATTEMPTS, InProcessExecution, Run, World, new_world
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with new_world(tmp_path) as made:
+        yield made
+
+
+async def written(world: World, run: Run, count: int) -> None:
+    await run.until(lambda: len(world.ids()) >= count, f"{count} rows are in files")
+
+
+async def test_rows_reach_files_once_and_a_second_run_goes_on(world: World) -> None:
+    world.insert(range(1, 301))
+    run = world.run()
+    await written(world, run, 300)
+    during = world.insert(range(301, 401))
+    await written(world, run, 400)
+    outcome = await run.drained()
+    assert outcome.state == "drained"
+    assert outcome.checkpoint_ts == world.checkpoint() == int(world.records("commit")[-1]["checkpoint_ts"])
+    assert during <= outcome.checkpoint_ts
+    world.insert(range(401, 501))
+    again = world.run()
+    await written(world, again, 500)
+    await again.drained()
+    assert world.ids() == list(range(1, 501))
+    assert [record["epoch"] for record in world.records("epoch")] == [1, 2]
+    shown = again.view.progress[-1]
+    assert (shown.puller.rows, shown.sink.rows, shown.tables) == (100, 100, 1)
+    assert shown.puller.bytes > shown.sink.bytes > 0
+
+
+async def test_target_ts_finishes_and_a_finished_one_mends_its_metadata(world: World) -> None:
+    target = world.insert(range(1, 11))
+    world.insert(range(11, 21))
+    outcome = await world.run(targetTs=str(target)).outcome()
+    assert (outcome.state, outcome.checkpoint_ts) == ("finished", target)
+    assert world.ids() == list(range(1, 11))
+    # The last run may have died between its last record and metadata.
+    (world.lake / "metadata").unlink()
+    execution = InProcessExecution()
+    outcome = await world.run(execution, targetTs=str(target)).outcome()
+    assert (outcome.state, outcome.checkpoint_ts, world.checkpoint()) == ("finished", target, target)
+    assert execution.puller_attempts == []
+
+
+async def test_rule_9_a_ddl_on_a_selected_table_stops_behind_its_rows(world: World) -> None:
+    last = world.insert(range(1, 11))
+    run = world.run()
+    await written(world, run, 10)
+    world.insert(range(11, 16))
+    world.tidb.add_column(world.orders, Column("note", "varchar(8)", nullable=True))
+    finish_ts = world.tidb.last_ddl_ts
+    with pytest.raises(errors.NeedsHuman, match=rf"Stopped at {finish_ts} by a DDL.*shop\.orders.*ADD COLUMN"):
+        await run.outcome()
+    assert world.ids() == list(range(1, 16))
+    assert last < world.checkpoint() == finish_ts - 1
+
+
+@pytest.mark.parametrize("kind", [errors.OutputConflict, errors.NeedsHuman])
+async def test_a_task_that_no_attempt_can_help_ends_the_run_with_its_error(
+    world: World, monkeypatch: pytest.MonkeyPatch, kind: type[errors.ChangefeedError]
+) -> None:
+    def publish(*_: object) -> NoReturn:
+        raise kind("The file is not ours.", "Ask around.")
+
+    monkeypatch.setattr(write_task, "publish_file", publish)
+    world.insert(range(1, 11))
+    with pytest.raises(errors.ChangefeedError, match="The file is not ours") as caught:
+        await world.run().outcome()
+    assert type(caught.value) is kind
+    assert caught.value.next_step == "Ask around."
+    assert world.records("commit") == [r for r in world.records("commit") if not r["files"]]
+
+
+async def test_rule_10_other_bytes_in_a_files_place_are_an_output_conflict(world: World) -> None:
+    first = world.run()
+    world.insert(range(1, 11))
+    await written(world, first, 10)
+    await first.drained()
+    (path,) = world.lake.rglob("CDC*.csv")
+    stranger = path.with_name(path.name.replace("1.csv", "2.csv"))
+    stranger.write_text("somebody else's\n")
+    world.insert(range(11, 21))
+    with pytest.raises(errors.OutputConflict, match=stranger.name):
+        await world.run().outcome()
+    assert stranger.read_text() == "somebody else's\n"
+
+
+async def test_rule_4_an_error_that_attempts_may_help_is_tried_again_then_ends_the_run(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts = []
+
+    def publish(*_: object) -> NoReturn:
+        attempts.append(1)
+        raise errors.ProtocolViolation("Two copies of a row differ.", "Look at the segments.")
+
+    monkeypatch.setattr(write_task, "publish_file", publish)
+    world.insert(range(1, 11))
+    with pytest.raises(errors.ProtocolViolation, match="Two copies of a row differ") as caught:
+        await world.run().outcome()
+    assert caught.value.next_step == "Look at the segments."
+    assert len(attempts) == TASK_ATTEMPTS
+
+
+async def test_rule_2_a_puller_that_dies_is_replaced_and_nothing_is_lost(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, segments = puller_task.write_segment, []
+
+    def write_segment(*arguments: Any) -> Any:
+        segments.append(1)
+        if len(segments) == 2:
+            raise errors.Unavailable("The disk is gone.")
+        return real(*arguments)
+
+    monkeypatch.setattr(puller_task, "write_segment", write_segment)
+    execution = InProcessExecution()
+    run = world.run(execution, spark={"pullers": {"count": 1}})
+    for step in range(5):
+        world.insert(range(step * 10 + 1, step * 10 + 11))
+        await written(world, run, step * 10 + 10)
+    await run.drained()
+    assert execution.puller_attempts == [(0, 0), (0, 1)]
+    assert world.ids() == list(range(1, 51))
+
+
+async def test_a_puller_job_that_gives_up_ends_the_run_with_its_reason(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_segment(*_: object) -> NoReturn:
+        raise errors.Unavailable("Cannot write segment 1: the disk is full.", "Free space.")
+
+    monkeypatch.setattr(puller_task, "write_segment", write_segment)
+    world.insert(range(1, 11))
+    with pytest.raises(errors.Unavailable, match="the disk is full") as caught:
+        await world.run(spark={"pullers": {"count": 1}}).outcome()
+    assert (caught.value.exit_code, caught.value.next_step) == (69, "Free space.")
+
+
+async def test_a_report_that_breaks_the_owner_ends_the_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def report(*_: object) -> NoReturn:
+        raise ZeroDivisionError("a fault of ours")
+
+    monkeypatch.setattr(driver_module.Meter, "report", report)
+    with pytest.raises(ZeroDivisionError, match="a fault of ours"):
+        await world.run().outcome()
+
+
+async def test_a_view_that_breaks_ends_the_run(world: World) -> None:
+    run = world.run()
+
+    def update(_: object) -> NoReturn:
+        raise BrokenPipeError("nobody reads")
+
+    run.view.update = update  # type: ignore[method-assign]
+    with pytest.raises(BrokenPipeError, match="nobody reads"):
+        await run.outcome()
+
+
+async def test_drain_deadline_says_where_it_goes_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stuck(InProcessExecution):
+        """Its source never offers a plan."""
+
+        def _execute(self, *_: object) -> None:
+            self._stopping.wait()
+
+    world.insert(range(1, 11))
+    run = world.run(Stuck(), drainTimeout="1s")
+    await run.until(lambda: world.records("plan"), "a plan is recorded")
+    with pytest.raises(errors.Unavailable, match=r"Not drained within 1 s; the checkpoint is \d+.*drainTimeout"):
+        await run.drained()
+    assert world.ids() == []
+    await_files = world.run()
+    await written(world, await_files, 10)
+    await await_files.drained()
+    assert world.ids() == list(range(1, 11))
+
+
+async def test_a_second_signal_ends_the_process_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    run = world.run()
+    await run.until(lambda: run.view.progress, "the driver runs")
+    assert run.driver is not None
+    run.driver.drain()
+    assert codes == []
+    run.driver.drain()
+    assert codes == [130]
+    assert run.view.closed
+    await run.outcome()
+
+
+async def test_upstream_away_for_a_while_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    async def ask() -> int:
+        asked.append(1)
+        if len(asked) < 3:
+            raise errors.Transient("PD does not answer.", retry_after=0.0)
+        return 7
+
+    assert await driver_module._answered(ask) == 7
+    monkeypatch.setattr(driver_module, "_UPSTREAM_PATIENCE_S", 0.0)
+    asked.clear()
+    with pytest.raises(
+        errors.Unavailable, match=r"The upstream has not answered for 0 s\. PD does not answer"
+    ) as caught:
+        await driver_module._answered(ask)
+    assert caught.value.exit_code == 69
+
+
+async def test_rule_14_a_safepoint_that_is_lost_ends_the_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver_module, "_SAFEPOINT_INTERVAL_S", 0.01)
+    run = world.run()
+    await run.until(lambda: run.view.progress, "the driver runs")
+
+    async def hold(*_: object) -> NoReturn:
+        raise errors.NeedsHuman("SnapshotLostByGC: it is gone.")
+
+    assert run.driver is not None
+    monkeypatch.setattr(run.driver._prepared.safepoint, "hold", hold)
+    with pytest.raises(errors.NeedsHuman, match="SnapshotLostByGC"):
+        await run.outcome()
+
+
+async def test_the_log_is_folded_while_it_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver_module, "_FOLD_AFTER", 4)
+    run = world.run()
+    for step in range(4):
+        world.insert(range(step * 10 + 1, step * 10 + 11))
+        await written(world, run, step * 10 + 10)
+    await run.drained()
+    assert list(world.log.glob("snapshot-*.json"))
+    again = world.run()
+    world.insert(range(41, 51))
+    await written(world, again, 50)
+    await again.drained()
+    assert world.ids() == list(range(1, 51))
+
+
+async def test_no_effect_outlives_a_run_that_is_cut_short(world: World) -> None:
+    """A blocking call is waited for, however the run ends."""
+    done = []
+    started = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    gate = asyncio.Event()
+
+    def block() -> None:
+        loop.call_soon_threadsafe(started.set)
+        asyncio.run_coroutine_threadsafe(gate.wait(), loop).result()
+        done.append(1)
+
+    task = asyncio.ensure_future(driver_module._in_thread(block))
+    await started.wait()
+    task.cancel()
+    loop.call_soon(gate.set)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert done == [1]

@@ -1,0 +1,199 @@
+"""What must hold in the simulated store, checked against the upstream's history (CORRECTNESS.md, promises 1, 2, 4, 6).
+
+The store calls `on_create` and `on_swap` for every object that appears, whoever wrote it and whether or not it heard;
+`check_store` reads everything that is there, as a reader would. All raise AssertionError.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from changefeed.model.position import Position
+from changefeed.model.record import CommitRecord, EpochRecord, PlanEntry, PlanRecord, StartRecord, decode_record
+from changefeed.owner.history import State, apply, restore
+from changefeed.sink.storage.layout import METADATA
+
+START_TS = 100
+
+#: A row change is its place: (commit_ts, start_ts, op, key).
+Row = Position
+
+
+@dataclass(frozen=True)
+class SimulatedDdl:
+    ts: int
+    job_id: int
+    touches: bool
+
+
+class Upstream:
+    """Transactions over `tables`, all drawn at once and revealed ts by ts; two may share a commit ts (rule 9)."""
+
+    def __init__(self, rng: Random, tables: Sequence[int]) -> None:
+        self.rows: dict[int, list[Row]] = {table: [] for table in tables}
+        ts = START_TS - 2
+        for number in range(rng.randint(3, 40)):
+            ts += rng.choice((0, 1, 1, 2, 6))
+            touched = rng.sample(tables, rng.randint(1, len(tables)))
+            for key in range(rng.choice((1, 1, 2, 7))):
+                row = Row(ts, ts - rng.randint(1, 9), rng.randint(0, 2), b"%d-%d" % (number, key))
+                self.rows[rng.choice(touched)].append(row)
+        for rows in self.rows.values():
+            rows.sort()
+        self.end_ts = max(ts, START_TS) + rng.randint(0, 5)
+        self.now_ts = START_TS  # every row and DDL <= it has happened
+        self.target_ts = rng.randint(START_TS + 1, self.end_ts + 1) if rng.random() < 0.3 else None
+        self.end_ts = max(self.end_ts, self.target_ts or 0)
+        self.ddls = [
+            SimulatedDdl(rng.randint(START_TS - 1, self.end_ts), job_id, rng.random() < 0.4)
+            for job_id in range(rng.choice((0, 0, 1, 3)))
+        ]
+        self.ddls.sort(key=lambda ddl: (ddl.ts, ddl.job_id))
+
+    @property
+    def stop(self) -> SimulatedDdl | None:
+        """The DDL that must stop the changefeed."""
+        last_ts = self.end_ts if self.target_ts is None else self.target_ts
+        return next((ddl for ddl in self.ddls if ddl.touches and START_TS < ddl.ts <= last_ts), None)
+
+    @property
+    def last_row_ts(self) -> int:
+        """No row above it may be written."""
+        return min([self.end_ts, *([self.stop.ts] if self.stop else []), *([self.target_ts] if self.target_ts else [])])
+
+    @property
+    def goal_ts(self) -> int:
+        """The checkpoint in the end."""
+        if self.stop:
+            return self.stop.ts - 1
+        return self.end_ts if self.target_ts is None else self.target_ts
+
+    def between(self, table: int, from_ts: int, to_ts: int) -> list[Row]:
+        """The rows in (from_ts, to_ts]."""
+        rows = self.rows[table]
+        return rows[bisect_right(rows, Row.end_of(from_ts)) : bisect_right(rows, Row.end_of(to_ts))]
+
+
+def file_body(config: Mapping[str, str], pd_ms: int, info: Mapping[str, str], rows: Sequence[Row]) -> bytes:
+    """A data file: all that may reach its bytes (rule 10), then its rows."""
+    head = f"{config['written by']} {pd_ms} {info['name']}"
+    return "\n".join([head, *(json.dumps(row.to_json()) for row in rows)]).encode()
+
+
+def file_rows(body: bytes) -> list[Row]:
+    return [Row.from_json(json.loads(line)) for line in body.decode().splitlines()[1:]]
+
+
+class Oracles:
+    """The one history and the files that it makes, followed as they grow. `objects` is the store's content."""
+
+    def __init__(self, upstream: Upstream, objects: Mapping[str, bytes], data_file: Callable[[str, int], str]) -> None:
+        self._upstream = upstream
+        self._objects = objects
+        self._data_file = data_file
+        self.state = State()
+        self._states = [State()]  # after record n
+        self._records = [b""]
+        self._configs: dict[int, Mapping[str, str]] = {}  # of a plan's record
+        self._plans: dict[str, tuple[PlanRecord, PlanEntry]] = {}  # by path of a data file
+        self._committed: dict[int, list[PlanEntry]] = defaultdict(list)  # by dispatcher
+        self._published_ts = START_TS
+
+    def config_of(self, plan: int) -> Mapping[str, str]:
+        return self._configs[plan]
+
+    def on_create(self, path: str, body: bytes) -> None:
+        name = path.removeprefix("log/")
+        if name == path:
+            self._on_file(path, body)
+        elif name.startswith("snapshot-"):
+            snapshot = restore(body)
+            assert snapshot == self._states[snapshot.n], f"{path} isn't what the records up to it say"
+        else:
+            self._on_record(path, body)
+
+    def _on_file(self, path: str, body: bytes) -> None:
+        assert path in self._plans, f"{path} is in no recorded plan"
+        plan, entry = self._plans[path]
+        rows = self._upstream.between(entry.dispatcher, entry.from_.commit_ts, entry.to.commit_ts)
+        expected = file_body(self._configs[plan.n], plan.pd_ms, {"name": f"table {entry.table_id}"}, rows)
+        assert body == expected, f"{path} of plan {plan.n} is {body!r}, not {expected!r}"
+        assert not rows or rows[0].commit_ts > self.state.checkpoint_ts, f"{path} has rows <= the checkpoint"
+        assert not rows or rows[-1].commit_ts <= self._upstream.last_row_ts, f"{path} has rows past the last ts"
+
+    def _on_record(self, path: str, body: bytes) -> None:
+        record = decode_record(body)
+        if record.n != len(self._states):
+            folded = any(name.startswith("log/snapshot-") for name in self._objects)
+            assert folded, f"{path} was created with {len(self._states) - 1} records in the log"
+            harmless = isinstance(record, EpochRecord) or body == self._records[record.n]
+            assert harmless, f"{path}, {record.kind}, was created at a folded number"
+            return
+        before = self.state
+        self.state = apply(before, record)
+        self._states.append(self.state)
+        self._records.append(body)
+        match record:
+            case StartRecord():
+                assert record.start_ts == START_TS
+            case PlanRecord():
+                self._configs[record.n] = before.epoch.config
+                for entry in record.entries:
+                    assert entry.path not in self._plans, f"{entry.path} is planned twice"
+                    self._plans[entry.path] = record, entry
+            case CommitRecord():
+                self._on_commit(record, before)
+
+    def _on_commit(self, record: CommitRecord, before: State) -> None:
+        assert record.checkpoint_ts >= before.checkpoint_ts
+        if record.plan is not None:
+            assert before.plan is not None
+            for entry in before.plan.entries:
+                assert entry.path in self._objects, f"plan {record.plan} is committed without {entry.path}"
+                self._committed[entry.dispatcher].append(entry)
+        ts = record.checkpoint_ts
+        assert ts <= self._upstream.now_ts, f"checkpoint {ts} is in the future"
+        assert ts <= self._upstream.goal_ts, f"checkpoint {ts} is above {self._upstream.goal_ts}"
+        assert record.finished == (self._upstream.target_ts is not None and ts >= self._upstream.target_ts)
+        for table in self._upstream.rows:
+            for row in self._upstream.between(table, before.checkpoint_ts, ts):
+                there = any(entry.from_ < row <= entry.to for entry in self._committed[table])
+                assert there, f"checkpoint {ts} is published, {row} of {table} is in no committed file"
+
+    def on_swap(self, path: str, body: bytes) -> None:
+        if path == METADATA:
+            ts = json.loads(body)["checkpoint-ts"]
+            assert ts > self._published_ts or ts == START_TS, f"metadata goes from {self._published_ts} to {ts}"
+            assert ts <= self.state.checkpoint_ts, f"metadata says {ts}, the log {self.state.checkpoint_ts}"
+            self._published_ts = ts
+            return
+        directory, name = path.removesuffix("/meta/CDC.index"), body.decode().strip()
+        index = int(name.removeprefix("CDC").removesuffix(".csv"))
+        missing = [i for i in range(1, index + 1) if self._data_file(directory, i) not in self._objects]
+        assert not missing, f"{path} says {index}, but files {missing} don't exist"
+
+    def check_store(self, read_log: Callable[[], State]) -> None:
+        """The whole store, as a reader finds it now: after a run, and at each crash."""
+        if self.state.n:
+            assert read_log() == self.state, "the log in the store isn't the one history"
+        files = {path: body for path, body in self._objects.items() if path in self._plans}
+        uncommitted = {entry.path for entry in self.state.plan.entries} if self.state.plan else set()
+        for dispatcher, all_rows in self._upstream.rows.items():
+            entries = self._committed[dispatcher]
+            paths = [entry.path for entry in entries]
+            assert paths == sorted(paths), f"files of {dispatcher} are out of order: {paths}"
+            counts: dict[str, int] = defaultdict(int)
+            for entry in entries:
+                counts[entry.directory] += 1
+                assert entry.path == self._data_file(entry.directory, counts[entry.directory]), entry.path
+            rows = [row for path in paths for row in file_rows(files.pop(path))]
+            assert rows == sorted(set(rows)), f"rows of {dispatcher} are doubled or out of order"
+            settled = [row for row in rows if row.commit_ts <= self.state.checkpoint_ts]
+            expected = [row for row in all_rows if START_TS < row.commit_ts <= self.state.checkpoint_ts]
+            assert settled == expected, f"dispatcher {dispatcher}: {set(settled) ^ set(expected)} lost or invented"
+        assert files.keys() <= uncommitted, f"nobody's files: {sorted(files.keys() - uncommitted)}"

@@ -1,0 +1,159 @@
+"""The DDL span against a development cluster: a DDL reaches the barrier before the resolved-ts that covers it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+from changefeed.errors import ChangefeedError, NeedsHuman, Unavailable
+from changefeed.owner import ddl_span as ddl_span_module
+from changefeed.owner.barrier import Barrier
+from changefeed.owner.ddl_span import SUB_ID, DdlSpan
+from changefeed.puller.feed import Failed, Resolved
+from changefeed.schema.snapshot import load_schema
+from changefeed.schema.storage import SchemaStorage, Touched
+from changefeed.upstream.kv import Snapshot
+from changefeed.upstream.pd import PdClient
+from changefeed_devcluster.schema import Column
+from changefeed_devcluster.server import DevCluster
+from changefeed_devcluster.tidb import Tidb
+
+DEADLINE = 20.0
+COLUMNS = (Column("id", "bigint"),)
+
+
+@pytest.fixture
+def tidb() -> Iterator[Tidb]:
+    with DevCluster(stores=1, min_ts_interval=0.05) as cluster:
+        made = Tidb(cluster)
+        made.bootstrap()
+        for database in ("shop", "other"):
+            made.create_database(database)
+            made.create_table(database, "orders", COLUMNS)
+        yield made
+
+
+@pytest.fixture
+async def pd(tidb: Tidb) -> AsyncIterator[PdClient]:
+    client = await PdClient.connect([tidb._cluster.pd_address])  # type: ignore[attr-defined]
+    yield client
+    await client.close()
+
+
+class Following:
+    """A DDL span from now on, of a changefeed of `shop.*`."""
+
+    def __init__(self, pd: PdClient, schema: SchemaStorage, start_ts: int) -> None:
+        self.schema = schema
+        self.start_ts = start_ts
+        self.barrier = Barrier(start_ts)
+        self.errors: list[ChangefeedError] = []
+        self.changed = asyncio.Event()
+        self.span = DdlSpan(pd, schema, self.barrier, start_ts, _selects, self.changed.set, self.errors.append)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(DEADLINE):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+
+def _selects(touched: Touched) -> bool:
+    return any(schema == "shop" for schema, _ in touched.tables)
+
+
+@asynccontextmanager
+async def following(tidb: Tidb, pd: PdClient) -> AsyncIterator[Following]:
+    ts = tidb.now()
+    followed = Following(pd, await load_schema(Snapshot(pd, ts), ts), ts)
+    async with followed.span:
+        yield followed
+
+
+async def test_rule_1_nothing_is_let_past_a_ddl_of_a_selected_table(tidb: Tidb, pd: PdClient) -> None:
+    async with following(tidb, pd) as followed:
+        tidb.add_column(tidb.tables["shop.orders"], Column("note", "varchar(8)", nullable=True))
+        finish_ts = tidb.last_ddl_ts
+        later = tidb.now()
+        await followed.until(lambda: followed.barrier.resolved_ts >= later)
+        assert followed.barrier.limit() == followed.barrier.edge() == finish_ts
+        stop = followed.barrier.stopped_at(finish_ts)
+        assert stop is not None
+        assert (stop.ts, stop.description[:44]) == (finish_ts, "ADD_COLUMN of shop.orders: ALTER TABLE `shop")
+        table = followed.schema.table(tidb.tables["shop.orders"].id, finish_ts)
+        assert table is not None
+        assert [column.name for column in table.columns] == ["id", "note"]
+        assert followed.errors == []
+
+
+async def test_rule_1_the_limit_never_passes_a_ddl_that_is_not_yet_seen(tidb: Tidb, pd: PdClient) -> None:
+    """Looked at after every event: a limit above a finish ts would file rows under the old schema."""
+    limits: list[int] = []
+    async with following(tidb, pd) as followed:
+        followed.span._changed = lambda: (limits.append(followed.barrier.limit()), followed.changed.set())[1]
+        for number in range(3):
+            await asyncio.to_thread(tidb.create_table, "other", f"t{number}", COLUMNS)
+        await asyncio.to_thread(tidb.create_table, "shop", "items", COLUMNS)
+        finish_ts = tidb.last_ddl_ts
+        later = tidb.now()
+        await followed.until(lambda: followed.barrier.resolved_ts >= later)
+    assert max(limits) == limits[-1] == finish_ts
+
+
+async def test_a_ddl_of_other_tables_is_followed_and_stops_nothing(tidb: Tidb, pd: PdClient) -> None:
+    async with following(tidb, pd) as followed:
+        created = tidb.create_table("other", "new", COLUMNS)
+        tidb.drop_table(tidb.tables["other.orders"])
+        later = tidb.now()
+        await followed.until(lambda: followed.barrier.resolved_ts >= later)
+        assert followed.barrier.limit() >= later
+        assert followed.barrier.edge() is None
+        assert followed.schema.table(created.id, later) is not None
+
+
+async def test_ddls_up_to_the_start_are_part_of_the_snapshot(tidb: Tidb, pd: PdClient) -> None:
+    tidb.add_column(tidb.tables["shop.orders"], Column("note", "varchar(8)", nullable=True))
+    async with following(tidb, pd) as followed:
+        later = tidb.now()
+        await followed.until(lambda: followed.barrier.resolved_ts >= later)
+        assert followed.barrier.edge() is None
+
+
+async def test_rule_29_nothing_counts_behind_a_job_that_cant_be_followed(
+    tidb: Tidb, pd: PdClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def apply(*_: object) -> None:
+        raise NeedsHuman("DDL job 7 cannot be followed.")
+
+    async with following(tidb, pd) as followed:
+        monkeypatch.setattr(SchemaStorage, "apply", apply)
+        tidb.create_table("other", "new", COLUMNS)
+        finish_ts = tidb.last_ddl_ts
+        await followed.until(lambda: bool(followed.errors))
+        await followed.span._on_event(Resolved(SUB_ID, tidb.now()))
+        assert followed.barrier.limit() < finish_ts
+        assert [str(error) for error in followed.errors] == ["DDL job 7 cannot be followed."]
+
+
+async def test_rule_29_a_job_that_cant_be_read_is_not_skipped(
+    tidb: Tidb, pd: PdClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def decode_job(*_: object) -> None:
+        raise NeedsHuman("a row of mysql.tidb_ddl_job cannot be read")
+
+    monkeypatch.setattr(ddl_span_module, "decode_job", decode_job)
+    async with following(tidb, pd) as followed:
+        tidb.create_table("other", "new", COLUMNS)
+        await followed.until(lambda: bool(followed.errors))
+        assert followed.barrier.limit() < tidb.last_ddl_ts
+
+
+async def test_a_span_that_cant_be_pulled_fails(tidb: Tidb, pd: PdClient) -> None:
+    async with following(tidb, pd) as followed:
+        await followed.span._on_event(Failed(SUB_ID, Unavailable("A TiKV store asks for a client of version 9.")))
+        assert [type(error) for error in followed.errors] == [Unavailable]
+        before = followed.barrier.resolved_ts
+        await followed.span._on_event(Resolved(SUB_ID, tidb.now()))
+        assert followed.barrier.resolved_ts == before

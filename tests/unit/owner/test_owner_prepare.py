@@ -1,0 +1,320 @@
+"""Taking a changefeed over, against a development cluster in this process: what is done in which order, or refused."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import owner_records as made
+import pytest
+from changefeed.errors import Conflict, Fenced, InvalidSpec, NeedsHuman
+from changefeed.model.position import Position
+from changefeed.model.record import CommitRecord
+from changefeed.objectstore.local import LocalStore
+from changefeed.owner import prepare as prepare_module
+from changefeed.owner.log import Log
+from changefeed.owner.prepare import Prepared, open_places, prepare
+from changefeed.spec.model import Changefeed
+from changefeed.spec.parse import parse
+from changefeed.upstream.pd import PdClient
+from changefeed.upstream.safepoint import Safepoint
+from changefeed_devcluster.schema import Column
+from changefeed_devcluster.server import DevCluster
+from changefeed_devcluster.tidb import Tidb
+
+COLUMNS = (Column("id", "bigint"), Column("name", "varchar(64)", nullable=True))
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[DevCluster]:
+    with DevCluster(stores=1) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def tidb(cluster: DevCluster) -> Tidb:
+    made_tidb = Tidb(cluster)
+    made_tidb.bootstrap()
+    made_tidb.create_database("shop")
+    made_tidb.create_table("shop", "orders", COLUMNS)
+    made_tidb.create_table("shop", "items", COLUMNS)
+    return made_tidb
+
+
+@pytest.fixture
+async def pd(cluster: DevCluster) -> AsyncIterator[PdClient]:
+    client = await PdClient.connect([cluster.pd_address])
+    yield client
+    await client.close()
+
+
+class Place:
+    """A changefeed's folder and the takings-over in it, one after the other."""
+
+    def __init__(self, folder: Path, cluster: DevCluster, pd: PdClient) -> None:
+        self.folder = folder
+        self.cluster = cluster
+        self.pd = pd
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "state" / "default" / "test" / "local" / "log"
+
+    @property
+    def lake(self) -> Path:
+        return self.folder / "lake"
+
+    def changefeed(self, **spec: Any) -> Changefeed:
+        members = {
+            "upstream": {"pdAddresses": [f"http://{self.cluster.pd_address}"]},
+            "filter": {"rules": ["shop.*"]},
+            "state": {"uri": (self.folder / "state").as_uri()},
+            "sink": {"storage": {"uri": self.lake.as_uri(), "protocol": "csv"}},
+        }
+        resource = {"apiVersion": "changefeed.dev/v1alpha1", "kind": "Changefeed", "metadata": {"name": "test"}}
+        return parse(json.dumps(resource | {"spec": members | spec}))
+
+    async def prepare(self, **spec: Any) -> Prepared:
+        changefeed = self.changefeed(**spec)
+        state, sink = open_places(changefeed)
+        try:
+            return await prepare(changefeed, self.pd, state, sink)
+        finally:
+            state.release()
+            sink.release()
+
+    def records(self) -> list[dict[str, Any]]:
+        return [json.loads(path.read_text()) for path in sorted(self.log.glob("*.json"))]
+
+    def kinds(self) -> list[str]:
+        return [record["kind"] for record in self.records()]
+
+
+@pytest.fixture
+def place(tmp_path: Path, cluster: DevCluster, tidb: Tidb, pd: PdClient) -> Place:
+    return Place(tmp_path, cluster, pd)
+
+
+async def test_first_start_writes_start_epoch_claim_and_schema_files(place: Place, tidb: Tidb) -> None:
+    before = tidb.now()
+    prepared = await place.prepare()
+    assert place.kinds() == ["start", "epoch"]
+    start, epoch = place.records()
+    assert before < int(start["start_ts"]) < tidb.now()
+    assert int(start["cluster_id"]) == place.cluster.cluster_id
+    assert (epoch["epoch"], epoch["nonce"]) == (prepared.epoch, prepared.nonce) == (1, start["nonce"])
+    assert epoch["config"]["spec"]["filter"]["rules"] == ["shop.*"]
+    claimed = json.loads((place.lake / ".changefeed-owner.json").read_text())
+    assert claimed == {"uid": "local", "stateUri": prepared.state_uri}
+    assert sorted(path.parts[-3] for path in place.lake.glob("shop/*/meta/schema_*.json")) == ["items", "orders"]
+    assert {table.full_name for table in prepared.tables.values()} == {"shop.orders", "shop.items"}
+    assert prepared.schema.snapshot_ts == prepared.state.start_ts
+    assert not prepared.finished
+
+
+async def test_second_start_goes_on_from_the_checkpoint_with_a_fresh_nonce(place: Place, tidb: Tidb) -> None:
+    first = await place.prepare()
+    checkpoint = tidb.now()
+    commit = CommitRecord(n=3, epoch=1, nonce=first.nonce, plan=None, checkpoint_ts=checkpoint)
+    first.log.append(commit)
+    second = await place.prepare()
+    assert place.kinds() == ["start", "epoch", "commit", "epoch"]
+    assert (second.epoch, second.state.checkpoint_ts, second.schema.snapshot_ts) == (2, checkpoint, checkpoint)
+    assert second.nonce != first.nonce
+    assert second.state.start_ts == first.state.start_ts
+    # Its files keep the version that they have: it is startTs, whatever the checkpoint.
+    assert len(list(place.lake.glob("shop/orders/meta/schema_*.json"))) == 1
+
+
+async def test_rule_24_history_is_held_before_record_1(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    hold, append = Safepoint.hold, Log.append
+
+    async def noted_hold(self: Safepoint, ts: int) -> int:
+        assert place.kinds() == []
+        least = await hold(self, ts)
+        order.append(f"held {ts}")
+        return least
+
+    def noted_append(self: Log, record: Any) -> None:
+        order.append(f"{record.kind} {record.start_ts}")
+        append(self, record)
+
+    monkeypatch.setattr(Safepoint, "hold", noted_hold)
+    monkeypatch.setattr(Log, "append", noted_append)
+    ts = (await place.prepare()).state.start_ts
+    assert order == [f"held {ts}", f"start {ts}"]
+
+
+async def test_rule_24_a_hold_that_is_refused_leaves_no_record(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hold(*_: object) -> int:
+        raise NeedsHuman("SnapshotLostByGC: too late.")
+
+    monkeypatch.setattr(Safepoint, "hold", hold)
+    with pytest.raises(NeedsHuman, match="SnapshotLostByGC"):
+        await place.prepare()
+    assert place.kinds() == []
+
+
+async def test_rule_24_the_schema_is_that_at_start_ts(place: Place, tidb: Tidb) -> None:
+    tidb.create_table("shop", "late", COLUMNS)
+    at_its_ddl = await place.prepare(startTs=str(tidb.last_ddl_ts))
+    assert "shop.late" in {table.full_name for table in at_its_ddl.tables.values()}
+    other = Place(place.folder / "other", place.cluster, place.pd)
+    before_it = await other.prepare(startTs=str(tidb.last_ddl_ts - 1))
+    assert "shop.late" not in {table.full_name for table in before_it.tables.values()}
+    tidb.drop_table(tidb.tables["shop.late"])
+
+
+async def test_rule_26_schema_files_exist_before_a_plan(place: Place) -> None:
+    """A run can only plan what `planned_tables` names, and for each of it the file of that very version stands."""
+    prepared = await place.prepare()
+    for dispatcher, planned in prepared.planned_tables().items():
+        table = prepared.tables[dispatcher]
+        files = list((place.lake / "shop" / table.name / "meta").glob(f"schema_{planned.table_version}_*.json"))
+        assert len(files) == 1
+        assert json.loads(files[0].read_text())["Table"] == table.name
+
+
+async def test_rule_6_the_epoch_is_claimed_before_any_effect_on_the_sink(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await place.prepare()
+    run = json.loads((place.log / f"{2:020}.json").read_text())
+    house = place.log.parent / "events" / f"{run['epoch']}-{run['nonce']}"
+    house.mkdir(parents=True)
+
+    def claim_epoch(*_: object) -> None:
+        assert house.exists()
+        raise Fenced("Somebody was faster.")
+
+    monkeypatch.setattr(Log, "claim_epoch", claim_epoch)
+    with pytest.raises(Fenced):
+        await place.prepare()
+    assert house.exists()
+    monkeypatch.undo()
+    await place.prepare()
+    assert not house.exists()  # rule 21: a lower epoch's, after the own epoch record
+
+
+async def test_rule_6_two_at_once_get_different_epochs_or_are_fenced(place: Place) -> None:
+    first = await place.prepare()
+    second = await place.prepare()
+    commit = CommitRecord(
+        n=first.state.n + 1, epoch=1, nonce=first.nonce, plan=None, checkpoint_ts=first.state.start_ts
+    )
+    with pytest.raises(Fenced, match="epoch 2"):
+        first.log.append(commit)
+    assert second.epoch == 2
+
+
+async def test_rule_6_a_closed_changefeed_does_not_start(place: Place) -> None:
+    prepared = await place.prepare()
+    prepared.log.append(made.closed(prepared.state))
+    with pytest.raises(Fenced, match="was deleted"):
+        await place.prepare()
+
+
+async def test_rule_7_a_sink_of_another_changefeed_is_refused(place: Place) -> None:
+    await place.prepare()
+    other = Place(place.folder / "other", place.cluster, place.pd)
+    with pytest.raises(NeedsHuman, match=r"SinkOwned.*belongs to changefeed"):
+        await other.prepare(sink={"storage": {"uri": place.lake.as_uri(), "protocol": "csv"}})
+
+
+async def test_rule_7_files_without_a_claim_are_refused_and_left_alone(place: Place) -> None:
+    place.lake.mkdir()
+    (place.lake / "metadata").write_text('{"checkpoint-ts":5}')
+    with pytest.raises(NeedsHuman, match=r"SinkOwned.*metadata"):
+        await place.prepare()
+    assert [path.name for path in place.lake.iterdir()] == ["metadata"]
+
+
+async def test_a_folder_in_use_is_refused(place: Place) -> None:
+    holder = LocalStore(place.lake)
+    holder.hold()
+    try:
+        with pytest.raises(Conflict, match="The sink of changefeed default/test is in use"):
+            await place.prepare()
+    finally:
+        holder.release()
+    await place.prepare()
+
+
+async def test_start_ts_cant_change(place: Place, tidb: Tidb) -> None:
+    ts = tidb.now()
+    await place.prepare(startTs=str(ts))
+    await place.prepare()  # left out: the recorded one
+    with pytest.raises(InvalidSpec, match=f'spec.startTs: "{ts - 1}" differs from "{ts}"'):
+        await place.prepare(startTs=str(ts - 1))
+    assert place.kinds() == ["start", "epoch", "epoch"]
+
+
+async def test_start_ts_in_the_future_is_refused(place: Place, tidb: Tidb) -> None:
+    with pytest.raises(InvalidSpec, match="is in the future"):
+        await place.prepare(startTs=str(tidb.now() + (3_600_000 << 18)))
+    assert place.kinds() == []
+
+
+async def test_the_sinks_uri_cant_change(place: Place) -> None:
+    await place.prepare()
+    with pytest.raises(InvalidSpec, match=r"spec\.sink\.storage\.uri: .*other differs from .*lake"):
+        await place.prepare(sink={"storage": {"uri": (place.folder / "other").as_uri(), "protocol": "csv"}})
+    assert place.kinds() == ["start", "epoch"]
+
+
+async def test_another_cluster_is_refused(place: Place, tmp_path: Path) -> None:
+    await place.prepare()
+    with DevCluster(stores=1) as other:
+        Tidb(other).bootstrap()
+        pd = await PdClient.connect([other.pd_address])
+        moved = Place(tmp_path, other, pd)
+        with pytest.raises(NeedsHuman, match=f"belongs to cluster {place.cluster.cluster_id}, but PD serves"):
+            await moved.prepare()
+        await pd.close()
+    upstream = {"pdAddresses": [f"http://{place.cluster.pd_address}"], "clusterId": "5"}
+    with pytest.raises(InvalidSpec, match=r"spec\.upstream\.clusterId: 5 is wanted"):
+        await place.prepare(upstream=upstream)
+
+
+async def test_a_filter_that_matches_nothing_names_the_tables_there_are(place: Place) -> None:
+    with pytest.raises(InvalidSpec, match=r"match no table.*shop\.items, shop\.orders"):
+        await place.prepare(filter={"rules": ["sho.*"]})
+    assert place.kinds() == []
+
+
+async def test_rule_10_a_table_with_a_plan_to_finish_cant_leave_the_filter(place: Place, tidb: Tidb) -> None:
+    """Else nobody would pull its rows, and the plan, with everything behind it, would wait for ever."""
+    prepared = await place.prepare()
+    orders = tidb.tables["shop.orders"].id
+    entry = made.entry(prepared.state, tidb.now(), dispatcher=orders, from_ts=prepared.state.start_ts)
+    entry = entry.model_copy(update={"from_": Position.end_of(prepared.state.start_ts)})
+    prepared.log.append(made.plan(prepared.state, entry, resolved_ts=tidb.now()))
+    with pytest.raises(InvalidSpec, match=r"spec\.filter\.rules: .*shop\.orders.*plan 3"):
+        await place.prepare(filter={"rules": ["shop.items"]})
+    assert place.kinds() == ["start", "epoch", "plan"]
+    again = await place.prepare(filter={"rules": ["shop.orders"]})
+    assert again.state.plan is not None
+
+
+async def test_nothing_here_blocks_the_event_loop(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: set[str] = set()
+    create = LocalStore.create
+
+    def noted(self: LocalStore, *arguments: Any) -> None:
+        threads.add(threading.current_thread().name)
+        create(self, *arguments)
+
+    changefeed = place.changefeed()
+    state, sink = open_places(changefeed)
+    monkeypatch.setattr(prepare_module.LocalStore, "create", noted)
+    try:
+        await prepare(changefeed, place.pd, state, sink)
+    finally:
+        state.release()
+        sink.release()
+    assert threads
+    assert "MainThread" not in threads

@@ -1,0 +1,120 @@
+"""What a run shows of itself: to the metrics, and to whoever watches."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import owner_records as made
+import pytest
+from changefeed.errors import ProtocolViolation
+from changefeed.metrics import Registry
+from changefeed.model.tso import compose
+from changefeed.owner.owner import AppendCheckpoint, AppendPlan, Publish
+from changefeed.owner.progress import Meter
+from changefeed.wire import owner_pb2 as pb
+
+
+class FakeOwner:
+    """What Meter reads of an Owner."""
+
+    def __init__(self) -> None:
+        self.state = made.begun()
+        self.planner = SimpleNamespace(dirty=1)
+        self.spans = SimpleNamespace(complete=True)
+        self.resolved = 0
+
+    def resolved_ts(self) -> int:
+        return self.resolved
+
+
+@pytest.fixture
+def owner() -> FakeOwner:
+    return FakeOwner()
+
+
+@pytest.fixture
+def registry() -> Registry:
+    return Registry("shop", "orders")
+
+
+@pytest.fixture
+def meter(owner: FakeOwner, registry: Registry) -> Meter:
+    fake: Any = owner
+    return Meter(fake, registry, tables=3)
+
+
+def _delta(name: str, value: float, label: str = "", gauge: bool = False) -> pb.MetricDelta:
+    return pb.MetricDelta(name=name, label=label, value=value, gauge=gauge)
+
+
+def test_reports_count_what_was_pulled_and_stored(meter: Meter) -> None:
+    segment = pb.SegmentMeta(bytes=70, spans=[pb.SegmentSpan(rows=3), pb.SegmentSpan(rows=4)])
+    pulled = [_delta("changefeed_puller_events_total", 9, "insert"), _delta("changefeed_puller_bytes_total", 500)]
+    meter.report(0, pb.Report(segments=[segment], metrics=pulled))
+    meter.report(1, pb.Report(segments=[segment]))
+    shown = meter.progress(10.0)
+    assert (shown.puller.rows, shown.puller.bytes) == (9, 500)
+    assert (shown.event_store.rows, shown.event_store.bytes) == (14, 140)
+
+
+def test_gauges_of_a_puller_that_left_are_forgotten_and_its_counters_kept(meter: Meter, registry: Registry) -> None:
+    pending = "changefeed_puller_matcher_pending_rows"
+    for puller in (0, 1):
+        meter.report(puller, pb.Report(metrics=[_delta(pending, 5, gauge=True)]))
+    meter.report(1, pb.Report(metrics=[_delta("changefeed_puller_bytes_total", 7)]))
+    meter.puller_left(1)
+    assert registry.total(pending) == 5
+    assert registry.total("changefeed_puller_bytes_total") == 7
+
+
+def test_a_metric_that_nobody_declared_is_refused(meter: Meter) -> None:
+    with pytest.raises(ProtocolViolation, match="not a declared"):
+        meter.report(0, pb.Report(metrics=[_delta("changefeed_puller_luck_total", 1)]))
+
+
+def test_records_count_plans_files_and_rows(meter: Meter, owner: FakeOwner, registry: Registry) -> None:
+    plan = made.plan(owner.state, made.entry(owner.state, 110), made.entry(owner.state, 110, 1, dispatcher=2))
+    meter.recorded(AppendPlan(plan))
+    commit = made.commit(owner.state, 110, files=made.files(2))
+    assert meter.progress(1.0).files == 0
+    meter.recorded(Publish((), commit))
+    meter.recorded(AppendCheckpoint(commit))  # one without files counts nothing
+    shown = meter.progress(2.0)
+    assert (shown.files, shown.sink.rows, shown.sink.bytes, shown.pipeline.rows) == (2, 2, 2, 2)
+    assert registry.snapshot()["changefeed_owner_entries_total", "interval"] == 2
+    assert registry.total("changefeed_owner_plans_total") == 1
+
+
+def test_rates_are_of_the_last_seconds(meter: Meter, owner: FakeOwner) -> None:
+    commit = made.commit(owner.state, 110, files=made.files(10))
+    meter.progress(0.0)
+    meter.recorded(Publish((), commit))
+    assert meter.progress(2.0).sink.rows_per_s == 5.0
+    for now in (4.0, 6.0, 8.0, 10.0):
+        shown = meter.progress(now)
+    assert (shown.sink.rows, shown.sink.rows_per_s) == (10, 0.0)
+
+
+def test_lags_are_by_pds_clock_and_unknown_before_it_was_asked(meter: Meter, owner: FakeOwner) -> None:
+    owner.resolved = compose(9_000, 0)
+    assert meter.progress(0.0).resolved_lag == 0.0
+    meter.pd_ms = 10_500
+    shown = meter.progress(1.0)
+    assert (shown.resolved_lag, shown.resolved_ts, shown.tables, shown.dirty) == (1.5, owner.resolved, 3, 1)
+    meter.pd_ms = 8_000  # PD's clock as last seen may be behind a resolved-ts
+    assert meter.progress(2.0).resolved_lag == 0.0
+
+
+def test_state_is_one_word_and_one_sentence(meter: Meter, owner: FakeOwner, registry: Registry) -> None:
+    def words() -> dict[str, float]:
+        return {label: n for (name, label), n in registry.snapshot().items() if name.endswith("state_info")}
+
+    owner.spans.complete = False
+    assert meter.progress(0.0).state.startswith("Starting")
+    assert words() == {"Pending": 1, "Normal": 0, "Finished": 0}
+    owner.spans.complete = True
+    assert meter.progress(1.0).state == "Running, epoch 1."
+    assert words() == {"Pending": 0, "Normal": 1, "Finished": 0}
+    meter.draining = True
+    assert "Ctrl-C again" in meter.progress(2.0).state

@@ -1,0 +1,61 @@
+"""Objects that only the driver writes, when somebody else does (rule 8)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import owner_records as made
+import pytest
+from changefeed.errors import Conflict, Fenced, NeedsHuman, OutcomeUnknown
+from changefeed.objectstore.local import LocalStore
+from changefeed.owner.log import Log
+from changefeed.owner.publication import Publication
+
+
+class Disturbed(LocalStore):
+    """Each swap meets the next failure of `failures`, until there are none."""
+
+    def __init__(self, root: Path, failures: list[Exception]) -> None:
+        super().__init__(root)
+        self.failures = failures
+
+    def swap(self, path: str, body: bytes, etag: str | None) -> str:
+        if self.failures:
+            raise self.failures.pop(0)
+        return super().swap(path, body, etag)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    opened = Log(LocalStore(tmp_path / "state"), "log")
+    opened.append(made.start())
+    opened.claim_epoch(lambda before: made.epoch(before, "a"))
+    return opened
+
+
+def published(folder: Path) -> int:
+    return int(json.loads((folder / "metadata").read_text())["checkpoint-ts"])
+
+
+def test_rule_8_after_a_lost_swap_the_log_is_read_then_the_object_again(tmp_path: Path, log: Log) -> None:
+    sink = Disturbed(tmp_path / "lake", [Conflict("changed"), OutcomeUnknown("perhaps")])
+    Publication(sink, log).write_checkpoint(105)
+    assert published(tmp_path / "lake") == 105
+    Publication(sink, log).write_checkpoint(103)
+    assert published(tmp_path / "lake") == 105
+
+
+def test_rule_8_a_lost_swap_with_a_newer_epoch_in_the_log_is_fenced(tmp_path: Path, log: Log) -> None:
+    other = Log(LocalStore(tmp_path / "state"), "log")
+    other.claim_epoch(lambda before: made.epoch(before, "b"))
+    sink = Disturbed(tmp_path / "lake", [Conflict("changed")])
+    with pytest.raises(Fenced, match="epoch 2"):
+        Publication(sink, log).write_indexes([("d", 1, "d/CDC00000000000000000001.csv")])
+    assert not (tmp_path / "lake" / "d").exists()
+
+
+def test_rule_8_a_stranger_that_goes_on_writing_is_named(tmp_path: Path, log: Log) -> None:
+    sink = Disturbed(tmp_path / "lake", [Conflict("metadata was changed by somebody else.")] * 9)
+    with pytest.raises(NeedsHuman, match="SinkOwned: metadata was changed"):
+        Publication(sink, log).write_checkpoint(105)

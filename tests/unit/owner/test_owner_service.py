@@ -1,0 +1,233 @@
+"""The owner service over real TLS: who gets in, and what becomes of a puller's stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from changefeed.errors import Fenced, NeedsHuman, Unavailable
+from changefeed.owner.certificate import self_signed
+from changefeed.owner.service import OwnerService
+from changefeed.spark.owner_client import OwnerClient, reporting
+from changefeed.wire import owner_pb2 as pb
+from changefeed.wire.owner import PULLER, SERVER_NAME, OwnerAddress
+
+DEADLINE = 10.0
+Call = grpc.aio.StreamStreamCall[pb.Report, pb.Command]
+
+
+class Handler:
+    """Keeps what the service hands on, in order."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+        self.changed = asyncio.Event()
+        self.joins = 0
+
+    def puller_joined(self, puller: int) -> list[pb.Command]:
+        self.joins += 1
+        self._see(("joined", puller))
+        return [pb.Command(subscribe=pb.Subscribe(sub_id=self.joins, span_id=70))]
+
+    def puller_left(self, puller: int) -> None:
+        self._see(("left", puller))
+
+    def report(self, puller: int, report: pb.Report) -> None:
+        if report.failures:
+            raise ZeroDivisionError("a fault of ours")
+        self._see(("report", puller, [resolved.ts for resolved in report.resolved]))
+
+    def latest(self) -> int:
+        return 7
+
+    def plan(self, record: int) -> bytes:
+        return b"work %d" % record
+
+    async def commit(self, done: pb.Done) -> None:
+        self._see(done)
+
+    def fail(self, failure: pb.Failure) -> None:
+        self._see(failure)
+
+    def _see(self, what: Any) -> None:
+        self.seen.append(what)
+        self.changed.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(DEADLINE):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+
+@pytest.fixture
+def handler() -> Handler:
+    return Handler()
+
+
+@pytest.fixture
+async def service(handler: Handler) -> AsyncIterator[OwnerService]:
+    made = OwnerService(handler, 3, "ab")
+    yield made
+    await made.stop()
+
+
+@pytest.fixture
+async def address(service: OwnerService) -> OwnerAddress:
+    return await service.start()
+
+
+@pytest.fixture
+async def channel(address: OwnerAddress) -> AsyncIterator[grpc.aio.Channel]:
+    async with address.aio_channel() as opened:
+        yield opened
+
+
+async def join(channel: grpc.aio.Channel, address: OwnerAddress, puller: int = 0) -> Call:
+    method: Any = channel.stream_stream(
+        PULLER, request_serializer=pb.Report.SerializeToString, response_deserializer=pb.Command.FromString
+    )
+    call: Call = method(metadata=address.metadata)
+    await call.write(pb.Report(puller=puller))
+    return call
+
+
+async def sub_id(call: Call) -> int:
+    command = await asyncio.wait_for(call.read(), DEADLINE)
+    assert isinstance(command, pb.Command)
+    return command.subscribe.sub_id
+
+
+def test_token_is_in_no_repr() -> None:
+    address = OwnerAddress("h:1", 3, "ab", "a-secret", b"a-certificate")
+    assert "secret" not in repr(address)
+    assert "certificate" not in repr(address)
+
+
+async def test_every_run_has_its_own_token_and_certificate(address: OwnerAddress, handler: Handler) -> None:
+    second = OwnerService(handler, 3, "ab")
+    other = await second.start()
+    assert address.token != other.token
+    assert len(address.token) == 64
+    with OwnerClient(replace(address, target=other.target)) as client, pytest.raises(Unavailable):
+        await asyncio.to_thread(client.latest)  # TLS: the certificate is another's
+    await second.stop()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        ({"token": "guessed"}, "UNAUTHENTICATED"),
+        ({"token": ""}, "UNAUTHENTICATED"),
+        ({"epoch": 2}, "FAILED_PRECONDITION"),
+    ],
+)
+async def test_rule_6_only_tasks_of_this_run_get_in(
+    address: OwnerAddress, handler: Handler, wrong: dict[str, Any], code: str
+) -> None:
+    stranger = replace(address, **wrong)
+    with OwnerClient(stranger) as client:
+        for ask in (
+            client.latest,
+            lambda: client.plan(1),
+            lambda: client.commit(pb.Done(record=1)),
+            lambda: client.fail(NeedsHuman("no")),
+        ):
+            with pytest.raises(Fenced, match=code) as caught:
+                await asyncio.to_thread(ask)
+            assert address.token not in str(caught.value)
+    async with stranger.aio_channel() as channel:
+        call = await join(channel, stranger)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await call.read()
+        assert refused.value.code().name == code
+    assert handler.seen == []
+
+
+async def test_source_and_sink_calls_reach_the_handler(address: OwnerAddress, handler: Handler) -> None:
+    done = pb.Done(record=7, nonce="ab", files=[pb.FileDone(entry=1, rows=2, bytes=3, hash="h")])
+    with OwnerClient(address) as client:
+        assert await asyncio.to_thread(client.latest) == 7
+        await asyncio.to_thread(client.commit, done)
+    assert handler.seen == [done]
+
+
+async def test_a_tasks_error_is_told_and_raised(address: OwnerAddress, service: OwnerService, handler: Handler) -> None:
+    def body() -> None:
+        with reporting(address):
+            raise NeedsHuman("The row is odd.", "Look at it.")
+
+    with pytest.raises(NeedsHuman, match="odd"):
+        await asyncio.to_thread(body)
+    assert handler.seen == [pb.Failure(reason="NeedsHuman", message="The row is odd.", next_step="Look at it.")]
+    await service.stop()
+    with pytest.raises(NeedsHuman, match="odd"):  # and when nobody listens any more, raised all the same
+        await asyncio.to_thread(body)
+
+
+async def test_puller_joins_reports_and_leaves(
+    address: OwnerAddress, channel: grpc.aio.Channel, handler: Handler
+) -> None:
+    call = await join(channel, address, puller=1)
+    assert await sub_id(call) == 1
+    await call.write(pb.Report(puller=1, resolved=[pb.Resolved(sub_id=1, ts=5)]))
+    await call.done_writing()
+    assert await asyncio.wait_for(call.read(), DEADLINE) is grpc.aio.EOF
+    assert handler.seen == [("joined", 1), ("report", 1, []), ("report", 1, [5]), ("left", 1)]
+
+
+async def test_puller_that_vanishes_has_left(
+    service: OwnerService, address: OwnerAddress, channel: grpc.aio.Channel, handler: Handler
+) -> None:
+    call = await join(channel, address)
+    await sub_id(call)
+    call.cancel()
+    await handler.until(lambda: ("left", 0) in handler.seen)
+    watch = asyncio.ensure_future(service.crashed())
+    assert await sub_id(await join(channel, address)) == 2
+    assert not watch.done()
+    watch.cancel()
+
+
+async def test_rule_2_a_second_stream_of_a_puller_takes_its_place(
+    address: OwnerAddress, channel: grpc.aio.Channel, handler: Handler
+) -> None:
+    first = await join(channel, address)
+    await sub_id(first)
+    second = await join(channel, address)
+    assert await sub_id(second) == 2
+    assert await asyncio.wait_for(first.read(), DEADLINE) is grpc.aio.EOF
+    assert handler.seen == [("joined", 0), ("report", 0, []), ("left", 0), ("joined", 0), ("report", 0, [])]
+    await second.write(pb.Report(resolved=[pb.Resolved(sub_id=2, ts=9)]))
+    await handler.until(lambda: ("report", 0, [9]) in handler.seen)
+    assert handler.seen.count(("left", 0)) == 1
+
+
+async def test_stop_ends_every_stream(
+    service: OwnerService, address: OwnerAddress, channel: grpc.aio.Channel, handler: Handler
+) -> None:
+    calls = [await join(channel, address, puller) for puller in (0, 1)]
+    for call in calls:
+        await sub_id(call)
+    await service.stop()
+    assert [await asyncio.wait_for(call.read(), DEADLINE) for call in calls] == [grpc.aio.EOF] * 2
+    assert handler.seen.count(("left", 0)) == handler.seen.count(("left", 1)) == 1
+
+
+async def test_a_report_that_the_handler_cant_take_is_no_silence(
+    service: OwnerService, address: OwnerAddress, channel: grpc.aio.Channel
+) -> None:
+    call = await join(channel, address)
+    await sub_id(call)
+    await call.write(pb.Report(failures=[pb.Failure(sub_id=1)]))
+    with pytest.raises(ZeroDivisionError, match="a fault of ours"):
+        await asyncio.wait_for(service.crashed(), DEADLINE)
+
+
+def test_certificates_are_no_ones_twice() -> None:
+    assert self_signed(SERVER_NAME) != self_signed(SERVER_NAME)
