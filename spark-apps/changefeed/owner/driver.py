@@ -159,12 +159,16 @@ class Driver:
         await stack.enter_async_context(
             DdlSpan(prepared.pd, prepared.schema, self._barrier, start_ts, self._selects, self._wake.set, self._fail)
         )
-        await session
-        sink, pullers = sink_uri(prepared.changefeed), _puller_job(prepared)
-        await loop.run_in_executor(spark, self._execution.run, address, sink, pullers)
+
+        async def execute() -> None:
+            await session
+            pullers = _puller_job(prepared)
+            await loop.run_in_executor(spark, self._execution.run, address, sink_uri(prepared.changefeed), pullers)
+            await self._work()
+
         try:
             await self._until_ended(
-                self._work(), self._watch_execution(), self._keep_safepoint(), self._show(), self._service.crashed()
+                execute(), self._watch_execution(), self._keep_safepoint(), self._show(), self._service.crashed()
             )
         finally:
             self._show_once()
