@@ -143,6 +143,8 @@ def new_changefeed(tmp_path: Path, upstream: Upstream) -> Iterator[Callable[...,
             "upstream": {"pdAddresses": [f"http://{upstream.cluster.pd_address}"]},
             "filter": {"rules": rules},
             "state": {"uri": (folder / "state").as_uri()},
+            # As few Python workers as there can be: their start is what these tests wait for.
+            "spark": {"pullers": {"count": 1}, "executor": {"instances": 1, "cores": 2}},
             "sink": {
                 "storage": {
                     "uri": (folder / "lake").as_uri(),

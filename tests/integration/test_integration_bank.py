@@ -14,6 +14,7 @@ def test_split_and_cut_under_load(upstream: Upstream, new_changefeed: Callable[.
     bank = Bank(upstream.tidb, tables=2, regions=4, accounts=300)
     bank.create()
     changefeed = new_changefeed(["bank.*"])
+    changefeed.spec["spark"] = {"pullers": {"count": 2}, "executor": {"instances": 2, "cores": 2}}
     changefeed.spec["startTs"] = str(upstream.tidb.now())
     stop = threading.Event()
     bank.load(stop)

@@ -18,8 +18,9 @@ Why there is one history:
    and is gone, the create succeeds. But a snapshot that covers 58 was read back before 58 was deleted, and a snapshot
    is deleted only after a newer one was read back: the claimant lists once more and finds one (rule 5). Readers never
    look below a snapshot, so its record means nothing.
-5. *A reader lists, then somebody folds.* Records that it goes to read are gone, and then a newer snapshot exists: it
-   starts again. Only a gap above what is still the newest snapshot is damage.
+5. *A reader lists, then somebody folds.* Records that it goes to read are gone, or are a late claimant's of case 4, and
+   then a newer snapshot exists: it lists once more, and starts again. Only what is wrong above a snapshot that is still
+   the newest is damage.
 6. *A driver dies inside a fold.* Before the snapshot was read back nothing is deleted; after it, left-overs below it
    are ignored by readers and deleted by the next fold.
 
@@ -87,15 +88,13 @@ class Log:
         """
         while True:
             listing = self._list()
-            state, complete = self._replay(listing.newest_snapshot)
-            if complete and state.n >= listing.newest_record:
-                self.state, self._folded = state, listing.newest_snapshot
-                return state
-            if self._list().newest_snapshot <= max(state.n, listing.newest_snapshot):
-                raise NeedsHuman(
-                    f"The log at {self._where} has a gap after record {state.n}.",
-                    "Restore the missing object from the store's versions, or start a new changefeed.",
-                )
+            state, damage = self._replay_or_damage(listing)
+            if self._list().newest_snapshot > listing.newest_snapshot:
+                continue  # what was read may have been folded away, or created anew by a late claimant
+            if damage is not None:
+                raise damage
+            self.state, self._folded = state, listing.newest_snapshot
+            return state
 
     def append(self, record: Record) -> None:
         """Make `record` the next one.
@@ -184,6 +183,19 @@ class Log:
             if match := _NAME.fullmatch(path.removeprefix(self._path(""))):
                 (snapshots if match[1] else records).append(int(match[2]))
         return _Listing(tuple(sorted(records)), tuple(sorted(snapshots)))
+
+    def _replay_or_damage(self, listing: _Listing) -> tuple[State, NeedsHuman | None]:
+        """What the objects of a listing say, or why they can't be a log."""
+        try:
+            state, complete = self._replay(listing.newest_snapshot)
+        except NeedsHuman as error:
+            return State(), error
+        if complete and state.n >= listing.newest_record:
+            return state, None
+        return state, NeedsHuman(
+            f"The log at {self._where} has a gap after record {state.n}.",
+            "Restore the missing object from the store's versions, or start a new changefeed.",
+        )
 
     def _replay(self, covered: int) -> tuple[State, bool]:
         """Snapshot `covered` (0: none) with every record after it, and whether that snapshot was still there."""

@@ -179,6 +179,24 @@ def test_rule_5_a_claimant_that_slept_through_a_fold_is_fenced() -> None:
     assert open_log(MemoryStore(objects)).read() == live.state
 
 
+def test_rule_5_a_reader_that_slept_through_a_fold_does_not_take_a_late_claim_for_history() -> None:
+    objects: dict[str, bytes] = {}
+    live = claimed(MemoryStore(objects), "a")
+    go_on(live, 3)
+    late = made.epoch(live.state, "late")  # 6, about to be created
+
+    def fold_while_it_reads(call: str, name: str) -> Fault:
+        if (call, name) == ("get", path(6)) and live.state.n == 5:
+            go_on(live, 2)
+            live.fold(live.state)
+            MemoryStore(objects).create(path(6), encode_record(late))
+        return ""
+
+    assert open_log(MemoryStore(objects, fold_while_it_reads)).read() == live.state
+    assert path(6) in objects
+    assert path(7) in objects
+
+
 def test_rule_5_a_first_driver_that_slept_through_a_fold_does_not_start_the_log_again() -> None:
     store = MemoryStore()
     first = open_log(store)
