@@ -12,12 +12,12 @@ PROTOS := $(wildcard spark-apps/changefeed/wire/*.proto)
 CODE := spark-apps devcluster operator tests bench examples
 
 .PHONY: help demo test test-unit test-simulation simulate test-integration lint generate check-generated lock bench evidence \
-	clean java
+	clean java classes
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(STAMP) java ## a bank, a changefeed from it to files, and the proof that they are right
+demo: $(STAMP) classes ## a bank, a changefeed from it to files, and the proof that they are right
 	@$(PY) examples/demo.py
 
 test: lint test-unit test-simulation test-integration ## set up, then everything that is checked
@@ -31,7 +31,7 @@ test-simulation: $(STAMP) ## tests of the cores together, in virtual time
 simulate: $(STAMP) ## more seeds (SEEDS=5000), or one with its whole story (SEED=123)
 	SEEDS=$(or $(SEEDS),5000) $(PYTEST) -s --timeout 0 tests/simulation -k no_seed
 
-test-integration: $(STAMP) java ## tests with real processes: development cluster, Spark, kills
+test-integration: $(STAMP) classes ## tests with real processes: development cluster, Spark, kills
 	$(PYTEST) tests/integration
 
 lint: $(STAMP) check-generated ## style, types, layers, generated files
@@ -67,10 +67,10 @@ lock: ## requirements/dev.txt anew from pyproject.toml (needs uv)
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 		--extra dataplane --extra devcluster --extra dev --extra operator pyproject.toml -o requirements/dev.txt
 
-bench: $(STAMP) java ## how fast: prints the figures, writes bench/out/bench.json
+bench: $(STAMP) classes ## how fast: prints the figures, writes bench/out/bench.json
 	$(PY) bench/bench.py
 
-evidence: $(STAMP) java ## the full-length figures, into bench/results/ for committing
+evidence: $(STAMP) classes ## the full-length figures, into bench/results/ for committing
 	$(PY) bench/bench.py --out bench/results/bench.json
 
 clean: ## forget the demo, caches and outputs; .venv stays
@@ -92,3 +92,6 @@ java:
 		echo "Java 17 is needed (found: $${version:-none}): apt-get install openjdk-17-jre-headless," \
 			"or any JDK 17 with JAVA_HOME set." >&2; exit 1; \
 	fi
+
+classes: $(STAMP) java
+	@$(PY) -m changefeed.spark.class_archive

@@ -7,19 +7,26 @@ with a request becomes an error event; only an unknown feature ends a stream.
 from __future__ import annotations
 
 import asyncio
+import random
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 
 import grpc
 from changefeed.wire import cdcpb_pb2 as cdcpb
 
+from .connection import Connection, Frames, LiveRows, Message, Subscription
 from .events import MESSAGE_LIMIT
-from .subscriptions import Connection, Frames, LiveRows, Message, Subscription, Subscriptions
+from .subscriptions import Subscriptions
+from .troubles import Trouble, Troubles, interleaved
 
 MULTIPLEXING = "stream-multiplexing"
 SCAN_CONCURRENCY = 6
 _SCAN_BACKLOG = 16 << 20
 _FLUSH_SECONDS = 0.003
+_REORDER_SECONDS = 0.05
+_REPEAT_SECONDS = 0.1
+UNREAD_SECONDS = 300.0
+"""After so long without reading a client is cut (facts, tikv-wire 2.4)."""
 _NUMBER = r"(0|[1-9]\d*)"
 _SEMVER = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?")
 
@@ -32,6 +39,10 @@ def parse_version(text: str) -> tuple[int, int, int, int]:
     if match is None:
         return 0, 0, 0, 1
     return int(match[1]), int(match[2]), int(match[3]), int(match[4] is None)
+
+
+class _Unread(Exception):
+    """The client has not taken a message for UNREAD_SECONDS."""
 
 
 class _Stream:
@@ -55,6 +66,11 @@ class _Stream:
             else:
                 self.ended.set_exception(reason)
 
+    def close(self) -> None:
+        """The call ends anyway: why the stream would have ended as well is of no interest."""
+        if not self.ended.cancel() and not self.ended.cancelled():
+            self.ended.exception()
+
     def add_scan(self, scan: asyncio.Task[None]) -> None:
         self.scans.add(scan)
         scan.add_done_callback(self._scan_done)
@@ -68,11 +84,13 @@ class _Stream:
 class ChangeData:
     """The service of one store. All methods run in the server's event loop."""
 
-    def __init__(self, store_id: int, subscriptions: Subscriptions) -> None:
+    def __init__(self, store_id: int, subscriptions: Subscriptions, troubles: Troubles) -> None:
         self._store_id = store_id
         self._subscriptions = subscriptions
+        self._troubles = troubles
         self._scanning = asyncio.Semaphore(SCAN_CONCURRENCY)
-        self._stalled_until = 0.0
+        self._messages_left: int | None = None
+        self._random = random.Random(store_id)
 
     def handler(self) -> grpc.GenericRpcHandler:
         def method(behaviour: object) -> grpc.RpcMethodHandler[cdcpb.ChangeDataRequest, bytes]:
@@ -84,9 +102,12 @@ class ChangeData:
         methods = {"EventFeed": method(self._event_feed), "EventFeedV2": method(self._event_feed_v2)}
         return grpc.method_handlers_generic_handler("cdcpb.ChangeData", methods)
 
-    def stall(self, seconds: float) -> None:
-        """Sends nothing for a while; all goes on being queued."""
-        self._stalled_until = asyncio.get_running_loop().time() + seconds
+    def cut_after(self, messages: int) -> None:
+        """Breaks the stream that wants to send after so many more messages of this store."""
+        self._messages_left = messages
+
+    def heal(self) -> None:
+        self._messages_left = None
 
     async def _event_feed(self, requests: AsyncIterator[cdcpb.ChangeDataRequest], context: Context) -> None:
         await self._serve(requests, context, multiplexing=False)
@@ -102,6 +123,7 @@ class ChangeData:
     async def _serve(
         self, requests: AsyncIterator[cdcpb.ChangeDataRequest], context: Context, multiplexing: bool
     ) -> None:
+        unread = False
         stream = _Stream(self._store_id, multiplexing)
         self._subscriptions.connect(stream.connection)
         reader = asyncio.create_task(self._read(requests, stream, context))
@@ -111,10 +133,15 @@ class ChangeData:
             if writer.done():
                 await writer
             await stream.ended
+        except _Unread:
+            unread = True
         finally:
             self._subscriptions.disconnect(stream.connection)
             for task in (reader, writer, *stream.scans):
                 task.cancel()
+            stream.close()
+        if unread:  # only now: the status waits behind what the client does not read
+            await context.abort(grpc.StatusCode.UNKNOWN, "connection cancelled")
 
     async def _read(self, requests: AsyncIterator[cdcpb.ChangeDataRequest], stream: _Stream, context: Context) -> None:
         connection = stream.connection
@@ -144,23 +171,53 @@ class ChangeData:
             snapshot = self._subscriptions.attach(subscription)
             if snapshot is None:
                 return
-            for _ in self._subscriptions.scan(subscription, snapshot):
-                await asyncio.sleep(0)
-                while stream.connection.backlog > _SCAN_BACKLOG:
-                    stream.room.clear()
-                    await stream.room.wait()
+            if self._troubles.amount(Trouble.REPEAT):
+                await asyncio.sleep(_REPEAT_SECONDS)
+                snapshot = self._subscriptions.look_again(subscription, snapshot)
+            await self._pushing(stream, self._subscriptions.scan(subscription, snapshot))
+        await self._pushing(stream, self._subscriptions.play(subscription, snapshot))
+
+    async def _pushing(self, stream: _Stream, steps: Iterator[bool]) -> None:
+        """Takes the steps as fast as the client reads."""
+        for _ in steps:
+            await asyncio.sleep(0)
+            while stream.connection.backlog > _SCAN_BACKLOG:
+                stream.room.clear()
+                await stream.room.wait()
 
     async def _write(self, stream: _Stream, context: Context) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             await stream.something.wait()
             stream.something.clear()
-            await asyncio.sleep(max(_FLUSH_SECONDS, self._stalled_until - loop.time()))
+            reorders = self._troubles.amount(Trouble.REORDER) > 0
+            await asyncio.sleep(_REORDER_SECONDS if reorders else _FLUSH_SECONDS)
+            await self._hold_back()
             with self._subscriptions.lock:
                 items = stream.connection.drain()
+            if reorders:
+                items = interleaved(((item.lane, item) for item in items), self._random)
             for body in messages(stream.connection, items):
-                await context.write(body)
+                await self._send(body, context)
                 stream.room.set()
+
+    async def _hold_back(self) -> None:
+        delay = self._troubles.amount(Trouble.DELAY, self._store_id)
+        if delay:
+            await asyncio.sleep(delay)
+        while self._troubles.amount(Trouble.STALL, self._store_id):  # noqa: ASYNC110 - any thread ends it
+            await asyncio.sleep(_FLUSH_SECONDS)
+
+    async def _send(self, body: bytes, context: Context) -> None:
+        if self._messages_left is not None:
+            if self._messages_left == 0:
+                self._messages_left = None
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "connection reset")
+            self._messages_left -= 1
+        try:
+            async with asyncio.timeout(UNREAD_SECONDS):
+                await context.write(body)
+        except TimeoutError as error:
+            raise _Unread from error
 
 
 def messages(connection: Connection, items: Sequence[LiveRows | Frames | Message]) -> Iterator[bytes]:

@@ -6,7 +6,6 @@ a person must know goes to standard error.
 
 from __future__ import annotations
 
-import json
 import signal
 import socket
 import sys
@@ -15,42 +14,29 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Event
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import grpc
 from cyclopts import App, CycloptsError, Parameter
 from cyclopts.validators import Number
 
-from . import keys
+from .frozen import FrozenHistory
+from .harm import harm
 from .schema import DDL_JOB_TABLE
-from .server import HARM_METHOD, DevCluster
+from .server import DevCluster
+from .terminal import BAD_INPUT, Amount, CommandFailed, say
 from .tidb import Tidb
 from .workload import Workload
 from .workload.bank import Bank
 from .workload.sysbench import Sysbench
 
-BAD_INPUT = 2
-UNAVAILABLE = 69
 _POLL_S = 0.1
-_HARM_S = 10.0
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 app = App(name="changefeed-devcluster", help="A PD and TiKV stores in one process, with TiDB's data in them.")
-harm = App(name="harm", help="Disturb a running development cluster.")
 app.command(harm)
 
 Port = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
 Count = Annotated[int, Parameter(validator=Number(gte=1, lte=10_000_000))]
-Amount = Annotated[float, Parameter(validator=Number(gte=0))]
-Pd = Annotated[str, Parameter(help="The cluster's address, as `start` printed it.")]
-
-
-class CommandFailed(Exception):
-    """A message of one line for the person at the terminal, and the exit code."""
-
-    def __init__(self, message: str, exit_code: int = BAD_INPUT) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
 
 
 @app.command
@@ -65,6 +51,8 @@ def start(
     rows: Count | None = None,
     rate: Amount = 2000.0,
     workload_seconds: Amount | None = None,
+    frozen: Literal["scan", "live"] | None = None,
+    replay: bool = False,
 ) -> None:
     """Run a cluster until SIGINT or SIGTERM; SIGUSR1 ends the workload alone.
 
@@ -91,35 +79,72 @@ def start(
         Rows a second after the load; 0 ends the workload after it.
     workload_seconds
         End the workload after so long, loading included.
+    frozen
+        Sysbench's rows as a history encoded before the start and served at full speed; the tables take no writes. It
+        is met as rows of a `scan`, or written `live` while the first subscriber of a region listens.
+    replay
+        Show the `data` folder of an earlier cluster as it was left, and write nothing to it: several clusters, at once
+        or one after the other, serve the same history to the byte. `startTs` is that of the folder's first cluster, and
+        the second line has the history's last ts.
     """
     arrived: SimpleQueue[int] = SimpleQueue()
     for number in (*_STOP_SIGNALS, signal.SIGUSR1):
         signal.signal(number, lambda number, _frame: arrived.put(number))
-    cluster = _open(stores, port, data)
+    history = _frozen(frozen, workload, data, rate)
+    if replay and (data is None or workload != "none" or not (data / "journal").exists()):
+        raise CommandFailed("--replay is for a --data folder that a cluster has written, without a --workload.")
+    cluster = _cluster(stores, port, data, history, replay)
     try:
         tidb = Tidb(cluster)
         tidb.bootstrap()
         work = _workload(tidb, workload, tables, regions, rows)
-        _say(
+        start_ts = cluster.first_start_ts if replay else tidb.now()
+        cluster.note_start(start_ts)
+        frozen_rows = work.freeze(history) if history and isinstance(work, Sysbench) else 0
+        _open(cluster, port)
+        say(
             pd=cluster.pd_address,
             cluster_id=str(cluster.cluster_id),
             tables=sorted(name for name in tidb.tables if name != f"mysql.{DDL_JOB_TABLE}"),
-            startTs=str(tidb.now()),
+            startTs=str(start_ts),
         )
-        _serve(tidb, work, rate, workload_seconds, arrived)
+        if history:
+            say(workload="stopped", ts=str(tidb.now()), rows=frozen_rows)
+        elif replay:
+            say(workload="stopped", ts=str(cluster.history_ts), rows=0)
+        _serve(tidb, None if history else work, rate, workload_seconds, arrived)
     finally:
         cluster.stop()
 
 
-def _open(stores: int, port: int, data: Path | None) -> DevCluster:
+def _frozen(how: str | None, workload: str, data: Path | None, rate: float) -> FrozenHistory | None:
+    if how is None:
+        return None
+    if workload != "sysbench" or data is not None or rate > 0:
+        raise CommandFailed("--frozen is for --workload sysbench with --rate 0, and not kept in a --data folder.")
+    return FrozenHistory(live=how == "live")
+
+
+def _cluster(stores: int, port: int, data: Path | None, frozen: FrozenHistory | None, replay: bool) -> DevCluster:
     try:
-        _check_free(port)
-        return DevCluster(stores=stores, data_dir=data, pd_port=port).start()
+        return DevCluster(stores=stores, data_dir=data, pd_port=port, frozen=frozen, replay=replay)
     except OSError as error:
-        where = f": {error.filename}" if error.filename else ""
-        raise CommandFailed(f"The cluster can't start: {error.strerror or error}{where}") from error
+        raise _cant_start(error) from error
     except ValueError as error:
         raise CommandFailed(f"The cluster can't start: {error}") from error
+
+
+def _open(cluster: DevCluster, port: int) -> None:
+    try:
+        _check_free(port)
+        cluster.start()
+    except OSError as error:
+        raise _cant_start(error) from error
+
+
+def _cant_start(error: OSError) -> CommandFailed:
+    where = f": {error.filename}" if error.filename else ""
+    return CommandFailed(f"The cluster can't start: {error.strerror or error}{where}")
 
 
 def _check_free(port: int) -> None:
@@ -164,7 +189,7 @@ def _serve(tidb: Tidb, work: Workload | None, rate: float, seconds: float | None
                 if number == signal.SIGUSR1 or (deadline is not None and time.monotonic() >= deadline):
                     stop.set()
                 if running is not None and running.done():
-                    _say(workload="stopped", ts=str(tidb.now()), rows=running.result())
+                    say(workload="stopped", ts=str(tidb.now()), rows=running.result())
                     running = None
         finally:
             stop.set()
@@ -180,76 +205,6 @@ def _next_signal(arrived: SimpleQueue[int]) -> int | None:
         return arrived.get(timeout=_POLL_S)
     except Empty:
         return None
-
-
-def _say(**line: Any) -> None:
-    sys.stdout.write(json.dumps(line) + "\n")
-    sys.stdout.flush()
-
-
-# --- harm ---
-
-
-@harm.command
-def regions(*, pd: Pd) -> None:
-    """List the regions: id, borders as hex of raw keys, version, leader store."""
-    _say(**_harm(pd, "regions"))
-
-
-@harm.command
-def split(*, pd: Pd, key: str | None = None) -> None:
-    """Split a region at a raw key (hex); without one, a table's region with the most handles in its middle."""
-    _say(**_harm(pd, "split", key=key or widest_middle(_harm(pd, "regions")["regions"])))
-
-
-@harm.command
-def transfer(*, pd: Pd, region: int, store: int) -> None:
-    """Move a region's leadership to another store."""
-    _say(**_harm(pd, "transfer", region=region, store=store))
-
-
-@harm.command
-def cut(*, pd: Pd, store: int | None = None) -> None:
-    """Break the change data streams of a store, or of all."""
-    _say(**_harm(pd, "cut", store=store))
-
-
-@harm.command
-def stall(*, pd: Pd, seconds: Amount, store: int | None = None) -> None:
-    """Hold back the change data of a store, or of all, for a while."""
-    _say(**_harm(pd, "stall", seconds=seconds, store=store))
-
-
-def _harm(pd: str, action: str, **arguments: Any) -> dict[str, Any]:
-    body = json.dumps({"action": action, **arguments}).encode()
-    with grpc.insecure_channel(pd) as channel:
-        call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(HARM_METHOD)
-        try:
-            answer: dict[str, Any] = json.loads(call(body, timeout=_HARM_S))
-        except grpc.RpcError as error:
-            raise CommandFailed(
-                f"No development cluster answers at {pd}: is it running? Its first output line names the address.",
-                UNAVAILABLE,
-            ) from error
-    if not answer.pop("ok"):
-        raise CommandFailed(str(answer["error"]))
-    return answer
-
-
-def widest_middle(found: list[dict[str, Any]]) -> str:
-    """The hex key in the middle of the region that spans the most handles of one table, from its two border keys."""
-    prefix_length = len(keys.record_prefix(0))
-    middles = []
-    for region in found:
-        start, end = bytes.fromhex(region["start"]), bytes.fromhex(region["end"])
-        if len(start) == len(end) == prefix_length + 8 and start[:prefix_length] == end[:prefix_length]:
-            first, last = keys.handle_of(start), keys.handle_of(end)
-            middle = keys.encode_int((first + last) // 2)
-            middles.append((last - first, (start[:prefix_length] + middle).hex()))
-    width, key = max(middles, default=(0, ""))
-    if width < 2:
-        raise CommandFailed("No region lies between two rows of one table: say where to split with --key.")
-    return key
 
 
 def main() -> None:

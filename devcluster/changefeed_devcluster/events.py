@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from .store import ScannedVersion
+from .mvcc import ScannedVersion
 from .txn import Change, Kind, Lock, Op, RowChange
 
 EVENT_LIMIT = 32 << 10
 MESSAGE_LIMIT = 6 << 20
 
-_PREWRITE, _COMMIT, _ROLLBACK, _COMMITTED = 1, 2, 3, 4
-_LOG_TYPE = {Kind.PREWRITE: _PREWRITE, Kind.COMMIT: _COMMIT, Kind.ROLLBACK: _ROLLBACK, Kind.ONE_PC: _COMMITTED}
+PREWRITE, COMMIT, ROLLBACK, COMMITTED = 1, 2, 3, 4
+_LOG_TYPE = {Kind.PREWRITE: PREWRITE, Kind.COMMIT: COMMIT, Kind.ROLLBACK: ROLLBACK, Kind.ONE_PC: COMMITTED}
 _OP_TYPE = {Op.PUT: 1, Op.DELETE: 2}
 
 
@@ -46,7 +46,7 @@ def _row_head(log_type: int, op: Op, start_ts: int, commit_ts: int) -> bytes:
     if commit_ts:
         head += b"\x10" + varint(commit_ts)
     head += b"\x18" + varint(log_type)
-    if log_type != _ROLLBACK:
+    if log_type != ROLLBACK:
         head += b"\x20" + varint(_OP_TYPE[op])
     return head
 
@@ -83,13 +83,13 @@ def scan_rows(found: Iterable[Lock | ScannedVersion]) -> list[bytes]:
     head = tail = b""
     for item in found:
         if isinstance(item, Lock):
-            lock_head = _row_head(_PREWRITE, item.op, item.start_ts, 0)
+            lock_head = _row_head(PREWRITE, item.op, item.start_ts, 0)
             rows.append(_row(lock_head, _row_tail(item.txn_source), item.key, item.value, item.old_value))
             continue
         key, (commit_ts, start_ts, op, value, txn_source, _), old_value = item
         if known != (commit_ts, start_ts, op, txn_source):
             known = (commit_ts, start_ts, op, txn_source)
-            head, tail = _row_head(_COMMITTED, op, start_ts, commit_ts), _row_tail(txn_source)
+            head, tail = _row_head(COMMITTED, op, start_ts, commit_ts), _row_tail(txn_source)
         rows.append(_row(head, tail, key, value, old_value))
     return rows
 

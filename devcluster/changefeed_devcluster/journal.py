@@ -1,7 +1,8 @@
 """The dev cluster's memory: an append-only file of what happened, replayed at the next start.
 
 A record is `u32 length, u32 crc32, kind byte, protobuf`. Each append is one write to the file before the call returns,
-so it outlives a killed process; a power cut is not covered. A torn last record is cut off at opening.
+so it outlives a killed process; a power cut is not covered. A torn last record is cut off at opening. A frozen journal
+is only read: whatever a cluster does over it, the next one finds the same history.
 """
 
 from __future__ import annotations
@@ -32,18 +33,24 @@ class Record(Enum):
     IDS = b"A"  # pdpb.AllocIDResponse: the last id given out
     TSO = b"T"  # pdpb.Timestamp: no ts at or above it was given out
     SERVICE_SAFEPOINT = b"S"  # pdpb.UpdateServiceGCSafePointRequest, TTL is the unix second of expiry
+    START = b"B"  # cdcpb.ResolvedTs: the ts before the first row of the folder's first workload
     GC_SAFEPOINT = b"s"  # pdpb.UpdateGCSafePointRequest
 
 
 class Journal:
-    """Opens, or creates, the journal of a data folder. Raises OSError when another process has it open."""
+    """Opens, or creates, the journal of a data folder. Raises OSError when another process writes to it.
 
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+    `frozen`: reads one that exists, beside others that do; `append` keeps nothing.
+    """
+
+    def __init__(self, folder: Path, frozen: bool = False) -> None:
+        self.frozen = frozen
+        if not frozen:
+            folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / "journal"
-        self._file = open(self.path, "a+b", buffering=0)  # noqa: SIM115 - open for the journal's life
+        self._file = open(self.path, "rb" if frozen else "a+b", buffering=0)  # noqa: SIM115 - for the journal's life
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._file, (fcntl.LOCK_SH if frozen else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except OSError as error:
             self._file.close()
             raise OSError(error.errno, "the data folder is in use by another dev cluster", str(folder)) from error
@@ -61,9 +68,12 @@ class Journal:
                 break
             yield Record(body[:1]), body[1:]
             position = start + length
-        self._file.truncate(position)
+        if not self.frozen:
+            self._file.truncate(position)
 
     def append(self, kind: Record, message: Message) -> None:
+        if self.frozen:
+            return
         body = kind.value + message.SerializeToString()
         record = _HEADER.pack(len(body), zlib.crc32(body)) + body
         with self._lock:

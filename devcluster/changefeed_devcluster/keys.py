@@ -23,6 +23,10 @@ INT_FLAG = 3
 UINT_FLAG = 4
 FLOAT_FLAG = 5
 DECIMAL_FLAG = 6
+DURATION_FLAG = 7
+
+PREFIX = 11  # bytes before the handle in a record key
+MIN_COMMON_HANDLE = 9  # so that it never looks like an int handle
 
 
 def encode_int(value: int) -> bytes:
@@ -68,19 +72,26 @@ def record_range(table_id: int) -> tuple[bytes, bytes]:
     return record_prefix(table_id), table_prefix(table_id) + b"_s"
 
 
-def record_key(table_id: int, handle: int) -> bytes:
-    return record_prefix(table_id) + encode_int(handle)
+def record_key(table_id: int, handle: int | bytes) -> bytes:
+    """`handle`: an int, or the encoded datums of a common handle."""
+    return record_prefix(table_id) + (handle if isinstance(handle, bytes) else encode_int(handle))
 
 
 def record_keys(table_id: int, handles: npt.NDArray[np.int64]) -> list[bytes]:
     """The keys of many rows at once. `handles`: int64, one a row."""
+    keys = record_key_block(table_id, handles)
+    found: list[bytes] = keys.view(f"V{keys.shape[1]}").ravel().tolist()
+    return found
+
+
+def record_key_block(table_id: int, handles: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+    """As `record_keys`, one row of bytes a key."""
     prefix = record_prefix(table_id)
     keys = np.empty((len(handles), len(prefix) + 8), np.uint8)
     keys[:, : len(prefix)] = np.frombuffer(prefix, np.uint8)
     ordered = (handles.astype(np.uint64) ^ np.uint64(SIGN_BIT)).astype(">u8")
     keys[:, len(prefix) :] = ordered.view(np.uint8).reshape(-1, 8)
-    found: list[bytes] = keys.view(f"V{keys.shape[1]}").ravel().tolist()
-    return found
+    return keys
 
 
 def handle_of(key: bytes) -> int:

@@ -14,10 +14,9 @@ from changefeed.wire import metapb_pb2 as metapb
 from changefeed.wire import pdpb_pb2 as pdpb
 from google.protobuf.message import Message
 
-from .journal import Journal, Record
 from .oracle import LOGICAL_BITS, Oracle
 from .regions import Region, Regions
-from .safepoints import SafePoints
+from .safepoints import GC_WORKER, NEVER, Hold, SafePoints
 
 VERSION = "8.5.3"
 
@@ -38,8 +37,6 @@ class PlacementDriver:
         oracle: Oracle,
         regions: Regions,
         safepoints: SafePoints,
-        gc_safe_point: int,
-        journal: Journal | None,
     ) -> None:
         self.cluster_id = cluster_id
         self.address = ""
@@ -47,8 +44,6 @@ class PlacementDriver:
         self._oracle = oracle
         self._regions = regions
         self._safepoints = safepoints
-        self._gc_safe_point = gc_safe_point
-        self._journal = journal
 
     def handler(self) -> grpc.GenericRpcHandler:
         methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
@@ -74,6 +69,11 @@ class PlacementDriver:
             ("GetGCSafePoint", pdpb.GetGCSafePointRequest, self._get_gc_safe_point),
             ("UpdateGCSafePoint", pdpb.UpdateGCSafePointRequest, self._update_gc_safe_point),
             ("UpdateServiceGCSafePoint", pdpb.UpdateServiceGCSafePointRequest, self._update_service_safe_point),
+            ("GetGCState", pdpb.GetGCStateRequest, self._get_gc_state),
+            ("SetGCBarrier", pdpb.SetGCBarrierRequest, self._set_gc_barrier),
+            ("DeleteGCBarrier", pdpb.DeleteGCBarrierRequest, self._delete_gc_barrier),
+            ("ScatterRegion", pdpb.ScatterRegionRequest, self._scatter_region),
+            ("GetOperator", pdpb.GetOperatorRequest, self._get_operator),
         ]
         for name, request, behaviour in checked:
             methods[name] = _unary(self._checked(behaviour), request)
@@ -186,17 +186,23 @@ class PlacementDriver:
             header=self._header(), regions=_region_messages(list(found.values())[:limit])
         )
 
+    def _scatter_region(self, request: pdpb.ScatterRegionRequest) -> Message:
+        """Nothing is moved: a split has spread the leaders already."""
+        return pdpb.ScatterRegionResponse(header=self._header(), finished_percentage=100)
+
+    def _get_operator(self, request: pdpb.GetOperatorRequest) -> Message:
+        """There is never an operator under way, which PD tells so."""
+        header = self._header(pdpb.REGION_NOT_FOUND, f"no operator of region {request.region_id}")
+        return pdpb.GetOperatorResponse(header=header)
+
     # --- safepoints ---
 
     def _get_gc_safe_point(self, request: pdpb.GetGCSafePointRequest) -> Message:
-        return pdpb.GetGCSafePointResponse(header=self._header(), safe_point=self._gc_safe_point)
+        return pdpb.GetGCSafePointResponse(header=self._header(), safe_point=self._safepoints.gc_safe_point)
 
     def _update_gc_safe_point(self, request: pdpb.UpdateGCSafePointRequest) -> Message:
-        if request.safe_point > self._gc_safe_point:
-            self._gc_safe_point = request.safe_point
-            if self._journal:
-                self._journal.append(Record.GC_SAFEPOINT, pdpb.UpdateGCSafePointRequest(safe_point=request.safe_point))
-        return pdpb.UpdateGCSafePointResponse(header=self._header(), new_safe_point=self._gc_safe_point)
+        self._safepoints.advance_gc(request.safe_point)
+        return pdpb.UpdateGCSafePointResponse(header=self._header(), new_safe_point=self._safepoints.gc_safe_point)
 
     def _update_service_safe_point(self, request: pdpb.UpdateServiceGCSafePointRequest) -> Message:
         now = int(time.time())
@@ -207,6 +213,36 @@ class PlacementDriver:
             TTL=lowest.expires_at - now,
             min_safe_point=lowest.safe_point,
         )
+
+    def _get_gc_state(self, request: pdpb.GetGCStateRequest) -> Message:
+        now = int(time.time())
+        barriers = () if request.exclude_gc_barriers else self._safepoints.living(now)
+        state = pdpb.GCState(
+            keyspace_scope=request.keyspace_scope,
+            txn_safe_point=self._safepoints.lowest(now).safe_point,
+            gc_safe_point=self._safepoints.gc_safe_point,
+            gc_barriers=[_barrier(hold, now) for hold in barriers if hold.service_id != GC_WORKER],
+        )
+        return pdpb.GetGCStateResponse(header=self._header(), gc_state=state)
+
+    def _set_gc_barrier(self, request: pdpb.SetGCBarrierRequest) -> Message:
+        now = int(time.time())
+        name = request.barrier_id.encode()
+        try:
+            hold = self._safepoints.set_barrier(name, request.ttl_seconds, request.barrier_ts, now)
+        except ValueError as error:
+            return pdpb.SetGCBarrierResponse(header=self._header(pdpb.UNKNOWN, str(error)))
+        return pdpb.SetGCBarrierResponse(header=self._header(), new_barrier_info=_barrier(hold, now))
+
+    def _delete_gc_barrier(self, request: pdpb.DeleteGCBarrierRequest) -> Message:
+        hold = self._safepoints.remove(request.barrier_id.encode())
+        gone = _barrier(hold, int(time.time())) if hold else None
+        return pdpb.DeleteGCBarrierResponse(header=self._header(), deleted_barrier_info=gone)
+
+
+def _barrier(hold: Hold, now: int) -> pdpb.GCBarrierInfo:
+    ttl = NEVER if hold.expires_at == NEVER else hold.expires_at - now
+    return pdpb.GCBarrierInfo(barrier_id=hold.service_id.decode(), barrier_ts=hold.safe_point, ttl_seconds=ttl)
 
 
 def _unary(

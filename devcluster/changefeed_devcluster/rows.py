@@ -1,14 +1,15 @@
 """Row values in TiDB's format v2 (facts, tikv-wire 5.1-5.5): an encoder, one for many rows at once, and a decoder.
 
 The decoder serves the cluster's own reads and the tests' oracle. It is written from the facts alone and shares
-nothing with the product's. Values are Python's: int, float, Decimal, str (text), bytes (binary), date, datetime, None.
+nothing with the product's. Values are Python's: int, float, Decimal, str (text), bytes (binary), date, datetime,
+timedelta (TIME), None; ENUM and SET are their names in one string; a date that Python lacks (0000-00-00) is its text.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
-from datetime import date, datetime
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, datetime, timedelta
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
@@ -16,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from . import keys
-from .schema import INTEGERS, TIMES, ColumnInfo, FieldType, TableInfo, Tp
+from .codec import GROUP, decode_bytes, encode_bytes
+from .schema import CHOICES, INTEGERS, ROWID, TIMES, ColumnInfo, FieldType, TableInfo, Tp
 
 Row = dict[str, Any]
 
@@ -45,12 +47,29 @@ def compact_uint(value: int) -> bytes:
     return value.to_bytes(8, "little")
 
 
-def packed_time(value: date) -> int:
-    """The u64 of a date or datetime (TIMESTAMP: in UTC)."""
-    hms = us = 0
+def packed_time(value: date | str) -> int:
+    """The u64 of a date, datetime or its text (TIMESTAMP: in UTC)."""
+    if isinstance(value, str):
+        day_text, _, clock = value.partition(" ")
+        clock, _, fraction = (clock or "00:00:00").partition(".")
+        (year, month, day), (hour, minute, second) = map(int, day_text.split("-")), map(int, clock.split(":"))
+        us = int(fraction[:6].ljust(6, "0"))
+    else:
+        year, month, day, hour, minute, second, us = value.year, value.month, value.day, 0, 0, 0, 0
     if isinstance(value, datetime):
-        hms, us = value.hour << 12 | value.minute << 6 | value.second, value.microsecond
-    return ((((value.year * 13 + value.month) << 5 | value.day) << 17 | hms) << 24) | us
+        hour, minute, second, us = value.hour, value.minute, value.second, value.microsecond
+    return ((((year * 13 + month) << 5 | day) << 17 | hour << 12 | minute << 6 | second) << 24) | us
+
+
+def nanoseconds(value: timedelta) -> int:
+    return (value.days * 86_400_000_000 + value.seconds * 1_000_000 + value.microseconds) * 1000
+
+
+def choice_number(field: FieldType, value: str) -> int:
+    """The index of an ENUM's name (0: ''), the mask of a SET's."""
+    if field.tp is Tp.ENUM:
+        return field.elems.index(value) + 1 if value else 0
+    return sum(1 << field.elems.index(name) for name in value.split(",") if name)
 
 
 def encode_decimal(value: Decimal, precision: int, frac: int) -> bytes:
@@ -95,6 +114,14 @@ def encode_value(field: FieldType, value: Any) -> bytes:
     """A non-null value as it stands in a row. Raises ValueError, TypeError or OverflowError for one of another type."""
     if field.tp in INTEGERS:
         return compact_uint(value) if field.unsigned else compact_int(value)
+    if field.tp is Tp.YEAR:
+        return compact_int(value)
+    if field.tp is Tp.BIT:
+        return compact_uint(value)
+    if field.tp in CHOICES:
+        return compact_uint(choice_number(field, value))
+    if field.tp is Tp.DURATION:
+        return compact_int(nanoseconds(value))
     if field.tp is Tp.DECIMAL:
         return encode_decimal(Decimal(value), field.flen, max(field.decimal, 0))
     if field.tp is Tp.FLOAT:
@@ -116,6 +143,12 @@ def _string(field: FieldType, value: str | bytes) -> bytes:
 def decode_value(field: FieldType, encoded: bytes) -> Any:
     if field.tp in INTEGERS:
         return int.from_bytes(encoded, "little", signed=not field.unsigned)
+    if field.tp in (Tp.YEAR, Tp.BIT):
+        return int.from_bytes(encoded, "little", signed=field.tp is Tp.YEAR)
+    if field.tp in CHOICES:
+        return _choice(field, int.from_bytes(encoded, "little"))
+    if field.tp is Tp.DURATION:
+        return timedelta(microseconds=int.from_bytes(encoded, "little", signed=True) // 1000)
     if field.tp is Tp.DECIMAL:
         return decode_decimal(encoded)
     if field.tp in (Tp.FLOAT, Tp.DOUBLE):
@@ -125,10 +158,19 @@ def decode_value(field: FieldType, encoded: bytes) -> Any:
     return encoded.decode() if field.is_text else encoded
 
 
-def _unpack_time(field: FieldType, packed: int) -> date:
+def _choice(field: FieldType, number: int) -> str:
+    if field.tp is Tp.ENUM:
+        return ("", *field.elems)[number]
+    return ",".join(name for place, name in enumerate(field.elems) if number >> place & 1)
+
+
+def _unpack_time(field: FieldType, packed: int) -> date | str:
     us, rest = packed & 0xFFFFFF, packed >> 24
     hms, ymd = rest & 0x1FFFF, rest >> 17
     year, month = divmod(ymd >> 5, 13)
+    if not (year and month and ymd & 31):
+        clock = f" {hms >> 12:02}:{hms >> 6 & 63:02}:{hms & 63:02}.{us:06}"
+        return f"{year:04}-{month:02}-{ymd & 31:02}" + ("" if field.tp is Tp.DATE else clock)
     if field.tp is Tp.DATE:
         return date(year, month, ymd & 31)
     return datetime(year, month, ymd & 31, hms >> 12, hms >> 6 & 63, hms & 63, us)
@@ -158,7 +200,7 @@ def assemble(values: Mapping[int, bytes | None]) -> bytes:
 
 
 def encode_row(table: TableInfo, row: Mapping[str, Any]) -> bytes:
-    """The value of a row. A missing column takes its default; the handle column stands in the key only.
+    """The value of a row. A missing column takes its default; a handle's columns stand in the key only.
 
     Raises ValueError for an unknown column, or NULL in a column that forbids it.
     """
@@ -167,7 +209,7 @@ def encode_row(table: TableInfo, row: Mapping[str, Any]) -> bytes:
         raise ValueError(f"table {table.name} has no column {', '.join(sorted(unknown))}")
     values: dict[int, bytes | None] = {}
     for column in table.columns:
-        if column.name == table.pk:
+        if column.name in table.only_in_key:
             continue
         value = row[column.name] if column.name in row else _from_text(column, column.default)
         if value is None and not column.nullable:
@@ -177,7 +219,7 @@ def encode_row(table: TableInfo, row: Mapping[str, Any]) -> bytes:
 
 
 def decode_row(table: TableInfo, value: bytes) -> Row:
-    """All columns but the handle. One that the row lacks has its origin default (facts, 5.9)."""
+    """All columns but those that only the key has. One that the row lacks has its origin default (facts, 5.9)."""
     version, flags, filled, empty = _HEADER.unpack_from(value)
     if version != _VERSION:
         raise ValueError(f"not a row of format v2: {value[:32].hex()}")
@@ -191,7 +233,7 @@ def decode_row(table: TableInfo, value: bytes) -> Row:
         found[ids[n]] = data[ends[n] : ends[n + 1]]
     row: Row = {}
     for column in table.columns:
-        if column.name == table.pk:
+        if column.name in table.only_in_key:
             continue
         if column.id in found:
             encoded = found[column.id]
@@ -210,6 +252,14 @@ def _absent(column: ColumnInfo) -> Any:
         return Decimal(0)
     if column.type.tp in (Tp.FLOAT, Tp.DOUBLE):
         return 0.0
+    if column.type.tp in (Tp.YEAR, Tp.BIT):
+        return 0
+    if column.type.tp in TIMES:
+        return decode_value(column.type, b"\0")
+    if column.type.tp is Tp.DURATION:
+        return timedelta()
+    if column.type.tp is Tp.ENUM:
+        return column.type.elems[0]
     return "" if column.type.is_text else b""
 
 
@@ -218,29 +268,121 @@ def _from_text(column: ColumnInfo, text: str | None) -> Any:
     tp = column.type.tp
     if text is None:
         return None
-    if tp in INTEGERS:
+    if tp in INTEGERS or tp in (Tp.YEAR, Tp.BIT):
         return int(text)
+    if tp is Tp.DURATION:
+        hours, minutes, seconds = text.lstrip("-").split(":")
+        size = timedelta(hours=int(hours), minutes=int(minutes), seconds=float(seconds))
+        return -size if text.startswith("-") else size
     if tp is Tp.DECIMAL:
         return Decimal(text)
     if tp in (Tp.FLOAT, Tp.DOUBLE):
         return float(text)
     if tp in TIMES:
-        return datetime.fromisoformat(text)
+        return decode_value(column.type, compact_uint(packed_time(text)))
     return text if column.type.is_text else text.encode()
+
+
+# --- handles ---
+
+
+def encode_datum(column: ColumnInfo, value: Any) -> bytes:
+    """A value in an index key or a common handle: flag and memcomparable form (facts, 4.1 and 4.2)."""
+    field = column.type
+    if field.tp in INTEGERS or field.tp is Tp.YEAR:
+        is_unsigned = field.unsigned and field.tp is not Tp.YEAR
+        encoded = keys.encode_uint(value) if is_unsigned else keys.encode_int(value)
+        return bytes((keys.UINT_FLAG if is_unsigned else keys.INT_FLAG,)) + encoded
+    if field.tp is Tp.BIT or field.tp in CHOICES or field.tp in TIMES:
+        number = (
+            value if field.tp is Tp.BIT else packed_time(value) if field.tp in TIMES else choice_number(field, value)
+        )
+        return bytes((keys.UINT_FLAG,)) + keys.encode_uint(number)
+    if field.tp is Tp.DURATION:
+        return bytes((keys.DURATION_FLAG,)) + keys.encode_int(nanoseconds(value))
+    if field.tp is Tp.DECIMAL:
+        return bytes((keys.DECIMAL_FLAG,)) + encode_value(field, value)
+    if field.tp in (Tp.FLOAT, Tp.DOUBLE):
+        return bytes((keys.FLOAT_FLAG,)) + encode_value(field, value)
+    raw = encode_value(field, value)
+    # utf8mb4_bin compares with trailing spaces taken away.
+    return bytes((keys.BYTES_FLAG,)) + encode_bytes(raw.rstrip(b" ") if field.is_text else raw)
+
+
+def handle_of(table: TableInfo, row: Mapping[str, Any]) -> int | bytes:
+    """What stands in the record key: an int, or the datums of a clustered primary key of another kind."""
+    if not table.clustered:
+        return int(row[table.pk or ROWID])
+    columns = {column.name: column for column in table.columns}
+    datums = b"".join(encode_datum(columns[name], row[name]) for name in table.clustered)
+    return datums.ljust(keys.MIN_COMMON_HANDLE, b"\0")
+
+
+def row_of(table: TableInfo, key: bytes, value: bytes) -> Row:
+    """A whole row, its handle's columns before the others."""
+    return {**_from_key(table, key), **decode_row(table, value)}
+
+
+def address_of(table: TableInfo, key: bytes) -> Any:
+    """The primary key of a record: an int, or a clustered primary key's columns, a string without trailing spaces."""
+    if table.clustered:
+        return tuple(_datums(table, key).values())
+    return _from_key(table, key)[table.pk or ROWID]
+
+
+def _from_key(table: TableInfo, key: bytes) -> Row:
+    if table.clustered:
+        return {name: value for name, value in _datums(table, key).items() if name in table.only_in_key}
+    handle = keys.handle_of(key)
+    is_unsigned = any(column.name == table.pk and column.type.unsigned for column in table.columns)
+    return {table.pk or ROWID: handle & (1 << 64) - 1 if is_unsigned else handle}
+
+
+def _datums(table: TableInfo, key: bytes) -> Row:
+    columns = {column.name: column for column in table.columns}
+    rest, row = key[keys.PREFIX :], {}
+    for name in table.clustered:
+        field, flag, body = columns[name].type, rest[0], rest[1:]
+        if flag == keys.BYTES_FLAG:
+            size = GROUP + 1
+            while body[size - 1] == 0xFF:
+                size += GROUP + 1
+            row[name] = decode_value(field, decode_bytes(body[:size]))
+        elif flag == keys.DECIMAL_FLAG:
+            size = len(encode_decimal(Decimal(0), body[0], body[1]))
+            row[name] = decode_decimal(body[:size])
+        else:
+            size = 8
+            signed = flag in (keys.INT_FLAG, keys.DURATION_FLAG)
+            number = keys.decode_int(body[:8]) if signed else int.from_bytes(body[:8], "big")
+            raw = body[:8] if flag == keys.FLOAT_FLAG else number.to_bytes(8, "little", signed=signed)
+            row[name] = decode_value(field, raw)
+        rest = body[size:]
+    return row
 
 
 # --- many rows at once ---
 
 
 def encode_rows(columns: Sequence[tuple[int, npt.NDArray[Any]]]) -> list[bytes]:
-    """Rows of one table from columns `(column id, array)`, ascending by id, at most 255, no NULLs.
+    """Rows of one table from columns as `row_blocks` takes them."""
+    found = np.empty(len(columns[0][1]), object)
+    for chosen, block in row_blocks(columns):
+        found[chosen] = block.view(f"V{block.shape[1]}").ravel().tolist()
+    rows: list[bytes] = found.tolist()
+    return rows
+
+
+def row_blocks(
+    columns: Sequence[tuple[int, npt.NDArray[Any]]],
+) -> Iterator[tuple[npt.NDArray[np.intp], npt.NDArray[np.uint8]]]:
+    """Rows of columns `(column id, array)`, ascending by id, at most 255, no NULLs: their indexes, their bytes.
 
     An int64 array of shape (rows,) holds signed integers, a uint8 array of shape (rows, width) strings of that width.
     A row may not exceed 65,535 bytes. Rows with equal integer widths share one template: a row costs next to nothing.
     """
     widths = np.stack([_widths(array) for _, array in columns], axis=1)
     shapes, shape_of = np.unique(widths, axis=0, return_inverse=True)
-    found = np.empty(len(widths), object)
     for n, shape in enumerate(shapes):
         chosen = np.flatnonzero(shape_of.ravel() == n)
         ends = np.cumsum(shape)
@@ -251,9 +393,7 @@ def encode_rows(columns: Sequence[tuple[int, npt.NDArray[Any]]]) -> list[bytes]:
         for (_, array), width, end in zip(columns, shape, ends, strict=True):
             stop = len(head) + int(end)
             block[:, stop - int(width) : stop] = _bytes_of(array[chosen])[:, : int(width)]
-        found[chosen] = block.view(f"V{block.shape[1]}").ravel().tolist()
-    rows: list[bytes] = found.tolist()
-    return rows
+        yield chosen, block
 
 
 def _widths(array: npt.NDArray[Any]) -> npt.NDArray[np.int64]:

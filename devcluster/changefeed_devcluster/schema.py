@@ -18,6 +18,7 @@ NOT_NULL = 1
 PRIMARY_KEY = 2
 UNIQUE_KEY = 4
 UNSIGNED = 32
+ZEROFILL = 64
 BINARY = 128
 NO_DEFAULT = 4096
 
@@ -30,6 +31,7 @@ MYSQL_DB_ID = 1
 DDL_JOB_TABLE_ID = (1 << 48) - 2
 DDL_JOB_TABLE = "tidb_ddl_job"
 ROWID = "_tidb_rowid"
+PRIMARY = "PRIMARY"
 
 
 class Tp(IntEnum):
@@ -44,9 +46,14 @@ class Tp(IntEnum):
     LONGLONG = 8
     INT24 = 9
     DATE = 10
+    DURATION = 11
     DATETIME = 12
+    YEAR = 13
     VARCHAR = 15
+    BIT = 16
     DECIMAL = 246
+    ENUM = 247
+    SET = 248
     TINY_BLOB = 249
     MEDIUM_BLOB = 250
     LONG_BLOB = 251
@@ -56,6 +63,7 @@ class Tp(IntEnum):
 
 INTEGERS = frozenset({Tp.TINY, Tp.SHORT, Tp.INT24, Tp.LONG, Tp.LONGLONG})
 TIMES = frozenset({Tp.DATE, Tp.DATETIME, Tp.TIMESTAMP})
+CHOICES = frozenset({Tp.ENUM, Tp.SET})
 _INTEGER_NAMES = {  # name: type, signed and unsigned display width
     "tinyint": (Tp.TINY, 4, 3),
     "smallint": (Tp.SHORT, 6, 5),
@@ -75,7 +83,10 @@ _STRING_NAMES = {  # name: type, is it binary
     "binary": (Tp.STRING, True),
     "varbinary": (Tp.VARCHAR, True),
 }
-_SQL_TYPE = re.compile(r"(?P<name>[a-z]+)\s*(?:\(\s*(?P<a>\d+)\s*(?:,\s*(?P<b>\d+)\s*)?\))?(?P<unsigned>\s+unsigned)?")
+_SQL_TYPE = re.compile(
+    r"(?P<name>[a-z]+)\s*(?:\(\s*(?P<a>\d+)\s*(?:,\s*(?P<b>\d+)\s*)?\))?(?P<unsigned>\s+unsigned)?(?P<zerofill>\s+zerofill)?"
+)
+_SQL_CHOICE = re.compile(r"(enum|set)\s*\((\s*'[^']*'\s*(?:,\s*'[^']*'\s*)*)\)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -88,6 +99,7 @@ class FieldType:
     decimal: int = 0
     charset: str = "binary"
     collate: str = "binary"
+    elems: tuple[str, ...] = ()  # of ENUM and SET
 
     @property
     def unsigned(self) -> bool:
@@ -101,28 +113,32 @@ class FieldType:
         return {
             "Tp": int(self.tp), "Flag": self.flag, "Flen": self.flen, "Decimal": self.decimal,
             "Charset": self.charset, "Collate": self.collate,
-            "Elems": None, "ElemsIsBinaryLit": None, "Array": False,
+            "Elems": list(self.elems) or None, "ElemsIsBinaryLit": None, "Array": False,
         }  # fmt: skip
 
     @classmethod
     def from_json(cls, data: Json) -> FieldType:
         return cls(
-            Tp(data["Tp"]), data["Flag"], data["Flen"], data["Decimal"], data.get("Charset", ""), data["Collate"]
-        )
+            Tp(data["Tp"]), data["Flag"], data["Flen"], data["Decimal"], data.get("Charset", ""), data["Collate"],
+            tuple(data.get("Elems") or ()),
+        )  # fmt: skip
 
 
 def field_type(sql: str) -> FieldType:
     """The type of SQL text such as `bigint unsigned` or `decimal(18,2)`. Raises ValueError for others."""
+    if choice := _SQL_CHOICE.fullmatch(sql.strip()):
+        tp = Tp[choice[1].upper()]
+        return FieldType(tp, 0, UNSPECIFIED, 0, CHARSET, COLLATE, tuple(re.findall("'([^']*)'", choice[2])))
     match = _SQL_TYPE.fullmatch(sql.strip().lower())
     if match is None:
         raise ValueError(f"not a column type: {sql!r}")
     name = match["name"]
     a = int(match["a"]) if match["a"] else None
     b = int(match["b"]) if match["b"] else 0
-    flag = UNSIGNED if match["unsigned"] else 0
+    flag = ZEROFILL | UNSIGNED if match["zerofill"] else UNSIGNED if match["unsigned"] else 0
     if name in _INTEGER_NAMES:
         tp, signed_width, unsigned_width = _INTEGER_NAMES[name]
-        return FieldType(tp, flag, unsigned_width if flag else signed_width)
+        return FieldType(tp, flag, a or (unsigned_width if flag else signed_width))
     if name == "decimal":
         return FieldType(Tp.DECIMAL, flag, 10 if a is None else a, b)
     if name in ("float", "double"):
@@ -132,6 +148,12 @@ def field_type(sql: str) -> FieldType:
         fsp = a or 0
         flen = 10 if name == "date" else 19 + (fsp + 1 if fsp else 0)
         return FieldType(Tp[name.upper()], BINARY, flen, fsp)
+    if name == "time":
+        return FieldType(Tp.DURATION, BINARY, 10 + (a + 1 if a else 0), a or 0)
+    if name == "year":
+        return FieldType(Tp.YEAR, UNSIGNED | ZEROFILL | BINARY, 4)
+    if name == "bit":
+        return FieldType(Tp.BIT, UNSIGNED, 1 if a is None else a)
     return _string_type(sql, name, a)
 
 
@@ -203,22 +225,31 @@ class IndexInfo:
     name: str
     column: str
 
-    def to_json(self, offset: int) -> Json:
-        return {
-            "id": self.id, "idx_name": ci_str(self.name), "tbl_name": ci_str(""),
-            "idx_cols": [{"name": ci_str(self.column), "offset": offset, "length": UNSPECIFIED}],
-            "state": PUBLIC, "backfill_state": 0, "comment": "", "index_type": 1, "is_unique": True,
-            "is_primary": False, "is_invisible": False, "is_global": False, "mv_index": False, "vector_index": None,
-        }  # fmt: skip
+    def to_json(self, offsets: Mapping[str, int]) -> Json:
+        return _index_json(self.id, self.name, [self.column], offsets)
 
     @classmethod
     def from_json(cls, data: Json) -> IndexInfo:
         return cls(data["id"], data["idx_name"]["O"], data["idx_cols"][0]["name"]["O"])
 
 
+def _index_json(index_id: int, name: str, columns: Sequence[str], offsets: Mapping[str, int]) -> Json:
+    return {
+            "id": index_id, "idx_name": ci_str(name), "tbl_name": ci_str(""),
+            "idx_cols": [{"name": ci_str(c), "offset": offsets[c], "length": UNSPECIFIED} for c in columns],
+            "state": PUBLIC, "backfill_state": 0, "comment": "", "index_type": 1, "is_unique": True,
+            "is_primary": name == PRIMARY, "is_invisible": False, "is_global": False, "mv_index": False,
+        "vector_index": None,
+    }  # fmt: skip
+
+
 @dataclass(frozen=True)
 class TableInfo:
-    """A stored table. `pk` is the integer primary key column, None for a table whose handle is `_tidb_rowid`."""
+    """A stored table. `pk` is the integer primary key column, None for a table whose handle is another.
+
+    `clustered` are the columns of a primary key of other types or of more than one column; without any the handle is
+    `_tidb_rowid`.
+    """
 
     id: int
     name: str
@@ -227,16 +258,29 @@ class TableInfo:
     pk: str | None = None
     max_column_id: int = 0
     update_ts: int = 0
+    clustered: tuple[str, ...] = ()
+
+    @property
+    def only_in_key(self) -> frozenset[str]:
+        """The columns that rows lack: a sort key in the key does not give a VARCHAR's trailing spaces back."""
+        if self.pk is not None:
+            return frozenset({self.pk})
+        types = {column.name: column.type for column in self.columns}
+        return frozenset(c for c in self.clustered if not (types[c].is_text and types[c].tp is Tp.VARCHAR))
 
     def to_json(self) -> Json:
         offsets = {column.name: column.offset for column in self.columns}
+        indexes = [index.to_json(offsets) for index in self.indexes]
+        if self.clustered:
+            indexes.append(_index_json(len(indexes) + 1, PRIMARY, self.clustered, offsets))
         return {
             "id": self.id, "name": ci_str(self.name), "charset": CHARSET, "collate": COLLATE,
             "cols": [column.to_json() for column in self.columns],
-            "index_info": [index.to_json(offsets[index.column]) for index in self.indexes],
+            "index_info": indexes,
             "constraint_info": None, "fk_info": None, "state": PUBLIC, "pk_is_handle": self.pk is not None,
-            "is_common_handle": False, "common_handle_version": 0, "comment": "", "auto_inc_id": 0,
-            "auto_id_cache": 0, "auto_rand_id": 0, "max_col_id": self.max_column_id, "max_idx_id": len(self.indexes),
+            "is_common_handle": bool(self.clustered), "common_handle_version": int(bool(self.clustered)),
+            "comment": "", "auto_inc_id": 0,
+            "auto_id_cache": 0, "auto_rand_id": 0, "max_col_id": self.max_column_id, "max_idx_id": len(indexes),
             "max_fk_id": 0, "max_cst_id": 0, "update_timestamp": self.update_ts, "ShardRowIDBits": 0,
             "max_shard_row_id_bits": 0, "auto_random_bits": 0, "auto_random_range_bits": 0, "pre_split_regions": 0,
             "partition": None, "compression": "", "view": None, "sequence": None, "Lock": None, "version": 5,
@@ -251,8 +295,11 @@ class TableInfo:
         pk = None
         if data["pk_is_handle"]:
             pk = next(column.name for column in columns if column.type.flag & PRIMARY_KEY)
-        indexes = tuple(IndexInfo.from_json(index) for index in data["index_info"])
-        return cls(data["id"], data["name"]["O"], columns, indexes, pk, data["max_col_id"], data["update_timestamp"])
+        indexes = tuple(IndexInfo.from_json(index) for index in data["index_info"] if not index["is_primary"])
+        primary = next((index["idx_cols"] for index in data["index_info"] if index["is_primary"]), ())
+        clustered = tuple(column["name"]["O"] for column in primary)
+        name, last_id, ts = data["name"]["O"], data["max_col_id"], data["update_timestamp"]
+        return cls(data["id"], name, columns, indexes, pk, last_id, ts, clustered)
 
 
 @dataclass(frozen=True)
@@ -285,8 +332,6 @@ def make_column(column: Column, column_id: int, offset: int, is_pk: bool = False
     flag = base.flag
     if is_pk:
         flag |= PRIMARY_KEY
-        if base.tp not in INTEGERS:
-            raise ValueError(f"primary key {column.name}: {column.type} is not an integer type, which a handle must be")
     if not column.nullable or is_pk:
         flag |= NOT_NULL | (NO_DEFAULT if column.default is None else 0)
     if column.unique:
@@ -295,14 +340,24 @@ def make_column(column: Column, column_id: int, offset: int, is_pk: bool = False
     return ColumnInfo(column_id, column.name, offset, replace(base, flag=flag), default)
 
 
-def make_table(table_id: int, name: str, columns: Sequence[Column], pk: str | None) -> TableInfo:
-    """A new table's stored form. Raises ValueError when `pk` is not one of the columns, or not an integer."""
-    if pk is not None and pk not in {column.name for column in columns}:
-        raise ValueError(f"table {name}: its primary key {pk!r} is not one of its columns")
-    infos = tuple(make_column(column, n + 1, n, column.name == pk) for n, column in enumerate(columns))
+PrimaryKey = str | Sequence[str] | None  # a column, several, or none: `_tidb_rowid`
+
+
+def _key_columns(pk: PrimaryKey) -> tuple[str, ...]:
+    return () if pk is None else (pk,) if isinstance(pk, str) else tuple(pk)
+
+
+def make_table(table_id: int, name: str, columns: Sequence[Column], pk: PrimaryKey) -> TableInfo:
+    """A new table's stored form; its primary key is clustered. Raises ValueError when `pk` names no columns."""
+    members = _key_columns(pk)
+    for missing in set(members) - {column.name for column in columns}:
+        raise ValueError(f"table {name}: its primary key {missing!r} is not one of its columns")
+    infos = tuple(make_column(column, n + 1, n, column.name in members) for n, column in enumerate(columns))
+    is_int = len(members) == 1 and any(c.name in members and c.type.tp in INTEGERS for c in infos)
     unique = [column.name for column in columns if column.unique]
     indexes = tuple(IndexInfo(n + 1, column, column) for n, column in enumerate(unique))
-    return TableInfo(table_id, name, infos, indexes, pk, len(infos))
+    handle, clustered = (members[0], ()) if is_int else (None, members)
+    return TableInfo(table_id, name, infos, indexes, handle, len(infos), clustered=clustered)
 
 
 def with_column(info: TableInfo, column: Column) -> TableInfo:
@@ -313,10 +368,10 @@ def with_column(info: TableInfo, column: Column) -> TableInfo:
     return replace(info, columns=(*info.columns, added), max_column_id=column_id)
 
 
-def create_table_sql(db: str, name: str, columns: Sequence[Column], pk: str | None) -> str:
+def create_table_sql(db: str, name: str, columns: Sequence[Column], pk: PrimaryKey) -> str:
     parts = [column.sql() for column in columns]
     if pk is not None:
-        parts.append(f"PRIMARY KEY (`{pk}`)")
+        parts.append(f"PRIMARY KEY ({', '.join(f'`{column}`' for column in _key_columns(pk))})")
     parts += [f"UNIQUE KEY `{column.name}` (`{column.name}`)" for column in columns if column.unique]
     return f"CREATE TABLE `{db}`.`{name}` ({', '.join(parts)})"
 
@@ -424,5 +479,10 @@ class Table:
 
     @property
     def pk(self) -> str:
-        """The column that a row is addressed by; `_tidb_rowid`, which is not stored, if there is no other."""
+        """The column of the int handle; `_tidb_rowid`, which is not stored, if there is no other."""
         return self.info.pk or ROWID
+
+    @property
+    def address(self) -> tuple[str, ...]:
+        """The columns that a row is addressed by."""
+        return self.info.clustered or (self.pk,)

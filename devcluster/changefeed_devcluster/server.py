@@ -1,7 +1,7 @@
 """The development cluster: PD and TiKV stores on loopback ports, in one thread of this process.
 
 `DevCluster` puts the parts together, restores them from a data folder, and does harm on request: in the process through
-its methods, from another one through `/devcluster.Control/Harm` on PD's port.
+its methods, from another one through `control.py`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import json
 import secrets
 import threading
 import time
@@ -17,13 +16,18 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import grpc
+from changefeed.wire import cdcpb_pb2 as cdcpb
 from changefeed.wire import metapb_pb2 as metapb
 from changefeed.wire import pdpb_pb2 as pdpb
 
+from . import unfinished
 from .cdc import ChangeData
+from .control import control_handler
+from .frozen import FrozenHistory
+from .frozen_store import FrozenStore
+from .gc import collect_garbage
 from .journal import Journal, Record
 from .kv import Tikv
 from .oracle import Oracle, compose
@@ -32,12 +36,12 @@ from .regions import Region, Regions
 from .safepoints import Hold, SafePoints
 from .store import MvccStore
 from .subscriptions import Subscriptions
-from .txn import Mutation, Op
+from .troubles import Trouble, Troubles
 
-HARM_METHOD = "/devcluster.Control/Harm"
 _START_SECONDS = 30.0
 _LAST_WORDS_SECONDS = 0.05
 _PD = 0
+_ALIVE_MS = 365 * 86_400_000
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -52,24 +56,37 @@ class DevCluster:
     """A cluster that runs between `start` and `stop`, or inside a `with`. Not to be started twice.
 
     Without `data_dir` nothing outlives it. With it, data, region boundaries, cluster id and safepoints go on where an
-    earlier cluster with the same folder ended. `min_ts_interval`: seconds between two resolved-ts.
+    earlier cluster with the same folder ended. `min_ts_interval`: seconds between two resolved-ts. `frozen`: history
+    beside what the store holds. `replay`: show the data folder as it is, and keep nothing of what happens meanwhile.
+
+    `first_start_ts`: what `note_start` was told in the folder's first life. `history_ts`: the last ts in the folder.
     """
 
     def __init__(
-        self, stores: int = 3, data_dir: Path | None = None, pd_port: int = 0, min_ts_interval: float = 0.2
+        self,
+        stores: int = 3,
+        data_dir: Path | None = None,
+        pd_port: int = 0,
+        min_ts_interval: float = 0.2,
+        frozen: FrozenHistory | None = None,
+        replay: bool = False,
     ) -> None:
         self.pd_address = ""
         self.cluster_id = 0
+        self.first_start_ts = 0
+        self.history_ts = 0
+        self.troubles = Troubles()
+        self._held: dict[int, bytes] = {}
         self.store_addresses: dict[int, str] = {}
         self._pd_port = pd_port
         self._interval = min_ts_interval
-        self._journal = Journal(data_dir) if data_dir is not None else None
-        self._gc_safe_point = 0
+        self._journal = Journal(data_dir, replay) if data_dir is not None else None
         self._store_ids = tuple(range(1, stores + 1))
-        self.store = MvccStore(self._journal)
+        self._frozen = frozen or FrozenHistory()
+        self.store = FrozenStore(self._journal, frozen) if frozen else MvccStore(self._journal)
         self.oracle = Oracle(self._save_tso if self._journal else None)
         self.regions = Regions(self.store.lock, self._store_ids, self._journal)
-        self.safepoints = SafePoints(self._save_hold if self._journal else None)
+        self.safepoints = SafePoints(self._save_hold, self._forget)
         try:
             self._restore()
         except ValueError:
@@ -77,7 +94,9 @@ class DevCluster:
             raise
         self.store.max_ts = self.oracle.next()
         self.regions.bootstrap()
-        self._subscriptions = Subscriptions(self.store, self.regions, self.oracle, self.cluster_id)
+        self._subscriptions = Subscriptions(
+            self.store, self.regions, self.oracle, self.cluster_id, self._frozen, self.troubles
+        )
         self._services: dict[int, ChangeData] = {}
         self._servers: dict[int, grpc.aio.Server] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -114,6 +133,13 @@ class DevCluster:
     ) -> None:
         self.stop()
 
+    def note_start(self, ts: int) -> None:
+        """Keeps a ts from before the workload's first row, if none was kept before: where a replay begins."""
+        if not self.first_start_ts:
+            self.first_start_ts = ts
+            if self._journal:
+                self._journal.append(Record.START, cdcpb.ResolvedTs(ts=ts))
+
     # --- harm ---
 
     def split(self, key: bytes) -> tuple[Region, Region]:
@@ -127,56 +153,85 @@ class DevCluster:
         """Moves a region's leadership."""
         return self.regions.transfer(region_id, store_id)
 
-    def cut(self, store_id: int | None = None) -> None:
-        """Breaks all connections of a store, or of all, like a process that dies and is back on its port at once."""
-        for chosen in self._chosen(store_id):
-            asyncio.run_coroutine_threadsafe(self._restart(chosen), self._running_loop()).result(_START_SECONDS)
+    def cut(self, store_id: int | None = None, messages: int = 0) -> None:
+        """Breaks all connections of a store, or of all, like a process that dies and is back on its port at once.
 
-    def stall(self, seconds: float, store_id: int | None = None) -> None:
-        """Holds the delivery of change data for a while."""
+        With `messages`: breaks one change data stream of each store, after it has sent so many more.
+        """
         for chosen in self._chosen(store_id):
-            self._running_loop().call_soon_threadsafe(self._services[chosen].stall, seconds)
+            if messages:
+                self._running_loop().call_soon_threadsafe(self._services[chosen].cut_after, messages)
+            else:
+                asyncio.run_coroutine_threadsafe(self._restart(chosen), self._running_loop()).result(_START_SECONDS)
+
+    def stall(self, seconds: float | None = None, store_id: int | None = None) -> None:
+        """Sends no change data, without an error, for a while or until `heal`; all goes on being queued."""
+        self._begin(Trouble.STALL, store_id, seconds)
+
+    def stall_region(self, region_id: int, seconds: float | None = None) -> None:
+        """Tells no resolved-ts of a region; its rows go on."""
+        self.troubles.begin(Trouble.STALL_REGION, region_id, seconds)
+
+    def delay(self, by: float, seconds: float | None = None, store_id: int | None = None) -> None:
+        """Lets `by` seconds pass before change data is sent."""
+        self._begin(Trouble.DELAY, store_id, seconds, by)
+
+    def repeat(self, seconds: float | None = None) -> None:
+        """Sends twice what a store may send twice, and resolved-ts that go back."""
+        self.troubles.begin(Trouble.REPEAT, None, seconds)
+
+    def reorder(self, seconds: float | None = None) -> None:
+        """Sends in another order what the protocol does not order."""
+        self.troubles.begin(Trouble.REORDER, None, seconds)
+
+    def collect_garbage(self, target: int) -> int:
+        """Deletes the history below `target`, or below the lowest hold if that is lower; gives the GC safepoint then.
+
+        Open transactions that started before it are ended. Remove a hold first to lose it: `safepoints.remove`.
+        """
+        return collect_garbage(self.store, self.safepoints, target, int(time.time()))
 
     def hold_lock(self, key: bytes, ttl_ms: int = 3000) -> int:
-        """Abandons a transaction that has prewritten a delete of a raw key; gives its start ts."""
-        start_ts = self.oracle.next()
-        self.store.prewrite([Mutation(Op.DELETE, key)], key, start_ts, ttl_ms)
+        """Abandons a transaction that has prewritten a raw key; gives its start ts."""
+        return unfinished.prewrite(self.store, self.oracle, [key], ttl_ms)
+
+    def lock(self, key: bytes, seconds: float | None = None) -> int:
+        """Locks a raw key, and rolls the transaction back after some seconds or at `heal`; gives its start ts."""
+        start_ts = self.hold_lock(key, _ALIVE_MS)
+        self._held[start_ts] = key
+        if seconds is not None:
+            loop = self._running_loop()
+            loop.call_soon_threadsafe(loop.call_later, seconds, self._let_go, start_ts)
         return start_ts
 
-    def harm(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Harm by name, with JSON values: keys are hex. Raises ValueError for an unknown or wrong request.
+    def abandon_secondary(self, key: bytes) -> tuple[int, int]:
+        """Abandons a transaction that has committed its primary key only; gives its start and commit ts.
 
-        `regions` {}, `split` {key}, `merge` {left, right}, `transfer` {region, store}, `cut` {store?},
-        `stall` {seconds, store?}, `hold-lock` {key, ttl_ms?}.
+        The keys are the first two of rows from a raw key on.
         """
-        try:
-            return self._harm(action, arguments)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"harm {action!r} lacks or has a wrong argument: {error}") from error
+        found = unfinished.neighbours(self.store, self.oracle, key, b"", 2)
+        if len(found) < 2:
+            raise ValueError(f"there are no two rows from key {key.hex()} on")
+        if self._frozen.pieces(found[0], found[1] + b"\0"):
+            raise ValueError("rows of a frozen history can be locked, but not written")
+        return unfinished.commit_primary(self.store, self.oracle, found)
 
-    def _harm(self, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        changed: Sequence[Region] = ()
-        match action:
-            case "regions":
-                changed = self.regions.all()
-            case "split":
-                changed = self.split(bytes.fromhex(arguments["key"]))
-            case "merge":
-                changed = [self.merge(int(arguments["left"]), int(arguments["right"]))]
-            case "transfer":
-                changed = [self.transfer(int(arguments["region"]), int(arguments["store"]))]
-            case "cut":
-                self.cut(arguments.get("store"))
-            case "stall":
-                self.stall(float(arguments["seconds"]), arguments.get("store"))
-            case "hold-lock":
-                start_ts = self.hold_lock(bytes.fromhex(arguments["key"]), int(arguments.get("ttl_ms", 3000)))
-                return {"start_ts": str(start_ts)}
-            case _:
-                raise ValueError(
-                    f"unknown harm {action!r}: one of regions, split, merge, transfer, cut, stall, hold-lock"
-                )
-        return {"regions": [_describe(region) for region in changed]}
+    def heal(self) -> None:
+        """Ends whatever lasts: stalls, delays, repeats, reorders, cuts to come, held locks."""
+        self.troubles.heal()
+        for service in self._services.values():
+            service.heal()
+        for start_ts in list(self._held):
+            self._let_go(start_ts)
+
+    def _let_go(self, start_ts: int) -> None:
+        key = self._held.pop(start_ts, None)
+        if key is not None:
+            self.store.rollback([key], start_ts)
+
+    def _begin(self, kind: Trouble, store_id: int | None, seconds: float | None, amount: float = 1.0) -> None:
+        self._chosen(store_id)
+        self.troubles.begin(kind, store_id, seconds, amount)
 
     def _chosen(self, store_id: int | None) -> Sequence[int]:
         if store_id is None:
@@ -211,9 +266,13 @@ class DevCluster:
                     hold = pdpb.UpdateServiceGCSafePointRequest.FromString(body)
                     self.safepoints.restore(Hold(hold.service_id, hold.TTL, hold.safe_point))
                 case Record.GC_SAFEPOINT:
-                    self._gc_safe_point = pdpb.UpdateGCSafePointRequest.FromString(body).safe_point
+                    self.safepoints.gc_safe_point = pdpb.UpdateGCSafePointRequest.FromString(body).safe_point
+                    self.store.collect_garbage(self.safepoints.gc_safe_point)
+                case Record.START:
+                    self.first_start_ts = cdcpb.ResolvedTs.FromString(body).ts
                 case _:
-                    self.oracle.raise_to(self.store.replay(kind, body))
+                    self.history_ts = max(self.history_ts, self.store.replay(kind, body))
+        self.oracle.raise_to(self.history_ts)
         self.cluster_id = restored_id or secrets.randbits(62) | 1 << 62
         if self._journal and not restored_id:
             cluster = metapb.Cluster(id=self.cluster_id, max_peer_count=len(self._store_ids))
@@ -229,6 +288,13 @@ class DevCluster:
                 service_id=hold.service_id, TTL=hold.expires_at, safe_point=hold.safe_point
             )
             self._journal.append(Record.SERVICE_SAFEPOINT, record)
+
+    def _forget(self, safe_point: int) -> None:
+        """Deletes what the GC safepoint has passed; the journal does it again at the same place."""
+        with self.store.lock:
+            if self._journal:
+                self._journal.append(Record.GC_SAFEPOINT, pdpb.UpdateGCSafePointRequest(safe_point=safe_point))
+            self.store.collect_garbage(safe_point)
 
     # --- the server thread ---
 
@@ -257,13 +323,11 @@ class DevCluster:
         await asyncio.sleep(_LAST_WORDS_SECONDS)
 
     async def _open(self) -> None:
-        driver = PlacementDriver(
-            self.cluster_id, self.oracle, self.regions, self.safepoints, self._gc_safe_point, self._journal
-        )
+        driver = PlacementDriver(self.cluster_id, self.oracle, self.regions, self.safepoints)
         self._servers[_PD] = grpc.aio.server(options=(*_OPTIONS, ("grpc.so_reuseport", 0)))
-        self.pd_address = _bind(self._servers[_PD], self._pd_port, [driver.handler(), self._control_handler()])
+        self.pd_address = _bind(self._servers[_PD], self._pd_port, [driver.handler(), control_handler(self)])
         for store_id in self._store_ids:
-            self._services[store_id] = ChangeData(store_id, self._subscriptions)
+            self._services[store_id] = ChangeData(store_id, self._subscriptions, self.troubles)
             self._servers[store_id] = grpc.aio.server(options=_OPTIONS)
             self.store_addresses[store_id] = _bind(self._servers[store_id], 0, self._store_handlers(store_id))
         driver.address = self.pd_address
@@ -286,19 +350,6 @@ class DevCluster:
         tikv = Tikv(store_id, self.cluster_id, self.store, self.regions)
         return [self._services[store_id].handler(), tikv.handler()]
 
-    def _control_handler(self) -> grpc.GenericRpcHandler:
-        async def harm(body: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
-            try:
-                request = json.loads(body)
-                action = str(request.pop("action", ""))
-                answer = {"ok": True, **await asyncio.to_thread(self.harm, action, request)}
-            except ValueError as error:
-                answer = {"ok": False, "error": str(error)}
-            return json.dumps(answer).encode()
-
-        service, method = HARM_METHOD[1:].split("/")
-        return grpc.method_handlers_generic_handler(service, {method: grpc.unary_unary_rpc_method_handler(harm)})
-
 
 def _bind(server: grpc.aio.Server, port: int, handlers: list[grpc.GenericRpcHandler]) -> str:
     server.add_generic_rpc_handlers(handlers)
@@ -307,13 +358,3 @@ def _bind(server: grpc.aio.Server, port: int, handlers: list[grpc.GenericRpcHand
     except RuntimeError as error:
         raise OSError(errno.EADDRINUSE, f"port {port} of 127.0.0.1 can't be bound, it is in use") from error
     return f"127.0.0.1:{bound}"
-
-
-def _describe(region: Region) -> dict[str, Any]:
-    return {
-        "id": region.id,
-        "start": region.start.hex(),
-        "end": region.end.hex(),
-        "version": region.version,
-        "leader_store": region.leader_store,
-    }

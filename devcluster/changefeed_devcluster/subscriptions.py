@@ -8,165 +8,62 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from changefeed.wire import cdcpb_pb2 as cdcpb
 from changefeed.wire import errorpb_pb2 as errorpb
 
 from . import events
+from .answers import epoch_not_match, not_leader, push_event, push_resolved, region_not_found
 from .codec import decode_bound
+from .connection import CLUSTER_ID_SINCE, Connection, Frames, LiveRows, Message, RegionRows, Subscription
+from .frozen import LIVE, SCANNED, FrozenHistory, Piece
+from .mvcc import ScannedVersion
 from .oracle import Oracle
 from .regions import Region, RegionEvent, Regions
-from .store import MvccStore, ScannedVersion
+from .store import MvccStore
+from .troubles import Trouble, Troubles
 from .txn import MAX_TS, Change, Kind, Lock, Op, RowChange
 
 SINK_QUOTA = 512 << 20
+"""Bytes that wait on all connections of a store; who wants more is congested (facts, 2.4)."""
 PENDING_SCANS = 10_000
 _SCAN_KEYS = 1024
-_ROW_OVERHEAD = 64
-_FIRST_RESOLVED_GROUP = 8
-
-
-class RegionRows:
-    """The rows of one change in one region, encoded at the first need and then shared by all subscriptions."""
-
-    __slots__ = ("_groups", "change", "high", "low", "rows", "size")
-
-    def __init__(self, change: Change, rows: list[RowChange]) -> None:
-        keys = [row.key for row in rows]
-        self.change = change
-        self.rows = rows
-        self.low = min(keys)
-        self.high = max(keys)
-        self.size = sum(len(row.key) + len(row.value) + len(row.old_value or b"") + _ROW_OVERHEAD for row in rows)
-        self._groups: list[bytes] | None = None
-
-    def groups(self, picked: list[RowChange] | None) -> list[bytes]:
-        """Entries bodies of all rows, or of some."""
-        if picked is not None:
-            return events.group_rows(events.change_rows(self.change, picked))
-        if self._groups is None:
-            self._groups = events.group_rows(events.change_rows(self.change, self.rows))
-        return self._groups
-
-
-@dataclass(eq=False, slots=True)
-class Subscription:
-    """One registration: (connection, request, region). `open` counts the PUT and DELETE locks by start ts."""
-
-    connection: Connection
-    request_id: int
-    region_id: int
-    epoch_version: int
-    checkpoint_ts: int
-    start: bytes
-    end: bytes
-    filter_loop: bool
-    tags: tuple[bytes, bytes]
-    open: Counter[int] = field(default_factory=Counter)
-    resolved_ts: int = 0
-    initialized: bool = False
-    closed: bool = False
-
-    def covers(self, low: bytes, high: bytes) -> bool:
-        return self.start <= low and (not self.end or high < self.end)
-
-    def drops(self, txn_source: int) -> bool:
-        """Loop and lossy-DDL filtering (facts, 2.8)."""
-        return txn_source > 0 and (txn_source >> 8 != 0 or (self.filter_loop and txn_source & 0xFF != 0))
-
-    def frames(self, groups: Sequence[bytes]) -> list[bytes]:
-        return [events.entries_event(*self.tags, group) for group in groups]
-
-
-class LiveRows(NamedTuple):
-    """Queue entry: rows of a change for a subscription; `picked` None means all."""
-
-    subscription: Subscription
-    rows: RegionRows
-    picked: list[RowChange] | None
-
-    @property
-    def size(self) -> int:
-        return self.rows.size
-
-    def frames(self) -> list[bytes]:
-        return self.subscription.frames(self.rows.groups(self.picked))
-
-
-class Frames(NamedTuple):
-    """Queue entry: finished elements of ChangeDataEvent.events."""
-
-    size: int
-    done: list[bytes]
-
-    def frames(self) -> list[bytes]:
-        return self.done
-
-
-class Message(NamedTuple):
-    """Queue entry: a whole ChangeDataEvent."""
-
-    size: int
-    body: bytes
-
-
-class Connection:
-    """One stream of a client. `wake` is called, inside the store's lock, when the queue has got its first entry."""
-
-    def __init__(self, store_id: int, multiplexing: bool, wake: Callable[[], None]) -> None:
-        self.store_id = store_id
-        self.multiplexing = multiplexing
-        self.version: tuple[int, ...] | None = None
-        self.subscriptions: dict[tuple[int, int], Subscription] = {}
-        self.queue: deque[LiveRows | Frames | Message] = deque()
-        self.pushed_bytes = 0
-        self.sent_bytes = 0
-        self._wake = wake
-        self._awake = False
-
-    def push(self, item: LiveRows | Frames | Message) -> None:
-        self.queue.append(item)
-        self.pushed_bytes += item.size
-        if not self._awake:
-            self._awake = True
-            self._wake()
-
-    def drain(self) -> list[LiveRows | Frames | Message]:
-        """All that is queued; call it inside the store's lock."""
-        items = list(self.queue)
-        self.queue.clear()
-        self._awake = False
-        return items
-
-    @property
-    def backlog(self) -> int:
-        """Bytes that wait to be sent. One side writes each counter: pushers inside the lock, and the sender."""
-        return self.pushed_bytes - self.sent_bytes
-
-    @property
-    def batches_resolved(self) -> bool:
-        return self.version is not None and self.version >= BATCH_RESOLVED_SINCE
-
-
-BATCH_RESOLVED_SINCE = (4, 0, 8, 1)
-CLUSTER_ID_SINCE = (5, 3, 0, 1)
+_BATCH_BYTES = 1 << 20
+_REPEATED_TS = 1000 << 18
+TICKS = 64
+"""So many resolved-ts of a region may wait to be sent; later ones are left out, the next one says more anyway."""
 
 
 class Snapshot(NamedTuple):
-    """What a scan has to show: versions of changes up to `seq`, and the locks of that moment in key order."""
+    """What a scan has to show: versions above `after_ts` of changes up to `seq`, and the locks of that
+    moment in key order.
+
+    `frozen`: pieces of the frozen history with the number of their transactions that had happened at that moment.
+    """
 
     seq: int
+    after_ts: int
     locks: deque[Lock]
+    frozen: list[tuple[Piece, int]]
 
 
 class Subscriptions:
     """All registrations on all stores. Methods may be called from any thread; `lock` is the store's."""
 
-    def __init__(self, store: MvccStore, regions: Regions, oracle: Oracle, cluster_id: int) -> None:
+    def __init__(
+        self,
+        store: MvccStore,
+        regions: Regions,
+        oracle: Oracle,
+        cluster_id: int,
+        frozen: FrozenHistory | None = None,
+        troubles: Troubles | None = None,
+    ) -> None:
         self.lock = store.lock
+        self._troubles = troubles or Troubles()
+        self._frozen = frozen or FrozenHistory()
         self._store = store
         self._regions = regions
         self._oracle = oracle
@@ -218,7 +115,7 @@ class Subscriptions:
         with self.lock:
             for subscription in list(connection.subscriptions.values()):
                 if subscription.request_id == request_id and region_id in (0, subscription.region_id):
-                    self._close(subscription, _region_not_found(subscription.region_id))
+                    self._close(subscription, region_not_found(subscription.region_id))
 
     def attach(self, subscription: Subscription) -> Snapshot | None:
         """Starts live events and takes the snapshot, in one moment; None when the registration has ended."""
@@ -228,34 +125,97 @@ class Subscriptions:
             region = self._regions.get(subscription.region_id)
             error = _placement_error(region, subscription)
             if error is not None or region is None:
-                self._close(subscription, error or _region_not_found(subscription.region_id))
+                self._close(subscription, error or region_not_found(subscription.region_id))
                 return None
             subscription.start = max(subscription.start, region.start)
             ends = [end for end in (subscription.end, region.end) if end]
             subscription.end = min(ends) if ends else b""
             self._by_region.setdefault(region.id, []).append(subscription)
-            locks = deque(
-                lock for lock in self._store.locks_in(subscription.start, subscription.end) if lock.op is not Op.LOCK
-            )
+            locks = self._locks(subscription)
             subscription.open.update(lock.start_ts for lock in locks)
-            return Snapshot(self._store.seq, locks)
+            return Snapshot(self._store.seq, subscription.checkpoint_ts, locks, self._freeze(subscription))
+
+    def look_again(self, subscription: Subscription, snapshot: Snapshot) -> Snapshot:
+        """A later snapshot for a scan: it repeats what has come live since `attach`, and some that the client has."""
+        with self.lock:
+            after_ts = max(snapshot.after_ts - _REPEATED_TS, 0)
+            return Snapshot(self._store.seq, after_ts, self._locks(subscription), snapshot.frozen)
+
+    def _locks(self, subscription: Subscription) -> deque[Lock]:
+        found = self._store.locks_in(subscription.start, subscription.end)
+        return deque(lock for lock in found if lock.writes)
+
+    def _freeze(self, subscription: Subscription) -> list[tuple[Piece, int]]:
+        """Notes where the frozen history stands, and holds the watermark below what is to come."""
+        pieces = self._frozen.pieces(subscription.start, subscription.end)
+        for shard in {piece.shard for piece in pieces}:
+            # Whoever resumes at a ts has been promised that nothing commits at or below it any more.
+            shard.happened = max(shard.happened, shard.first_after(subscription.checkpoint_ts))
+            if shard.happened < shard.transactions:
+                subscription.held_ts = min(subscription.held_ts, shard.start_of(shard.happened))
+        return [(piece, piece.shard.happened) for piece in pieces]
 
     def scan(self, subscription: Subscription, snapshot: Snapshot) -> Iterator[bool]:
         """Queues the snapshot's rows and INITIALIZED step by step; ends early when the registration has ended."""
-        position: bytes | None = subscription.start
-        if subscription.end and subscription.start >= subscription.end:
+        position = subscription.start
+        for piece, happened in snapshot.frozen:
+            # Nobody writes to its keys, but they may be locked.
+            yield from self._scan_store(subscription, snapshot, position, piece.end)
+            first = piece.shard.first_after(snapshot.after_ts)
+            coming = self._coming(piece, piece.transactions(first, happened), SCANNED)
+            for message, _, _ in _batched(subscription, coming):
+                with self.lock:
+                    if subscription.closed:
+                        return
+                    subscription.connection.push(message)
+                yield True
+            position = piece.end
+        yield from self._scan_store(subscription, snapshot, position, subscription.end)
+        self._push_scan(subscription, [events.INITIALIZED_ROW], last=True)
+
+    def _scan_store(self, subscription: Subscription, snapshot: Snapshot, start: bytes, end: bytes) -> Iterator[bool]:
+        position: bytes | None = start
+        if end and start >= end:
             position = None
         while position is not None:
-            versions, following = self._store.scan_versions(
-                position, subscription.end, subscription.checkpoint_ts, snapshot.seq, _SCAN_KEYS
-            )
-            found = _with_locks(versions, snapshot.locks, following)
+            versions, following = self._store.scan_versions(position, end, snapshot.after_ts, snapshot.seq, _SCAN_KEYS)
+            found = _with_locks(versions, snapshot.locks, following or end or None)
             rows = events.scan_rows(item for item in found if not subscription.drops(_source(item)))
             if not self._push_scan(subscription, events.group_rows(rows), last=False):
                 return
             yield True
             position = following
-        self._push_scan(subscription, [events.INITIALIZED_ROW], last=True)
+
+    def play(self, subscription: Subscription, snapshot: Snapshot) -> Iterator[bool]:
+        """Queues what of the frozen history had not happened at the snapshot, in the order of its ts, step by step.
+
+        Ends early when the registration has ended. Call it after the scan.
+        """
+        coming = heapq.merge(
+            *(
+                self._coming(piece, piece.transactions(happened, piece.shard.transactions), LIVE)
+                for piece, happened in snapshot.frozen
+            ),
+            key=lambda transaction: transaction[0].shard.start_of(transaction[1]),
+        )
+        for message, piece, number in _batched(subscription, coming):
+            with self.lock:
+                if subscription.closed:
+                    return
+                subscription.connection.push(message)
+                for shard in {piece.shard for piece, _ in snapshot.frozen}:
+                    # All that starts earlier has been queued, in whichever shard.
+                    shard.happened = max(shard.happened, shard.first_after(piece.shard.commit_of(number)))
+                subscription.held_ts = piece.shard.commit_of(number)
+            yield True
+        with self.lock:
+            subscription.held_ts = MAX_TS
+
+    def _coming(
+        self, piece: Piece, numbers: range, log_types: Sequence[int]
+    ) -> Iterator[tuple[Piece, int, list[bytes]]]:
+        for number, bodies in piece.bodies(numbers, log_types, self._frozen.stored):
+            yield piece, number, bodies
 
     def _push_scan(self, subscription: Subscription, groups: list[bytes], last: bool) -> bool:
         frames = subscription.frames(groups)
@@ -263,7 +223,8 @@ class Subscriptions:
             if subscription.closed:
                 return False
             if frames:
-                subscription.connection.push(Frames(sum(map(len, frames)), frames))
+                lane = (subscription.request_id, subscription.region_id, "scan")
+                subscription.connection.push(Frames(sum(map(len, frames)), frames, lane))
             subscription.initialized = last
             return True
 
@@ -283,24 +244,25 @@ class Subscriptions:
     def _advance_connection(self, connection: Connection, ts: int) -> None:
         by_request: dict[int, list[tuple[int, int]]] = {}
         for subscription in connection.subscriptions.values():
-            if not subscription.initialized:
+            if not subscription.initialized or self._troubles.amount(Trouble.STALL_REGION, subscription.region_id):
                 continue
             lowest = min(subscription.open, default=MAX_TS)
-            subscription.resolved_ts = max(subscription.resolved_ts, min(ts, lowest))
-            request_id = subscription.request_id if connection.multiplexing else 0
-            by_request.setdefault(request_id, []).append((subscription.resolved_ts, subscription.region_id))
-        if connection.batches_resolved:
-            for request_id, resolved in by_request.items():
-                _push_resolved(connection, request_id, resolved)
-        elif not connection.multiplexing:
-            for subscription in connection.subscriptions.values():
-                if subscription.initialized:
-                    event = cdcpb.Event(
-                        region_id=subscription.region_id,
-                        request_id=subscription.request_id,
-                        resolved_ts=subscription.resolved_ts,
-                    )
-                    _push_event(connection, event)
+            subscription.resolved_ts = max(subscription.resolved_ts, min(ts, lowest, subscription.held_ts))
+            by_request.setdefault(subscription.request_id, []).append(
+                (subscription.resolved_ts, subscription.region_id)
+            )
+        if by_request and connection.ticks < TICKS:
+            connection.ticks += 1
+            push_resolved(connection, by_request)
+            if self._troubles.amount(Trouble.REPEAT):
+                push_resolved(connection, by_request)
+                earlier = {
+                    request: [(max(t - _REPEATED_TS, 0), region) for t, region in resolved]
+                    for request, resolved in by_request.items()
+                }
+                push_resolved(connection, earlier)
+                nothing = {request: [(0, region) for _, region in resolved] for request, resolved in by_request.items()}
+                push_resolved(connection, nothing)
 
     # --- observers, inside the lock ---
 
@@ -328,7 +290,9 @@ class Subscriptions:
         _count_locks(subscription.open, change, picked or rows.rows)
         if subscription.drops(change.txn_source):
             return
-        if subscription.connection.backlog + rows.size > SINK_QUOTA:
+        store_id = subscription.connection.store_id
+        backlog = sum(other.backlog for other in self._connections if other.store_id == store_id)
+        if backlog + rows.size > SINK_QUOTA:
             error = cdcpb.Error(congested=cdcpb.Congested(region_id=subscription.region_id))
             self._close(subscription, error)
             return
@@ -338,10 +302,10 @@ class Subscriptions:
         for region in old:
             for subscription in tuple(self._by_region.get(region.id, ())):
                 if event is RegionEvent.TRANSFER:
-                    error = _not_leader(new[0])
+                    error = not_leader(new[0])
                 else:
                     children = new if event is RegionEvent.SPLIT else ()
-                    error = _epoch_not_match(children)
+                    error = epoch_not_match(children)
                 self._close(subscription, error)
 
     # --- inside the lock ---
@@ -360,7 +324,7 @@ class Subscriptions:
             busy = errorpb.ServerIsBusy(reason="too many pending incremental scans", backoff_ms=1000)
             return cdcpb.Error(server_is_busy=busy)
         if region is None or not region.has_peer_on(connection.store_id):
-            return _region_not_found(request.region_id)
+            return region_not_found(request.region_id)
         if (request.request_id, region.id) in connection.subscriptions:
             return cdcpb.Error(duplicate_request=cdcpb.DuplicateRequest(region_id=region.id))
         return None
@@ -379,7 +343,7 @@ class Subscriptions:
                 del self._by_region[subscription.region_id]
 
     def _push_error(self, connection: Connection, region_id: int, request_id: int, error: cdcpb.Error) -> None:
-        _push_event(connection, cdcpb.Event(region_id=region_id, request_id=request_id, error=error))
+        push_event(connection, cdcpb.Event(region_id=region_id, request_id=request_id, error=error))
 
 
 def _span(request: cdcpb.ChangeDataRequest) -> tuple[bytes, bytes]:
@@ -392,41 +356,32 @@ def _span(request: cdcpb.ChangeDataRequest) -> tuple[bytes, bytes]:
 
 def _placement_error(region: Region | None, subscription: Subscription) -> cdcpb.Error | None:
     if region is None:
-        return _region_not_found(subscription.region_id)
+        return region_not_found(subscription.region_id)
     if region.leader_store != subscription.connection.store_id:
-        return _not_leader(region)
+        return not_leader(region)
     if region.version != subscription.epoch_version:
-        return _epoch_not_match([region])
+        return epoch_not_match([region])
     return None
 
 
-def _region_not_found(region_id: int) -> cdcpb.Error:
-    return cdcpb.Error(region_not_found=errorpb.RegionNotFound(region_id=region_id))
-
-
-def _not_leader(region: Region) -> cdcpb.Error:
-    return cdcpb.Error(not_leader=errorpb.NotLeader(region_id=region.id, leader=region.leader))
-
-
-def _epoch_not_match(regions: Sequence[Region]) -> cdcpb.Error:
-    return cdcpb.Error(epoch_not_match=errorpb.EpochNotMatch(current_regions=[region.message for region in regions]))
-
-
-def _push_event(connection: Connection, event: cdcpb.Event) -> None:
-    frame = events.framed_event(event.SerializeToString())
-    connection.push(Frames(len(frame), [frame]))
-
-
-def _push_resolved(connection: Connection, request_id: int, resolved: list[tuple[int, int]]) -> None:
-    """Slowest regions first, in groups of 8, 32, 128, …; a group's ts is its lowest (facts, 2.4)."""
-    heapq.heapify(resolved)
-    size = _FIRST_RESOLVED_GROUP
-    while resolved:
-        group = [heapq.heappop(resolved) for _ in range(min(size, len(resolved)))]
-        size *= 4
-        batch = cdcpb.ResolvedTs(regions=[region_id for _, region_id in group], ts=group[0][0], request_id=request_id)
-        body = cdcpb.ChangeDataEvent(resolved_ts=batch).SerializeToString()
-        connection.push(Message(len(body), body))
+def _batched(
+    subscription: Subscription, transactions: Iterable[tuple[Piece, int, list[bytes]]]
+) -> Iterator[tuple[Message, Piece, int]]:
+    """Messages of about _BATCH_BYTES of whole transactions, each with the last transaction in it."""
+    frames: list[bytes] = []
+    size = 0
+    last: tuple[Piece, int] | None = None
+    for piece, number, bodies in transactions:
+        made = subscription.frames(bodies)
+        length = sum(map(len, made))
+        if last and size + length > _BATCH_BYTES:
+            yield Message(size, b"".join(frames)), *last
+            frames, size = [], 0
+        frames += made
+        size += length
+        last = piece, number
+    if last:
+        yield Message(size, b"".join(frames)), *last
 
 
 def _count_locks(open_locks: Counter[int], change: Change, rows: list[RowChange]) -> None:

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from . import keys
-from .rows import Row, decode_row, encode_rows
+from .gc import resolve_locks
+from .rows import Row, address_of, encode_rows, row_of
 from .schema import (
     DDL_JOB_TABLE,
     MYSQL_DB_ID,
@@ -24,6 +25,7 @@ from .schema import (
     Job,
     JobState,
     JobType,
+    PrimaryKey,
     Table,
     TableInfo,
     create_table_sql,
@@ -46,9 +48,13 @@ class Change(NamedTuple):
     commit_ts: int
     start_ts: int
     op: str
-    pk: int
+    pk: Any  # an int; a tuple if the primary key is not one integer column
     row: Row | None
     old_row: Row | None
+
+
+class SnapshotTooOld(LookupError):
+    """History that garbage collection has deleted was asked for."""
 
 
 class Tidb:
@@ -69,7 +75,7 @@ class Tidb:
 
         No transaction of this cluster can be open yet: those that a killed process left half done are ended.
         """
-        self._resolve_leftovers()
+        resolve_locks(self._store, MAX_TS)
         done_key = keys.meta_string("BootstrapKey")
         with self.begin() as txn:
             if txn.read(done_key) is None:
@@ -86,10 +92,9 @@ class Tidb:
         """A fresh ts."""
         return self._cluster.oracle.next()
 
-    def _resolve_leftovers(self) -> None:
-        for lock in self._store.scan_locks(MAX_TS):
-            status = self._store.check_txn_status(lock.primary, lock.start_ts, MAX_TS, rollback_if_not_exist=True)
-            self._store.resolve_lock(lock.start_ts, status.commit_ts)
+    def raise_to(self, ts: int) -> None:
+        """Every later ts is above `ts`."""
+        self._cluster.oracle.raise_to(ts)
 
     def _load_catalog(self, ts: int) -> None:
         for db_json in self._hash_values("DBs", "DB:", ts):
@@ -125,13 +130,14 @@ class Tidb:
         db: str,
         name: str,
         columns: Sequence[Column],
-        pk: str | None = "id",
+        pk: PrimaryKey = "id",
         regions: int = 1,
         handles: int = 1000,
     ) -> Table:
         """Makes a table in a database that exists, split into `regions` so that the handles 1..handles fall evenly.
 
-        `pk`: an integer column, or None for a table with `_tidb_rowid`. Raises ValueError if the table can't be made.
+        `pk`: a column or several, clustered, or None for a table with `_tidb_rowid`. Raises ValueError if the table
+        can't be made; only one with an int handle has more than one region.
         """
         if f"{db}.{name}" in self.tables:
             raise ValueError(f"table {db}.{name} exists")
@@ -139,6 +145,8 @@ class Tidb:
             raise ValueError(f"there is no database {db}: create it first")
         table_id, job_id = self._allocate_ids(2)
         table = Table(self.databases[db], make_table(table_id, name, columns, pk))
+        if regions > 1 and table.info.clustered:
+            raise ValueError(f"table {table.name} can't be split: its handle is not an integer")
         self._cluster.split(keys.table_prefix(table_id))
         for n in range(1, regions):
             self._cluster.split(keys.record_key(table_id, 1 + n * handles // regions))
@@ -254,8 +262,9 @@ class Tidb:
         mutations = [Mutation(Op.PUT, key, value) for key, value in zip(record_keys, values, strict=True)]
         return self._store.one_pc(mutations, self.now(), self.now() + 1)
 
-    def snapshot(self, table: Table, ts: int) -> dict[int, Row]:
-        """All rows at ts by primary key. Raises KeyIsLocked while a transaction that started before ts is open."""
+    def snapshot(self, table: Table, ts: int) -> dict[Any, Row]:
+        """All rows at ts by primary key. Raises KeyIsLocked while an older transaction is open, SnapshotTooOld."""
+        self._check_age(ts)
         pairs = self._store.scan(*keys.record_range(table.id), ts)
         return {pk: row for pk, row in (self._row(table, key, value) for key, value in pairs) if row is not None}
 
@@ -271,8 +280,10 @@ class Tidb:
     def history(self, table: Table, after_ts: int, upto_ts: int) -> list[Change]:
         """Every change committed in (after_ts, upto_ts], in order of (commit ts, start ts, primary key).
 
-        Rows are decoded with the columns that `table` has. A delete of a row that did not exist is no change.
+        Rows are decoded with the columns that `table` has. A delete of a row that did not exist is no change. Raises
+        SnapshotTooOld when versions above after_ts may be gone.
         """
+        self._check_age(after_ts)
         found = []
         start: bytes | None
         start, end = keys.record_range(table.id)
@@ -289,12 +300,14 @@ class Tidb:
                     found.append(Change(version.commit_ts, version.start_ts, op, pk, row, old_row))
         return sorted(found, key=lambda change: (change.commit_ts, change.start_ts, change.pk))
 
-    def _row(self, table: Table, key: bytes, value: bytes | None) -> tuple[int, Row | None]:
-        handle = keys.handle_of(key)
-        pk_column = next((column for column in table.info.columns if column.name == table.info.pk), None)
-        if pk_column is not None and pk_column.type.unsigned:
-            handle &= (1 << 64) - 1
-        return handle, None if value is None else {table.pk: handle, **decode_row(table.info, value)}
+    def _check_age(self, ts: int) -> None:
+        """TiDB's check, which TiKV does not make: below the GC safepoint versions are missing without a word."""
+        safe_point = self._store.gc_safe_point
+        if ts < safe_point:
+            raise SnapshotTooOld(f"ts {ts} is below the GC safepoint {safe_point}: what was there then is deleted")
+
+    def _row(self, table: Table, key: bytes, value: bytes | None) -> tuple[Any, Row | None]:
+        return address_of(table.info, key), None if value is None else row_of(table.info, key, value)
 
 
 def _put_db(txn: Transaction, db: DbInfo) -> None:

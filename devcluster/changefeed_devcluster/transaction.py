@@ -10,10 +10,9 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from . import keys
-from .codec import encode_bytes
 from .oracle import Oracle
-from .rows import Row, decode_row, encode_row, encode_value, packed_time
-from .schema import INTEGERS, TIMES, ColumnInfo, IndexInfo, Table, Tp
+from .rows import Row, encode_datum, encode_row, handle_of, row_of
+from .schema import ROWID, IndexInfo, Table
 from .store import MvccStore
 from .txn import AlreadyExist, CommitTsExpired, Mutation, Op, TxnError
 
@@ -70,57 +69,62 @@ class Transaction:
 
     # --- rows ---
 
-    def get(self, table: Table, pk: int) -> Row | None:
-        """The row of a primary key (or `_tidb_rowid`), None if there is none."""
-        value = self.read(keys.record_key(table.id, pk))
-        return None if value is None else {table.pk: pk, **decode_row(table.info, value)}
+    def get(self, table: Table, pk: Any) -> Row | None:
+        """The row of a primary key (`_tidb_rowid`; a tuple if it isn't one integer column), None if there is none."""
+        return self._row(table, keys.record_key(table.id, _handle(table, pk)))
+
+    def _row(self, table: Table, key: bytes) -> Row | None:
+        value = self.read(key)
+        return None if value is None else row_of(table.info, key, value)
 
     def insert(self, table: Table, row: Mapping[str, Any]) -> None:
         """Raises AlreadyExist for a primary or unique key that is taken, ValueError for a row that the table forbids.
 
         A table without an integer primary key wants `_tidb_rowid` in the row.
         """
-        if table.pk not in row:
-            raise ValueError(f"an insert into {table.name} needs a value for {table.pk}")
-        handle = int(row[table.pk])
+        for name in table.address:
+            if name not in row:
+                raise ValueError(f"an insert into {table.name} needs a value for {name}")
+        handle = handle_of(table.info, row)
         key = keys.record_key(table.id, handle)
         if self.read(key) is not None:
             raise AlreadyExist(key)
-        stored = {name: value for name, value in row.items() if name != table.pk}
-        value = encode_row(table.info, stored)
-        self._write_indexes(table, handle, decode_row(table.info, value))
+        self._put(table, handle, row)
+
+    def _put(self, table: Table, handle: int | bytes, row: Mapping[str, Any]) -> None:
+        key = keys.record_key(table.id, handle)
+        value = encode_row(table.info, {name: value for name, value in row.items() if name != ROWID})
+        self._write_indexes(table, handle, row_of(table.info, key, value))
         self.write(key, value)
 
     def update(self, table: Table, changes: Mapping[str, Any]) -> None:
         """Changes the columns named beside the primary key. Raises RowMissing, AlreadyExist, ValueError."""
-        handle = int(changes[table.pk])
+        handle = handle_of(table.info, changes)
         old = self._existing(table, handle)
-        row = {**old, **changes}
-        row.pop(table.pk)
-        value = encode_row(table.info, row)
         self._erase_indexes(table, handle, old)
-        self._write_indexes(table, handle, decode_row(table.info, value))
-        self.write(keys.record_key(table.id, handle), value)
+        self._put(table, handle, {**old, **changes})
 
-    def delete(self, table: Table, pk: int) -> None:
-        """Raises RowMissing."""
-        self._erase_indexes(table, pk, self._existing(table, pk))
-        self.erase(keys.record_key(table.id, pk))
+    def delete(self, table: Table, pk: Any) -> None:
+        """`pk` as `get` takes it. Raises RowMissing."""
+        handle = _handle(table, pk)
+        self._erase_indexes(table, handle, self._existing(table, handle))
+        self.erase(keys.record_key(table.id, handle))
 
-    def _existing(self, table: Table, handle: int) -> Row:
-        row = self.get(table, handle)
+    def _existing(self, table: Table, handle: int | bytes) -> Row:
+        row = self._row(table, keys.record_key(table.id, handle))
         if row is None:
-            raise RowMissing(f"{table.name} has no row {handle} at ts {self.start_ts}")
+            shown = handle.hex() if isinstance(handle, bytes) else handle
+            raise RowMissing(f"{table.name} has no row {shown} at ts {self.start_ts}")
         return row
 
-    def _write_indexes(self, table: Table, handle: int, row: Row) -> None:
+    def _write_indexes(self, table: Table, handle: int | bytes, row: Row) -> None:
         for index in table.info.indexes:
             key = _index_key(table, index, handle, row)
             if self.read(key) is not None:
                 raise AlreadyExist(key)
-            self.write(key, keys.encode_uint(handle & (1 << 64) - 1))
+            self.write(key, handle if isinstance(handle, bytes) else keys.encode_uint(handle & (1 << 64) - 1))
 
-    def _erase_indexes(self, table: Table, handle: int, row: Row) -> None:
+    def _erase_indexes(self, table: Table, handle: int | bytes, row: Row) -> None:
         for index in table.info.indexes:
             self.erase(_index_key(table, index, handle, row))
 
@@ -188,30 +192,16 @@ class Transaction:
             self.rollback()
 
 
-def _index_key(table: Table, index: IndexInfo, handle: int, row: Row) -> bytes:
+def _handle(table: Table, pk: Any) -> int | bytes:
+    members = pk if isinstance(pk, tuple) else (pk,)
+    return handle_of(table.info, dict(zip(table.address, members, strict=True)))
+
+
+def _index_key(table: Table, index: IndexInfo, handle: int | bytes, row: Row) -> bytes:
     """A unique index's key; one of NULL holds the handle too, because NULLs are not equal."""
     column = next(column for column in table.info.columns if column.name == index.column)
     value = row[column.name]
     if value is None:
-        datums = bytes((keys.NULL_FLAG, keys.INT_FLAG)) + keys.encode_int(handle)
-    else:
-        datums = _datum(column, value)
-    return keys.index_key(table.id, index.id, datums)
-
-
-def _datum(column: ColumnInfo, value: Any) -> bytes:
-    """Flag and memcomparable value (facts, 4.1 and 4.2)."""
-    field = column.type
-    if field.tp in INTEGERS:
-        return bytes((keys.UINT_FLAG if field.unsigned else keys.INT_FLAG,)) + (
-            keys.encode_uint(value) if field.unsigned else keys.encode_int(value)
-        )
-    if field.tp in TIMES:
-        return bytes((keys.UINT_FLAG,)) + keys.encode_uint(packed_time(value))
-    if field.tp is Tp.DECIMAL:
-        return bytes((keys.DECIMAL_FLAG,)) + encode_value(field, value)
-    if field.tp in (Tp.FLOAT, Tp.DOUBLE):
-        return bytes((keys.FLOAT_FLAG,)) + encode_value(field, value)
-    raw = encode_value(field, value)
-    # utf8mb4_bin compares with trailing spaces taken away.
-    return bytes((keys.BYTES_FLAG,)) + encode_bytes(raw.rstrip(b" ") if field.is_text else raw)
+        own = handle if isinstance(handle, bytes) else bytes((keys.INT_FLAG,)) + keys.encode_int(handle)
+        return keys.index_key(table.id, index.id, bytes((keys.NULL_FLAG,)) + own)
+    return keys.index_key(table.id, index.id, encode_datum(column, value))

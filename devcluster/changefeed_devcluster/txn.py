@@ -20,23 +20,43 @@ class Op(IntEnum):
     DELETE = 1
     LOCK = 2
     INSERT = 4
+    PESSIMISTIC = 5
     CHECK_NOT_EXISTS = 6
 
 
+class Check(IntEnum):
+    """What a pessimistic prewrite wants checked of a key; the numbers are those of PessimisticAction."""
+
+    SKIP = 0
+    LOCKED = 1
+    CONSTRAINT = 2
+
+
+class Assertion(IntEnum):
+    """What the client believes of a key before its mutation; the numbers are those of kvrpcpb.Assertion."""
+
+    NONE = 0
+    EXIST = 1
+    NOT_EXIST = 2
+
+
 class Mutation(NamedTuple):
-    """One key of a prewrite. `value` is empty unless op is PUT or INSERT."""
+    """One key of a prewrite. `value` is empty unless op is PUT or INSERT; `check` counts with a for_update_ts only."""
 
     op: Op
     key: bytes
     value: bytes = b""
+    check: Check = Check.SKIP
+    assertion: Assertion = Assertion.NONE
 
 
 @dataclass(slots=True)
 class Lock:
-    """A prewritten key. `op` is PUT, DELETE or LOCK; `old_value` what the key held before, None if it did not exist.
+    """A locked key. `op` is PUT, DELETE, LOCK or PESSIMISTIC; `old_value` what the key held before, None if nothing.
 
     `floor` is the resolved-ts told to anybody when the lock was written: a commit at or below it would break that
-    promise, and is refused.
+    promise, and is refused. `for_update_ts` is above 0 in pessimistic transactions. With `async_commit` the transaction
+    is committed as soon as every key is locked; the primary's lock then names the other keys in `secondaries`.
     """
 
     key: bytes
@@ -50,12 +70,24 @@ class Lock:
     min_commit_ts: int
     txn_source: int
     floor: int
+    for_update_ts: int = 0
+    async_commit: bool = False
+    secondaries: tuple[bytes, ...] = ()
+
+    @property
+    def writes(self) -> bool:
+        """Whether its commit changes the key's value: what change data is made of."""
+        return self.op is Op.PUT or self.op is Op.DELETE
 
     def blocks_read_at(self, ts: int) -> bool:
         """The reader and lock conflict rule of snapshot isolation (facts, 3.4)."""
-        if self.op is Op.LOCK or self.start_ts > ts or self.min_commit_ts > ts:
+        if not self.writes or self.start_ts > ts or self.min_commit_ts > ts:
             return False
-        return not (ts == MAX_TS and self.key == self.primary)
+        return not (ts == MAX_TS and self.key == self.primary and not self.async_commit)
+
+    def expired(self, current_ts: int) -> bool:
+        """True once its time to live has passed, by the oracle's physical time (facts, 3.6, CheckTxnStatus)."""
+        return (self.start_ts >> 18) + self.ttl_ms < (current_ts >> 18)
 
 
 class Version(NamedTuple):
@@ -107,6 +139,8 @@ class Action(IntEnum):
     TTL_EXPIRE_ROLLBACK = 1
     LOCK_NOT_EXIST_ROLLBACK = 2
     MIN_COMMIT_TS_PUSHED = 3
+    TTL_EXPIRE_PESSIMISTIC_ROLLBACK = 4
+    LOCK_NOT_EXIST_DO_NOTHING = 5
 
 
 class TxnStatus(NamedTuple):
@@ -118,11 +152,20 @@ class TxnStatus(NamedTuple):
     lock: Lock | None = None
 
 
+class Secondaries(NamedTuple):
+    """What check_secondary_locks found: all `locks`, or none of them and the commit ts, 0 when rolled back."""
+
+    locks: list[Lock]
+    commit_ts: int = 0
+
+
 class ConflictReason(IntEnum):
     """The numbers are those of kvrpcpb.WriteConflict.Reason."""
 
     OPTIMISTIC = 1
+    PESSIMISTIC_RETRY = 2
     SELF_ROLLED_BACK = 3
+    LAZY_UNIQUENESS_CHECK = 5
 
 
 class TxnError(Exception):
@@ -226,3 +269,35 @@ class CommitTsExpired(TxnError):
         self.commit_ts = commit_ts
         self.min_commit_ts = min_commit_ts
         super().__init__(f"commit ts {commit_ts} of key {key.hex()} is below the lock's minimum {min_commit_ts}")
+
+
+class AssertionFailed(TxnError):
+    """The key is not what the client believed: its data and its indexes disagree."""
+
+    def __init__(self, key: bytes, start_ts: int, assertion: Assertion, existing: Version | None) -> None:
+        self.key = key
+        self.start_ts = start_ts
+        self.assertion = assertion
+        self.existing = existing
+        super().__init__(f"key {key.hex()} fails the assertion {assertion.name} of transaction {start_ts}")
+
+
+class PessimisticLockNotFound(TxnError):
+    """A prewrite relies on a pessimistic lock that is gone, and others have used the key since."""
+
+    def __init__(self, key: bytes, start_ts: int) -> None:
+        super().__init__(f"transaction {start_ts} has no pessimistic lock on key {key.hex()}")
+
+
+class PessimisticLockRolledBack(TxnError):
+    """A pessimistic lock was wanted after the rollback of its own transaction."""
+
+    def __init__(self, key: bytes, start_ts: int) -> None:
+        super().__init__(f"transaction {start_ts} is rolled back on key {key.hex()}, it can't be locked")
+
+
+class LockTypeNotMatch(TxnError):
+    """A pessimistic lock was wanted where the transaction has prewritten already."""
+
+    def __init__(self, lock: Lock) -> None:
+        super().__init__(f"transaction {lock.start_ts} has prewritten key {lock.key.hex()}: {lock.op.name}")

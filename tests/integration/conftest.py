@@ -45,6 +45,7 @@ class Changefeed:
     spec: dict[str, Any]
     process: subprocess.Popen[str] | None = None
     output: list[str] = field(default_factory=list)
+    options: list[str] = field(default_factory=list)  # of `changefeed run`
 
     @property
     def file(self) -> Path:
@@ -70,7 +71,7 @@ class Changefeed:
     def start(self, as_json: bool = True) -> None:
         self.write()
         command = [str(BIN / "changefeed"), "run", "-f", str(self.file), "--metrics-port", "0"]
-        command += ["--json"] if as_json else []
+        command += [*self.options, *(["--json"] if as_json else [])]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def finish(self, deadline_s: float = DEADLINE_S) -> tuple[int, str, str]:

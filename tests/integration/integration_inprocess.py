@@ -15,6 +15,7 @@ from typing import Any
 
 from changefeed.errors import ChangefeedError
 from changefeed.metrics import Progress
+from changefeed.objectstore import Place
 from changefeed.owner.driver import Driver, Outcome, RunOptions
 from changefeed.owner.prepare import open_places, prepare
 from changefeed.puller.task import Limits, PullerJob, run_puller
@@ -47,10 +48,10 @@ class InProcessExecution:
     def start_session(self) -> None:
         pass
 
-    def run(self, owner: OwnerAddress, sink_uri: str, pullers: PullerJob) -> None:
+    def run(self, owner: OwnerAddress, sink: Place, pullers: PullerJob) -> None:
         for puller in range(pullers.count):
             self._start(self._pull, owner, puller, pullers)
-        self._start(self._execute, owner, sink_uri, pullers.state_uri)
+        self._start(self._execute, owner, sink, pullers.state)
 
     def failure(self) -> str | None:
         return str(self._error) if self._error is not None and not self._stopping.is_set() else None
@@ -80,27 +81,27 @@ class InProcessExecution:
         def attempt(number: int) -> None:
             self.puller_attempts.append((puller, number))
             with reporting(owner):
-                run_puller(owner, puller, f"puller-{puller}-{number}", job.pd_addresses, job.state_uri, LIMITS)
+                run_puller(owner, puller, f"puller-{puller}-{number}", job.pd_addresses, job.state, LIMITS)
 
         self._attempts(attempt)
 
-    def _execute(self, owner: OwnerAddress, sink_uri: str, state_uri: str) -> None:
+    def _execute(self, owner: OwnerAddress, sink: Place, state: Place) -> None:
         def attempt(_: int) -> None:
             done = 0
             with OwnerClient(owner) as client:
                 while not self._stopping.wait(0.01):
                     record = client.latest()
                     if record > done:
-                        execute(owner, sink_uri, state_uri, record)
+                        execute(owner, sink, state, record)
                         self.executed.append(record)
                         done = record
 
         self._attempts(attempt)
 
 
-def execute(owner: OwnerAddress, sink_uri: str, state_uri: str, record: int, partitions: int = 2) -> None:
+def execute(owner: OwnerAddress, sink: Place, state: Place, record: int, partitions: int = 2) -> None:
     """One micro-batch, as Spark's engine calls the source and the sink."""
-    reader, writer = PlanReader(owner, state_uri, partitions), FileWriter(owner, sink_uri)
+    reader, writer = PlanReader(owner, state, partitions), FileWriter(owner, sink)
     try:
         shares = reader.partitions({"record": 0}, {"record": record})
         writer.commit([writer.write(reader.read(share)) for share in shares], batchId=0)

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -26,6 +27,7 @@ from changefeed.eventstore.house import House
 from changefeed.eventstore.reader import read_slice
 from changefeed.model.position import Position
 from changefeed.model.record import FileCommitted, PlanEntry, SegmentSlice, Work, WorkEntry
+from changefeed.objectstore import Place
 from changefeed.objectstore.local import LocalStore
 from changefeed.pipeline.codec.csv import fingerprint
 from changefeed.pipeline.run import run_entry
@@ -373,7 +375,7 @@ def test_100_000_rows_from_wire_to_file_without_a_row_in_python(upstream: Upstre
     start_ts = tidb.now()
     insert(tidb, table, 1, SCANNED)
     info = asyncio.run(table_info(pd_address, start_ts))
-    house = House((tmp_path / "state").as_uri(), int(HOUSE[0]), HOUSE[1])
+    house = House(Place((tmp_path / "state").as_uri()), int(HOUSE[0]), HOUSE[1])
     sink = LocalStore(tmp_path / "lake")
     writer = Writer(tidb, table)
     writer.start()
@@ -382,7 +384,7 @@ def test_100_000_rows_from_wire_to_file_without_a_row_in_python(upstream: Upstre
     def whole_way() -> list[FileCommitted]:
         segments = asyncio.run(pull(pd_address, house, table.id, start_ts, writer))
         work, entry = work_of(info, segments, start_ts, writer.end_ts)
-        descriptors = run_entry(work, entry, read_slice, tmp_path / "spool")
+        descriptors = run_entry(work, entry, partial(read_slice, house), tmp_path / "spool")
         return [publish(sink, pieces) for pieces in whole_files(descriptors)]
 
     with row_by_row_raises(), counted_lines(lines):

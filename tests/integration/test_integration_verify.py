@@ -12,6 +12,7 @@ import pytest
 from changefeed.cli.main import main
 from changefeed_devcluster.schema import Column
 from conftest import Changefeed, Upstream
+from integration_observer import Observer, format_of, watching
 
 COLUMNS = (
     Column("id", "bigint"),
@@ -100,9 +101,11 @@ def test_verify_can_fail(
     changefeed.spec["startTs"] = str(upstream.tidb.now())
     last_commit = write_history(upstream)
     changefeed.spec["targetTs"] = str(upstream.tidb.now())
-    changefeed.start()
-    code, _, err = changefeed.finish(240.0)
+    with watching(changefeed.lake.as_uri()) as observer:
+        changefeed.start()
+        code, _, err = changefeed.finish(240.0)
     assert code == 0, err
+    assert observer.listings > 1
 
     def verify() -> tuple[int, dict[str, Any]]:
         code = main(["verify", "-f", str(changefeed.file), "--conserved", "balance", "--json"])
@@ -113,6 +116,7 @@ def test_verify_can_fail(
     assert verdict["rows"] == 2 * ROWS + 20 + 10 + 2 + 2
     assert verdict["transactions"] == 1 + 10 + 1 + 1
     assert verdict["conserved"] == "0"
+    assert verdict["replayed"] == 2 * ROWS
     checkpoint = int(verdict["checkpoint_ts"])
     assert last_commit < checkpoint == changefeed.checkpoint()
     lake, kept = changefeed.lake, changefeed.folder / "kept"
@@ -127,3 +131,35 @@ def test_verify_can_fail(
         shutil.rmtree(lake)
         shutil.copytree(kept, lake)
     assert verify()[0] == 0
+
+
+def test_the_observer_sees_what_comes_too_late(tmp_path: Path) -> None:
+    """Each harm between two looks, on a sink that nobody writes."""
+    folder = tmp_path / "shop" / "a" / "5"
+    (folder / "meta").mkdir(parents=True)
+
+    def publish(index: int, ts: int) -> None:
+        file = folder / f"CDC{index:020}.csv"
+        file.write_bytes(b'"I","a","shop",%d,1\r\n' % ts)
+        (folder / "meta" / "CDC.index").write_text(f"{file.name}\n")
+
+    observer = Observer(tmp_path.as_uri(), format_of())
+    for step in (
+        lambda: None,
+        lambda: publish(1, 3),
+        lambda: move_checkpoint(tmp_path, 5),
+        lambda: publish(2, 6),
+        lambda: move_checkpoint(tmp_path, 9),
+    ):
+        step()
+        observer.look()
+    assert observer.problems == []
+    publish(3, 9)
+    observer.look()
+    assert observer.problems.pop().endswith("appeared with a row of commit ts 9, after checkpoint 9 was published.")
+    move_checkpoint(tmp_path, 8)
+    observer.look()
+    assert observer.problems.pop() == "`metadata` went back from checkpoint 9 to 8."
+    edit(folder / f"CDC{1:020}.csv", lambda rows: rows * 2)
+    observer.look()
+    assert [problem for problem in observer.problems if "was published with" in problem]

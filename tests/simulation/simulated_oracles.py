@@ -32,12 +32,15 @@ class SimulatedDdl:
 
 
 class Upstream:
-    """Transactions over `tables`, all drawn at once and revealed ts by ts; two may share a commit ts (rule 9)."""
+    """At most so many transactions over `tables`, all drawn at once and revealed ts by ts.
 
-    def __init__(self, rng: Random, tables: Sequence[int]) -> None:
+    Two may share a commit ts (rule 9).
+    """
+
+    def __init__(self, rng: Random, tables: Sequence[int], most: int) -> None:
         self.rows: dict[int, list[Row]] = {table: [] for table in tables}
         ts = START_TS - 2
-        for number in range(rng.randint(3, 40)):
+        for number in range(rng.randint(3, most)):
             ts += rng.choice((0, 1, 1, 2, 6))
             touched = rng.sample(tables, rng.randint(1, len(tables)))
             for key in range(rng.choice((1, 1, 2, 7))):

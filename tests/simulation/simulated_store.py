@@ -34,6 +34,7 @@ class Faults:
     drain: float = 0.0
     executor: float = 0.0  # a task fails, a message is lost, doubled or another run's
     freeze: float = 0.0  # a call takes very long
+    stall: float = 0.0  # the sink stands still for a while
 
     @classmethod
     def draw(cls, rng: Random) -> Faults:
@@ -42,7 +43,7 @@ class Faults:
         def some(most: float) -> float:
             return rng.random() * most if rng.random() < 0.5 else 0.0
 
-        return cls(some(0.2), some(0.02), some(0.03), some(0.03), some(0.01), some(0.3), some(0.1))
+        return cls(some(0.2), some(0.02), some(0.03), some(0.03), some(0.01), some(0.3), some(0.1), some(0.02))
 
 
 @dataclass

@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING
 
 from changefeed.errors import OutcomeUnknown, Transient
 from changefeed.model.record import FileCommitted, Work, WorkEntry
-from changefeed.sink.storage.once import create_once
+from changefeed.objectstore.once import create_once
+from changefeed.owner.spans import AWAY_S
 from changefeed.wire import owner_pb2 as pb
 from simulated_oracles import Row, file_body
 from simulated_store import Process
 
 if TYPE_CHECKING:
     from simulated_world import Driver
+
+
+_MOST_WAITING = 8  # rows and reports
 
 
 @dataclass
@@ -36,17 +40,20 @@ class Puller:
         self.world = driver.world
         self.number = number
         self.joined = False
+        self.back_at = driver.world.now + driver.world.rng.choice((0.0, 0.0, 0.0, 2 * AWAY_S))
         self.incarnation = 0
         self.subscriptions: dict[int, Subscription] = {}
         self.buffer: list[tuple[int, Row]] = []
         self.outbox: deque[pb.Report] = deque()
         self.stale: list[pb.Report] = []  # of earlier streams
         self.seq = 0
+        self.most_in_flight = 0  # bytes, so far: what a hold finds on its way
 
     def step(self) -> None:
         rng, faults = self.world.rng, self.world.faults
         if not self.joined:
-            self._join()
+            if self.world.now >= self.back_at:
+                self._join()
         elif self.world.happens(faults.leave):
             self._leave()
         elif self.stale and self.world.happens(0.1):
@@ -56,26 +63,40 @@ class Puller:
 
     def _join(self) -> None:
         self.joined, self.seq, self.incarnation = True, 0, self.incarnation + 1
-        for command in self.driver.require_owner().puller_joined(self.number):
-            asked = command.subscribe
-            rows = self.world.upstream.rows[asked.span_id]
-            first = bisect_right(rows, Row.end_of(asked.start_ts))
-            before = rows[max(0, first - 2) : first]
-            self.subscriptions[asked.sub_id] = Subscription(asked.span_id, rows[first:], before)
+        for command in self.driver.require_owner().puller_joined(self.world.now, self.number):
+            self.obey(command)
         self.world.say(f"{self.driver.name} puller {self.number} joins: {list(self.subscriptions)}")
 
+    def obey(self, command: pb.Command) -> None:
+        """A command that finds the puller gone is lost with its stream."""
+        if not self.joined:
+            return
+        if command.HasField("release"):
+            del self.subscriptions[command.release.sub_id]
+            self.buffer = [(sub_id, row) for sub_id, row in self.buffer if sub_id != command.release.sub_id]
+            return
+        asked = command.subscribe
+        rows = self.world.upstream.rows[asked.span_id]
+        first = bisect_right(rows, Row.end_of(asked.start_ts))
+        before = rows[max(0, first - 2) : first]
+        self.subscriptions[asked.sub_id] = Subscription(asked.span_id, rows[first:], before)
+
     def _leave(self) -> None:
-        self.world.say(f"{self.driver.name} puller {self.number} leaves")
+        rng = self.world.rng
+        self.back_at = self.world.now + (rng.uniform(0.0, 4 * AWAY_S) if rng.random() < 0.3 else 0.0)
+        self.world.say(f"{self.driver.name} puller {self.number} leaves until {self.back_at:.1f}")
         self.joined = False
         self.stale += self.outbox
         self.subscriptions.clear()
         self.buffer.clear()
         self.outbox.clear()
-        if self.world.rng.random() < 0.5:  # else the owner hears of it by the next stream
-            self.driver.require_owner().puller_left(self.number)
+        if rng.random() < 0.5:  # else the owner hears of it by the next stream
+            self.driver.require_owner().puller_left(self.world.now, self.number)
 
     def _pull(self) -> None:
         rng = self.world.rng
+        if len(self.buffer) + len(self.outbox) > _MOST_WAITING:
+            return
         for sub_id, subscription in self.subscriptions.items():
             visible = bisect_right(subscription.todo, Row.end_of(self.world.upstream.now_ts))
             for _ in range(min(visible, rng.randint(0, 5))):
@@ -85,6 +106,8 @@ class Puller:
                 self.buffer.append((sub_id, row))
             if subscription.pulled and rng.random() < 0.1:
                 self.buffer.append((sub_id, rng.choice(subscription.pulled)))  # TiKV sends it again
+        written = sum(meta.bytes for report in self.outbox for meta in report.segments)
+        self.most_in_flight = max(self.most_in_flight, written + 10 * len(self.buffer))
 
     def _cut(self) -> None:
         rng = self.world.rng
@@ -160,6 +183,7 @@ class Executor(Process):
         super().__init__(driver.world, f"{driver.name}'s executor")
         self.driver = driver
         self.batch = 0
+        self.stalled_until = 0.0  # the sink stands still
         self.work: Work | None = None
         self.tasks: list[WorkEntry] = []
         self.outbox: list[FileCommitted] = []
@@ -167,6 +191,10 @@ class Executor(Process):
 
     def step(self) -> None:
         rng, faults = self.world.rng, self.world.faults
+        if self.world.happens(faults.stall):
+            self.stalled_until = self.world.now + rng.uniform(2.0, 30.0)
+        if self.world.now < self.stalled_until:
+            return
         if self.tasks and (not self.outbox or rng.random() < 0.5):
             self._write(self.tasks.pop(rng.randrange(len(self.tasks))))
         elif not self.driver.alive:

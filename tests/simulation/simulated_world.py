@@ -17,8 +17,9 @@ from changefeed.model.record import EpochRecord, StartRecord
 from changefeed.owner.barrier import Barrier
 from changefeed.owner.history import State
 from changefeed.owner.log import Log
-from changefeed.owner.owner import Action, AppendPlan, Owner, Publish, Run, Stop
+from changefeed.owner.owner import AppendPlan, Owner, Publish, Recorded, Run, Stop
 from changefeed.owner.planner import Planner, Table
+from changefeed.owner.quota import Quota
 from changefeed.owner.spans import Spans
 from changefeed.sink.storage.index import write_index
 from changefeed.sink.storage.layout import METADATA, Layout
@@ -29,6 +30,7 @@ from simulated_tasks import Executor, Puller
 
 _DAY_MS = 86_400_000
 _MAX_DRIVERS = 3
+_PLENTY = 1 << 40
 
 
 class Broken(Exception):
@@ -85,7 +87,8 @@ class Driver(Process):
         barrier = Barrier(state.checkpoint_ts, world.upstream.target_ts)
         infos = {str(table): {"name": f"table {table}"} for table in tables}
         known = {table: Table(table, str(table), state.start_ts) for table in tables}
-        self.owner = Owner(state, self.run, known, infos, world.layout, spans, barrier, planner)
+        quota = Quota(world.quota, lead=5)
+        self.owner = Owner(state, self.run, known, infos, world.layout, spans, barrier, planner, quota)
         for table in tables:
             spans.add_span(table, b"", b"", state.flushed_ts(table))
         self.pullers = [Puller(self, number) for number in range(world.pullers)]
@@ -123,8 +126,7 @@ class Driver(Process):
         else:
             self._record(owner, action)
 
-    def _record(self, owner: Owner, action: Action) -> None:
-        assert not isinstance(action, Stop)
+    def _record(self, owner: Owner, action: Recorded) -> None:
         self.world.say(f"{self.name} {type(action).__name__} {action.record.n}")
         if isinstance(action, Publish):
             for directory, index, path in action.indexes:
@@ -168,7 +170,8 @@ class Driver(Process):
         rng, upstream, barrier = self.world.rng, self.world.upstream, self.require_owner().barrier
         if self.world.happens(self.world.faults.leave):
             self.ddls_to = 0
-        resolved_ts = rng.randint(START_TS, upstream.now_ts)
+        resolved_ts = max(rng.randint(START_TS, upstream.now_ts), rng.randint(START_TS, upstream.now_ts + 50))
+        resolved_ts = min(resolved_ts, upstream.now_ts)
         known = [ddl for ddl in upstream.ddls if ddl.ts <= resolved_ts]
         early = [ddl for ddl in upstream.ddls if resolved_ts < ddl.ts <= upstream.now_ts and rng.random() < 0.5]
         for ddl in rng.sample(known + early, len(known + early)):
@@ -176,6 +179,14 @@ class Driver(Process):
                 barrier.on_ddl(ddl.ts, ddl.job_id, ddl.touches, "a DDL")
         self.ddls_to = max(self.ddls_to, resolved_ts)
         barrier.on_resolved(resolved_ts)
+
+    def tend(self) -> None:
+        owner = self.require_owner()
+        for puller, command in owner.tend(self.world.now):
+            self.world.say(f"{self.name} tells puller {puller} " + " ".join(str(command).split()))
+            self.pullers[puller].obey(command)
+        most = self.world.quota + sum(puller.most_in_flight for puller in self.pullers)
+        assert owner.spans.files.bytes <= most, f"{owner.spans.files.bytes} bytes of segments, {most} at most"
 
     def drain(self) -> None:
         owner = self.require_owner()
@@ -192,12 +203,14 @@ class World:
         self.rng = rng = Random(seed)
         self.trace: deque[str] = deque(maxlen=400)
         self.now = 0.0
-        self.upstream = Upstream(rng, range(1, rng.randint(2, 5)))
+        # A small quota for much data, or one that is never short.
+        self.quota = rng.choice((400, 600, 1000, _PLENTY, _PLENTY, _PLENTY))
+        self.upstream = Upstream(rng, range(1, rng.randint(2, 5)), 40 if self.quota == _PLENTY else 150)
         self.faults = Faults.draw(rng)
         self.pullers = rng.randint(1, 3)
         self.flush_interval = rng.uniform(0.2, 4.0)
         self.file_size = rng.choice((10, 30, 100, 1000))
-        self.plan_bytes = rng.choice((50, 200, 10_000))
+        self.plan_bytes = min(rng.choice((50, 200, 10_000)), self.quota // 4)
         self.fold_after = rng.choice((3, 12))
         self.entry_cap = rng.choice((40, 300, 10_000))
         self.layout = Layout(rng.choice(("none", "day")), 20, ".csv", {t: f"s/t{t}/100" for t in self.upstream.rows})
@@ -273,7 +286,7 @@ class World:
             if not driver.busy:
                 actions += [driver.go_on] * 3
             if driver.owner is not None:
-                actions += [driver.pull_ddls]
+                actions += [driver.pull_ddls, driver.tend]
                 actions += [puller.step for puller in driver.pullers] * 3
         actions += [executor.go_on for executor in self.executors if not executor.busy] * 2
         return actions

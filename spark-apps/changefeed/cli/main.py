@@ -58,6 +58,14 @@ File = Annotated[
     Path, Parameter(name=["--file", "-f"], help="The Changefeed, YAML: the file that kubectl apply takes.")
 ]
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="One JSON object instead of text.")]
+SecretsDir = Annotated[
+    Path | None,
+    Parameter(
+        name="--secrets-dir",
+        help="Folder of Secrets: DIR/<secretRef.name>/<key>, as pods mount them; without it the environment's own "
+        "credentials (AWS_ACCESS_KEY_ID ...) are used.",
+    ),
+]
 Pd = Annotated[list[str], Parameter(name="--pd", negative="", help='PD, such as "http://127.0.0.1:2379".')]
 
 
@@ -107,7 +115,15 @@ def validate(*, file: File, as_json: AsJson = False) -> None:
 
 Ctrl-C or SIGTERM drains: what is planned is written, the checkpoint is printed, a later run goes on from there.""",
 )
-def run(*, file: File, master: str | None = None, metrics_port: int = 9464, as_json: AsJson = False) -> None:
+def run(
+    *,
+    file: File,
+    master: str | None = None,
+    metrics_port: int = 9464,
+    secrets_dir: SecretsDir = None,
+    take_over: Annotated[bool, Parameter(negative="")] = False,
+    as_json: AsJson = False,
+) -> None:
     """Run a changefeed on this machine until its targetTs, or until Ctrl-C.
 
     Parameters
@@ -117,6 +133,8 @@ def run(*, file: File, master: str | None = None, metrics_port: int = 9464, as_j
         spec.spark.executor has cores.
     metrics_port
         Port of /metrics on 127.0.0.1; 0 takes a free one.
+    take_over
+        Start although another driver of this changefeed was alive seconds ago; that one ends.
     """
     from changefeed.spark.java import check_java
 
@@ -135,7 +153,8 @@ def run(*, file: File, master: str | None = None, metrics_port: int = 9464, as_j
 
     with open_view(Console(file=sys.stdout), silent=as_json) as view:
         execution = SparkExecution(f"local[{slots},{_TASK_ATTEMPTS}]", slots)
-        outcome = drive(changefeed, RunOptions(metrics_port=metrics_port), execution, view)
+        options = RunOptions(metrics_port=metrics_port, secrets_dir=secrets_dir, take_over=take_over)
+        outcome = drive(changefeed, options, execution, view)
     if as_json:
         write_json({"name": changefeed.name, "state": outcome.state, "checkpoint_ts": str(outcome.checkpoint_ts)})
         return
@@ -156,6 +175,7 @@ def verify(
     uri: str | None = None,
     pd: Pd | None = None,
     conserved: str | None = None,
+    secrets_dir: SecretsDir = None,
     as_json: AsJson = False,
 ) -> int:
     """Check a sink against its upstream, row by row, up to the published checkpoint.
@@ -173,18 +193,28 @@ def verify(
         raise InvalidSpec(
             "arguments", "allowed: -f FILE, or --uri URI with --pd ADDRESS", "See changefeed verify --help."
         )
-    if file is not None:
-        changefeed = _read(file)
-        uri, pd = changefeed.storage.uri, list(changefeed.spec.upstream.pd_addresses)
-    assert uri is not None
-    assert pd is not None
 
     import asyncio
 
-    from changefeed.cli.verdict import write_verdict
+    from rich.console import Console
+
+    from changefeed.cli.verdict import open_progress, write_verdict
+    from changefeed.owner.places import sink_place, state_place
+    from changefeed.verify.report import Places
     from changefeed.verify.report import verify as check
 
-    result = asyncio.run(check(uri, pd, conserved))
+    if file is not None:
+        changefeed = _read(file)
+        sink = sink_place(changefeed, secrets_dir)
+        place = Places(sink.uri, sink.secret, state_place(changefeed, secrets_dir).secret)
+        pd = list(changefeed.spec.upstream.pd_addresses)
+    else:
+        assert uri is not None
+        place = Places(uri)
+    assert pd is not None
+
+    with open_progress(Console(file=sys.stderr), silent=as_json) as progress:
+        result = asyncio.run(check(place, pd, conserved, progress))
     if as_json:
         write_json(result.to_json())
     else:

@@ -1,27 +1,70 @@
-"""What `changefeed verify` found, for a person."""
+"""How far `changefeed verify` is, and what it found, for a person."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
+from typing import Any, Self
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
-_READ = ("rows", "transactions", "tables", "files")
-_BROKEN = ("missing", "duplicate", "unexpected", "out_of_order")
+from changefeed.verify.progress import Progress, Silent
+
+_READ = ("rows", "transactions", "tables", "files", "replayed")
+_BROKEN = (
+    "missing",
+    "duplicate",
+    "unexpected",
+    "out_of_order",
+    "replay_missing",
+    "replay_extra",
+    "replay_different",
+)
+
+
+def open_progress(console: Console, silent: bool) -> AbstractContextManager[Progress]:
+    """The progress that suits `console`, to be entered while verify runs: a bar on a terminal, else nothing."""
+    return nullcontext(Silent()) if silent or not console.is_terminal else StageBar(console)
+
+
+class StageBar:
+    """One line: the present stage, and how much of it is done."""
+
+    def __init__(self, console: Console) -> None:
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        self._bars = Bars(*columns, TimeElapsedColumn(), console=console, transient=True)
+        self._task = self._bars.add_task("starting", total=None)
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._bars.stop()
+
+    def stage(self, name: str, total: int | None = None) -> None:
+        self._bars.remove_task(self._task)
+        self._task = self._bars.add_task(name, total=total)
+
+    def advance(self, count: int) -> None:
+        self._bars.advance(self._task, count)
 
 
 def write_verdict(result: Mapping[str, Any]) -> None:
-    """A table of what was read and what was found, then the verdict."""
+    """A table of what was read and what was found, what was assumed, then the verdict."""
     console = Console(file=sys.stdout)
     table = Table(show_header=False, title="verify", title_justify="left", title_style="bold")
     table.add_column()
     table.add_column(justify="right")
     for name in _READ:
-        table.add_row(name, f"{result[name]:,}")
+        if name in result:
+            table.add_row(name, f"{result[name]:,}")
     table.add_section()
     for name in _BROKEN:
         if name in result:
@@ -30,6 +73,8 @@ def write_verdict(result: Mapping[str, Any]) -> None:
     if result.get("conserved"):
         table.add_row("conserved", Text(str(result["conserved"])))
     console.print(table)
+    for note in result.get("notes", ()):
+        console.print(Text(f"Note: {note}", style="yellow"), soft_wrap=True)
     if result["ok"]:
         console.print("Every promise holds up to the checkpoint.", style="green")
     else:

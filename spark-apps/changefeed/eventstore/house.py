@@ -5,25 +5,29 @@ It must never delete another run's segments, except those of lower epochs.
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import re
 import shutil
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-from changefeed.errors import Unavailable
-from changefeed.objectstore.open import local_path
+import pyarrow as pa
+
+from changefeed.eventstore.files import EVENTS, Fill, LocalSegments, SegmentFiles, StoredSegments
+from changefeed.objectstore import Place
+from changefeed.objectstore.local import LocalStore
+from changefeed.objectstore.open import open_store
 
 _HOUSE_NAME = re.compile(r"(\d+)-(.+)")
 _TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_BEING_WRITTEN = (errno.ENOTEMPTY, errno.ENOENT)
 
 
 @dataclass(frozen=True)
 class House:
-    """The segments of one driver run. `state`: the changefeed's own state URI, `file://...`."""
+    """The segments of one driver run. `state`: the changefeed's own state; nothing is opened before it is needed."""
 
-    state: str
+    state: Place
     epoch: int
     nonce: str
 
@@ -33,51 +37,64 @@ class House:
         return f"{self.epoch}-{self.nonce}"
 
     @property
-    def folder(self) -> Path:
-        return self._events / self.run
+    def spool_folder(self) -> Path:
+        """Where tasks of this run spool, on this machine. A later driver on it clears what a killed one left."""
+        return self._files.scratch / self.run / "spool"
 
-    def segment_path(self, task: str, seq: int) -> Path:
-        """`task`: one task attempt, unique in the run. `seq`: 1, 2, 3 ... within it."""
+    @property
+    def compression(self) -> str | None:
+        return self._files.compression
+
+    def create_segment(self, task: str, seq: int, fill: Fill) -> tuple[str, int]:
+        """(URI, size) of a new segment, written by `fill`. Raises AlreadyExists, Unavailable; nothing is left then.
+
+        `task`: one task attempt, unique in the run. `seq`: 1, 2, 3 ... within it.
+        """
         if not _TASK_NAME.fullmatch(task):
             raise ValueError(f"not a task attempt's name: {task!r}")
-        return self.folder / task / f"{seq:020}.arrow"
+        path = f"{EVENTS}/{self.run}/{task}/{seq:020}.arrow"
+        size = self._files.create(path, fill)
+        return f"{self._root}/{path}", size
+
+    def open_segment(self, uri: str, size: int) -> contextlib.AbstractContextManager[pa.NativeFile]:
+        """A segment of the changefeed for random access. See `SegmentFiles.open` for errors."""
+        return self._files.open(self._path(uri, EVENTS), size)
 
     def delete_segment(self, uri: str) -> None:
         """Delete a segment of this run that no plan needs any more; no error when it is gone already.
 
-        Raises ValueError for a segment that is not this run's, Unavailable.
+        Raises ValueError for a segment that is not this run's, Unavailable, Transient.
         """
-        path = local_path(uri)
-        if self.folder not in path.parents:
-            raise ValueError(f"{uri} is not a segment of run {self.run}")
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            raise _unavailable(path, error) from error
+        self._files.delete(self._path(uri, f"{EVENTS}/{self.run}"))
 
     def delete_lower_epochs(self) -> list[str]:
         """Delete the houses of lower epochs; only after this driver's own epoch record (rule 21). Their names.
 
-        A house into which a late task still writes may stay: the next driver deletes it. Raises Unavailable.
+        A house into which a late task still writes may stay: the next driver deletes it. Raises Unavailable, Transient.
         """
-        deleted = []
-        for house in sorted(self._events.glob("*-*")):
-            name = _HOUSE_NAME.fullmatch(house.name)
-            if name is None or int(name[1]) >= self.epoch:
-                continue
-            try:
-                shutil.rmtree(house)
-            except OSError as error:
-                if error.errno not in _BEING_WRITTEN:
-                    raise _unavailable(house, error) from error
-            else:
-                deleted.append(house.name)
-        return deleted
+        lower = []
+        for name in self._files.houses():
+            found = _HOUSE_NAME.fullmatch(name)
+            if found is not None and int(found[1]) < self.epoch:
+                lower.append(name)
+        return [name for name in lower if self._files.delete_house(name)]
+
+    def clear_spool(self) -> None:
+        """Remove what this run has spooled on this machine; at its end."""
+        shutil.rmtree(self.spool_folder, ignore_errors=True)
+
+    @cached_property
+    def _files(self) -> SegmentFiles:
+        store = open_store(self.state.uri, "spec.state.uri", self.state.secret)
+        return LocalSegments(store.root) if isinstance(store, LocalStore) else StoredSegments(store)
 
     @property
-    def _events(self) -> Path:
-        return local_path(self.state) / "events"
+    def _root(self) -> str:
+        """Of segments' URIs: without parameters, which say how to get there, not what it is."""
+        return self._files.uri.partition("?")[0]
 
-
-def _unavailable(path: Path, error: OSError) -> Unavailable:
-    return Unavailable(f"Cannot delete {path}: {error.strerror}.", "Let this user write there, then start again.")
+    def _path(self, uri: str, folder: str) -> str:
+        path = uri.removeprefix(f"{self._root}/")
+        if path == uri or not path.startswith(f"{folder}/"):
+            raise ValueError(f"{uri} is not a segment of run {self.run}")
+        return path

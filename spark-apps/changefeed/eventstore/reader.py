@@ -9,27 +9,23 @@ import json
 
 import pyarrow as pa
 
-from changefeed.errors import Transient
+from changefeed.errors import NotFound, Transient
+from changefeed.eventstore.house import House
 from changefeed.eventstore.segment import METADATA_KEY, VERSION
 from changefeed.model.record import SegmentSlice
 from changefeed.model.rows import RAW_SCHEMA
-from changefeed.objectstore.open import local_path
 
 
-def read_slice(piece: SegmentSlice) -> pa.Table:
+def read_slice(house: House, piece: SegmentSlice) -> pa.Table:
     """The record batches `[first_batch, end_batch)` of a segment, as a table of RAW_SCHEMA; no other batch is read.
 
     Raises Transient, naming the segment, when it is not the one that the manifest means: its rows must be pulled again.
     """
-    path = local_path(piece.uri)
     try:
-        size = path.stat().st_size
-        if size != piece.size:
-            raise _lost(piece, f"has {size} bytes, not {piece.size}")
-        with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as segment:
+        with house.open_segment(piece.uri, piece.size) as source, pa.ipc.open_file(source) as segment:
             _check(piece, segment)
             batches = [segment.get_batch(number) for number in range(piece.first_batch, piece.end_batch)]
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotFound) as error:
         raise _lost(piece, "is missing") from error
     except (OSError, ValueError) as error:
         raise _lost(piece, f"cannot be read ({error})") from error

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from changefeed.errors import AlreadyExists, Unavailable
 from changefeed.eventstore.buffer import SpanRows
 from changefeed.eventstore.house import House
+from changefeed.model.order import BY_POSITION, ordered
 from changefeed.model.position import Position
 from changefeed.model.rows import RAW_SCHEMA, ROW_OVERHEAD
 from changefeed.wire import owner_pb2
@@ -26,8 +25,6 @@ VERSION = 1
 METADATA_KEY = b"changefeed.segment"
 MAX_BATCH_ROWS = 1 << 16
 CURVE_STEP = 1 << 20
-_ORDER = [(name, "ascending") for name in ("commit_ts", "start_ts", "op", "key")]
-_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 @dataclass(frozen=True)
@@ -67,33 +64,16 @@ def write_segment(house: House, task: str, seq: int, spans: Sequence[SpanRows]) 
         first_batch = sorted_spans[-1].end_batch if sorted_spans else 0
         sorted_spans.append(_sort(span, first_batch))
     footer = json.dumps(_footer(house, task, seq, sorted_spans), separators=(",", ":")).encode()
-    path = house.segment_path(task, seq)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("xb") as file:
-            try:
-                _write(file, RAW_SCHEMA.with_metadata({METADATA_KEY: footer}), sorted_spans)
-                size = file.tell()
-                file.flush()
-            except BaseException:
-                path.unlink()
-                raise
-    except FileExistsError:
-        raise AlreadyExists(f"Segment {path} exists already.", "A task attempt's name was used twice.") from None
-    except OSError as error:
-        raise Unavailable(
-            f"Cannot write segment {path}: {error.strerror}.", "Free space or let this user write there."
-        ) from error
-    return owner_pb2.SegmentMeta(
-        uri=path.as_uri(), seq=seq, bytes=size, spans=[_span_meta(span) for span in sorted_spans]
-    )
+    schema = RAW_SCHEMA.with_metadata({METADATA_KEY: footer})
+    uri, size = house.create_segment(task, seq, lambda file: _write(file, schema, sorted_spans, house.compression))
+    return owner_pb2.SegmentMeta(uri=uri, seq=seq, bytes=size, spans=[_span_meta(span) for span in sorted_spans])
 
 
 def _sort(span: SpanRows, first_batch: int) -> _SortedSpan:
-    rows = pa.Table.from_batches(span.batches, RAW_SCHEMA).combine_chunks()
+    rows = pa.concat_batches(span.batches)
     if rows.num_rows == 0:
         raise ValueError(f"span {span.span_id} has no rows to write")
-    (batch,) = rows.take(pc.sort_indices(rows, sort_keys=_ORDER)).combine_chunks().to_batches()
+    batch = ordered(rows, BY_POSITION)
     return _SortedSpan(span.span_id, span.sub_id, batch, first_batch, _curve(batch))
 
 
@@ -126,8 +106,8 @@ def _position(batch: pa.RecordBatch, row: int) -> Position:
     return Position(commit_ts, start_ts, op, content)
 
 
-def _write(file: object, schema: pa.Schema, spans: list[_SortedSpan]) -> None:
-    with pa.ipc.new_file(file, schema, options=_OPTIONS) as writer:
+def _write(file: object, schema: pa.Schema, spans: list[_SortedSpan], compression: str | None) -> None:
+    with pa.ipc.new_file(file, schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
         for span in spans:
             for start in range(0, span.rows.num_rows, MAX_BATCH_ROWS):
                 writer.write_batch(span.rows.slice(start, MAX_BATCH_ROWS))

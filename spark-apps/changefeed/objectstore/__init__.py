@@ -24,6 +24,18 @@ class FileRange:
 class Object:
     body: bytes
     etag: str
+    modified: float | None = None  # when it was written, seconds since 1970 by the store's clock; None: it does not say
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a store is and whose credentials open it; holds no secret itself, so it may travel to tasks.
+
+    `secret`: a folder with a file for each key of a Secret (INTERFACES.md); None: the environment's own credentials.
+    """
+
+    uri: str
+    secret: Path | None = None
 
 
 class ObjectStore(Protocol):

@@ -12,17 +12,14 @@ import fcntl
 import hashlib
 import os
 import secrets
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from changefeed.errors import AlreadyExists, Conflict, NeedsHuman, NotFound, OutcomeUnknown, Transient, Unavailable
-from changefeed.objectstore import FileRange, Object
+from changefeed.objectstore import FileRange, Object, Place
+from changefeed.objectstore.probe import PROBE
 
 _COPY_BYTES = 1 << 20
-_PROBE_PREFIX = ".changefeed-probe-"
-_PROBE_WRITERS = 20
 _NOT_THERE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 _NEXT_STEPS = {
@@ -47,6 +44,7 @@ class LocalStore:
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
         self.uri = self.root.as_uri()
+        self.place = Place(self.uri)
         self._house = self.root.parent / f".{self.root.name}.changefeed-tmp"
         self._durable: set[Path] = set()
         self._lock_fd: int | None = None
@@ -75,12 +73,13 @@ class LocalStore:
         """Raises NotFound, Unavailable."""
         target = self._target(path)
         try:
-            body = target.read_bytes()
+            with target.open("rb") as file:
+                body, modified = file.read(), os.fstat(file.fileno()).st_mtime
         except _NOT_THERE:
             raise self._not_found(path) from None
         except OSError as error:
             raise _unavailable(error, "read", target) from error
-        return Object(body, _etag(body))
+        return Object(body, _etag(body), modified)
 
     def chunks(self, path: str, size: int = 8 << 20) -> Iterator[bytes]:
         """The object's bytes in pieces of `size`. Raises NotFound, Unavailable when the first one is asked for."""
@@ -149,33 +148,6 @@ class LocalStore:
         except OSError as error:
             raise _unavailable(error, "delete", target) from error
 
-    def probe(self) -> None:
-        """Find out whether this store keeps its promise, by creating one name from many threads (rule 28).
-
-        Raises Unavailable when it can't be written, NeedsHuman when not exactly one creator wins.
-        """
-        path = f"{_PROBE_PREFIX}{secrets.token_hex(8)}"
-        start = threading.Barrier(_PROBE_WRITERS)
-
-        def write(writer: int) -> int | None:
-            start.wait()
-            try:
-                self.create(path, b"%d" % writer)
-            except AlreadyExists:
-                return None
-            return writer
-
-        try:
-            with ThreadPoolExecutor(_PROBE_WRITERS) as pool:
-                winners = [writer for writer in pool.map(write, range(_PROBE_WRITERS)) if writer is not None]
-            if len(winners) != 1 or self.get(path).body != b"%d" % winners[0]:
-                raise NeedsHuman(
-                    f"{self.uri} does not keep create-if-absent: {len(winners)} writers won one name.",
-                    "Choose a folder on a local file system.",
-                )
-        finally:
-            self.delete(path)
-
     def hold(self) -> None:
         """Take this store until `release`, or for the process's life, as its only writer.
 
@@ -210,7 +182,7 @@ class LocalStore:
     def clean_leftovers(self) -> None:
         """Remove what processes that died left behind. Only for the holder, after its epoch record (rules 19, 21)."""
         try:
-            leftovers = [*self._house.glob("*.tmp"), *self.root.glob(f"{_PROBE_PREFIX}*")]
+            leftovers = [*self._house.glob("*.tmp"), *self.root.glob(f"{PROBE}-*")]
             for leftover in leftovers:
                 leftover.unlink(missing_ok=True)
         except OSError as error:

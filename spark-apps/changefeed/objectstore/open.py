@@ -6,22 +6,69 @@ A URI may carry credentials by mistake, so a message names its scheme at most, n
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import unquote
 
 from changefeed.errors import InvalidSpec
 from changefeed.objectstore.local import LocalStore
+from changefeed.objectstore.probe import PROBE, probe
+from changefeed.spec.location import S3_SCHEME, S3Location, parse_s3
+
+if TYPE_CHECKING:
+    from changefeed.objectstore.s3 import S3Store
+
+#: What `open_store` opens: an ObjectStore that can be held and cleaned as well.
+Store: TypeAlias = "LocalStore | S3Store"
 
 _SCHEME = "file://"
 _HERE = "./"
+_LOCAL_ROUNDS = 1  # the kernel's link is atomic or isn't there
+_REMOTE_ROUNDS = 8
 
 
-def open_store(uri: str, field: str = "uri") -> LocalStore:
-    """The store at `uri`: `file:///absolute/path`, or `file://./path` from the working directory.
+def open_store(uri: str, field: str = "uri", secret: Path | None = None) -> Store:
+    """The store at `uri`: `file:///absolute/path`, `file://./path` from the working directory, or `s3://bucket/folder`.
 
-    Nothing is touched yet; `probe()` finds out whether it can be written. `field`: the URI's place in the resource.
-    Raises InvalidSpec.
+    Nothing is touched yet; `probe_store()` finds out whether it can be used. `field`: the URI's place in the resource.
+    `secret`: the folder of its credentials' files (objectstore.Place). Raises InvalidSpec, NeedsHuman (no such files).
     """
-    return LocalStore(local_path(uri, field))
+    if not is_s3(uri):
+        return LocalStore(local_path(uri, field))
+    from changefeed.objectstore.s3 import S3Store  # it costs memory and a runtime with threads
+
+    return S3Store(s3_location(uri, field), secret)
+
+
+def probe_store(store: Store) -> None:
+    """Find out whether the store keeps its promises; see `probe.probe`. Local swaps are kept apart by `hold()`."""
+    if isinstance(store, LocalStore):
+        probe(store, f"{PROBE}-", _LOCAL_ROUNDS, swaps=False)  # a folder would stay
+    else:
+        probe(store, f"{PROBE}/", _REMOTE_ROUNDS, swaps=True)
+
+
+def is_s3(uri: str) -> bool:
+    return uri.startswith(S3_SCHEME)
+
+
+def canonical(uri: str, field: str = "uri") -> str:
+    """The one spelling of a place, absolute. Raises InvalidSpec."""
+    return s3_location(uri, field).uri if is_s3(uri) else local_path(uri, field).as_uri()
+
+
+def below(uri: str, *names: str, field: str = "uri") -> str:
+    """The canonical URI of a folder below `uri`. Raises InvalidSpec."""
+    if is_s3(uri):
+        return s3_location(uri, field).below(*names).uri
+    return local_path(uri, field).joinpath(*names).as_uri()
+
+
+def s3_location(uri: str, field: str = "uri") -> S3Location:
+    """Raises InvalidSpec."""
+    try:
+        return parse_s3(uri)
+    except ValueError as error:
+        raise InvalidSpec(field, "is not a place in an S3 bucket", f"Allowed: {error}.") from None
 
 
 def local_path(uri: str, field: str = "uri") -> Path:
@@ -29,7 +76,9 @@ def local_path(uri: str, field: str = "uri") -> Path:
     if not uri.startswith(_SCHEME):
         scheme = uri.split("://", 1)[0] if "://" in uri else "none"
         raise InvalidSpec(
-            field, f"scheme {scheme[:20]!r} is not supported", "Use file:///absolute/path: only file:// for now."
+            field,
+            f"scheme {scheme[:20]!r} is not supported",
+            "Use file:///absolute/path or s3://bucket/folder.",
         )
     name = unquote(uri.removeprefix(_SCHEME))
     if not name.startswith(("/", _HERE)) or "\0" in name:

@@ -59,10 +59,13 @@ class Checkpoint:
         reached = min(flushed_ts(progress, barrier.limit()), barrier.checkpoint_limit())
         return max(self.recorded_ts, reached)
 
+    def may_be_due(self, now: float) -> bool:
+        """Whether the last commit record is old enough for one without files."""
+        return self._recorded_at is None or now - self._recorded_at >= RECORD_INTERVAL_S
+
     def is_due(self, now: float, ts: int) -> bool:
         """Whether `ts` is worth a commit record without files."""
-        waited = self._recorded_at is None or now - self._recorded_at >= RECORD_INTERVAL_S
-        return ts > self.recorded_ts and waited
+        return ts > self.recorded_ts and self.may_be_due(now)
 
     def recorded(self, now: float, ts: int) -> None:
         """A commit record, with or without files, that says `ts` is in the log."""

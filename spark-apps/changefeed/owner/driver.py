@@ -10,25 +10,28 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from changefeed import errors
-from changefeed.errors import ChangefeedError, InvalidSpec, NeedsHuman, OutputConflict, Transient, Unavailable
+from changefeed.errors import ChangefeedError, NeedsHuman, Transient, Unavailable
 from changefeed.metrics import Registry, View
-from changefeed.model.record import FileCommitted
+from changefeed.objectstore import Place
+from changefeed.owner.alive import REFRESH_S
 from changefeed.owner.barrier import Barrier, Ddl
+from changefeed.owner.calls import Calls
 from changefeed.owner.ddl_span import DdlSpan
-from changefeed.owner.owner import Action, AppendCheckpoint, AppendPlan, Owner, Publish, Run, Stop
-from changefeed.owner.places import sink_uri
+from changefeed.owner.owner import Action, Owner, Publish, Run, Stop
 from changefeed.owner.planner import Planner
 from changefeed.owner.prepare import Prepared, open_places, prepare
 from changefeed.owner.progress import Meter
 from changefeed.owner.publication import Publication
+from changefeed.owner.quota import Quota
 from changefeed.owner.service import OwnerService
 from changefeed.owner.spans import Spans
 from changefeed.puller.task import PullerJob
@@ -36,7 +39,6 @@ from changefeed.schema.keys import table_span
 from changefeed.schema.storage import Touched
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.pd import PdClient
-from changefeed.wire import owner_pb2 as pb
 from changefeed.wire.owner import OwnerAddress
 
 T = TypeVar("T")
@@ -46,8 +48,11 @@ _SAFEPOINT_INTERVAL_S = 60.0
 _UPSTREAM_PATIENCE_S = 60.0
 _IDLE_STEP_S = 0.2
 _LINGER_S = 0.02
+_TEND_INTERVAL_S = 0.1
 _VIEW_INTERVAL_S = 0.25
 _FOLD_AFTER = 100
+_PLAN_BYTES = 512 << 20
+_PLANS_IN_QUOTA = 4  # what a plan names can't be deleted before its commit
 _INTERRUPTED = 130
 
 
@@ -57,6 +62,8 @@ class RunOptions:
 
     metrics_port: int = 9464  # 0: any free one
     pd_deadline_s: float = 10.0
+    secrets_dir: Path | None = None  # None: the environment's own credentials
+    take_over: bool = False  # also from a driver that says it is alive
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,7 @@ class Execution(Protocol):
 
     def start_session(self) -> None: ...
 
-    def run(self, owner: OwnerAddress, sink_uri: str, pullers: PullerJob) -> None: ...
+    def run(self, owner: OwnerAddress, sink_place: Place, pullers: PullerJob) -> None: ...
 
     def failure(self) -> str | None: ...
 
@@ -88,13 +95,16 @@ def run(changefeed: Changefeed, options: RunOptions, execution: Execution, view:
 
 
 async def _run(changefeed: Changefeed, options: RunOptions, execution: Execution, view: View) -> Outcome:
-    state_store, sink = await asyncio.to_thread(open_places, changefeed)
+    state_store, sink = await asyncio.to_thread(open_places, changefeed, options.secrets_dir)
     async with AsyncExitStack() as stack:
         stack.callback(state_store.release)
         stack.callback(sink.release)
         pd = await PdClient.connect(changefeed.spec.upstream.pd_addresses, options.pd_deadline_s)
         stack.push_async_callback(pd.close)
-        prepared = await prepare(changefeed, pd, state_store, sink)
+        prepared = await prepare(changefeed, pd, state_store, sink, options.take_over)
+        if prepared.alive:
+            stack.push_async_callback(_in_thread, prepared.alive.end)
+        stack.callback(prepared.house.clear_spool)
         driver = Driver(prepared, options, execution, view)
         if prepared.finished:
             return await driver.publish_finished()
@@ -102,7 +112,7 @@ async def _run(changefeed: Changefeed, options: RunOptions, execution: Execution
 
 
 class Driver:
-    """One claimed run. Implements service.Handler; everything happens on one event loop, what blocks in threads."""
+    """One claimed run; everything happens on one event loop, what blocks in threads."""
 
     def __init__(self, prepared: Prepared, options: RunOptions, execution: Execution, view: View) -> None:
         spec = prepared.changefeed.spec
@@ -111,8 +121,8 @@ class Driver:
         self._execution = execution
         self._view = view
         self._barrier = Barrier(prepared.state.checkpoint_ts, spec.target_ts)
-        spans = Spans(spec.spark.pullers.count)
-        storage = prepared.changefeed.storage
+        spans = Spans(spec.spark.pullers.count, socket.gethostname())
+        storage, quota = prepared.changefeed.storage, spec.event_store.quota
         self._owner = Owner(
             state=prepared.state,
             run=Run(prepared.epoch, prepared.nonce, prepared.codec),
@@ -121,21 +131,23 @@ class Driver:
             names=prepared.layout,
             spans=spans,
             barrier=self._barrier,
-            planner=Planner(storage.file_size, storage.flush_interval),
+            planner=Planner(storage.file_size, storage.flush_interval, min(_PLAN_BYTES, quota // _PLANS_IN_QUOTA)),
+            quota=Quota(quota),
         )
         for dispatcher in sorted(prepared.tables):
             spans.add_span(dispatcher, *table_span(dispatcher), prepared.state.flushed_ts(dispatcher))
-        self._service = OwnerService(self, prepared.epoch, prepared.nonce)
         self._publication = Publication(prepared.sink, prepared.log)
         self._wake = asyncio.Event()
         self._failure: asyncio.Future[ChangefeedError] = asyncio.get_running_loop().create_future()
-        self._task_error: ChangefeedError | None = None  # the last one that a task reported, which is tried again
         self._deadline: asyncio.TimerHandle | None = None  # of the drain
         self._stop: Stop | None = None
+        self._unneeded: list[str] = []  # segment files that are to be deleted
         self._published: int | None = None  # checkpoint in `metadata`
         self._published_at = 0.0
         self._registry = Registry(prepared.changefeed.metadata.namespace, prepared.changefeed.metadata.name)
         self._meter = Meter(self._owner, self._registry, len(prepared.tables))
+        self._calls = Calls(self._owner, self._meter, self._registry, self._wake.set, self._fail)
+        self._service = OwnerService(self._calls, prepared.epoch, prepared.nonce)
 
     async def publish_finished(self) -> Outcome:
         """There is nothing left to do, unless the last run died between its last record and `metadata`."""
@@ -163,12 +175,17 @@ class Driver:
         async def execute() -> None:
             await session
             pullers = _puller_job(prepared)
-            await loop.run_in_executor(spark, self._execution.run, address, sink_uri(prepared.changefeed), pullers)
+            await loop.run_in_executor(spark, self._execution.run, address, prepared.sink.place, pullers)
             await self._work()
 
         try:
             await self._until_ended(
-                execute(), self._watch_execution(), self._keep_safepoint(), self._show(), self._service.crashed()
+                execute(),
+                self._watch_execution(),
+                self._keep_safepoint(),
+                self._keep_alive(),
+                self._show(),
+                self._service.crashed(),
             )
         finally:
             self._show_once()
@@ -212,13 +229,13 @@ class Driver:
                 return
             case Publish(indexes=indexes):
                 await _in_thread(self._publication.write_indexes, indexes)
-                self._task_error = None
-            case AppendPlan() | AppendCheckpoint():
-                pass
+                self._calls.task_error = None
         await _in_thread(log.append, action.record)
         self._owner.recorded(time.monotonic(), action, log.state)
         self._meter.recorded(action)
         await self._publish_metadata(force=False)
+        if isinstance(action, Publish):
+            await self._delete_unneeded()
         if log.tail > _FOLD_AFTER and log.state.plan is None:
             await _in_thread(log.fold, log.state)
 
@@ -232,13 +249,16 @@ class Driver:
         self._published, self._published_at = ts, time.monotonic()
 
     async def _delete_unneeded(self) -> None:
-        uris = self._owner.unneeded_segments()
-        if uris:
-            await _in_thread(self._delete, uris)
+        self._unneeded += self._owner.unneeded_segments()
+        if self._unneeded:
+            await _in_thread(self._delete, self._unneeded)
 
-    def _delete(self, uris: Iterable[str]) -> None:
-        for uri in uris:
-            self._prepared.house.delete_segment(uri)
+    def _delete(self, uris: list[str]) -> None:
+        """What can't be deleted now stays in the list."""
+        with suppress(Transient):
+            while uris:
+                self._prepared.house.delete_segment(uris[-1])
+                uris.pop()
 
     async def _wait(self) -> None:
         deadline = self._owner.planner.next_deadline()
@@ -290,16 +310,29 @@ class Driver:
             )
         )
 
+    async def _tend_pullers(self) -> None:
+        while True:
+            for puller, command in self._owner.tend(time.monotonic()):
+                self._service.send(puller, command)
+            await asyncio.sleep(_TEND_INTERVAL_S)
+
     async def _watch_execution(self) -> None:
         while True:
             await asyncio.sleep(_IDLE_STEP_S)
             if why := await asyncio.to_thread(self._execution.failure):
-                raise self._task_error or Unavailable(why, "A later start goes on from the checkpoint.")
+                raise self._calls.task_error or Unavailable(why, "A later start goes on from the checkpoint.")
 
     async def _keep_safepoint(self) -> None:
         while True:
             await asyncio.sleep(_SAFEPOINT_INTERVAL_S)
             await _answered(lambda: self._prepared.safepoint.hold(self._owner.state.checkpoint_ts))
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            if alive := self._prepared.alive:
+                pd_ms = await _answered(self._prepared.pd.pd_ms)
+                await _in_thread(alive.refresh, self._prepared.epoch, pd_ms)
 
     async def _show(self) -> None:
         while True:
@@ -320,54 +353,6 @@ class Driver:
         return bool(touched.table_ids & self._prepared.tables.keys()) or any(
             table_filter.matches(schema, table) for schema, table in touched.tables
         )
-
-    # service.Handler
-
-    def puller_joined(self, puller: int) -> list[pb.Command]:
-        return self._owner.puller_joined(puller)
-
-    def puller_left(self, puller: int) -> None:
-        self._owner.puller_left(puller)
-        self._meter.puller_left(puller)
-        self._wake.set()
-
-    def report(self, puller: int, report: pb.Report) -> None:
-        try:
-            self._owner.report(time.monotonic(), puller, report)
-            self._meter.report(puller, report)
-        except ChangefeedError as error:
-            self._fail(error)
-        for failure in report.failures:
-            self._fail(_error_of(failure))  # nobody pulls that span any more
-        self._wake.set()
-
-    def latest(self) -> int:
-        return self._owner.latest()
-
-    def plan(self, record: int) -> bytes:
-        return self._owner.work(record).model_dump_json(by_alias=True).encode()
-
-    async def commit(self, done: pb.Done) -> None:
-        for file in done.files:
-            committed = FileCommitted(
-                entry=file.entry,
-                rows=file.rows,
-                raw_rows=file.raw_rows,
-                filtered_rows=file.filtered_rows,
-                bytes=file.bytes,
-                hash=file.hash,
-            )
-            self._owner.file_done(done.record, done.nonce, committed)
-        self._wake.set()
-
-    def fail(self, failure: pb.Failure) -> None:
-        """A task failed, and Spark tries it again. Where that can't help the run ends now, else when Spark gives up."""
-        error = _error_of(failure)
-        self._registry.apply_delta("changefeed_owner_task_errors_total", failure.reason, 1, False)
-        if isinstance(error, NeedsHuman | OutputConflict | InvalidSpec):
-            self._fail(error)
-        else:
-            self._task_error = error
 
 
 async def _in_thread(call: Callable[..., T], *arguments: object) -> T:
@@ -399,20 +384,9 @@ def _puller_job(prepared: Prepared) -> PullerJob:
     return PullerJob(
         count=spec.spark.pullers.count,
         pd_addresses=tuple(spec.upstream.pd_addresses),
-        state_uri=prepared.state_uri,
+        state=prepared.state_place,
         memory_quota=spec.spark.pullers.memory_quota,
     )
-
-
-def _error_of(failure: pb.Failure) -> ChangefeedError:
-    """What a task raised, as the same class (spark.owner_client.OwnerClient.fail, puller.reports)."""
-    kind = getattr(errors, failure.reason, None)
-    if not (isinstance(kind, type) and issubclass(kind, ChangefeedError)):
-        return NeedsHuman(failure.message, failure.next_step)
-    if issubclass(kind, InvalidSpec):
-        field, _, why = failure.message.partition(": ")
-        return kind(field, why, failure.next_step)
-    return kind(failure.message, failure.next_step)
 
 
 def _stopped_by(ddl: Ddl, checkpoint_ts: int) -> NeedsHuman:

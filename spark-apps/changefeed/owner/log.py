@@ -2,7 +2,8 @@
 
 A shell: it lists, reads, creates and deletes; what records mean stands in `history`. It never overwrites an object,
 never tries other bytes at a number whose outcome it does not know, and never deletes what a zombie could create anew.
-One caller at a time; every call blocks on the store, and tries again after Transient.
+One caller at a time; every call blocks on the store, tries again after Transient, and raises Unavailable when that
+lasts too long (`Patience`): what it was about to do may still happen, and no effect follows.
 
 Why there is one history:
 
@@ -42,13 +43,12 @@ from changefeed.errors import AlreadyExists, Fenced, NeedsHuman, NotFound, Outco
 from changefeed.model.record import EpochRecord, Record, decode_record, encode_record
 from changefeed.objectstore import ObjectStore
 from changefeed.owner.history import State, apply, is_stale_attempt, restore, snapshot
+from changefeed.owner.patience import Patience
 
 T = TypeVar("T")
 
 _NAME = re.compile(r"(snapshot-)?(\d{20})\.json")
 _NEVER_DELETED = frozenset({"start", "epoch", "closed"})
-_FIRST_WAIT_S = 0.05
-_LONGEST_WAIT_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -235,25 +235,23 @@ class Log:
 
     def _create(self, path: str, body: bytes) -> bytes | None:
         """The winner's bytes at `path` once they are known (rule 16); None: taken when tried, deleted since."""
-        wait = _FIRST_WAIT_S
+        patience = Patience(self._sleep, f"The log at {self._where}")
         while True:
             try:
                 self._store.create(path, body)
                 return body
             except AlreadyExists:
                 return self._get(path)
-            except (OutcomeUnknown, Transient):
-                self._sleep(wait)
-                wait = min(wait * 2, _LONGEST_WAIT_S)
+            except (OutcomeUnknown, Transient) as error:
+                patience.wait(error)
 
     def _retry(self, call: Callable[[], T]) -> T:
-        wait = _FIRST_WAIT_S
+        patience = Patience(self._sleep, f"The log at {self._where}")
         while True:
             try:
                 return call()
-            except Transient:
-                self._sleep(wait)
-                wait = min(wait * 2, _LONGEST_WAIT_S)
+            except Transient as error:
+                patience.wait(error)
 
     def _get(self, path: str) -> bytes | None:
         try:

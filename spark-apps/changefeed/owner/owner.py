@@ -16,7 +16,8 @@ from changefeed.owner.barrier import Barrier, Ddl
 from changefeed.owner.checkpoint import Checkpoint, Progress, flushed_ts
 from changefeed.owner.history import State
 from changefeed.owner.planner import Cut, Planner, Table, make_plan
-from changefeed.owner.spans import Spans
+from changefeed.owner.quota import Quota
+from changefeed.owner.spans import Orders, Spans
 from changefeed.wire import owner_pb2 as pb
 
 
@@ -74,7 +75,8 @@ class Stop:
     ddl: Ddl | None = None
 
 
-Action = AppendPlan | Publish | AppendCheckpoint | Stop
+Recorded = AppendPlan | Publish | AppendCheckpoint
+Action = Recorded | Stop
 
 
 class Owner:
@@ -90,6 +92,7 @@ class Owner:
         spans: Spans,
         barrier: Barrier,
         planner: Planner,
+        quota: Quota,
     ) -> None:
         self.state = state
         self._run = run
@@ -100,24 +103,25 @@ class Owner:
         self.spans = spans
         self.barrier = barrier
         self.planner = planner
+        self._quota = quota
         self.checkpoint = Checkpoint(state.checkpoint_ts)
         self._work: Work | None = None  # of the uncommitted plan, once it may be executed
         self._latest = 0
         self._files: dict[int, FileCommitted] = {}
         self._drain_ts: int | None = None
+        self._idle = True  # no plan is executed, and none could be made when that was last looked at
         planner.on_checkpoint(state.checkpoint_ts)
         for dispatcher in tables:
             planner.add(dispatcher, state.planned_ts(dispatcher))
 
     # What happens.
 
-    def puller_joined(self, puller: int) -> list[pb.Command]:
-        self.puller_left(puller)
-        return [pb.Command(subscribe=subscribe) for subscribe in self.spans.puller_joined(puller)]
+    def puller_joined(self, now: float, puller: int) -> list[pb.Command]:
+        """A puller's stream is open; what to tell it."""
+        return [command for _, command in self._follow(self.spans.puller_joined(now, puller)).commands]
 
-    def puller_left(self, puller: int) -> None:
-        for span_id in self.spans.puller_left(puller):
-            self.planner.forget(span_id)
+    def puller_left(self, now: float, puller: int) -> None:
+        self._follow(self.spans.puller_left(now, puller))
 
     def report(self, now: float, puller: int, report: pb.Report) -> None:
         for segment in self.spans.on_report(puller, report).segments:
@@ -131,8 +135,7 @@ class Owner:
     def drain(self) -> None:
         """Write what is resolved by now, then stop."""
         if self._drain_ts is None:
-            limits = [self._limit(dispatcher) for dispatcher in self._tables]
-            self._drain_ts = min(limits, default=self.barrier.limit())
+            self._drain_ts = self.resolved_ts()
 
     # What the Spark source asks.
 
@@ -158,23 +161,49 @@ class Owner:
             table_infos={},
         )
 
+    # Who pulls what. It is looked at while an action is under way, too: a sink may keep that waiting for long.
+
+    def tend(self, now: float) -> list[tuple[int, pb.Command]]:
+        """What to tell which puller, now: moves of spans, and what keeps the event store within its quota."""
+        commands = self._follow(self.spans.arrange(now)).commands
+        if self._quota.is_concerned(self.spans.files.bytes, self.spans.held):
+            commands += self._relieve()
+        return commands
+
+    def _relieve(self) -> list[tuple[int, pb.Command]]:
+        spans, entries = self.spans, self.state.plan.entries if self.state.plan else ()
+        needed = {entry.dispatcher for entry in entries if not spans.is_whole([entry])}
+        limits = dict.fromkeys(self._tables, 0 if entries else self.barrier.limit())
+        limits |= {entry.dispatcher: entry.to.commit_ts for entry in entries}  # the last one of each counts
+        relief = self._quota.relieve(spans, needed, limits, self._idle)
+        orders = [spans.hold(relief.hold), spans.resume(relief.resume)]
+        orders += [spans.cut_back(span_id, ts) for span_id, ts in relief.evict.items()]
+        return [command for each in orders for command in self._follow(each).commands]
+
+    def _follow(self, orders: Orders) -> Orders:
+        """What ended assignments had above the ts they stand at will be pulled, and planned, again."""
+        for span_id, ts in orders.ended.items():
+            self.planner.forget_above(span_id, ts)
+        return orders
+
     # What to do next.
 
     def step(self, now: float, pd_ms: int) -> Action | None:
         """The next thing to do, or None until something happens or `next_deadline`. Ask again only once it is done."""
-        if self.state.plan is not None:
-            if len(self._files) < len(self.state.plan.entries):
-                return self._checkpoint_if_due(now)
-            return self._publish(self.state.plan)
-        cuts = self.planner.due(now, self._plan_limit, self.barrier.edge(), shutdown=self._drain_ts is not None)
-        if cuts:
-            return AppendPlan(self._plan(cuts, pd_ms))
-        return self._stop() or self._checkpoint_if_due(now)
+        plan = self.state.plan
+        if plan is not None:
+            if len(self._files) == len(plan.entries):
+                return self._publish(plan)
+            self._idle = not self.spans.is_whole(plan.entries)
+            return self._checkpoint_if_due(now)
+        cuts = self._cuts(now)
+        self._idle = not cuts
+        return AppendPlan(self._plan(cuts, pd_ms)) if cuts else self._stop() or self._checkpoint_if_due(now)
 
-    def recorded(self, now: float, action: Action, state: State) -> None:
+    def recorded(self, now: float, action: Recorded, state: State) -> None:
         """The action's record is in the log, which says `state` now."""
         self.state = state
-        if isinstance(action, AppendPlan | Stop):
+        if isinstance(action, AppendPlan):
             return
         if isinstance(action, Publish):
             self._learn()
@@ -185,20 +214,27 @@ class Owner:
             self.spans.release_below(dispatcher, state.flushed_ts(dispatcher))
 
     def unneeded_segments(self) -> list[str]:
-        """Segment files that may be deleted; none while a plan may still read them."""
-        return [] if self.state.plan is not None else self.spans.take_unneeded()
+        """Segment files that may be deleted: none that the plan which is being executed may still read."""
+        entries = self._work.entries if self._work is not None else ()
+        return self.spans.files.take_unneeded({segment.uri for entry in entries for segment in entry.segments})
 
     def resolved_ts(self) -> int:
         """Every row and DDL of the changefeed up to it has arrived."""
-        return min((self._limit(dispatcher) for dispatcher in self._tables), default=self.barrier.limit())
+        limit = self.barrier.limit()
+        return min(min(map(self.spans.resolved_ts, self._tables), default=limit), limit)
 
-    def _limit(self, dispatcher: int) -> int:
-        return min(self.spans.resolved_ts(dispatcher), self.barrier.limit())
-
-    def _plan_limit(self, dispatcher: int) -> int:
+    def _cuts(self, now: float) -> list[Cut]:
         """While draining, what is resolved later is left to the next driver, or a drain under load would never end."""
-        limit = self._limit(dispatcher)
-        return limit if self._drain_ts is None else min(limit, self._drain_ts)
+        ceiling = self.barrier.limit() if self._drain_ts is None else min(self.barrier.limit(), self._drain_ts)
+
+        def limit(dispatcher: int) -> int:
+            return min(self.spans.resolved_ts(dispatcher), ceiling)
+
+        edge = self.barrier.edge()
+        cuts = self.planner.due(now, limit, edge, None if self._drain_ts is None else "shutdown")
+        if not cuts and self._quota.is_short(self.spans.files.bytes):
+            cuts = self.planner.due(now, limit, edge, "quota")
+        return cuts
 
     def _plan(self, cuts: list[Cut], pd_ms: int) -> PlanRecord:
         entries = make_plan(
@@ -242,9 +278,11 @@ class Owner:
         return Publish(tuple(last.values()), record)
 
     def _checkpoint_if_due(self, now: float) -> AppendCheckpoint | None:
+        ends = self._drain_ts is not None or self.barrier.edge() is not None
+        if not (ends or self.checkpoint.may_be_due(now)):
+            return None
         progress = self._progress()
         ts = self.checkpoint.next(progress, self.barrier)
-        ends = self._drain_ts is not None or self.barrier.edge() is not None
         if self.checkpoint.is_due(now, ts) or (ends and self.state.plan is None and ts > self.checkpoint.recorded_ts):
             return AppendCheckpoint(self._commit_record(progress))
         return None
@@ -263,6 +301,8 @@ class Owner:
 
     def _stop(self) -> Stop | None:
         """Whether this was all, once everything that can be recorded is."""
+        if self._drain_ts is None and self.barrier.edge() is None and not self.state.finished:
+            return None
         progress = self._progress()
         if self.checkpoint.next(progress, self.barrier) > self.checkpoint.recorded_ts:
             return None

@@ -9,7 +9,8 @@ A segment says how its raw bytes lie over its ts range by a curve, one point a M
 1. *Two segments overlap, or a transaction has several points.* A cut is `Position.end_of` of a whole ts, so a row of a
    piece that straddles it is in the entry or after it by its own ts; only the estimate is shared out.
 2. *A piece straddles the limit.* Whether rows of it are <= the limit is not known. By interval it waits for a row that
-   is known to be there; at a barrier or a shutdown it is cut, even if the file may turn out empty (rule 13).
+   is known to be there; at a barrier, at a shutdown and when the store is short it is cut, even if the file may turn
+   out empty (rule 13).
 3. *TiKV sends rows again.* What is <= the planned ts is dropped on arrival and starts no timer (rule 4).
 4. *A thousand dispatchers are idle.* One without pieces is in no set and has no timer: a pass over those that are due
    costs by their number.
@@ -28,12 +29,12 @@ from changefeed.errors import NeedsHuman
 from changefeed.model.position import Position
 from changefeed.model.record import PlanEntry
 from changefeed.owner.history import State
-from changefeed.owner.spans import Segment
+from changefeed.owner.segments import Segment
 
 MIB = 1 << 20
 _NEWEST_SHARE = 0.3  # of a file in its table's learnt ratio
 
-Reason = Literal["size", "interval", "barrier", "shutdown"]
+Reason = Literal["size", "interval", "barrier", "quota", "shutdown"]
 
 
 @dataclass(frozen=True)
@@ -114,11 +115,16 @@ class Planner:
         if known.pieces:
             self._mark(now, segment.span_id)
 
-    def forget(self, dispatcher: int) -> None:
-        """The span's assignment has ended: what it brought and is not planned will be pulled again."""
+    def forget_above(self, dispatcher: int, ts: int) -> None:
+        """The span's assignment has ended: what is above ts will be pulled again.
+
+        A piece on both sides of it stays: rows above ts that it counts come twice, which misleads an estimate only.
+        """
         known = self._dispatchers[dispatcher]
-        known.pieces, known.raw = [], 0
-        self._unmark(dispatcher)
+        known.pieces = [piece for piece in known.pieces if piece.first_ts <= ts]
+        known.raw = sum(piece.bytes for piece in known.pieces)
+        if not known.pieces:
+            self._unmark(dispatcher)
 
     def on_checkpoint(self, ts: int) -> None:
         """A commit record says `ts`: every dispatcher resumes at or above it (rule 11)."""
@@ -136,23 +142,24 @@ class Planner:
             self._mark_full(dispatcher)
 
     def due(
-        self, now: float, limit: Callable[[int], int], edge: int | None = None, shutdown: bool = False
+        self, now: float, limit: Callable[[int], int], edge: int | None = None, all_for: Reason | None = None
     ) -> list[Cut]:
         """The files of the next plan; they count as planned from now on, so ask only when it can be recorded.
 
-        `limit(dispatcher)`: the lower of its span's resolved-ts and Barrier.limit. `edge`: Barrier.edge. Cuts of one
-        dispatcher are in order and consecutive. No more than plan_bytes, but at least one cut; full files that are left
-        are due at once.
+        `limit(dispatcher)`: the lower of its span's resolved-ts and Barrier.limit. `edge`: Barrier.edge. `all_for`:
+        "shutdown" or "quota", why everything that can be planned is to be, however little it is. Cuts of one dispatcher
+        are in order and consecutive. No more than plan_bytes, but at least one cut; full files that are left are due
+        at once.
         """
         while self._timers and self._timers[0][0] <= now:
             dispatcher = self._pop_timer()
             if dispatcher in self._dirty:
                 self._ripen(now, dispatcher)
-        candidates = self._dirty if shutdown or edge is not None else self._full | self._ripe
+        candidates = self._dirty if all_for or edge is not None else self._full | self._ripe
         plan: list[Cut] = []
         budget = self._plan_bytes
         for dispatcher in sorted(candidates, key=lambda d: (self._dispatchers[d].since, d)):
-            for cut in self._cuts(dispatcher, limit(dispatcher), edge, shutdown):
+            for cut in self._cuts(dispatcher, limit(dispatcher), edge, all_for):
                 if plan and cut.estimate > budget:
                     return plan
                 budget -= cut.estimate
@@ -162,7 +169,7 @@ class Planner:
 
     def next_deadline(self) -> float | None:
         """When to ask `due` again if nothing else happens; what waits for a limit is due when the limit moves."""
-        while self._timers and self._timers[0][1] not in self._dirty - self._ripe:
+        while self._timers and not self._is_waiting(self._timers[0][1]):
             self._pop_timer()
         return self._timers[0][0] if self._timers else None
 
@@ -170,10 +177,13 @@ class Planner:
         """No unplanned row is below it; None when there are none."""
         return min((piece.first_ts for piece in self._dispatchers[dispatcher].pieces), default=None)
 
+    def _is_waiting(self, dispatcher: int) -> bool:
+        return dispatcher in self._dirty and dispatcher not in self._ripe
+
     def _planned_ts(self, known: _Dispatcher) -> int:
         return max(known.planned_ts, self._checkpoint_ts)
 
-    def _cuts(self, dispatcher: int, limit: int, edge: int | None, shutdown: bool) -> list[Cut]:
+    def _cuts(self, dispatcher: int, limit: int, edge: int | None, all_for: Reason | None) -> list[Cut]:
         known = self._dispatchers[dispatcher]
         known.pass_over(self._planned_ts(known))
         start = known.planned_ts
@@ -183,7 +193,7 @@ class Planner:
             cuts.append(Cut(dispatcher, Position.end_of(start), Position.end_of(to), estimate, "size"))
             start = to
         rest = [piece for piece in _above(known.pieces, start) if piece.first_ts <= limit]
-        reason = self._reason_for_rest(dispatcher, rest, limit, edge, shutdown)
+        reason = self._reason_for_rest(dispatcher, rest, limit, edge, all_for)
         if reason is not None:
             estimate = sum(piece.bytes for piece in rest) - sum(piece.bytes for piece in _above(rest, limit))
             cuts.append(Cut(dispatcher, Position.end_of(start), Position.end_of(limit), estimate, reason))
@@ -203,14 +213,14 @@ class Planner:
                 raw = 0
 
     def _reason_for_rest(
-        self, dispatcher: int, rest: Sequence[_Piece], limit: int, edge: int | None, shutdown: bool
+        self, dispatcher: int, rest: Sequence[_Piece], limit: int, edge: int | None, all_for: Reason | None
     ) -> Reason | None:
         if not rest:
             return None
         if limit == edge:
             return "barrier"
-        if shutdown:
-            return "shutdown"
+        if all_for:
+            return all_for
         has_rows = any(piece.last_ts <= limit or piece.row_at_first for piece in rest)
         return "interval" if has_rows and dispatcher in self._ripe else None
 

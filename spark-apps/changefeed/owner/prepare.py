@@ -14,22 +14,26 @@ import socket
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from changefeed.errors import Conflict, Fenced, InvalidSpec, NeedsHuman, Unavailable
 from changefeed.eventstore.house import House
 from changefeed.model.record import EpochRecord, StartRecord
+from changefeed.objectstore import Place
 from changefeed.objectstore.local import LocalStore
-from changefeed.objectstore.open import local_path, open_store
+from changefeed.objectstore.open import Store, canonical, open_store, probe_store
 from changefeed.owner import places
+from changefeed.owner.alive import Alive
 from changefeed.owner.history import State
 from changefeed.owner.log import Log
 from changefeed.owner.planner import Table
-from changefeed.pipeline.codec.csv import fingerprint
+from changefeed.pipeline.codec.choice import codec_of
 from changefeed.schema.rowv2 import check_supported
 from changefeed.schema.snapshot import load_schema
 from changefeed.schema.storage import SchemaStorage
 from changefeed.schema.table_info import TableInfo
+from changefeed.schema.times import check_time_zone
 from changefeed.sink.storage.claim import check_free, claim
 from changefeed.sink.storage.layout import Layout
 from changefeed.sink.storage.schema_file import write_schema_file
@@ -51,14 +55,15 @@ class Prepared:
     state: State
     nonce: str
     codec: str
-    state_uri: str
-    sink: LocalStore
+    state_place: Place
+    sink: Store
     schema: SchemaStorage
     layout: Layout
     tables: dict[int, TableInfo]  # by physical id, which is the dispatcher's
     house: House
     finished: bool = False
-    stores: list[LocalStore] = field(default_factory=list)
+    stores: list[Store] = field(default_factory=list)
+    alive: Alive | None = None  # where the state has no lock files
 
     @property
     def epoch(self) -> int:
@@ -71,33 +76,47 @@ class Prepared:
         return {info.hash: info.to_json() for info in self.tables.values()}
 
 
-def open_places(changefeed: Changefeed) -> tuple[LocalStore, LocalStore]:
+def open_places(changefeed: Changefeed, secrets_dir: Path | None = None) -> tuple[Store, Store]:
     """The state and the sink, probed and held until they are released, or for this process's life.
 
-    Raises Conflict when another process has them, Unavailable.
+    Raises Conflict when another process has them, Unavailable, NeedsHuman.
     """
-    state = open_store(places.state_uri(changefeed), "spec.state.uri")
-    sink = open_store(places.sink_uri(changefeed), "spec.sink.storage.uri")
+    wanted = (
+        ("state", places.STATE_FIELD, places.state_place(changefeed, secrets_dir)),
+        ("sink", places.SINK_FIELD, places.sink_place(changefeed, secrets_dir)),
+    )
+    opened = []
     with ExitStack() as held:
-        for store, what, field_name in ((state, "state", "spec.state.uri"), (sink, "sink", "spec.sink.storage.uri")):
-            held.callback(store.release)
+        for what, field_name, place in wanted:
             try:
+                store = open_store(place.uri, field_name, place.secret)
+                held.callback(store.release)
                 store.hold()
-                store.probe()
-            except Unavailable as error:
-                why = f"{field_name}: the {what} can't be written. {error.message}"
-                raise Unavailable(why, error.next_step) from None
+                probe_store(store)
+            except (Unavailable, NeedsHuman) as error:
+                why = f"{field_name}: the {what} can't be used. {error.message}"
+                raise type(error)(why, error.next_step) from None
             except Conflict as error:
                 raise Conflict(
                     f"The {what} of changefeed {changefeed.name} is in use. {error.message}",
                     "The same changefeed runs twice at once: stop the other run, or let it go on.",
                 ) from None
+            opened.append(store)
         held.pop_all()
+    state, sink = opened
     return state, sink
 
 
-async def prepare(changefeed: Changefeed, pd: PdClient, state_store: LocalStore, sink: LocalStore) -> Prepared:
-    """Take the changefeed over. Everything that blocks runs in threads."""
+async def prepare(
+    changefeed: Changefeed, pd: PdClient, state_store: Store, sink: Store, take_over: bool = False
+) -> Prepared:
+    """Take the changefeed over. Everything that blocks runs in threads.
+
+    `take_over`: also from a driver that has said it is alive less than 15 s ago.
+    """
+    alive = None if isinstance(state_store, LocalStore) else Alive(state_store)
+    if alive and not take_over:
+        await asyncio.to_thread(alive.check, await pd.pd_ms())
     log = Log(state_store, places.LOG)
     state = await asyncio.to_thread(log.read)
     _check_same(changefeed, state, pd.cluster_id)
@@ -119,8 +138,11 @@ async def prepare(changefeed: Changefeed, pd: PdClient, state_store: LocalStore,
         start = StartRecord(n=1, epoch=0, nonce=nonce, start_ts=start_ts, cluster_id=pd.cluster_id, uid=uid)
         await asyncio.to_thread(log.append, start)
     state = await asyncio.to_thread(log.claim_epoch, lambda before: _epoch_record(changefeed, before, nonce))
-    house = House(state_store.uri, state.epoch.number, nonce)
-    layout = Layout.of(effective(changefeed)["spec"]["sink"]["storage"], tables, state.start_ts)
+    if alive:
+        await asyncio.to_thread(alive.refresh, state.epoch.number, await pd.pd_ms())
+    house = House(state_store.place, state.epoch.number, nonce)
+    storage = effective(changefeed)["spec"]["sink"]["storage"]
+    layout = Layout.of(storage, tables, state.start_ts)
     prepared = Prepared(
         changefeed=changefeed,
         pd=pd,
@@ -128,8 +150,8 @@ async def prepare(changefeed: Changefeed, pd: PdClient, state_store: LocalStore,
         log=log,
         state=state,
         nonce=nonce,
-        codec=fingerprint(),
-        state_uri=state_store.uri,
+        codec=codec_of(storage).fingerprint,
+        state_place=state_store.place,
         sink=sink,
         schema=schema,
         layout=layout,
@@ -137,6 +159,7 @@ async def prepare(changefeed: Changefeed, pd: PdClient, state_store: LocalStore,
         house=house,
         finished=state.finished,
         stores=[state_store, sink],
+        alive=alive,
     )
     await asyncio.to_thread(_settle_in, prepared)
     return prepared
@@ -155,6 +178,7 @@ def select(changefeed: Changefeed, schema: SchemaStorage, ts: int) -> dict[int, 
             f"{list(changefeed.spec.filter.rules)} match no table",
             f"Mend them. Tables that exist at ts {ts}: {names}{more}.",
         )
+    check_time_zone(changefeed.spec.time_zone)
     for table in selected:
         check_supported(table)
     return {table.id: table for table in selected}
@@ -165,7 +189,7 @@ def _settle_in(prepared: Prepared) -> None:
     for store in prepared.stores:
         store.clean_leftovers()
     prepared.house.delete_lower_epochs()
-    claim(prepared.sink, prepared.state.uid, prepared.state_uri)
+    claim(prepared.sink, prepared.state.uid, prepared.state_place.uri)
     for table in prepared.tables.values():
         write_schema_file(prepared.sink, table, prepared.state.start_ts)
 
@@ -197,7 +221,7 @@ def _check_same(changefeed: Changefeed, state: State, cluster_id: int) -> None:
         )
     if state.epoch.number:
         before = from_effective(state.epoch.config).storage.uri
-        if local_path(before) != local_path(changefeed.storage.uri):
+        if canonical(before) != canonical(changefeed.storage.uri):
             raise InvalidSpec(
                 "spec.sink.storage.uri",
                 f"{changefeed.storage.uri} differs from {before}, with which the changefeed was started",

@@ -25,6 +25,7 @@ class Meter:
         self._registry = registry
         self._tables = tables
         self._samples: deque[tuple[float, dict[str, tuple[float, float]]]] = deque()
+        self._moves = 0  # counted
         self.draining = False
         self.pd_ms = 0
 
@@ -33,6 +34,8 @@ class Meter:
         for delta in report.metrics:
             self._registry.apply_delta(delta.name, delta.label, delta.value, delta.gauge, f"puller-{puller}")
         for segment in report.segments:
+            if not segment.uri:
+                continue  # a number without a file
             rows = sum(span.rows for span in segment.spans)
             self._count("changefeed_event_store_segments_total", 1)
             self._count("changefeed_event_store_events_total", rows)
@@ -64,15 +67,19 @@ class Meter:
         while len(self._samples) > 1 and now - self._samples[0][0] > _WINDOW_S:
             self._samples.popleft()
         checkpoint_lag, resolved_lag = self._lag(state.checkpoint_ts), self._lag(resolved_ts)
-        dirty = self._owner.planner.dirty
+        dirty, spans = self._owner.planner.dirty, self._owner.spans
         for name, value, label in (
             ("changefeed_owner_checkpoint_ts_lag_seconds", checkpoint_lag, ""),
             ("changefeed_owner_resolved_ts_lag_seconds", resolved_lag, ""),
+            ("changefeed_event_store_used_bytes", spans.files.bytes, ""),
+            ("changefeed_owner_held_spans_count", len(spans.held), ""),
             ("changefeed_owner_dispatchers_count", dirty, "dirty"),
             ("changefeed_owner_dispatchers_count", self._tables - dirty, "idle"),
             *(("changefeed_owner_state_info", word == self._word(state), word) for word in _STATES),
         ):
             self._registry.apply_delta(name, label, value, True)
+        self._count("changefeed_owner_moves_total", spans.moves - self._moves)
+        self._moves = spans.moves
         stages = {stage: self._stage(stage, totals[stage]) for stage in _STAGES}
         return Progress(
             state=self._sentence(state),
@@ -125,4 +132,6 @@ class Meter:
             return "Draining: what is resolved is being written; Ctrl-C again ends at once."
         if not self._owner.spans.complete:
             return "Starting: the pullers are on their way."
+        if held := len(self._owner.spans.held):
+            return f"Running, epoch {state.epoch.number}; the event store is short, {held} spans are held back."
         return f"Running, epoch {state.epoch.number}."

@@ -5,24 +5,27 @@ It must never write what the log does not say, nor go on when the log says that 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from changefeed.errors import Conflict, NeedsHuman, OutcomeUnknown
+from changefeed.errors import Conflict, NeedsHuman, OutcomeUnknown, Transient
 from changefeed.objectstore import ObjectStore
 from changefeed.owner.log import Log
+from changefeed.owner.patience import Patience
 from changefeed.sink.storage.index import write_index
 from changefeed.sink.storage.metadata import write_metadata
 
-_ATTEMPTS = 3
+_CONFLICTS = 3
 
 
 class Publication:
     """Raises Fenced when another driver writes instead, NeedsHuman when a stranger does, Unavailable."""
 
-    def __init__(self, sink: ObjectStore, log: Log) -> None:
+    def __init__(self, sink: ObjectStore, log: Log, sleep: Callable[[float], None] = time.sleep) -> None:
         self._sink = sink
         self._log = log
+        self._sleep = sleep
 
     def write_indexes(self, indexes: Iterable[tuple[str, int, str]]) -> None:
         """(directory, index, path of its last data file); every file <= it exists."""
@@ -34,15 +37,20 @@ class Publication:
         self._grow(partial(write_metadata, self._sink, checkpoint_ts))
 
     def _grow(self, write: Callable[[], None]) -> None:
-        for _ in range(_ATTEMPTS - 1):
+        patience = Patience(self._sleep, self._sink.uri)
+        conflicts = 0
+        while True:
             try:
                 return write()
-            except (Conflict, OutcomeUnknown):
+            except Conflict as error:
+                conflicts += 1
                 self._log.poll_fence()  # somebody else wrote: the log says who
-        try:
-            return write()
-        except Conflict as error:
-            raise NeedsHuman(
-                f"SinkOwned: {error.message}",
-                "No driver of this changefeed did: find the program that writes there and stop it, then start again.",
-            ) from error
+                if conflicts == _CONFLICTS:
+                    raise NeedsHuman(
+                        f"SinkOwned: {error.message}",
+                        "No driver of this changefeed did: find the program that writes there and stop it, then start "
+                        "again.",
+                    ) from error
+            except (OutcomeUnknown, Transient) as error:
+                self._log.poll_fence()
+                patience.wait(error)

@@ -18,6 +18,9 @@ from changefeed.owner.certificate import self_signed
 from changefeed.wire import owner_pb2 as pb
 from changefeed.wire.owner import CHANNEL_OPTIONS, SERVER_NAME, OwnerAddress
 
+#: A puller whose machine is gone has left, though nobody closed its stream.
+_SERVER_OPTIONS = (*CHANNEL_OPTIONS, ("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 5_000))
+
 _Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -56,13 +59,18 @@ class OwnerService:
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> OwnerAddress:
         """Listen; the address with everything that a task needs to get in."""
         key, certificate = self_signed(SERVER_NAME)
-        server = grpc.aio.server(options=CHANNEL_OPTIONS)
+        server = grpc.aio.server(options=_SERVER_OPTIONS)
         server.add_generic_rpc_handlers((self._methods(),))
         credentials = grpc.ssl_server_credentials([(key, certificate)])
         bound = server.add_secure_port(f"{host}:{port}", credentials)
         await server.start()
         self._server = server
         return OwnerAddress(f"{host}:{bound}", self._epoch, self._nonce, self._token, certificate)
+
+    def send(self, puller: int, command: pb.Command) -> None:
+        """To the puller's open stream; when it has none, its assignments have ended with the last one."""
+        if stream := self._streams.get(puller):
+            stream.put_nowait(command)
 
     async def crashed(self) -> None:
         """Raises what the handler raised on a report; else it never ends. Without it the run would only stand still."""

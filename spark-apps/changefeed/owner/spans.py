@@ -1,9 +1,11 @@
-"""Which puller pulls which span, and how far that is known to be whole (CORRECTNESS.md, rule 2).
+"""Which puller pulls which span, and how far that is known to be whole (CORRECTNESS.md, rules 2, 4, 17, 21).
 
-Pure: commands and reports in, facts out. It never lets a resolved-ts count before every segment that may hold rows at
-or below it is known, and never credits a report to an assignment that it was not made for.
+Pure: commands and reports in, facts and orders out. It never lets a resolved-ts count before every segment that may
+hold rows at or below it is known, and never credits a report to an assignment that it was not made for.
 
-Why a resolved-ts is never early:
+The one invariant: every row of a span in (flushed ts, resolved-ts] stands in `segments`, which can be read. An
+assignment begins at exactly the span's resolved-ts, so it adds what lies above and can leave no hole below. Why this
+holds, and so why a resolved-ts is never early:
 
 1. *A progress message is lost with its stream, the next one says "resolved 150".* A stream's segments are numbered
    1, 2, 3 ...; a resolved-ts waits until every number up to its `last_segment` is known. With the stream all its
@@ -11,56 +13,37 @@ Why a resolved-ts is never early:
 2. *A late report of a puller that lost the span arrives.* Its sub_id is no longer anybody's: dropped. A sub_id is never
    used again in a run, and another run's pullers are refused by their epoch. A segment of an earlier stream, known by
    its older sub_ids, does not pass for this stream's segment of that number.
-3. *A span is assigned anew at its flushed ts.* Its resolved-ts goes back to that ts inside the owner, its segments are
-   forgotten and will be pulled again. What was published is the log's and the checkpoint's business.
-4. *A recovered plan ends at 150, the re-pull stands at 120.* `is_whole` is false: the plan waits (rule 3).
+3. *An assignment ends: its puller is lost, the span moves or is held back.* All segments with a row <= the resolved-ts
+   are kept, so the invariant stands as it stood; what waits for a missing segment is forgotten and never counts. The
+   resolved-ts does not go on until the next assignment, which begins there, says so. What lies above is pulled again:
+   a segment that has rows on both sides stays, its rows above come twice, and the sorter keeps one (rule 4).
+4. *A segment of the span stands where only a machine that may be gone can read it.* Then the invariant holds for
+   nothing that is kept: the span goes back to its flushed ts and all its segments are forgotten (rule 21). What was
+   published is the log's and the checkpoint's business.
+5. *A held span is cut back to a ts, to free the store.* As 3, with the lower ts for the resolved-ts: the invariant for
+   a ts is the invariant for every lower one, if the segments with a row <= it are kept.
+6. *The same row comes from the old assignment and, late, from the new one.* The new one's rows <= its start are not
+   needed: a segment wholly <= it is not kept. Of a mixed one the sorter keeps one copy.
+7. *A recovered plan ends at 150, the re-pull stands at 120.* `is_whole` is false: the plan waits (rule 3).
+8. *A puller joins while the command of a move is on its way to its earlier stream.* Commands are made from streams that
+   are open, and a stream's end takes its assignments along: the joined one is told of fresh ones only.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from changefeed.errors import NeedsHuman
-from changefeed.model.position import Position
 from changefeed.model.record import PlanEntry, SegmentSlice
+from changefeed.owner.load import even_out
+from changefeed.owner.segments import KnownFiles, Segment
 from changefeed.wire import owner_pb2 as pb
 
-
-@dataclass(frozen=True)
-class Segment:
-    """One span's share of a segment file."""
-
-    span_id: int
-    sub_id: int
-    uri: str
-    size: int  # of the file, bytes
-    seq: int
-    rows: int
-    bytes: int  # raw
-    min: Position  # of its first row
-    max: Position  # of its last row
-    first_batch: int
-    end_batch: int
-    curve: tuple[tuple[Position, int], ...]  # raw bytes up to and including a position
-
-    @classmethod
-    def from_proto(cls, meta: pb.SegmentMeta, span: pb.SegmentSpan) -> Segment:
-        return cls(
-            span_id=span.span_id,
-            sub_id=span.sub_id,
-            uri=meta.uri,
-            size=meta.bytes,
-            seq=meta.seq,
-            rows=span.rows,
-            bytes=span.bytes,
-            min=_position(span.min),
-            max=_position(span.max),
-            first_batch=span.first_batch,
-            end_batch=span.end_batch,
-            curve=tuple((_position(point.position), point.bytes) for point in span.curve),
-        )
+AWAY_S = 5.0  # a puller that is not back by then loses its spans
+_RECENT_S = 60.0  # how long half of what a span has brought counts for its load
+_SPAN_WEIGHT = 1 << 20  # raw bytes that an idle span counts for
 
 
 @dataclass(frozen=True)
@@ -72,6 +55,14 @@ class Changes:
 
 
 @dataclass
+class Orders:
+    """What to tell which puller, and which spans' assignments have ended (span_id -> the ts that they stand at)."""
+
+    commands: list[tuple[int, pb.Command]] = field(default_factory=list)
+    ended: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
 class _Span:
     span_id: int
     start_key: bytes
@@ -79,9 +70,16 @@ class _Span:
     flushed_ts: int
     puller: int
     sub_id: int = 0  # 0: nobody pulls it
+    start_ts: int = 0  # of the newest assignment
     resolved_ts: int = 0
+    held: bool = False
+    recent: int = 0  # raw bytes that it brought lately
     segments: list[Segment] = field(default_factory=list)
     waiting: deque[tuple[int, int]] = field(default_factory=deque)  # (last_segment, ts): not yet to be counted
+
+    @property
+    def weight(self) -> int:
+        return _SPAN_WEIGHT + self.recent
 
 
 @dataclass
@@ -89,6 +87,7 @@ class _Stream:
     first_sub_id: int  # the lowest that can be its own
     contiguous: int = 0  # segments 1..contiguous are known
     beyond: set[int] = field(default_factory=set)
+    waiting: dict[int, _Span] = field(default_factory=dict)  # those with a resolved-ts that waits, by id
 
     def know(self, seq: int) -> bool:
         """False when it was known already."""
@@ -102,60 +101,90 @@ class _Stream:
 
 
 class Spans:
-    """All spans of a changefeed, the DDL span among them, over pullers `0 .. pullers - 1`.
+    """All tables' spans of a changefeed over pullers `0 .. pullers - 1`. Seconds are monotonic.
 
-    A span's puller is fixed when it is added, the one with the fewest: a task that takes a lost one's place has its
-    number and takes its spans over, and the others go on undisturbed.
+    A span has one puller, the one with the fewest when it is added. A task that takes a lost one's place has its number
+    and goes on with its spans; if it stays away they go to the others.
     """
 
-    def __init__(self, pullers: int) -> None:
-        self._load = Counter(dict.fromkeys(range(pullers), 0))
+    def __init__(self, pullers: int, host: str = "", away_s: float = AWAY_S) -> None:
+        """`host`: this machine, whose own segments can be read."""
+        self._hosts = ("", host)
+        self._away_s = away_s
+        self._counts = Counter(dict.fromkeys(range(pullers), 0))  # spans of each puller
         self._streams: dict[int, _Stream] = {}
+        self._away: dict[int, float] = {}  # since when
+        self._uneven = False  # somebody joined since spans were last evened out
+        self._halve_at: float | None = None
         self._spans: dict[int, _Span] = {}
         self._subs: dict[int, _Span] = {}
+        self._held: dict[int, _Span] = {}
         self._last_sub_id = 0
-        self._uses: Counter[str] = Counter()  # of a segment file by spans
-        self._unneeded: list[str] = []
+        self.files = KnownFiles()
+        self.moves = 0  # spans that another puller got
 
     @property
     def complete(self) -> bool:
-        """Whether every puller is there."""
-        return len(self._streams) == len(self._load)
+        """Whether every span is pulled, or held back."""
+        return len(self._subs) + len(self._held) == len(self._spans)
 
-    def add_span(
-        self, span_id: int, start_key: bytes, end_key: bytes, start_ts: int
-    ) -> tuple[int, pb.Subscribe | None]:
-        """Pull `[start_key, end_key)` after start_ts. The puller, and what to tell it now (None: once it joins)."""
+    @property
+    def held(self) -> Collection[int]:
+        """The spans that nobody pulls because the store is short."""
+        return self._held.keys()
+
+    def add_span(self, span_id: int, start_key: bytes, end_key: bytes, start_ts: int) -> Orders:
+        """Pull `[start_key, end_key)` after start_ts."""
         if span_id in self._spans:
             raise NeedsHuman(f"Span {span_id} was added twice.", "Report this as a bug, with the log.")
-        puller = min(self._load, key=lambda p: (self._load[p], p))
-        self._load[puller] += 1
+        puller = min(self._counts, key=lambda p: (self._counts[p], p))
+        self._counts[puller] += 1
         span = _Span(span_id, start_key, end_key, start_ts, puller, resolved_ts=start_ts)
         self._spans[span_id] = span
-        return puller, self._assign(span) if puller in self._streams else None
+        orders = Orders()
+        self._assign(span, orders)
+        return orders
 
-    def puller_joined(self, puller_id: int) -> list[pb.Subscribe]:
+    def puller_joined(self, now: float, puller_id: int) -> Orders:
         """A puller's stream is open: what to tell it. One that was still thought open has ended."""
-        if puller_id not in self._load:
+        if puller_id not in self._counts:
             raise NeedsHuman(
-                f"Puller {puller_id} reports, but this changefeed has {len(self._load)} pullers, counted from 0.",
+                f"Puller {puller_id} reports, but this changefeed has {len(self._counts)} pullers, counted from 0.",
                 "Report this as a bug, with the log.",
             )
-        self.puller_left(puller_id)
+        orders = self.puller_left(now, puller_id)
         self._streams[puller_id] = _Stream(self._last_sub_id + 1)
-        return [self._assign(span) for span in self._spans.values() if span.puller == puller_id]
+        self._uneven = True
+        self._away.pop(puller_id, None)
+        for other in self._counts.keys() - self._streams.keys():
+            self._away.setdefault(other, now)  # those that have never been here are away from the first one's coming on
+        for span in self._spans.values():
+            if span.puller == puller_id:
+                self._assign(span, orders)
+        return orders
 
-    def puller_left(self, puller_id: int) -> list[int]:
-        """A puller's stream is gone, and its assignments with it. The spans that have gone back to their flushed ts."""
+    def puller_left(self, now: float, puller_id: int) -> Orders:
+        """A puller's stream is gone, and its assignments with it."""
+        orders = Orders()
         if self._streams.pop(puller_id, None) is None:
-            return []
-        lost = [span for span in self._spans.values() if span.sub_id and span.puller == puller_id]
-        for span in lost:
-            del self._subs[span.sub_id]
-            self._forget(span.segments)
-            span.sub_id, span.resolved_ts, span.segments = 0, span.flushed_ts, []
-            span.waiting.clear()
-        return [span.span_id for span in lost]
+            return orders
+        self._away[puller_id] = now
+        for span in [span for span in self._subs.values() if span.puller == puller_id]:
+            self._end(span, orders)
+        return orders
+
+    def arrange(self, now: float) -> Orders:
+        """Give the spans of pullers that stay away to the others; even out when one has joined."""
+        orders = Orders()
+        self._fade(now)
+        gone = [puller for puller, since in self._away.items() if now - since >= self._away_s and self._counts[puller]]
+        if self._streams and (gone or self._uneven):
+            self._uneven = False
+            for span in [span for span in self._spans.values() if span.puller in gone]:
+                self._move(span, min(self._streams, key=lambda puller: (self._counts[puller], puller)), orders)
+            for span_id, puller in even_out(self._weights()):
+                self._move(self._spans[span_id], puller, orders)
+        return orders
 
     def on_report(self, puller_id: int, report: pb.Report) -> Changes:
         """Take in a report of the puller's open stream; what is not of a current assignment is dropped."""
@@ -170,11 +199,37 @@ class Spans:
             span = self._current(puller_id, resolved.sub_id)
             if span is not None:
                 _wait(span.waiting, resolved.last_segment, resolved.ts)
+                stream.waiting[span.span_id] = span
         risen: dict[int, int] = {}
-        for span in self._subs.values() if report.segments else self._reported(puller_id, report):
-            if span.puller == puller_id and self._count(span, stream.contiguous):
+        for span in list(stream.waiting.values()):
+            if self._count(span, stream.contiguous):
                 risen[span.span_id] = span.resolved_ts
+            if not span.waiting:
+                del stream.waiting[span.span_id]
         return Changes(tuple(segments), risen)
+
+    def hold(self, span_ids: Iterable[int]) -> Orders:
+        """Pull these no more until `resume`: they stand where they are (rule 17)."""
+        orders = Orders()
+        for span in (self._spans[span_id] for span_id in span_ids):
+            self._release(span, orders)
+            span.held = True
+            self._held[span.span_id] = span
+        return orders
+
+    def resume(self, span_ids: Iterable[int]) -> Orders:
+        """Pull these again, from where they stand."""
+        orders = Orders()
+        for span in [self._held.pop(span_id) for span_id in span_ids]:
+            span.held = False
+            self._assign(span, orders)
+        return orders
+
+    def cut_back(self, span_id: int, ts: int) -> Orders:
+        """Forget what a held span has above ts: it will be pulled again."""
+        orders = Orders()
+        self._fall_back(self._held[span_id], ts, orders)
+        return orders
 
     def gap(self, puller_id: int) -> tuple[int, int] | None:
         """Segment numbers `[first, end)` missing before the next known one: end the stream if they don't come soon."""
@@ -185,8 +240,16 @@ class Spans:
         """Every row of the span in (flushed ts, it] stands in `segments`."""
         return self._spans[span_id].resolved_ts
 
+    def reached(self) -> dict[int, int]:
+        """The resolved-ts of every span."""
+        return {span_id: span.resolved_ts for span_id, span in self._spans.items()}
+
+    def stored(self) -> set[int]:
+        """The spans that have segments."""
+        return {span_id for span_id, span in self._spans.items() if span.segments}
+
     def segments(self, span_id: int) -> tuple[Segment, ...]:
-        """What the current assignment has brought and was not released."""
+        """What the span's assignments have brought and is neither released nor forgotten."""
         return tuple(self._spans[span_id].segments)
 
     def is_whole(self, entries: Iterable[PlanEntry]) -> bool:
@@ -213,43 +276,67 @@ class Spans:
         )
 
     def release_below(self, span_id: int, ts: int) -> list[Segment]:
-        """The span is flushed to `ts`: it resumes there, and its segments wholly <= ts are forgotten and returned."""
-        span = self._spans[span_id]
-        span.flushed_ts = max(span.flushed_ts, ts)
-        if not span.sub_id:
-            span.resolved_ts = span.flushed_ts
-        released = [segment for segment in span.segments if segment.max.commit_ts <= ts]
-        span.segments = [segment for segment in span.segments if segment.max.commit_ts > ts]
-        self._forget(released)
-        return released
+        """The span is flushed to `ts`: its segments wholly <= ts are forgotten and returned.
 
-    def take_unneeded(self) -> list[str]:
-        """URIs of segment files that no span needs any more, each once.
-
-        Ask while no plan is being executed: one may still read segments of an assignment that has ended.
+        All of them, when nobody pulls the span and it has nothing above ts that would not be pulled again.
         """
-        unneeded, self._unneeded = self._unneeded, []
-        return unneeded
+        span = self._spans[span_id]
+        if ts <= span.flushed_ts:
+            return []
+        span.flushed_ts = ts
+        span.resolved_ts = max(span.resolved_ts, ts)
+        over = not span.sub_id and span.resolved_ts == ts
+        return self._forget(span, lambda segment: over or segment.max.commit_ts <= ts)
 
-    def _assign(self, span: _Span) -> pb.Subscribe:
+    def _assign(self, span: _Span, orders: Orders) -> None:
+        """To its puller, from where it stands, if that is here."""
+        if span.held or span.puller not in self._streams:
+            return
         self._last_sub_id += 1
-        span.sub_id = self._last_sub_id
+        span.sub_id, span.start_ts = self._last_sub_id, span.resolved_ts
         self._subs[span.sub_id] = span
-        return pb.Subscribe(
+        subscribe = pb.Subscribe(
             sub_id=span.sub_id,
             span_id=span.span_id,
             start_key=span.start_key,
             end_key=span.end_key,
-            start_ts=span.flushed_ts,
+            start_ts=span.start_ts,
         )
+        orders.commands.append((span.puller, pb.Command(subscribe=subscribe)))
+
+    def _release(self, span: _Span, orders: Orders) -> None:
+        if span.sub_id:
+            orders.commands.append((span.puller, pb.Command(release=pb.Release(sub_id=span.sub_id))))
+            self._end(span, orders)
+
+    def _move(self, span: _Span, puller: int, orders: Orders) -> None:
+        self._release(span, orders)
+        self._counts[span.puller] -= 1
+        self._counts[puller] += 1
+        span.puller = puller
+        self.moves += 1
+        self._assign(span, orders)
+
+    def _end(self, span: _Span, orders: Orders) -> None:
+        """The assignment is over; what it has said and what counts of that stays."""
+        del self._subs[span.sub_id]
+        span.sub_id = 0
+        span.waiting.clear()
+        if stream := self._streams.get(span.puller):
+            stream.waiting.pop(span.span_id, None)
+        self._fall_back(span, span.resolved_ts, orders)
+
+    def _fall_back(self, span: _Span, ts: int, orders: Orders) -> None:
+        """To ts, if the rows up to it can still be read whoever is gone, else to the flushed ts (rule 21)."""
+        readable = all(segment.host in self._hosts for segment in span.segments)
+        span.resolved_ts = max(span.flushed_ts, min(span.resolved_ts, ts)) if readable else span.flushed_ts
+        whole = span.resolved_ts if span.resolved_ts > span.flushed_ts else -1
+        self._forget(span, lambda segment: segment.min.commit_ts > whole)
+        orders.ended[span.span_id] = span.resolved_ts
 
     def _current(self, puller_id: int, sub_id: int) -> _Span | None:
         span = self._subs.get(sub_id)
         return span if span is not None and span.puller == puller_id else None
-
-    def _reported(self, puller_id: int, report: pb.Report) -> list[_Span]:
-        found = {resolved.sub_id: self._current(puller_id, resolved.sub_id) for resolved in report.resolved}
-        return [span for span in found.values() if span is not None]
 
     def _take(self, puller_id: int, meta: pb.SegmentMeta) -> list[Segment]:
         taken = []
@@ -257,12 +344,12 @@ class Spans:
             span = self._current(puller_id, share.sub_id)
             if span is not None and share.rows:
                 segment = Segment.from_proto(meta, share)
-                if segment.max.commit_ts > span.flushed_ts:
+                span.recent += segment.bytes
+                if segment.max.commit_ts > max(span.flushed_ts, span.start_ts):
                     span.segments.append(segment)
                     taken.append(segment)
-        self._uses[meta.uri] += len(taken)
-        if not taken:
-            self._drop_file(meta.uri)
+        if meta.uri:
+            self.files.add(meta.uri, meta.bytes, len(taken))
         return taken
 
     def _count(self, span: _Span, contiguous: int) -> bool:
@@ -271,15 +358,28 @@ class Spans:
             span.resolved_ts = max(span.resolved_ts, span.waiting.popleft()[1])
         return span.resolved_ts > before
 
-    def _forget(self, segments: list[Segment]) -> None:
-        for segment in segments:
-            self._uses[segment.uri] -= 1
-            if self._uses[segment.uri] == 0:
-                self._drop_file(segment.uri)
+    def _forget(self, span: _Span, which: Callable[[Segment], bool]) -> list[Segment]:
+        forgotten = [segment for segment in span.segments if which(segment)]
+        if forgotten:
+            span.segments = [segment for segment in span.segments if not which(segment)]
+            for segment in forgotten:
+                self.files.drop(segment)
+        return forgotten
 
-    def _drop_file(self, uri: str) -> None:
-        del self._uses[uri]
-        self._unneeded.append(uri)
+    def _weights(self) -> dict[int, dict[int, int]]:
+        weights: dict[int, dict[int, int]] = {puller: {} for puller in self._streams}
+        for span in self._spans.values():
+            if span.puller in weights:
+                weights[span.puller][span.span_id] = span.weight
+        return weights
+
+    def _fade(self, now: float) -> None:
+        if self._halve_at is None:
+            self._halve_at = now + _RECENT_S
+        elif now >= self._halve_at:
+            self._halve_at = now + _RECENT_S
+            for span in self._spans.values():
+                span.recent //= 2
 
 
 def _wait(waiting: deque[tuple[int, int]], last_segment: int, ts: int) -> None:
@@ -291,7 +391,3 @@ def _wait(waiting: deque[tuple[int, int]], last_segment: int, ts: int) -> None:
         ts = max(ts, later.pop()[1])
     waiting.append((last_segment, ts))
     waiting.extend(reversed(later))
-
-
-def _position(position: pb.Position) -> Position:
-    return Position(position.commit_ts, position.start_ts, position.op, position.key)

@@ -17,13 +17,19 @@ from changefeed.schema.table_info import TableInfo
 
 @dataclass(frozen=True)
 class Records:
-    """What a codec writes, in order; one array per output column, all of one length."""
+    """What a codec writes, in order; one array per output column, all of one length.
+
+    A column's Arrow type follows from its SQL type (`schema.rowv2.arrow_type`): integers and YEAR int64 or uint64, BIT
+    uint64, FLOAT float32, DOUBLE float64, text, DECIMAL and times string, binary strings and blobs binary, ENUM and SET
+    struct<number: uint64, text: string>, whose members are null where the struct is.
+    """
 
     table: TableInfo
     op: npt.NDArray[np.uint8]  # model.position
     is_update: npt.NDArray[np.bool_]  # the record is one half of an update
     commit_ts: pa.Array  # uint64
-    columns: list[pa.Array]  # int64, uint64, float, binary or string (text and DECIMAL)
+    columns: list[pa.Array]  # what the record shows: a delete's row before, any other's row after the change
+    old_columns: list[pa.Array] | None = None  # the row before an update, null for the other ops; if asked for
 
 
 def drop_unseen(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -33,19 +39,34 @@ def drop_unseen(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows if seen.all() else rows.filter(pa.array(seen))
 
 
-def mount(rows: pa.RecordBatch, table: TableInfo, *, halve_updates: bool) -> Records:
+def mount(
+    rows: pa.RecordBatch, table: TableInfo, time_zone: str, *, halve_updates: bool = False, with_old: bool = False
+) -> Records:
     """The records of sorted RAW_SCHEMA rows: a delete shows the row that was, an insert or update the new one.
 
-    `halve_updates`: an update is two records instead, a delete of the old row and an insert of the new one (csv's
-    output-old-value). Raises NeedsHuman for a row that cannot be decoded.
+    `time_zone`: in which TIMESTAMP values are written. `halve_updates`: an update is two records instead, a delete of
+    the old row and an insert of the new one (csv's output-old-value). `with_old`: `old_columns` are filled. Raises
+    NeedsHuman for a row that cannot be decoded.
     """
     op = rows.column("op").to_numpy()
     is_update = np.zeros(len(op), np.bool_)
     if halve_updates and (op == OP_UPDATE).any():
         rows, op, is_update = _halve(rows, op)
-    return Records(
-        table, op, is_update, rows.column("commit_ts"), decode_rows(table, rows.column("key"), _shown(rows, op))
-    )
+    columns = decode_rows(table, rows.column("key"), _shown(rows, op), time_zone)
+    old_columns = _before_updates(rows, op, table, time_zone) if with_old else None
+    return Records(table, op, is_update, rows.column("commit_ts"), columns, old_columns)
+
+
+def _before_updates(
+    rows: pa.RecordBatch, op: npt.NDArray[np.uint8], table: TableInfo, time_zone: str
+) -> list[pa.Array]:
+    updates = op == OP_UPDATE
+    chosen = rows.filter(pa.array(updates))
+    old = decode_rows(table, chosen.column("key"), pc.fill_null(chosen.column("old_value"), b""), time_zone)
+    if updates.all():
+        return old
+    places = pa.array(np.cumsum(updates) - 1, mask=~updates)
+    return [values.take(places) for values in old]
 
 
 def _halve(

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from changefeed.model.record import SegmentSlice, Work, WorkEntry
-from changefeed.pipeline.codec.csv import CsvFormat, encode, header
+from changefeed.pipeline.codec.choice import codec_of
 from changefeed.pipeline.mounter import drop_unseen, mount
 from changefeed.pipeline.sorter import sort_rows
 from changefeed.pipeline.spool import Descriptor, Spool, descriptor_batch
@@ -48,9 +48,9 @@ def _spool_file(
     work: Work, entry: WorkEntry, read: Callable[[SegmentSlice], pa.Table], spool: Spool
 ) -> list[Descriptor]:
     plan = entry.plan_entry
-    storage = work.config["spec"]["sink"]["storage"]
+    storage, time_zone = work.config["spec"]["sink"]["storage"], work.config["spec"]["timeZone"]
     table = TableInfo.from_json(work.table_infos[plan.table_info])
-    fmt = CsvFormat.from_config(storage)
+    codec = codec_of(storage)
     found = sort_rows(
         [(piece, read(piece)) for piece in entry.segments],
         table,
@@ -79,12 +79,14 @@ def _spool_file(
             )
         )
 
-    if head := header([column.name for column in table.output_columns], fmt):
+    if head := codec.header(table):
         spool.append(pa.py_buffer(head))
         describe(0, 0)
     for chunk in _chunks(rows):
         offset = spool.length
-        spool.append(encode(mount(chunk, table, halve_updates=fmt.output_old_value), fmt))
+        records = mount(chunk, table, time_zone, halve_updates=codec.halve_updates, with_old=codec.with_old)
+        for lines in codec.encode(records, work.pd_ms):
+            spool.append(lines)
         describe(offset, chunk.num_rows)
     describe(spool.length, rows.num_rows, last=True)
     return descriptors

@@ -15,17 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from changefeed.errors import ProtocolViolation
+from changefeed.model.order import BY_IDENTITY, BY_POSITION, order_of, ordered, same_as_next
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE, Position
 from changefeed.model.record import SegmentSlice
 from changefeed.model.rows import RAW_SCHEMA
 from changefeed.schema.rowv2 import decode_rows
-from changefeed.schema.table_info import TableInfo
+from changefeed.schema.table_info import ColumnInfo, TableInfo
+from changefeed.schema.times import UTC
 
 Mask = npt.NDArray[np.bool_]
-
-#: Of entries and files (model.position), of the search for repeats (rule 4).
-_ORDER = [(name, "ascending") for name in ("commit_ts", "start_ts", "op", "key")]
-_IDENTITY = [(name, "ascending") for name in ("commit_ts", "key")]
 
 _NO_ROWS = pa.RecordBatch.from_pylist([], RAW_SCHEMA)
 
@@ -48,8 +46,7 @@ def sort_rows(
     found = pa.concat_batches([_NO_ROWS, *(batch for _, rows in pieces for batch in rows.to_batches())])
     unique = _drop_repeats(found, [(piece, rows.num_rows) for piece, rows in pieces])
     rows = _split_updates(unique, table) if split else unique
-    if rows is not unique or not _is_ordered(rows):
-        rows = rows.take(pc.sort_indices(rows, sort_keys=_ORDER))
+    rows = ordered(rows, BY_POSITION)
     if not (from_.is_end_of_ts and to.is_end_of_ts):
         rows = rows.filter(pa.array(_after(rows, from_) & ~_after(rows, to)))
     return Sorted(rows, unique.num_rows)
@@ -65,20 +62,18 @@ def _commits_between(rows: pa.Table, from_: Position, to: Position) -> pa.Table:
 
 def _drop_repeats(rows: pa.RecordBatch, pieces: list[tuple[SegmentSlice, int]]) -> pa.RecordBatch:
     """One row per (commit_ts, key), ordered by them (rule 4)."""
-    order = pc.sort_indices(rows, sort_keys=_IDENTITY)
-    rows = rows.take(order)
-    if rows.num_rows < 2:
-        return rows
-    commit_ts = rows.column("commit_ts").to_numpy()
-    same = np.flatnonzero(commit_ts[1:] == commit_ts[:-1])
-    repeated = same[_equal(rows.column("key"), same, same + 1)]
+    order = order_of(rows, BY_IDENTITY)
+    if order is not None:
+        rows = rows.take(pa.array(order))
+    repeated = same_as_next(rows, BY_IDENTITY)
     if not len(repeated):
         return rows
     for name in ("start_ts", "op", "value", "old_value"):
         equal = _equal(rows.column(name), repeated, repeated + 1)
         if not equal.all():
             row = int(repeated[int(equal.argmin())])
-            raise _differ(rows.slice(row, 2), name, [_origin(pieces, order[row + i].as_py()) for i in (0, 1)])
+            first = np.arange(row, row + 2) if order is None else order[row : row + 2]
+            raise _differ(rows.slice(row, 2), name, [_origin(pieces, int(number)) for number in first])
     keep = np.ones(rows.num_rows, np.bool_)
     keep[repeated + 1] = False
     return rows.filter(pa.array(keep))
@@ -120,12 +115,14 @@ def _split_updates(rows: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
     if not columns or not len(updates):
         return rows
     candidates = rows.take(pa.array(updates))
-    new = decode_rows(table, candidates.column("key"), candidates.column("value"))
-    old = decode_rows(table, candidates.column("key"), pc.fill_null(candidates.column("old_value"), b""))
+    keys, before = candidates.column("key"), pc.fill_null(candidates.column("old_value"), b"")
+    # In UTC: two points in time can look the same on another clock.
+    new = decode_rows(table, keys, candidates.column("value"), UTC, columns)
+    old = decode_rows(table, keys, before, UTC, columns)
     changed = np.zeros(len(updates), np.bool_)
-    for column in columns:
+    for after, was in zip(new, old, strict=True):
         # A NOT NULL column without NULLs; a NULL on either side (a row that breaks its definition) counts as changed.
-        changed |= ~_to_mask(pc.equal(new[column], old[column]))
+        changed |= ~_to_mask(pc.equal(_comparable(after), _comparable(was)))
     if not changed.any():
         return rows
     whole = np.ones(rows.num_rows, np.bool_)
@@ -135,17 +132,21 @@ def _split_updates(rows: pa.RecordBatch, table: TableInfo) -> pa.RecordBatch:
     return pa.concat_batches(parts)
 
 
-def _unique_key_columns(table: TableInfo) -> list[int]:
-    """Numbers of the output columns in NOT NULL unique keys, but for the handle: it is the row's key."""
-    numbers = {column.name: number for number, column in enumerate(table.output_columns)}
+def _comparable(values: pa.Array) -> pa.Array:
+    """Values are compared byte by byte, as TiCDC does, whatever their collation says."""
+    return values.field("number") if pa.types.is_struct(values.type) else values
+
+
+def _unique_key_columns(table: TableInfo) -> list[ColumnInfo]:
+    """The output columns in NOT NULL unique keys, but for an int handle: it is the row's key."""
     nullable = {column.name for column in table.columns if column.nullable}
     handle = table.handle_column.name if table.handle_column else None
-    found: set[int] = set()
+    found: set[str] = set()
     for index in table.indexes:
         names = {name for name, _ in index.columns}
         if (index.is_unique or index.is_primary) and not names & nullable:
-            found |= {numbers[name] for name in names - {handle} if name in numbers}
-    return sorted(found)
+            found |= names - {handle}
+    return [column for column in table.output_columns if column.name in found]
 
 
 def _with_op(rows: pa.RecordBatch, op: int) -> pa.RecordBatch:
@@ -160,10 +161,3 @@ def _after(rows: pa.RecordBatch, bound: Position) -> Mask:
         column = rows.column(name).to_numpy()
         after = (column > value) | ((column == value) & after)
     return after
-
-
-def _is_ordered(rows: pa.RecordBatch) -> bool:
-    """Whether rows that are ordered by commit ts and key stand in the order of positions, as they often do."""
-    commit_ts, start_ts, op = (rows.column(name).to_numpy() for name in ("commit_ts", "start_ts", "op"))
-    follows = (start_ts[1:] > start_ts[:-1]) | ((start_ts[1:] == start_ts[:-1]) & (op[1:] >= op[:-1]))
-    return bool(((commit_ts[1:] > commit_ts[:-1]) | follows).all())

@@ -17,38 +17,24 @@ from typing import Protocol
 import pyarrow as pa
 
 from changefeed.clock import Clock, SystemClock
-from changefeed.errors import ChangefeedError, ProtocolViolation, Transient, Unavailable
+from changefeed.errors import ChangefeedError, NeedsHuman, ProtocolViolation, Transient, Unavailable
 from changefeed.model.memcomparable import decode_bytes, encode_bytes
+from changefeed.puller.held_history import HeldHistory
 from changefeed.puller.pipeline_metrics import FeedMetrics
 from changefeed.puller.range_lock import RangeLock
 from changefeed.puller.reaction import Fatal, Leader, Retry, backoff, reaction
-from changefeed.puller.store_stream import Addresses, Ask, StoreStream
+from changefeed.puller.store_stream import Ask, StoreStream
+from changefeed.puller.stuck_regions import LOOK_SECONDS, Blocked, StuckRegions, Sweep
+from changefeed.upstream.lock_sweep import LockSweep
+from changefeed.upstream.pd import Region
+from changefeed.upstream.regions import Upstream
+from changefeed.upstream.safepoint import lost_history
 from changefeed.wire import cdcpb_pb2
 
 
-class Region(Protocol):
-    """A region as PD knows it; its keys are memcomparable, an empty end_key has no end."""
-
-    @property
-    def id(self) -> int: ...
-    @property
-    def start_key(self) -> bytes: ...
-    @property
-    def end_key(self) -> bytes: ...
-    @property
-    def conf_ver(self) -> int: ...
-    @property
-    def version(self) -> int: ...
-    @property
-    def leader_store_id(self) -> int: ...
-
-
-class Pd(Addresses, Protocol):
-    @property
-    def cluster_id(self) -> int: ...
-
-    async def scan_regions(self, start: bytes, end: bytes, /) -> Sequence[Region]:
-        """The regions of a raw range. Raises Transient or Unavailable."""
+class Pd(Upstream, Protocol):
+    async def gc_safepoint(self) -> int:
+        """How far GC may have gone when the call began. Raises Transient or Unavailable."""
         ...
 
 
@@ -89,7 +75,13 @@ class _Subscription:
     ranges: RangeLock
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     leaders: dict[int, int] = field(default_factory=dict)  # region -> store, as an error event told; newer than PD
-    locator: asyncio.Task[None] | None = None
+    locator: asyncio.Task[None] | None = None  # None: held
+
+
+@dataclass(frozen=True)
+class _Stream:
+    requests: StoreStream
+    task: asyncio.Task[None]
 
 
 class SpanFeed:
@@ -112,12 +104,19 @@ class SpanFeed:
         self._rng = rng or Random()
         self._tasks = asyncio.TaskGroup()
         self._running: set[asyncio.Task[None]] = set()
-        self._streams: dict[int, StoreStream] = {}
+        self._streams: dict[tuple[int, int | None], _Stream] = {}  # by store and, of exclusive ones, sub_id
+        self._history = HeldHistory()
+        self._to_confirm = asyncio.Event()
+        self._stuck = StuckRegions()
+        self._locks = LockSweep(pd)
+        self._exclusive: set[int] = set()  # stores that know no multiplexed streams
         self._subscriptions: dict[int, _Subscription] = {}
         self.metrics = FeedMetrics()
 
     async def __aenter__(self) -> SpanFeed:
         await self._tasks.__aenter__()
+        self._start(self._confirm())
+        self._start(self._unlock_stuck())
         return self
 
     async def __aexit__(
@@ -141,24 +140,66 @@ class SpanFeed:
 
     def release(self, sub_id: int) -> None:
         """Stop pulling; no event of the subscription follows, but one whose `emit` is running."""
-        subscription = self._subscriptions.pop(sub_id, None)
-        if subscription is None:
+        self.hold(sub_id)
+        self._subscriptions.pop(sub_id, None)
+
+    def hold(self, sub_id: int) -> None:
+        """Stop pulling until `resume` (rule 17). The subscription's resolved-ts stands, uncommitted rows are forgotten.
+
+        An event whose `emit` is running may still come. Held already, or unknown: nothing happens.
+        """
+        subscription = self._subscriptions.get(sub_id)
+        if subscription is None or subscription.locator is None:
             return
-        assert subscription.locator is not None
         subscription.locator.cancel()
-        for stream in self._streams.values():
-            stream.release(sub_id)
+        subscription.locator = None
+        subscription.ranges.release()
+        self._history.released(sub_id)
+        for (store_id, only), stream in list(self._streams.items()):
+            if only == sub_id:
+                stream.task.cancel()
+                del self._streams[store_id, only]
+            elif only is None:
+                stream.requests.release(sub_id)
+
+    def resume(self, sub_id: int) -> None:
+        """Pull again, from the subscription's resolved-ts; rows above that may repeat. Not held: nothing happens."""
+        subscription = self._subscriptions.get(sub_id)
+        if subscription is not None and subscription.locator is None:
+            subscription.locator = self._start(self._locate(subscription))
+
+    def resolved(self) -> dict[int, int]:
+        """How far each subscription is, held ones too: sub_id -> resolved-ts."""
+        return {sub_id: subscription.ranges.resolved_ts for sub_id, subscription in self._subscriptions.items()}
+
+    def blocked(self) -> list[Blocked]:
+        """Living transactions that hold a resolved-ts back, the lowest first; as the last looks found them."""
+        return self._stuck.blocked()
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Bytes that stores have sent and that wait for `emit`. Holding subscriptions is what stops their growth."""
+        return sum(stream.requests.backlog_bytes for stream in self._streams.values())
 
     async def data(self, sub_id: int, batch: pa.RecordBatch) -> None:
         """From a store stream."""
         subscription = self._subscriptions.get(sub_id)
-        if subscription is not None:
+        if subscription is not None and subscription.locator is not None:
             self.metrics.count(batch)
             await self._emit(Data(sub_id, subscription.span_id, batch))
 
+    def initialized(self, asks: list[Ask]) -> None:
+        """From a store stream: these regions' scans are complete."""
+        for ask in asks:
+            self._history.initialized(ask)
+            self._to_confirm.set()
+
     async def advanced(self, advances: list[tuple[Ask, int]]) -> None:
         """From a store stream: regions got on. At most one Resolved a subscription."""
-        self.metrics.pending_rows = sum(stream.pending_rows for stream in self._streams.values())
+        self.metrics.pending_rows = sum(stream.requests.pending_rows for stream in self._streams.values())
+        await self._advance([(ask, ts) for ask, ts in advances if self._history.counts(ask, ts)])
+
+    async def _advance(self, advances: list[tuple[Ask, int]]) -> None:
         touched = set()
         for ask, ts in advances:
             subscription = self._subscriptions.get(ask.sub_id)
@@ -170,8 +211,67 @@ class SpanFeed:
             if resolved is not None:
                 await self._emit(Resolved(subscription.sub_id, resolved))
 
+    async def _confirm(self) -> None:
+        """What regions have resolved is believed after their scans have proved whole (rule 14)."""
+        while True:
+            await self._to_confirm.wait()
+            self._to_confirm.clear()
+            asked = self._history.waiting()
+            try:
+                safepoint = await self._pd.gc_safepoint()
+            except (Transient, Unavailable):
+                await self._clock.sleep(_PD_DOWN_SECONDS)
+                self._to_confirm.set()
+                continue
+            verdict = self._history.judge(asked, safepoint)
+            for ask in verdict.lost:
+                if ask.sub_id in self._subscriptions:
+                    self._fail(self._subscriptions[ask.sub_id], lost_history(ask.checkpoint_ts, safepoint))
+            await self._advance(verdict.advances)
+
+    async def _unlock_stuck(self) -> None:
+        """Finish what dead transactions left: nobody else does (tikv-wire 2.13)."""
+        while True:
+            await self._clock.sleep(LOOK_SECONDS)
+            try:
+                now_ts = await self._pd.tso()
+            except (Transient, Unavailable):
+                continue
+            pieces = [
+                (sub_id, piece)
+                for sub_id, subscription in self._subscriptions.items()
+                for piece in subscription.ranges.pieces
+                if piece.locked
+            ]
+            for sweep in self._stuck.look(pieces, self._clock.monotonic(), now_ts):
+                await self._sweep(sweep)
+            self.metrics.blocking_transactions = len({blocked.start_ts for blocked in self._stuck.blocked()})
+
+    async def _sweep(self, sweep: Sweep) -> None:
+        start, end = decode_bytes(sweep.piece.start)[0], decode_bytes(sweep.piece.end)[0]
+        try:
+            swept = await self._locks.sweep(start, end, sweep.max_version)
+        except (Transient, Unavailable, ProtocolViolation):
+            self.metrics.errors["lock_sweep"] += 1
+            return
+        except NeedsHuman as error:
+            subscription = self._subscriptions.get(sweep.sub_id)
+            if subscription is not None:
+                self._fail(subscription, error)
+            return
+        self.metrics.finished_locks += swept.finished
+        resolved_ts = sweep.piece.resolved_ts
+        living = [Blocked(sweep.sub_id, resolved_ts, k.lock_version, k.key, k.primary_lock) for k in swept.living]
+        self._stuck.found(sweep, living)
+
+    def needs_exclusive(self, store_id: int) -> None:
+        """From a store stream: its store must be spoken to by a stream a subscription."""
+        self._exclusive.add(store_id)
+        del self._streams[store_id, None]
+
     async def failed(self, ask: Ask, error: cdcpb_pb2.Error | ProtocolViolation) -> None:
         """From a store stream: one region's registration is over."""
+        self._history.over(ask)
         subscription = self._subscriptions.get(ask.sub_id)
         if subscription is None:
             return
@@ -180,7 +280,7 @@ class SpanFeed:
         if isinstance(error, cdcpb_pb2.Error):
             match reaction(error):
                 case Fatal(fatal):
-                    await self._fail(subscription, fatal)
+                    self._fail(subscription, fatal)
                     return
                 case Leader(store_id):
                     subscription.leaders[ask.region_id] = store_id
@@ -192,17 +292,21 @@ class SpanFeed:
         """From a store stream: it broke, with all that it pulled."""
         self.metrics.errors["stream_lost"] += 1
         for ask in asks:
+            self._history.over(ask)
             subscription = self._subscriptions.get(ask.sub_id)
             if subscription is None:
                 continue
             if isinstance(error, Transient | ProtocolViolation):
                 self._unlock(subscription, ask, 0.0)
             else:
-                await self._fail(subscription, error)
+                self._fail(subscription, error)
 
-    async def _fail(self, subscription: _Subscription, error: ChangefeedError) -> None:
+    def _fail(self, subscription: _Subscription, error: ChangefeedError) -> None:
+        async def tell() -> None:
+            await self._emit(Failed(subscription.sub_id, error))
+
         self.release(subscription.sub_id)
-        await self._emit(Failed(subscription.sub_id, error))
+        self._start(tell())  # a task of its own: the stream that brought the error may be over with the subscription
 
     def _unlock(self, subscription: _Subscription, ask: Ask, wait: float) -> None:
         own = backoff(ask.piece.failures + 1, self._rng)
@@ -238,22 +342,24 @@ class SpanFeed:
                     subscription.sub_id,
                     subscription.span_id,
                     subscription.start_ts,
+                    piece.resolved_ts,
                     piece,
                     region.id,
                     region.conf_ver,
                     region.version,
                 )
-                self._stream(store_id).register(ask)
+                self._stream(store_id, ask.sub_id).register(ask)
                 self.metrics.registrations += 1
         own = backoff(subscription.ranges.failures(start, end) + 1, self._rng)
         subscription.ranges.postpone(start, end, self._clock.monotonic() + max(wait, own))
 
-    def _stream(self, store_id: int) -> StoreStream:
-        if store_id not in self._streams:
-            stream = StoreStream(store_id, self._pd.cluster_id, self._pd, self, self._clock)
-            self._streams[store_id] = stream
-            self._start(stream.run())
-        return self._streams[store_id]
+    def _stream(self, store_id: int, sub_id: int) -> StoreStream:
+        exclusive = store_id in self._exclusive
+        name = (store_id, sub_id if exclusive else None)
+        if name not in self._streams:
+            stream = StoreStream(store_id, self._pd.cluster_id, self._pd, self, self._clock, exclusive)
+            self._streams[name] = _Stream(stream, self._start(stream.run()))
+        return self._streams[name].requests
 
     def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = self._tasks.create_task(work)

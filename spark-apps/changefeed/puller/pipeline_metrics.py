@@ -27,7 +27,9 @@ class FeedMetrics:
     bytes: int = 0
     registrations: int = 0
     errors: Counter[str] = field(default_factory=Counter)
+    finished_locks: int = 0  # of dead transactions
     pending_rows: int = 0  # now
+    blocking_transactions: int = 0  # now: living ones that hold a resolved-ts back, as far as known
 
     def count(self, batch: pa.RecordBatch) -> None:
         """Rows of RAW_SCHEMA have left the matcher."""
@@ -46,7 +48,9 @@ class MetricDeltas:
         """Gauges as they are, counters by their growth; the histogram as metrics.Registry takes it."""
         values = asdict(self._metrics)
         now = {PREFIX + name: values[name] for name in GAUGES}
+        now["changefeed_puller_held_subscriptions_count"] = self._metrics.held_subscriptions
         now["changefeed_puller_matcher_pending_rows"] = self._feed.pending_rows
+        now["changefeed_puller_blocking_transactions"] = self._feed.blocking_transactions
         gauges = [owner_pb2.MetricDelta(name=name, value=value, gauge=True) for name, value in now.items()]
         totals = self._totals(values)
         deltas = []
@@ -68,6 +72,7 @@ class MetricDeltas:
         feed = self._feed
         totals["changefeed_puller_bytes_total", ""] = feed.bytes
         totals["changefeed_puller_region_registrations_total", ""] = feed.registrations
+        totals["changefeed_puller_finished_locks_total", ""] = feed.finished_locks
         totals |= {("changefeed_puller_events_total", op): rows for op, rows in feed.events.items()}
         totals |= {("changefeed_puller_errors_total", reason): times for reason, times in feed.errors.items()}
         return totals

@@ -97,6 +97,10 @@ class RangeLock:
         piece.locked = False
         self._failed(piece, due)
 
+    def release(self) -> None:
+        """All pieces are holes that keep their resolved-ts, due now; nothing that their holders still say counts."""
+        self._pieces = [Piece(piece.start, piece.end, piece.resolved_ts) for piece in self._pieces]
+
     def postpone(self, start: bytes, end: bytes, due: float) -> None:
         """What is still a hole in [start, end) could not be locked: not before `due`."""
         for piece in self._pieces:

@@ -25,6 +25,7 @@ from changefeed.wire import cdcpb_pb2
 
 #: A large transaction comes out as several batches, so that a quota can meter them and 32-bit offsets suffice.
 MAX_BATCH_BYTES = 32 << 20
+_FIRST_REQUEST = 1
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Outcome:
     resolved: dict[int, int] = field(default_factory=dict)  # reg -> ts, higher than before
     failed: list[RegionFailed] = field(default_factory=list)
     pending_rows: int = 0  # prewritten, not yet committed, in all regions of the stream
+    resolved_events: int = 0  # in the chunk, whether they advanced a region or not
 
 
 class RegionEvents:
@@ -62,7 +64,7 @@ class RegionEvents:
         # None: deregistered by us, the store's acknowledgement is awaited.
         self._by_name: dict[tuple[int, int], Registration | None] = {}
         self._requests: dict[int, list[int]] = {}  # sub_id -> its request ids
-        self._next_request = 1
+        self._next_request = _FIRST_REQUEST
         self._sub_of = np.zeros(64, np.int64)
 
     def register(self, sub_id: int, span_id: int, region_id: int, start_ts: int, resolved_ts: int) -> Registration:
@@ -103,6 +105,7 @@ class RegionEvents:
                 self._close(failed)
                 out.failed.append(RegionFailed(failed, error.error))
         out.pending_rows = self._matcher.uncommitted_rows
+        out.resolved_events = len(decoded.resolved)
         return out
 
     def _free_request(self, sub_id: int, region_id: int) -> int:
@@ -129,7 +132,8 @@ class RegionEvents:
 
     def _resolve(self, event: ResolvedEvent, out: Outcome) -> None:
         for region_id in event.regions.tolist():
-            registration = self._by_name.get((event.request_id, region_id))
+            # A stream without multiplexing has one request, the first, and its resolved-ts name none (tikv-wire 2.2).
+            registration = self._by_name.get((event.request_id or _FIRST_REQUEST, region_id))
             if registration is not None and self._matcher.advance(registration.reg, event.ts):
                 out.resolved[registration.reg] = event.ts
 

@@ -4,34 +4,21 @@ The only promise: a subscription's resolved-ts is advanced when every data batch
 whatever order the persists are called back. "Before" is the order in which the puller received them.
 No order between subscriptions. Pure: events in, actions out. One object holds all subscriptions of a task: the
 workers of the source design keep goroutines apart, and there is one event loop here.
+
+In one thing it differs from the source design: data never waits for quota, for it would hold up the stream that all
+others share (rule 17). What has come is taken in, and subscriptions are held until there is room again.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
+
+from changefeed.puller.back_pressure import BackPressure
 
 #: The pending queue is compacted when this many barriers at its head are flushed and they are half of it.
 COMPACT_AT = 64
-#: Upper bounds of the histogram of quota waits, seconds.
+#: Upper bounds of the histogram of holds, seconds.
 WAIT_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0)
-
-
-@dataclass(frozen=True)
-class Admitted:
-    """The batch has entered the pipeline as `seq`: persist it, then call `persisted`."""
-
-    sub_id: int
-    seq: int
-    ticket: int
-
-
-@dataclass(frozen=True)
-class Refused:
-    """The subscription is gone: drop the batch."""
-
-    sub_id: int
-    ticket: int
 
 
 @dataclass(frozen=True)
@@ -42,7 +29,21 @@ class Advance:
     ts: int
 
 
-Action = Admitted | Refused | Advance
+@dataclass(frozen=True)
+class Hold:
+    """Pull the subscription no more until Resume. What of it is on its way is taken in."""
+
+    sub_id: int
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Pull it again, from where it stands."""
+
+    sub_id: int
+
+
+Action = Advance | Hold | Resume
 
 
 @dataclass
@@ -51,7 +52,8 @@ class PipelineMetrics:
     inflight_batches: int = 0
     pending_resolved_barriers: int = 0
     active_subscriptions: int = 0
-    quota_acquire_duration_seconds: float = 0.0  # sum
+    held_subscriptions: int = 0
+    quota_acquire_duration_seconds: float = 0.0  # sum; how long subscriptions were held
     quota_acquire_buckets: list[int] = field(default_factory=lambda: [0] * (len(WAIT_BUCKETS) + 1))
     resolved_barrier_dropped_total: int = 0
     resolved_barrier_compaction_total: int = 0
@@ -65,34 +67,29 @@ class _Span:
     weights: dict[int, int] = field(default_factory=dict)  # of batches in flight
     pending_resolved: list[tuple[int, int]] = field(default_factory=list)  # (wait_seq, ts), both rising
     flushed: int = 0  # barriers at the head of pending_resolved that were sent
-    newest_ts: int = 0  # of any barrier
+    newest_ts: int = 0  # of any barrier; before there is one, where it began
     released: bool = False
+    held_since: float | None = None
+    resumed_ts: int | None = None  # where it stood when it was resumed
 
     @property
     def barriers(self) -> int:
         return len(self.pending_resolved) - self.flushed
 
 
-@dataclass(frozen=True)
-class _Waiting:
-    sub_id: int
-    ticket: int
-    weight: int
-    since: float
-
-
 class SpanPipeline:
     def __init__(self, quota_bytes: int) -> None:
-        self._quota = quota_bytes
+        self._marks = BackPressure(quota_bytes)
         self._spans: dict[int, _Span] = {}
-        self._waiting: deque[_Waiting] = deque()
-        self._next_ticket = 1
+        self._held: set[int] = set()
+        self._step = quota_bytes // 256  # what has changed by less needs no new look
+        self._looked_at = 0  # bytes in flight
         self.metrics = PipelineMetrics()
 
-    def register(self, sub_id: int) -> None:
+    def register(self, sub_id: int, start_ts: int) -> None:
         if sub_id in self._spans:
             raise ValueError(f"subscription {sub_id} is registered already")
-        self._spans[sub_id] = _Span()
+        self._spans[sub_id] = _Span(newest_ts=start_ts)
         self.metrics.active_subscriptions += 1
 
     def unregister(self, sub_id: int, now: float) -> list[Action]:
@@ -105,22 +102,28 @@ class SpanPipeline:
         self.metrics.pending_resolved_barriers -= span.barriers
         span.pending_resolved.clear()
         span.flushed = 0
-        refused: list[Action] = [Refused(sub_id, w.ticket) for w in self._waiting if w.sub_id == sub_id]
-        self._waiting = deque(w for w in self._waiting if w.sub_id != sub_id)
+        self._held.discard(sub_id)
+        self.metrics.held_subscriptions = len(self._held)
         self._forget_if_over(sub_id, span)
-        return refused + self._admit(now)
+        return self._balance(now)
 
     def data(self, sub_id: int, weight: int, now: float) -> tuple[int, list[Action]]:
-        """A batch asks for `weight` bytes of quota. Gives its ticket; Admitted comes with this event or a later one."""
-        ticket, self._next_ticket = self._next_ticket, self._next_ticket + 1
-        if not self._is_active(sub_id):
-            return ticket, [Refused(sub_id, ticket)]
-        self._waiting.append(_Waiting(sub_id, ticket, min(weight, self._quota), now))
-        return ticket, self._admit(now)
+        """A batch of `weight` bytes has come: persist it as the number that is given, then call `persisted`.
+
+        0: the subscription is gone, drop the batch.
+        """
+        if not self.is_active(sub_id):
+            return 0, []
+        span = self._spans[sub_id]
+        seq, span.next_data_seq = span.next_data_seq, span.next_data_seq + 1
+        span.weights[seq] = weight
+        self.metrics.inflight_bytes += weight
+        self.metrics.inflight_batches += 1
+        return seq, self._balance(now)
 
     def resolved(self, sub_id: int, ts: int) -> list[Action]:
         """The span's resolved-ts went up; it waits for the data that entered before."""
-        if not self._is_active(sub_id):
+        if not self.is_active(sub_id):
             return []
         span = self._spans[sub_id]
         if ts <= span.newest_ts:
@@ -146,25 +149,39 @@ class SpanPipeline:
             span.done_set.remove(span.acked_seq)
         advanced = self._flush_resolved_if_ready(sub_id, span)
         self._forget_if_over(sub_id, span)
-        return advanced + self._admit(now)
+        return advanced + self._balance(now)
 
-    def _is_active(self, sub_id: int) -> bool:
+    def is_active(self, sub_id: int) -> bool:
+        """Whether it is registered, and not gone."""
         span = self._spans.get(sub_id)
         return span is not None and not span.released
 
-    def _admit(self, now: float) -> list[Action]:
-        """First come, first served: a small batch does not overtake a large one."""
-        admitted: list[Action] = []
-        while self._waiting and self.metrics.inflight_bytes + self._waiting[0].weight <= self._quota:
-            batch = self._waiting.popleft()
-            span = self._spans[batch.sub_id]
-            seq, span.next_data_seq = span.next_data_seq, span.next_data_seq + 1
-            span.weights[seq] = batch.weight
-            self.metrics.inflight_bytes += batch.weight
-            self.metrics.inflight_batches += 1
-            self._observe_wait(now - batch.since)
-            admitted.append(Admitted(batch.sub_id, seq, batch.ticket))
-        return admitted
+    def _balance(self, now: float) -> list[Action]:
+        """Hold the farthest ahead while the quota is short, and resume them when it is not (rule 17).
+
+        The lowest is not held again where it stood before: what a region sends until it is resolved may be more than
+        the quota, and would be sent again and again. What is in flight always gets less, however full it is.
+        """
+        used = self.metrics.inflight_bytes
+        if not self._held and not self._marks.is_short(used):
+            return []
+        if abs(used - self._looked_at) < self._step and not self._marks.is_at_ease(used):
+            return []
+        self._looked_at = used
+        active = {sub_id: span for sub_id, span in self._spans.items() if not span.released}
+        reached = {sub_id: span.newest_ts for sub_id, span in active.items()}
+        stored = [sub_id for sub_id, span in active.items() if span.weights]
+        hold, resume = self._marks.decide(used, reached, stored, self._held)
+        lowest = min(reached, key=lambda sub_id: (reached[sub_id], sub_id), default=None)
+        hold = [sub_id for sub_id in hold if sub_id != lowest or active[sub_id].resumed_ts != reached[sub_id]]
+        for sub_id in hold:
+            active[sub_id].held_since = now
+        for sub_id in resume:
+            active[sub_id].resumed_ts = reached[sub_id]
+            self._observe_wait(now - (active[sub_id].held_since or now))
+        self._held = (self._held | set(hold)) - set(resume)
+        self.metrics.held_subscriptions = len(self._held)
+        return [*map(Hold, hold), *map(Resume, resume)]
 
     def _flush_resolved_if_ready(self, sub_id: int, span: _Span) -> list[Action]:
         sent: list[Action] = []

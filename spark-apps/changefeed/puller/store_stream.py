@@ -1,8 +1,15 @@
 """The region request worker: one multiplexed EventFeedV2 stream to one TiKV store (source design 1, tikv-wire 2.2).
 
-A thin shell: it registers, reads whatever has come into one chunk, has that decoded and matched in a thread, and hands
-on what came out, in order. It decides nothing about a region. A stream that breaks takes all its registrations with it;
-where they go on is for the feed to say. Streams are read up to a bound ahead of what has been handed on.
+A thin shell: it registers, reads whatever has come, has that decoded and matched in a thread chunk by chunk, and hands
+on what came out, in order. It decides nothing about a region. A stream that breaks, or says nothing for too long, takes
+all its registrations with it; where they go on is for the feed to say.
+
+A stream is always read (rule 17), however slow the receiver is, and asks are sent meanwhile: who holds a subscription
+stops what comes for it. Only the last bound, MAX_BACKLOG_BYTES a stream, stops the reading; the store then buffers up
+to its own quota and fails registrations as `congested`, which are made again.
+
+A store without EventFeedV2 (before 7.3) gets one `exclusive` stream a subscription, by EventFeed: its resolved-ts name
+no request, and it knows no Deregister.
 """
 
 from __future__ import annotations
@@ -22,16 +29,22 @@ from changefeed.puller.range_lock import Piece
 from changefeed.puller.region_events import Outcome, RegionEvents, Registration
 from changefeed.wire import cdcpb_pb2, kvrpcpb_pb2, metapb_pb2
 
+EVENT_FEED = "/cdcpb.ChangeData/EventFeed"
 EVENT_FEED_V2 = "/cdcpb.ChangeData/EventFeedV2"
 #: Bare digits: with a version that TiKV can't parse it never sends a resolved-ts (tikv-wire 2.2).
 CLIENT_VERSION = "8.5.0"
 #: Registrations whose scan runs; more only queue inside the store, whose own default is 6 at a time.
 MAX_SCANS = 16
 MAX_CHUNK_BYTES = 64 << 20
+MAX_BACKLOG_BYTES = 256 << 20
 RECONNECT_SECONDS = 1.0
 #: A chunk costs some ms however small it is: a small one waits this long for more, so that a trickle costs little.
 LINGER_BYTES = 1 << 20
 LINGER_SECONDS = 0.2
+#: A store tells the resolved-ts about every second, blocked or not; one that does not any more has forgotten us.
+SILENCE_SECONDS = 20.0
+#: While all that is registered is being scanned, or waits for that inside the store, silence means less.
+SCAN_SILENCE_SECONDS = 300.0
 
 _Call = grpc.aio.StreamStreamCall[cdcpb_pb2.ChangeDataRequest, bytes]
 
@@ -46,13 +59,14 @@ class Addresses(Protocol):
     def store_channel(self, address: str) -> grpc.aio.Channel: ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Ask:
-    """Pull a locked piece of a subscription from a region that this store leads."""
+    """Pull a locked piece of a subscription, after `checkpoint_ts`, from a region that this store leads."""
 
     sub_id: int
     span_id: int
     start_ts: int
+    checkpoint_ts: int
     piece: Piece
     region_id: int
     conf_ver: int
@@ -64,73 +78,106 @@ class Receiver(Protocol):
 
     async def data(self, sub_id: int, batch: pa.RecordBatch) -> None: ...
 
+    def initialized(self, asks: list[Ask]) -> None:
+        """Their scans are complete; `advanced` of them comes later."""
+        ...
+
     async def advanced(self, advances: list[tuple[Ask, int]]) -> None: ...
 
     async def failed(self, ask: Ask, error: cdcpb_pb2.Error | ProtocolViolation) -> None: ...
 
     async def lost(self, asks: list[Ask], error: ChangefeedError) -> None: ...
 
+    def needs_exclusive(self, store_id: int) -> None:
+        """The store has no EventFeedV2. This stream ends after `lost`; nothing may be asked of it any more."""
+        ...
+
 
 class StoreStream:
-    def __init__(self, store_id: int, cluster_id: int, pd: Addresses, receiver: Receiver, clock: Clock) -> None:
+    """`exclusive`: for one subscription, by EventFeed; to stop that, cancel the stream."""
+
+    def __init__(
+        self, store_id: int, cluster_id: int, pd: Addresses, receiver: Receiver, clock: Clock, exclusive: bool = False
+    ) -> None:
         self._store_id = store_id
         self._cluster_id = cluster_id
         self._pd = pd
         self._receiver = receiver
         self._clock = clock
+        self._exclusive = exclusive
         self._waiting: deque[Ask] = deque()
         self._released: list[int] = []
+        self._refused: list[Registration] = []
+        self._asked = asyncio.Event()
+        self._begin()
+
+    def _begin(self) -> None:
+        """A new connection: nothing is registered, nothing has come."""
+        self._events = RegionEvents()
+        self._events_free = asyncio.Lock()  # while a chunk is processed in its thread it is not
         self._asks: dict[int, Ask] = {}
         self._scanning: set[int] = set()
-        self._events = RegionEvents()
-        self._chunk: list[bytes] = []
-        self._chunk_bytes = 0
+        self._backlog: deque[bytes] = deque()
+        self.backlog_bytes = 0  # read, not yet handed on
         self.pending_rows = 0  # prewritten, not yet committed
-        self._work = asyncio.Event()
+        self._arrived = asyncio.Event()
         self._room = asyncio.Event()
+        self._busy = False
+        self._heard = self._clock.monotonic()
 
     def register(self, ask: Ask) -> None:
         self._waiting.append(ask)
-        self._work.set()
+        self._asked.set()
 
     def release(self, sub_id: int) -> None:
-        """Stop what is pulled for a subscription; nothing more comes of its Asks."""
+        """Stop what is pulled for a subscription: of its Asks nothing more comes but what is being handed on."""
+        self._waiting = deque(ask for ask in self._waiting if ask.sub_id != sub_id)
         self._released.append(sub_id)
-        self._work.set()
+        self._asked.set()
 
     async def run(self) -> None:
-        """Until cancelled: connect when there is something to pull, and again after a loss."""
+        """Until cancelled: connect when there is something to pull, and again after a loss.
+
+        Returns when the store wants exclusive streams.
+        """
         while True:
-            await self._work.wait()
+            await self._asked.wait()
             error = await self._connected()
             self._pd.forget_store(self._store_id)
+            if isinstance(error, _NoMultiplexing):
+                self._receiver.needs_exclusive(self._store_id)
             asks = [*self._asks.values(), *self._waiting]
-            self._asks, self._waiting, self._released = {}, deque(), []
-            self._work.clear()
+            self._waiting, self._released, self._refused = deque(), [], []
+            self._begin()
+            self._asked.clear()
             await self._receiver.lost(asks, error)
+            if isinstance(error, _NoMultiplexing):
+                return
             await self._clock.sleep(RECONNECT_SECONDS)
 
     async def _connected(self) -> ChangefeedError:
         """One life of the stream; gives the reason of its end."""
-        self._events, self._asks, self._scanning = RegionEvents(), {}, set()
-        self._chunk, self._chunk_bytes = [], 0
-        self.pending_rows = 0
+        self._begin()
         try:
             address = await self._pd.store_address(self._store_id)
         except (Transient, Unavailable) as error:
             return Transient(f"Store {self._store_id} has no address: {error}", "PD is asked again.")
         method: Any = self._pd.store_channel(address).stream_stream(
-            EVENT_FEED_V2, request_serializer=cdcpb_pb2.ChangeDataRequest.SerializeToString
+            EVENT_FEED if self._exclusive else EVENT_FEED_V2,
+            request_serializer=cdcpb_pb2.ChangeDataRequest.SerializeToString,
         )
-        call: _Call = method(metadata=(("features", "stream-multiplexing"),))
-        halves = [asyncio.create_task(self._read(call)), asyncio.create_task(self._turns(call))]
+        call: _Call = method(metadata=None if self._exclusive else (("features", "stream-multiplexing"),))
+        parts = [
+            asyncio.create_task(part)
+            for part in (self._read(call), self._ask(call), self._turns(), self._until_silent())
+        ]
         try:
-            await asyncio.wait(halves, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
         finally:
             call.cancel()
-            for half in halves:
-                half.cancel()
-            endings = await asyncio.gather(*halves, return_exceptions=True)
+            for part in parts:
+                part.cancel()
+            endings = await asyncio.gather(*parts, return_exceptions=True)
         return self._reason(address, [e for e in endings if not isinstance(e, asyncio.CancelledError)])
 
     def _reason(self, address: str, endings: list[BaseException | None]) -> ChangefeedError:
@@ -138,10 +185,14 @@ class StoreStream:
         for ending in endings:
             if isinstance(ending, ProtocolViolation):
                 return ending
+            if isinstance(ending, _Silence):
+                return Transient(f"{where} has said nothing for {ending.seconds:.0f} s.", "It is opened again.")
             if isinstance(ending, grpc.aio.AioRpcError):
-                if ending.code() == grpc.StatusCode.UNIMPLEMENTED:
-                    return Unavailable(f"{where} is refused: {ending.details()}.", "Upgrade TiKV to 7.3 or later.")
-                return Transient(f"{where} broke: {ending.code().name} {ending.details()}.", "It is opened again.")
+                if ending.code() != grpc.StatusCode.UNIMPLEMENTED:
+                    return Transient(f"{where} broke: {ending.code().name} {ending.details()}.", "It is opened again.")
+                if self._exclusive:
+                    return Unavailable(f"{where} is refused: {ending.details()}.", "Upgrade TiKV to 7.5 or later.")
+                return _NoMultiplexing(f"{where} can't be multiplexed: {ending.details()}.", "EventFeed is tried.")
         for ending in endings:
             # A write to a call that is over: the reader, which knows why, was stopped before it said so.
             if ending is not None and not isinstance(ending, asyncio.InvalidStateError):
@@ -150,73 +201,121 @@ class StoreStream:
 
     async def _read(self, call: _Call) -> None:
         while isinstance(message := await call.read(), bytes):
-            self._chunk.append(message)
-            self._chunk_bytes += len(message)
-            self._work.set()
-            if self._chunk_bytes > MAX_CHUNK_BYTES:
+            self._backlog.append(message)
+            self.backlog_bytes += len(message)
+            self._arrived.set()
+            while self.backlog_bytes > MAX_BACKLOG_BYTES:
                 self._room.clear()
                 await self._room.wait()
 
-    async def _turns(self, call: _Call) -> None:
-        """Turn by turn: what is asked for, then what has come. Only this touches the region events' state."""
+    async def _ask(self, call: _Call) -> None:
+        """All that is written to the stream, whatever the receiver is busy with."""
         while True:
-            await self._work.wait()
-            self._work.clear()
-            for request in self._requests():
-                await call.write(request)
-            if not self._chunk:
-                continue
-            if self._chunk_bytes < LINGER_BYTES:
-                await self._clock.sleep(LINGER_SECONDS)
-            chunk, self._chunk, self._chunk_bytes = self._chunk, [], 0
-            self._room.set()
-            outcome = await asyncio.to_thread(self._events.process, chunk)
-            self.pending_rows = outcome.pending_rows
-            for request in await self._hand_on(outcome):
+            await self._asked.wait()
+            self._asked.clear()
+            async with self._events_free:
+                requests = self._requests()
+            for request in requests:
                 await call.write(request)
 
+    async def _turns(self) -> None:
+        while True:
+            await self._arrived.wait()
+            self._arrived.clear()
+            if self.backlog_bytes < LINGER_BYTES:
+                await self._clock.sleep(LINGER_SECONDS)
+            while self._backlog:
+                await self._turn()
+
+    async def _turn(self) -> None:
+        began = self._clock.monotonic()
+        self._busy = True
+        chunk = self._take_chunk()
+        async with self._events_free:
+            outcome = await asyncio.to_thread(self._events.process, chunk)
+        self.pending_rows = outcome.pending_rows
+        await self._hand_on(outcome)
+        self.backlog_bytes -= sum(map(len, chunk))
+        self._room.set()
+        self._busy = False
+        now = self._clock.monotonic()
+        heard = outcome.resolved_events or not self._some_initialized()
+        self._heard = now if heard else self._heard + (now - began)  # what takes us long is not the store's silence
+
+    def _take_chunk(self) -> list[bytes]:
+        chunk: list[bytes] = []
+        size = 0
+        while self._backlog and size < MAX_CHUNK_BYTES:
+            chunk.append(self._backlog.popleft())
+            size += len(chunk[-1])
+        return chunk
+
+    async def _until_silent(self) -> None:
+        """Raises _Silence."""
+        while True:
+            await self._clock.sleep(SILENCE_SECONDS / 4)
+            now = self._clock.monotonic()
+            if not self._asks:
+                self._heard = now
+            silent = now - self._heard
+            if not self._busy and silent >= (SILENCE_SECONDS if self._some_initialized() else SCAN_SILENCE_SECONDS):
+                raise _Silence(silent)
+
+    def _some_initialized(self) -> bool:
+        return len(self._asks) > len(self._scanning)
+
     def _requests(self) -> list[cdcpb_pb2.ChangeDataRequest]:
-        requests = []
+        requests = [self._deregister(refused.request_id, refused.region_id) for refused in self._refused]
+        self._refused = []
         released, self._released = set(self._released), []
         for sub_id in released:
             requests += [self._deregister(request_id, 0) for request_id in self._events.release(sub_id)]
         if released:
             self._asks = {reg: ask for reg, ask in self._asks.items() if ask.sub_id not in released}
             self._scanning &= self._asks.keys()
-            self._waiting = deque(ask for ask in self._waiting if ask.sub_id not in released)
         while self._waiting and len(self._scanning) < MAX_SCANS:
             ask = self._waiting.popleft()
             registration = self._events.register(
-                ask.sub_id, ask.span_id, ask.region_id, ask.start_ts, ask.piece.resolved_ts
+                ask.sub_id, ask.span_id, ask.region_id, ask.start_ts, ask.checkpoint_ts
             )
+            if not self._some_initialized():
+                self._heard = self._clock.monotonic()
             self._asks[registration.reg] = ask
             self._scanning.add(registration.reg)
             requests.append(self._register(ask, registration))
         return requests
 
-    async def _hand_on(self, outcome: Outcome) -> list[cdcpb_pb2.ChangeDataRequest]:
-        """Rows before resolved-ts before failures. Gives what the store has to be told."""
+    async def _hand_on(self, outcome: Outcome) -> None:
+        """Rows before resolved-ts before failures."""
         for sub_id, batch in outcome.data:
             await self._receiver.data(sub_id, batch)
-        await self._receiver.advanced([(self._asks[reg], ts) for reg, ts in outcome.resolved.items()])
-        self._scanning.difference_update(outcome.initialized)
-        requests = []
+        complete = [reg for reg in outcome.initialized if reg in self._asks]
+        self._receiver.initialized([self._asks[reg] for reg in complete])
+        if complete and not self._some_initialized():
+            self._heard = self._clock.monotonic()
+        self._scanning.difference_update(complete)
+        await self._receiver.advanced(
+            [(self._asks[reg], ts) for reg, ts in outcome.resolved.items() if reg in self._asks]
+        )
         for failure in outcome.failed:
             registration = failure.registration
-            self._scanning.discard(registration.reg)
             if isinstance(failure.error, ProtocolViolation):
-                requests.append(self._deregister(registration.request_id, registration.region_id))
-            await self._receiver.failed(self._asks.pop(registration.reg), failure.error)
-        if self._waiting:
-            self._work.set()
-        return requests
+                if self._exclusive:
+                    raise failure.error
+                self._refused.append(registration)
+            self._scanning.discard(registration.reg)
+            ask = self._asks.pop(registration.reg, None)
+            if ask is not None:
+                await self._receiver.failed(ask, failure.error)
+        if self._waiting or self._refused:
+            self._asked.set()
 
     def _register(self, ask: Ask, registration: Registration) -> cdcpb_pb2.ChangeDataRequest:
         return cdcpb_pb2.ChangeDataRequest(
             header=self._header(),
             region_id=ask.region_id,
             region_epoch=metapb_pb2.RegionEpoch(conf_ver=ask.conf_ver, version=ask.version),
-            checkpoint_ts=ask.piece.resolved_ts,
+            checkpoint_ts=ask.checkpoint_ts,
             start_key=ask.piece.start,
             end_key=ask.piece.end,
             request_id=registration.request_id,
@@ -234,3 +333,13 @@ class StoreStream:
 
     def _header(self) -> cdcpb_pb2.Header:
         return cdcpb_pb2.Header(cluster_id=self._cluster_id, ticdc_version=CLIENT_VERSION)
+
+
+class _Silence(Exception):
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
+
+
+class _NoMultiplexing(Transient):
+    """The store knows no EventFeedV2, or not its feature."""

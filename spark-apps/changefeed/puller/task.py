@@ -7,6 +7,7 @@ pulled again by its successor: nothing of a puller outlives it but its segments,
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,10 +21,11 @@ from changefeed.eventstore.buffer import EventBuffer, Roll
 from changefeed.eventstore.house import House
 from changefeed.eventstore.segment import write_segment
 from changefeed.model.rows import raw_bytes
+from changefeed.objectstore import Place
 from changefeed.puller.feed import Data, Failed, FeedEvent, Pd, Resolved, SpanFeed
 from changefeed.puller.pipeline_metrics import MetricDeltas
 from changefeed.puller.reports import Reports
-from changefeed.puller.span_pipeline import Action, Admitted, Advance, Refused, SpanPipeline
+from changefeed.puller.span_pipeline import Action, Advance, Hold, Resume, SpanPipeline
 from changefeed.upstream.pd import PdClient
 from changefeed.wire import owner_pb2
 from changefeed.wire.owner import PULLER, OwnerAddress
@@ -37,7 +39,11 @@ _OwnerCall = grpc.aio.StreamStreamCall[owner_pb2.Report, owner_pb2.Command]
 
 @dataclass(frozen=True)
 class Limits:
-    """quota_bytes: raw bytes pulled and not yet written; roll_bytes, roll_interval (seconds): when a segment is cut."""
+    """When subscriptions are held, and when a segment is cut.
+
+    quota_bytes: raw bytes pulled and not yet written, from 80 % of which on subscriptions are held (rule 17).
+    roll_bytes, roll_interval (seconds): a segment is due.
+    """
 
     quota_bytes: int = 1 << 30
     roll_bytes: int = 32 << 20
@@ -50,16 +56,16 @@ class PullerJob:
 
     count: int
     pd_addresses: tuple[str, ...]
-    state_uri: str
+    state: Place  # the changefeed's own
     memory_quota: int
 
 
 def run_puller(
-    owner: OwnerAddress, puller: int, task: str, pd_addresses: Sequence[str], state: str, limits: Limits | None = None
+    owner: OwnerAddress, puller: int, task: str, pd_addresses: Sequence[str], state: Place, limits: Limits | None = None
 ) -> None:
     """Pull until the owner closes the stream. `puller`: its number; `task`: the attempt's name, unique in the run.
 
-    `state`: the changefeed's own state URI. Raises Fenced (a newer driver), Unavailable (PD, the owner, the disk).
+    `state`: the changefeed's own. Raises Fenced (a newer driver), Unavailable (PD, the owner, the disk).
     """
 
     async def pull() -> None:
@@ -86,14 +92,17 @@ class PullerTask:
         self._puller = puller
         self._task = task
         self._house = house
+        self._limits = limits
         self._clock = clock or SystemClock()
         self._feed = SpanFeed(pd, self._on_event, self._clock)
         self._pipeline = SpanPipeline(limits.quota_bytes)
         self._deltas = MetricDeltas(self._pipeline.metrics, self._feed.metrics)
         self._buffer: EventBuffer[_Token] = EventBuffer(limits.roll_bytes, limits.roll_interval)
         self._reports = Reports(puller)
-        self._asked: dict[int, tuple[Data, asyncio.Future[None]]] = {}  # by ticket: what waits for quota
+        # A folder can be read by whoever is on its machine; what is in a store, by everybody (rule 21).
+        self._host = socket.gethostname() if house.state.uri.startswith("file:") else ""
         self._flush = False
+        self._writing = 0  # segments that are taken and not yet written
         self._writers = asyncio.Semaphore(_WRITERS)
         self._buffered = asyncio.Event()
         self._reportable = asyncio.Event()
@@ -121,7 +130,7 @@ class PullerTask:
         match command.WhichOneof("command"):
             case "subscribe":
                 asked = command.subscribe
-                self._pipeline.register(asked.sub_id)
+                self._pipeline.register(asked.sub_id, asked.start_ts)
                 self._reports.subscribed(asked.sub_id)
                 self._feed.subscribe(asked.sub_id, asked.span_id, asked.start_key, asked.end_key, asked.start_ts)
             case "release":
@@ -137,12 +146,13 @@ class PullerTask:
 
     async def _on_event(self, event: FeedEvent) -> None:
         match event:
-            case Data(sub_id, _, batch):
-                room = asyncio.get_running_loop().create_future()
-                ticket, actions = self._pipeline.data(sub_id, raw_bytes(batch), self._clock.monotonic())
-                self._asked[ticket] = (event, room)
+            case Data(sub_id, span_id, batch):
+                now = self._clock.monotonic()
+                seq, actions = self._pipeline.data(sub_id, raw_bytes(batch), now)
+                if seq:
+                    self._buffer.append(sub_id, span_id, batch, (sub_id, seq), now)
+                    self._buffered.set()
                 self._act(actions)
-                await room
             case Resolved(sub_id, ts):
                 self._act(self._pipeline.resolved(sub_id, ts))
             case Failed(sub_id, error):
@@ -153,31 +163,32 @@ class PullerTask:
     def _act(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
-                case Admitted(sub_id, seq, ticket):
-                    data, room = self._asked.pop(ticket)
-                    now = self._clock.monotonic()
-                    self._buffer.append(sub_id, data.span_id, data.batch, (sub_id, seq), now)
-                    self._buffered.set()
-                    _wake(room)
-                case Refused(_, ticket):
-                    _wake(self._asked.pop(ticket)[1])
+                case Hold(sub_id):
+                    self._feed.hold(sub_id)
+                case Resume(sub_id):
+                    self._feed.resume(sub_id)
                 case Advance(sub_id, ts):
                     self._reports.advanced(sub_id, ts)
                     self._reportable.set()
 
     async def _roll(self, tasks: asyncio.TaskGroup) -> None:
-        """Cut segments when they are due; several are written at once."""
+        """Cut segments when they are due; several are written at once.
+
+        One that is not full waits for a writer, and grows meanwhile: there is no use in many small ones.
+        """
         while True:
             await self._buffered.wait()
             self._buffered.clear()
             deadline = self._buffer.next_deadline()
             if deadline is None:
                 self._flush = False
-            elif self._flush or self._buffer.due(self._clock.monotonic()):
+            elif self._buffer.bytes >= self._limits.roll_bytes or (
+                self._writing < _WRITERS and (self._flush or self._buffer.due(self._clock.monotonic()))
+            ):
                 self._flush = False
-                await self._writers.acquire()
+                self._writing += 1
                 tasks.create_task(self._write(self._buffer.take()))
-            else:
+            elif self._writing < _WRITERS:
                 wake = tasks.create_task(self._wake_at(deadline))
                 await self._buffered.wait()
                 wake.cancel()
@@ -187,10 +198,14 @@ class PullerTask:
         self._buffered.set()
 
     async def _write(self, roll: Roll[_Token]) -> None:
-        try:
-            meta = await asyncio.to_thread(write_segment, self._house, self._task, roll.seq, roll.spans)
-        finally:
-            self._writers.release()
+        async with self._writers:
+            spans = [span for span in roll.spans if self._pipeline.is_active(span.sub_id)]
+            meta = owner_pb2.SegmentMeta(seq=roll.seq)  # its number is told even if nobody wants its rows any more
+            if spans:
+                meta = await asyncio.to_thread(write_segment, self._house, self._task, roll.seq, spans)
+                meta.host = self._host
+        self._writing -= 1
+        self._buffered.set()
         self._reports.written(meta)
         self._reports.measured(self._deltas.take())  # what is written must not be seen before what was pulled
         self._reportable.set()
@@ -215,12 +230,6 @@ class PullerTask:
             await self._clock.sleep(_METRICS_SECONDS)
             self._reports.measured(self._deltas.take())
             self._reportable.set()
-
-
-def _wake(waiter: asyncio.Future[None]) -> None:
-    # A waiter whose stream broke is cancelled; its rows are stored all the same, and pulled once more (rule 4).
-    if not waiter.done():
-        waiter.set_result(None)
 
 
 def _owner_lost(error: grpc.aio.AioRpcError) -> ChangefeedError:

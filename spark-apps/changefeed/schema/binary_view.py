@@ -20,6 +20,18 @@ _WORD = 8
 _MAX_OFFSET = (1 << 31) - 1
 
 
+class BadCell(Exception):
+    """The bytes at `row` are not what their column's type wants; `why` continues "column c ...".
+
+    For who decodes one column: who knows table and key makes an error for people of it.
+    """
+
+    def __init__(self, row: int, why: str) -> None:
+        super().__init__(why)
+        self.row = row
+        self.why = why
+
+
 class BinaryView:
     """`starts[i]` and `ends[i]` are the bounds of element i inside `data` (bytes)."""
 
@@ -32,7 +44,7 @@ class BinaryView:
         places: Ints = bounds[column.offset : column.offset + len(column) + 1].astype(np.int64)
         self.starts: Ints = places[:-1]
         self.ends: Ints = places[1:]
-        self._buffer = data
+        self.buffer = data
         self.data: npt.NDArray[np.uint8] = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
         self._words = _overlapping_words(self.data)
 
@@ -54,7 +66,7 @@ class BinaryView:
 
         The places must not go back from one row to the next, those of absent cells included.
         """
-        return take_slices(self._buffer, starts, ends, present)
+        return take_slices(self.buffer, starts, ends, present)
 
 
 def take_slices(
@@ -73,6 +85,28 @@ def take_slices(
     places = np.arange(0, 2 * rows, 2, dtype=np.int32)
     indices = pa.array(places) if present is None else pa.array(places, mask=~present)
     return pc.take(both, indices, boundscheck=False)
+
+
+def take_text(text: npt.NDArray[np.uint8], begin: Ints | None, present: Mask) -> pa.Array:
+    """A string array of ASCII: row i of `text` from column `begin[i]` (None: 0) on is the i-th that is `present`."""
+    count, width = text.shape
+    everywhere = count == len(present)
+    if begin is None and everywhere:
+        return _strings(np.arange(count + 1) * width, text, None)
+    # An absent cell stands, empty, where the next present one's row begins: places may not go back.
+    base = (np.cumsum(present) - present) * width
+    if begin is None:
+        return _strings(np.append(base, count * width), text, np.packbits(present, bitorder="little"))
+    starts, ends = base.astype(np.int32), base.astype(np.int32)
+    starts[present] += begin.astype(np.int32)
+    ends[present] += width
+    return take_slices(pa.py_buffer(text), starts, ends, None if everywhere else present).cast(pa.string())
+
+
+def _strings(offsets: Ints, text: npt.NDArray[np.uint8], validity: npt.NDArray[np.uint8] | None) -> pa.Array:
+    bitmap = None if validity is None else pa.py_buffer(validity)
+    buffers = [bitmap, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(text)]
+    return pa.Array.from_buffers(pa.string(), len(offsets) - 1, buffers)
 
 
 def _overlapping_words(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from changefeed.schema.binary_view import BinaryView, Ints, Mask, Words, take_slices
+from changefeed.schema.binary_view import BadCell, BinaryView, Ints, Mask, Words, take_text
 
 Digits = npt.NDArray[np.uint8]
 
@@ -19,19 +19,10 @@ _GROUP = 9  # decimal digits in four bytes
 _GROUP_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 
 
-class BadDecimal(Exception):
-    """Cell `row` is no binary decimal."""
-
-    def __init__(self, row: int, why: str) -> None:
-        super().__init__(why)
-        self.row = row
-        self.why = why
-
-
 def decode_decimals(view: BinaryView, starts: Ints, ends: Ints, present: Mask, scale: int) -> pa.Array:
     """The text of each decimal with `scale` fraction digits, as pa.string(); null where not `present`.
 
-    Raises BadDecimal for bytes that no encoder writes.
+    Raises BadCell for bytes that no encoder writes.
     """
     rows = np.flatnonzero(present)
     at, length = starts[rows], ends[rows] - starts[rows]
@@ -54,7 +45,16 @@ def decode_decimals(view: BinaryView, starts: Ints, ends: Ints, present: Mask, s
         part = _rescale(part, precision - fraction, fraction, scale)
         digits[chosen, digits.shape[1] - part.shape[1] :] = part
     text, begin = _text(digits, negative, scale)
-    return _slices(text, begin, rows, present)
+    return take_text(text, begin, present)
+
+
+def decimal_size(shapes: Words) -> Ints:
+    """How many bytes decimals take, by their first two: precision and fraction digits."""
+    fraction = (shapes >> np.uint64(8)).view(np.int64)
+    whole = np.maximum((shapes & np.uint64(0xFF)).view(np.int64) - fraction, 0)
+    sizes = np.array(_GROUP_BYTES)
+    size: Ints = 2 + 4 * (whole // _GROUP + fraction // _GROUP) + sizes[whole % _GROUP] + sizes[fraction % _GROUP]
+    return size
 
 
 def _groups(whole: int, fraction: int) -> list[int]:
@@ -120,17 +120,6 @@ def _text(digits: Digits, negative: Mask, scale: int) -> tuple[Digits, Ints]:
     return text, begin
 
 
-def _slices(text: Digits, begin: Ints, rows: Ints, present: Mask) -> pa.Array:
-    width = text.shape[1]
-    # An absent cell stands, empty, where the next present one's row begins: places may not go back.
-    base = (np.cumsum(present) - present) * width
-    starts, ends = base.astype(np.int32), base.astype(np.int32)
-    starts[rows] += begin.astype(np.int32)
-    ends[rows] += width
-    everywhere = len(rows) == len(present)
-    return take_slices(pa.py_buffer(text), starts, ends, None if everywhere else present).cast(pa.string())
-
-
 def _refuse(rows: Ints, bad: Mask, why: str) -> None:
     if bad.any():
-        raise BadDecimal(int(rows[int(bad.argmax())]), why)
+        raise BadCell(int(rows[int(bad.argmax())]), f"is no decimal: {why}")

@@ -19,9 +19,9 @@ DDL_JOB_TABLE_ID = 281474976710654
 DDL_JOB_TABLE = ("mysql", "tidb_ddl_job")
 
 _SIGN = 1 << 63
-_RECORD = b"_r"
+RECORD = b"_r"
 _RECORD_END = b"_s"
-_PREFIX_LENGTH = 11  # 't', table id, "_r"
+PREFIX_LENGTH = 11  # 't', table id, "_r"
 _RECORD_KEY_LENGTH = 19
 
 
@@ -36,7 +36,7 @@ def table_prefix(table_id: int) -> bytes:
 
 def table_span(table_id: int) -> tuple[bytes, bytes]:
     """`[start, end)` of the records of one physical table."""
-    return table_prefix(table_id) + _RECORD, table_prefix(table_id) + _RECORD_END
+    return table_prefix(table_id) + RECORD, table_prefix(table_id) + _RECORD_END
 
 
 def table_id_of(key: bytes) -> int | None:
@@ -49,9 +49,9 @@ def table_id_of(key: bytes) -> int | None:
 def is_record_key(keys: pa.BinaryArray) -> Mask:
     """True where a key is a record's (`t…_r…`): index keys (`t…_i…`) and others are not rows."""
     view = BinaryView(keys)
-    mask = view.ends - view.starts > _PREFIX_LENGTH
+    mask = view.ends - view.starts > PREFIX_LENGTH
     starts = view.starts[mask]
-    mask[mask] = (view.read(starts, 1) == ord("t")) & (view.read(starts + 9, 2) == int.from_bytes(_RECORD, "little"))
+    mask[mask] = (view.read(starts, 1) == ord("t")) & (view.read(starts + 9, 2) == int.from_bytes(RECORD, "little"))
     return mask
 
 
@@ -72,12 +72,12 @@ def decode_int_handles(keys: pa.BinaryArray) -> npt.NDArray[np.int64]:
     if not bad.any():
         matrix = view.data[view.starts[0] : view.ends[-1]].reshape(len(keys), _RECORD_KEY_LENGTH)
         prefix = np.frombuffer(table_span(table_id)[0], np.uint8)
-        bad = (matrix[:, :_PREFIX_LENGTH] != prefix).any(axis=1)
+        bad = (matrix[:, :PREFIX_LENGTH] != prefix).any(axis=1)
     if bad.any():
         row = int(bad.argmax())
         key = view.data[view.starts[row] : view.ends[row]].tobytes()
         raise _not_an_int_handle(key, f"expected {_RECORD_KEY_LENGTH} bytes beginning as table {table_id}'s records do")
-    big_endian = np.ascontiguousarray(matrix[:, _PREFIX_LENGTH:]).view(">u8").reshape(-1)
+    big_endian = np.ascontiguousarray(matrix[:, PREFIX_LENGTH:]).view(">u8").reshape(-1)
     handles: Ints = (big_endian.astype(np.uint64) ^ np.uint64(_SIGN)).view(np.int64)
     return handles
 

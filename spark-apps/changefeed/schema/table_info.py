@@ -166,6 +166,16 @@ class TableInfo:
         return next((column for column in self.columns if column.is_pk), None)
 
     @cached_property
+    def common_handle(self) -> tuple[tuple[ColumnInfo, bool], ...]:
+        """The columns of a clustered primary key that is no int handle, and whether keys hold the whole of each."""
+        if not self.is_common_handle:
+            return ()
+        by_name = {column.name: column for column in self.columns}
+        primary = next(index for index in self.indexes if index.is_primary)
+        members = ((by_name[name], length) for name, length in primary.columns)
+        return tuple((column, length == -1 or length >= column.flen) for column, length in members)
+
+    @cached_property
     def hash(self) -> str:
         """Hex SHA-256 of the canonical JSON of what decides decoding and output (rule 10)."""
         canonical = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))

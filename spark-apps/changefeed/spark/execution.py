@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -18,8 +19,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from changefeed.errors import Unavailable
+from changefeed.objectstore import Place
 from changefeed.puller.task import PullerJob
 from changefeed.spark import sink, source
+from changefeed.spark.class_archive import java_options
 from changefeed.wire.owner import OwnerAddress
 
 _PULLER_GROUP = "changefeed-pullers"
@@ -47,8 +50,8 @@ class SparkExecution:
         """
         self._scratch = Path(tempfile.mkdtemp(prefix="changefeed-spark-"))
         # Workers otherwise take the first python3 of the PATH, which lacks the libraries (facts, Spark 5.7).
-        os.environ["PYSPARK_PYTHON"] = sys.executable
-        os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        os.environ["PYSPARK_PYTHON"] = str(_worker_python(self._scratch))
+        os.environ["PYSPARK_DRIVER_PYTHON"] = os.environ["PYSPARK_PYTHON"]
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         settings = {
             "spark.master": self._master,
@@ -66,8 +69,14 @@ class SparkExecution:
             # As many tasks run as there are cores: a thread pool in each would only get in the others' way.
             "spark.executorEnv.POLARS_MAX_THREADS": "1",
             "spark.executorEnv.OMP_NUM_THREADS": "1",
-            # Little runs in the JVM and no row passes through it: it should start fast and leave the cores alone.
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            # Memory once had is kept: buffers of some MiB come and go with each chunk, and a fresh page costs as much
+            # as the work on it (measured: half the CPU of a task).
+            "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": "system",
+            "spark.executorEnv.MALLOC_ARENA_MAX": "2",
+            "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+            "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+            "spark.executorEnv.MALLOC_TOP_PAD_": str(64 << 20),
+            "spark.driver.extraJavaOptions": java_options(),
         }
         conf = SparkConf().setAll(list(settings.items()))
         # A session of its own: a signal to our process group (Ctrl-C, a service manager's stop) must not end the JVM
@@ -84,7 +93,7 @@ class SparkExecution:
         # Nothing here counts in accumulators; their thread would print a traceback when the JVM ends before it.
         self._session.sparkContext._accumulatorServer.handle_error = lambda *_: None
 
-    def run(self, owner: OwnerAddress, sink_uri: str, pullers: PullerJob) -> None:
+    def run(self, owner: OwnerAddress, sink_place: Place, pullers: PullerJob) -> None:
         """Start the puller job and the query that executes the owner's plans."""
         session = self._require_session()
         self._puller_thread = threading.Thread(
@@ -92,8 +101,8 @@ class SparkExecution:
         )
         self._puller_thread.start()
         partitions = max(1, self._slots - pullers.count)
-        session.dataSource.register(source.source_for(owner, pullers.state_uri, partitions))
-        session.dataSource.register(sink.sink_for(owner, sink_uri))
+        session.dataSource.register(source.source_for(owner, pullers.state, partitions))
+        session.dataSource.register(sink.sink_for(owner, sink_place))
         self._query = (
             session.readStream.format(source.NAME)
             .load()
@@ -160,6 +169,17 @@ class SparkExecution:
         if self._session is None:
             raise RuntimeError("start_session comes first")
         return self._session
+
+
+def _worker_python(folder: Path) -> Path:
+    """This Python, for workers. Spark puts a zip of its modules first on their path, which each process compiles anew
+    (1 CPU-s of the ten that a run starts); the same modules stand compiled where this process has them from.
+    """
+    script = folder / "python"
+    paths = shlex.quote(os.environ.get("PYTHONPATH", ""))
+    script.write_text(f'#!/bin/sh\nPYTHONPATH={paths} exec {shlex.quote(sys.executable)} "$@"\n')
+    script.chmod(0o700)
+    return script
 
 
 def _last_lines(text: str, lines: int = 12) -> str:

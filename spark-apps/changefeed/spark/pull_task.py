@@ -15,4 +15,4 @@ def pull(owner: OwnerAddress, puller: int, job: PullerJob) -> None:
     attempt = context.attemptNumber() if context is not None else 0
     limits = Limits(quota_bytes=job.memory_quota)
     with reporting(owner):
-        run_puller(owner, puller, f"puller-{puller}-{attempt}", job.pd_addresses, job.state_uri, limits)
+        run_puller(owner, puller, f"puller-{puller}-{attempt}", job.pd_addresses, job.state, limits)

@@ -9,6 +9,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from changefeed.model.record import FileCommitted
+from changefeed.objectstore import Place
 from changefeed.spark.owner_client import OwnerClient, reporting
 from changefeed.wire import owner_pb2 as pb
 from changefeed.wire.owner import OwnerAddress
@@ -28,15 +29,15 @@ class FilesWritten(WriterCommitMessage):
 class FileWriter(DataSourceStreamArrowWriter):
     """`write` runs in the task, `commit` in a worker on the driver, each on a fresh or unpickled object."""
 
-    def __init__(self, owner: OwnerAddress, sink_uri: str) -> None:
+    def __init__(self, owner: OwnerAddress, sink: Place) -> None:
         self._owner = owner
-        self._sink_uri = sink_uri
+        self._sink = sink
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         from changefeed.spark.write_task import publish
 
         with reporting(self._owner):
-            record, files = publish(iterator, self._sink_uri)
+            record, files = publish(iterator, self._sink)
         return FilesWritten(record, self._owner.nonce, tuple(files))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -67,7 +68,7 @@ def _done(message: FilesWritten) -> pb.Done:
     )
 
 
-def sink_for(owner: OwnerAddress, sink_uri: str) -> type[DataSource]:
+def sink_for(owner: OwnerAddress, sink: Place) -> type[DataSource]:
     """A sink class that carries `owner` in its closure; see source_for."""
 
     class ChangefeedSink(DataSource):
@@ -76,6 +77,6 @@ def sink_for(owner: OwnerAddress, sink_uri: str) -> type[DataSource]:
             return NAME
 
         def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamArrowWriter:
-            return FileWriter(owner, sink_uri)
+            return FileWriter(owner, sink)
 
     return ChangefeedSink

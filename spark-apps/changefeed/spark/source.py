@@ -11,6 +11,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from changefeed.model.record import Work, WorkEntry
+from changefeed.objectstore import Place
 from changefeed.spark.owner_client import OwnerClient, reporting
 from changefeed.wire.owner import OwnerAddress
 
@@ -39,9 +40,9 @@ def pack(entries: Sequence[WorkEntry], partitions: int) -> list[list[WorkEntry]]
 class PlanReader(DataSourceStreamReader):
     """Driver side: asks the owner. Task side (`read`): a function of its partition alone."""
 
-    def __init__(self, owner: OwnerAddress, state_uri: str, partitions: int) -> None:
+    def __init__(self, owner: OwnerAddress, state: Place, partitions: int) -> None:
         self._owner = owner
-        self._state_uri = state_uri
+        self._state = state
         self._partitions = partitions
         self._client: OwnerClient | None = None
 
@@ -65,7 +66,7 @@ class PlanReader(DataSourceStreamReader):
         assert isinstance(partition, EntriesPartition)
         work = Work.model_validate_json(partition.work)
         with reporting(self._owner):
-            yield from describe(work, self._state_uri)
+            yield from describe(work, self._state)
 
     def commit(self, end: dict[str, int]) -> None:
         """Nothing: the log is the truth, Spark's offsets are scratch (rule 20)."""
@@ -86,7 +87,7 @@ def _share(work: Work, entries: list[WorkEntry]) -> Work:
     return work.model_copy(update={"entries": tuple(entries), "table_infos": table_infos})
 
 
-def source_for(owner: OwnerAddress, state_uri: str, partitions: int) -> type[DataSource]:
+def source_for(owner: OwnerAddress, state: Place, partitions: int) -> type[DataSource]:
     """A data source class that carries `owner` in its closure, so that cloudpickle takes it along by value."""
 
     class ChangefeedSource(DataSource):
@@ -102,6 +103,6 @@ def source_for(owner: OwnerAddress, state_uri: str, partitions: int) -> type[Dat
             return from_arrow_schema(DESCRIPTOR_SCHEMA)
 
         def streamReader(self, schema: Any) -> DataSourceStreamReader:
-            return PlanReader(owner, state_uri, partitions)
+            return PlanReader(owner, state, partitions)
 
     return ChangefeedSource

@@ -13,6 +13,7 @@ from urllib.parse import SplitResult, urlsplit
 from pydantic import BeforeValidator, PlainSerializer
 from pydantic_core import PydanticCustomError
 
+from changefeed.spec.location import S3_SCHEME, parse_s3
 from changefeed.spec.quantity import format_duration, format_size, parse_duration, parse_size
 
 #: The types of the errors that our checks raise; their message is what is allowed.
@@ -21,6 +22,7 @@ WRONG_SECRET: Final = "wrong_secret"  # the value may hold a secret and must not
 NOT_YET: Final = "not_yet"  # a later version will take it
 
 _TS = re.compile(r"[0-9]{1,20}")
+_LATER_SCHEMES = ("gs", "gcs", "azure", "azblob")
 _SECRET_PARAMETER = re.compile(r"key|secret|token|passw|credential|signature|^sig$|^sas", re.IGNORECASE)
 
 
@@ -135,7 +137,7 @@ def _pd_address(value: object) -> str:
 
 
 def _location(value: object) -> str:
-    allowed = "file:///absolute/path or file://./relative/path"
+    allowed = "file:///absolute/path, file://./relative/path or s3://bucket/folder"
     if not isinstance(value, str):
         raise wrong(allowed)
     parts = _split(value, allowed)
@@ -144,8 +146,14 @@ def _location(value: object) -> str:
         raise wrong(
             "a URI without credentials; name a Secret instead: credentials: {secretRef: {name: ...}}", WRONG_SECRET
         )
+    if value.startswith(S3_SCHEME):
+        try:
+            parse_s3(value)
+        except ValueError as e:
+            raise wrong(str(e), WRONG_SECRET if parts.query else WRONG) from None
+        return value.rstrip("/")
     if parts.scheme != "file":
-        raise wrong(allowed, NOT_YET)
+        raise wrong(allowed, NOT_YET if parts.scheme in _LATER_SCHEMES else WRONG)
     folders = [part for part in parts.path.split("/") if part not in ("", ".")]
     if parts.netloc not in ("", ".") or not folders or ".." in folders or parts.query or parts.fragment:
         raise wrong(allowed)
@@ -167,5 +175,5 @@ Flag = Annotated[bool, BeforeValidator(_flag)]
 Ts = Annotated[int, BeforeValidator(_ts), PlainSerializer(str, return_type=str)]
 ClusterId = Annotated[int, BeforeValidator(_cluster_id), PlainSerializer(str, return_type=str)]
 PdAddress = Annotated[str, BeforeValidator(_pd_address)]
-#: A place of objects: a folder of this machine, for now.
+#: A place of objects: a folder of this machine, or one of an S3 bucket.
 Location = Annotated[str, BeforeValidator(_location)]

@@ -134,11 +134,20 @@ class Csv(_Section):
         return delimiter
 
 
+class CanalJson(_Section):
+    """TiCDC's options that canal-json in storage has (facts/ticdc-compatibility.md 1.1, 2.8)."""
+
+    enable_tidb_extension: Flag = False
+    content_compatible: Flag = False
+    only_output_updated_columns: Flag = False
+    delete_only_output_handle_key_columns: Flag = False
+
+
 class Storage(_Section):
     """TiCDC's layout on an object store; `uri` is its root."""
 
     uri: Location
-    protocol: Annotated[str, one_of("csv", later=("canal-json", "parquet"))]
+    protocol: Annotated[str, one_of("csv", "canal-json", later=("parquet",))]
     flush_interval: Annotated[Seconds, duration("100ms", "10m")] = 5.0
     file_size: Annotated[Bytes, size("1Mi", "512Mi")] = 64 << 20
     date_separator: Annotated[str, one_of("none", "year", "month", "day")] = "day"
@@ -146,7 +155,16 @@ class Storage(_Section):
     terminator: Annotated[str, text(r"\r?\n", r'"\r\n" or "\n", in double quotes')] = "\r\n"
     output_raw_change_event: Flag = False
     csv: Csv = Csv()
+    canal_json: CanalJson = CanalJson()
     credentials: Credentials | None = None
+
+    @field_validator("csv", "canal_json")
+    @classmethod
+    def _of_the_protocol(cls, options: Csv | CanalJson, info: ValidationInfo) -> Csv | CanalJson:
+        owner = "csv" if isinstance(options, Csv) else "canal-json"
+        if info.data.get("protocol", owner) != owner and options != type(options)():
+            raise wrong(f"none of its options, which have a meaning for protocol: {owner} only")
+        return options
 
 
 _OTHER_SINK = not_yet("storage", lambda value: value is None)

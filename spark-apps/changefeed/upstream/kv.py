@@ -1,11 +1,11 @@
-"""Reading keys as they stood at a ts, for meta data of a few MiB: not a path for rows (facts, tikv-wire 3.4).
+"""Reading keys as they stood at a ts: meta data, and what verify compares files with (facts, tikv-wire 3.4).
 
 A read at ts must never miss a transaction that commits at or below ts: a lock is waited for, or finished.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from changefeed.errors import ProtocolViolation
@@ -40,6 +40,12 @@ class Snapshot:
 
     async def scan(self, start: bytes, end: bytes, batch: int = 256) -> AsyncIterator[tuple[bytes, bytes]]:
         """(key, value) of every key in `[start, end)`, in order, `batch` keys a call; `end` b"": to the last key."""
+        async for page in self.pages(start, end, batch):
+            for pair in page:
+                yield pair.key, pair.value
+
+    async def pages(self, start: bytes, end: bytes, batch: int) -> AsyncIterator[Sequence[kvrpcpb_pb2.KvPair]]:
+        """As `scan`, with the pairs of one call at once."""
         attempts = Attempts(f"Scanning [{start.hex()}, {end.hex()}) at {self.ts}", self._patience)
         position = start
 
@@ -55,12 +61,12 @@ class Snapshot:
         while not end or position < end:
             response, region = await self._calls.send("KvScan", position, request, kvrpcpb_pb2.ScanResponse, attempts)
             blocked = response.error if response.HasField("error") else None
-            for pair in response.pairs:
-                if pair.HasField("error"):
-                    blocked = blocked or pair.error
-                    break
-                yield pair.key, pair.value
-                position = pair.key + b"\0"
+            good = next((n for n, pair in enumerate(response.pairs) if pair.HasField("error")), len(response.pairs))
+            if good < len(response.pairs):
+                blocked = blocked or response.pairs[good].error
+            if good:
+                yield response.pairs[:good]
+                position = response.pairs[good - 1].key + b"\0"
                 attempts.progress()
             if blocked is not None:
                 await self._locks.resolve([_lock_of(blocked, position)], attempts)

@@ -1,4 +1,4 @@
-"""Locks that block a read: wait for a living transaction, finish a dead one (facts, tikv-wire 3.5).
+"""Locks in the way: wait for a living transaction, finish a dead one (facts, tikv-wire 3.5).
 
 It must never roll back a transaction that may be committed: the primary's store decides, with async commit all of its
 secondaries.
@@ -13,9 +13,19 @@ from typing import Any
 from changefeed.errors import ProtocolViolation
 from changefeed.model.tso import MAX_TS, physical_ms
 from changefeed.upstream.attempts import Attempts
-from changefeed.upstream.pd import PdClient
-from changefeed.upstream.regions import RegionCalls
+from changefeed.upstream.pd import Region, encode_bound
+from changefeed.upstream.regions import RegionCalls, Upstream
 from changefeed.wire import kvrpcpb_pb2
+
+#: A transaction with more locks in the way than this is finished in the whole region at once.
+_WHOLE_REGION_AT = 16
+#: They neither block a read nor hold change data back (facts, tikv-wire 2.6, 3.4).
+_HARMLESS = (kvrpcpb_pb2.Lock, kvrpcpb_pb2.PessimisticLock, kvrpcpb_pb2.SharedLock)
+
+
+def holds_back(lock: kvrpcpb_pb2.LockInfo) -> bool:
+    """Whether a region's resolved-ts stays below the lock's start_ts."""
+    return lock.lock_type not in _HARMLESS
 
 
 @dataclass(frozen=True)
@@ -26,30 +36,41 @@ class Fate:
 
 
 class LockResolver:
-    def __init__(self, pd: PdClient, calls: RegionCalls, read_ts: int) -> None:
-        self._pd = pd
+    """`read_ts`: living transactions are asked to commit above it; 0: they are left alone."""
+
+    def __init__(self, upstream: Upstream, calls: RegionCalls, read_ts: int) -> None:
+        self._upstream = upstream
         self._calls = calls
         self._read_ts = read_ts
         self.ignored: set[int] = set()  # start_ts of transactions that can only commit above read_ts
 
     async def resolve(self, locks: Iterable[kvrpcpb_pb2.LockInfo], attempts: Attempts) -> None:
         """Clear the way past `locks`, or wait a little: the caller reads again either way. Raises Transient."""
+        ignored_before = set(self.ignored)
+        for lock in await self.settle(locks, attempts):
+            if lock.lock_version in ignored_before or lock.lock_version not in self.ignored:
+                why = f"key {lock.key.hex()} is locked by transaction {lock.lock_version}"
+                await attempts.pause(f"{why} (primary {lock.primary_lock.hex()})", base=0.01, cap=3.0)
+
+    async def settle(self, locks: Iterable[kvrpcpb_pb2.LockInfo], attempts: Attempts) -> list[kvrpcpb_pb2.LockInfo]:
+        """Finish what is dead. Gives a lock of each living transaction, without waiting for it. Raises Transient."""
         by_transaction: dict[tuple[bytes, int], list[kvrpcpb_pb2.LockInfo]] = {}
         for lock in _flat(locks):
             by_transaction.setdefault((lock.primary_lock, lock.lock_version), []).append(lock)
-        for (primary, start_ts), blocking in by_transaction.items():
-            ignored_before = start_ts in self.ignored
-            fate = await self._fate(blocking[0], attempts)
-            if fate is not None:
-                for lock in blocking:
-                    await self._finish(lock, fate, attempts)
-            elif ignored_before or start_ts not in self.ignored:
-                why = f"key {blocking[0].key.hex()} is locked by transaction {start_ts} (primary {primary.hex()})"
-                await attempts.pause(why, base=0.01, cap=3.0)
+        living = []
+        for found in by_transaction.values():
+            # What holds others back comes first: it tells more of its transaction than a pessimistic lock.
+            found.sort(key=holds_back, reverse=True)
+            fate = await self._fate(found[0], attempts)
+            if fate is None:
+                living.append(found[0])
+            else:
+                await self._finish(found, fate, attempts)
+        return living
 
     async def _fate(self, lock: kvrpcpb_pb2.LockInfo, attempts: Attempts, sync: bool = False) -> Fate | None:
         """None: it lives, or may live. `sync`: it fell back from async commit, so its primary alone decides."""
-        now = await self._pd.tso()
+        now = await self._upstream.tso()
         expired = _expired(lock.lock_version, lock.lock_ttl, now)
         request = kvrpcpb_pb2.CheckTxnStatusRequest(
             primary_key=lock.primary_lock,
@@ -97,14 +118,40 @@ class LockResolver:
         _no_error(found.error, "KvCheckSecondaryLocks", key)
         return found
 
-    async def _finish(self, lock: kvrpcpb_pb2.LockInfo, fate: Fate, attempts: Attempts) -> None:
-        request = kvrpcpb_pb2.ResolveLockRequest(
-            start_version=lock.lock_version, commit_version=fate.commit_ts, keys=[lock.key]
+    async def _finish(self, locks: list[kvrpcpb_pb2.LockInfo], fate: Fate, attempts: Attempts) -> None:
+        """Of one transaction."""
+        pessimistic = [lock for lock in locks if lock.lock_type == kvrpcpb_pb2.PessimisticLock]
+        for lock in pessimistic:  # never written, whatever became of the transaction
+            await self._roll_pessimistic_back(lock, attempts)
+        keys = [lock.key for lock in locks if lock.lock_type != kvrpcpb_pb2.PessimisticLock]
+        whole = len(keys) > _WHOLE_REGION_AT
+        start_ts = locks[0].lock_version
+
+        def request(region: Region) -> kvrpcpb_pb2.ResolveLockRequest:
+            here = [] if whole else [key for key in keys if _contains(region, key)]
+            return kvrpcpb_pb2.ResolveLockRequest(start_version=start_ts, commit_version=fate.commit_ts, keys=here)
+
+        while keys:
+            response, region = await self._calls.send(
+                "KvResolveLock", keys[0], request, kvrpcpb_pb2.ResolveLockResponse, attempts
+            )
+            _no_error(response.error, "KvResolveLock", keys[0])
+            keys = [key for key in keys if not _contains(region, key)]
+
+    async def _roll_pessimistic_back(self, lock: kvrpcpb_pb2.LockInfo, attempts: Attempts) -> None:
+        request = kvrpcpb_pb2.PessimisticRollbackRequest(
+            start_version=lock.lock_version, for_update_ts=lock.lock_for_update_ts, keys=[lock.key]
         )
         response, _ = await self._calls.send(
-            "KvResolveLock", lock.key, lambda _: request, kvrpcpb_pb2.ResolveLockResponse, attempts
+            "KVPessimisticRollback", lock.key, lambda _: request, kvrpcpb_pb2.PessimisticRollbackResponse, attempts
         )
-        _no_error(response.error, "KvResolveLock", lock.key)
+        for error in response.errors:
+            _no_error(error, "KVPessimisticRollback", lock.key)
+
+
+def _contains(region: Region, key: bytes) -> bool:
+    position = encode_bound(key)
+    return region.start_key <= position and (not region.end_key or position < region.end_key)
 
 
 def _flat(locks: Iterable[kvrpcpb_pb2.LockInfo]) -> Iterator[kvrpcpb_pb2.LockInfo]:

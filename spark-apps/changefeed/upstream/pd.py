@@ -225,6 +225,15 @@ class PdClient:
         response = await self.call("UpdateServiceGCSafePoint", request, pdpb_pb2.UpdateServiceGCSafePointResponse)
         return response.min_safe_point
 
+    async def gc_safepoint(self) -> int:
+        """How far GC may have gone when the call began: history above it was whole then (facts, tikv-wire 1.4, 1.9)."""
+        try:
+            request = pdpb_pb2.GetGCSafePointRequest()
+            return (await self.call("GetGCSafePoint", request, pdpb_pb2.GetGCSafePointResponse)).safe_point
+        except _UnknownCall:
+            state = await self.call("GetGCState", pdpb_pb2.GetGCStateRequest(), pdpb_pb2.GetGCStateResponse)
+            return state.gc_state.gc_safe_point
+
     async def call(self, method: str, request: _Request, response_type: type[_Response]) -> _Response:
         """One unary call to the leader, whoever that comes to be; `request.header` is filled in here."""
         attempts = Attempts(f"PD's {method}", PATIENCE)
@@ -257,7 +266,7 @@ class PdClient:
                 _CHECK_ADDRESSES,
             ) from error
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-            raise NeedsHuman(
+            raise _UnknownCall(
                 f"PD at {self._targets[self._leader]} does not know {method}.", "Upgrade the cluster to 7.5.0 or later."
             ) from error
         await self.relocate(why, attempts)
@@ -286,6 +295,10 @@ class PdClient:
 
 class _NotAPd(Exception):
     """Something else answers at that address."""
+
+
+class _UnknownCall(NeedsHuman):
+    """PD is too old, or too new, for the call."""
 
 
 class _Silent(Exception):

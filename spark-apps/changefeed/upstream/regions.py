@@ -6,7 +6,7 @@ It must never take a region error for an answer.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self, TypeVar
 
@@ -16,10 +16,27 @@ import grpc.aio
 from changefeed.errors import NeedsHuman, Transient
 from changefeed.model.memcomparable import decode_bytes
 from changefeed.upstream.attempts import Attempts
-from changefeed.upstream.pd import PdClient, Region, encode_bound, reason
+from changefeed.upstream.pd import Region, encode_bound, reason
 from changefeed.wire import errorpb_pb2, kvrpcpb_pb2, metapb_pb2
 
 _CALL_TIMEOUT = 10.0
+
+
+class Upstream(Protocol):
+    """What calls to stores need of PD; `upstream.pd.PdClient` is one."""
+
+    @property
+    def cluster_id(self) -> int: ...
+
+    async def tso(self) -> int: ...
+
+    async def scan_regions(self, start: bytes, end: bytes, /) -> Sequence[Region]: ...
+
+    async def store_address(self, store_id: int) -> str: ...
+
+    def forget_store(self, store_id: int) -> None: ...
+
+    def store_channel(self, address: str) -> grpc.aio.Channel: ...
 
 
 class _HasRegionError(Protocol):
@@ -89,7 +106,7 @@ def reaction_to(error: errorpb_pb2.Error) -> Reaction:
 class RegionCalls:
     """A small region cache and the calls that go by it. For meta reads and locks, not for row data."""
 
-    def __init__(self, pd: PdClient) -> None:
+    def __init__(self, pd: Upstream) -> None:
         self._pd = pd
         self._regions: list[Region] = []  # disjoint, by start_key
 

@@ -19,11 +19,16 @@ def service_id(namespace: str, name: str, uid: str) -> str:
 def check_held(ts: int, min_safe_point: int) -> None:
     """Raise NeedsHuman when a hold of `ts` was not honoured: GC may have passed it."""
     if min_safe_point > ts - 1:
-        raise NeedsHuman(
-            f"SnapshotLostByGC: the changes since {_moment(ts)} are not all there any more: "
-            f"the cluster's GC safepoint is {_moment(min_safe_point)}.",
-            "Start a new changefeed from a later startTs, with an empty sink or a new snapshot of the data.",
-        )
+        raise lost_history(ts, min_safe_point)
+
+
+def lost_history(ts: int, safepoint: int) -> NeedsHuman:
+    """GC may have taken changes after `ts`."""
+    return NeedsHuman(
+        f"SnapshotLostByGC: the changes since {_moment(ts)} are not all there any more: "
+        f"the cluster's GC safepoint is {_moment(safepoint)}.",
+        "Start a new changefeed from a later startTs, with an empty sink or a new snapshot of the data.",
+    )
 
 
 class Safepoint:
@@ -41,6 +46,8 @@ class Safepoint:
         Returns the cluster's least safepoint, read after the call began. Raises NeedsHuman, Transient.
         """
         least = await self._pd.update_safepoint(self._service_id, self._ttl_seconds, ts - 1)
+        # GC that had passed before the services were asked, or by somebody who asks none.
+        least = max(least, await self._pd.gc_safepoint())
         check_held(ts, least)
         self._ts = ts
         return least

@@ -10,85 +10,97 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from changefeed.errors import NeedsHuman
-from changefeed.schema.keys import table_span
 from changefeed.schema.rowv2 import decode_rows
 from changefeed.schema.table_info import TableInfo
-from changefeed.upstream.kv import Snapshot
-from changefeed.upstream.pd import PdClient
+from changefeed.verify.lines import Shape
 
 _RANKS = {"D": 0, "U": 1, "I": 2}  # inside a transaction (INTERFACES.md, Position)
 
 
-def upstream_rows(info: TableInfo, history: pa.Table, split_updates: bool) -> pl.DataFrame:
-    """A history (SCAN_SCHEMA) as the images that the files are to hold, in their order.
+def shape_of(info: TableInfo, choice: str) -> Shape:
+    """The table's columns as its rows' decoder gives them. Raises NeedsHuman for a table that it can't decode."""
+    nothing = pa.array([], pa.binary())
+    columns = values_of(info, nothing, nothing, "UTC", choice).values()
+    return Shape([column.name for column in info.output_columns], [column.type for column in columns])
 
-    Columns: position (u32, from 0), op, commit_ts, c0..cn. Raises NeedsHuman for rows that can't be decoded.
+
+def key_of(info: TableInfo, split_updates: bool) -> list[int]:
+    """Which of the columns tell a row in the files; none: nothing there does.
+
+    The primary key, else a NOT NULL unique one. An update may change that; unsplit it says only what it became, so
+    there the key must be the handle itself, an integer.
     """
-    deleted = history["delete"]
-    fresh = pc.is_null(history["old_value"])
-    inserts = history.filter(pc.and_(pc.invert(deleted), fresh))
-    updates = history.filter(pc.and_(pc.invert(deleted), pc.invert(fresh)))
-    deletes = history.filter(pc.and_(deleted, pc.invert(fresh)))  # that of no row is no change
-    before, after = _rows(info, updates, "old_value", "D"), _rows(info, updates, "value", "I")
-    moved = _unique_key_moved(info, before, after) if split_updates else pl.repeat(False, before.height, eager=True)
-    return (
-        pl.concat(
-            [
-                _rows(info, inserts, "value", "I"),
-                _rows(info, deletes, "old_value", "D"),
-                before.filter(moved),
-                after.filter(moved),
-                after.filter(~moved).with_columns(pl.lit("U").alias("op")),
-            ]
+    place = {column.name: number for number, column in enumerate(info.output_columns)}
+    if info.handle_column is not None:
+        return [place[info.handle_column.name]]
+    if not split_updates:
+        return []
+    for names in sorted(_unique_keys(info), key=len):
+        if names <= place.keys():
+            return sorted(place[name] for name in names)
+    return []
+
+
+def images(info: TableInfo, versions: pa.Table, split_updates: bool, time_zone: str, choice: str) -> pl.DataFrame:
+    """Versions (history.SCAN_SCHEMA) as the images that the files are to hold, in any order.
+
+    Columns: commit_ts, start_ts, rank (u8) and key: its position, op, and c0..cn. Raises NeedsHuman for rows that can't
+    be decoded.
+    """
+    deleted = versions["delete"]
+    fresh = pc.is_null(versions["old_value"])
+    inserts = versions.filter(pc.and_(pc.invert(deleted), fresh))
+    updates = versions.filter(pc.and_(pc.invert(deleted), pc.invert(fresh)))
+    deletes = versions.filter(pc.and_(deleted, pc.invert(fresh)))  # that of no row is no change
+    parts = [
+        _rows(info, inserts, "value", "I", time_zone, choice),
+        _rows(info, deletes, "old_value", "D", time_zone, choice),
+    ]
+    if updates.num_rows:
+        before, after = (
+            _rows(info, updates, "old_value", "D", time_zone, choice),
+            _rows(info, updates, "value", "I", time_zone, choice),
         )
-        .sort("commit_ts", "start_ts", pl.col("op").replace_strict(_RANKS, return_dtype=pl.UInt8), "key")
-        .drop("start_ts", "key")
-        .with_row_index("position")
-    )
+        moved = _unique_key_moved(info, before, after) if split_updates else pl.repeat(False, before.height, eager=True)
+        parts += [before.filter(moved), after.filter(moved), after.filter(~moved).with_columns(op=pl.lit("U"))]
+    return pl.concat(parts).with_columns(rank=pl.col("op").replace_strict(_RANKS, return_dtype=pl.UInt8))
 
 
-def _rows(info: TableInfo, history: pa.Table, image: str, op: str) -> pl.DataFrame:
-    given = {name: pl.Series(pl.from_arrow(_one_array(history[name]))) for name in ("commit_ts", "start_ts", "key")}
-    return pl.DataFrame(
-        {
-            "op": pl.repeat(op, history.num_rows, dtype=pl.String, eager=True),
-            **given,
-            **_columns(info, _one_array(history["key"]), _one_array(history[image])),
-        }
-    )
+def values_of(info: TableInfo, keys: pa.Array, values: pa.Array, time_zone: str, choice: str) -> dict[str, pa.Array]:
+    """c0..cn of rows by their raw keys and values, decoded by the product's decoder. `choice`: see Format."""
+    columns = decode_rows(info, keys, values, time_zone)
+    return {
+        f"c{i}": pc.struct_field(column, choice) if pa.types.is_struct(column.type) else column
+        for i, column in enumerate(columns)
+    }
 
 
-def _columns(info: TableInfo, keys: pa.Array, values: pa.Array) -> dict[str, pl.Series]:
-    """c0..cn as text, decoded by the product's decoder."""
-    arrays = decode_rows(info, keys, values)
-    return {f"c{i}": pl.Series(pl.from_arrow(array)).cast(pl.String) for i, array in enumerate(arrays)}
+def _rows(info: TableInfo, versions: pa.Table, image: str, op: str, time_zone: str, choice: str) -> pl.DataFrame:
+    one = {name: _one_array(versions[name]) for name in ("commit_ts", "start_ts", "key", image)}
+    columns = values_of(info, one["key"], one[image], time_zone, choice)
+    given = {name: one[name] for name in ("commit_ts", "start_ts", "key")}
+    frame = pl.from_arrow(pa.table({**given, **columns}))
+    assert isinstance(frame, pl.DataFrame)
+    return frame.with_columns(op=pl.lit(op))
+
+
+def _unique_keys(info: TableInfo) -> list[set[str]]:
+    """The columns of each key that tells a row: unique, and NOT NULL in all of them."""
+    nullable = {column.name for column in info.columns if column.nullable}
+    keys = [{name for name, _ in index.columns} for index in info.indexes if index.is_unique or index.is_primary]
+    return [key for key in keys if not key & nullable]
 
 
 def _unique_key_moved(info: TableInfo, before: pl.DataFrame, after: pl.DataFrame) -> pl.Series:
     """Which updates change a NOT NULL unique key: those are written as a delete and an insert (TiCDC, 2.10)."""
     position = {column.name: i for i, column in enumerate(info.output_columns)}
-    nullable = {column.name for column in info.columns if column.nullable}
     moved = pl.repeat(False, before.height, eager=True)
-    for index in info.indexes:
-        names = {name for name, _ in index.columns}
-        if (index.is_unique or index.is_primary) and not names & nullable:
-            for name in sorted(names & position.keys()):
-                moved = moved | before[f"c{position[name]}"].ne_missing(after[f"c{position[name]}"])
+    for name in sorted(set().union(*_unique_keys(info)) & position.keys()):
+        moved = moved | before[f"c{position[name]}"].ne_missing(after[f"c{position[name]}"])
     return moved
 
 
-async def rows_at(pd: PdClient, info: TableInfo, ts: int) -> pl.DataFrame:
-    """The table's rows at `ts`: c0..cn."""
-    pairs = [pair async for pair in Snapshot(pd, ts).scan(*table_span(info.id))]
-    keys = pa.array([key for key, _ in pairs], pa.binary())
-    return pl.DataFrame(_columns(info, keys, pa.array([value for _, value in pairs], pa.binary())))
-
-
 def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    """A piece of a history is some MiB, so one array holds it."""
     array = column.combine_chunks()
-    if isinstance(array, pa.ChunkedArray):
-        raise NeedsHuman(
-            "A table's history is over 2 GiB: verify can't hold it in one piece.", "Verify a shorter range."
-        )
-    return array
+    return pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array

@@ -8,13 +8,17 @@ transaction: one that is open and began before `upto_ts` is waited for.
 from __future__ import annotations
 
 import asyncio
+from functools import cache
+from typing import Any, Protocol
 
 import grpc
 import grpc.aio
+import ptars
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from changefeed.errors import Transient
-from changefeed.model.memcomparable import encode_bytes
+from changefeed.model.memcomparable import decode_bytes, encode_bytes
 from changefeed.upstream.attempts import Attempts
 from changefeed.upstream.pd import PATIENCE, PdClient, Region, reason
 from changefeed.wire import cdcpb_pb2, kvrpcpb_pb2, metapb_pb2
@@ -22,6 +26,11 @@ from changefeed.wire import cdcpb_pb2, kvrpcpb_pb2, metapb_pb2
 _FEED = "/cdcpb.ChangeData/EventFeedV2"
 _VERSION = "8.5.0"
 _REQUEST = 1
+_CHUNK_BYTES = 8 << 20
+
+_DELETE = int(cdcpb_pb2.Event.Row.DELETE)
+_PREWRITE, _COMMITTED = int(cdcpb_pb2.Event.PREWRITE), int(cdcpb_pb2.Event.COMMITTED)
+_INITIALIZED = pa.scalar(int(cdcpb_pb2.Event.INITIALIZED), pa.int32())
 
 SCAN_SCHEMA = pa.schema(
     [
@@ -35,65 +44,68 @@ SCAN_SCHEMA = pa.schema(
 )
 
 
+class Versions(Protocol):
+    """Takes a history piece by piece; what was added counts once it is kept."""
+
+    async def add(self, versions: pa.Table) -> None:
+        """Some versions of one region, SCAN_SCHEMA."""
+        ...
+
+    async def keep(self) -> None:
+        """The region is read: what was added since the last `keep` or `drop` is all of it."""
+        ...
+
+    async def drop(self) -> None:
+        """The region could not be read to its end: forget what was added; it comes again."""
+        ...
+
+
 class _NotNow(Exception):
     """The region can't be read as it was looked up, or not yet."""
 
 
 async def read_history(
-    pd: PdClient, start: bytes, end: bytes, after_ts: int, upto_ts: int, patience: float = PATIENCE
-) -> pa.Table:
-    """Every committed version of the raw `[start, end)` with after_ts < commit_ts <= upto_ts, SCAN_SCHEMA.
+    pd: PdClient, start: bytes, end: bytes, after_ts: int, upto_ts: int, into: Versions, patience: float = PATIENCE
+) -> None:
+    """Every committed version of the raw `[start, end)` with after_ts < commit_ts <= upto_ts, once, into `into`.
 
     Raises Transient after `patience` seconds without a region read.
     """
     attempts = Attempts(f"Reading the history of [{start.hex()}, {end.hex()})", patience)
-    tables = [SCAN_SCHEMA.empty_table()]
     cursor, last = encode_bytes(start), encode_bytes(end)  # all below `cursor` is read
     while cursor < last:
         try:
             for region in await pd.scan_regions(start, end):
                 upper = min(region.end_key, last) if region.end_key else last
                 if upper > cursor:
-                    tables.append(await _read_region(pd, region, cursor, upper, after_ts, upto_ts, patience))
+                    await _read_region(pd, region, (cursor, upper), (after_ts, upto_ts), into, patience)
+                    await into.keep()
                     cursor = upper
                     attempts.progress()
         except (_NotNow, Transient) as why:
+            await into.drop()
             await attempts.pause(str(why).rstrip("."), base=0.02)
-    return pa.concat_tables(tables)
 
 
 async def _read_region(
-    pd: PdClient, region: Region, start: bytes, end: bytes, after_ts: int, upto_ts: int, patience: float
-) -> pa.Table:
-    """The region's versions inside `[start, end)` (encoded). Raises _NotNow, Transient."""
+    pd: PdClient, region: Region, span: tuple[bytes, bytes], bounds: tuple[int, int], into: Versions, patience: float
+) -> None:
+    """Add the region's versions inside `span` (encoded) with a commit ts in `bounds`. Raises _NotNow, Transient."""
     channel = pd.store_channel(await pd.store_address(region.leader_store_id))
-    call = channel.stream_stream(
-        _FEED,
-        request_serializer=cdcpb_pb2.ChangeDataRequest.SerializeToString,
-        response_deserializer=cdcpb_pb2.ChangeDataEvent.FromString,
-    )(metadata=(("features", "stream-multiplexing"),))
-    request = cdcpb_pb2.ChangeDataRequest(
-        header=cdcpb_pb2.Header(cluster_id=pd.cluster_id, ticdc_version=_VERSION),
-        region_id=region.id,
-        region_epoch=metapb_pb2.RegionEpoch(conf_ver=region.conf_ver, version=region.version),
-        checkpoint_ts=after_ts,
-        start_key=start,
-        end_key=end,
-        request_id=_REQUEST,
-        extra_op=kvrpcpb_pb2.ReadOldValue,
-        register=cdcpb_pb2.ChangeDataRequest.Register(),
+    call: Any = channel.stream_stream(_FEED, request_serializer=cdcpb_pb2.ChangeDataRequest.SerializeToString)(
+        metadata=(("features", "stream-multiplexing"),)
     )
-    batches: list[pa.RecordBatch] = []
+    chunk = _Chunk(region.id, span, bounds)
     try:
-        await call.write(request)
-        while True:
+        await call.write(_request(pd, region, span, bounds[0]))
+        while not chunk.is_last:
             async with asyncio.timeout(patience):
                 message = await call.read()
-            if not isinstance(message, cdcpb_pb2.ChangeDataEvent):
+            if not isinstance(message, bytes):
                 raise _NotNow(f"the stream of region {region.id} ended")
-            for event in message.events:
-                if event.region_id == region.id and _take(event, start, end, after_ts, upto_ts, batches):
-                    return pa.Table.from_batches(batches, SCAN_SCHEMA)
+            chunk.take(message)
+            if chunk.is_last or chunk.size >= _CHUNK_BYTES:
+                await into.add(chunk.versions())
     except grpc.aio.AioRpcError as error:
         pd.forget_store(region.leader_store_id)
         raise _NotNow(f"store {region.leader_store_id} does not answer: {reason(error)}") from error
@@ -103,36 +115,85 @@ async def _read_region(
         call.cancel()
 
 
-def _take(
-    event: cdcpb_pb2.Event, start: bytes, end: bytes, after_ts: int, upto_ts: int, batches: list[pa.RecordBatch]
-) -> bool:
-    """Add an event's committed rows to `batches`; True: the scan is complete. Raises _NotNow."""
-    if event.HasField("error"):
-        raise _NotNow(f"region {event.region_id} answers {' '.join(str(event.error).split())}")
-    # Row by row on purpose: this is the oracle, and shares nothing with the columnar reader that it checks.
-    found: list[cdcpb_pb2.Event.Row] = []
-    for row in event.entries.entries:
-        if row.type == cdcpb_pb2.Event.INITIALIZED:
-            batches.append(_batch(found))
-            return True
-        if row.type == cdcpb_pb2.Event.PREWRITE and row.start_ts <= upto_ts:
-            raise _NotNow(f"a transaction that began at {row.start_ts}, before the checkpoint, is still open")
-        committed = row.type == cdcpb_pb2.Event.COMMITTED and after_ts < row.commit_ts <= upto_ts
-        if committed and start <= encode_bytes(row.key) < end:
-            found.append(row)
-    batches.append(_batch(found))
-    return False
-
-
-def _batch(rows: list[cdcpb_pb2.Event.Row]) -> pa.RecordBatch:
-    return pa.record_batch(
-        [
-            pa.array([row.commit_ts for row in rows], pa.uint64()),
-            pa.array([row.start_ts for row in rows], pa.uint64()),
-            pa.array([row.op_type == cdcpb_pb2.Event.Row.DELETE for row in rows], pa.bool_()),
-            pa.array([row.key for row in rows], pa.binary()),
-            pa.array([row.value for row in rows], pa.binary()),
-            pa.array([row.old_value or None for row in rows], pa.binary()),
-        ],
-        schema=SCAN_SCHEMA,
+def _request(pd: PdClient, region: Region, span: tuple[bytes, bytes], after_ts: int) -> cdcpb_pb2.ChangeDataRequest:
+    return cdcpb_pb2.ChangeDataRequest(
+        header=cdcpb_pb2.Header(cluster_id=pd.cluster_id, ticdc_version=_VERSION),
+        region_id=region.id,
+        region_epoch=metapb_pb2.RegionEpoch(conf_ver=region.conf_ver, version=region.version),
+        checkpoint_ts=after_ts,
+        start_key=span[0],
+        end_key=span[1],
+        request_id=_REQUEST,
+        extra_op=kvrpcpb_pb2.ReadOldValue,
+        register=cdcpb_pb2.ChangeDataRequest.Register(),
     )
+
+
+class _Chunk:
+    """Versions of one region that were read and not yet handed on."""
+
+    def __init__(self, region_id: int, span: tuple[bytes, bytes], bounds: tuple[int, int]) -> None:
+        self.size = 0  # bytes of the messages
+        self.is_last = False  # the scan is complete
+        self._region_id = region_id
+        self._bounds = bounds
+        self._start, self._end = (pa.scalar(decode_bytes(bound)[0], pa.binary()) for bound in span)
+        self._tables: list[pa.Table] = []
+
+    def take(self, message: bytes) -> None:
+        """Raises _NotNow when the region can't be read now."""
+        batch = _handler()[1].list_to_record_batch([message])
+        events = batch.column("events").flatten()
+        if events.field("error").null_count < len(events):
+            self._refuse(message)
+        entries = events.field("entries").field("entries")
+        rows = pa.Table.from_struct_array(entries.flatten())
+        regions = events.field("region_id").take(pc.list_parent_indices(entries))
+        self._add(rows.filter(pc.equal(regions, pa.scalar(self._region_id, pa.uint64()))))
+        self.size += len(message)
+
+    def versions(self) -> pa.Table:
+        """What was taken since the last call."""
+        tables, self._tables, self.size = self._tables, [], 0
+        return pa.concat_tables([SCAN_SCHEMA.empty_table(), *tables]).combine_chunks()
+
+    def _add(self, rows: pa.Table) -> None:
+        end = pc.index(rows["type"], _INITIALIZED).as_py()
+        self.is_last = end >= 0
+        rows = rows.slice(0, end) if self.is_last else rows
+        self._refuse_open(rows)
+        after_ts, upto_ts = (pa.scalar(ts, pa.uint64()) for ts in self._bounds)
+        wanted = pc.equal(rows["type"], _COMMITTED)
+        for test in (
+            pc.greater(rows["commit_ts"], after_ts),
+            pc.less_equal(rows["commit_ts"], upto_ts),
+            pc.greater_equal(rows["key"], self._start),
+            pc.less(rows["key"], self._end),
+        ):
+            wanted = pc.and_(wanted, test)
+        found = rows.filter(wanted)
+        old = found["old_value"]
+        columns = {
+            "delete": pc.equal(found["op_type"], _DELETE),
+            "old_value": pc.if_else(pc.greater(pc.binary_length(old), 0), old, pa.scalar(None, old.type)),
+        }
+        self._tables.append(
+            pa.table({name: columns[name] if name in columns else found[name] for name in SCAN_SCHEMA.names})
+        )
+
+    def _refuse_open(self, rows: pa.Table) -> None:
+        prewrites = rows["start_ts"].filter(pc.equal(rows["type"], _PREWRITE))
+        first = pc.min(prewrites).as_py()
+        if first is not None and first <= self._bounds[1]:
+            raise _NotNow(f"a transaction that began at {first}, before the checkpoint, is still open")
+
+    def _refuse(self, message: bytes) -> None:
+        for event in cdcpb_pb2.ChangeDataEvent.FromString(message).events:
+            if event.region_id == self._region_id and event.HasField("error"):
+                raise _NotNow(f"region {event.region_id} answers {' '.join(str(event.error).split())}")
+
+
+@cache
+def _handler() -> Any:
+    pool = ptars.HandlerPool([cdcpb_pb2.DESCRIPTOR])
+    return pool, pool.get_for_message(cdcpb_pb2.ChangeDataEvent.DESCRIPTOR)

@@ -1,171 +1,184 @@
-"""The oracles: pure functions over what the files say and what the upstream says (facts, oracles 6.3).
-
-Images of changes have the columns op (D, U, I), commit_ts (u64) and c0..cn (text, null = NULL).
-"""
+"""The oracles: questions to the ledger about what the files say and what the upstream says (facts, oracles 6.3)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import polars as pl
+from changefeed.verify.ledger import Ledger
 
-from changefeed.verify.result import NotVerifiable, Result
-
-_AMOUNT = pl.Decimal(38, 12)
-_IS_AMOUNT = r"^-?[0-9]{1,20}(\.[0-9]{1,12})?$"
+_POSITION = "commit_ts, start_ts, rank, key"
 
 
 @dataclass(frozen=True)
-class TableRows:
-    """One table's changes after startTs."""
+class Version:
+    """One change of the upstream, to be read again."""
 
-    name: str
-    columns: list[str]  # names of c0..cn
-    key: list[str]  # which of c0..cn identify a row
-    files: pl.DataFrame  # images with place, file, line, in file order; also those above the checkpoint
-    upstream: pl.DataFrame  # images up to the checkpoint, with position: where the change belongs
-
-    @property
-    def image(self) -> list[str]:
-        return ["op", "commit_ts", *[f"c{i}" for i in range(len(self.columns))]]
-
-    def show(self, row: dict[str, Any]) -> str:
-        """One image for a person."""
-        values = [f"{name}={row[f'c{i}']!r}" for i, name in enumerate(self.columns)]
-        return ", ".join([row["op"] or "?", f"commit ts {row['commit_ts']}", *values])
-
-    def where(self, place: int) -> str:
-        """A place in the files for a person."""
-        return f"{self.files['file'][place]}, row {self.files['line'][place]}"
+    commit_ts: int
+    key: bytes
+    op: str
 
 
-def check_set(table: TableRows, checkpoint_ts: int, result: Result) -> None:
-    """O3: up to the checkpoint the files hold the upstream's changes, each once.
+@dataclass(frozen=True)
+class Differences:
+    """O3: how the files' changes up to the checkpoint differ from the upstream's. Places are of the first ones."""
 
-    Equal multiset hashes end the matter; else the differences are counted and the first one is named.
+    missing: int = 0
+    duplicate: int = 0
+    unexpected: int = 0
+    first_missing: Version | None = None
+    missing_after: int | None = None  # the place behind which the first missing one belongs
+    first_duplicate: int | None = None
+    first_unexpected: int | None = None
+    instead: Version | None = None  # what is missing where the first unexpected one stands
+
+
+@dataclass(frozen=True)
+class Replay:
+    """O4: how the files, replayed on the table at startTs, differ from the table at the checkpoint.
+
+    The first difference: `place` of the change that left the row so (None: it stood so at startTs, or there is none),
+    and the raw keys of the row there was before and of the one there is.
     """
-    files = table.files.filter(pl.col("commit_ts") <= checkpoint_ts)
-    if fingerprint(files.select(table.image)) == fingerprint(table.upstream.select(table.image)):
-        return
-    have = files.group_by(table.image).agg(pl.len().cast(pl.Int64).alias("have"), pl.col("place").max())
-    want = table.upstream.group_by(table.image).agg(pl.len().cast(pl.Int64).alias("want"), pl.col("position").min())
-    both = have.join(want, on=table.image, how="full", coalesce=True, nulls_equal=True).with_columns(
-        pl.col("have", "want").fill_null(0)
-    )
-    missing = both.filter(pl.col("have") < pl.col("want")).sort("position")
-    extra = both.filter(pl.col("have") > pl.col("want")).sort("place")
-    duplicate, unexpected = extra.filter(pl.col("want") > 0), extra.filter(pl.col("want") == 0)
-    result.missing += int((missing["want"] - missing["have"]).sum())
-    result.duplicate += int((duplicate["have"] - duplicate["want"]).sum())
-    result.unexpected += int(unexpected["have"].sum())
-    if unexpected.height:
-        row = unexpected.row(0, named=True)
-        result.problem(
-            f"{table.where(row['place'])}: the upstream has no such change of {table.name}: {table.show(row)}"
-            f"{_instead(table, row, missing)}."
-        )
-    if duplicate.height:
-        row = duplicate.row(0, named=True)
-        result.problem(f"{table.where(row['place'])}: a change of {table.name} stands there again: {table.show(row)}.")
-    if missing.height:
-        row = missing.row(0, named=True)
-        result.problem(f"A change of {table.name} is in no file: {table.show(row)}; {_belongs(table, row)}.")
+
+    rows: int = 0
+    missing: int = 0
+    extra: int = 0
+    different: int = 0
+    place: int | None = None
+    start_key: bytes | None = None
+    end_key: bytes | None = None
 
 
-def _instead(table: TableRows, row: dict[str, Any], missing: pl.DataFrame) -> str:
-    """What the upstream has at this commit ts for this key; else the same values at another commit ts."""
-    for same in (["commit_ts", *table.key], table.image[2:]):
-        found = missing.filter(pl.all_horizontal(pl.col(name).eq_missing(pl.lit(row[name])) for name in same))
-        if found.height:
-            return f"; it has {table.show(found.row(0, named=True))}"
-    return ""
+def is_same_sequence(ledger: Ledger, checkpoint_ts: int) -> bool:
+    """O1 and O3 at once: up to the checkpoint the files hold the upstream's changes, each once, in their order.
 
-
-def _belongs(table: TableRows, row: dict[str, Any]) -> str:
-    before = table.files.filter(pl.col("commit_ts") < row["commit_ts"])
-    if before.height:
-        return f"it belongs after {table.where(before['place'][-1])}"
-    return f"it belongs before {table.where(0)}" if table.files.height else "no file of the table has a row"
-
-
-def check_order(table: TableRows, result: Result) -> None:
-    """O1: the files' order is that of positions: commit ts, start ts, deletes before updates before inserts, key.
-
-    Rows that the upstream does not have, and those above the checkpoint, are held to their commit ts alone.
+    What lies above the checkpoint is held to its commit ts alone.
     """
-    identity = ["op", "commit_ts", *table.key]
-    rows = table.files.join(
-        table.upstream.select(*identity, "position"), on=identity, how="left", maintain_order="left"
+    have = ledger.digest(f"SELECT h FROM files WHERE commit_ts <= {checkpoint_ts}")
+    want = ledger.digest(f"SELECT h FROM upstream ORDER BY {_POSITION}")
+    return have == want and ledger.is_ascending
+
+
+def differences(ledger: Ledger, checkpoint_ts: int) -> Differences:
+    """O3: counted by image, and where each kind begins."""
+    ledger.run(
+        f"""CREATE OR REPLACE TEMP TABLE unequal AS
+        SELECT h, coalesce(have, 0) AS have, coalesce(want, 0) AS want, place
+        FROM (SELECT h, count(*) AS have, max(place) AS place FROM files WHERE commit_ts <= {checkpoint_ts} GROUP BY h)
+        FULL JOIN (SELECT h, count(*) AS want FROM upstream GROUP BY h) USING (h)
+        WHERE have IS DISTINCT FROM want"""
     )
-    back = rows.filter(
-        (pl.col("commit_ts") < pl.col("commit_ts").cum_max()) | (pl.col("position") < pl.col("position").cum_max())
+    ((missing, duplicate, unexpected, first_duplicate, first_unexpected),) = ledger.run(
+        """SELECT sum(greatest(want - have, 0)), sum(have - want) FILTER (have > want AND want > 0),
+        sum(have) FILTER (want = 0), min(place) FILTER (have > want AND want > 0), min(place) FILTER (want = 0)
+        FROM unequal"""
     )
-    result.out_of_order += back.height
-    if back.height:
-        row = back.row(0, named=True)
-        result.problem(
-            f"{table.where(row['place'])}: a change of {table.name} stands behind a later one: {table.show(row)}."
-        )
+    first = _first_missing(ledger)
+    after = None
+    if first is not None:
+        ((after,),) = ledger.run("SELECT max(place) FROM files WHERE commit_ts < ?", [first.commit_ts])
+    return Differences(
+        missing=int(missing or 0),
+        duplicate=int(duplicate or 0),
+        unexpected=int(unexpected or 0),
+        first_missing=first,
+        missing_after=after,
+        first_duplicate=first_duplicate,
+        first_unexpected=first_unexpected,
+        instead=None if first_unexpected is None else _instead(ledger, first_unexpected),
+    )
 
 
-def check_conserved(
-    tables: Sequence[TableRows], bases: Sequence[pl.DataFrame], column: str, checkpoint_ts: int, result: Result
-) -> None:
-    """O7: the sum of `column` over all tables is the same after every transaction up to the checkpoint; NULL is 0.
+def _first_missing(ledger: Ledger, where: str = "true", parameters: tuple[object, ...] = ()) -> Version | None:
+    found = ledger.run(
+        f"""SELECT commit_ts, key, op FROM upstream SEMI JOIN (SELECT h FROM unequal WHERE have < want) USING (h)
+        WHERE {where} ORDER BY {_POSITION} LIMIT 1""",
+        parameters,
+    )
+    return Version(*found[0]) if found else None
 
-    `bases`: each table's rows at startTs, as frames with c0..cn. Tables without the column count nothing. Raises
-    NotVerifiable for values that can't be added up exactly.
+
+def _instead(ledger: Ledger, place: int) -> Version | None:
+    """What is missing of this commit ts for this key; else of this key at another commit ts."""
+    keys = ledger.table.key_names
+    ((commit_ts, *key),) = ledger.run(f"SELECT {', '.join(['commit_ts', *keys])} FROM files WHERE place = ?", [place])
+    same = " AND ".join(f"{name} IS NOT DISTINCT FROM ?" for name in keys) or "true"
+    return _first_missing(ledger, f"commit_ts = ? AND {same}", (commit_ts, *key)) or (
+        _first_missing(ledger, same, tuple(key)) if keys else None
+    )
+
+
+def disorder(ledger: Ledger) -> tuple[int, int | None]:
+    """O1: how many rows stand behind a later one, and the place of the first.
+
+    The order is that of positions: commit ts, start ts, deletes before updates before inserts, key. Rows that the
+    upstream does not have, and those above the checkpoint, are held to their commit ts alone.
     """
-    starts = [pl.DataFrame(schema={"amount": _AMOUNT})]
-    moves = [pl.DataFrame(schema={"commit_ts": pl.UInt64, "move": _AMOUNT})]
-    for table, base in zip(tables, bases, strict=True):
-        if column not in table.columns:
-            continue
-        source = f"c{table.columns.index(column)}"
-        changes = table.files.filter(pl.col("commit_ts") <= checkpoint_ts)
-        for frame in (base, changes):
-            _check_amounts(frame[source], f"{table.name}.{column}")
-        amount = pl.col(source).cast(_AMOUNT).fill_null(0).alias("amount")
-        at_start = base.select(pl.lit(0, pl.UInt64).alias("commit_ts"), pl.lit("I").alias("op"), *table.key, amount)
-        starts.append(at_start.select("amount"))
-        moves.append(_moves(table.key, pl.concat([at_start, changes.select("commit_ts", "op", *table.key, amount)])))
-    sums = (
-        pl.concat(moves).group_by("commit_ts").agg(pl.col("move").sum()).filter(pl.col("move") != 0).sort("commit_ts")
+    same = ["op", "commit_ts", *ledger.table.key_names] if ledger.table.key else ["h"]
+    on = " AND ".join(f"f.{name} IS NOT DISTINCT FROM u.{name}" for name in same)
+    ((count, first),) = ledger.run(
+        f"""WITH placed AS (SELECT *, row_number() OVER (ORDER BY {_POSITION}) AS position FROM upstream),
+        paired AS (SELECT f.place, f.commit_ts, max(u.position) AS position FROM files f LEFT JOIN placed u ON {on}
+            GROUP BY ALL),
+        seen AS (SELECT *, max(commit_ts) OVER w AS last_ts, max(position) OVER w AS last FROM paired
+            WINDOW w AS (ORDER BY place ROWS UNBOUNDED PRECEDING))
+        SELECT count(*), min(place) FROM seen WHERE commit_ts < last_ts OR position < last"""
     )
-    result.conserved = _plain(pl.concat(starts)["amount"].sum())
-    if sums.height:
-        result.problem(
-            f"The sum of {column} changes by {_plain(sums['move'][0])} at commit ts {sums['commit_ts'][0]}; "
-            f"{sums.height} transactions in all do not conserve it."
+    return count, first
+
+
+def replay(ledger: Ledger, checkpoint_ts: int) -> Replay:
+    """O4: the files' changes up to the checkpoint, applied in their order to the rows at startTs."""
+    keys = ", ".join(ledger.table.key_names)
+    same = " AND ".join(f"r.{name} IS NOT DISTINCT FROM e.{name}" for name in ledger.table.key_names)
+    ledger.run(
+        f"""CREATE OR REPLACE TEMP TABLE wrong AS
+        WITH last AS (SELECT max(place) AS place FROM files WHERE commit_ts <= {checkpoint_ts} GROUP BY {keys}),
+        touched AS (SELECT DISTINCT {keys} FROM files WHERE commit_ts <= {checkpoint_ts}),
+        replayed AS (
+            SELECT {keys}, v, place, NULL::BLOB AS key FROM files SEMI JOIN last USING (place) WHERE op <> 'D'
+            UNION ALL SELECT {keys}, v, NULL::UBIGINT, key FROM at_start ANTI JOIN touched USING ({keys})
         )
+        SELECT r.place, r.key AS start_key, e.key AS end_key, r.v AS have, e.v AS want
+        FROM replayed r FULL JOIN at_end e ON {same} WHERE r.v IS DISTINCT FROM e.v"""
+    )
+    ((rows,),) = ledger.run("SELECT count(*) FROM at_end")
+    ((missing, extra, different),) = ledger.run(
+        "SELECT count(*) FILTER (have IS NULL), count(*) FILTER (want IS NULL), "
+        "count(*) FILTER (have IS NOT NULL AND want IS NOT NULL) FROM wrong"
+    )
+    first: tuple[Any, ...] = (None, None, None)
+    if missing or extra or different:
+        first = ledger.run("SELECT place, start_key, end_key FROM wrong ORDER BY end_key, start_key, place LIMIT 1")[0]
+    return Replay(rows, missing, extra, different, *first)
 
 
-def _check_amounts(texts: pl.Series, name: str) -> None:
-    odd = texts.filter(texts.is_not_null() & ~texts.str.contains(_IS_AMOUNT))
-    if odd.len():
-        raise NotVerifiable(
-            f"{name} holds {odd[0]!r}, which can't be added up exactly.",
-            "Name a column of numbers with at most 20 digits before and 12 after the point.",
+def add_moves(ledger: Ledger, checkpoint_ts: int) -> None:
+    """By how much each change moves the amount: what the row holds after it less what it held before. NULL is 0."""
+    keys = ", ".join(ledger.table.key_names)
+    ledger.run(
+        f"""INSERT INTO moves
+        WITH changes AS (
+            SELECT 0::UBIGINT AS commit_ts, -1::BIGINT AS place, {keys}, coalesce(amount, 0) AS held FROM at_start
+            UNION ALL SELECT commit_ts, place::BIGINT, {keys}, CASE op WHEN 'D' THEN 0 ELSE coalesce(amount, 0) END
+            FROM files WHERE commit_ts <= {checkpoint_ts}
         )
-
-
-def _moves(key: Sequence[str], amounts: pl.DataFrame) -> pl.DataFrame:
-    """By how much each change moves the amount: what the row holds after it less what it held before."""
-    held = pl.when(pl.col("op") == "D").then(pl.lit(0, _AMOUNT)).otherwise(pl.col("amount"))
-    return (
-        amounts.with_columns(held.alias("after"))
-        .with_columns(pl.col("after").shift(1, fill_value=0).over(key).alias("before"))
-        .filter(pl.col("commit_ts") > 0)
-        .select("commit_ts", (pl.col("after") - pl.col("before")).cast(_AMOUNT).alias("move"))
+        SELECT commit_ts, sum(move) FROM (
+            SELECT commit_ts, held - lag(held, 1, 0) OVER (PARTITION BY {keys} ORDER BY place) AS move FROM changes)
+        GROUP BY commit_ts"""
     )
 
 
-def _plain(amount: object) -> str:
-    return f"{amount:f}".rstrip("0").rstrip(".")
+def conserved(ledger: Ledger) -> tuple[str, int, int, str]:
+    """O7: (the sum at startTs, how many transactions change it, the first one's commit ts, by how much)."""
+    ((start,),) = ledger.run("SELECT coalesce(sum(amount), 0) FROM moves WHERE commit_ts = 0")
+    broken = """(SELECT commit_ts, sum(amount) AS move FROM moves WHERE commit_ts > 0 GROUP BY commit_ts
+        HAVING sum(amount) <> 0)"""
+    ((count, first, move),) = ledger.run(f"SELECT count(*), min(commit_ts), arg_min(move, commit_ts) FROM {broken}")
+    return _plain(start), count, first or 0, _plain(move or 0)
 
 
-def fingerprint(frame: pl.DataFrame) -> tuple[int, int]:
-    """An order-free hash of a multiset of rows: their number, and the wrapping sum of their 64-bit hashes."""
-    return frame.height, int(frame.hash_rows(1).sum() if frame.height else 0)
+def _plain(amount: Any) -> str:
+    text = f"{amount:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

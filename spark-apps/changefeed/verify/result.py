@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from changefeed.errors import ChangefeedError
@@ -34,14 +34,23 @@ class Result:
     duplicate: int = 0
     unexpected: int = 0
     out_of_order: int = 0
+    replayed: int = 0  # rows of the tables at the checkpoint that the files' replay was compared with
+    replay_missing: int = 0
+    replay_extra: int = 0
+    replay_different: int = 0
     conserved: str | None = None
     first_problem: str | None = None
+    notes: list[str] = field(default_factory=list)  # what was assumed, and what was not checked
 
     def problem(self, what: str) -> None:
         """Note a broken promise; the first one is what a person sees."""
         self.ok = False
         if self.first_problem is None:
             self.first_problem = what
+
+    def note(self, what: str) -> None:
+        if what not in self.notes:
+            self.notes.append(what)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

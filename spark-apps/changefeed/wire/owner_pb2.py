@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x63hangefeed/wire/owner.proto\x12\nchangefeed\"H\n\x08Position\x12\x11\n\tcommit_ts\x18\x01 \x01(\x04\x12\x10\n\x08start_ts\x18\x02 \x01(\x04\x12\n\n\x02op\x18\x03 \x01(\r\x12\x0b\n\x03key\x18\x04 \x01(\x0c\"C\n\nCurvePoint\x12&\n\x08position\x18\x01 \x01(\x0b\x32\x14.changefeed.Position\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\"\xe0\x01\n\x0bSegmentSpan\x12\x0f\n\x07span_id\x18\x01 \x01(\x04\x12\x0e\n\x06sub_id\x18\x02 \x01(\x04\x12\x0c\n\x04rows\x18\x03 \x01(\x04\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\x12!\n\x03min\x18\x05 \x01(\x0b\x32\x14.changefeed.Position\x12!\n\x03max\x18\x06 \x01(\x0b\x32\x14.changefeed.Position\x12\x13\n\x0b\x66irst_batch\x18\x07 \x01(\r\x12\x11\n\tend_batch\x18\x08 \x01(\r\x12%\n\x05\x63urve\x18\t \x03(\x0b\x32\x16.changefeed.CurvePoint\"^\n\x0bSegmentMeta\x12\x0b\n\x03uri\x18\x01 \x01(\t\x12\x0b\n\x03seq\x18\x02 \x01(\x04\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12&\n\x05spans\x18\x04 \x03(\x0b\x32\x17.changefeed.SegmentSpan\"S\n\x08Resolved\x12\x0e\n\x06sub_id\x18\x01 \x01(\x04\x12\n\n\x02ts\x18\x02 \x01(\x04\x12\x15\n\rfirst_segment\x18\x03 \x01(\x04\x12\x14\n\x0clast_segment\x18\x04 \x01(\x04\"H\n\x0bMetricDelta\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05label\x18\x02 \x01(\t\x12\r\n\x05value\x18\x03 \x01(\x01\x12\r\n\x05gauge\x18\x04 \x01(\x08\"M\n\x07\x46\x61ilure\x12\x0e\n\x06sub_id\x18\x01 \x01(\x04\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x11\n\tnext_step\x18\x04 \x01(\t\"\xbc\x01\n\x06Report\x12\x0e\n\x06puller\x18\x01 \x01(\r\x12&\n\x08resolved\x18\x02 \x03(\x0b\x32\x14.changefeed.Resolved\x12)\n\x08segments\x18\x03 \x03(\x0b\x32\x17.changefeed.SegmentMeta\x12(\n\x07metrics\x18\x04 \x03(\x0b\x32\x17.changefeed.MetricDelta\x12%\n\x08\x66\x61ilures\x18\x05 \x03(\x0b\x32\x13.changefeed.Failure\"b\n\tSubscribe\x12\x0e\n\x06sub_id\x18\x01 \x01(\x04\x12\x0f\n\x07span_id\x18\x02 \x01(\x04\x12\x11\n\tstart_key\x18\x03 \x01(\x0c\x12\x0f\n\x07\x65nd_key\x18\x04 \x01(\x0c\x12\x10\n\x08start_ts\x18\x05 \x01(\x04\"\x19\n\x07Release\x12\x0e\n\x06sub_id\x18\x01 \x01(\x04\"\x07\n\x05\x44rain\"\x8c\x01\n\x07\x43ommand\x12*\n\tsubscribe\x18\x01 \x01(\x0b\x32\x15.changefeed.SubscribeH\x00\x12&\n\x07release\x18\x02 \x01(\x0b\x32\x13.changefeed.ReleaseH\x00\x12\"\n\x05\x64rain\x18\x03 \x01(\x0b\x32\x11.changefeed.DrainH\x00\x42\t\n\x07\x63ommand\"\x0f\n\rLatestRequest\" \n\x0eLatestResponse\x12\x0e\n\x06record\x18\x01 \x01(\x04\"\x1d\n\x0bPlanRequest\x12\x0e\n\x06record\x18\x01 \x01(\x04\"\x1c\n\x0cPlanResponse\x12\x0c\n\x04work\x18\x01 \x01(\x0c\"m\n\x08\x46ileDone\x12\r\n\x05\x65ntry\x18\x01 \x01(\r\x12\x0c\n\x04rows\x18\x02 \x01(\x04\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\x0c\n\x04hash\x18\x04 \x01(\t\x12\x10\n\x08raw_rows\x18\x05 \x01(\x04\x12\x15\n\rfiltered_rows\x18\x06 \x01(\x04\"J\n\x04\x44one\x12\x0e\n\x06record\x18\x01 \x01(\x04\x12\r\n\x05nonce\x18\x02 \x01(\t\x12#\n\x05\x66iles\x18\x03 \x03(\x0b\x32\x14.changefeed.FileDone\"\x0e\n\x0c\x41\x63knowledgedb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x63hangefeed/wire/owner.proto\x12\nchangefeed\"H\n\x08Position\x12\x11\n\tcommit_ts\x18\x01 \x01(\x04\x12\x10\n\x08start_ts\x18\x02 \x01(\x04\x12\n\n\x02op\x18\x03 \x01(\r\x12\x0b\n\x03key\x18\x04 \x01(\x0c\"C\n\nCurvePoint\x12&\n\x08position\x18\x01 \x01(\x0b\x32\x14.changefeed.Position\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\"\xe0\x01\n\x0bSegmentSpan\x12\x0f\n\x07span_id\x18\x01 \x01(\x04\x12\x0e\n\x06sub_id\x18\x02 \x01(\x04\x12\x0c\n\x04rows\x18\x03 \x01(\x04\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\x12!\n\x03min\x18\x05 \x01(\x0b\x32\x14.changefeed.Position\x12!\n\x03max\x18\x06 \x01(\x0b\x32\x14.changefeed.Position\x12\x13\n\x0b\x66irst_batch\x18\x07 \x01(\r\x12\x11\n\tend_batch\x18\x08 \x01(\r\x12%\n\x05\x63urve\x18\t \x03(\x0b\x32\x16.changefeed.CurvePoint\"l\n\x0bSegmentMeta\x12\x0b\n\x03uri\x18\x01 \x01(\t\x12\x0b\n\x03seq\x18\x02 \x01(\x04\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12&\n\x05spans\x18\x04 \x03(\x0b\x32\x17.changefeed.SegmentSpan\x12\x0c\n\x04host\x18\x05 \x01(\t\"S\n\x08Resolved\x12\x0e\n\x06sub_id\x18\x01 \x01(\x04\x12\n\n\x02ts\x18\x02 \x01(\x04\x12\x15\n\rfirst_segment\x18\x03 \x01(\x04\x12\x14\n\x0clast_segment\x18\x04 \x01(\x04\"H\n\x0bMetricDelta\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05label\x18\x02 \x01(\t\x12\r\n\x05value\x18\x03 \x01(\x01\x12\r\n\x05gauge\x18\x04 \x01(\x08\"M\n\x07\x46\x61ilure\x12\x0e\n\x06sub_id\x18\x01 \x01(\x04\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x11\n\tnext_step\x18\x04 \x01(\t\"\xbc\x01\n\x06Report\x12\x0e\n\x06puller\x18\x01 \x01(\r\x12&\n\x08resolved\x18\x02 \x03(\x0b\x32\x14.changefeed.Resolved\x12)\n\x08segments\x18\x03 \x03(\x0b\x32\x17.changefeed.SegmentMeta\x12(\n\x07metrics\x18\x04 \x03(\x0b\x32\x17.changefeed.MetricDelta\x12%\n\x08\x66\x61ilures\x18\x05 \x03(\x0b\x32\x13.changefeed.Failure\"b\n\tSubscribe\x12\x0e\n\x06sub_id\x18\x01 \x01(\x04\x12\x0f\n\x07span_id\x18\x02 \x01(\x04\x12\x11\n\tstart_key\x18\x03 \x01(\x0c\x12\x0f\n\x07\x65nd_key\x18\x04 \x01(\x0c\x12\x10\n\x08start_ts\x18\x05 \x01(\x04\"\x19\n\x07Release\x12\x0e\n\x06sub_id\x18\x01 \x01(\x04\"\x07\n\x05\x44rain\"\x8c\x01\n\x07\x43ommand\x12*\n\tsubscribe\x18\x01 \x01(\x0b\x32\x15.changefeed.SubscribeH\x00\x12&\n\x07release\x18\x02 \x01(\x0b\x32\x13.changefeed.ReleaseH\x00\x12\"\n\x05\x64rain\x18\x03 \x01(\x0b\x32\x11.changefeed.DrainH\x00\x42\t\n\x07\x63ommand\"\x0f\n\rLatestRequest\" \n\x0eLatestResponse\x12\x0e\n\x06record\x18\x01 \x01(\x04\"\x1d\n\x0bPlanRequest\x12\x0e\n\x06record\x18\x01 \x01(\x04\"\x1c\n\x0cPlanResponse\x12\x0c\n\x04work\x18\x01 \x01(\x0c\"m\n\x08\x46ileDone\x12\r\n\x05\x65ntry\x18\x01 \x01(\r\x12\x0c\n\x04rows\x18\x02 \x01(\x04\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\x0c\n\x04hash\x18\x04 \x01(\t\x12\x10\n\x08raw_rows\x18\x05 \x01(\x04\x12\x15\n\rfiltered_rows\x18\x06 \x01(\x04\"J\n\x04\x44one\x12\x0e\n\x06record\x18\x01 \x01(\x04\x12\r\n\x05nonce\x18\x02 \x01(\t\x12#\n\x05\x66iles\x18\x03 \x03(\x0b\x32\x14.changefeed.FileDone\"\x0e\n\x0c\x41\x63knowledgedb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,35 +38,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SEGMENTSPAN']._serialized_start=187
   _globals['_SEGMENTSPAN']._serialized_end=411
   _globals['_SEGMENTMETA']._serialized_start=413
-  _globals['_SEGMENTMETA']._serialized_end=507
-  _globals['_RESOLVED']._serialized_start=509
-  _globals['_RESOLVED']._serialized_end=592
-  _globals['_METRICDELTA']._serialized_start=594
-  _globals['_METRICDELTA']._serialized_end=666
-  _globals['_FAILURE']._serialized_start=668
-  _globals['_FAILURE']._serialized_end=745
-  _globals['_REPORT']._serialized_start=748
-  _globals['_REPORT']._serialized_end=936
-  _globals['_SUBSCRIBE']._serialized_start=938
-  _globals['_SUBSCRIBE']._serialized_end=1036
-  _globals['_RELEASE']._serialized_start=1038
-  _globals['_RELEASE']._serialized_end=1063
-  _globals['_DRAIN']._serialized_start=1065
-  _globals['_DRAIN']._serialized_end=1072
-  _globals['_COMMAND']._serialized_start=1075
-  _globals['_COMMAND']._serialized_end=1215
-  _globals['_LATESTREQUEST']._serialized_start=1217
-  _globals['_LATESTREQUEST']._serialized_end=1232
-  _globals['_LATESTRESPONSE']._serialized_start=1234
-  _globals['_LATESTRESPONSE']._serialized_end=1266
-  _globals['_PLANREQUEST']._serialized_start=1268
-  _globals['_PLANREQUEST']._serialized_end=1297
-  _globals['_PLANRESPONSE']._serialized_start=1299
-  _globals['_PLANRESPONSE']._serialized_end=1327
-  _globals['_FILEDONE']._serialized_start=1329
-  _globals['_FILEDONE']._serialized_end=1438
-  _globals['_DONE']._serialized_start=1440
-  _globals['_DONE']._serialized_end=1514
-  _globals['_ACKNOWLEDGED']._serialized_start=1516
-  _globals['_ACKNOWLEDGED']._serialized_end=1530
+  _globals['_SEGMENTMETA']._serialized_end=521
+  _globals['_RESOLVED']._serialized_start=523
+  _globals['_RESOLVED']._serialized_end=606
+  _globals['_METRICDELTA']._serialized_start=608
+  _globals['_METRICDELTA']._serialized_end=680
+  _globals['_FAILURE']._serialized_start=682
+  _globals['_FAILURE']._serialized_end=759
+  _globals['_REPORT']._serialized_start=762
+  _globals['_REPORT']._serialized_end=950
+  _globals['_SUBSCRIBE']._serialized_start=952
+  _globals['_SUBSCRIBE']._serialized_end=1050
+  _globals['_RELEASE']._serialized_start=1052
+  _globals['_RELEASE']._serialized_end=1077
+  _globals['_DRAIN']._serialized_start=1079
+  _globals['_DRAIN']._serialized_end=1086
+  _globals['_COMMAND']._serialized_start=1089
+  _globals['_COMMAND']._serialized_end=1229
+  _globals['_LATESTREQUEST']._serialized_start=1231
+  _globals['_LATESTREQUEST']._serialized_end=1246
+  _globals['_LATESTRESPONSE']._serialized_start=1248
+  _globals['_LATESTRESPONSE']._serialized_end=1280
+  _globals['_PLANREQUEST']._serialized_start=1282
+  _globals['_PLANREQUEST']._serialized_end=1311
+  _globals['_PLANRESPONSE']._serialized_start=1313
+  _globals['_PLANRESPONSE']._serialized_end=1341
+  _globals['_FILEDONE']._serialized_start=1343
+  _globals['_FILEDONE']._serialized_end=1452
+  _globals['_DONE']._serialized_start=1454
+  _globals['_DONE']._serialized_end=1528
+  _globals['_ACKNOWLEDGED']._serialized_start=1530
+  _globals['_ACKNOWLEDGED']._serialized_end=1544
 # @@protoc_insertion_point(module_scope)

@@ -49,16 +49,18 @@ class SegmentSpan(_message.Message):
     def __init__(self, span_id: _Optional[int] = ..., sub_id: _Optional[int] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., min: _Optional[_Union[Position, _Mapping]] = ..., max: _Optional[_Union[Position, _Mapping]] = ..., first_batch: _Optional[int] = ..., end_batch: _Optional[int] = ..., curve: _Optional[_Iterable[_Union[CurvePoint, _Mapping]]] = ...) -> None: ...
 
 class SegmentMeta(_message.Message):
-    __slots__ = ("uri", "seq", "bytes", "spans")
+    __slots__ = ("uri", "seq", "bytes", "spans", "host")
     URI_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     SPANS_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
     uri: str
     seq: int
     bytes: int
     spans: _containers.RepeatedCompositeFieldContainer[SegmentSpan]
-    def __init__(self, uri: _Optional[str] = ..., seq: _Optional[int] = ..., bytes: _Optional[int] = ..., spans: _Optional[_Iterable[_Union[SegmentSpan, _Mapping]]] = ...) -> None: ...
+    host: str
+    def __init__(self, uri: _Optional[str] = ..., seq: _Optional[int] = ..., bytes: _Optional[int] = ..., spans: _Optional[_Iterable[_Union[SegmentSpan, _Mapping]]] = ..., host: _Optional[str] = ...) -> None: ...
 
 class Resolved(_message.Message):
     __slots__ = ("sub_id", "ts", "first_segment", "last_segment")

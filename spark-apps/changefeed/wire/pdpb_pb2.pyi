@@ -29,6 +29,14 @@ class ServiceMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     UNKNOWN_SVC_MODE: _ClassVar[ServiceMode]
     PD_SVC_MODE: _ClassVar[ServiceMode]
     API_SVC_MODE: _ClassVar[ServiceMode]
+
+class OperatorStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SUCCESS: _ClassVar[OperatorStatus]
+    TIMEOUT: _ClassVar[OperatorStatus]
+    CANCEL: _ClassVar[OperatorStatus]
+    REPLACE: _ClassVar[OperatorStatus]
+    RUNNING: _ClassVar[OperatorStatus]
 OK: ErrorType
 UNKNOWN: ErrorType
 NOT_BOOTSTRAPPED: ErrorType
@@ -45,6 +53,11 @@ REGIONS_NOT_CONTAIN_ALL_KEY_RANGE: ErrorType
 UNKNOWN_SVC_MODE: ServiceMode
 PD_SVC_MODE: ServiceMode
 API_SVC_MODE: ServiceMode
+SUCCESS: OperatorStatus
+TIMEOUT: OperatorStatus
+CANCEL: OperatorStatus
+REPLACE: OperatorStatus
+RUNNING: OperatorStatus
 
 class RequestHeader(_message.Message):
     __slots__ = ("cluster_id", "sender_id", "caller_id", "caller_component")
@@ -701,3 +714,51 @@ class GetGCSafePointV2Response(_message.Message):
     header: ResponseHeader
     safe_point: int
     def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., safe_point: _Optional[int] = ...) -> None: ...
+
+class ScatterRegionRequest(_message.Message):
+    __slots__ = ("header", "region_id", "region", "leader", "group", "regions_id", "retry_limit")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    REGION_ID_FIELD_NUMBER: _ClassVar[int]
+    REGION_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    REGIONS_ID_FIELD_NUMBER: _ClassVar[int]
+    RETRY_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    region_id: int
+    region: _metapb_pb2.Region
+    leader: _metapb_pb2.Peer
+    group: str
+    regions_id: _containers.RepeatedScalarFieldContainer[int]
+    retry_limit: int
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., region_id: _Optional[int] = ..., region: _Optional[_Union[_metapb_pb2.Region, _Mapping]] = ..., leader: _Optional[_Union[_metapb_pb2.Peer, _Mapping]] = ..., group: _Optional[str] = ..., regions_id: _Optional[_Iterable[int]] = ..., retry_limit: _Optional[int] = ...) -> None: ...
+
+class ScatterRegionResponse(_message.Message):
+    __slots__ = ("header", "finished_percentage")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_PERCENTAGE_FIELD_NUMBER: _ClassVar[int]
+    header: ResponseHeader
+    finished_percentage: int
+    def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., finished_percentage: _Optional[int] = ...) -> None: ...
+
+class GetOperatorRequest(_message.Message):
+    __slots__ = ("header", "region_id")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    REGION_ID_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    region_id: int
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., region_id: _Optional[int] = ...) -> None: ...
+
+class GetOperatorResponse(_message.Message):
+    __slots__ = ("header", "region_id", "desc", "status", "kind")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    REGION_ID_FIELD_NUMBER: _ClassVar[int]
+    DESC_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    header: ResponseHeader
+    region_id: int
+    desc: bytes
+    status: OperatorStatus
+    kind: bytes
+    def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., region_id: _Optional[int] = ..., desc: _Optional[bytes] = ..., status: _Optional[_Union[OperatorStatus, str]] = ..., kind: _Optional[bytes] = ...) -> None: ...

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from changefeed_devcluster.codec import decode_bytes, encode_bytes
 from changefeed_devcluster.journal import Journal, Record
+from changefeed_devcluster.mvcc import View
 from changefeed_devcluster.oracle import Oracle, compose
 from changefeed_devcluster.safepoints import GC_WORKER, NEVER, SafePoints
 from changefeed_devcluster.store import MvccStore
@@ -104,7 +105,7 @@ def test_a_lock_blocks_reads_above_its_start_ts_only() -> None:
     with pytest.raises(KeyIsLocked) as caught:
         store.get(b"a", 30)
     assert (caught.value.lock.start_ts, caught.value.lock.primary) == (30, b"b")
-    assert store.get(b"a", 30, resolved=[30]) == b"1"
+    assert store.get(b"a", 30, View([30])) == b"1"
     with pytest.raises(KeyIsLocked):
         store.scan(b"", b"", 31)
     assert store.get(b"b", MAX_TS) is None, "the latest read passes the lock on its primary"
@@ -326,7 +327,7 @@ def test_a_torn_tail_is_cut_and_overwritten(tmp_path: Path, damage: int | str) -
     restored = MvccStore(again)
     for kind, body in again.replay():
         restored.replay(kind, body)
-    assert restored.get(b"a", 100, resolved=[30]) == b"1"
+    assert restored.get(b"a", 100, View([30])) == b"1"
     restored.one_pc([put(b"z", b"9")], 200)
     again.close()
     third = Journal(tmp_path)

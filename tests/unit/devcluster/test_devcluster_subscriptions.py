@@ -7,93 +7,14 @@ from typing import Literal
 import pytest
 from changefeed.wire import cdcpb_pb2 as cdcpb
 from changefeed_devcluster import subscriptions as core
-from changefeed_devcluster.cdc import messages, parse_version
+from changefeed_devcluster.cdc import parse_version
 from changefeed_devcluster.codec import encode_bytes
 from changefeed_devcluster.events import group_rows, varint
-from changefeed_devcluster.oracle import Oracle
-from changefeed_devcluster.regions import Regions
-from changefeed_devcluster.store import MvccStore
-from changefeed_devcluster.subscriptions import Connection, Subscription, Subscriptions
 from changefeed_devcluster.txn import Mutation, Op
+from devcluster_rig import CLUSTER, Rig, entries, put
 
-CLUSTER = 7
 Row = cdcpb.Event.Row
 PREWRITE, COMMIT, ROLLBACK, COMMITTED, INITIALIZED = 1, 2, 3, 4, 5
-
-
-class Rig:
-    """A store of one region led by store 1, with a subscriber's connection to it."""
-
-    def __init__(self, version: str = "8.5.0", multiplexing: bool = True) -> None:
-        self.store = MvccStore()
-        self.oracle = Oracle(clock=lambda: 1.0)
-        self.regions = Regions(self.store.lock, [1, 2, 3])
-        self.regions.bootstrap()
-        self.subscriptions = Subscriptions(self.store, self.regions, self.oracle, CLUSTER)
-        self.connection = self.connect(version, multiplexing)
-
-    def connect(self, version: str = "8.5.0", multiplexing: bool = True) -> Connection:
-        connection = Connection(1, multiplexing, lambda: None)
-        connection.version = parse_version(version)
-        self.subscriptions.connect(connection)
-        return connection
-
-    def request(self, **changed: object) -> cdcpb.ChangeDataRequest:
-        region = self.regions.all()[0]
-        request = cdcpb.ChangeDataRequest(
-            header=cdcpb.Header(cluster_id=CLUSTER),
-            region_id=region.id,
-            region_epoch=region.message.region_epoch,
-            request_id=1,
-        )
-        for name, value in changed.items():
-            setattr(request, name, value)
-        return request
-
-    def register(self, **changed: object) -> Subscription:
-        subscription = self.subscriptions.register(self.connection, self.request(**changed))
-        assert subscription is not None
-        return subscription
-
-    def run_scan(self, subscription: Subscription) -> None:
-        snapshot = self.subscriptions.attach(subscription)
-        assert snapshot is not None
-        for _ in self.subscriptions.scan(subscription, snapshot):
-            pass
-
-    def subscribe(self, **changed: object) -> Subscription:
-        subscription = self.register(**changed)
-        self.run_scan(subscription)
-        self.drain()
-        return subscription
-
-    def drain(self) -> list[cdcpb.ChangeDataEvent]:
-        return [cdcpb.ChangeDataEvent.FromString(body) for body in messages(self.connection, self.connection.drain())]
-
-    def events(self) -> list[cdcpb.Event]:
-        return [event for message in self.drain() for event in message.events]
-
-    def rows(self) -> list[tuple[int, str, str]]:
-        """(type, key, value) of everything that is queued."""
-        return [(row.type, row.key.decode(), row.value.decode()) for row in entries(self.events())]
-
-    def resolved(self) -> list[tuple[list[int], int, int]]:
-        self.subscriptions.advance()
-        batches = [message.resolved_ts for message in self.drain() if message.HasField("resolved_ts")]
-        return [(list(batch.regions), batch.ts, batch.request_id) for batch in batches]
-
-    def error(self) -> cdcpb.Error:
-        (event,) = self.events()
-        assert event.WhichOneof("event") == "error"
-        return event.error
-
-
-def entries(events: list[cdcpb.Event]) -> list[cdcpb.Event.Row]:
-    return [row for event in events for row in event.entries.entries]
-
-
-def put(key: str, value: str) -> Mutation:
-    return Mutation(Op.PUT, key.encode(), value.encode())
 
 
 # --- rows ---

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from changefeed_devcluster.cli import CommandFailed, widest_middle
+from changefeed_devcluster.cli import app
+from changefeed_devcluster.harm import widest_middle
 from changefeed_devcluster.keys import record_key, table_prefix
+from changefeed_devcluster.terminal import CommandFailed
 
 _COMMAND = [sys.executable, "-c", "from changefeed_devcluster.cli import main; main()"]
 
@@ -56,6 +58,43 @@ def test_a_workload_runs_is_harmed_stops_and_goes_on_in_its_folder(tmp_path: Pat
         assert process.wait(30) == 0
 
 
+def test_a_folder_is_replayed_without_being_written_to(tmp_path: Path) -> None:
+    options = ("--workload", "bank", "--rows", "50", "--rate", "0", "--data", str(tmp_path))
+    with _started(*options) as (process, ready):
+        assert process.stdout is not None
+        stopped = json.loads(process.stdout.readline())
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    before = (tmp_path / "journal").read_bytes()
+    lines = []
+    for _ in range(2):
+        with _started("--data", str(tmp_path), "--replay") as (process, again):
+            assert process.stdout is not None
+            lines.append((again["startTs"], again["cluster_id"], json.loads(process.stdout.readline())["ts"]))
+    assert lines == [(ready["startTs"], ready["cluster_id"], lines[0][2])] * 2
+    assert int(ready["startTs"]) < int(lines[0][2]) < int(stopped["ts"])
+    assert (tmp_path / "journal").read_bytes() == before
+
+
+def test_a_frozen_history_is_ready_and_harmed(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--workload", "sysbench", "--tables", "1", "--regions", "4", "--rows", "3000", "--rate", "0")
+    with _started(*options, "--frozen", "live") as (process, ready):
+        assert process.stdout is not None
+        stopped = json.loads(process.stdout.readline())
+        assert (stopped["workload"], stopped["rows"], ready["tables"]) == ("stopped", 3000, ["sbtest.sbtest1"])
+        assert int(ready["startTs"]) < int(stopped["ts"])
+        for action in ("merge", "transfer", "lock", "stall-region", "heal", "abandon"):
+            app(["harm", action, "--pd", ready["pd"]], result_action="return_value")
+        for arguments in (["repeat"], ["reorder", "--seconds", "1"], ["delay", "--by", "0.1"], ["stall"], ["heal"]):
+            app(["harm", *arguments, "--pd", ready["pd"]], result_action="return_value")
+        answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [list(answer) for answer in answers] == [
+            ["regions"], ["regions"], ["key", "start_ts"], ["region"], [], ["key", "start_ts"], *([[]] * 5),
+        ]  # fmt: skip
+        with pytest.raises(CommandFailed, match=r"no two rows|frozen history"):
+            app(["harm", "abandon", "--committed", "--pd", ready["pd"]], result_action="return_value")
+
+
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
@@ -65,6 +104,9 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
             (("--port", port), port),
             (("--data", str(file)), str(file)),
             (("--workload", "bank", "--rows", "3"), "at least 4 accounts"),
+            (("--replay",), "--data"),
+            (("--replay", "--data", str(tmp_path / "none")), "--data"),
+            (("--frozen", "scan", "--workload", "bank"), "sysbench"),
         ):
             done = _run("start", *arguments)
             assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
@@ -87,5 +129,5 @@ def test_the_widest_region_between_two_rows_is_split_in_its_middle() -> None:
     borders = [table_prefix(5), record_key(5, 11), record_key(5, 21), record_key(5, 61), record_key(6, 9)]
     found = [{"start": a.hex(), "end": b.hex()} for a, b in pairwise(borders)]
     assert widest_middle(found) == record_key(5, 41).hex()
-    with pytest.raises(CommandFailed, match="--key"):
+    with pytest.raises(CommandFailed, match="say which one"):
         widest_middle(found[:1])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pytest
-from changefeed_devcluster import rows
+from changefeed_devcluster import keys, rows
 from changefeed_devcluster.schema import Column, TableInfo, field_type, make_table, with_column
 from hypothesis import given
 from hypothesis import strategies as st
@@ -92,6 +92,19 @@ def test_a_decimal_is_rounded_half_up_and_never_cut_off() -> None:
         ("char(5)", "ab  ", "6162"),
         ("binary(4)", b"ab", "61620000"),
         ("longblob", b"\x00\xff", "00ff"),
+        ("year", 2023, "e707"),
+        ("bit(10)", 0x123, "2301"),
+        ("bit(64)", (1 << 64) - 1, "ffffffffffffffff"),
+        ("enum('a','b','c')", "c", "03"),
+        ("enum('a','b','c')", "", "00"),
+        ("set('a','b','c')", "a,c", "05"),
+        ("time", timedelta(seconds=1), "00ca9a3b"),
+        ("time", timedelta(seconds=-1), "003665c4"),
+        ("time(3)", timedelta(hours=1, minutes=2, seconds=3.456), "00b045ef62030000"),
+        ("time", timedelta(hours=-838, minutes=-59, seconds=-59), "006a868ef644f5ff"),
+        ("datetime", "0000-00-00 00:00:00", "00"),
+        ("datetime(6)", "2023-01-02 03:04:05.000678", "a60200053104af19"),
+        ("date", "2024-02-29", "000000000000bab219"),
     ],
 )
 def test_value(sql: str, value: Any, encoded: str) -> None:
@@ -180,3 +193,42 @@ def test_many_rows_are_those_of_single_ones(numbers: list[tuple[int, int]]) -> N
     ]
     single = [rows.encode_row(info, {"a": a, "s": text, "b": b}) for (a, b), text in zip(numbers, texts, strict=True)]
     assert rows.encode_rows(columns) == single
+
+
+@pytest.mark.parametrize(
+    ("types", "row", "tail"),
+    [
+        (["varchar(9)"], ["abc"], "016162630000000000fa"),
+        (["bigint", "varchar(9)"], [7, "a"], "038000000000000007016100000000000000f8"),
+        (["decimal(1,0)"], [Decimal(1)], "06010081" + "0000000000"),
+        (["datetime"], [datetime(2024, 2, 29)], "0419b2ba0000000000"),
+        (["double"], [1.0], "05bff0000000000000"),
+        (["time"], [timedelta(seconds=1)], "07800000003b9aca00"),
+        (["bigint unsigned", "enum('a','b')"], [1 << 63, "b"], "048000000000000000" + "040000000000000002"),
+        (["year", "bit(9)"], [2024, 256], "0380000000000007e8" + "040000000000000100"),
+        (["varchar(9)"], ["a  "], "016100000000000000f8"),
+        (["varbinary(9)"], [b"a  "], "016120200000000000fa"),
+    ],
+)
+def test_common_handles(types: list[str], row: list[Any], tail: str) -> None:
+    columns = [Column(f"k{n}", sql) for n, sql in enumerate(types)]
+    info = make_table(1, "t", [*columns, Column("v", "int")], [column.name for column in columns])
+    values = {f"k{n}": value for n, value in enumerate(row)} | {"v": 3}
+    key, value = keys.record_key(1, rows.handle_of(info, values)), rows.encode_row(info, values)
+    assert key.hex() == "7480000000000000015f72" + tail
+    assert rows.row_of(info, key, value) == values
+
+
+def test_a_clustered_varchar_stands_in_the_row_too_because_its_sort_key_is_shorter() -> None:
+    info = make_table(1, "t", [Column("a", "varchar(9)"), Column("b", "varbinary(9)")], ("a", "b"))
+    value = rows.encode_row(info, {"a": "x ", "b": b"y "})
+    assert value == rows.assemble({1: b"x "})
+
+
+@pytest.mark.parametrize(
+    ("sql", "zero"),
+    [("date", "0000-00-00"), ("time", timedelta(0)), ("year", 0), ("enum('x','y')", "x"), ("set('x')", "")],
+)
+def test_what_a_row_older_than_a_column_has(sql: str, zero: Any) -> None:
+    info = with_column(_table(Column("a", "int")), Column("b", sql))
+    assert rows.decode_row(info, rows.assemble({1: b"\1"})) == {"a": 1, "b": zero}

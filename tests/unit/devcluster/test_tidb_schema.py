@@ -6,7 +6,7 @@ import json
 
 import pytest
 from changefeed_devcluster import schema
-from changefeed_devcluster.schema import Column, FieldType, Tp, field_type, make_table, with_column
+from changefeed_devcluster.schema import Column, FieldType, TableInfo, Tp, field_type, make_table, with_column
 
 # Members of a TableInfo and its columns that a TiDB of 2022 stored (tiflash, gtest_decoding_storage_schema_snapshot).
 _TABLE_MEMBERS = {
@@ -74,22 +74,38 @@ def test_a_table_is_read_back(pk: str | None) -> None:
         ("text", FieldType(Tp.BLOB, 0, 65535, 0, "utf8mb4", "utf8mb4_bin")),
         ("binary(16)", FieldType(Tp.STRING, 128, 16)),
         ("blob", FieldType(Tp.BLOB, 128, 65535)),
+        ("time(3)", FieldType(Tp.DURATION, 128, 14, 3)),
+        ("year", FieldType(Tp.YEAR, 32 | 64 | 128, 4)),
+        ("bit(10)", FieldType(Tp.BIT, 32, 10)),
+        ("int(5) unsigned zerofill", FieldType(Tp.LONG, 32 | 64, 5)),
+        ("enum('a b','C')", FieldType(Tp.ENUM, 0, -1, 0, "utf8mb4", "utf8mb4_bin", ("a b", "C"))),
+        ("SET('x')", FieldType(Tp.SET, 0, -1, 0, "utf8mb4", "utf8mb4_bin", ("x",))),
     ],
 )
 def test_field_types_are_those_that_tidb_stores(sql: str, field: FieldType) -> None:
     assert field_type(sql) == field
 
 
-@pytest.mark.parametrize("sql", ["json", "enum('a')", "bigint(", ""])
+@pytest.mark.parametrize("sql", ["json", "enum(a)", "bigint(", ""])
 def test_a_type_that_cant_be_written_is_refused(sql: str) -> None:
     with pytest.raises(ValueError, match="column"):
         field_type(sql)
 
 
-@pytest.mark.parametrize(("pk", "why"), [("nope", "not one of its columns"), ("B", "not an integer type")])
-def test_a_primary_key_that_cant_be(pk: str, why: str) -> None:
-    with pytest.raises(ValueError, match=why):
+@pytest.mark.parametrize("pk", ["nope", ("B", "nope")])
+def test_a_primary_key_that_cant_be(pk: str | tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="'nope' is not one of its columns"):
         make_table(7, "t", _COLUMNS, pk)
+
+
+def test_a_primary_key_of_other_types_is_a_common_handle() -> None:
+    info = make_table(7, "t", _COLUMNS, ("B", "id"))
+    stored = info.to_json()
+    assert (info.pk, info.clustered) == (None, ("B", "id"))
+    assert (stored["pk_is_handle"], stored["is_common_handle"]) == (False, True)
+    primary = next(index for index in stored["index_info"] if index["is_primary"])
+    assert [member["name"]["O"] for member in primary["idx_cols"]] == ["B", "id"]
+    assert TableInfo.from_json(stored) == info
 
 
 def test_the_job_table_is_the_reserved_one() -> None:

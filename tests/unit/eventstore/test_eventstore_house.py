@@ -6,23 +6,29 @@ from pathlib import Path
 import pytest
 from changefeed.errors import Unavailable
 from changefeed.eventstore.house import House
+from changefeed.objectstore import Place
+from changefeed.objectstore.open import local_path
 
 
 def put(house: House, task: str = "t0", seq: int = 1) -> Path:
-    path = house.segment_path(task, seq)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"rows")
-    return path
+    uri, size = house.create_segment(task, seq, lambda file: file.write(b"rows"))
+    assert size == 4
+    return local_path(uri)
 
 
 def test_rule_21_only_houses_of_lower_epochs_are_deleted(tmp_path: Path) -> None:
     state = tmp_path.as_uri()
-    mine = House(state, 10, "me")
-    kept = [put(mine), put(House(state, 10, "twin")), put(House(state, 11, "next")), put(House(state, 100, "later"))]
+    mine = House(Place(state), 10, "me")
+    kept = [
+        put(mine),
+        put(House(Place(state), 10, "twin")),
+        put(House(Place(state), 11, "next")),
+        put(House(Place(state), 100, "later")),
+    ]
     stranger = tmp_path / "events" / "notes-9" / "x"
     stranger.parent.mkdir()
     stranger.write_bytes(b"")
-    gone = [put(House(state, 9, "a-b")), put(House(state, 2, "b"), "t1", 9)]
+    gone = [put(House(Place(state), 9, "a-b")), put(House(Place(state), 2, "b"), "t1", 9)]
     (tmp_path / "log").mkdir()
     assert mine.delete_lower_epochs() == ["2-b", "9-a-b"]
     assert all(path.exists() for path in [*kept, stranger, tmp_path / "log"])
@@ -31,12 +37,12 @@ def test_rule_21_only_houses_of_lower_epochs_are_deleted(tmp_path: Path) -> None
 
 
 def test_nothing_to_delete_before_the_first_segment(tmp_path: Path) -> None:
-    assert House(tmp_path.as_uri(), 1, "n").delete_lower_epochs() == []
+    assert House(Place(tmp_path.as_uri()), 1, "n").delete_lower_epochs() == []
 
 
 def test_rule_21_a_house_in_use_may_stay_but_a_refusal_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(House(tmp_path.as_uri(), 1, "late"))
-    mine = House(tmp_path.as_uri(), 2, "n")
+    put(House(Place(tmp_path.as_uri()), 1, "late"))
+    mine = House(Place(tmp_path.as_uri()), 2, "n")
 
     def fail(error: OSError) -> None:
         def rmtree(path: Path) -> None:
@@ -52,7 +58,7 @@ def test_rule_21_a_house_in_use_may_stay_but_a_refusal_is_told(tmp_path: Path, m
 
 
 def test_rule_21_a_segment_of_another_run_is_not_deleted(tmp_path: Path) -> None:
-    mine, other = House(tmp_path.as_uri(), 2, "n"), House(tmp_path.as_uri(), 1, "n")
+    mine, other = House(Place(tmp_path.as_uri()), 2, "n"), House(Place(tmp_path.as_uri()), 1, "n")
     path, foreign = put(mine), put(other)
     with pytest.raises(ValueError, match="not a segment of run 2-n"):
         mine.delete_segment(foreign.as_uri())
@@ -65,4 +71,16 @@ def test_rule_21_a_segment_of_another_run_is_not_deleted(tmp_path: Path) -> None
 @pytest.mark.parametrize("task", ["", "../x", "a/b", ".."])
 def test_a_task_name_stays_in_the_house(tmp_path: Path, task: str) -> None:
     with pytest.raises(ValueError, match="task attempt"):
-        House(tmp_path.as_uri(), 1, "n").segment_path(task, 1)
+        House(Place(tmp_path.as_uri()), 1, "n").create_segment(task, 1, lambda file: file.write(b"rows"))
+
+
+def test_a_run_clears_its_own_spool_and_a_later_one_what_was_left(tmp_path: Path) -> None:
+    early, late = House(Place(tmp_path.as_uri()), 1, "n"), House(Place(tmp_path.as_uri()), 2, "n")
+    for house in (early, late):
+        house.spool_folder.mkdir(parents=True)
+        (house.spool_folder / "1-0-x").write_bytes(b"spooled")
+    late.clear_spool()
+    assert not late.spool_folder.exists()
+    assert (early.spool_folder / "1-0-x").exists()
+    late.delete_lower_epochs()
+    assert not early.spool_folder.exists()

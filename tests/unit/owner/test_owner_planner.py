@@ -139,7 +139,7 @@ def test_idle_dispatchers_cost_nothing() -> None:
 
     plans.due(5.0, limit)
     plans.due(5.0, limit, edge=200)
-    plans.due(5.0, limit, shutdown=True)
+    plans.due(5.0, limit, all_for="shutdown")
     assert asked == [SPAN]
 
 
@@ -183,7 +183,7 @@ def test_shutdown_cuts_everything_up_to_the_limit() -> None:
     plans.add(8, 100)
     plans.on_rows(0.0, s.segment(SPAN, [105, 150]))
     plans.on_rows(0.0, s.segment(8, [160]))
-    assert short(plans.due(0.0, to(149), shutdown=True)) == [(100, 149, 20, "shutdown")]
+    assert short(plans.due(0.0, to(149), all_for="shutdown")) == [(100, 149, 20, "shutdown")]
 
 
 def test_rule_11_cuts_resume_at_the_recorded_checkpoint() -> None:
@@ -196,11 +196,29 @@ def test_rule_11_cuts_resume_at_the_recorded_checkpoint() -> None:
 def test_a_lost_assignments_rows_are_forgotten() -> None:
     plans = planner()
     plans.on_rows(0.0, s.segment(SPAN, range(101, 141)))
-    plans.forget(SPAN)
+    plans.forget_above(SPAN, 100)
     assert plans.due(9.0, to(200)) == []
     assert plans.first_unplanned_ts(SPAN) is None
     plans.on_rows(10.0, s.segment(SPAN, [101]))
     assert short(plans.due(15.0, to(200))) == [(100, 200, 10, "interval")]
+
+
+def test_rows_below_where_a_lost_assignment_stood_stay() -> None:
+    plans = planner()
+    plans.on_rows(0.0, s.segment(SPAN, range(101, 109)))
+    plans.forget_above(SPAN, 104)
+    plans.on_rows(1.0, s.segment(SPAN, range(105, 109)))
+    assert plans.first_unplanned_ts(SPAN) == 101
+    assert short(plans.due(5.0, to(104))) == [(100, 104, 40, "interval")]
+    assert short(plans.due(10.0, to(200)))[0][:2] == (104, 200)
+
+
+def test_rule_17_a_short_store_cuts_what_can_be_planned_now() -> None:
+    plans = planner()
+    plans.on_rows(0.0, s.segment(SPAN, [105, 106, 107]))
+    assert plans.due(1.0, to(104), all_for="quota") == []
+    assert short(plans.due(1.0, to(106), all_for="quota")) == [(100, 106, 20, "quota")]
+    assert plans.due(1.0, to(106), all_for="quota") == []
 
 
 def test_the_longest_waiting_dispatcher_comes_first() -> None:
@@ -298,15 +316,16 @@ def test_rule_4_and_11_every_row_stands_in_exactly_one_entry(events: list[tuple[
         elif what == "resolve":
             resolved += number
         elif what == "lose":
-            plans.forget(1)
-            again = sorted(row for row in delivered if row > state.flushed_ts(1))
+            stands_at = max(state.flushed_ts(1), resolved - number % 8)
+            plans.forget_above(1, stands_at)
+            again = sorted(row for row in delivered if row > stands_at)
             if again:
                 plans.on_rows(now, s.segment(1, again, point_every=1 + number % 4))
         elif what == "learn":
             plans.learn(1, 100, 10 * number)
         else:
             edge = resolved if what == "edge" else None
-            while cuts := plans.due(now, to(resolved), edge, shutdown=what == "shutdown"):
+            while cuts := plans.due(now, to(resolved), edge, "shutdown" if what == "shutdown" else None):
                 assert cuts[-1].to.commit_ts <= resolved
                 state = apply(state, entries_of(state, cuts))  # refuses gaps and overlaps
                 entries += [(one.from_.commit_ts, one.to.commit_ts) for one in cuts]

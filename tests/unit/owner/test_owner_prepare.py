@@ -108,7 +108,7 @@ async def test_first_start_writes_start_epoch_claim_and_schema_files(place: Plac
     assert (epoch["epoch"], epoch["nonce"]) == (prepared.epoch, prepared.nonce) == (1, start["nonce"])
     assert epoch["config"]["spec"]["filter"]["rules"] == ["shop.*"]
     claimed = json.loads((place.lake / ".changefeed-owner.json").read_text())
-    assert claimed == {"uid": "local", "stateUri": prepared.state_uri}
+    assert claimed == {"uid": "local", "stateUri": prepared.state_place.uri}
     assert sorted(path.parts[-3] for path in place.lake.glob("shop/*/meta/schema_*.json")) == ["items", "orders"]
     assert {table.full_name for table in prepared.tables.values()} == {"shop.orders", "shop.items"}
     assert prepared.schema.snapshot_ts == prepared.state.start_ts

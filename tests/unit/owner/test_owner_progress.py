@@ -21,7 +21,7 @@ class FakeOwner:
     def __init__(self) -> None:
         self.state = made.begun()
         self.planner = SimpleNamespace(dirty=1)
-        self.spans = SimpleNamespace(complete=True)
+        self.spans = SimpleNamespace(complete=True, held=[], moves=0, files=SimpleNamespace(bytes=0))
         self.resolved = 0
 
     def resolved_ts(self) -> int:
@@ -49,9 +49,9 @@ def _delta(name: str, value: float, label: str = "", gauge: bool = False) -> pb.
 
 
 def test_reports_count_what_was_pulled_and_stored(meter: Meter) -> None:
-    segment = pb.SegmentMeta(bytes=70, spans=[pb.SegmentSpan(rows=3), pb.SegmentSpan(rows=4)])
+    segment = pb.SegmentMeta(uri="u", bytes=70, spans=[pb.SegmentSpan(rows=3), pb.SegmentSpan(rows=4)])
     pulled = [_delta("changefeed_puller_events_total", 9, "insert"), _delta("changefeed_puller_bytes_total", 500)]
-    meter.report(0, pb.Report(segments=[segment], metrics=pulled))
+    meter.report(0, pb.Report(segments=[segment, pb.SegmentMeta(seq=2)], metrics=pulled))
     meter.report(1, pb.Report(segments=[segment]))
     shown = meter.progress(10.0)
     assert (shown.puller.rows, shown.puller.bytes) == (9, 500)
@@ -84,6 +84,16 @@ def test_records_count_plans_files_and_rows(meter: Meter, owner: FakeOwner, regi
     assert (shown.files, shown.sink.rows, shown.sink.bytes, shown.pipeline.rows) == (2, 2, 2, 2)
     assert registry.snapshot()["changefeed_owner_entries_total", "interval"] == 2
     assert registry.total("changefeed_owner_plans_total") == 1
+
+
+def test_the_store_and_what_it_holds_back_are_shown(meter: Meter, owner: FakeOwner, registry: Registry) -> None:
+    owner.spans.held, owner.spans.moves, owner.spans.files.bytes = [7, 8], 3, 500
+    assert "2 spans are held back" in meter.progress(0.0).state
+    meter.progress(1.0)
+    shown = registry.snapshot()
+    assert shown["changefeed_owner_held_spans_count", ""] == 2
+    assert shown["changefeed_owner_moves_total", ""] == 3
+    assert shown["changefeed_event_store_used_bytes", ""] == 500
 
 
 def test_rates_are_of_the_last_seconds(meter: Meter, owner: FakeOwner) -> None:

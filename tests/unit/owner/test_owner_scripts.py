@@ -73,20 +73,21 @@ class World:
         return ""
 
     def do_puller(self, puller: str) -> str:
-        said = self.spans.puller_joined(int(puller))
+        said = [command.subscribe for _, command in self.spans.puller_joined(0.0, int(puller)).commands]
         for subscribe in said:
             self.subs.setdefault(subscribe.span_id, []).append(subscribe.sub_id)
         return "\n".join(f"subscribe {c.sub_id}: span {c.span_id} after {c.start_ts}" for c in said)
 
     def do_left(self, puller: str) -> str:
-        lost = self.spans.puller_left(int(puller))
-        for span_id in lost:
-            self.planner.forget(span_id)
-        return f"lost {lost}"
+        lost = self.spans.puller_left(0.0, int(puller)).ended
+        for span_id, ts in lost.items():
+            self.planner.forget_above(span_id, ts)
+        return "\n".join(f"span {span_id} stands at {ts}" for span_id, ts in lost.items())
 
     def do_rows(self, puller: str, seq: str, span_id: str, *rows: str) -> str:
         share = s.share(int(span_id), self.subs[int(span_id)][-1], [int(ts) for ts in rows], point_every=1)
-        return self._report(int(puller), pb.Report(segments=[s.meta(int(seq), share)]))
+        attempt = f"{puller}-{max(map(max, self.subs.values()))}"
+        return self._report(int(puller), pb.Report(segments=[s.meta(int(seq), share, attempt=attempt)]))
 
     def do_resolved(self, puller: str, span_id: str, ts: str, last: str, which: str = "") -> str:
         sub_id = self.subs[int(span_id)][-2 if which == "stale" else -1]
@@ -107,7 +108,7 @@ class World:
         return f"limit {self.barrier.limit()}"
 
     def do_due(self, now: str, shutdown: str = "") -> str:
-        cuts = self.planner.due(float(now), self.limit, self.barrier.edge(), bool(shutdown))
+        cuts = self.planner.due(float(now), self.limit, self.barrier.edge(), "shutdown" if shutdown else None)
         if not cuts:
             return "nothing"
         entries = make_plan(

@@ -4,7 +4,7 @@ import owner_records as made
 import owner_segments as s
 import pytest
 from changefeed.errors import NeedsHuman
-from changefeed.owner.spans import Changes, Spans
+from changefeed.owner.spans import AWAY_S, Changes, Orders, Spans
 from changefeed.wire import owner_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,8 +16,20 @@ def one_span(start_ts: int = 100) -> tuple[Spans, int]:
     """A span pulled by puller 0; its sub_id."""
     spans = Spans(1)
     spans.add_span(SPAN, b"a", b"b", start_ts)
-    (subscribe,) = spans.puller_joined(0)
+    (subscribe,) = join(spans, 0)
     return spans, subscribe.sub_id
+
+
+def subscribed(orders: Orders, puller: int | None = None) -> list[pb.Subscribe]:
+    """What was subscribed, at `puller` (None: at any)."""
+    commands = [command for to, command in orders.commands if puller in (None, to)]
+    return [command.subscribe for command in commands if command.HasField("subscribe")]
+
+
+def join(spans: Spans, puller: int, now: float = 0.0) -> list[pb.Subscribe]:
+    orders = spans.puller_joined(now, puller)
+    assert all(to == puller for to, _ in orders.commands)
+    return subscribed(orders)
 
 
 def report(*items: pb.SegmentMeta | pb.Resolved) -> pb.Report:
@@ -29,23 +41,19 @@ def report(*items: pb.SegmentMeta | pb.Resolved) -> pb.Report:
 
 def test_spans_are_balanced_and_told_when_their_puller_joins() -> None:
     spans = Spans(2)
-    homes = [spans.add_span(i, b"", b"", 100) for i in range(5)]
-    assert [puller for puller, _ in homes] == [0, 1, 0, 1, 0]
-    assert all(subscribe is None for _, subscribe in homes)
-    assert [c.span_id for c in spans.puller_joined(1)] == [1, 3]
+    assert all(spans.add_span(i, b"", b"", 100) == Orders() for i in range(5))
+    assert [c.span_id for c in join(spans, 1)] == [1, 3]
     assert not spans.complete
-    assert [c.span_id for c in spans.puller_joined(0)] == [0, 2, 4]
+    assert [c.span_id for c in join(spans, 0)] == [0, 2, 4]
     assert spans.complete
-    puller, subscribe = spans.add_span(5, b"x", b"y", 200)
-    assert puller == 1
-    assert subscribe is not None
+    (subscribe,) = subscribed(spans.add_span(5, b"x", b"y", 200), puller=1)
     assert (subscribe.span_id, subscribe.start_key, subscribe.end_key, subscribe.start_ts) == (5, b"x", b"y", 200)
 
 
 def test_an_unknown_puller_and_a_second_span_are_refused() -> None:
     spans, _ = one_span()
     with pytest.raises(NeedsHuman, match="Puller 1 reports"):
-        spans.puller_joined(1)
+        join(spans, 1)
     with pytest.raises(NeedsHuman, match="added twice"):
         spans.add_span(SPAN, b"", b"", 100)
 
@@ -72,8 +80,8 @@ def test_rule_2_a_resolved_ts_waits_for_all_lower_segments() -> None:
 
 def test_rule_2_reports_of_another_assignment_are_dropped() -> None:
     spans, old = one_span()
-    spans.puller_left(0)
-    (subscribe,) = spans.puller_joined(0)
+    spans.puller_left(0.0, 0)
+    (subscribe,) = join(spans, 0)
     assert subscribe.sub_id != old
     late = report(s.meta(1, s.share(SPAN, old, [110])), s.resolved(old, 150, 1))
     assert spans.on_report(0, late) == Changes()
@@ -82,7 +90,7 @@ def test_rule_2_reports_of_another_assignment_are_dropped() -> None:
 
 def test_rule_2_a_late_segment_of_an_earlier_stream_is_not_this_streams() -> None:
     spans, old = one_span()
-    (subscribe,) = spans.puller_joined(0)
+    (subscribe,) = join(spans, 0)
     late, mine = s.meta(1, s.share(SPAN, old, [110])), s.meta(1, s.share(SPAN, subscribe.sub_id, [110]), attempt="b")
     spans.on_report(0, report(late, s.resolved(subscribe.sub_id, 150, 1)))
     assert spans.resolved_ts(SPAN) == 100
@@ -92,8 +100,8 @@ def test_rule_2_a_late_segment_of_an_earlier_stream_is_not_this_streams() -> Non
 def test_rule_2_a_puller_can_not_speak_for_anothers_assignment() -> None:
     spans = Spans(2)
     spans.add_span(SPAN, b"", b"", 100)
-    spans.puller_joined(1)
-    (subscribe,) = spans.puller_joined(0)
+    join(spans, 1)
+    (subscribe,) = join(spans, 0)
     foreign = report(s.meta(1, s.share(SPAN, subscribe.sub_id, [110])), s.resolved(subscribe.sub_id, 150, 1))
     assert spans.on_report(1, foreign) == Changes()
     spans.on_report(0, report(s.meta(1)))
@@ -103,9 +111,10 @@ def test_rule_2_a_puller_can_not_speak_for_anothers_assignment() -> None:
 def test_rule_2_what_waited_when_the_stream_was_lost_never_counts() -> None:
     spans, sub = one_span()
     spans.on_report(0, report(s.resolved(sub, 150, 1)))
-    spans.puller_joined(0)
+    (subscribe,) = join(spans, 0)
     assert spans.on_report(0, report(s.meta(1))) == Changes()
     assert spans.resolved_ts(SPAN) == 100
+    assert spans.on_report(0, report(s.resolved(subscribe.sub_id, 110, 0))).resolved == {SPAN: 110}
 
 
 def test_rule_2_the_highest_of_late_words_about_the_same_segments_counts() -> None:
@@ -115,22 +124,157 @@ def test_rule_2_the_highest_of_late_words_about_the_same_segments_counts() -> No
     assert spans.on_report(0, report(s.meta(2))).resolved == {SPAN: 160}
 
 
-def test_rule_2_a_lost_span_starts_again_at_its_flushed_ts() -> None:
+def test_rule_21_a_lost_span_goes_on_where_it_was_whole() -> None:
     spans, sub = one_span()
-    spans.on_report(0, report(s.meta(1, s.share(SPAN, sub, [105, 130])), s.resolved(sub, 140, 1)))
+    shares = s.share(SPAN, sub, [105, 130]), s.share(SPAN, sub, [120, 160]), s.share(SPAN, sub, [141])
+    spans.on_report(0, report(*(s.meta(seq, share) for seq, share in enumerate(shares, 1)), s.resolved(sub, 140, 3)))
+    spans.release_below(SPAN, 110)
+    assert spans.puller_left(0.0, 0).ended == {SPAN: 140}
+    assert (spans.resolved_ts(SPAN), [segment.seq for segment in spans.segments(SPAN)]) == (140, [1, 2])
+    assert spans.puller_left(0.0, 0) == Orders()
+    (subscribe,) = join(spans, 0)
+    assert subscribe.start_ts == 140
+    entry = made.entry(made.begun(), 150, dispatcher=SPAN)
+    assert not spans.is_whole([entry])
+    spans.on_report(0, report(s.meta(1, s.share(SPAN, subscribe.sub_id, [141]), attempt="b")))
+    spans.on_report(0, report(s.resolved(subscribe.sub_id, 150, 1)))
+    assert spans.is_whole([entry])
+    assert [piece.uri for piece in spans.manifest(entry, "4-a")] == ["a/1.arrow", "a/2.arrow", "b/1.arrow"]
+
+
+def test_rule_21_a_lost_span_whose_segments_can_not_be_read_starts_again_at_its_flushed_ts() -> None:
+    for host, ts in (("here", 140), ("there", 120)):
+        spans = Spans(1, "here")
+        spans.add_span(SPAN, b"a", b"b", 100)
+        (subscribe,) = join(spans, 0)
+        meta = s.meta(1, s.share(SPAN, subscribe.sub_id, [105, 130]))
+        meta.host = host
+        spans.on_report(0, report(meta, s.resolved(subscribe.sub_id, 140, 1)))
+        spans.release_below(SPAN, 120)
+        assert spans.puller_left(0.0, 0).ended == {SPAN: ts}
+        assert (spans.resolved_ts(SPAN), len(spans.segments(SPAN))) == (ts, ts > 120)
+        assert [again.start_ts for again in join(spans, 0)] == [ts]
+
+
+def test_rule_2_a_move_leaves_no_hole_and_the_old_pullers_words_count_no_more() -> None:
+    spans, old = one_span_of_two()
+    spans.on_report(0, report(s.meta(1, s.share(SPAN, old, [110, 130])), s.resolved(old, 120, 1)))
+    spans.on_report(0, report(s.resolved(old, 140, 2)))  # waits for segment 2
+    join(spans, 1, now=1.0)
+    spans.puller_left(2.0, 0)
+    assert spans.arrange(2.0 + AWAY_S - 0.1) == Orders()
+    (subscribe,) = subscribed(spans.arrange(2.0 + AWAY_S), puller=1)
+    assert (subscribe.start_ts, subscribe.sub_id > old, spans.moves) == (120, True, 1)
+    join(spans, 0, now=9.0)
+    late = report(s.meta(2, s.share(SPAN, old, [135])), s.resolved(old, 140, 2), s.resolved(old, 300, 0))
+    assert spans.on_report(0, late) == Changes()
+    assert spans.on_report(1, late) == Changes()
+    assert spans.resolved_ts(SPAN) == 120
+    again = report(s.meta(1, s.share(SPAN, subscribe.sub_id, [130, 135]), attempt="b"))
+    assert len(spans.on_report(1, again).segments) == 1
+    assert spans.on_report(1, report(s.resolved(subscribe.sub_id, 150, 1))).resolved == {SPAN: 150}
+    entry = made.entry(made.begun(), 150, dispatcher=SPAN)
+    assert [piece.uri for piece in spans.manifest(entry, "4-a")] == ["a/1.arrow", "b/1.arrow"]
+
+
+def test_rule_4_what_a_new_assignment_repeats_below_its_start_is_not_kept() -> None:
+    spans, sub = one_span()
+    spans.on_report(0, report(s.meta(1, s.share(SPAN, sub, [110, 130])), s.resolved(sub, 120, 1)))
+    (subscribe,) = join(spans, 0)
+    shares = s.share(SPAN, subscribe.sub_id, [110, 120]), s.share(SPAN, subscribe.sub_id, [110, 130])
+    brought = [spans.on_report(0, report(s.meta(n, share, attempt="b"))) for n, share in enumerate(shares, 1)]
+    assert [len(changes.segments) for changes in brought] == [0, 1]
+
+
+def one_span_of_two() -> tuple[Spans, int]:
+    """A span at the first of two pullers; only that is here."""
+    spans = Spans(2)
+    spans.add_span(SPAN, b"a", b"b", 100)
+    (subscribe,) = join(spans, 0)
+    return spans, subscribe.sub_id
+
+
+def test_spans_of_a_puller_that_stays_away_go_to_the_others_and_come_back() -> None:
+    spans = Spans(3)
+    for span_id in range(6):
+        spans.add_span(span_id, b"", b"", 100)
+    join(spans, 0, now=10.0)
+    join(spans, 1, now=12.0)
+    assert spans.arrange(14.9) == Orders()  # the third has time from the first one's coming on
+    assert not spans.complete
+    moved = spans.arrange(15.0)
+    assert [(to, command.subscribe.span_id) for to, command in moved.commands] == [(0, 2), (1, 5)]
+    assert spans.complete
+    assert join(spans, 2, now=20.0) == []
+    back = spans.arrange(20.0)
+    assert [(to, command.WhichOneof("command")) for to, command in back.commands] == [
+        (0, "release"),
+        (2, "subscribe"),
+        (1, "release"),
+        (2, "subscribe"),
+    ]
+    assert spans.arrange(20.1) == Orders()
+
+
+def test_a_puller_that_is_back_in_time_keeps_its_spans() -> None:
+    spans = Spans(2)
+    for span_id in range(4):
+        spans.add_span(span_id, b"", b"", 100)
+    join(spans, 0)
+    join(spans, 1)
+    spans.puller_left(10.0, 1)
+    assert spans.arrange(14.9) == Orders()
+    assert [c.span_id for c in join(spans, 1, now=14.9)] == [1, 3]
+    assert spans.arrange(30.0) == Orders()
+
+
+def test_rule_2_a_move_told_to_no_one_is_made_good_by_the_next_stream() -> None:
+    spans, old = one_span_of_two()
+    join(spans, 1)
+    spans.puller_left(0.0, 0)
+    (lost,) = subscribed(spans.arrange(9.0), puller=1)
+    (told,) = join(spans, 1, now=9.0)  # its stream had ended before the command could be sent
+    assert old < lost.sub_id < told.sub_id
+    assert spans.on_report(1, report(s.resolved(lost.sub_id, 150, 0))) == Changes()
+
+
+def test_load_is_what_spans_bring_lately() -> None:
+    spans = Spans(2)
+    for span_id in range(4):
+        spans.add_span(span_id, b"", b"", 100)
+    subs = {c.span_id: c.sub_id for c in join(spans, 0)}
+    busy = s.share(0, subs[0], [105], row_bytes=100 << 20)
+    spans.on_report(0, report(s.meta(1, busy)))
+    join(spans, 1, now=1.0)
+    assert subscribed(spans.arrange(1.0), puller=1)[0].span_id == 2
+    for minute in range(2, 40):
+        spans.arrange(minute * 60.0)
+    join(spans, 1, now=2400.0)
+    assert [c.span_id for c in subscribed(spans.arrange(2400.0), puller=0)] == [1]
+
+
+def test_rule_17_a_held_span_stands_where_it_is_and_goes_on_from_there() -> None:
+    spans, sub = one_span()
+    shares = s.share(SPAN, sub, [110, 150]), s.share(SPAN, sub, [160])
+    spans.on_report(0, report(*(s.meta(n, share) for n, share in enumerate(shares, 1)), s.resolved(sub, 155, 2)))
+    held = spans.hold([SPAN])
+    assert [command.release.sub_id for _, command in held.commands] == [sub]
+    assert (held.ended, list(spans.held), spans.complete) == ({SPAN: 155}, [SPAN], True)
+    assert spans.files.take_unneeded() == ["a/2.arrow"]
+    assert (spans.files.bytes, join(spans, 0)) == (1000, [])
+    assert spans.cut_back(SPAN, 120).ended == {SPAN: 120}
+    assert len(spans.segments(SPAN)) == 1  # has rows on both sides
     spans.release_below(SPAN, 120)
-    assert spans.puller_left(0) == [SPAN]
-    assert (spans.resolved_ts(SPAN), spans.segments(SPAN)) == (120, ())
-    assert spans.puller_left(0) == []
-    (subscribe,) = spans.puller_joined(0)
-    assert subscribe.start_ts == 120
+    assert spans.cut_back(SPAN, 110).ended == {SPAN: 120}
+    assert (spans.segments(SPAN), spans.files.take_unneeded(), spans.files.bytes) == ((), ["a/1.arrow"], 0)
+    assert [c.start_ts for c in subscribed(spans.resume([SPAN]))] == [120]
 
 
 def test_rule_2_a_retried_task_counts_its_segments_from_1() -> None:
     spans, _ = one_span()
     for seq in (1, 2, 3):
         spans.on_report(0, report(s.meta(seq)))
-    (subscribe,) = spans.puller_joined(0)
+    (subscribe,) = join(spans, 0)
     spans.on_report(0, report(s.resolved(subscribe.sub_id, 150, 2)))
     assert spans.resolved_ts(SPAN) == 100
 
@@ -169,77 +313,131 @@ def test_a_file_is_unneeded_once_its_last_span_releases_it() -> None:
     spans = Spans(1)
     for span_id in (1, 2):
         spans.add_span(span_id, b"", b"", 100)
-    subs = {c.span_id: c.sub_id for c in spans.puller_joined(0)}
+    subs = {c.span_id: c.sub_id for c in join(spans, 0)}
     spans.on_report(0, report(s.meta(1, s.share(1, subs[1], [110]), s.share(2, subs[2], [120, 130]))))
     assert [segment.span_id for segment in spans.release_below(1, 110)] == [1]
-    assert spans.take_unneeded() == []
+    assert spans.files.take_unneeded() == []
     assert spans.release_below(2, 129) == []
     assert [segment.span_id for segment in spans.release_below(2, 130)] == [2]
-    assert spans.take_unneeded() == ["a/1.arrow"]
-    assert spans.take_unneeded() == []
+    assert spans.files.take_unneeded() == ["a/1.arrow"]
+    assert spans.files.take_unneeded() == []
 
 
-def test_a_lost_assignments_files_are_unneeded() -> None:
+def test_files_above_what_a_lost_assignment_has_resolved_are_unneeded() -> None:
     spans, sub = one_span()
     spans.on_report(0, report(s.meta(1, s.share(SPAN, sub, [110]))))
     spans.on_report(0, report(s.meta(2, s.share(SPAN, sub + 5, [110]))))
-    spans.puller_left(0)
-    assert sorted(spans.take_unneeded()) == ["a/1.arrow", "a/2.arrow"]
+    spans.puller_left(0.0, 0)
+    assert sorted(spans.files.take_unneeded(in_use=["a/1.arrow"])) == ["a/2.arrow"]
+    assert sorted(spans.files.take_unneeded()) == ["a/1.arrow"]
+    assert spans.files.bytes == 0
 
 
 @st.composite
 def streams(draw: st.DrawFn) -> list[tuple[str, int, int]]:
-    """What happens to two pullers: rows written, progress said, messages lost or late, streams cut."""
-    puller = st.integers(0, 1)
-    events = st.sampled_from(["rows", "rows", "resolve", "resolve", "deliver", "deliver", "deliver", "cut", "flush"])
-    return draw(st.lists(st.tuples(events, puller, st.integers(0, 5)), min_size=5, max_size=80))
+    """What happens to pullers: rows written, progress said, messages lost or late, streams cut, spans moved, held."""
+    events = ["rows", "rows", "resolve", "resolve", "deliver", "deliver", "deliver", "cut", "flush", "wait", "hold"]
+    event = st.tuples(st.sampled_from(events), st.integers(0, 2), st.integers(0, 5))
+    return draw(st.lists(event, min_size=5, max_size=80))
+
+
+class Pullers:
+    """Three pullers that are honest, whose messages come late, get lost or are for nobody any more."""
+
+    def __init__(self) -> None:
+        self.spans = Spans(3)
+        self.now = 0.0
+        self.rows: dict[int, list[int]] = {1: [], 2: [], 3: []}  # of the upstream
+        self.owned: dict[int, tuple[int, int, int]] = {}  # sub_id -> span_id, puller, start_ts
+        self.resolved: dict[int, int] = {}  # by sub_id
+        self.mail: dict[int, list[pb.Report]] = {0: [], 1: [], 2: []}
+        self.seqs = {0: 0, 1: 0, 2: 0}
+        self.attempts = {0: 0, 1: 0, 2: 0}
+        self.stored: dict[str, set[int]] = {}
+        for span_id in self.rows:
+            self.obey(self.spans.add_span(span_id, b"", b"", 100))
+        for puller in self.mail:
+            self.join(puller)
+
+    def obey(self, orders: Orders) -> None:
+        for puller, command in orders.commands:
+            if command.HasField("release"):
+                del self.owned[command.release.sub_id]
+                continue
+            asked = command.subscribe
+            assert asked.sub_id not in self.resolved, "used again"
+            assert asked.start_ts == self.spans.resolved_ts(asked.span_id), "a hole"
+            self.owned[asked.sub_id] = asked.span_id, puller, asked.start_ts
+            self.resolved[asked.sub_id] = asked.start_ts
+
+    def leave(self, puller: int) -> None:
+        self.owned = {sub: known for sub, known in self.owned.items() if known[1] != puller}
+        self.obey(self.spans.puller_left(self.now, puller))
+
+    def join(self, puller: int) -> None:
+        self.owned = {sub: known for sub, known in self.owned.items() if known[1] != puller}
+        self.mail[puller] = self.mail[puller][-2:]  # some late reports of the old stream
+        self.seqs[puller] = 0
+        self.attempts[puller] += 1
+        self.obey(self.spans.puller_joined(self.now, puller))
+
+    def write(self, puller: int, count: int) -> None:
+        """All that is above what each subscription has said, and `count` new rows."""
+        shares = []
+        self.seqs[puller] += 1
+        attempt = f"{puller}-{self.attempts[puller]}"
+        for sub_id, (span_id, owner, _) in self.owned.items():
+            if owner == puller:
+                last = max([self.resolved[sub_id], *self.rows[span_id]])
+                self.rows[span_id] += range(last + 1, last + 1 + count)
+                if new := [ts for ts in self.rows[span_id] if ts > self.resolved[sub_id]]:
+                    shares.append(s.share(span_id, sub_id, new))
+                    self.stored[f"{attempt}/{self.seqs[puller]}.arrow {span_id}"] = set(new)
+        self.mail[puller].append(report(s.meta(self.seqs[puller], *shares, attempt=attempt)))
+
+    def resolve(self, puller: int, choice: int) -> None:
+        self.write(puller, 0)
+        for sub_id, (span_id, owner, _) in self.owned.items():
+            if owner == puller:
+                ts = max([self.resolved[sub_id], *self.rows[span_id]])
+                self.rows[span_id].append(ts + 1)  # the next row is above it
+                self.resolved[sub_id] = ts
+                first = max(self.seqs[puller] - choice, 1)
+                self.mail[puller].append(report(s.resolved(sub_id, ts, self.seqs[puller], first)))
+
+    def check(self) -> None:
+        for span_id, rows in self.rows.items():
+            kept = self.spans.segments(span_id)
+            have = set().union(*(self.stored[f"{segment.uri} {span_id}"] for segment in kept))
+            flushed = self.spans._spans[span_id].flushed_ts
+            assert {ts for ts in rows if flushed < ts <= self.spans.resolved_ts(span_id)} <= have
 
 
 @s.STEADY
 @given(streams())
-def test_rule_2_no_order_of_reports_makes_a_resolved_ts_count_early(events: list[tuple[str, int, int]]) -> None:
-    spans = Spans(2)
-    homes = {span_id: spans.add_span(span_id, b"", b"", 100)[0] for span_id in (1, 2, 3)}
-    subs: dict[int, int] = {}
-    written: dict[int, list[int]] = {}  # sub_id -> rows its puller has put into segments
-    mail: dict[int, list[pb.Report]] = {0: [], 1: []}
-    seqs: dict[int, int] = {}
-    clock = {1: 100, 2: 100, 3: 100}
-    used: set[int] = set()
-
-    def join(puller: int) -> None:
-        seqs[puller], mail[puller] = 0, mail[puller][-2:]  # some late reports of the old stream
-        for subscribe in spans.puller_joined(puller):
-            assert subscribe.sub_id not in used
-            used.add(subscribe.sub_id)
-            subs[subscribe.span_id] = subscribe.sub_id
-            written[subscribe.sub_id] = []
-            clock[subscribe.span_id] = subscribe.start_ts
-
-    join(0)
-    join(1)
+def test_rule_2_no_order_of_events_makes_a_resolved_ts_count_early(events: list[tuple[str, int, int]]) -> None:
+    world = Pullers()
+    spans = world.spans
     for event, puller, choice in events:
-        mine = [span_id for span_id, home in homes.items() if home == puller]
-        span_id = mine[choice % len(mine)]
+        span_id = puller + 1
+        world.now += 1.0
         if event == "rows":
-            clock[span_id] += 1 + choice
-            seqs[puller] += 1
-            rows = [clock[span_id]]
-            written[subs[span_id]] += rows
-            mail[puller].append(report(s.meta(seqs[puller], s.share(span_id, subs[span_id], rows))))
+            world.write(puller, choice)
         elif event == "resolve":
-            clock[span_id] += 1
-            first = max(seqs[puller] - choice, 1)
-            mail[puller].append(report(s.resolved(subs[span_id], clock[span_id] - 1, seqs[puller], first)))
-        elif event == "deliver" and mail[puller]:
-            spans.on_report(puller, mail[puller].pop(choice % len(mail[puller])))
+            world.resolve(puller, choice)
+        elif event == "deliver" and world.mail[puller]:
+            spans.on_report(puller, world.mail[puller].pop(choice % len(world.mail[puller])))
         elif event == "cut":
-            spans.puller_left(puller)
-            join(puller)
+            world.leave(puller)
+            if choice < 4:
+                world.join(puller)
         elif event == "flush":
             spans.release_below(span_id, spans.resolved_ts(span_id) - choice)
-        for each, sub in subs.items():
-            have = {segment.max.commit_ts for segment in spans.segments(each)}
-            flushed = spans._spans[each].flushed_ts
-            due = {row for row in written[sub] if flushed < row <= spans.resolved_ts(each)}
-            assert due <= have
+        elif event == "wait":
+            world.now += AWAY_S
+            world.obey(spans.arrange(world.now))
+        elif event == "hold" and span_id in spans.held:
+            world.obey(spans.resume([span_id]) if choice < 3 else spans.cut_back(span_id, 100 + 3 * choice))
+        elif event == "hold":
+            world.obey(spans.hold([span_id]))
+        world.check()

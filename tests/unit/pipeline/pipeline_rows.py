@@ -28,7 +28,19 @@ CSV = {
     "outputOldValue": False,
     "outputFieldHeader": False,
 }
-STORAGE = {"protocol": "csv", "terminator": "\n", "outputRawChangeEvent": False, "csv": CSV}
+CANAL_JSON = {
+    "enableTidbExtension": False,
+    "contentCompatible": False,
+    "onlyOutputUpdatedColumns": False,
+    "deleteOnlyOutputHandleKeyColumns": False,
+}
+STORAGE = {
+    "protocol": "csv",
+    "terminator": "\n",
+    "outputRawChangeEvent": False,
+    "csv": CSV,
+    "canalJson": CANAL_JSON,
+}
 
 
 def vectors(kind: str) -> list[Any]:
@@ -165,7 +177,7 @@ def make_work(
         nonce="a",
         pd_ms=0,
         codec="",
-        config={"spec": {"sink": {"storage": settings}}},
+        config={"spec": {"timeZone": "UTC", "sink": {"storage": settings}}},
         entries=(entry,),
         table_infos={table.hash: table.to_json()},
     )

@@ -223,6 +223,7 @@ class Misled:
 
     def __init__(self, pd: PdClient) -> None:
         self.scan_regions = pd.scan_regions
+        self.gc_safepoint = pd.gc_safepoint
         self.store_address = pd.store_address
         self.store_channel = pd.store_channel
         self.forget_store = pd.forget_store

@@ -9,7 +9,7 @@ from pathlib import Path
 import puller_script
 import pytest
 from changefeed.puller.pipeline_metrics import PREFIX, FeedMetrics, MetricDeltas
-from changefeed.puller.span_pipeline import COMPACT_AT, Action, Admitted, Advance, Refused, SpanPipeline
+from changefeed.puller.span_pipeline import COMPACT_AT, Action, Advance, Hold, Resume, SpanPipeline
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,10 +18,10 @@ def show(actions: list[Action]) -> list[str]:
     lines = []
     for action in actions:
         match action:
-            case Admitted(sub_id, seq, ticket):
-                lines.append(f"admitted sub={sub_id} seq={seq} ticket={ticket}")
-            case Refused(sub_id, ticket):
-                lines.append(f"refused sub={sub_id} ticket={ticket}")
+            case Hold(sub_id):
+                lines.append(f"hold sub={sub_id}")
+            case Resume(sub_id):
+                lines.append(f"resume sub={sub_id}")
             case Advance(sub_id, ts):
                 lines.append(f"advance sub={sub_id} ts={ts}")
     return lines
@@ -37,12 +37,13 @@ def test_script(script: Path) -> None:
         now += 1.0
         match line.split():
             case ["register", sub_id]:
-                pipeline.register(int(sub_id))
+                pipeline.register(int(sub_id), start_ts=0)
                 return []
             case ["unregister", sub_id]:
                 return show(pipeline.unregister(int(sub_id), now))
             case ["data", sub_id, weight]:
-                return show(pipeline.data(int(sub_id), int(weight), now)[1])
+                seq, actions = pipeline.data(int(sub_id), int(weight), now)
+                return [f"seq={seq}" if seq else "dropped", *show(actions)]
             case ["resolved", sub_id, ts]:
                 return show(pipeline.resolved(int(sub_id), int(ts)))
             case ["persisted", sub_id, seq]:
@@ -58,7 +59,7 @@ def test_script(script: Path) -> None:
 @settings(max_examples=60, deadline=None)
 def test_resolved_ts_waits_for_all_data_before_it_and_for_no_other(rng: random.Random) -> None:
     pipeline = SpanPipeline(quota_bytes=1 << 40)
-    pipeline.register(1)
+    pipeline.register(1, start_ts=0)
     inflight: set[int] = set()
     before: dict[int, set[int]] = {}  # resolved-ts -> what was in flight when it came
     sent: list[int] = []
@@ -66,8 +67,8 @@ def test_resolved_ts_waits_for_all_data_before_it_and_for_no_other(rng: random.R
         actions: list[Action] = []
         dice = rng.random()
         if dice < 0.4:
-            actions = pipeline.data(1, 10, 0.0)[1]
-            inflight |= {action.seq for action in actions if isinstance(action, Admitted)}
+            seq, actions = pipeline.data(1, 10, 0.0)
+            inflight.add(seq)
         elif dice < 0.7:
             before[ts] = set(inflight)
             actions = pipeline.resolved(1, ts)
@@ -87,7 +88,7 @@ def test_resolved_ts_waits_for_all_data_before_it_and_for_no_other(rng: random.R
 
 def test_flushed_barriers_are_compacted_though_the_queue_never_empties() -> None:
     pipeline = SpanPipeline(quota_bytes=1 << 40)
-    pipeline.register(1)
+    pipeline.register(1, start_ts=0)
     for n in range(1, 10 * COMPACT_AT):
         pipeline.data(1, 1, 0.0)
         pipeline.resolved(1, n)
@@ -101,22 +102,48 @@ def test_flushed_barriers_are_compacted_though_the_queue_never_empties() -> None
 def test_seven_metrics_are_told_as_growth() -> None:
     pipeline = SpanPipeline(quota_bytes=10)
     deltas = MetricDeltas(pipeline.metrics, FeedMetrics())
-    pipeline.register(1)
-    pipeline.data(1, 8, 0.0)
-    pipeline.data(1, 8, 0.0)
+    pipeline.register(1, start_ts=0)
+    for ts, held_for in ((3, 0.0), (4, 0.3)):
+        pipeline.resolved(1, ts)
+        seq, actions = pipeline.data(1, 12, 1.0)
+        assert actions == [Hold(1)]
+        assert pipeline.persisted(1, seq, 1.0 + held_for) == [Resume(1)]
     pipeline.resolved(1, 5)
     pipeline.resolved(1, 5)
-    pipeline.persisted(1, 1, 0.3)
+    pipeline.data(1, 12, 2.0)
     told = {(d.name.removeprefix(PREFIX), d.label): d.value for d in deltas.take()}
     waits = "quota_acquire_duration_seconds"
-    assert told["inflight_bytes", ""] == 8
+    assert told["inflight_bytes", ""] == 12
+    assert told["changefeed_puller_held_subscriptions_count", ""] == 1
     assert told["active_subscriptions", ""] == 1
     assert told["resolved_barrier_dropped_total", ""] == 1
     assert told[f"{waits}_count", ""] == 2
     assert told[f"{waits}_sum", ""] == pytest.approx(0.3)
-    assert (told[f"{waits}_bucket", "0.1"], told[f"{waits}_bucket", "0.5"], told[f"{waits}_bucket", "+Inf"]) == (
-        1,
-        2,
-        2,
-    )
+    buckets = [told[f"{waits}_bucket", bound] for bound in ("0.1", "0.5", "+Inf")]
+    assert buckets == [1, 2, 2]
     assert [d for d in deltas.take() if not d.gauge] == []
+
+
+def test_rule_17_those_farthest_ahead_are_held_and_the_lowest_runs() -> None:
+    pipeline = SpanPipeline(quota_bytes=100)
+    for sub_id, ts in ((1, 40), (2, 10), (3, 30)):
+        pipeline.register(sub_id, ts)
+        pipeline.data(sub_id, 26, 0.0)
+    assert pipeline.data(2, 10, 0.0) == (2, [Hold(1)])  # 88 bytes: one of the two others
+    assert pipeline.data(3, 5, 0.0)[1] == [Hold(3)]
+    assert pipeline.data(1, 5, 0.0) == (2, [])  # on its way when it was held: taken in all the same
+    assert pipeline.data(2, 10, 0.0)[1] == [Hold(2)]  # there is no room for anybody
+    for sub_id, seq in ((1, 1), (3, 1)):
+        woken = pipeline.persisted(sub_id, seq, 1.0)
+    assert woken == [Resume(1), Resume(2), Resume(3)]
+    assert pipeline.metrics.held_subscriptions == 0
+
+
+def test_rule_17_the_lowest_is_not_held_twice_where_it_stands() -> None:
+    pipeline = SpanPipeline(quota_bytes=100)
+    pipeline.register(1, start_ts=10)
+    assert pipeline.data(1, 120, 0.0)[1] == [Hold(1)]
+    assert pipeline.persisted(1, 1, 0.0) == [Resume(1)]
+    assert pipeline.data(1, 120, 0.0) == (2, [])  # the same scan again: only its end can help
+    pipeline.resolved(1, 11)
+    assert pipeline.data(1, 10, 0.0)[1] == [Hold(1)]

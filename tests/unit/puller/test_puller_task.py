@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import socket
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, cast
 from urllib.parse import urlparse
 
 import grpc
@@ -14,8 +17,14 @@ import grpc.aio
 import pyarrow as pa
 import pytest
 from changefeed.errors import Fenced, Unavailable
+from changefeed.eventstore.house import House
+from changefeed.model.rows import RAW_SCHEMA
+from changefeed.objectstore import Place
+from changefeed.puller import task as task_module
+from changefeed.puller.feed import Data, Pd, Resolved
+from changefeed.puller.pipeline_metrics import FeedMetrics
 from changefeed.puller.reports import Reports
-from changefeed.puller.task import Limits, run_puller
+from changefeed.puller.task import Limits, PullerTask, run_puller
 from changefeed.wire import owner_pb2
 from changefeed.wire.owner import SERVER_NAME, OwnerAddress
 from changefeed_devcluster.server import DevCluster
@@ -131,7 +140,7 @@ async def owning(
     await server.start()
     address = OwnerAddress(f"127.0.0.1:{port}", 3, "ab", "secret", pem)
     task = asyncio.ensure_future(
-        asyncio.to_thread(run_puller, address, 5, "puller-5-0", [cluster.pd_address], state.as_uri(), limits)
+        asyncio.to_thread(run_puller, address, 5, "puller-5-0", [cluster.pd_address], Place(state.as_uri()), limits)
     )
     try:
         yield owner, task
@@ -219,6 +228,107 @@ async def test_stream_that_the_owner_breaks_ends_the_task(
         owner.commands.put_nowait(status)
         with pytest.raises(error, match="epoch 3 is not 4"):
             await asyncio.wait_for(task, DEADLINE)
+
+
+class FakeFeed:
+    """Does what it is told, and remembers."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.told = asyncio.Event()
+        self.metrics = FeedMetrics()
+
+    async def __aenter__(self) -> FakeFeed:
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    def subscribe(self, sub_id: int, *_: object) -> None:
+        self._say(f"subscribe {sub_id}")
+
+    def release(self, sub_id: int) -> None:
+        self._say(f"release {sub_id}")
+
+    def hold(self, sub_id: int) -> None:
+        self._say(f"hold {sub_id}")
+
+    def resume(self, sub_id: int) -> None:
+        self._say(f"resume {sub_id}")
+
+    def _say(self, what: str) -> None:
+        self.said.append(what)
+        self.told.set()
+
+    async def until(self, what: str) -> None:
+        while what not in self.said:
+            self.told.clear()
+            await self.told.wait()
+
+
+class FakeCall:
+    """An owner that subscribes two spans, releases one of them when told to, and reads reports."""
+
+    def __init__(self) -> None:
+        self.commands: asyncio.Queue[owner_pb2.Command | None] = asyncio.Queue()
+        self.segments: list[owner_pb2.SegmentMeta] = []
+        self.resolved: dict[int, int] = {}
+        self.changed = asyncio.Event()
+
+    async def __aiter__(self) -> AsyncIterator[owner_pb2.Command]:
+        while (command := await self.commands.get()) is not None:
+            yield command
+
+    async def write(self, report: owner_pb2.Report) -> None:
+        self.segments += report.segments
+        self.resolved |= {resolved.sub_id: resolved.ts for resolved in report.resolved}
+        self.changed.set()
+
+
+def rows(commit_ts: int, size: int) -> pa.RecordBatch:
+    values = [0, commit_ts, commit_ts - 1, 2, b"k", bytes(size), None, 0]
+    columns = [pa.array([value], field.type) for value, field in zip(values, RAW_SCHEMA, strict=True)]
+    return pa.record_batch(columns, RAW_SCHEMA)
+
+
+async def test_rule_17_memory_is_bounded_by_holding_subscriptions_and_no_event_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Event()
+    write = task_module.write_segment
+
+    def slow(*arguments: Any) -> owner_pb2.SegmentMeta:
+        gate.wait(DEADLINE)
+        return write(*arguments)
+
+    monkeypatch.setattr(task_module, "write_segment", slow)
+    call, feed = FakeCall(), FakeFeed()
+    limits = Limits(quota_bytes=10_000, roll_bytes=1_000, roll_interval=0.01)
+    nobody: Pd = cast(Pd, None)
+    task = PullerTask(0, "puller-0-0", nobody, House(Place(tmp_path.as_uri()), 1, "ab"), limits)
+    task._feed = feed  # type: ignore[assignment]
+    running = asyncio.ensure_future(task.run(call))  # type: ignore[arg-type]
+    for sub_id, start_ts in ((1, 10), (2, 20)):
+        asked = owner_pb2.Subscribe(sub_id=sub_id, span_id=sub_id, start_key=b"a", end_key=b"b", start_ts=start_ts)
+        call.commands.put_nowait(owner_pb2.Command(subscribe=asked))
+    async with asyncio.timeout(DEADLINE):
+        await feed.until("subscribe 2")
+        for number in range(6):
+            for sub_id in (1, 2):
+                await task._on_event(Data(sub_id, sub_id, rows(30 + number, 900)))  # never waits
+                await task._on_event(Resolved(sub_id, 30 + number))
+        assert feed.said[2:] == ["hold 2", "hold 1"]
+        call.commands.put_nowait(owner_pb2.Command(release=owner_pb2.Release(sub_id=2)))
+        await feed.until("release 2")
+        gate.set()
+        while call.resolved.get(1) != 35:
+            call.changed.clear()
+            await call.changed.wait()
+        assert feed.said[-1] == "resume 1"
+        assert {span.sub_id for meta in call.segments for span in meta.spans} == {1}, "the other one was released"
+        assert all(meta.host == socket.gethostname() for meta in call.segments if meta.uri)
+        assert sorted(meta.seq for meta in call.segments) == list(range(1, len(call.segments) + 1))
+        call.commands.put_nowait(None)
+        await running
 
 
 def meta(seq: int, *sub_ids: int) -> owner_pb2.SegmentMeta:

@@ -212,6 +212,11 @@ def test_a_layout_names_directories_and_files():
     assert none.data_file(none.directory(7, ""), 12) == "shop/orders/400/CDC000012.csv"
 
 
+def test_canal_json_files_end_as_ticdcs_do():
+    day = layout(protocol="canal-json")
+    assert day.data_file("shop/orders/400/2026-03-01", 3) == "shop/orders/400/2026-03-01/CDC00000000000000000003.json"
+
+
 @pytest.mark.parametrize("name", ["a/b", "..", ".", "a\0b"])
 def test_a_table_whose_name_is_no_folder_is_refused(name, tmp_path):
     table = make_table("shop", name, column("id", 8, 3))

@@ -54,6 +54,12 @@ DEFAULTS = {
                     "outputOldValue": False,
                     "outputFieldHeader": False,
                 },
+                "canalJson": {
+                    "enableTidbExtension": False,
+                    "contentCompatible": False,
+                    "onlyOutputUpdatedColumns": False,
+                    "deleteOnlyOutputHandleKeyColumns": False,
+                },
             }
         },
         "lagThreshold": "1m",
@@ -105,6 +111,14 @@ def test_the_effective_config_gives_the_same_changefeed_again() -> None:
     assert json.dumps(effective(from_effective(config))) == json.dumps(effective(changefeed))
 
 
+def test_canal_json_has_its_own_options() -> None:
+    storage = {"uri": "file:///lake/orders", "protocol": "canal-json", "canalJson": {"contentCompatible": True}}
+    changefeed = parse(_with("spec.sink.storage", storage))
+    assert changefeed.storage.canal_json.content_compatible
+    assert not changefeed.storage.canal_json.enable_tidb_extension
+    assert from_effective(effective(changefeed)) == changefeed
+
+
 def test_equal_resources_have_equal_effective_configs() -> None:
     one = effective(parse(_with("spec.lagThreshold", "60s")))
     assert json.dumps(one) == json.dumps(effective(parse(_with("spec.lagThreshold", "1m"))))
@@ -138,7 +152,7 @@ spec:
   startTs: 449
   filter: {rules: ["shop.*", "shop"], events: [{}]}
   sink:
-    storage: {uri: s3://lake/orders, protocol: canal-json, flushIntervall: 5s, fileSize: 4Gi, csv: {delimiter: '"'}}
+    storage: {uri: gs://lake/orders, protocol: parquet, flushIntervall: 5s, fileSize: 4Gi, csv: {delimiter: '"'}}
   spark: {pullers: {count: 4}, driver: []}
   lagThreshold: 60
 """
@@ -151,9 +165,8 @@ spec:
         'spec.filter.rules[1]: "shop"; allowed: a table-filter rule such as shop.* or !shop.tmp_*; '
         "column 5: missing '.' between schema and table",
         "spec.filter.events: [{}] is not supported yet; allowed: []",
-        'spec.sink.storage.uri: "s3://lake/orders" is not supported yet; '
-        "allowed: file:///absolute/path or file://./relative/path",
-        'spec.sink.storage.protocol: "canal-json" is not supported yet; allowed: csv',
+        'spec.sink.storage.uri: "gs://lake/orders" is not supported yet; allowed: ' + PLACES,
+        'spec.sink.storage.protocol: "parquet" is not supported yet; allowed: csv | canal-json',
         'spec.sink.storage.fileSize: "4Gi"; allowed: a size from 1Mi to 512Mi, such as "64Mi"',
         'spec.sink.storage.csv.delimiter: "\\""; allowed: 1 to 3 characters, without the quote',
         "unknown field spec.sink.storage.flushIntervall; did you mean flushInterval?",
@@ -165,6 +178,7 @@ spec:
     ]
 
 
+PLACES = "file:///absolute/path, file://./relative/path or s3://bucket/folder"
 WRONG: list[tuple[str, object, str]] = [
     ("spec.paused", "yes", 'spec.paused: "yes"; allowed: true | false'),
     ("spec.restartNonce", True, "spec.restartNonce: true; allowed: a whole number from 0 to 2147483647"),
@@ -204,22 +218,34 @@ WRONG: list[tuple[str, object, str]] = [
     (
         "spec.sink.storage.uri",
         "file://lake/x",
-        'spec.sink.storage.uri: "file://lake/x"; allowed: file:///absolute/path or file://./relative/path',
+        'spec.sink.storage.uri: "file://lake/x"; allowed: ' + PLACES,
     ),
     (
         "spec.sink.storage.uri",
         "file:///",
-        'spec.sink.storage.uri: "file:///"; allowed: file:///absolute/path or file://./relative/path',
+        'spec.sink.storage.uri: "file:///"; allowed: ' + PLACES,
     ),
     (
         "spec.sink.storage.uri",
         "file://./../x",
-        'spec.sink.storage.uri: "file://./../x"; allowed: file:///absolute/path or file://./relative/path',
+        'spec.sink.storage.uri: "file://./../x"; allowed: ' + PLACES,
     ),
     ("spec.sink.kafka", {}, "spec.sink.kafka: {} is not supported yet; allowed: storage"),
     ("spec.sink", {"mysql": {}}, "spec.sink.mysql: {} is not supported yet; allowed: storage"),
     ("spec.sink", {}, "spec.sink.storage: null; allowed: exactly one sink; storage: {uri: ..., protocol: csv} for now"),
     ("spec.sink.storage", {"protocol": "csv"}, "spec.sink.storage.uri: missing"),
+    (
+        "spec.sink.storage.canalJson",
+        {"enableTidbExtension": True},
+        'spec.sink.storage.canalJson: {"enableTidbExtension": true}; '
+        "allowed: none of its options, which have a meaning for protocol: canal-json only",
+    ),
+    (
+        "spec.sink.storage",
+        {"uri": "file:///lake/orders", "protocol": "canal-json", "csv": {"includeCommitTs": True}},
+        'spec.sink.storage.csv: {"includeCommitTs": true}; '
+        "allowed: none of its options, which have a meaning for protocol: csv only",
+    ),
     ("spec.integrity.level", "Correctness", 'spec.integrity.level: "Correctness" is not supported yet; allowed: None'),
     ("spec.upstream.tls", {"secretRef": {"name": "x"}}, "spec.upstream.tls: not supported yet; allowed: none, for now"),
     ("spec.sink.storage.credentials", {}, "spec.sink.storage.credentials.secretRef: missing"),

@@ -276,3 +276,23 @@ def test_rule_14_one_ts_too_late_is_too_late() -> None:
     check_held(500, 499)
     with pytest.raises(NeedsHuman):
         check_held(500, 500)
+
+
+async def test_rule_14_a_start_below_what_gc_has_done_is_refused(pd: PdClient, cluster: FakeCluster) -> None:
+    """Whatever the services' safepoints say: who ran GC may have asked none of them."""
+    cluster.gc_safe_point = 500
+    with pytest.raises(NeedsHuman, match=r"SnapshotLostByGC: .* since 500 "):
+        await Safepoint(pd, "s", 60).hold(500)
+    await Safepoint(pd, "s", 60).hold(501)
+
+
+@pytest.mark.parametrize("calls", [("GetGCSafePoint",), ("GetGCState",), ("GetGCSafePoint", "GetGCState")])
+async def test_gc_safepoint_of_old_and_new_pds(pd: PdClient, cluster: FakeCluster, calls: tuple[str, ...]) -> None:
+    cluster.gc_safe_point, cluster.gc_calls = 77, calls
+    assert await pd.gc_safepoint() == 77
+
+
+async def test_pd_without_a_gc_safepoint_is_too_old(pd: PdClient, cluster: FakeCluster) -> None:
+    cluster.gc_calls = ()
+    with pytest.raises(NeedsHuman, match="does not know GetGCState"):
+        await pd.gc_safepoint()

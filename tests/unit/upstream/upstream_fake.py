@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import grpc
@@ -18,6 +19,8 @@ KV_REQUESTS = {
     "KvCheckTxnStatus": kvrpcpb_pb2.CheckTxnStatusRequest,
     "KvCheckSecondaryLocks": kvrpcpb_pb2.CheckSecondaryLocksRequest,
     "KvResolveLock": kvrpcpb_pb2.ResolveLockRequest,
+    "KvScanLock": kvrpcpb_pb2.ScanLockRequest,
+    "KVPessimisticRollback": kvrpcpb_pb2.PessimisticRollbackRequest,
 }
 
 
@@ -51,6 +54,8 @@ class FakeCluster:
     scans: list[tuple[bytes, bytes]] = field(default_factory=list)
     store_asks: int = 0
     min_safe_point: int = 0
+    gc_safe_point: int = 0
+    gc_calls: tuple[str, ...] = ("GetGCSafePoint",)  # of the two, those that it knows
     safepoints: dict[bytes, tuple[int, int]] = field(default_factory=dict)
     kv: dict[str, Callable[[Any], Any]] = field(default_factory=dict)
     kv_calls: list[tuple[str, Any]] = field(default_factory=list)
@@ -112,6 +117,20 @@ class FakeCluster:
         least = max(self.min_safe_point, min((ts for ts, _ in self.safepoints.values()), default=0))
         return pdpb_pb2.UpdateServiceGCSafePointResponse(header=self.header(), min_safe_point=least)
 
+    async def gc_safepoint(self, request: Any, context: Any) -> pdpb_pb2.GetGCSafePointResponse:
+        await self.check(request, context)
+        return pdpb_pb2.GetGCSafePointResponse(header=self.header(), safe_point=self.gc_safe_point)
+
+    async def gc_state(self, request: Any, context: Any) -> pdpb_pb2.GetGCStateResponse:
+        await self.check(request, context)
+        state = pdpb_pb2.GCState(txn_safe_point=self.gc_safe_point + 1, gc_safe_point=self.gc_safe_point)
+        return pdpb_pb2.GetGCStateResponse(header=self.header(), gc_state=state)
+
+    async def gc_call(self, method: str, request: Any, context: Any) -> Any:
+        if method not in self.gc_calls:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+        return await (self.gc_safepoint if method == "GetGCSafePoint" else self.gc_state)(request, context)
+
     def handlers(self) -> list[grpc.GenericRpcHandler]:
         def unary(call: Any, request: Any) -> Any:
             return grpc.unary_unary_rpc_method_handler(call, request.FromString, lambda m: m.SerializeToString())
@@ -128,6 +147,8 @@ class FakeCluster:
             "ScanRegions": unary(self.scan_regions, pdpb_pb2.ScanRegionsRequest),
             "GetStore": unary(self.get_store, pdpb_pb2.GetStoreRequest),
             "UpdateServiceGCSafePoint": unary(self.safepoint, pdpb_pb2.UpdateServiceGCSafePointRequest),
+            "GetGCSafePoint": unary(partial(self.gc_call, "GetGCSafePoint"), pdpb_pb2.GetGCSafePointRequest),
+            "GetGCState": unary(partial(self.gc_call, "GetGCState"), pdpb_pb2.GetGCStateRequest),
             "Tso": grpc.stream_stream_rpc_method_handler(
                 self.tso, pdpb_pb2.TsoRequest.FromString, pdpb_pb2.TsoResponse.SerializeToString
             ),

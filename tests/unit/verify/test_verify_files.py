@@ -3,14 +3,39 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pytest
 from changefeed.objectstore import Object
 from changefeed.objectstore.local import LocalStore
-from changefeed.verify.files import Format, read_layout, read_rows
+from changefeed.verify import lines
+from changefeed.verify.files import Directory, read_layout
+from changefeed.verify.formats import Format, Formats
+from changefeed.verify.lines import Shape, read_lines
+from changefeed.verify.reading import TableFiles, lowest_commit_ts
 from changefeed.verify.report import _directories_of
-from changefeed.verify.result import Result
+from changefeed.verify.result import Break, NotVerifiable, Result
 
-CSV = Format(",", '"', "\\N", "\r\n", header=False)
+
+def fmt(**options: Any) -> Format:
+    given = {
+        "protocol": "csv",
+        "delimiter": ",",
+        "quote": '"',
+        "null": "\\N",
+        "terminator": "\r\n",
+        "header": False,
+        "binary": "base64",
+        "split_updates": True,
+        "time_zone": "UTC",
+    }
+    return Format(**given | options)
+
+
+CSV = fmt()
+JSON = fmt(protocol="canal-json", binary="latin-1")
+TEXT = Shape(["v"], [pa.string()])
 
 
 def put(root: Path, path: str, body: str) -> None:
@@ -22,32 +47,109 @@ def line(ts: int, value: str) -> str:
     return f'"I","t","s",{ts},{value}\r\n'
 
 
+def values(body: str | bytes, shape: Shape = TEXT, fmt: Format = CSV) -> list[Any]:
+    raw = body.encode() if isinstance(body, str) else body
+    return [value for piece in read_lines(raw, "f", shape, fmt) for value in piece["c0"].to_pylist()]
+
+
 def test_files_are_read_by_number_and_up_to_the_index(tmp_path: Path) -> None:
     for index in range(1, 12):
         put(tmp_path, f"s/t/5/CDC{index:06}.csv", line(index, f'"v{index}"'))
     put(tmp_path, "s/t/5/meta/CDC.index", "CDC000010.csv\n")
-    result = Result()
-    sink = read_layout(LocalStore(tmp_path), result)
+    store, result = LocalStore(tmp_path), Result()
+    sink = read_layout(store, 7)
     directory = sink.directories["s/t/5"]
-    assert (directory.published, directory.first_hole) == (10, None)
-    rows = read_rows(LocalStore(tmp_path), [directory], ["v"], CSV, result)
-    assert rows["c0"].to_list() == [f"v{n}" for n in range(1, 11)]
-    assert rows["place"].to_list() == list(range(10))
-    assert rows["file"][9] == "s/t/5/CDC000010.csv"
+    assert (directory.published, directory.first_hole, sink.problems) == (10, None, [])
+    assert len(sink.listing().files) == 10
+    files = TableFiles(store, ("s", "t"), TEXT, Formats({}, [CSV]))
+    found = [row for path in directory.readable for row in files.read(path, store.get(path), result)]
+    assert [value for piece in found for value in piece["c0"].to_pylist()] == [f"v{n}" for n in range(1, 11)]
+    assert files.rows == 10
+    assert files.where(9) == "s/t/5/CDC000010.csv, row 1"
+    assert files.row(9) == ("I", 10, ["v10"])
     assert result.ok
 
 
-def test_values_and_their_places(tmp_path: Path) -> None:
-    values = ['"a ""b"", c"', '"two\r\nlines"', "\\N", '"\\N"', '""', "-5", '" x "']
-    put(tmp_path, "s/t/5/CDC000001.csv", "".join(line(n, value) for n, value in enumerate(values)))
-    put(tmp_path, "s/t/5/CDC000002.csv", "")
-    put(tmp_path, "s/t/5/meta/CDC.index", "CDC000002.csv\n")
-    result = Result()
-    store = LocalStore(tmp_path)
-    rows = read_rows(store, list(read_layout(store, result).directories.values()), ["v"], CSV, result)
-    assert rows["c0"].to_list() == ['a "b", c', "two\r\nlines", None, "\\N", "", "-5", " x "]
-    assert rows["line"].to_list() == list(range(1, 8))
-    assert result.ok
+def test_values_and_their_types() -> None:
+    texts = ['"a ""b"", c"', '"two\r\nlines"', "\\N", '"\\N"', '""', '" x "']
+    body = "".join(line(n, value) for n, value in enumerate(texts))
+    assert values(body) == ['a "b", c', "two\r\nlines", None, "\\N", "", " x "]
+    for kind, text, value in (
+        (pa.int64(), "-5", -5),
+        (pa.uint64(), "18446744073709551615", (1 << 64) - 1),
+        (pa.float64(), "1e+06", 1e6),
+        (pa.float32(), "0.1", pytest.approx(0.1)),
+        (pa.binary(), '"AP9B"', b"\x00\xffA"),
+        (pa.binary(), '""', b""),
+        (pa.binary(), "\\N", None),
+    ):
+        assert values(line(1, text), Shape(["v"], [kind])) == [value], text
+    assert values(line(1, '"00ff41"'), Shape(["v"], [pa.binary()]), fmt(binary="hex")) == [b"\x00\xffA"]
+    assert values("") == []
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (line(1, '"x"'), pa.int64()),
+        (line(1, "1.5"), pa.int64()),
+        (line(1, "-1"), pa.uint64()),
+        (line(1, '"x"'), pa.float64()),
+        (line(1, '"_"'), pa.binary()),
+        (line(1, "1,2"), pa.string()),
+        ('"I","t","s",1\r\n', pa.string()),
+        ('"I","t","s",x,"v"\r\n', pa.string()),
+        (line(1, '"v"')[:-1], pa.string()),
+    ],
+)
+def test_o6_a_line_that_is_none_of_the_table_is_a_break(body: str, kind: pa.DataType) -> None:
+    with pytest.raises(Break, match=r"^f "):
+        values(body, Shape(["v"], [kind]))
+
+
+def canal(value: str, **members: str) -> str:
+    given = {"isDdl": "false", "type": '"UPDATE"', "data": f'[{{"v":{value},"w":"1"}}]'} | members
+    tail = "".join(f',"{name}":{text}' for name, text in given.items())
+    tidb = members.get("_tidb", '{"commitTs":7}')
+    return f'{{"id":0,"database":"s","table":"t","pkNames":["v"],"mysqlType":{{"v":"int"}}{tail},"_tidb":{tidb}}}\r\n'
+
+
+def test_canal_json_rows() -> None:
+    shape = Shape(["v", "w"], [pa.string(), pa.int64()])
+    body = canal('"a\\u003c\\"\\r\\n"', type='"INSERT"') + canal("null", type='"DELETE"')
+    (piece,) = read_lines(body.encode(), "f", shape, JSON)
+    assert piece.to_pydict() == {
+        "op": ["I", "D"],
+        "table": ["t", "t"],
+        "schema": ["s", "s"],
+        "commit_ts": [7, 7],
+        "c0": ['a<"\r\n', None],
+        "c1": [1, 1],
+    }
+    binary = Shape(["v", "w"], [pa.binary(), pa.int64()])
+    body = "".join(canal(text) for text in ('"\\u0000A\u00ff\u0080"', "null", '""', '"\u00bf\u00c0z"'))
+    assert values(body, binary, JSON) == [b"\x00A\xff\x80", None, b"", b"\xbf\xc0z"]
+
+
+@pytest.mark.parametrize(
+    "members",
+    [{"data": "[]"}, {"data": "null"}, {"isDdl": "true"}, {"type": '"QUERY"'}, {"data": '[{"v":"1"},{"v":"2"}]'}],
+    ids=str,
+)
+def test_canal_json_messages_that_are_no_row(members: dict[str, str]) -> None:
+    with pytest.raises(Break, match=r"^f can't be decoded"):
+        values(canal('"1"', **members), fmt=JSON)
+    with pytest.raises(Break, match="no _tidb"):
+        values(canal('"1"').replace('"commitTs"', '"onlyHandleKey"'), fmt=JSON)
+    with pytest.raises(Break, match="above U"):
+        values(canal('"\u0100"'), Shape(["v"], [pa.binary()]), JSON)
+
+
+def test_rows_longer_than_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "_BLOCK", 200)
+    texts = ["a" * 50, "b" * 30, "c\n" * 500, "d" * 10, "e" * 400] * 3
+    body = "".join(line(n, f'"{text}"') for n, text in enumerate(texts))
+    assert values(body) == texts
 
 
 def test_a_file_and_its_index_that_appear_while_the_sink_is_listed(tmp_path: Path) -> None:
@@ -59,7 +161,7 @@ def test_a_file_and_its_index_that_appear_while_the_sink_is_listed(tmp_path: Pat
 
     put(tmp_path, "s/t/5/CDC000001.csv", line(1, "1"))
     put(tmp_path, "s/t/5/meta/CDC.index", "CDC000001.csv\n")
-    directory = read_layout(Growing(tmp_path), Result()).directories["s/t/5"]
+    directory = read_layout(Growing(tmp_path), 1).directories["s/t/5"]
     assert (directory.published, directory.first_hole) == (2, None)
 
 
@@ -87,15 +189,48 @@ def test_directories_belong_to_the_table_of_just_that_name(tmp_path: Path) -> No
     put(tmp_path, "shop/meta/schema_9_0000000007.json", "{}")
     put(tmp_path, "shop/item/meta/schema_9_0000000007.json", "{}")
     result = Result()
-    sink = read_layout(LocalStore(tmp_path), result)
+    sink = read_layout(LocalStore(tmp_path), 1)
     assert sink.schemas == {("shop/item", 9): ["shop/item/meta/schema_9_0000000007.json"]}
+    remaining: dict[str, Directory] = dict(sink.directories)
 
     def taken(schema: str, name: str) -> list[str]:
-        return [d.path for d in _directories_of(Named(schema, name), sink, result)]  # type: ignore[arg-type]
+        found = _directories_of(Named(schema, name), remaining, result)  # type: ignore[arg-type]
+        return [directory.path for _, directory in found]
 
     assert taken("shop", "ite") == []
     assert taken("shop", "item") == ["shop/item/9/2026-01-01", "shop/item/9/2026-01-02", "shop/item/10/2026-01-01"]
     assert taken("shop", "items") == ["shop/items/9"]
     assert taken("shop", "meta") == ["shop/meta/9"]
-    assert sorted(sink.directories) == ["sho/item/9"]
+    assert sorted(remaining) == ["sho/item/9"]
     assert result.ok
+
+
+def test_a_file_of_unknown_epoch_is_read_by_the_newest_format_that_fits(tmp_path: Path) -> None:
+    put(tmp_path, "a.csv", line(1, '"a"').replace(",", ";"))
+    put(tmp_path, "b.csv", line(2, '"b"'))
+    put(tmp_path, "c.csv", line(3, '"c"').replace(",", ";"))
+    store, result = LocalStore(tmp_path), Result()
+    files = TableFiles(store, ("s", "t"), TEXT, Formats({"c.csv": fmt(delimiter=";")}, [CSV, fmt(delimiter=";")]))
+    for number, path in enumerate(("a.csv", "b.csv", "c.csv")):
+        (piece,) = files.read(path, store.get(path), result)
+        assert piece["c0"].to_pylist() == [path[0]]
+        assert len(result.notes) == 1, number
+    assert result.ok
+    assert "does not tell any more" in result.notes[0]
+
+
+@pytest.mark.parametrize("option", [{"split_updates": False}, {"time_zone": "Asia/Shanghai"}])
+def test_options_that_decide_what_a_file_holds_must_not_have_changed(option: dict[str, Any]) -> None:
+    with pytest.raises(NotVerifiable, match="was changed while the changefeed ran"):
+        Formats({}, [CSV, fmt(**option)])
+
+
+def test_the_lowest_commit_ts_of_a_file(tmp_path: Path) -> None:
+    put(tmp_path, "a.csv", line(9, '"two\r\nlines, of,it,3,"') + line(5, "x") + line(7, "y"))
+    put(tmp_path, "a.json", canal('"1"'))
+    put(tmp_path, "empty.csv", "")
+    store = LocalStore(tmp_path)
+    assert lowest_commit_ts(store, "a.csv", Formats({}, [CSV])) == 5
+    assert lowest_commit_ts(store, "a.json", Formats({}, [JSON])) == 7
+    assert lowest_commit_ts(store, "empty.csv", Formats({}, [CSV])) is None
+    assert lowest_commit_ts(store, "gone.csv", Formats({}, [CSV])) is None

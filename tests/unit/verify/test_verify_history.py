@@ -54,8 +54,29 @@ def table(tidb: Tidb) -> Table:
     return tidb.tables["shop.t"]
 
 
-def read(pd: PdClient, table: Table, after_ts: int, upto_ts: int, **options: Any) -> Any:
-    return read_history(pd, *table_span(table.id), after_ts, upto_ts, **options)
+class Kept:
+    """history.Versions in memory."""
+
+    def __init__(self) -> None:
+        self.tables = [history.SCAN_SCHEMA.empty_table()]
+        self.added: list[pa.Table] = []
+
+    async def add(self, versions: pa.Table) -> None:
+        self.added.append(versions)
+
+    async def keep(self) -> None:
+        self.tables += self.added
+        self.added = []
+
+    async def drop(self) -> None:
+        self.added = []
+
+
+async def read(pd: PdClient, table: Table, after_ts: int, upto_ts: int, **options: Any) -> pa.Table:
+    kept = Kept()
+    await read_history(pd, *table_span(table.id), after_ts, upto_ts, kept, **options)
+    assert not kept.added
+    return pa.concat_tables(kept.tables)
 
 
 def changes(found: pa.Table) -> list[tuple[int, int, bool, bool]]:
@@ -126,13 +147,13 @@ async def test_every_version_once_while_regions_change(
     real = history._read_region
     reads = 0
 
-    async def changing(*arguments: Any) -> pa.Table:
+    async def changing(*arguments: Any) -> None:
         nonlocal reads
         reads += 1
         if reads == after + 1:
             for pk in (10, 30, 45, 60, 75):
                 await asyncio.to_thread(harm, cluster, table, pk)
-        return await real(*arguments)
+        await real(*arguments)
 
     monkeypatch.setattr(history, "_read_region", changing)
     now = tidb.now()
@@ -182,3 +203,24 @@ async def test_regions_that_never_answer_end_the_wait(
     monkeypatch.setattr(subscriptions, "PENDING_SCANS", 0)
     with pytest.raises(Transient, match="server_is_busy"):
         await read(pd, table, 0, tidb.now(), patience=0.2)
+
+
+async def test_a_region_that_fails_on_its_way_counts_once(
+    pd: PdClient, tidb: Tidb, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was added of it is dropped, and comes again."""
+    monkeypatch.setattr(history, "_CHUNK_BYTES", 1)
+    real = history._read_region
+    reads = 0
+
+    async def failing(*arguments: Any) -> None:
+        nonlocal reads
+        reads += 1
+        await real(*arguments)
+        if reads % 2:
+            raise history._NotNow("it is cut off")
+
+    monkeypatch.setattr(history, "_read_region", failing)
+    now = tidb.now()
+    assert changes(await read(pd, table, 0, now)) == expected(tidb, table, 0, now)
+    assert reads == 12

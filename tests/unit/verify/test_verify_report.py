@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from changefeed.model.record import CommitRecord
 from changefeed.objectstore.open import open_store
 from changefeed.owner.history import State
 from changefeed.owner.log import Log
-from changefeed.verify import report
+from changefeed.verify import files, report, table
 from changefeed.verify.history import read_history
 from changefeed.verify.report import verify
 from changefeed.verify.result import NotVerifiable
 from changefeed_devcluster.safepoints import GC_WORKER, NEVER, Hold
 from changefeed_devcluster.server import DevCluster
-from verify_sink import EOL, HandSink, Shop, write_sink
+from verify_sink import EOL, HandSink, Shop, write_schema, write_sink
 
 ITEMS = "shop/items"
 ITEM = "shop/item"
@@ -33,6 +38,8 @@ async def test_a_right_sink_holds(shop: Shop, sink: HandSink) -> None:
     assert result.rows == 5 + 5 + 1 + 1 + 1 + 2  # a split update is two
     assert (result.missing, result.duplicate, result.unexpected, result.out_of_order) == (0, 0, 0, 0)
     assert result.conserved == "107.5"
+    assert result.replayed == 8 + 3
+    assert result.notes == []
     assert result.checkpoint_ts == str(shop.checkpoint_ts)
 
 
@@ -246,6 +253,35 @@ def change_a_schema_file(sink: HandSink, shop: Shop) -> tuple[str, ...]:
     return sink.name(file), "does not name the columns of shop.item: id, amount"
 
 
+def rewrite_a_schema(change: Callable[[dict[str, Any]], object], *said: str) -> Harm:
+    """Under the name that the changed content asks for."""
+
+    def harm(sink: HandSink, shop: Shop) -> tuple[str, ...]:
+        file = next((sink.lake / ITEM / "meta").iterdir())
+        content = json.loads(file.read_text())
+        file.unlink()
+        change(content)
+        times = file.parent.stat().st_mtime
+        path = write_schema(file.parent, shop.start_ts, content)
+        os.utime(path, (times - 3600, times - 3600))
+        return sink.name(path), *said
+
+    return harm
+
+
+def change_a_schema_behind_its_checksum(sink: HandSink, shop: Shop) -> tuple[str, ...]:
+    file = next((sink.lake / ITEM / "meta").iterdir())
+    file.write_text(file.read_text().replace('"BIGINT"', '"INT"'))
+    return sink.name(file), "has another content than its name says"
+
+
+def write_a_schema_file_after_its_data(sink: HandSink, shop: Shop) -> tuple[str, ...]:
+    file = next((sink.lake / ITEM / "meta").iterdir())
+    data = sink.file(ITEM, 0)
+    os.utime(file, (data.stat().st_mtime + 1, data.stat().st_mtime + 1))
+    return (f"{sink.name(data)} was written before the schema file",)
+
+
 HARMS: dict[str, Harm] = {
     harm.__name__: harm
     for harm in (
@@ -273,6 +309,8 @@ HARMS: dict[str, Harm] = {
         write_bytes_that_are_no_text,
         delete_a_schema_file,
         change_a_schema_file,
+        change_a_schema_behind_its_checksum,
+        write_a_schema_file_after_its_data,
     )
 } | {
     "swap lines of two transactions": swap(-1, 0),
@@ -399,11 +437,11 @@ async def test_rule_23_history_that_is_gone_is_not_verifiable(shop: Shop, sink: 
 async def test_rule_23_history_that_goes_while_it_is_read_is_not_verifiable(
     shop: Shop, sink: HandSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def slow(*arguments: Any) -> Any:
+    async def slow(*arguments: Any, **named: Any) -> None:
         collect_garbage(shop)
-        return await read_history(*arguments)
+        await read_history(*arguments, **named)
 
-    monkeypatch.setattr(report, "read_history", slow)
+    monkeypatch.setattr(table, "read_history", slow)
     with pytest.raises(NotVerifiable, match="collected its history"):
         await verify(sink.uri, shop.pd)
 
@@ -413,13 +451,13 @@ async def test_rule_23_history_is_held_while_it_is_read_and_then_let_go(
 ) -> None:
     held = []
 
-    async def watched(*arguments: Any) -> Any:
+    async def watched(*arguments: Any, **named: Any) -> None:
         held.append(shop.cluster.safepoints.lowest(int(time.time())).safe_point)
-        return await read_history(*arguments)
+        await read_history(*arguments, **named)
 
     # Else GC's own safepoint, 0, is the lowest.
     shop.cluster.safepoints.restore(Hold(GC_WORKER, NEVER, shop.start_ts - 1))
-    monkeypatch.setattr(report, "read_history", watched)
+    monkeypatch.setattr(table, "read_history", watched)
     assert (await verify(sink.uri, shop.pd)).ok
     assert held == [shop.start_ts - 1] * 2
     assert [hold.service_id for hold in shop.cluster.safepoints.living(int(time.time()))] == [GC_WORKER]
@@ -448,3 +486,164 @@ async def test_a_checkpoint_that_moves_while_it_is_read_is_no_break(
     result = await verify(sink.uri, shop.pd)
     assert result.first_problem is None
     assert result.checkpoint_ts == str(shop.checkpoint_ts)
+
+
+# Harms that the comparison of the changes alone (O1, O3, O7) does not find.
+
+
+def hide(monkeypatch: pytest.MonkeyPatch, wanted: Callable[[pa.Table], pa.Array]) -> None:
+    """The upstream's change feed lacks versions: the changefeed could not know of them, nor can O3."""
+
+    async def lacking(*arguments: Any, into: Any) -> None:
+        real = into.add
+
+        async def add(versions: pa.Table) -> None:
+            await real(versions.filter(wanted(versions)))
+
+        monkeypatch.setattr(into, "add", add)
+        await read_history(*arguments, into=into)
+
+    monkeypatch.setattr(table, "read_history", lacking)
+
+
+async def test_o4_a_change_that_the_feed_never_sent_is_found_in_the_table(
+    shop: Shop, sink: HandSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = sink.file(ITEMS, 0)
+    sink.put(file, [line for line in sink.lines(file) if b",5," not in line])
+    hide(monkeypatch, lambda versions: pc.invert(pc.ends_with(versions["key"], b"\x80" + bytes(6) + b"\x05")))
+    result = await verify(sink.uri, shop.pd)
+    assert (result.missing, result.unexpected, result.out_of_order) == (0, 0, 0)
+    assert (result.replay_missing, result.replay_extra, result.replay_different) == (1, 0, 0)
+    assert result.first_problem == (
+        "The files of shop.items, replayed up to the checkpoint, give no such row; the upstream has id='5', code='5', "
+        "note='say \"hi\", you', amount=None. In all 1 rows are missing, 0 too many, 0 different."
+    )
+
+
+async def test_o4_an_update_and_a_delete_that_the_feed_never_sent(
+    shop: Shop, sink: HandSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, last = sink.file(ITEM, 0), sink.file(ITEM, -1)
+    kept = [line for line in sink.lines(last) if int(line.split(b",")[3]) <= shop.checkpoint_ts]
+    sink.put(first, [])
+    sink.put(last, kept)
+    hide(monkeypatch, lambda versions: pc.is_null(versions["old_value"]))
+    for path in sorted((sink.lake / ITEMS).rglob("CDC*.csv")):
+        sink.put(path, [line for line in sink.lines(path) if line.startswith(b'"I"') and b",20," not in line])
+    result = await verify(sink.uri, shop.pd)
+    assert (result.missing, result.unexpected, result.out_of_order) == (0, 0, 0)
+    assert (result.replay_missing, result.replay_extra, result.replay_different) == (0, 0, 3)
+    assert result.first_problem is not None
+    assert "give id='1', amount='7' (as at startTs); the upstream has id='1', amount='17'" in result.first_problem
+
+
+async def test_o4_null_is_not_the_text_that_stands_for_it(
+    shop: Shop, sink: HandSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The decoder of the change feed's rows takes NULL for a text; the table's rows are right."""
+    real = table.images
+    sink.put(file := sink.file(ITEMS, 0), [line.replace(b",7,\\N,", b',7,"\\N",') for line in sink.lines(file)])
+
+    def odd(*arguments: Any) -> Any:
+        found = real(*arguments)
+        if "c2" not in found.columns:
+            return found
+        return found.with_columns(c2=pl.when(pl.col("c0") == 7).then(pl.lit("\\N")).otherwise(pl.col("c2")))
+
+    monkeypatch.setattr(table, "images", odd)
+    result = await verify(sink.uri, shop.pd)
+    assert (result.missing, result.unexpected, result.replay_different) == (0, 0, 1)
+    assert result.first_problem is not None
+    assert "note='\\\\N'" in result.first_problem
+    assert "the upstream has id='7', code='7', note=None" in result.first_problem
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (lambda sink, shop: sink.metadata(shop.checkpoint_ts - 1), "`metadata` went back"),
+        (lambda sink, shop: publish_late(sink, shop.checkpoint_ts), "appeared with a row of commit ts"),
+        (lambda sink, shop: sink.file(ITEM, 0).write_bytes(b""), "and has 0 now"),
+    ],
+    ids=["checkpoint back", "late row", "changed file"],
+)
+async def test_o2_what_changes_after_it_was_published_is_found(
+    shop: Shop,
+    sink: HandSink,
+    monkeypatch: pytest.MonkeyPatch,
+    harm: Callable[[HandSink, Shop], object],
+    said: str,
+) -> None:
+    """It happens after verify has read the files, so no other oracle can see it."""
+    real, reads = files.read_layout, 0
+
+    def meanwhile(store: Any, checkpoint_ts: int) -> files.Sink:
+        nonlocal reads
+        reads += 1
+        return real(store, checkpoint_ts)
+
+    async def harmed(*arguments: Any) -> None:
+        await real_check(*arguments)
+        harm(sink, shop)
+
+    real_check = report._check_tables
+    monkeypatch.setattr(report, "_check_tables", harmed)
+    monkeypatch.setattr(files, "read_layout", meanwhile)
+    result = await verify(sink.uri, shop.pd)
+    assert reads == 2
+    assert (result.missing, result.unexpected, result.out_of_order, result.replay_different) == (0, 0, 0, 0)
+    assert result.first_problem is not None
+    assert said in result.first_problem
+
+
+def publish_late(sink: HandSink, ts: int) -> None:
+    """One more file, with a row that its checkpoint had said was there."""
+    last = sink.file(ITEM, -1)
+    late = last.with_name(f"CDC{3:020}.csv")
+    late.write_bytes(b'"I","item","shop",%d,77,1\r\n' % ts)
+    (last.parent / "meta" / "CDC.index").write_text(f"{late.name}\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda content: content["TableColumns"][1].update(ColumnType="VARCHAR"), "amount is VARCHAR: its rows are"),
+        (lambda content: content["TableColumns"][0].update(ColumnType="BIGINT"), "id is BIGINT: its rows are not"),
+        (lambda content: content.update(Table="items"), "of another table"),
+        (lambda content: content.update(TableVersion=1), "is of version 1"),
+        (lambda content: content.update(TableColumns=[{"ColumnName": "id"}]), "does not name the columns"),
+        (lambda content: content.update(TableColumns=None), "is no schema file"),
+    ],
+    ids=["type", "unsigned", "table", "version", "columns", "nothing"],
+)
+async def test_o6_a_schema_file_that_does_not_say_what_the_rows_are(
+    shop: Shop, sink: HandSink, change: Callable[[dict[str, Any]], object], said: str
+) -> None:
+    name, said = rewrite_a_schema(change, said)(sink, shop)
+    result = await verify(sink.uri, shop.pd)
+    assert (result.missing, result.unexpected, result.out_of_order) == (0, 0, 0)
+    assert result.first_problem is not None
+    assert result.first_problem.startswith(name)
+    assert said in result.first_problem
+
+
+async def test_stages_are_told(shop: Shop, sink: HandSink) -> None:
+    class Told:
+        def __init__(self) -> None:
+            self.stages: dict[str, tuple[int | None, int]] = {}
+            self.last = ""
+
+        def stage(self, name: str, total: int | None = None) -> None:
+            self.last = name
+            self.stages[name] = (total, 0)
+
+        def advance(self, count: int) -> None:
+            total, done = self.stages[self.last]
+            self.stages[self.last] = (total, done + count)
+
+    told = Told()
+    await verify(sink.uri, shop.pd, progress=told)
+    assert told.stages["shop.items: the files"] == (4, 4)
+    assert told.stages["shop.items: its rows at end"] == (None, 8)
+    assert told.last == "the sink once more"

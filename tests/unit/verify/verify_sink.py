@@ -15,6 +15,7 @@ from changefeed.model.record import CommitRecord, EpochRecord, FileCommitted, Pl
 from changefeed.objectstore.open import open_store
 from changefeed.owner.log import Log
 from changefeed.spec.parse import effective, parse
+from changefeed.verify.schemas import schema_checksum
 from changefeed_devcluster.schema import Column, Table
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb import Tidb
@@ -159,9 +160,8 @@ def _config(sink: HandSink, shop: Shop, options: dict[str, Any]) -> dict[str, An
 
 def _write_table(sink: HandSink, shop: Shop, table: Table, log: Log, storage: dict[str, Any]) -> None:
     place = sink.lake / table.db.name / table.info.name
-    columns = [{"ColumnName": column.name} for column in table.info.columns]
     (place / "meta").mkdir(parents=True)
-    (place / "meta" / f"schema_{shop.start_ts}_{7:010}.json").write_text(json.dumps({"TableColumns": columns}))
+    write_schema(place / "meta", shop.start_ts, _schema(table, shop.start_ts))
     transactions = list(_transactions(shop, table, storage))
     first = transactions[:1]
     for date, groups in (("2026-01-01", [first, []]), ("2026-01-02", [transactions[1:2], transactions[2:]])):
@@ -174,6 +174,23 @@ def _write_table(sink: HandSink, shop: Shop, table: Table, log: Log, storage: di
             (directory / "meta" / "CDC.index").write_text(f"{path.name}\n")
             to = group[-1][0] if group else first[0][0] + 1
             _record(sink, log, table, path, index, date, to, shop.last_ts)
+
+
+def _schema(table: Table, version: int) -> dict[str, Any]:
+    """A schema file's content; only what rows are is as TiCDC has it."""
+    columns = []
+    for column in table.info.columns:
+        name = {3: "INT", 8: "BIGINT", 15: "VARCHAR", 246: "DECIMAL"}[int(column.type.tp)]
+        columns.append({"ColumnName": column.name, "ColumnType": f"{name} UNSIGNED" if column.type.unsigned else name})
+    names = {"Table": table.info.name, "Schema": table.db.name, "Version": 1, "TableVersion": version}
+    return {**names, "Query": "", "Type": 0, "TableColumns": columns, "TableColumnsTotal": len(columns)}
+
+
+def write_schema(folder: Path, version: int, content: dict[str, Any]) -> Path:
+    """Under the name that its content asks for."""
+    path = folder / f"schema_{version}_{schema_checksum(content):010}.json"
+    path.write_text(json.dumps(content, indent=4, ensure_ascii=False))
+    return path
 
 
 def _record(sink: HandSink, log: Log, table: Table, path: Path, index: int, date: str, to: int, resolved: int) -> None:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.pipeline.codec.go_float import go_float
+from changefeed.pipeline.codec.lines import joined, text_of
 from changefeed.pipeline.mounter import Records
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 
@@ -82,7 +83,7 @@ def encode(records: Records, fmt: CsvFormat) -> pa.Buffer:
         parts += [fmt.delimiter, pa.array(["false", "true"]).take(pa.array(records.is_update.astype(np.uint8)))]
     for column, values in zip(records.table.output_columns, records.columns, strict=True):
         parts += [fmt.delimiter, *_cells(column, values, fmt)]
-    return _text_of(pc.binary_join_element_wise(*_merged([*parts, fmt.terminator]), ""))
+    return text_of(joined([*parts, fmt.terminator]))
 
 
 def _beginnings(table: TableInfo, fmt: CsvFormat) -> pa.Array:
@@ -101,7 +102,9 @@ def _quoted(text: str, fmt: CsvFormat) -> str:
 
 
 def _cells(column: ColumnInfo, values: pa.Array, fmt: CsvFormat) -> list[str | pa.Array]:
-    """A column's values as parts of a line."""
+    """A column's values as parts of a line; of ENUM and SET the names."""
+    if pa.types.is_struct(values.type):
+        values = values.field("text")
     if pa.types.is_integer(values.type):
         return [_with_null(values.cast(pa.string()), fmt)]
     if pa.types.is_floating(values.type):
@@ -141,20 +144,3 @@ def _escaped(text: pa.Array, fmt: CsvFormat) -> pa.Array:
         if old.encode() in raw:
             text = pc.replace_substring(text, old, new)
     return text
-
-
-def _merged(parts: Sequence[str | pa.Array]) -> list[str | pa.Array]:
-    """Neighbouring constants as one: each part costs a step per row."""
-    merged: list[str | pa.Array] = []
-    for part in parts:
-        if isinstance(part, str) and merged and isinstance(merged[-1], str):
-            merged[-1] += part
-        else:
-            merged.append(part)
-    return merged
-
-
-def _text_of(lines: pa.Array) -> pa.Buffer:
-    """All elements one after another: they stand so in the array's own buffer."""
-    _, offsets, data = lines.buffers()
-    return data.slice(0, int(np.frombuffer(offsets, np.int32)[len(lines)]))

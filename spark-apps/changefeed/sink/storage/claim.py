@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from changefeed.errors import NeedsHuman, NotFound, OutputConflict
 from changefeed.objectstore import ObjectStore
+from changefeed.objectstore.once import create_bytes
 from changefeed.sink.storage.layout import CLAIM, is_published
-from changefeed.sink.storage.once import create_bytes
 
 
 def check_free(store: ObjectStore, uid: str, state_uri: str) -> None:

@@ -18,6 +18,7 @@ METADATA = "metadata"
 CLAIM = ".changefeed-owner.json"
 
 _DATE_FORMATS = {"none": "", "year": "%Y", "month": "%Y-%m", "day": "%Y-%m-%d"}
+_EXTENSIONS = {"csv": ".csv", "canal-json": ".json"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SCHEMA_FILE = re.compile(
     r"(?:(?P<schema>[^/]+)/)?(?:(?P<table>[^/]+)/)?meta/schema_(?P<version>\d+)_(?P<sum>\d+)\.json"
@@ -54,7 +55,7 @@ class Layout:
         for dispatcher, table in tables.items():
             partition = dispatcher if table.partition_ids else None
             places[dispatcher] = version_directory(table_path(table), table_version, partition)
-        return cls(storage["dateSeparator"], storage["fileIndexWidth"], f".{storage['protocol']}", places)
+        return cls(storage["dateSeparator"], storage["fileIndexWidth"], _EXTENSIONS[storage["protocol"]], places)
 
     def date(self, pd_ms: int, last: str = "") -> str:
         """See `date_of`."""

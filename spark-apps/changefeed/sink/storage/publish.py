@@ -13,7 +13,7 @@ import pyarrow as pa
 from changefeed.errors import ProtocolViolation, Transient
 from changefeed.model.record import FileCommitted
 from changefeed.objectstore import FileRange, ObjectStore
-from changefeed.sink.storage.once import create_once
+from changefeed.objectstore.once import create_once
 
 _READ_BYTES = 1 << 20
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from changefeed.objectstore import ObjectStore
+from changefeed.objectstore.once import create_bytes
 from changefeed.schema import table_info as ti
 from changefeed.schema.table_info import ColumnInfo, TableInfo, column_type_name
 from changefeed.sink.storage.layout import schema_file, table_path
-from changefeed.sink.storage.once import create_bytes
 
 _FORMAT_VERSION = 1
 _UNSET = -1

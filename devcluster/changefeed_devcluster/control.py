@@ -1,0 +1,143 @@
+"""Harm to a running development cluster from another process: `/devcluster.Control/Harm` on PD's port.
+
+A request is a JSON object: `action`, and what it needs; keys are hex. The answer has `ok`, and the result or `error`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from .regions import Region
+
+if TYPE_CHECKING:
+    from .server import DevCluster
+
+HARM_METHOD = "/devcluster.Control/Harm"
+Arguments = Mapping[str, Any]
+Answer = dict[str, Any]
+
+
+def control_handler(cluster: DevCluster) -> grpc.GenericRpcHandler:
+    """The service, to be added to PD's server."""
+
+    async def harm(body: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        try:
+            request = json.loads(body)
+            action = str(request.pop("action", ""))
+            answer = {"ok": True, **await asyncio.to_thread(do_harm, cluster, action, request)}
+        except ValueError as error:
+            answer = {"ok": False, "error": str(error)}
+        return json.dumps(answer).encode()
+
+    service, method = HARM_METHOD[1:].split("/")
+    return grpc.method_handlers_generic_handler(service, {method: grpc.unary_unary_rpc_method_handler(harm)})
+
+
+def do_harm(cluster: DevCluster, action: str, arguments: Arguments) -> Answer:
+    """Raises ValueError for an unknown or wrong request."""
+    do = _ACTIONS.get(action)
+    if do is None:
+        raise ValueError(f"unknown harm {action!r}: one of {', '.join(_ACTIONS)}")
+    try:
+        return do(cluster, arguments) or {}
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"harm {action!r} lacks or has a wrong argument: {error}") from error
+
+
+def _regions(cluster: DevCluster, given: Arguments) -> Answer:
+    return _described(*cluster.regions.all())
+
+
+def _split(cluster: DevCluster, given: Arguments) -> Answer:
+    return _described(*cluster.split(bytes.fromhex(given["key"])))
+
+
+def _merge(cluster: DevCluster, given: Arguments) -> Answer:
+    return _described(cluster.merge(int(given["left"]), int(given["right"])))
+
+
+def _transfer(cluster: DevCluster, given: Arguments) -> Answer:
+    return _described(cluster.transfer(int(given["region"]), int(given["store"])))
+
+
+def _cut(cluster: DevCluster, given: Arguments) -> None:
+    cluster.cut(given.get("store"), int(given.get("messages", 0)))
+
+
+def _stall(cluster: DevCluster, given: Arguments) -> None:
+    cluster.stall(_seconds(given), given.get("store"))
+
+
+def _stall_region(cluster: DevCluster, given: Arguments) -> None:
+    cluster.stall_region(int(given["region"]), _seconds(given))
+
+
+def _delay(cluster: DevCluster, given: Arguments) -> None:
+    cluster.delay(float(given["by"]), _seconds(given), given.get("store"))
+
+
+def _repeat(cluster: DevCluster, given: Arguments) -> None:
+    cluster.repeat(_seconds(given))
+
+
+def _reorder(cluster: DevCluster, given: Arguments) -> None:
+    cluster.reorder(_seconds(given))
+
+
+def _lock(cluster: DevCluster, given: Arguments) -> Answer:
+    return {"start_ts": str(cluster.lock(bytes.fromhex(given["key"]), _seconds(given)))}
+
+
+def _abandon(cluster: DevCluster, given: Arguments) -> Answer:
+    key = bytes.fromhex(given["key"])
+    if given.get("committed"):
+        start_ts, commit_ts = cluster.abandon_secondary(key)
+        return {"start_ts": str(start_ts), "commit_ts": str(commit_ts)}
+    return {"start_ts": str(cluster.hold_lock(key, int(given.get("ttl_ms", 0))))}
+
+
+def _heal(cluster: DevCluster, given: Arguments) -> None:
+    cluster.heal()
+
+
+_ACTIONS: dict[str, Callable[[DevCluster, Arguments], Answer | None]] = {
+    "regions": _regions,
+    "split": _split,
+    "merge": _merge,
+    "transfer": _transfer,
+    "cut": _cut,
+    "stall": _stall,
+    "stall-region": _stall_region,
+    "lock": _lock,
+    "abandon": _abandon,
+    "delay": _delay,
+    "repeat": _repeat,
+    "reorder": _reorder,
+    "heal": _heal,
+}
+
+
+def _seconds(given: Arguments) -> float | None:
+    seconds = given.get("seconds")
+    return None if seconds is None else float(seconds)
+
+
+def _described(*regions: Region) -> Answer:
+    return {
+        "regions": [
+            {
+                "id": region.id,
+                "start": region.start.hex(),
+                "end": region.end.hex(),
+                "version": region.version,
+                "leader_store": region.leader_store,
+                "stores": [store for store, _ in region.peers],
+            }
+            for region in regions
+        ]
+    }

@@ -1,0 +1,233 @@
+"""`changefeed-devcluster harm`: disturb a running development cluster, each way a command.
+
+A real cluster does all of it to a changefeed. Every command answers one JSON line and exits 0; 2 means that the cluster
+refused what was asked, 69 that none answers.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Annotated, Any
+
+import grpc
+from cyclopts import App, Parameter
+
+from . import keys
+from .control import HARM_METHOD
+from .terminal import UNAVAILABLE, Amount, CommandFailed, say
+
+_HARM_S = 10.0
+
+Pd = Annotated[str, Parameter(help="The cluster's address, as `start` printed it.")]
+Key = Annotated[
+    str | None, Parameter(help="A raw key in hex; without it, the middle of the table's region with the most handles.")
+]
+Store = Annotated[int | None, Parameter(help="Id of a store; without it, all.")]
+Seconds = Annotated[Amount | None, Parameter(help="How long it lasts; without it, until `harm heal`.")]
+Found = list[dict[str, Any]]
+
+harm = App(name="harm", help="Disturb a running development cluster: what it answers is one JSON line.")
+
+
+@harm.command
+def regions(*, pd: Pd) -> None:
+    """List the regions: id, borders as hex of raw keys, version, leader store, stores."""
+    say(**_harm(pd, "regions"))
+
+
+@harm.command
+def split(*, pd: Pd, key: Key = None) -> None:
+    """Split a region in two.
+
+    The right part keeps the id. Every change data registration of the region ends with `epoch_not_match` that names
+    both parts, and calls with the old epoch are refused. Answers with the two regions.
+    """
+    say(**_harm(pd, "split", key=_key(pd, key)))
+
+
+@harm.command
+def merge(*, pd: Pd, left: int | None = None) -> None:
+    """Merge a region into its right neighbour.
+
+    The neighbour keeps its id and leader and takes all keys; region `left` is gone. Every registration of both ends
+    with `epoch_not_match` that names no region. Without `left`: two neighbours with the fewest handles of one table.
+    Answers with the merged region.
+    """
+    found = _harm(pd, "regions")["regions"]
+    chosen, right = narrowest_pair(found) if left is None else (left, _right_of(found, left))
+    say(**_harm(pd, "merge", left=chosen, right=right))
+
+
+@harm.command
+def transfer(*, pd: Pd, region: int | None = None, store: int | None = None) -> None:
+    """Move a region's leadership to another store.
+
+    Registrations end with `not_leader` that names the new one; the epoch stays. Without `region`: the one with the most
+    handles; without `store`: the next one that has a peer. Answers with the region.
+    """
+    found = _harm(pd, "regions")["regions"]
+    chosen = _widest(found) if region is None else _named(found, region)
+    stores = chosen["stores"]
+    following = stores[(stores.index(chosen["leader_store"]) + 1) % len(stores)]
+    say(**_harm(pd, "transfer", region=chosen["id"], store=following if store is None else store))
+
+
+@harm.command
+def cut(*, pd: Pd, store: Store = None, messages: int = 0) -> None:
+    """Break connections of a store.
+
+    At once, and all of them, as when a TiKV process dies and is back on its port; or, with `messages`, one change data
+    stream after so many more messages of the store, which may be in the middle of a scan or of a transaction.
+    """
+    say(**_harm(pd, "cut", store=store, messages=messages))
+
+
+@harm.command
+def stall(*, pd: Pd, seconds: Seconds = None, store: Store = None) -> None:
+    """Send no change data, without any error: the streams stay open and silent.
+
+    Everything goes on being queued, and comes afterwards; beyond 512 MiB a registration ends as `congested`.
+    """
+    say(**_harm(pd, "stall", seconds=seconds, store=store))
+
+
+@harm.command(name="stall-region")
+def stall_region(*, pd: Pd, region: int | None = None, seconds: Seconds = None) -> None:
+    """Tell no resolved-ts of one region; its rows go on, and so do all other regions.
+
+    Without `region`: the one with the most handles.
+    """
+    chosen = region or _widest(_harm(pd, "regions")["regions"])["id"]
+    say(region=chosen, **_harm(pd, "stall-region", region=chosen, seconds=seconds))
+
+
+@harm.command
+def lock(*, pd: Pd, key: Key = None, seconds: Seconds = None) -> None:
+    """Hold a lock on a key, as a long transaction does, and roll it back at the end.
+
+    The transaction is alive all the time: nobody may resolve its lock, and the region's resolved-ts stays below its
+    start ts, which is the answer.
+    """
+    chosen = _key(pd, key)
+    say(key=chosen, **_harm(pd, "lock", key=chosen, seconds=seconds))
+
+
+@harm.command
+def abandon(*, pd: Pd, key: Key = None, ttl_ms: int = 0, committed: bool = False) -> None:
+    """Abandon a transaction that has prewritten a key, as a TiDB server that died does.
+
+    Its lock lives for `ttl-ms`; after that the watermark stands still until a client resolves it. With `committed` two
+    rows from the key on are locked and the first, the primary, is committed: the second must be committed too, by
+    whoever resolves it. Answers with the start ts, and the commit ts if there is one.
+    """
+    chosen = _key(pd, key)
+    say(key=chosen, **_harm(pd, "abandon", key=chosen, ttl_ms=ttl_ms, committed=committed))
+
+
+@harm.command
+def delay(*, pd: Pd, by: Amount, seconds: Seconds = None, store: Store = None) -> None:
+    """Let `by` seconds pass between a change and its delivery, resolved-ts included: a slow network."""
+    say(**_harm(pd, "delay", by=by, seconds=seconds, store=store))
+
+
+@harm.command
+def repeat(*, pd: Pd, seconds: Seconds = None) -> None:
+    """Send twice what a store may send twice.
+
+    Each resolved-ts comes again, then an earlier one, then 0. A new registration's scan repeats as COMMITTED rows what
+    came live before it, and some rows at or below the registration's checkpoint.
+    """
+    say(**_harm(pd, "repeat", seconds=seconds))
+
+
+@harm.command
+def reorder(*, pd: Pd, seconds: Seconds = None) -> None:
+    """Send in any order what the protocol does not order.
+
+    The rows of different regions, and the rows of a scan and the live rows of the same region. What one raft log orders
+    stays, and no row comes after a resolved-ts at or above its commit ts.
+    """
+    say(**_harm(pd, "reorder", seconds=seconds))
+
+
+@harm.command
+def heal(*, pd: Pd) -> None:
+    """End all that lasts: stalls, delays, repeats, reorders, cuts to come, and locks of `harm lock`.
+
+    Splits, merges, transfers and abandoned locks stay.
+    """
+    say(**_harm(pd, "heal"))
+
+
+def _harm(pd: str, action: str, **arguments: Any) -> dict[str, Any]:
+    body = json.dumps({"action": action, **arguments}).encode()
+    with grpc.insecure_channel(pd) as channel:
+        call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(HARM_METHOD)
+        try:
+            answer: dict[str, Any] = json.loads(call(body, timeout=_HARM_S))
+        except grpc.RpcError as error:
+            raise CommandFailed(
+                f"No development cluster answers at {pd}: is it running? Its first output line names the address.",
+                UNAVAILABLE,
+            ) from error
+    if not answer.pop("ok"):
+        raise CommandFailed(str(answer["error"]))
+    return answer
+
+
+# --- which region, which key ---
+
+
+def _key(pd: str, key: str | None) -> str:
+    return widest_middle(_harm(pd, "regions")["regions"]) if key is None else key
+
+
+def _handles(region: dict[str, Any]) -> range:
+    """The handles of a region that lies between two rows of one table; empty for any other."""
+    prefix_length = len(keys.record_prefix(0))
+    start, end = bytes.fromhex(region["start"]), bytes.fromhex(region["end"])
+    if len(start) == len(end) == prefix_length + 8 and start[:prefix_length] == end[:prefix_length]:
+        return range(keys.handle_of(start), keys.handle_of(end))
+    return range(0)
+
+
+def _widest(found: Found) -> dict[str, Any]:
+    widest = max(found, key=lambda region: len(_handles(region)))
+    if len(_handles(widest)) < 2:
+        raise CommandFailed("No region lies between two rows of one table: say which one (`harm regions` lists them).")
+    return widest
+
+
+def widest_middle(found: Found) -> str:
+    """The hex key in the middle of the region that spans the most handles of one table, from its two border keys."""
+    widest = _widest(found)
+    handles = _handles(widest)
+    return str(widest["start"][:-16]) + keys.encode_int(handles[len(handles) // 2]).hex()
+
+
+def narrowest_pair(found: Found) -> tuple[int, int]:
+    """The ids of two neighbours that lie between rows of one table, with the fewest handles together."""
+    pairs = [
+        (len(_handles(left)) + len(_handles(right)), left["id"], right["id"])
+        for left, right in pairwise(found)
+        if _handles(left) and _handles(right) and _handles(left).stop == _handles(right).start
+    ]
+    if not pairs:
+        raise CommandFailed("No two regions lie between rows of one table: say which one with --left.")
+    return min(pairs)[1:]
+
+
+def _right_of(found: Found, left: int) -> int:
+    _named(found, left)
+    for one, following in pairwise(found):
+        if one["id"] == left:
+            return int(following["id"])
+    raise CommandFailed(f"Region {left} is the last one, nothing is right of it.")
+
+
+def _named(found: Found, region: int) -> dict[str, Any]:
+    for one in found:
+        if one["id"] == region:
+            return one
+    raise CommandFailed(f"There is no region {region} (`harm regions` lists them).")

@@ -1,0 +1,85 @@
+"""The order of raw rows, found fast: most batches stand in order already, and most keys are one table's int handles.
+
+Only a way to sort: what the order is, model.position says. It must agree with a comparison of the columns one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+#: Of segments, entries and files (INTERFACES.md, Position); of the search for repeats (rule 4).
+BY_POSITION = ("commit_ts", "start_ts", "op", "key")
+BY_IDENTITY = ("commit_ts", "key")
+
+_WORD = 8
+
+
+def ordered(rows: pa.RecordBatch, by: Sequence[str]) -> pa.RecordBatch:
+    """The rows sorted by these columns; the same object when they stand so already. Equal rows keep their order."""
+    order = order_of(rows, by)
+    return rows if order is None else rows.take(pa.array(order))
+
+
+def order_of(rows: pa.RecordBatch, by: Sequence[str]) -> npt.NDArray[Any] | None:
+    """Row numbers in the order of these columns, stable; None when the rows stand so already."""
+    if rows.num_rows < 2:
+        return None
+    columns = [_comparable(rows.column(name)) for name in by]
+    if _stand_in_order(columns):
+        return None
+    if all(isinstance(column, np.ndarray) for column in columns):
+        return np.lexsort(columns[::-1])
+    order: npt.NDArray[Any] = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in by]).to_numpy()
+    return order
+
+
+def same_as_next(rows: pa.RecordBatch, by: Sequence[str]) -> npt.NDArray[np.intp]:
+    """Numbers of the rows that have the same values in these columns as the row after them."""
+    if rows.num_rows < 2:
+        return np.empty(0, np.intp)
+    same = np.ones(rows.num_rows - 1, np.bool_)
+    for name in by:
+        same &= _compare(pc.equal, _comparable(rows.column(name)))
+    return np.flatnonzero(same)
+
+
+def _comparable(column: pa.Array) -> npt.NDArray[Any] | pa.Array:
+    """Numbers that compare as the column does, or the column itself where there are none."""
+    if not pa.types.is_binary(column.type):
+        return column.to_numpy()
+    words = _words(column)
+    return column if words is None else words
+
+
+def _words(keys: pa.Array) -> npt.NDArray[np.uint64] | None:
+    """Numbers that compare as the keys do; None unless all are of one length and differ in the last 8 bytes alone."""
+    offsets = np.frombuffer(keys.buffers()[1], np.int32)[keys.offset : keys.offset + len(keys) + 1]
+    length = int(offsets[1] - offsets[0])
+    if length < _WORD or (np.diff(offsets) != length).any():
+        return None
+    data = np.frombuffer(keys.buffers()[2], np.uint8)[int(offsets[0]) : int(offsets[-1])].reshape(len(keys), length)
+    if (data[:, :-_WORD] != data[0, :-_WORD]).any():
+        return None
+    return np.ascontiguousarray(data[:, -_WORD:]).view(">u8").reshape(-1).astype(np.uint64)
+
+
+def _stand_in_order(columns: Sequence[npt.NDArray[Any] | pa.Array]) -> bool:
+    """Whether no row is less than the one before it."""
+    rises = np.ones(len(columns[0]) - 1, np.bool_)
+    for column in reversed(columns):
+        rises = _compare(pc.less, column) | (_compare(pc.equal, column) & rises)
+    return bool(rises.all())
+
+
+def _compare(how: Callable[[Any, Any], Any], column: npt.NDArray[Any] | pa.Array) -> npt.NDArray[np.bool_]:
+    """Each element with the next one."""
+    if isinstance(column, np.ndarray):
+        return column[:-1] < column[1:] if how is pc.less else column[:-1] == column[1:]
+    compared: npt.NDArray[np.bool_] = how(column[:-1], column[1:]).to_numpy(zero_copy_only=False)
+    return compared

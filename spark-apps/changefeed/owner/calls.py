@@ -1,0 +1,95 @@
+"""What tasks say to the owner, on its way from the service to the cores and the meter.
+
+It decides nothing but which of a task's errors ends the run: one that trying again can't help.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from changefeed import errors
+from changefeed.errors import ChangefeedError, InvalidSpec, NeedsHuman, OutputConflict
+from changefeed.metrics import Registry
+from changefeed.model.record import FileCommitted
+from changefeed.owner.owner import Owner
+from changefeed.owner.progress import Meter
+from changefeed.wire import owner_pb2 as pb
+
+
+class Calls:
+    """Implements service.Handler. `changed` is called after each that may give the owner something to do."""
+
+    def __init__(
+        self,
+        owner: Owner,
+        meter: Meter,
+        registry: Registry,
+        changed: Callable[[], None],
+        failed: Callable[[ChangefeedError], None],
+    ) -> None:
+        self._owner = owner
+        self._meter = meter
+        self._registry = registry
+        self._changed = changed
+        self._failed = failed
+        self.task_error: ChangefeedError | None = None  # the last one that a task reported, which is tried again
+
+    def puller_joined(self, puller: int) -> list[pb.Command]:
+        commands = self._owner.puller_joined(time.monotonic(), puller)
+        self._changed()
+        return commands
+
+    def puller_left(self, puller: int) -> None:
+        self._owner.puller_left(time.monotonic(), puller)
+        self._meter.puller_left(puller)
+        self._changed()
+
+    def report(self, puller: int, report: pb.Report) -> None:
+        try:
+            self._owner.report(time.monotonic(), puller, report)
+            self._meter.report(puller, report)
+        except ChangefeedError as error:
+            self._failed(error)
+        for failure in report.failures:
+            self._failed(_error_of(failure))  # nobody pulls that span any more
+        self._changed()
+
+    def latest(self) -> int:
+        return self._owner.latest()
+
+    def plan(self, record: int) -> bytes:
+        return self._owner.work(record).model_dump_json(by_alias=True).encode()
+
+    async def commit(self, done: pb.Done) -> None:
+        for file in done.files:
+            committed = FileCommitted(
+                entry=file.entry,
+                rows=file.rows,
+                raw_rows=file.raw_rows,
+                filtered_rows=file.filtered_rows,
+                bytes=file.bytes,
+                hash=file.hash,
+            )
+            self._owner.file_done(done.record, done.nonce, committed)
+        self._changed()
+
+    def fail(self, failure: pb.Failure) -> None:
+        """A task failed, and Spark tries it again. Where that can't help the run ends now, else when Spark gives up."""
+        error = _error_of(failure)
+        self._registry.apply_delta("changefeed_owner_task_errors_total", failure.reason, 1, False)
+        if isinstance(error, NeedsHuman | OutputConflict | InvalidSpec):
+            self._failed(error)
+        else:
+            self.task_error = error
+
+
+def _error_of(failure: pb.Failure) -> ChangefeedError:
+    """What a task raised, as the same class (spark.owner_client.OwnerClient.fail, puller.reports)."""
+    kind = getattr(errors, failure.reason, None)
+    if not (isinstance(kind, type) and issubclass(kind, ChangefeedError)):
+        return NeedsHuman(failure.message, failure.next_step)
+    if issubclass(kind, InvalidSpec):
+        field, _, why = failure.message.partition(": ")
+        return kind(field, why, failure.next_step)
+    return kind(failure.message, failure.next_step)

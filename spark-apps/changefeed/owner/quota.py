@@ -1,0 +1,92 @@
+"""The event store's quota: which spans are held back, and whose segments are given up (CORRECTNESS.md, rule 17).
+
+Pure; `back_pressure` says who runs. It must never keep the lowest span waiting for room that only the lowest can make.
+
+Why it does not stand still for ever:
+
+1. *The store is full of what can't be planned, as the DDL span has not got there.* If the lowest span has not either,
+   what the others have above the barrier's limit is evicted, to be pulled again later. If only the DDL span has not,
+   all wait: it needs no room, and then everything can be planned.
+2. *An uncommitted plan of the driver before waits for a span to be pulled again (rule 3).* Nothing can be committed
+   before: that span counts as the lowest, and what is evicted is all that the plan does not name.
+3. *The lowest alone brings more than there is room for before it is resolved, or its rows share their files with the
+   others'.* It is held as well, which forgets all that it has above its resolved-ts; then it runs alone until that has
+   risen. While a plan is executed there is no need to: its commit makes room. If that was not enough, all that is held
+   is given up, and the lowest starts again at its flushed ts in an empty store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from changefeed.puller.back_pressure import LEAD, BackPressure
+
+
+class Stored(Protocol):
+    """What of owner.spans.Spans it goes by."""
+
+    @property
+    def held(self) -> Collection[int]: ...
+    @property
+    def files(self) -> Files: ...
+    def reached(self) -> Mapping[int, int]: ...
+    def stored(self) -> Collection[int]: ...
+
+
+class Files(Protocol):
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Relief:
+    """Spans to hold, to resume, and, of those that are held then, to cut back to a ts (or their flushed one)."""
+
+    hold: list[int]
+    resume: list[int]
+    evict: Mapping[int, int]
+
+
+class Quota:
+    """`size`: bytes of segment files. `lead`: how far a held span may fall behind the lowest that runs, in ts."""
+
+    def __init__(self, size: int, lead: int = LEAD) -> None:
+        self._marks = BackPressure(size, lead)
+        self._alone: tuple[int, int] | None = None  # the only span that runs, until it is resolved beyond that ts
+
+    def is_short(self, used: int) -> bool:
+        return self._marks.is_short(used)
+
+    def is_concerned(self, used: int, held: Collection[int]) -> bool:
+        """Whether `relieve` could have anything to say."""
+        return bool(held) or self._marks.is_short(used)
+
+    def relieve(self, spans: Stored, needed: Collection[int], limits: Mapping[int, int], idle: bool) -> Relief:
+        """What to do now.
+
+        `needed`: an uncommitted plan waits for them. `limits`: of each, above it nothing can be committed yet. `idle`:
+        no plan is executed and none can be made.
+        """
+        used, resolved, stored, held = spans.files.bytes, spans.reached(), spans.stored(), spans.held
+        reached = {span_id: 0 if span_id in needed else ts for span_id, ts in resolved.items()}
+        lowest = min(reached, key=lambda span_id: (reached[span_id], span_id))
+        if self._alone and (self._alone[0] != lowest or resolved[lowest] > self._alone[1]):
+            self._alone = None
+        waits = idle and reached[lowest] < limits[lowest]
+        if waits and (self._marks.is_full(used) or (self._marks.is_short(used) and lowest in held)):
+            others = sorted(span_id for span_id in stored if span_id != lowest)
+            hold = [span_id for span_id in others if span_id not in held]
+            evict = {span_id: limits[span_id] for span_id in others if resolved[span_id] > limits[span_id]}
+            if hold or evict:
+                return Relief(hold, [], evict)
+            if lowest in held:
+                if self._alone is None and not self._marks.is_full(used):
+                    return Relief([], [lowest], {})
+                return Relief([], [], dict.fromkeys(stored, 0))
+        hold, resume = self._marks.decide(used, reached, stored, held)
+        if waits and lowest in hold:
+            self._alone = lowest, resolved[lowest]
+        if self._alone:
+            resume = [span_id for span_id in resume if span_id == lowest]
+        return Relief(hold, resume, {})

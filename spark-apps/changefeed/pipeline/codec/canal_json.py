@@ -1,0 +1,210 @@
+"""TiCDC's canal-json for storage sinks: an object a line (facts, ticdc-compatibility 2.8), made of whole columns.
+
+A pure function of records, plan time and format (rule 10): `ts` is the plan's PD time, and `mysqlType`, whose order
+is random in TiCDC, has the columns' order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
+from changefeed.pipeline.codec.canal_types import handle_key, java_type, larger_java_type, mysql_type, primary_key
+from changefeed.pipeline.codec.go_float import plain_float
+from changefeed.pipeline.codec.json_text import escaped, json_string
+from changefeed.pipeline.codec.lines import joined, text_of
+from changefeed.pipeline.mounter import Records
+from changefeed.schema.table_info import ColumnInfo, TableInfo
+
+VERSION = 1
+
+_TYPES = {OP_DELETE: "DELETE", OP_UPDATE: "UPDATE", OP_INSERT: "INSERT"}
+_LOGICAL_BITS = pa.scalar(18, pa.uint64())
+#: Constants repeat in each line: of a wide table, so many bytes of them are in memory at a time.
+_CONSTANT_BYTES = 256 << 20
+
+_Parts = list[str | pa.Array]
+
+
+@dataclass(frozen=True)
+class CanalJsonFormat:
+    """TiCDC's options that canal-json in storage has."""
+
+    terminator: str = "\r\n"
+    enable_tidb_extension: bool = False
+    content_compatible: bool = False
+    only_output_updated_columns: bool = False
+    delete_only_output_handle_key_columns: bool = False
+
+    @classmethod
+    def from_config(cls, storage: Mapping[str, Any]) -> CanalJsonFormat:
+        """From `sink.storage` of the effective spec (its JSON, every member there)."""
+        canal = storage["canalJson"]
+        return cls(
+            terminator=storage["terminator"],
+            enable_tidb_extension=canal["enableTidbExtension"],
+            content_compatible=canal["contentCompatible"],
+            # TiCDC has the one imply the other: Canal's own `old` has changed columns only.
+            only_output_updated_columns=canal["onlyOutputUpdatedColumns"] or canal["contentCompatible"],
+            delete_only_output_handle_key_columns=canal["deleteOnlyOutputHandleKeyColumns"],
+        )
+
+
+def fingerprint() -> str:
+    """What bytes depend on beyond plan and config: this codec and the libraries that format values (rule 10)."""
+    return f"canal-json-{VERSION} pyarrow-{pa.__version__} polars-{pl.__version__}"
+
+
+def encode(records: Records, pd_ms: int, fmt: CanalJsonFormat) -> Iterator[pa.Buffer]:
+    """The lines of `records`, which have `old_columns`, in pieces of bounded size."""
+    rows = max(1, _CONSTANT_BYTES // _constant_bytes(records.table, fmt))
+    for start in range(0, len(records.op), rows):
+        yield text_of(_lines(_slice(records, start, rows), pd_ms, fmt))
+
+
+def _constant_bytes(table: TableInfo, fmt: CanalJsonFormat) -> int:
+    """Of a line, at most about."""
+    names = sum(4 * len(json_string(column.name)) for column in table.output_columns)
+    types = sum(len(mysql_type(column, full=fmt.content_compatible)) + 16 for column in table.output_columns)
+    return 1024 + names + types
+
+
+def _slice(records: Records, start: int, rows: int) -> Records:
+    return _picked(records, slice(start, start + rows), lambda values: values.slice(start, rows))
+
+
+def _take(records: Records, places: npt.NDArray[np.intp]) -> Records:
+    chosen = pa.array(places)
+    return _picked(records, places, lambda values: values.take(chosen))
+
+
+def _picked(records: Records, places: Any, pick: Any) -> Records:
+    return Records(
+        records.table,
+        records.op[places],
+        records.is_update[places],
+        pick(records.commit_ts),
+        [pick(values) for values in records.columns],
+        [pick(values) for values in records.old_columns] if records.old_columns is not None else None,
+    )
+
+
+def _lines(records: Records, pd_ms: int, fmt: CanalJsonFormat) -> pa.Array:
+    """A line each; rows of one op have one form, so ops are written apart and put together again."""
+    ops = np.unique(records.op).tolist()
+    if len(ops) == 1:
+        return _lines_of_op(ops[0], records, pd_ms, fmt)
+    places = [np.flatnonzero(records.op == op) for op in ops]
+    apart = [_lines_of_op(op, _take(records, rows), pd_ms, fmt) for op, rows in zip(ops, places, strict=True)]
+    order = np.empty(len(records.op), np.int64)
+    order[np.concatenate(places)] = np.arange(len(order))
+    return pa.concat_arrays(apart).take(pa.array(order))
+
+
+def _lines_of_op(op: int, records: Records, pd_ms: int, fmt: CanalJsonFormat) -> pa.Array:
+    table = records.table
+    names = ",".join(json_string(name) for name in primary_key(table))
+    shown = _shown(op, table, fmt)
+    pairs = zip(table.output_columns, records.columns, strict=True)
+    columns = [(column, values) for column, values in pairs if column.name in shown]
+    mysql_types = (
+        f"{json_string(column.name)}:{json_string(mysql_type(column, full=fmt.content_compatible))}"
+        for column, _ in columns
+    )
+    parts: _Parts = [
+        f'{{"id":0,"database":{json_string(table.schema_name)},"table":{json_string(table.name)}',
+        f',"pkNames":[{names}],"isDdl":false,"type":"{_TYPES[op]}","es":',
+        pc.shift_right(records.commit_ts, _LOGICAL_BITS).cast(pa.string()),
+        f',"ts":{pd_ms},"sql":"","sqlType":',
+        *_sql_types(columns),
+        f',"mysqlType":{{{",".join(mysql_types)}}},"old":',
+        *(_old(records, columns, fmt) if op == OP_UPDATE else ["null"]),
+        ',"data":[',
+        *_object(columns),
+        "]",
+    ]
+    if fmt.enable_tidb_extension:
+        parts += [',"_tidb":{"commitTs":', records.commit_ts.cast(pa.string()), "}"]
+    return joined([*parts, "}", fmt.terminator])
+
+
+def _shown(op: int, table: TableInfo, fmt: CanalJsonFormat) -> frozenset[str]:
+    if op == OP_DELETE and fmt.delete_only_output_handle_key_columns:
+        return handle_key(table)
+    return frozenset(column.name for column in table.output_columns)
+
+
+def _sql_types(columns: Sequence[tuple[ColumnInfo, pa.Array]]) -> _Parts:
+    parts: _Parts = []
+    for column, values in columns:
+        usual, larger = str(java_type(column)), larger_java_type(column)
+        parts.append(f",{json_string(column.name)}:")
+        above = pc.greater(values, pa.scalar(larger[0], values.type)) if larger else None
+        if larger and pc.any(above).as_py():
+            parts.append(pc.if_else(pc.fill_null(above, False), str(larger[1]), usual))
+        else:
+            parts.append(usual)
+    return ["{", *_without_comma(parts), "}"] if parts else ["null"]
+
+
+def _object(columns: Sequence[tuple[ColumnInfo, pa.Array]]) -> _Parts:
+    """Each column's value as text, or null."""
+    parts: _Parts = []
+    for column, values in columns:
+        parts += [f",{json_string(column.name)}:", *_cells(_text(values))]
+    return ["{", *_without_comma(parts), "}"]
+
+
+def _without_comma(parts: _Parts) -> _Parts:
+    first = parts[:1]
+    return [part[1:] for part in first if isinstance(part, str)] + parts[1:]
+
+
+def _old(records: Records, columns: Sequence[tuple[ColumnInfo, pa.Array]], fmt: CanalJsonFormat) -> _Parts:
+    """The rows before updates: whole, or the columns that changed."""
+    assert records.old_columns is not None, "the mounter was asked for them"
+    before = list(zip((column for column, _ in columns), records.old_columns, strict=True))
+    if not fmt.only_output_updated_columns:
+        return ["[", *_object(before), "]"]
+    members: _Parts = []
+    for (column, old), (_, new) in zip(before, columns, strict=True):
+        member = joined([f",{json_string(column.name)}:", *_cells(_text(old))])
+        members.append(pc.if_else(_differ(old, new), member, ""))
+    # The first of them, whichever it is, begins with a comma too.
+    return ["[{", pc.ascii_ltrim(joined(members), ","), "}]"]
+
+
+def _differ(old: pa.Array, new: pa.Array) -> pa.Array:
+    """Whether the values would be written differently."""
+    left, right = _comparable(old), _comparable(new)
+    return pc.coalesce(pc.not_equal(left, right), pc.xor(left.is_null(), right.is_null()))
+
+
+def _comparable(values: pa.Array) -> pa.Array:
+    is_itself = pa.types.is_string(values.type) or pa.types.is_binary(values.type) or pa.types.is_integer(values.type)
+    return values if is_itself else _text(values)
+
+
+def _text(values: pa.Array) -> pa.Array:
+    """What stands between the quotes."""
+    if pa.types.is_struct(values.type):  # ENUM and SET: canal has their numbers
+        values = pc.struct_field(values, "number")
+    if pa.types.is_integer(values.type):
+        return values.cast(pa.string())
+    if pa.types.is_floating(values.type):
+        return plain_float(values)
+    return escaped(values)
+
+
+def _cells(text: pa.Array) -> _Parts:
+    if not text.null_count:
+        return ['"', text, '"']
+    return [pc.fill_null(pc.binary_join_element_wise('"', text, '"', ""), "null")]

@@ -1,0 +1,86 @@
+"""Text and bytes as TiCDC's JSON writer (Go's easyjson) puts them between quotes, for whole columns.
+
+The result is always ASCII or valid UTF-8, whatever the cells hold: a reader never meets a broken line.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_SHORT = {"\t": "\\t", "\r": "\\r", "\n": "\\n", "\\": "\\\\", '"': '\\"'}
+# What means something in HTML or in JavaScript is escaped too.
+_ESCAPES = {c: f"\\u{ord(c):04x}" for c in [*map(chr, range(0x20)), *"<>&\u2028\u2029"]} | _SHORT
+_MARKS = [c.encode() for c in _ESCAPES if " " < c < "\x7f"]
+_WIDE_MARKS = [c.encode() for c in _ESCAPES if c > "\x7f"]
+# "surrogateescape" stands for each byte that is no UTF-8 by a surrogate, which valid text never has.
+_OF_CHARACTER = str.maketrans(_ESCAPES | {chr(0xDC00 + byte): "\\ufffd" for byte in range(0x80, 0x100)})
+
+
+def json_string(text: str) -> str:
+    """A constant with its quotes."""
+    return f'"{text.translate(_OF_CHARACTER)}"'
+
+
+def escaped(values: pa.Array) -> pa.Array:
+    """The inside of a JSON string for each cell, NULL stays: of string cells their text, of binary ones ISO 8859-1.
+
+    A byte of a string cell that is no UTF-8 becomes an escaped U+FFFD.
+    """
+    text = _latin_1(values) if pa.types.is_binary(values.type) else values
+    raw = _bytes_of(text)
+    if not raw.size:
+        return text
+    is_ascii = int(raw.max()) < 0x80
+    if not is_ascii and not _is_utf8(text):
+        return _escaped_broken(text)
+    # A search of the whole buffer is much cheaper than a replacement that finds nothing.
+    data = raw.tobytes()
+    if int(raw.min()) >= 0x20 and not any(mark in data for mark in (_MARKS if is_ascii else _MARKS + _WIDE_MARKS)):
+        return text
+    series = pl.Series(values=text, dtype=pl.String)
+    return series.str.replace_many(list(_ESCAPES), list(_ESCAPES.values())).to_arrow().cast(pa.string())
+
+
+def _offsets(values: pa.Array) -> npt.NDArray[np.int32]:
+    offsets: npt.NDArray[np.int32] = np.frombuffer(values.buffers()[1], np.int32)
+    return offsets[values.offset :][: len(values) + 1]
+
+
+def _bytes_of(values: pa.Array) -> npt.NDArray[np.uint8]:
+    data = values.buffers()[2]
+    if not len(values) or data is None:
+        return np.empty(0, np.uint8)
+    offsets = _offsets(values)
+    return np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]]
+
+
+def _latin_1(values: pa.Array) -> pa.Array:
+    """Each byte as the character of its number."""
+    raw = _bytes_of(values)
+    wide = np.flatnonzero(raw >= 0x80)
+    if not wide.size:
+        return values.cast(pa.string())
+    offsets = _offsets(values) - _offsets(values)[0]
+    longer = (offsets + np.searchsorted(wide, offsets)).astype(np.int32)  # a wide character has two bytes
+    data = pa.py_buffer(raw.tobytes().decode("latin-1").encode())
+    text = pa.StringArray.from_buffers(len(values), pa.py_buffer(longer), data)
+    return pc.if_else(values.is_valid(), text, pa.scalar(None, pa.string())) if values.null_count else text
+
+
+def _is_utf8(text: pa.Array) -> bool:
+    try:
+        text.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _escaped_broken(text: pa.Array) -> pa.Array:
+    """Cell by cell: TiDB stores broken text only where its check was switched off."""
+    cells = text.view(pa.binary()).to_pylist()
+    decoded = [cell if cell is None else cell.decode("utf-8", "surrogateescape") for cell in cells]
+    return pa.array([cell if cell is None else cell.translate(_OF_CHARACTER) for cell in decoded], pa.string())

@@ -1,0 +1,31 @@
+"""Lines out of constant and column parts: the one step of every text codec that touches each row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def joined(parts: Sequence[str | pa.Array]) -> pa.Array:
+    """The parts one after another, row by row; at least one is an array, none has NULL."""
+    return pc.binary_join_element_wise(*_merged(parts), "")
+
+
+def _merged(parts: Sequence[str | pa.Array]) -> list[str | pa.Array]:
+    """Neighbouring constants as one: each part costs a step per row."""
+    merged: list[str | pa.Array] = []
+    for part in parts:
+        if isinstance(part, str) and merged and isinstance(merged[-1], str):
+            merged[-1] += part
+        else:
+            merged.append(part)
+    return merged
+
+
+def text_of(lines: pa.Array) -> pa.Buffer:
+    """All elements one after another: they stand so in the array's own buffer."""
+    _, offsets, data = lines.buffers()
+    return data.slice(0, int(np.frombuffer(offsets, np.int32)[len(lines)]))

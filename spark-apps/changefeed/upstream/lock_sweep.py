@@ -1,0 +1,64 @@
+"""Finishing the locks that dead transactions left: TiKV never does by itself, and change data waits for them
+(facts, tikv-wire 2.13, 3.5).
+
+It must never touch a living transaction, nor push its commit ts: who sweeps reads nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from changefeed.errors import Transient
+from changefeed.upstream.attempts import Attempts
+from changefeed.upstream.locks import LockResolver, holds_back
+from changefeed.upstream.pd import Region
+from changefeed.upstream.regions import RegionCalls, Upstream, raw_end
+from changefeed.wire import kvrpcpb_pb2
+
+SCAN_LIMIT = 1024
+_PATIENCE = 10.0
+
+
+@dataclass
+class Swept:
+    """`finished`: locks of dead transactions; `living`: of each living transaction in the way one lock."""
+
+    finished: int = 0
+    living: list[kvrpcpb_pb2.LockInfo] = field(default_factory=list)
+
+
+class LockSweep:
+    def __init__(self, upstream: Upstream) -> None:
+        self._calls = RegionCalls(upstream)
+        self._locks = LockResolver(upstream, self._calls, read_ts=0)
+
+    async def sweep(self, start: bytes, end: bytes, max_version: int) -> Swept:
+        """Finish what is dead of the locks in the raw range `[start, end)` with start_ts <= `max_version`.
+
+        Raises Transient, NeedsHuman (a flashback), ProtocolViolation.
+        """
+        attempts = Attempts(f"Sweeping the locks of [{start.hex()}, {end.hex()}) up to {max_version}", _PATIENCE)
+        swept = Swept()
+        position = start
+
+        def upper(region: Region) -> bytes:
+            return min(raw_end(region) or end, end)
+
+        def request(region: Region) -> kvrpcpb_pb2.ScanLockRequest:
+            return kvrpcpb_pb2.ScanLockRequest(
+                max_version=max_version, start_key=position, end_key=upper(region), limit=SCAN_LIMIT
+            )
+
+        while position < end:
+            found, region = await self._calls.send(
+                "KvScanLock", position, request, kvrpcpb_pb2.ScanLockResponse, attempts
+            )
+            if found.HasField("error"):
+                raise Transient(f"KvScanLock of {position.hex()}: {str(found.error).strip()}", retry_after=1.0)
+            living = await self._locks.settle(found.locks, attempts)
+            alive = {lock.lock_version for lock in living}
+            swept.living += [lock for lock in living if holds_back(lock)]
+            swept.finished += sum(lock.lock_version not in alive for lock in found.locks)
+            attempts.progress()
+            position = found.locks[-1].key + b"\0" if len(found.locks) == SCAN_LIMIT else upper(region)
+        return swept

@@ -1,0 +1,141 @@
+"""How each file was written: by the config of the epoch that planned it (CORRECTNESS.md, rule 10).
+
+The log says which epoch that was, until it folds the plan away; then the newest config that a file can be read by is
+assumed, and the caller has to say so.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from changefeed.errors import NotFound
+from changefeed.objectstore import ObjectStore
+from changefeed.verify.result import NotVerifiable
+
+_RECORD = re.compile(r".*/\d{20}\.json")
+
+
+@dataclass(frozen=True)
+class Format:
+    """The members of the effective spec that decide how rows stand in a file."""
+
+    protocol: str
+    delimiter: str
+    quote: str
+    null: str
+    terminator: str
+    header: bool
+    binary: str  # "base64", "hex"; "latin-1" in canal-json
+    split_updates: bool
+    time_zone: str
+
+    @property
+    def choice(self) -> str:
+        """What stands for a value of ENUM or SET: its "text", or the "number" that is stored."""
+        return "text" if self.protocol == "csv" else "number"
+
+    @classmethod
+    def of(cls, spec: Mapping[str, Any]) -> Format:
+        """Raises NotVerifiable for what can't be read back without doubt."""
+        storage = spec["sink"]["storage"]
+        csv, protocol = storage["csv"], storage["protocol"]
+        if protocol == "csv":
+            _check_csv(csv)
+        elif protocol == "canal-json":
+            _check_canal_json(storage["canalJson"])
+        else:
+            raise NotVerifiable(f"Files of protocol {protocol!r} can't be read back by verify yet.", "Use csv.")
+        return cls(
+            protocol=protocol,
+            delimiter=csv["delimiter"],
+            quote=csv["quote"],
+            null=csv["null"],
+            terminator=storage["terminator"],
+            header=csv["outputFieldHeader"],
+            binary=csv["binaryEncodingMethod"] if protocol == "csv" else "latin-1",
+            split_updates=not storage["outputRawChangeEvent"],
+            time_zone=spec["timeZone"],
+        )
+
+
+def _check_csv(csv: Mapping[str, Any]) -> None:
+    if not csv["includeCommitTs"]:
+        raise NotVerifiable(
+            "The files carry no commit ts, so their order and completeness can't be checked.",
+            "Set spec.sink.storage.csv.includeCommitTs: true for changefeeds that are to be verified.",
+        )
+    for name, odd in (
+        ("delimiter", len(csv["delimiter"].encode()) != 1),
+        ("quote", len(csv["quote"].encode()) != 1),
+        ("outputOldValue", csv["outputOldValue"]),
+    ):
+        if odd:
+            raise NotVerifiable(
+                f"Files written with spec.sink.storage.csv.{name}: {csv[name]!r} can't be read back by verify yet.",
+                "Use the option's default for changefeeds that are to be verified.",
+            )
+
+
+def _check_canal_json(options: Mapping[str, Any]) -> None:
+    if not options["enableTidbExtension"]:
+        raise NotVerifiable(
+            "The files carry no commit ts, so their order and completeness can't be checked.",
+            "Set spec.sink.storage.canalJson.enableTidbExtension: true for changefeeds that are to be verified.",
+        )
+    if options["deleteOnlyOutputHandleKeyColumns"]:
+        raise NotVerifiable(
+            "The files hold only the keys of deleted rows, so deletes can't be compared.",
+            "Leave out spec.sink.storage.canalJson.deleteOnlyOutputHandleKeyColumns to verify a changefeed.",
+        )
+
+
+class Formats:
+    """The formats of a sink's files, by path."""
+
+    def __init__(self, planned: Mapping[str, Format], epochs: list[Format]) -> None:
+        """`planned`: by path; `epochs`: of all epochs, newest first."""
+        self._planned = planned
+        self._epochs = list(dict.fromkeys(epochs))
+        for name, values in (
+            ("spec.sink.storage.outputRawChangeEvent", {one.split_updates for one in epochs}),
+            ("spec.sink.storage.protocol", {one.protocol for one in epochs}),
+            ("spec.timeZone", {one.time_zone for one in epochs}),
+        ):
+            if len(values) > 1:
+                raise NotVerifiable(
+                    f"{name} was changed while the changefeed ran: what each file is to hold can't be told any more.",
+                    "Verify changefeeds that keep the option.",
+                )
+
+    @property
+    def newest(self) -> Format:
+        return self._epochs[0]
+
+    def of(self, path: str) -> list[Format]:
+        """Those that the file may have, the likeliest first; more than one: nobody knows."""
+        known = self._planned.get(path)
+        return [known] if known else self._epochs
+
+
+def read_formats(store: ObjectStore, log: str, current: Mapping[str, Any]) -> Formats:
+    """From the records that are left in the log (folder `log` of `store`); `current`: the newest effective spec."""
+    configs: dict[int, Format] = {}
+    epochs_of: dict[str, int] = {}
+    for path, _ in store.list(log):
+        if not _RECORD.fullmatch(path):
+            continue
+        try:
+            record = json.loads(store.get(path).body)
+        except NotFound:
+            continue  # folded since it was listed
+        if record["kind"] == "epoch":
+            configs[record["epoch"]] = Format.of(record["config"]["spec"])
+        elif record["kind"] == "plan":
+            epochs_of.update((entry["path"], record["epoch"]) for entry in record["entries"])
+    newest = Format.of(current)
+    planned = {path: configs.get(epoch, newest) for path, epoch in epochs_of.items()}
+    return Formats(planned, [newest, *(configs[epoch] for epoch in sorted(configs, reverse=True))])

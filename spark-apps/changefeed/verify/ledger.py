@@ -1,0 +1,193 @@
+"""One table's changes and rows side by side in DuckDB, with a memory limit and a folder to spill to.
+
+Per row it keeps its key, its place or position, and 64-bit hashes of its image and of its values: what rows hold is
+read again where a person is to see it. So its size does not follow that of the rows, and its memory not their number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from changefeed.verify.lines import Shape
+from changefeed.verify.result import NotVerifiable
+
+_MEMORY = "256MB"
+_AMOUNT = "DECIMAL(38,12)"
+_IS_AMOUNT = r"^-?[0-9]{1,20}(\.[0-9]{1,12})?$"
+_BATCH = 1 << 17
+_META = {
+    "place": pa.uint64(),
+    "op": pa.string(),
+    "commit_ts": pa.uint64(),
+    "start_ts": pa.uint64(),
+    "rank": pa.uint8(),
+    "key": pa.binary(),
+}
+
+
+@dataclass(frozen=True)
+class TableShape:
+    """A table for the ledger: `key`: which columns tell a row; `amount`: which one is added up."""
+
+    name: str
+    shape: Shape
+    key: list[int]
+    amount: int | None = None
+
+    @property
+    def key_names(self) -> list[str]:
+        return [f"k{number}" for number in self.key]
+
+
+class Ledger:
+    """The tables that the oracles ask.
+
+    files (place u64: where in the files' order; op, commit_ts, k…, h: of the image, v: of the values, amount),
+    upstream (commit_ts, start_ts, rank, key, op, k…, h), at_start and at_end (key: raw; k…, v, amount),
+    and over all tables: transactions (commit_ts, start_ts), moves (commit_ts, amount).
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """`folder`: a temporary one, for what does not fit into memory."""
+        self.db = duckdb.connect(
+            ":memory:",
+            config={
+                "memory_limit": _MEMORY,
+                "temp_directory": str(folder / "spill"),
+                "preserve_insertion_order": "true",
+                "autoinstall_known_extensions": "false",
+                "autoload_known_extensions": "false",
+            },
+        )
+        self.run("CREATE TABLE transactions(commit_ts UBIGINT, start_ts UBIGINT)")
+        self.run(f"CREATE TABLE moves(commit_ts UBIGINT, amount {_AMOUNT})")
+        self.table = TableShape("", Shape([], []), [])
+        self.is_ascending = True  # the commit ts of all files' rows, in their order
+        self._last_ts = 0
+
+    def close(self) -> None:
+        self.db.close()
+
+    def run(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """The answer to a statement whose answer is small."""
+        return self.db.execute(sql, list(parameters)).fetchall()
+
+    def digest(self, sql: str) -> str:
+        """Of a column of u64, in its order."""
+        found = hashlib.blake2b()
+        for batch in self.db.sql(sql).to_arrow_reader(_BATCH):
+            found.update(batch.column(0).to_numpy())
+        return found.hexdigest()
+
+    # -- loading
+
+    def begin(self, table: TableShape) -> None:
+        """Empty tables for the next one's rows."""
+        self.table = table
+        columns = dict(zip(table.shape.places, table.shape.types, strict=True))
+        nothing = pa.schema([*_META.items(), *columns.items()]).empty_table()
+        for name, select in self._selects().items():
+            self._from(nothing, f"CREATE OR REPLACE TABLE {name} AS {select}")
+        self.is_ascending, self._last_ts = True, 0
+
+    def add_files(self, rows: pa.Table, first_place: int) -> None:
+        """The next rows of the files: op, commit_ts, c0..cn. Raises NotVerifiable for an odd amount."""
+        self._check_amounts(rows)
+        commit_ts = rows["commit_ts"].to_numpy()
+        if len(commit_ts):
+            self.is_ascending &= bool(self._last_ts <= commit_ts[0] and (commit_ts[:-1] <= commit_ts[1:]).all())
+            self._last_ts = int(commit_ts[-1])
+        places = pa.array(np.arange(first_place, first_place + rows.num_rows, dtype=np.uint64))
+        self._from(rows.append_column("place", places), f"INSERT INTO files {self._selects()['files']}")
+
+    def add_transactions(self, versions: pa.Table) -> None:
+        """Those of some versions of the upstream (history.SCAN_SCHEMA)."""
+        self._from(versions, "INSERT INTO transactions SELECT DISTINCT commit_ts, start_ts FROM given")
+
+    def add_images(self, images: pl.DataFrame) -> None:
+        """Some images of the upstream's changes (expected.images)."""
+        self._from(images.to_arrow(), f"INSERT INTO upstream {self._selects()['upstream']}")
+
+    def add_rows(self, name: str, keys: pa.Array, values: Mapping[str, pa.Array]) -> None:
+        """Rows of the table as they stood: `name` is at_start or at_end. Raises NotVerifiable for an odd amount."""
+        rows = pa.table({"key": keys, **values})
+        self._check_amounts(rows)
+        self._from(rows, f"INSERT INTO {name} {self._selects()[name]}")
+
+    def _from(self, rows: pa.Table, sql: str) -> None:
+        self.db.register("given", rows)
+        try:
+            self.db.execute(sql)
+        finally:
+            self.db.unregister("given")
+
+    def _selects(self) -> dict[str, str]:
+        """By table: how its rows are made of the columns that are given."""
+        table, columns = self.table, ", ".join(self.table.shape.places)
+        keys = "".join(f", c{number} AS k{number}" for number in table.key)
+        image, values = f"hash(op, commit_ts, {columns}) AS h", f"hash({columns}) AS v"
+        amount = "" if table.amount is None else f", c{table.amount}::VARCHAR::{_AMOUNT} AS amount"
+        state = f"SELECT key{keys}, {values}{amount} FROM given"
+        return {
+            "files": f"SELECT place, op, commit_ts{keys}, {image}, {values}{amount} FROM given",
+            "upstream": f"SELECT commit_ts, start_ts, rank, key, op{keys}, {image} FROM given",
+            "at_start": state,
+            "at_end": state,
+        }
+
+    def _check_amounts(self, rows: pa.Table) -> None:
+        number = self.table.amount
+        if number is None:
+            return
+        given = rows[f"c{number}"]
+        texts = pl.Series(pl.from_arrow(given)).cast(pl.String)
+        odd = texts.filter(texts.is_not_null() & ~texts.str.contains(_IS_AMOUNT))
+        if odd.len():
+            name = f"{self.table.name}.{self.table.shape.names[number]}"
+            raise NotVerifiable(
+                f"{name} holds {odd[0]!r}, which can't be added up exactly.",
+                "Name a column of numbers with at most 20 digits before and 12 after the point.",
+            )
+
+
+class RegionsOfLedger:
+    """history.Versions into the ledger: a region's images count once all of it is read."""
+
+    def __init__(self, ledger: Ledger, images: Callable[[pa.Table], pl.DataFrame], read: Callable[[int], None]) -> None:
+        """`images`: of versions (expected.images); `read`: told how many versions were kept."""
+        self._ledger = ledger
+        self._images = images
+        self._read = read
+        self._open = False
+        self._count = 0
+
+    async def add(self, versions: pa.Table) -> None:
+        if not self._open:
+            self._ledger.run("BEGIN")
+            self._open = True
+        self._count += versions.num_rows
+        self._ledger.add_transactions(versions)
+        self._ledger.add_images(self._images(versions))
+
+    async def keep(self) -> None:
+        self._end("COMMIT")
+        self._read(self._count)
+        self._count = 0
+
+    async def drop(self) -> None:
+        self._end("ROLLBACK")
+        self._count = 0
+
+    def _end(self, how: str) -> None:
+        if self._open:
+            self._ledger.run(how)
+            self._open = False

@@ -1,0 +1,210 @@
+"""From a data file's bytes to typed columns: csv and canal-json as TiCDC writes them (its facts, 2.7 and 2.8).
+
+Formats are spelled out here once more, so that a fault of the encoders shows. Every line must be one of the table:
+what does not decode is a break that names the file, never a row less.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.json
+
+from changefeed.verify.formats import Format
+from changefeed.verify.result import Break
+
+_BLOCK = 8 << 20
+_HEADER = ["ticdc-meta$operation", "ticdc-meta$table", "ticdc-meta$schema", "ticdc-meta$commit-ts"]
+_OPS = {"INSERT": "I", "UPDATE": "U", "DELETE": "D"}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A table's columns as they come: names, and the Arrow types of their values."""
+
+    names: list[str]
+    types: list[pa.DataType]
+
+    @property
+    def places(self) -> list[str]:
+        return [f"c{i}" for i in range(len(self.names))]
+
+
+def read_lines(body: bytes, path: str, shape: Shape, fmt: Format) -> Iterator[pa.Table]:
+    """The rows of one file in pieces: op, table, schema (text), commit_ts (u64), c0..cn. Raises Break that names it."""
+    terminator = fmt.terminator.encode()
+    rest = memoryview(body)
+    if fmt.protocol == "csv" and fmt.header:
+        header = fmt.delimiter.join([*_HEADER, *shape.names]).encode() + terminator
+        if not body.startswith(header):
+            raise Break(f"{path} does not begin with the header of its table: {body[: len(header)]!r}.")
+        rest = rest[len(header) :]
+    if not rest:
+        return
+    if not body.endswith(terminator):
+        raise Break(f"{path} is cut off: it ends with {body[-20:]!r}, not with a whole line.")
+    try:
+        for piece in _csv(rest, shape, fmt) if fmt.protocol == "csv" else _json(rest, shape):
+            yield _typed(piece, shape, fmt)
+    except (pa.ArrowInvalid, pl.exceptions.ComputeError) as error:
+        raise Break(f"{path} can't be decoded: {str(error).strip().rstrip('.')}.") from None
+
+
+def lowest_ts(body: bytes, path: str, fmt: Format) -> int | None:
+    """The lowest commit ts of a file's rows, whatever its table; None: it has none. Raises Break that names it."""
+    try:
+        if fmt.protocol != "csv":
+            messages = [json.loads(line) for line in body.splitlines()]  # a line break inside a value is escaped there
+            return min((int(message["_tidb"]["commitTs"]) for message in messages), default=None)
+        begin = body.index(fmt.terminator.encode()) + len(fmt.terminator) if fmt.header and body else 0
+        if begin == len(body):
+            return None
+        found = pyarrow.csv.read_csv(
+            pa.BufferReader(pa.py_buffer(body).slice(begin)),
+            pyarrow.csv.ReadOptions(autogenerate_column_names=True, block_size=len(body) + 1),
+            pyarrow.csv.ParseOptions(delimiter=fmt.delimiter, quote_char=fmt.quote, newlines_in_values=True),
+            pyarrow.csv.ConvertOptions(include_columns=["f3"], column_types={"f3": pa.uint64()}),
+        )
+    except (pa.ArrowInvalid, ValueError, KeyError, TypeError) as error:
+        raise Break(f"{path} can't be decoded: {str(error).strip().rstrip('.')}.") from None
+    lowest: int | None = pc.min(found["f3"]).as_py()
+    return lowest
+
+
+def _csv(body: memoryview, shape: Shape, fmt: Format) -> Iterator[pa.Table]:
+    columns = ["op", "table", "schema", "commit_ts", *shape.places]
+    kinds = {name: pa.string() for name in columns} | {"commit_ts": pa.uint64()}
+
+    def read(block: int) -> pa.RecordBatchReader:
+        return pyarrow.csv.open_csv(
+            pa.BufferReader(pa.py_buffer(body)),
+            pyarrow.csv.ReadOptions(column_names=columns, block_size=block),
+            pyarrow.csv.ParseOptions(
+                delimiter=fmt.delimiter, quote_char=fmt.quote, newlines_in_values=True, ignore_empty_lines=False
+            ),
+            pyarrow.csv.ConvertOptions(
+                column_types=kinds, null_values=[fmt.null], strings_can_be_null=True, quoted_strings_can_be_null=False
+            ),
+        )
+
+    return _in_blocks(read, len(body))
+
+
+def _json(body: memoryview, shape: Shape) -> Iterator[pa.Table]:
+    row = pa.struct([(name, pa.string()) for name in shape.names])
+    schema = pa.schema(
+        [
+            ("database", pa.string()),
+            ("table", pa.string()),
+            ("isDdl", pa.bool_()),
+            ("type", pa.string()),
+            ("data", pa.list_(row)),
+            ("_tidb", pa.struct([("commitTs", pa.uint64())])),
+        ]
+    )
+    options = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+
+    def read(block: int) -> pa.RecordBatchReader:
+        source = pa.BufferReader(pa.py_buffer(body))
+        return pyarrow.json.open_json(source, pyarrow.json.ReadOptions(block_size=block), options)
+
+    for piece in _in_blocks(read, len(body)):
+        yield _json_rows(piece, shape)
+
+
+def _in_blocks(read: object, size: int) -> Iterator[pa.Table]:
+    """Pieces of some MiB; the whole at once from where a row is longer than that."""
+    assert callable(read)
+    done = 0
+    try:
+        for batch in read(_BLOCK):
+            done += len(batch)
+            yield pa.Table.from_batches([batch])
+    except pa.ArrowInvalid as error:
+        if size < _BLOCK or "straddl" not in str(error):
+            raise
+    else:
+        return
+    rows = pa.Table.from_batches(list(read(size + 1)))
+    yield rows.slice(done)
+
+
+def _json_rows(messages: pa.Table, shape: Shape) -> pa.Table:
+    messages = messages.combine_chunks()
+    data = messages["data"].combine_chunks()
+    lengths = pc.list_value_length(data)
+    if len(messages) and (lengths.null_count or pc.min_max(lengths).as_py() != {"min": 1, "max": 1}):
+        raise pa.ArrowInvalid("a message holds not just one row")
+    ts = pc.struct_field(messages["_tidb"], "commitTs")
+    if ts.null_count:
+        raise pa.ArrowInvalid("a message has no _tidb.commitTs")
+    if pc.any(pc.fill_null(messages["isDdl"], True)).as_py():
+        raise pa.ArrowInvalid("a message is not marked as a row's (isDdl)")
+    op = pl.Series(pl.from_arrow(messages["type"])).replace_strict(_OPS, default=None, return_dtype=pl.String)
+    if op.null_count():
+        raise pa.ArrowInvalid("a message's type is none of INSERT, UPDATE, DELETE")
+    row = data.flatten()
+    columns = {place: row.field(name) for place, name in zip(shape.places, shape.names, strict=True)}
+    meta = {"op": op.to_arrow().cast(pa.string()), "table": messages["table"], "schema": messages["database"]}
+    return pa.table({**meta, "commit_ts": ts, **columns})
+
+
+def _typed(rows: pa.Table, shape: Shape, fmt: Format) -> pa.Table:
+    """Texts as values of the columns' types."""
+    for place, name, kind in zip(shape.places, shape.names, shape.types, strict=True):
+        if kind == pa.string():
+            continue
+        number = rows.schema.get_field_index(place)
+        try:
+            values = _bytes(rows[place], fmt.binary) if pa.types.is_binary(kind) else rows[place].cast(kind)
+        except (pa.ArrowInvalid, pl.exceptions.ComputeError) as error:
+            raise pa.ArrowInvalid(f"column {name}: {error}") from None
+        rows = rows.set_column(number, place, values)
+    return rows
+
+
+def _bytes(text: pa.ChunkedArray, method: str) -> pa.Array:
+    if method == "latin-1":
+        return _latin_1(text.combine_chunks() if text.num_chunks != 1 else text.chunk(0))
+    encoding: Literal["hex", "base64"] = "hex" if method == "hex" else "base64"
+    return pl.Series(pl.from_arrow(text)).str.decode(encoding, strict=True).to_arrow().cast(pa.binary())
+
+
+def _latin_1(text: pa.StringArray) -> pa.Array:
+    """Characters up to U+00FF as one byte each: in UTF-8 those from U+0080 on are C2 or C3 and another byte."""
+    text = pa.concat_arrays([text])  # offsets from 0
+    _, offsets, data = text.buffers()
+    raw = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    bounds = np.frombuffer(offsets, np.int32)[: len(text) + 1]
+    raw = raw[: bounds[-1]]
+    lead = raw >= 0xC0
+    if (raw[lead] > 0xC3).any():
+        raise pa.ArrowInvalid("a character above U+00FF in a binary value")
+    lifted = raw.copy()
+    lifted[1:][raw[:-1] == 0xC3] += 0x40
+    kept = np.concatenate([[0], np.cumsum(~lead)]).astype(np.int32)
+    return pa.Array.from_buffers(
+        pa.binary(),
+        len(text),
+        [text.buffers()[0], pa.py_buffer(kept[bounds]), pa.py_buffer(lifted[~lead])],
+        text.null_count,
+    )
+
+
+def text_of(value: object) -> str | None:
+    """A value for a person."""
+    return None if value is None else value.hex() if isinstance(value, bytes) else str(value)
+
+
+def show(op: str | None, commit_ts: int, names: Sequence[str], values: Sequence[object]) -> str:
+    """One image for a person."""
+    shown = [f"{name}={text_of(value)!r}" for name, value in zip(names, values, strict=True)]
+    return ", ".join([op or "?", f"commit ts {commit_ts}", *shown])

@@ -1,0 +1,266 @@
+"""One table: its files and its upstream go through the ledger, and what the oracles find is said with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+import pyarrow as pa
+
+from changefeed.objectstore import ObjectStore
+from changefeed.schema.keys import table_span
+from changefeed.schema.table_info import TableInfo
+from changefeed.upstream.kv import Snapshot
+from changefeed.upstream.pd import PdClient
+from changefeed.verify import oracles
+from changefeed.verify.expected import images, key_of, shape_of, values_of
+from changefeed.verify.files import Directory
+from changefeed.verify.formats import Formats
+from changefeed.verify.history import SCAN_SCHEMA, read_history
+from changefeed.verify.ledger import Ledger, RegionsOfLedger, TableShape
+from changefeed.verify.lines import show, text_of
+from changefeed.verify.oracles import Differences, Replay, Version
+from changefeed.verify.progress import Progress
+from changefeed.verify.reading import TableFiles
+from changefeed.verify.result import NotVerifiable, Result
+from changefeed.verify.schemas import check_schema
+
+_PAGE = 2048  # rows a call of a snapshot
+_CHUNK_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is verified: the published part of a sink, `(start_ts, checkpoint_ts]` of the selected tables."""
+
+    store: ObjectStore
+    pd: PdClient
+    formats: Formats
+    start_ts: int
+    checkpoint_ts: int
+    conserved: str | None
+    progress: Progress
+    result: Result
+
+
+async def check_table(
+    subject: Subject,
+    info: TableInfo,
+    directories: Sequence[tuple[int, Directory]],
+    schemas: Mapping[tuple[str, int], list[str]],
+    ledger: Ledger,
+) -> None:
+    """O1, O3, O4 and O6 of one table; O7's moves go on in the ledger. `directories`: with their versions, in order."""
+    await _Table(subject, info, ledger).check(directories, schemas)
+
+
+class _Table:
+    def __init__(self, subject: Subject, info: TableInfo, ledger: Ledger) -> None:
+        self._subject = subject
+        self._info = info
+        self._ledger = ledger
+        self._result = subject.result
+        self._format = subject.formats.newest
+        self._shape = shape_of(info, self._format.choice)
+        self._key = key_of(info, self._format.split_updates)
+        self._files = TableFiles(subject.store, (info.schema_name, info.name), self._shape, subject.formats)
+        names = self._shape.names
+        amount = names.index(subject.conserved) if subject.conserved in names else None
+        if amount is not None and not self._key:
+            raise NotVerifiable(
+                f"The rows of {info.full_name} have no key in the files: {subject.conserved} can't be added up.",
+                "Verify without --conserved.",
+            )
+        ledger.begin(TableShape(info.full_name, self._shape, self._key, amount))
+
+    async def check(
+        self, directories: Sequence[tuple[int, Directory]], schemas: Mapping[tuple[str, int], list[str]]
+    ) -> None:
+        subject, ledger = self._subject, self._ledger
+        self._read_files(directories, schemas)
+        subject.progress.stage(f"{self._info.full_name}: the upstream's history")
+        into = RegionsOfLedger(ledger, self._images, subject.progress.advance)
+        await read_history(subject.pd, *table_span(self._info.id), subject.start_ts, subject.checkpoint_ts, into=into)
+        if not oracles.is_same_sequence(ledger, subject.checkpoint_ts):
+            await self._say_differences(oracles.differences(ledger, subject.checkpoint_ts))
+            self._say_disorder(*oracles.disorder(ledger))
+        if self._key:
+            await self._replay()
+        else:
+            self._result.note(
+                f"{self._info.full_name} has no key in its files: its changes were compared, but not replayed."
+            )
+
+    def _images(self, versions: pa.Table) -> pl.DataFrame:
+        return images(self._info, versions, self._format.split_updates, self._format.time_zone, self._format.choice)
+
+    def _values(self, keys: pa.Array, values: pa.Array) -> dict[str, pa.Array]:
+        return values_of(self._info, keys, values, self._format.time_zone, self._format.choice)
+
+    # -- reading
+
+    def _read_files(
+        self, directories: Sequence[tuple[int, Directory]], schemas: Mapping[tuple[str, int], list[str]]
+    ) -> None:
+        paths = sum(len(directory.readable) for _, directory in directories)
+        self._subject.progress.stage(f"{self._info.full_name}: the files", paths)
+        written: dict[int, float | None] = {}  # when each version's schema file was
+        for version, directory in directories:
+            if version not in written:
+                written[version] = self._check_schemas(version, directory, schemas)
+            for path in directory.readable:
+                self._read_file(path, written[version])
+                self._subject.progress.advance(1)
+        self._result.files += paths
+        ((rows,),) = self._ledger.run("SELECT count(*) FROM files WHERE commit_ts <= ?", [self._subject.checkpoint_ts])
+        self._result.rows += rows
+
+    def _read_file(self, path: str, schema_written: float | None) -> None:
+        found = self._subject.store.get(path)
+        if schema_written is not None and found.modified is not None and found.modified < schema_written:
+            self._result.problem(f"{path} was written before the schema file of its version.")
+        for piece in self._files.read(path, found, self._result):
+            self._ledger.add_files(piece, self._files.rows)
+
+    def _check_schemas(
+        self, version: int, directory: Directory, schemas: Mapping[tuple[str, int], list[str]]
+    ) -> float | None:
+        """When the version's schema file was written; None: the store does not say, or there is none."""
+        info = self._info
+        table = f"{info.schema_name}/{info.name}"
+        paths = schemas.get((table, version), [])
+        if not paths:
+            self._result.problem(f"{directory.path} has no schema file {table}/meta/schema_{version}_….json.")
+        names = (info.schema_name, info.name)
+        times = [check_schema(self._subject.store, path, names, self._shape, self._result) for path in paths]
+        return min((time for time in times if time is not None), default=None)
+
+    async def _read_rows(self, name: str, ts: int) -> None:
+        """The table as it stood at `ts`, into the ledger."""
+        self._subject.progress.stage(f"{self._info.full_name}: its rows at {name.replace('at_', '')}")
+        keys: list[bytes] = []
+        values: list[bytes] = []
+
+        def add() -> None:
+            arrays = pa.array(keys, pa.binary()), pa.array(values, pa.binary())
+            self._ledger.add_rows(name, arrays[0], self._values(*arrays))
+            self._subject.progress.advance(len(keys))
+            keys.clear()
+            values.clear()
+
+        size = 0
+        async for page in Snapshot(self._subject.pd, ts).pages(*table_span(self._info.id), _PAGE):
+            keys += [pair.key for pair in page]
+            values += [pair.value for pair in page]
+            size += sum(map(len, values[-len(page) :]))
+            if size >= _CHUNK_BYTES:
+                add()
+                size = 0
+        add()
+
+    async def _replay(self) -> None:
+        """O4, and the moves of O7, which begin with the rows at startTs."""
+        subject, result = self._subject, self._result
+        await self._read_rows("at_start", subject.start_ts)
+        await self._read_rows("at_end", subject.checkpoint_ts)
+        subject.progress.stage(f"{self._info.full_name}: the replay")
+        found = oracles.replay(self._ledger, subject.checkpoint_ts)
+        result.replayed += found.rows
+        result.replay_missing += found.missing
+        result.replay_extra += found.extra
+        result.replay_different += found.different
+        if found.missing or found.extra or found.different:
+            await self._say_replay(found)
+        if self._ledger.table.amount is not None:
+            oracles.add_moves(self._ledger, subject.checkpoint_ts)
+
+    # -- saying
+
+    async def _say_differences(self, found: Differences) -> None:
+        result, name = self._result, self._info.full_name
+        result.missing += found.missing
+        result.duplicate += found.duplicate
+        result.unexpected += found.unexpected
+        if found.first_unexpected is not None:
+            instead = f"; it has {await self._show(found.instead)}" if found.instead else ""
+            where, row = self._files.where(found.first_unexpected), self._show_row(found.first_unexpected)
+            result.problem(f"{where}: the upstream has no such change of {name}: {row}{instead}.")
+        if found.first_duplicate is not None:
+            where, row = self._files.where(found.first_duplicate), self._show_row(found.first_duplicate)
+            result.problem(f"{where}: a change of {name} stands there again: {row}.")
+        if found.first_missing is not None:
+            row = await self._show(found.first_missing)
+            result.problem(f"A change of {name} is in no file: {row}; {self._belongs(found.missing_after)}.")
+
+    def _say_disorder(self, count: int, first: int | None) -> None:
+        self._result.out_of_order += count
+        if first is not None:
+            self._result.problem(
+                f"{self._files.where(first)}: a change of {self._info.full_name} stands behind a later one: "
+                f"{self._show_row(first)}."
+            )
+
+    async def _say_replay(self, found: Replay) -> None:
+        start = await self._row_at(self._subject.start_ts, found.start_key)
+        end = await self._row_at(self._subject.checkpoint_ts, found.end_key)
+        if found.place is not None:
+            _, _, values = self._files.row(found.place)
+            start, where = self._show_values(values), f"by {self._files.where(found.place)}"
+        else:
+            where = "as at startTs"
+        have = f"{start} ({where})" if start else "no such row"
+        self._result.problem(
+            f"The files of {self._info.full_name}, replayed up to the checkpoint, give {have}; the upstream has "
+            f"{end or 'no such row'}. In all {found.missing} rows are missing, {found.extra} too many, "
+            f"{found.different} different."
+        )
+
+    def _belongs(self, after: int | None) -> str:
+        if after is not None:
+            return f"it belongs after {self._files.where(after)}"
+        return f"it belongs before {self._files.where(0)}" if self._files.rows else "no file of the table has a row"
+
+    def _show_row(self, place: int) -> str:
+        op, commit_ts, values = self._files.row(place)
+        return show(op, commit_ts, self._shape.names, values)
+
+    def _show_values(self, values: Sequence[object]) -> str:
+        return ", ".join(f"{n}={text_of(value)!r}" for n, value in zip(self._shape.names, values, strict=True))
+
+    async def _show(self, version: Version) -> str:
+        """One change of the upstream, read again."""
+        found = _Collected()
+        bounds = (version.commit_ts - 1, version.commit_ts)
+        await read_history(self._subject.pd, version.key, version.key + b"\0", *bounds, into=found)
+        for row in self._images(found.table()).iter_rows(named=True):
+            if row["op"] == version.op:
+                values = [row[place] for place in self._shape.places]
+                return show(version.op, version.commit_ts, self._shape.names, values)
+        return f"{version.op}, commit ts {version.commit_ts}, key {version.key.hex()}"
+
+    async def _row_at(self, ts: int, key: bytes | None) -> str:
+        value = None if key is None else await Snapshot(self._subject.pd, ts).get(key)
+        if key is None or value is None:
+            return ""
+        columns = self._values(pa.array([key], pa.binary()), pa.array([value], pa.binary()))
+        return self._show_values([columns[place][0].as_py() for place in self._shape.places])
+
+
+class _Collected:
+    """history.Versions in memory: those of one key."""
+
+    def __init__(self) -> None:
+        self._tables: list[pa.Table] = [SCAN_SCHEMA.empty_table()]
+
+    async def add(self, versions: pa.Table) -> None:
+        self._tables.append(versions)
+
+    async def keep(self) -> None:
+        pass
+
+    async def drop(self) -> None:
+        self._tables = self._tables[:1]
+
+    def table(self) -> pa.Table:
+        return pa.concat_tables(self._tables)

@@ -1,0 +1,299 @@
+"""Silent streams, old stores, and every error event of tikv-wire 2.10: no registration is left alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import pytest
+from changefeed.errors import ChangefeedError, InvalidSpec, ProtocolViolation, Unavailable
+from changefeed.puller.feed import Data, Failed, FeedEvent, Resolved, SpanFeed
+from changefeed.wire import cdcpb_pb2 as cdcpb
+from changefeed.wire import errorpb_pb2 as errorpb
+from changefeed.wire import metapb_pb2 as metapb
+from puller_fake_store import FakeRegion, FakeStore, FakeStream, ManualClock, row
+
+ALL = FakeRegion(11, b"a", b"z")
+
+
+class Seen:
+    def __init__(self) -> None:
+        self.events: list[FeedEvent] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.changed = asyncio.Event()
+
+    async def emit(self, event: FeedEvent) -> None:
+        self.events.append(event)
+        self.changed.set()
+        await self.gate.wait()
+
+    def of(self, kind: type) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        async with asyncio.timeout(30):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+
+async def first_registration(store: FakeStore) -> tuple[FakeStream, cdcpb.ChangeDataRequest]:
+    await store.until(lambda: store.streams and store.streams[0].registered())
+    return store.streams[0], store.streams[0].registered()[0]
+
+
+# --- silence ---
+
+
+async def test_stream_without_a_resolved_ts_for_twenty_seconds_is_opened_again() -> None:
+    """A stalled stream brings no error and no end: nobody else would notice (flink-cdc 1631)."""
+    seen, clock = Seen(), ManualClock()
+    async with FakeStore([ALL]) as store, SpanFeed(store, seen.emit, clock) as feed:
+        feed.subscribe(1, 77, b"a", b"z", 100)
+        stream, request = await first_registration(store)
+        stream.initialize(request)
+        stream.resolve(request, 150)
+        await clock.run_until(lambda: seen.of(Resolved))
+        await clock.run_until(lambda: len(store.streams) == 2 and store.streams[1].registered())
+        (again,) = store.streams[1].registered()
+        assert again.checkpoint_ts == 150
+        assert feed.metrics.errors["stream_lost"] == 1
+
+
+async def test_stream_whose_regions_are_blocked_is_not_silent() -> None:
+    """A resolved-ts that stands still for a lock is told again and again."""
+    seen, clock = Seen(), ManualClock()
+    async with FakeStore([ALL]) as store, SpanFeed(store, seen.emit, clock) as feed:
+        feed.subscribe(1, 77, b"a", b"z", 100)
+        stream, request = await first_registration(store)
+        stream.initialize(request)
+        until = clock.now + 100
+        while clock.now < until:
+            rows = len(seen.of(Data))
+            stream.resolve(request, 150)
+            stream.rows(request, row(b"b%d" % rows, 200 + rows))
+            await clock.run_until(lambda rows=rows: len(seen.of(Data)) > rows)
+            await clock.run(2.0)
+        assert len(store.streams) == 1
+
+
+async def test_rows_without_a_resolved_ts_are_silence() -> None:
+    seen, clock = Seen(), ManualClock()
+    async with FakeStore([ALL]) as store, SpanFeed(store, seen.emit, clock) as feed:
+        feed.subscribe(1, 77, b"a", b"z", 100)
+        stream, request = await first_registration(store)
+        stream.initialize(request)
+        while len(store.streams) == 1:
+            rows = len(seen.of(Data))
+            assert rows < 100
+            stream.rows(request, row(b"b%d" % rows, 200 + rows))
+            await clock.run_until(lambda rows=rows: len(seen.of(Data)) > rows or len(store.streams) > 1)
+            await clock.run(3.0)
+
+
+async def test_receiver_that_waits_is_no_silence() -> None:
+    seen, clock = Seen(), ManualClock()
+    async with FakeStore([ALL]) as store, SpanFeed(store, seen.emit, clock) as feed:
+        feed.subscribe(1, 77, b"a", b"z", 100)
+        stream, request = await first_registration(store)
+        stream.initialize(request)
+        stream.resolve(request, 140)
+        await clock.run_until(lambda: seen.of(Resolved))
+        seen.gate.clear()
+        stream.rows(request, row(b"b", 150))
+        await clock.run_until(lambda: seen.of(Data))
+        await clock.run(100.0)
+        seen.gate.set()
+        await clock.run(10.0)
+        assert len(store.streams) == 1
+
+
+async def test_scan_may_wait_long_in_its_store_but_not_for_ever() -> None:
+    seen, clock = Seen(), ManualClock(step=1.0)
+    async with FakeStore([ALL]) as store, SpanFeed(store, seen.emit, clock) as feed:
+        feed.subscribe(1, 77, b"a", b"z", 100)
+        await first_registration(store)
+        await clock.run(250.0)
+        assert len(store.streams) == 1
+        await clock.run_until(lambda: len(store.streams) == 2)
+
+
+# --- old stores ---
+
+
+async def test_store_without_eventfeedv2_gets_a_stream_a_subscription() -> None:
+    seen = Seen()
+    async with FakeStore([ALL], version=1) as store, SpanFeed(store, seen.emit) as feed:
+        feed.subscribe(1, 71, b"a", b"m", 100)
+        feed.subscribe(2, 72, b"m", b"z", 100)
+        await store.until(lambda: len(store.streams) == 2 and all(s.registered() for s in store.streams))
+        one, two = sorted(store.streams, key=lambda stream: stream.registered()[0].start_key)
+        assert (one.version, two.version) == (1, 1)
+        for stream, ts in ((one, 200), (two, 300)):
+            (request,) = stream.registered()
+            stream.rows(request, row(b"b" if stream is one else b"n", ts - 1))
+            stream.initialize(request)
+            stream.resolve(request, ts)
+        await seen.until(lambda: len(seen.of(Resolved)) == 2)
+        assert feed.resolved() == {1: 200, 2: 300}
+        assert {(data.sub_id, *data.batch["key"].to_pylist()) for data in seen.of(Data)} == {(1, b"b"), (2, b"n")}
+        # A region that fails is registered again on the same stream, under the same request.
+        one.error(one.registered()[0], region_not_found={"region_id": 11})
+        await store.until(lambda: len(one.registered()) == 2)
+        again = one.registered()[1]
+        assert (again.checkpoint_ts, again.request_id) == (200, one.registered()[0].request_id)
+        # EventFeed knows no Deregister: to hold is to end the stream.
+        feed.hold(1)
+        await store.until(lambda: one.over)
+        two.resolve(two.registered()[0], 310)
+        await seen.until(lambda: Resolved(2, 310) in seen.events)
+        feed.resume(1)
+        await store.until(lambda: len(store.streams) == 3 and store.streams[2].registered())
+        assert store.streams[2].registered()[0].checkpoint_ts == 200
+        assert not any(stream.deregistered() for stream in store.streams)
+        assert seen.of(Failed) == []
+
+
+async def test_store_without_change_data_fails_the_subscription() -> None:
+    seen = Seen()
+    async with FakeStore([ALL], version=0) as store, SpanFeed(store, seen.emit) as feed:
+        feed.subscribe(1, 71, b"a", b"m", 100)
+        await seen.until(lambda: seen.of(Failed))
+        (failed,) = seen.of(Failed)
+        assert isinstance(failed.error, Unavailable)
+        assert f"store 1 ({store.address}) is refused" in failed.error.message
+        assert "Upgrade TiKV" in failed.error.next_step
+
+
+async def test_violation_on_an_exclusive_stream_begins_that_anew() -> None:
+    seen = Seen()
+    async with FakeStore([ALL], version=1) as store, SpanFeed(store, seen.emit) as feed:
+        feed.subscribe(1, 71, b"a", b"z", 100)
+        stream, request = await first_registration(store)
+        stream.initialize(request)
+        stream.resolve(request, 200)
+        stream.rows(request, row(b"b", 150))
+        await seen.until(lambda: seen.of(Resolved))
+        stream.rows(request, row(b"b", 150))
+        await store.until(lambda: len(store.streams) == 2 and store.streams[1].registered())
+        assert store.streams[1].registered()[0].checkpoint_ts == 200
+        assert stream.deregistered() == []
+
+
+# --- errors ---
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"not_leader": errorpb.NotLeader(region_id=11)},
+        {"region_not_found": errorpb.RegionNotFound(region_id=11)},
+        {"epoch_not_match": errorpb.EpochNotMatch()},
+        {"epoch_not_match": errorpb.EpochNotMatch(current_regions=[metapb.Region(id=11), metapb.Region(id=12)])},
+        {"server_is_busy": errorpb.ServerIsBusy(backoff_ms=30)},
+        {"congested": cdcpb.Congested(region_id=11)},
+        {},
+    ],
+    ids=["not_leader", "region_not_found", "merged", "split", "busy", "congested", "unknown"],
+)
+async def test_region_that_fails_is_registered_again_from_its_resolved_ts(error: dict[str, Any]) -> None:
+    seen = Seen()
+    async with FakeStore([ALL]) as store, SpanFeed(store, seen.emit) as feed:
+        feed.subscribe(1, 77, b"a", b"z", 100)
+        stream, request = await first_registration(store)
+        stream.initialize(request)
+        stream.resolve(request, 150)
+        await seen.until(lambda: seen.of(Resolved))
+        stream.error(request, **error)
+        await store.until(lambda: len(stream.registered()) == 2)
+        again = stream.registered()[1]
+        assert again.checkpoint_ts == 150
+        stream.initialize(again)
+        stream.resolve(again, 160)
+        await seen.until(lambda: Resolved(1, 160) in seen.events)
+
+
+async def test_region_goes_to_the_leader_that_the_error_names() -> None:
+    seen = Seen()
+    async with FakeStore([ALL]) as store, SpanFeed(store, seen.emit) as feed:
+        feed.subscribe(1, 77, b"a", b"z", 100)
+        stream, request = await first_registration(store)
+        stream.error(request, not_leader=errorpb.NotLeader(region_id=11, leader=metapb.Peer(id=3, store_id=2)))
+        await store.until(lambda: len(store.streams) == 2 and store.streams[1].registered())
+        assert len(stream.registered()) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        ({"duplicate_request": cdcpb.DuplicateRequest(region_id=11)}, ProtocolViolation, "registered twice"),
+        ({"compatibility": cdcpb.Compatibility(required_version="9.9.9")}, Unavailable, "version 9.9.9"),
+        ({"cluster_id_mismatch": cdcpb.ClusterIDMismatch(current=5, request=7)}, InvalidSpec, "cluster 5, PD said 7"),
+    ],
+)
+async def test_error_that_trying_again_can_not_mend_fails_the_subscription(
+    error: dict[str, Any], kind: type[ChangefeedError], said: str
+) -> None:
+    seen = Seen()
+    async with FakeStore([ALL]) as store, SpanFeed(store, seen.emit) as feed:
+        feed.subscribe(1, 77, b"a", b"z", 100)
+        stream, request = await first_registration(store)
+        stream.error(request, **error)
+        await seen.until(lambda: seen.of(Failed))
+        (failed,) = seen.of(Failed)
+        assert isinstance(failed.error, kind)
+        assert said in failed.error.message
+        assert failed.error.next_step
+
+
+async def test_merge_holds_the_resolved_ts_at_the_part_that_nobody_pulls() -> None:
+    """The right half goes with the merge, the left one is still held by its old registration: no hole is passed, and
+    the merged region is pulled for what is free only.
+    """
+    seen = Seen()
+    left, right = FakeRegion(11, b"a", b"m"), FakeRegion(12, b"m", b"z")
+    async with FakeStore([left, right]) as store, SpanFeed(store, seen.emit) as feed:
+        feed.subscribe(1, 77, b"b", b"y", 100)
+        await store.until(lambda: store.streams and len(store.streams[0].registered()) == 2)
+        stream = store.streams[0]
+        of_left, of_right = stream.registered()
+        for request, ts in ((of_left, 180), (of_right, 150)):
+            stream.initialize(request)
+            stream.resolve(request, ts)
+        await seen.until(lambda: seen.of(Resolved))
+        store.regions = [FakeRegion(11, b"a", b"z", version=2)]
+        stream.error(of_right, epoch_not_match=errorpb.EpochNotMatch())
+        stream.resolve(of_left, 400)
+        await store.until(lambda: len(stream.registered()) == 3)
+        merged = stream.registered()[2]
+        assert (merged.region_id, merged.checkpoint_ts) == (11, 150)
+        assert (merged.start_key, merged.end_key) == (of_right.start_key, of_right.end_key)
+        assert feed.resolved() == {1: 150}
+        stream.error(of_left, epoch_not_match=errorpb.EpochNotMatch())
+        await store.until(lambda: len(stream.registered()) == 4)
+        rest = stream.registered()[3]
+        assert (rest.region_id, rest.checkpoint_ts, rest.end_key) == (11, 400, of_left.end_key)
+        assert rest.request_id != merged.request_id
+        stream.initialize(merged)
+        stream.resolve(merged, 500)
+        await seen.until(lambda: Resolved(1, 400) in seen.events)
+        stream.initialize(rest)
+        stream.resolve(rest, 450)
+        await seen.until(lambda: Resolved(1, 450) in seen.events)
+        assert [event.ts for event in seen.of(Resolved)] == [150, 400, 450]
+
+
+async def test_stream_that_breaks_is_opened_again() -> None:
+    seen = Seen()
+    async with FakeStore([ALL]) as store, SpanFeed(store, seen.emit) as feed:
+        feed.subscribe(1, 77, b"a", b"z", 100)
+        stream, request = await first_registration(store)
+        stream.initialize(request)
+        stream.resolve(request, 150)
+        await seen.until(lambda: seen.of(Resolved))
+        stream.end(grpc.StatusCode.UNKNOWN)
+        await store.until(lambda: len(store.streams) == 2 and store.streams[1].registered())
+        assert store.streams[1].registered()[0].checkpoint_ts == 150
