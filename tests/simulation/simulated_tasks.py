@@ -239,7 +239,7 @@ class Executor(Process):
             rows.update(row for batch in batches for row in batch if entry.from_ < row <= entry.to)
         info = self.work.table_infos[entry.table_info]
         body = file_body(self.work.config, self.work.pd_ms, info, sorted(rows))
-        digest = hashlib.blake2b(body, digest_size=16).hexdigest()
+        digest = hashlib.sha256(body).hexdigest()
         try:
             create_once(self.store, entry.path, body, digest, self.world.sleeper(self))
         except (OutcomeUnknown, Transient):

@@ -13,6 +13,7 @@ import hashlib
 import os
 import secrets
 from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 
 from changefeed.errors import AlreadyExists, Conflict, NeedsHuman, NotFound, OutcomeUnknown, Transient, Unavailable
@@ -202,9 +203,15 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _temporary(self, body: bytes | tuple[FileRange, ...]) -> Iterator[Path]:
-        """A synced file outside the tree that holds `body`; its name is gone afterwards, whatever happens."""
-        temporary = self._house / f"{os.getpid()}-{secrets.token_hex(8)}.tmp"
+        """A synced file outside the tree that holds `body`; its name is gone afterwards, whatever happens.
+
+        A spool file that is all of the body, on the same file system, is itself that file: its bytes need no copy.
+        """
         self._make_durable(self._house)
+        if (spooled := self._linkable(body)) is not None:
+            yield spooled
+            return
+        temporary = self._house / f"{os.getpid()}-{secrets.token_hex(8)}.tmp"
         try:
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         except OSError as error:
@@ -221,6 +228,25 @@ class LocalStore:
         finally:
             with contextlib.suppress(OSError):  # the object's fate is decided; clean_leftovers() takes what stays
                 temporary.unlink(missing_ok=True)
+
+    def _linkable(self, body: bytes | tuple[FileRange, ...]) -> Path | None:
+        if isinstance(body, bytes) or len({piece.path for piece in body}) != 1:
+            return None
+        path = body[0].path
+        ends = list(accumulate(piece.length for piece in body))
+        try:
+            found = path.stat()
+            if found.st_dev != self._house.stat().st_dev or found.st_size != ends[-1]:
+                return None
+            if [piece.offset for piece in body] != [0, *ends[:-1]]:
+                return None
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        except FileNotFoundError as error:
+            raise Transient(f"The spool file {path} is gone: its task must run again.") from error
+        except OSError as error:
+            raise _unavailable(error, "write", path) from error
+        return path
 
     def _make_durable(self, folder: Path) -> None:
         """Make `folder`; it and every folder above it survive power loss when this returns.

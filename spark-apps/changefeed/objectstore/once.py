@@ -23,7 +23,7 @@ def create_once(
     digest: str,
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """The object has the bytes of `body` when this returns; `digest` is their hex blake2b-128.
+    """The object has the bytes of `body` when this returns; `digest` is their hex SHA-256.
 
     A create-if-absent is the read-back too: it makes sure that what stands there is durable. Raises OutputConflict that
     names the path when it has other bytes, or the last failure of several attempts.
@@ -41,7 +41,7 @@ def create_once(
 
 def create_bytes(store: ObjectStore, path: str, body: bytes, pause: Callable[[float], None] = time.sleep) -> None:
     """`create_once` of a small object."""
-    create_once(store, path, body, hashlib.blake2b(body, digest_size=16).hexdigest(), pause)
+    create_once(store, path, body, hashlib.sha256(body).hexdigest(), pause)
 
 
 def _create_or_compare(store: ObjectStore, path: str, body: bytes | tuple[FileRange, ...], digest: str) -> None:
@@ -51,14 +51,14 @@ def _create_or_compare(store: ObjectStore, path: str, body: bytes | tuple[FileRa
         found = _digest_of(store, path)
         if found != digest:
             raise OutputConflict(
-                f"{path} in {store.uri} exists with other bytes (blake2b {found}) than its plan gives ({digest}).",
+                f"{path} in {store.uri} exists with other bytes (SHA-256 {found}) than its plan gives ({digest}).",
                 "Find out who wrote it: another changefeed, another version or a person. Move it away, or start a new "
                 "changefeed with another sink.",
             ) from None
 
 
 def _digest_of(store: ObjectStore, path: str) -> str:
-    found = hashlib.blake2b(digest_size=16)
+    found = hashlib.sha256()
     try:
         for piece in store.chunks(path):
             found.update(piece)

@@ -72,6 +72,8 @@ class Calls:
                 hash=file.hash,
             )
             self._owner.file_done(done.record, done.nonce, committed)
+        for delta in done.metrics:
+            self._registry.apply_delta(delta.name, delta.label, delta.value, gauge=False)
         self._changed()
 
     def fail(self, failure: pb.Failure) -> None:

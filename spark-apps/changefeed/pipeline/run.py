@@ -17,6 +17,7 @@ from changefeed.pipeline.codec.choice import codec_of
 from changefeed.pipeline.mounter import drop_unseen, mount
 from changefeed.pipeline.sorter import sort_rows
 from changefeed.pipeline.spool import Descriptor, Spool, descriptor_batch
+from changefeed.pipeline.stages import CpuTime
 from changefeed.schema.table_info import TableInfo
 
 #: A chunk ends at so many rows, or at the row that reaches so many raw bytes; both depend on the rows alone (rule 10).
@@ -51,14 +52,12 @@ def _spool_file(
     storage, time_zone = work.config["spec"]["sink"]["storage"], work.config["spec"]["timeZone"]
     table = TableInfo.from_json(work.table_infos[plan.table_info])
     codec = codec_of(storage)
-    found = sort_rows(
-        [(piece, read(piece)) for piece in entry.segments],
-        table,
-        plan.from_,
-        plan.to,
-        split=not storage["outputRawChangeEvent"],
-    )
-    rows = drop_unseen(found.rows)
+    cpu = CpuTime()
+    with cpu.of("read"):
+        slices = [(piece, read(piece)) for piece in entry.segments]
+    with cpu.of("sort"):
+        found = sort_rows(slices, table, plan.from_, plan.to, split=not storage["outputRawChangeEvent"])
+        rows = drop_unseen(found.rows)
     descriptors: list[Descriptor] = []
 
     def describe(offset: int, count: int, *, last: bool = False) -> None:
@@ -76,6 +75,7 @@ def _spool_file(
                 raw_rows=found.raw_rows if last else 0,
                 filtered_rows=0,
                 hash=spool.hash,
+                cpu=tuple(cpu.seconds.values()) if last else (),
             )
         )
 
@@ -84,9 +84,13 @@ def _spool_file(
         describe(0, 0)
     for chunk in _chunks(rows):
         offset = spool.length
-        records = mount(chunk, table, time_zone, halve_updates=codec.halve_updates, with_old=codec.with_old)
-        for lines in codec.encode(records, work.pd_ms):
-            spool.append(lines)
+        with cpu.of("mount"):
+            records = mount(chunk, table, time_zone, halve_updates=codec.halve_updates, with_old=codec.with_old)
+        with cpu.of("encode"):
+            pieces = list(codec.encode(records, work.pd_ms))
+        with cpu.of("spool"):
+            for lines in pieces:
+                spool.append(lines)
         describe(offset, chunk.num_rows)
     describe(spool.length, rows.num_rows, last=True)
     return descriptors

@@ -12,8 +12,9 @@ import pyarrow as pa
 from changefeed.errors import Unavailable
 
 #: One row a chunk, then the entry's last row. `path` is the output file's, below the sink's root. `hash`: hex
-#: blake2b-128 of the file's bytes from its beginning to the end of the chunk. The last row has no bytes (`offset` is
-#: the file's size); its `rows`, `raw_rows` and `filtered_rows` are the whole file's.
+#: SHA-256 of the file's bytes from its beginning to the end of the chunk. The last row has no bytes (`offset` is
+#: the file's size); its `rows`, `raw_rows` and `filtered_rows` are the whole file's, `cpu` its
+#: seconds of CPU by pipeline.stages.STAGES.
 DESCRIPTOR_SCHEMA = pa.schema(
     [
         pa.field("record", pa.int64(), nullable=False),
@@ -28,6 +29,7 @@ DESCRIPTOR_SCHEMA = pa.schema(
         pa.field("raw_rows", pa.int64(), nullable=False),
         pa.field("filtered_rows", pa.int64(), nullable=False),
         pa.field("hash", pa.string(), nullable=False),
+        pa.field("cpu", pa.list_(pa.float64()), nullable=False),
     ]
 )
 
@@ -48,6 +50,7 @@ class Descriptor:
     raw_rows: int
     filtered_rows: int
     hash: str
+    cpu: tuple[float, ...] = ()
 
 
 def descriptor_batch(descriptors: Sequence[Descriptor]) -> pa.RecordBatch:
@@ -62,7 +65,7 @@ class Spool:
     def __init__(self, file: Path) -> None:
         self.file = file
         self.length = 0
-        self._hash = hashlib.blake2b(digest_size=16)
+        self._hash = hashlib.sha256()  # processors have instructions for it
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             self._out = file.open("xb", buffering=0)

@@ -27,6 +27,7 @@ class FeedMetrics:
     bytes: int = 0
     registrations: int = 0
     errors: Counter[str] = field(default_factory=Counter)
+    cpu_seconds: float = 0.0  # of the whole task
     finished_locks: int = 0  # of dead transactions
     pending_rows: int = 0  # now
     blocking_transactions: int = 0  # now: living ones that hold a resolved-ts back, as far as known
@@ -70,6 +71,7 @@ class MetricDeltas:
         totals[f"{PREFIX}{WAITS}_sum", ""] = self._metrics.quota_acquire_duration_seconds
         totals[f"{PREFIX}{WAITS}_count", ""] = count
         feed = self._feed
+        totals["changefeed_puller_cpu_seconds_total", ""] = feed.cpu_seconds
         totals["changefeed_puller_bytes_total", ""] = feed.bytes
         totals["changefeed_puller_region_registrations_total", ""] = feed.registrations
         totals["changefeed_puller_finished_locks_total", ""] = feed.finished_locks

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -228,6 +229,7 @@ class PullerTask:
     async def _measure(self) -> None:
         while True:
             await self._clock.sleep(_METRICS_SECONDS)
+            self._feed.metrics.cpu_seconds = time.process_time()
             self._reports.measured(self._deltas.take())
             self._reportable.set()
 

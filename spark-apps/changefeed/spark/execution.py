@@ -72,10 +72,11 @@ class SparkExecution:
             # Memory once had is kept: buffers of some MiB come and go with each chunk, and a fresh page costs as much
             # as the work on it (measured: half the CPU of a task).
             "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": "system",
-            "spark.executorEnv.MALLOC_ARENA_MAX": "2",
+            "spark.executorEnv.MALLOC_ARENA_MAX": "1",
             "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": str(1 << 30),
             "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(1 << 30),
             "spark.executorEnv.MALLOC_TOP_PAD_": str(64 << 20),
+            "spark.executorEnv._RJEM_MALLOC_CONF": "dirty_decay_ms:-1,muzzy_decay_ms:-1",  # polars'
             "spark.driver.extraJavaOptions": java_options(),
         }
         conf = SparkConf().setAll(list(settings.items()))

@@ -24,6 +24,7 @@ class FilesWritten(WriterCommitMessage):
     record: int
     nonce: str
     files: tuple[FileCommitted, ...]
+    cpu: dict[str, float]  # seconds by stage
 
 
 class FileWriter(DataSourceStreamArrowWriter):
@@ -37,8 +38,8 @@ class FileWriter(DataSourceStreamArrowWriter):
         from changefeed.spark.write_task import publish
 
         with reporting(self._owner):
-            record, files = publish(iterator, self._sink)
-        return FilesWritten(record, self._owner.nonce, tuple(files))
+            record, files, cpu = publish(iterator, self._sink)
+        return FilesWritten(record, self._owner.nonce, tuple(files), cpu)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         with OwnerClient(self._owner) as client:
@@ -64,6 +65,10 @@ def _done(message: FilesWritten) -> pb.Done:
                 filtered_rows=file.filtered_rows,
             )
             for file in message.files
+        ],
+        metrics=[
+            pb.MetricDelta(name="changefeed_pipeline_cpu_seconds_total", label=stage, value=seconds)
+            for stage, seconds in message.cpu.items()
         ],
     )
 

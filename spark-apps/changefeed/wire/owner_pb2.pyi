@@ -185,14 +185,16 @@ class FileDone(_message.Message):
     def __init__(self, entry: _Optional[int] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., hash: _Optional[str] = ..., raw_rows: _Optional[int] = ..., filtered_rows: _Optional[int] = ...) -> None: ...
 
 class Done(_message.Message):
-    __slots__ = ("record", "nonce", "files")
+    __slots__ = ("record", "nonce", "files", "metrics")
     RECORD_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
     record: int
     nonce: str
     files: _containers.RepeatedCompositeFieldContainer[FileDone]
-    def __init__(self, record: _Optional[int] = ..., nonce: _Optional[str] = ..., files: _Optional[_Iterable[_Union[FileDone, _Mapping]]] = ...) -> None: ...
+    metrics: _containers.RepeatedCompositeFieldContainer[MetricDelta]
+    def __init__(self, record: _Optional[int] = ..., nonce: _Optional[str] = ..., files: _Optional[_Iterable[_Union[FileDone, _Mapping]]] = ..., metrics: _Optional[_Iterable[_Union[MetricDelta, _Mapping]]] = ...) -> None: ...
 
 class Acknowledged(_message.Message):
     __slots__ = ()

@@ -82,6 +82,18 @@ def test_a_short_or_missing_spool_file_creates_nothing(store: LocalStore, tmp_pa
     assert store.list() == []
 
 
+def test_a_whole_spool_file_becomes_the_object_without_a_copy(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "root")
+    spool = tmp_path / "spool"
+    spool.write_bytes(b"0123456789")
+    store.create("whole", (FileRange(spool, 0, 4), FileRange(spool, 4, 6)))
+    store.create("part", (FileRange(spool, 0, 4),))
+    store.create("turned", (FileRange(spool, 4, 6), FileRange(spool, 0, 4)))
+    assert (tmp_path / "root" / "whole").samefile(spool)
+    spool.unlink()
+    assert [store.get(name).body for name in ("whole", "part", "turned")] == [b"0123456789", b"0123", b"4567890123"]
+
+
 def test_rule_19_a_crash_between_file_and_link_leaves_nothing_in_the_tree(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

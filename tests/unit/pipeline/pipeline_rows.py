@@ -193,7 +193,7 @@ def spool_file(
     read: Callable[[SegmentSlice], pa.Table] = lambda piece: tables[piece.seq]  # noqa: E731
     descriptors = [row for batch in run_entry(work, entry, read, folder) for row in batch.to_pylist()]
     content = Path(descriptors[-1]["spool"]).read_bytes()
-    assert descriptors[-1]["hash"] == hashlib.blake2b(content, digest_size=16).hexdigest()
+    assert descriptors[-1]["hash"] == hashlib.sha256(content).hexdigest()
     return descriptors, content
 
 

@@ -17,7 +17,7 @@ PATH = "shop/t/1/CDC00000000000000000001.csv"
 
 
 def digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
+    return hashlib.sha256(content).hexdigest()
 
 
 def spooled(folder: Path, *chunks: bytes, entry: int = 0, path: str = PATH) -> list[dict[str, Any]]:

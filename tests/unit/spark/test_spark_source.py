@@ -153,10 +153,10 @@ def _file(entry: int) -> FileCommitted:
 
 def test_rule_20_commit_reports_by_plan_record_and_nonce(client: type[FakeClient]) -> None:
     messages = [
-        FilesWritten(8, "ab", (_file(0), _file(2))),
+        FilesWritten(8, "ab", (_file(0), _file(2)), {"sort": 0.5}),
         None,
-        FilesWritten(0, "ab", ()),
-        FilesWritten(8, "ab", (_file(1),)),
+        FilesWritten(0, "ab", (), {}),
+        FilesWritten(8, "ab", (_file(1),), {}),
     ]
     FileWriter(OWNER, "file:///lake").commit(messages, batchId=77)
     assert [(done.record, done.nonce, [f.entry for f in done.files]) for done in client.done] == [
@@ -165,4 +165,6 @@ def test_rule_20_commit_reports_by_plan_record_and_nonce(client: type[FakeClient
     ]
     first = client.done[0].files[0]
     assert (first.rows, first.raw_rows, first.filtered_rows, first.bytes, first.hash) == (2, 3, 1, 4, "h")
+    (metric,) = client.done[0].metrics
+    assert (metric.name, metric.label, metric.value) == ("changefeed_pipeline_cpu_seconds_total", "sort", 0.5)
     assert client.closed == 1

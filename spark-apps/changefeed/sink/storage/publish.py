@@ -96,16 +96,16 @@ def _broken(piece: Piece, what: str) -> ProtocolViolation:
 
 def _check_spooled(ranges: tuple[FileRange, ...], end: Piece) -> None:
     """The spool still has the bytes that were hashed while they were written (rule 3)."""
-    digest = hashlib.blake2b(digest_size=16)
+    found = hashlib.sha256()
     try:
         for piece in ranges:
             with piece.path.open("rb", buffering=0) as file:
                 file.seek(piece.offset)
                 left = piece.length
                 while left and (block := file.read(min(left, _READ_BYTES))):
-                    digest.update(block)
+                    found.update(block)
                     left -= len(block)
     except OSError as error:
         raise Transient(f"The spool file of {end['path']} can't be read: {error}; its task must run again.") from error
-    if digest.hexdigest() != end["hash"]:
+    if found.hexdigest() != end["hash"]:
         raise Transient(f"The spool file of {end['path']} has changed since it was written; its task must run again.")
