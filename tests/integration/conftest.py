@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from changefeed_devcluster.server import DevCluster
@@ -31,6 +33,12 @@ def wait_for(condition: Callable[[], Any], what: str, deadline_s: float = DEADLI
     return value
 
 
+def free_port() -> int:
+    """Of 127.0.0.1."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
 @dataclass
 class Upstream:
     cluster: DevCluster
@@ -46,6 +54,7 @@ class Changefeed:
     process: subprocess.Popen[str] | None = None
     output: list[str] = field(default_factory=list)
     options: list[str] = field(default_factory=list)  # of `changefeed run`
+    metrics_port: int = 0  # 0: any
 
     @property
     def file(self) -> Path:
@@ -70,7 +79,7 @@ class Changefeed:
 
     def start(self, as_json: bool = True) -> None:
         self.write()
-        command = [str(BIN / "changefeed"), "run", "-f", str(self.file), "--metrics-port", "0"]
+        command = [str(BIN / "changefeed"), "run", "-f", str(self.file), "--metrics-port", str(self.metrics_port)]
         command += [*self.options, *(["--json"] if as_json else [])]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -98,6 +107,12 @@ class Changefeed:
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         return self.finish(deadline_s)
+
+    def metric(self, name: str) -> float:
+        """A metric of the running process, summed over its labels; `metrics_port` must have been chosen."""
+        with urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=10.0) as answer:
+            lines = answer.read().decode().splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name}{{", f"{name} ")))
 
     def checkpoint(self) -> int:
         """The published checkpoint; 0 while there is none."""

@@ -83,9 +83,9 @@ class Observer:
 
 
 @contextmanager
-def watching(uri: str, **storage: Any) -> Iterator[Observer]:
+def watching(uri: str, every_s: float = 0.05, **storage: Any) -> Iterator[Observer]:
     """Fails when the sink at `uri` ever breaks what it has published. `storage`: its members that are not defaults."""
-    observer = Observer(uri, format_of(**storage)).start()
+    observer = Observer(uri, format_of(**storage), every_s).start()
     try:
         yield observer
     finally:

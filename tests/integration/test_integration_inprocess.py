@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 from changefeed import errors
 from changefeed.owner import driver as driver_module
+from changefeed.owner.spans import Spans
 from changefeed.puller import task as puller_task
+from changefeed.puller.task import PullerJob
 from changefeed.spark import write_task
+from changefeed.wire.owner import OwnerAddress
 from changefeed_devcluster.schema import Column
 from integration_inprocess import TASK_ATTEMPTS, InProcessExecution, Run, World, new_world
 
@@ -142,6 +146,24 @@ async def test_rule_2_a_puller_that_dies_is_replaced_and_nothing_is_lost(
     await run.drained()
     assert execution.puller_attempts == [(0, 0), (0, 1)]
     assert world.ids() == list(range(1, 51))
+
+
+async def test_a_puller_that_stays_away_loses_its_spans_to_the_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Away(InProcessExecution):
+        """Its puller 0, which is given the only span, never comes."""
+
+        def _pull(self, owner: OwnerAddress, puller: int, job: PullerJob) -> None:
+            if puller:
+                super()._pull(owner, puller, job)
+
+    monkeypatch.setattr(driver_module, "Spans", partial(Spans, away_s=0.1))
+    world.insert(range(1, 11))
+    run = world.run(Away(), spark={"pullers": {"count": 2}})
+    await written(world, run, 10)
+    await run.drained()
+    assert world.ids() == list(range(1, 11))
 
 
 async def test_a_puller_job_that_gives_up_ends_the_run_with_its_reason(

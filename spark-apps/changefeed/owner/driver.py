@@ -181,6 +181,7 @@ class Driver:
         try:
             await self._until_ended(
                 execute(),
+                self._tend_pullers(),
                 self._watch_execution(),
                 self._keep_safepoint(),
                 self._keep_alive(),
@@ -265,8 +266,10 @@ class Driver:
         timeout = _IDLE_STEP_S
         if deadline is not None:
             timeout = min(timeout, max(0.0, deadline - time.monotonic()))
+        # Not wait_for: it forgets a cancellation that comes together with the news, and the run would not end.
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), max(timeout, _LINGER_S))
+            async with asyncio.timeout(max(timeout, _LINGER_S)):
+                await self._wake.wait()
             await asyncio.sleep(_LINGER_S)  # what comes together is looked at together
         self._wake.clear()
 

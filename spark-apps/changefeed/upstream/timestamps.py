@@ -90,7 +90,8 @@ class Timestamps:
         header = pdpb_pb2.RequestHeader(cluster_id=self._pd.cluster_id)
         await stream.write(pdpb_pb2.TsoRequest(header=header, count=len(asked)))
         try:
-            response = await asyncio.wait_for(stream.read(), _REPLY_TIMEOUT)
+            async with asyncio.timeout(_REPLY_TIMEOUT):  # not wait_for: a `close` together with the reply would be lost
+                response = await stream.read()
         except TimeoutError:
             raise _Broken("PD's Tso stream does not answer") from None
         if response is grpc.aio.EOF or not isinstance(response, pdpb_pb2.TsoResponse):

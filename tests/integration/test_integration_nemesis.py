@@ -1,0 +1,202 @@
+"""Everything at once: a bank writes, regions and streams are harmed, processes are killed, a reader looks on.
+
+`CHANGEFEED_SEED=123` draws the same harms and kills again. `CHANGEFEED_EVIDENCE=1` kills ten times as often.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from threading import Event
+from typing import Any
+
+import psutil
+import pytest
+from changefeed_devcluster.workload.bank import Bank
+from conftest import Changefeed, Upstream, free_port, wait_for
+from integration_nemesis import WEIGHTS, Nemesis
+from integration_observer import watching
+
+TABLES = 6
+REGIONS = 3  # a table
+ACCOUNTS = 300  # a table
+ROWS_A_SECOND = 500.0
+PULLERS = 3
+VICTIMS = ("driver", "worker", "puller")
+KILLS = 50 if os.environ.get("CHANGEFEED_EVIDENCE") else 5
+PASSED_S = 90.0  # after a kill
+
+pytestmark = pytest.mark.timeout(120 * KILLS)
+
+
+class Victims:
+    """The processes of a run that runs at the moment."""
+
+    def __init__(self, upstream: Upstream, changefeed: Changefeed) -> None:
+        self._changefeed = changefeed
+        addresses = (upstream.cluster.pd_address, *upstream.cluster.store_addresses.values())
+        self._upstream_ports = {int(address.rpartition(":")[2]) for address in addresses}
+
+    def pullers(self) -> set[psutil.Process]:
+        """The tasks' workers that hold a connection to the upstream."""
+        return {worker for worker in self._workers() if self._is_puller(worker)}
+
+    def executing(self) -> psutil.Process | None:
+        """A task's worker that is in the middle of writing a file; it is frozen, so it stays there."""
+        for worker in self._workers():
+            if not self._is_puller(worker) and _spools(worker):
+                with suppress(psutil.NoSuchProcess):
+                    worker.suspend()
+                    if _spools(worker):
+                        return worker
+                    worker.resume()
+        return None
+
+    def _workers(self) -> list[psutil.Process]:
+        """Spark forks a task's workers from a daemon, whose command line they have."""
+        assert self._changefeed.process is not None
+        found = []
+        for process in psutil.Process(self._changefeed.process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                parent = process.parent()
+                if _is_worker(process) and parent is not None and _is_worker(parent):
+                    found.append(process)
+        return found
+
+    def _is_puller(self, worker: psutil.Process) -> bool:
+        with suppress(psutil.NoSuchProcess):
+            connections = worker.net_connections("tcp")
+            return any(connection.raddr and connection.raddr.port in self._upstream_ports for connection in connections)
+        return False
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    return process.cmdline()[-1:] == ["pyspark.worker"]
+
+
+def _spools(worker: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return any("/spool/" in file.path for file in worker.open_files())
+    return False
+
+
+class Killer:
+    """Kills processes of a run, and sees to it that the run goes on."""
+
+    def __init__(self, upstream: Upstream, changefeed: Changefeed, say: Callable[[str], None]) -> None:
+        self._upstream = upstream
+        self._changefeed = changefeed
+        self._victims = Victims(upstream, changefeed)
+        self._say = say
+        self.kills: Counter[str] = Counter()
+        self.totals: Counter[str] = Counter()  # what the metrics of all drivers have counted
+
+    def start(self) -> None:
+        self._changefeed.metrics_port = free_port()
+        self._changefeed.start()
+        self._wait_for(lambda: len(self._victims.pullers()) == PULLERS, "that all pullers pull")
+
+    def kill(self, victim: str) -> None:
+        match victim:
+            case "driver":
+                self.take_totals()
+                self._changefeed.kill()
+                self.start()
+            case "worker":
+                self._wait_for(self._victims.executing, "a task that writes a file").kill()
+            case "puller":
+                pullers = self._victims.pullers()
+                chosen = min(pullers, key=lambda puller: puller.pid)
+                chosen.kill()
+                self._wait_for(lambda: len(self._victims.pullers() - {chosen}) == PULLERS, "a puller in its place")
+        self.kills[victim] += 1
+        self.wait_until_passed()
+
+    def wait_until_passed(self) -> None:
+        now, began = self._upstream.tidb.now(), time.monotonic()
+        self._wait_for(lambda: self._changefeed.checkpoint() > now, f"a checkpoint above {now}")
+        self._say(f"the checkpoint has passed in {time.monotonic() - began:.1f} s")
+
+    def take_totals(self) -> None:
+        """To be called before a driver ends."""
+        for name in ("changefeed_puller_region_registrations_total", "changefeed_puller_finished_locks_total"):
+            self.totals[name] += int(self._changefeed.metric(name))
+
+    def _wait_for(self, condition: Callable[[], object], what: str) -> Any:
+        def holds() -> object:
+            process = self._changefeed.process
+            assert process is not None
+            assert process.poll() is None, self._changefeed.finish()
+            return condition()
+
+        return wait_for(holds, what, PASSED_S)
+
+
+@contextmanager
+def under_load(bank: Bank, nemesis: Nemesis) -> Iterator[None]:
+    """Transactions and harms go on inside; what fails there fails here."""
+    stop = Event()
+    with ThreadPoolExecutor(2) as pool:
+        try:
+            running = [pool.submit(bank.run, stop, ROWS_A_SECOND), pool.submit(nemesis.run, stop)]
+            yield
+        finally:
+            stop.set()
+        for each in running:
+            each.result()
+
+
+def test_rule_3_4_16_and_21_every_row_once_whatever_is_harmed_and_killed(
+    upstream: Upstream, new_changefeed: Callable[..., Changefeed]
+) -> None:
+    seed = int(os.environ.get("CHANGEFEED_SEED") or random.SystemRandom().getrandbits(32))
+    began = time.monotonic()
+
+    def say(line: str) -> None:
+        print(f"{time.monotonic() - began:7.2f} {line}")  # noqa: T201 - what a failing run shows
+
+    say(f"CHANGEFEED_SEED={seed}")
+    rng = random.Random(seed)
+    bank = Bank(upstream.tidb, TABLES, REGIONS, ACCOUNTS, seed=seed)
+    bank.create()
+    changefeed = new_changefeed(["bank.*"])
+    changefeed.spec["startTs"] = str(upstream.tidb.now())
+    changefeed.spec["spark"] = {"pullers": {"count": PULLERS}, "executor": {"instances": 1, "cores": PULLERS + 2}}
+    changefeed.spec["sink"]["storage"]["flushInterval"] = "1s"
+    bank.load(Event())
+    nemesis = Nemesis(upstream.cluster, bank.tables, ACCOUNTS, random.Random(rng.random()), say)
+    killer = Killer(upstream, changefeed, say)
+    victims = [VICTIMS[n % len(VICTIMS)] for n in range(KILLS)]
+    rng.shuffle(victims)
+    with watching(changefeed.lake.as_uri(), every_s=0.2) as observer:
+        with under_load(bank, nemesis):
+            killer.start()
+            killer.wait_until_passed()
+            for victim in victims:
+                say(f"kill the {victim}")
+                killer.kill(victim)
+        say("the last transaction")
+        killer.wait_until_passed()
+        killer.take_totals()
+        code, _, err = changefeed.drain()
+    assert code == 0, err
+    say(f"{dict(nemesis.done)} {dict(killer.kills)} {dict(killer.totals)} {observer.listings} listings")
+    code, verdict = changefeed.verify("--conserved", "balance")
+    say(f"{verdict}")
+    assert code == 0, verdict
+    assert (verdict["missing"], verdict["duplicate"], verdict["out_of_order"]) == (0, 0, 0)
+    assert verdict["conserved"] == "0"
+    # Something has happened: every kind of harm and of kill, what they call for, and rows all the while.
+    assert sum(killer.kills.values()) == KILLS
+    assert set(killer.kills) == set(VICTIMS)
+    assert len(nemesis.done) > len(WEIGHTS) // 2
+    registered = killer.totals["changefeed_puller_region_registrations_total"]
+    assert registered > TABLES * REGIONS * (1 + killer.kills["driver"]) + sum(nemesis.done.values())
+    assert killer.totals["changefeed_puller_finished_locks_total"] > 0
+    assert len(changefeed.records("epoch")) == 1 + killer.kills["driver"]
+    assert verdict["rows"] > 10_000
