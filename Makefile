@@ -7,6 +7,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 PY := .venv/bin/python
 PYTEST := $(PY) -m pytest -q
+BESIDE := -n 2 --dist worksteal # most tests wait for something most of the time
 STAMP := .venv/.made
 PROTOS := $(wildcard spark-apps/changefeed/wire/*.proto)
 CODE := spark-apps devcluster operator tests bench examples
@@ -23,7 +24,7 @@ demo: $(STAMP) classes ## a bank, a changefeed from it to files, and the proof t
 test: lint test-unit test-simulation test-integration ## set up, then everything that is checked
 
 test-unit: $(STAMP) ## tests of single parts
-	$(PYTEST) tests/unit
+	$(PYTEST) $(BESIDE) tests/unit
 
 test-simulation: $(STAMP) ## tests of the cores together, in virtual time
 	$(PYTEST) tests/simulation
@@ -32,7 +33,7 @@ simulate: $(STAMP) ## more seeds (SEEDS=5000), or one with its whole story (SEED
 	SEEDS=$(or $(SEEDS),5000) $(PYTEST) -s --timeout 0 tests/simulation -k no_seed
 
 test-integration: $(STAMP) classes ## tests with real processes: development cluster, Spark, kills
-	$(PYTEST) tests/integration
+	$(PYTEST) $(BESIDE) tests/integration
 
 lint: $(STAMP) check-generated ## style, types, layers, generated files
 	.venv/bin/ruff check $(CODE)

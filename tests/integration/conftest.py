@@ -97,11 +97,14 @@ class Changefeed:
         self.start(as_json)
         return self.finish()
 
-    def kill(self) -> None:
-        """SIGKILL, as power loss or the OOM killer would end it; Spark's JVM and workers end by themselves."""
+    def kill(self) -> tuple[str, str]:
+        """SIGKILL, as power loss or the OOM killer would end it; Spark's JVM and workers end by themselves.
+
+        (stdout, stderr)
+        """
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
-        self.process.communicate()
+        return self.process.communicate()
 
     def drain(self, deadline_s: float = DEADLINE_S) -> tuple[int, str, str]:
         assert self.process is not None
@@ -177,7 +180,7 @@ def new_changefeed(tmp_path: Path, upstream: Upstream) -> Iterator[Callable[...,
     yield make
     for changefeed in made:
         if changefeed.process is not None and changefeed.process.poll() is None:
-            changefeed.kill()
+            print(changefeed.kill())  # noqa: T201 - shown when the test has failed
 
 
 @pytest.fixture(autouse=True)
