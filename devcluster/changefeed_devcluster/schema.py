@@ -5,6 +5,7 @@ A `Column` is what a caller asks for, in SQL's words; a `TableInfo` what TiDB wo
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -202,10 +203,11 @@ class ColumnInfo:
         return not self.type.flag & NOT_NULL
 
     def to_json(self) -> Json:
+        (origin, origin_bit), (default, bit) = _kept(self.type, self.origin_default), _kept(self.type, self.default)
         return {
             "id": self.id, "name": ci_str(self.name), "offset": self.offset,
-            "origin_default": self.origin_default, "origin_default_bit": None,
-            "default": self.default, "default_bit": None, "default_is_expr": False,
+            "origin_default": origin, "origin_default_bit": origin_bit,
+            "default": default, "default_bit": bit, "default_is_expr": False,
             "generated_expr_string": "", "generated_stored": False, "dependences": None,
             "type": self.type.to_json(), "state": PUBLIC, "comment": "", "hidden": False,
             "change_state_info": None, "version": 2,
@@ -214,7 +216,20 @@ class ColumnInfo:
     @classmethod
     def from_json(cls, data: Json) -> ColumnInfo:
         field = FieldType.from_json(data["type"])
-        return cls(data["id"], data["name"]["O"], data["offset"], field, data["default"], data["origin_default"])
+        default, origin = (_given(data[name], data[f"{name}_bit"]) for name in ("default", "origin_default"))
+        return cls(data["id"], data["name"]["O"], data["offset"], field, default, origin)
+
+
+def _kept(field: FieldType, default: str | None) -> tuple[str | None, str | None]:
+    """A default as TiDB keeps it: of BIT its bytes, as text that may be spoilt, and in base64."""
+    if default is None or field.tp is not Tp.BIT:
+        return default, None
+    raw = int(default).to_bytes((field.flen + 7) // 8, "big")
+    return raw.decode(errors="replace"), base64.b64encode(raw).decode()
+
+
+def _given(default: str | None, bits: str | None) -> str | None:
+    return default if bits is None else str(int.from_bytes(base64.b64decode(bits), "big"))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from changefeed_devcluster import keys
 from changefeed_devcluster.workload.bank import Bank
 from conftest import Changefeed, Upstream, wait_for
+from integration_observer import watching
 
 
 def test_split_and_cut_under_load(upstream: Upstream, new_changefeed: Callable[..., Changefeed]) -> None:
@@ -20,20 +21,21 @@ def test_split_and_cut_under_load(upstream: Upstream, new_changefeed: Callable[.
     bank.load(stop)
     writer = threading.Thread(target=bank.run, args=(stop, 500.0))
     writer.start()
-    try:
-        changefeed.start()
-        wait_for(changefeed.data_files, "a first data file")
-        upstream.cluster.split(keys.record_key(bank.tables[0].id, 150))
-        upstream.cluster.cut()
-        after = upstream.tidb.now()
-        wait_for(lambda: changefeed.checkpoint() > after, "a checkpoint after the split and the cut")
-    finally:
-        stop.set()
-        writer.join()
-    end = upstream.tidb.now()
-    wait_for(lambda: changefeed.checkpoint() >= end, "a checkpoint after the last transfer")
-    code, _, err = changefeed.drain()
-    assert code == 0, err
+    with watching(changefeed.lake.as_uri()):
+        try:
+            changefeed.start()
+            wait_for(changefeed.data_files, "a first data file")
+            upstream.cluster.split(keys.record_key(bank.tables[0].id, 150))
+            upstream.cluster.cut()
+            after = upstream.tidb.now()
+            wait_for(lambda: changefeed.checkpoint() > after, "a checkpoint after the split and the cut")
+        finally:
+            stop.set()
+            writer.join()
+        end = upstream.tidb.now()
+        wait_for(lambda: changefeed.checkpoint() >= end, "a checkpoint after the last transfer")
+        code, _, err = changefeed.drain()
+        assert code == 0, err
     code, verdict = changefeed.verify("--conserved", "balance")
     assert code == 0, verdict
     assert verdict["rows"] >= 600

@@ -10,6 +10,7 @@ import psutil
 import pytest
 from changefeed_devcluster.schema import Column, Table
 from conftest import Changefeed, Upstream, wait_for
+from integration_observer import watching
 
 COLUMNS = (Column("id", "bigint"), Column("balance", "bigint"), Column("text", "varchar(255)"))
 TABLES = 10
@@ -97,34 +98,35 @@ def test_rule_3_and_16_a_killed_plan_is_finished_as_recorded(
     changefeed = new_changefeed(["shop.*"])
     changefeed.spec["startTs"] = str(upstream.tidb.now())
     write_rows(upstream, tables, 0)
-    changefeed.start()
-    cutoff = kill_inside_a_plan(changefeed, lambda turn: write_rows(upstream, tables, turn))
-    for file in (*cutoff.existing, *cutoff.missing):
-        size = f"{len(cutoff.existing[file][1])} bytes" if file in cutoff.existing else "missing"
-        print(f"at the kill: {file.relative_to(changefeed.lake)}: {size}")  # noqa: T201 - what the test is about
-    assert cutoff.missing
-    assert cutoff.existing
-    assert not any(file.exists() for file in cutoff.missing), "a dead run has written"
-    number = int(cutoff.plan.stem)
-    assert number not in [commit["plan"] for commit in changefeed.records("commit")]
-    published = changefeed.checkpoint()
+    with watching(changefeed.lake.as_uri(), every_s=0.2):
+        changefeed.start()
+        cutoff = kill_inside_a_plan(changefeed, lambda turn: write_rows(upstream, tables, turn))
+        for file in (*cutoff.existing, *cutoff.missing):
+            size = f"{len(cutoff.existing[file][1])} bytes" if file in cutoff.existing else "missing"
+            print(f"at the kill: {file.relative_to(changefeed.lake)}: {size}")  # noqa: T201 - what the test is about
+        assert cutoff.missing
+        assert cutoff.existing
+        assert not any(file.exists() for file in cutoff.missing), "a dead run has written"
+        number = int(cutoff.plan.stem)
+        assert number not in [commit["plan"] for commit in changefeed.records("commit")]
+        published = changefeed.checkpoint()
 
-    write_rows(upstream, tables, ROUNDS)
-    end = upstream.tidb.now()
-    changefeed.spec["sink"]["storage"]["flushInterval"] = "250ms"
-    changefeed.start()
-    wait_for(lambda: changefeed.checkpoint() >= end, "a checkpoint at the last rows")
-    assert cutoff.plan.read_bytes() == cutoff.record
-    epoch, commit = changefeed.records()[number : number + 2]
-    assert (epoch["kind"], epoch["epoch"]) == ("epoch", 2)
-    assert (commit["kind"], commit["plan"], commit["epoch"]) == ("commit", number, 2)
-    assert [file["entry"] for file in commit["files"]] == list(range(len(cutoff.existing) + len(cutoff.missing)))
-    for file, (inode, content) in cutoff.existing.items():
-        assert file.stat().st_ino == inode, f"{file} was written again"
-        assert file.read_bytes() == content
-    assert all(file.stat().st_size for file in cutoff.missing)
-    code, _, err = changefeed.drain()
-    assert code == 0, err
+        write_rows(upstream, tables, ROUNDS)
+        end = upstream.tidb.now()
+        changefeed.spec["sink"]["storage"]["flushInterval"] = "250ms"
+        changefeed.start()
+        wait_for(lambda: changefeed.checkpoint() >= end, "a checkpoint at the last rows")
+        assert cutoff.plan.read_bytes() == cutoff.record
+        epoch, commit = changefeed.records()[number : number + 2]
+        assert (epoch["kind"], epoch["epoch"]) == ("epoch", 2)
+        assert (commit["kind"], commit["plan"], commit["epoch"]) == ("commit", number, 2)
+        assert [file["entry"] for file in commit["files"]] == list(range(len(cutoff.existing) + len(cutoff.missing)))
+        for file, (inode, content) in cutoff.existing.items():
+            assert file.stat().st_ino == inode, f"{file} was written again"
+            assert file.read_bytes() == content
+        assert all(file.stat().st_size for file in cutoff.missing)
+        code, _, err = changefeed.drain()
+        assert code == 0, err
     assert changefeed.checkpoint() > published
     code, verdict = changefeed.verify()
     assert code == 0, verdict

@@ -34,7 +34,9 @@ def absent_value(column: ColumnInfo, time_zone: str) -> pa.Array:
     """One element, of the type that the column's other values have. Raises ValueError for a default of no such type."""
     default = column.origin_default
     if default is None and column.origin_default_bit is None:
-        return pa.array([None if column.nullable else _zero(column)], arrow_type(column))
+        kind = arrow_type(column)
+        # pa.array([None]) of a struct would be null, but not its members.
+        return pa.nulls(1, kind) if column.nullable else pa.array([_zero(column)], kind)
     try:
         return _converted(column, default, time_zone)
     except (ValueError, InvalidOperation) as error:

@@ -86,6 +86,14 @@ def test_field_types_are_those_that_tidb_stores(sql: str, field: FieldType) -> N
     assert field_type(sql) == field
 
 
+def test_a_default_of_bits_is_kept_as_its_bytes() -> None:
+    info = with_column(make_table(7, "t", _COLUMNS, "id"), Column("b", "bit(12)", default=2571))
+    stored = info.to_json()
+    column = stored["cols"][-1]
+    assert (column["default"], column["default_bit"], column["origin_default_bit"]) == ("\n\v", "Cgs=", "Cgs=")
+    assert TableInfo.from_json(stored) == info
+
+
 @pytest.mark.parametrize("sql", ["json", "enum(a)", "bigint(", ""])
 def test_a_type_that_cant_be_written_is_refused(sql: str) -> None:
     with pytest.raises(ValueError, match="column"):

@@ -235,6 +235,9 @@ def test_a_year_is_signed_and_bits_are_unsigned():
         ("set('x','y','z')", "x,z", "x,z"),
         ("int", None, None),
         ("blob", None, None),
+        ("bit(12)", "2571", 2571),
+        ("enum('x','y')", None, None),
+        ("set('x','y')", None, None),
     ],
 )
 def test_rows_older_than_a_column_have_the_default_of_the_time(sql, default, text):
