@@ -12,8 +12,8 @@ STAMP := .venv/.made
 PROTOS := $(wildcard spark-apps/changefeed/wire/*.proto)
 CODE := spark-apps devcluster operator tests bench examples
 
-.PHONY: help demo test test-unit test-simulation simulate test-integration lint generate check-generated lock bench evidence \
-	clean java classes
+.PHONY: help demo test test-unit test-simulation simulate test-integration test-cluster lint generate check-generated \
+	lock images bench evidence clean java classes
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,11 @@ simulate: $(STAMP) ## more seeds (SEEDS=5000), or one with its whole story (SEED
 test-integration: $(STAMP) classes ## tests with real processes: development cluster, Spark, kills
 	$(PYTEST) $(BESIDE) tests/integration
 
+test-cluster: $(STAMP) java ## tests against a real Kubernetes API server, which is built first (Linux with Go)
+	@$(PY) tests/cluster/cluster_programs.py
+	@$(PY) tests/cluster/cluster_images.py
+	$(PYTEST) tests/cluster
+
 lint: $(STAMP) check-generated ## style, types, layers, generated files
 	.venv/bin/ruff check $(CODE)
 	.venv/bin/ruff format --check $(CODE)
@@ -49,30 +54,48 @@ define protoc
 	done
 endef
 
-generate: $(STAMP) ## Python from the .proto files
+generate: $(STAMP) ## what is made: Python from .proto files, the CRD and the reference from the code
 	$(call protoc,spark-apps)
+	$(PY) -m changefeed.cli.generated .
 
-check-generated: $(STAMP) ## fails when the checked-in Python is not what the .proto files give
+check-generated: $(STAMP) ## fails when a checked-in file is not what it is made from gives
 	@fresh=$$(mktemp -d); trap 'rm -rf "$$fresh"' EXIT; \
 	$(MAKE) --silent generate-into INTO="$$fresh"; \
 	for file in "$$fresh"/changefeed/wire/*; do \
 		diff -u "spark-apps/changefeed/wire/$${file##*/}" "$$file" \
 			|| { echo "$${file##*/} is not what its .proto gives: run make generate." >&2; exit 1; }; \
+	done; \
+	$(PY) -m changefeed.cli.generated "$$fresh/made" | while read -r file; do \
+		diff -u "$${file#"$$fresh/made/"}" "$$file" \
+			|| { echo "$${file#"$$fresh/made/"} is not what the code gives: run make generate." >&2; exit 1; }; \
 	done
 
 .PHONY: generate-into
 generate-into:
 	$(call protoc,$(INTO))
 
-lock: ## requirements/dev.txt anew from pyproject.toml (needs uv)
-	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
-		--extra dataplane --extra devcluster --extra dev --extra operator pyproject.toml -o requirements/dev.txt
+LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
+
+lock: ## requirements/*.txt anew from pyproject.toml (needs uv); the images' are a part of dev.txt
+	$(LOCK) --extra dataplane --extra devcluster --extra dev --extra operator pyproject.toml -o requirements/dev.txt
+	for image in operator dataplane; do \
+		$(LOCK) --constraint requirements/dev.txt --extra $$image pyproject.toml -o requirements/$$image.txt; done
+	printf 'setuptools\nwheel\n' | $(LOCK) --constraint requirements/dev.txt -o requirements/build.txt -
+
+ENGINE ?= $(firstword $(foreach engine,buildah podman docker,$(if $(shell command -v $(engine)),$(engine))))
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+
+images: ## the two container images (ENGINE=buildah, podman or docker; BASE=another image of Debian)
+	@test -n "$(ENGINE)" || { echo "An engine is needed: apt-get install buildah, or docker or podman." >&2; exit 1; }
+	for image in operator spark; do \
+		$(ENGINE) build $(if $(BASE),--build-arg BASE=$(BASE)) --target $$image -t changefeed-$$image:$(VERSION) .; done
 
 bench: $(STAMP) classes ## how fast: prints the figures, writes bench/out/bench.json
 	$(PY) bench/bench.py
 
 evidence: $(STAMP) classes ## the full-length figures, into bench/results/ for committing
 	$(PY) bench/bench.py --out bench/results/bench.json
+	$(PY) bench/lag.py --out bench/results/lag.json
 
 clean: ## forget the demo, caches and outputs; .venv stays
 	rm -rf .demo bench/out build dist spark-warehouse metastore_db artifacts

@@ -71,6 +71,7 @@ METRICS = (
     Declared("changefeed_owner_entries_total", "counter", "Plan entries by flush reason.", "reason"),
     Declared("changefeed_owner_dispatchers_count", "gauge", "Dispatchers: dirty, idle.", "state"),
     Declared("changefeed_owner_task_errors_total", "counter", "Errors that Spark tasks reported.", "reason"),
+    Declared("changefeed_owner_status_errors_total", "counter", "Failed writes of the resource's status.", "reason"),
     Declared("changefeed_owner_state_info", "gauge", "1 for the state that the changefeed is in.", "state"),
     Declared("changefeed_pipeline_rows_total", "counter", "Rows that were sorted, filtered and encoded."),
     Declared("changefeed_pipeline_filtered_rows_total", "counter", "Rows that the filters dropped."),

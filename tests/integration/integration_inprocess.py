@@ -126,9 +126,12 @@ class Seen:
 class Run:
     """One driver over a changefeed, on this event loop."""
 
-    def __init__(self, changefeed: Changefeed, execution: InProcessExecution) -> None:
+    def __init__(
+        self, changefeed: Changefeed, execution: InProcessExecution, options: RunOptions | None = None
+    ) -> None:
         self.changefeed = changefeed
         self.execution = execution
+        self.options = options or RunOptions(metrics_port=0)
         self.view = Seen()
         self.driver: Driver | None = None
         self._outcome: asyncio.Future[Outcome] | None = None
@@ -144,8 +147,8 @@ class Run:
             stack.callback(sink.release)
             pd = await PdClient.connect(self.changefeed.spec.upstream.pd_addresses)
             stack.push_async_callback(pd.close)
-            prepared = await prepare(self.changefeed, pd, state, sink)
-            self.driver = Driver(prepared, RunOptions(metrics_port=0), self.execution, self.view)
+            prepared = await prepare(self.changefeed, pd, state, sink, attempt=self.options.attempt)
+            self.driver = Driver(prepared, self.options, self.execution, self.view)
             if prepared.finished:
                 return await self.driver.publish_finished()
             return await self.driver.run(stack)

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import pytest
 from changefeed import errors
 from changefeed.owner import driver as driver_module
+from changefeed.owner import patience
 from changefeed.owner.spans import Spans
 from changefeed.puller import task as puller_task
 from changefeed.puller.task import PullerJob
@@ -241,13 +242,15 @@ async def test_upstream_away_for_a_while_is_waited_for(world: World, monkeypatch
             raise errors.Transient("PD does not answer.", retry_after=0.0)
         return 7
 
-    assert await driver_module._answered(ask) == 7
-    monkeypatch.setattr(driver_module, "_UPSTREAM_PATIENCE_S", 0.0)
+    why: list[str] = []
+    assert await patience.answered(ask, why.append) == 7
+    assert why == ["PD does not answer."] * 2
+    monkeypatch.setattr(patience, "_UPSTREAM_PATIENCE_S", 0.0)
     asked.clear()
     with pytest.raises(
         errors.Unavailable, match=r"The upstream has not answered for 0 s\. PD does not answer"
     ) as caught:
-        await driver_module._answered(ask)
+        await patience.answered(ask, why.append)
     assert caught.value.exit_code == 69
 
 
@@ -292,7 +295,7 @@ async def test_no_effect_outlives_a_run_that_is_cut_short(world: World) -> None:
         asyncio.run_coroutine_threadsafe(gate.wait(), loop).result()
         done.append(1)
 
-    task = asyncio.ensure_future(driver_module._in_thread(block))
+    task = asyncio.ensure_future(patience.in_thread(block))
     await started.wait()
     task.cancel()
     loop.call_soon(gate.set)

@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, CycloptsError, Parameter
 
+from changefeed.cli.arguments import AsJson
 from changefeed.cli.output import write_error, write_failure, write_json, write_text
+from changefeed.cli.resources import resources
+from changefeed.cli.termination import termination_log, write_termination
 from changefeed.errors import ChangefeedError, InvalidSpec
 from changefeed.model import tso as ts
 
@@ -28,6 +31,7 @@ _INTERRUPTED = 130
 _VERIFY_FOUND_A_BREAK = 4
 _TASK_ATTEMPTS = 8
 _MAX_TS = (1 << 64) - 1
+_POD_VERBS = frozenset({"run", "hold", "close"})  # the main ones of a container; others are run beside it
 
 app = App(
     name="changefeed",
@@ -36,7 +40,8 @@ app = App(
   changefeed validate -f examples/demo.yaml
   changefeed run -f examples/demo.yaml
   changefeed verify -f examples/demo.yaml --conserved balance
-  changefeed tso parse 449000000000000000
+  changefeed get --all-namespaces
+  changefeed pause orders -n shop --wait
 
 Exit codes: 0 done or drained, 1 failed, 2 bad input, 3 verify can't check, 4 verify found a break,
 69 upstream or sink unavailable, 75 another driver took over, 130 second Ctrl-C.""",
@@ -53,11 +58,11 @@ tso = App(
   changefeed tso at 2026-01-31T12:00:00Z --json""",
 )
 app.command(tso)
+app.command(resources, name="*")
 
 File = Annotated[
     Path, Parameter(name=["--file", "-f"], help="The Changefeed, YAML: the file that kubectl apply takes.")
 ]
-AsJson = Annotated[bool, Parameter(name="--json", negative="", help="One JSON object instead of text.")]
 SecretsDir = Annotated[
     Path | None,
     Parameter(
@@ -78,13 +83,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # its handlers can end the fork that becomes Spark's JVM
     arguments = list(sys.argv[1:] if argv is None else argv)
     as_json = "--json" in arguments
+    log = termination_log(os.environ) if arguments and arguments[0] in _POD_VERBS else None
     try:
         code: int | None = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except ChangefeedError as error:
         write_failure(error, as_json)
+        write_termination(log, type(error).__name__, error.message, error.next_step)
         return error.exit_code
     except CycloptsError as error:
         write_error("BadArguments", str(error), "See changefeed --help.", as_json)
+        write_termination(log, "BadArguments", str(error), "See changefeed --help.")
         return _BAD_INPUT
     except KeyboardInterrupt:
         return _INTERRUPTED
@@ -122,9 +130,12 @@ def run(
     metrics_port: int = 9464,
     secrets_dir: SecretsDir = None,
     take_over: Annotated[bool, Parameter(negative="")] = False,
+    attempt: int = 0,
     as_json: AsJson = False,
 ) -> None:
     """Run a changefeed on this machine until its targetTs, or until Ctrl-C.
+
+    In a driver's pod, which the operator makes, its tasks run in executor pods.
 
     Parameters
     ----------
@@ -135,33 +146,88 @@ def run(
         Port of /metrics on 127.0.0.1; 0 takes a free one.
     take_over
         Start although another driver of this changefeed was alive seconds ago; that one ends.
+    attempt
+        The operator's count of its drivers: one that is not above the newest recorded one does nothing (exit 75).
     """
     from changefeed.spark.java import check_java
 
     check_java()
     changefeed = _read(file)
+    if attempt < 0:
+        raise InvalidSpec("--attempt", f"{attempt}; allowed: 0 (nobody counts) and up")
     if changefeed.spec.paused:
         raise InvalidSpec("spec.paused", "true: a paused changefeed does not run", "Set it to false, or leave it out.")
     slots = _slots(master, changefeed)
 
     from rich.console import Console
 
-    from changefeed.cli.view import open_view
+    from changefeed.cli.view import LINE_INTERVAL_S, POD_LINE_INTERVAL_S, open_view
     from changefeed.owner.driver import RunOptions
     from changefeed.owner.driver import run as drive
+    from changefeed.owner.pod import pod_of
+    from changefeed.owner.status_writer import status_writer
     from changefeed.spark.execution import SparkExecution
+    from changefeed.spark.settings import Cluster, Laptop
 
-    with open_view(Console(file=sys.stdout), silent=as_json) as view:
-        execution = SparkExecution(f"local[{slots},{_TASK_ATTEMPTS}]", slots)
-        options = RunOptions(metrics_port=metrics_port, secrets_dir=secrets_dir, take_over=take_over)
-        outcome = drive(changefeed, options, execution, view)
+    pod = pod_of(os.environ)
+    spark = Cluster.of(os.environ) if pod else Laptop(f"local[{slots},{_TASK_ATTEMPTS}]")
+    options = RunOptions(
+        metrics_port=metrics_port,
+        secrets_dir=secrets_dir,
+        take_over=take_over,
+        attempt=attempt,
+        pod=pod,
+        status=status_writer(pod, os.environ) if pod else None,
+    )
+    every = POD_LINE_INTERVAL_S if pod else LINE_INTERVAL_S
+    with open_view(Console(file=sys.stdout), silent=as_json, line_interval=every) as view:
+        outcome = drive(changefeed, options, SparkExecution(spark, slots), view)
+    at = f"{outcome.checkpoint_ts} ({_time(outcome.checkpoint_ts)})"
+    write_termination(termination_log(os.environ), outcome.state.capitalize(), f"The checkpoint is {at}.")
     if as_json:
         write_json({"name": changefeed.name, "state": outcome.state, "checkpoint_ts": str(outcome.checkpoint_ts)})
         return
-    write_text(f"{outcome.state.capitalize()} at checkpoint {outcome.checkpoint_ts} ({_time(outcome.checkpoint_ts)}).")
+    write_text(f"{outcome.state.capitalize()} at checkpoint {at}.")
     write_text(f"Files: {changefeed.storage.uri}")
     if outcome.state == "drained":
         write_text("The same command goes on from there.")
+
+
+@app.command(help_epilogue="Example:\n  changefeed hold -f orders.yaml --secrets-dir /etc/changefeed/secrets")
+def hold(*, file: File, secrets_dir: SecretsDir = None, as_json: AsJson = False) -> None:
+    """Keep the upstream's history for a changefeed that does not run, for another spec.upstream.safepointTtl.
+
+    It is kept from the checkpoint on. A running changefeed does this by itself.
+    """
+    import asyncio
+
+    from changefeed.owner.undriven import hold as hold_history
+
+    held = asyncio.run(hold_history(_read(file), secrets_dir))
+    if as_json:
+        write_json({"held": held.ts is not None, "ts": str(held.ts or 0), "seconds": held.seconds, "why": held.why})
+    elif held.ts is None:
+        write_text(f"There is nothing to hold: {held.why}.")
+    else:
+        write_text(f"The history after {held.ts} ({_time(held.ts)}) is held for {held.seconds} s.")
+
+
+@app.command(help_epilogue="Example:\n  changefeed close -f orders.yaml --secrets-dir /etc/changefeed/secrets")
+def close(*, file: File, secrets_dir: SecretsDir = None, as_json: AsJson = False) -> None:
+    """End a changefeed for good: nothing can drive it any more, and the upstream's GC goes on.
+
+    For one that is deleted; its files, and the log that says so, stay. To be repeated when it fails.
+    """
+    import asyncio
+
+    from changefeed.owner.undriven import close as close_changefeed
+
+    changefeed = _read(file)
+    now_closed = asyncio.run(close_changefeed(changefeed, secrets_dir))
+    if as_json:
+        write_json({"name": changefeed.name, "closed": True, "before": not now_closed})
+    else:
+        write_text(f"Changefeed {changefeed.name} {'is closed' if now_closed else 'was closed before'}.")
 
 
 @app.command(

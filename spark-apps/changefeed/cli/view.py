@@ -15,14 +15,16 @@ from rich.text import Text
 
 from changefeed.metrics import Progress, StageProgress, View
 
-_LINE_INTERVAL_S = 2.0
+LINE_INTERVAL_S = 2.0
+#: In a pod, whose log is kept for weeks and read when something is wrong.
+POD_LINE_INTERVAL_S = 30.0
 
 
-def open_view(console: Console, silent: bool) -> AbstractContextManager[View]:
+def open_view(console: Console, silent: bool, line_interval: float = LINE_INTERVAL_S) -> AbstractContextManager[View]:
     """The view that suits `console`, to be entered for as long as the changefeed runs."""
     if silent:
         return nullcontext(SilentView())
-    return LiveView(console) if console.is_terminal else nullcontext(LineView(console))
+    return LiveView(console) if console.is_terminal else nullcontext(LineView(console, line_interval))
 
 
 class SilentView:
@@ -36,17 +38,20 @@ class SilentView:
 
 
 class LineView:
-    """One plain line every two seconds, for logs."""
+    """One plain line every `interval` seconds, for logs."""
 
-    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, console: Console, interval: float = LINE_INTERVAL_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._console = console
+        self._interval = interval
         self._clock = clock
         self._next = float("-inf")
 
     def update(self, progress: Progress) -> None:
         now = self._clock()
         if now >= self._next:
-            self._next = now + _LINE_INTERVAL_S
+            self._next = now + self._interval
             self._console.print(Text(line(progress)), soft_wrap=True)
 
     def close(self) -> None:

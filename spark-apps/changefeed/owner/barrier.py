@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from changefeed.errors import ProtocolViolation
+from changefeed.errors import NeedsHuman, ProtocolViolation
 
 
 @dataclass(frozen=True, order=True)
@@ -92,3 +92,12 @@ class Barrier:
     def _stops(self) -> list[int]:
         first = self._first()
         return [ts for ts in (first.ts if first else None, self._target_ts) if ts is not None]
+
+
+def stopped_by(ddl: Ddl, checkpoint_ts: int) -> NeedsHuman:
+    """What a run ends with that has come to a DDL."""
+    return NeedsHuman(
+        f"Stopped at {ddl.ts} by a DDL on a selected table: {ddl.description} (job {ddl.job_id}). "
+        f"Everything up to that ts is written; the checkpoint is {checkpoint_ts}.",
+        "DDLs are not replicated yet: apply it downstream, then start a new changefeed with that ts as startTs.",
+    )

@@ -72,6 +72,7 @@ class Calls:
                 hash=file.hash,
             )
             self._owner.file_done(done.record, done.nonce, committed)
+        self._meter.sink_written()
         for delta in done.metrics:
             self._registry.apply_delta(delta.name, delta.label, delta.value, gauge=False)
         self._changed()
@@ -84,6 +85,7 @@ class Calls:
             self._failed(error)
         else:
             self.task_error = error
+            self._meter.sink_failed(error.message)
 
 
 def _error_of(failure: pb.Failure) -> ChangefeedError:

@@ -12,28 +12,32 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-from changefeed.errors import ChangefeedError, NeedsHuman, Transient, Unavailable
+from changefeed.errors import ChangefeedError, Transient, Unavailable
 from changefeed.metrics import Registry, View
 from changefeed.objectstore import Place
 from changefeed.owner.alive import REFRESH_S
-from changefeed.owner.barrier import Barrier, Ddl
+from changefeed.owner.barrier import Barrier, stopped_by
 from changefeed.owner.calls import Calls
 from changefeed.owner.ddl_span import DdlSpan
 from changefeed.owner.owner import Action, Owner, Publish, Run, Stop
+from changefeed.owner.patience import answered, in_thread
 from changefeed.owner.planner import Planner
-from changefeed.owner.prepare import Prepared, open_places, prepare
+from changefeed.owner.pod import OWNER_PORT, Pod, check_pod
+from changefeed.owner.prepare import Prepared, check_attempt, open_places, prepare
 from changefeed.owner.progress import Meter
 from changefeed.owner.publication import Publication
 from changefeed.owner.quota import Quota
 from changefeed.owner.service import OwnerService
 from changefeed.owner.spans import Spans
+from changefeed.owner.status import Seen, Status
+from changefeed.owner.status_writer import StatusReports, StatusWriter
 from changefeed.puller.task import PullerJob
 from changefeed.schema.keys import table_span
 from changefeed.schema.storage import Touched
@@ -41,11 +45,8 @@ from changefeed.spec.model import Changefeed
 from changefeed.upstream.pd import PdClient
 from changefeed.wire.owner import OwnerAddress
 
-T = TypeVar("T")
-
 _METADATA_INTERVAL_S = 2.0
 _SAFEPOINT_INTERVAL_S = 60.0
-_UPSTREAM_PATIENCE_S = 60.0
 _IDLE_STEP_S = 0.2
 _LINGER_S = 0.02
 _TEND_INTERVAL_S = 0.1
@@ -64,6 +65,9 @@ class RunOptions:
     pd_deadline_s: float = 10.0
     secrets_dir: Path | None = None  # None: the environment's own credentials
     take_over: bool = False  # also from a driver that says it is alive
+    attempt: int = 0  # INTERFACES.md, Epoch and attempt; 0 where nobody counts
+    pod: Pod | None = None  # None: on a laptop
+    status: StatusWriter | None = None
 
 
 @dataclass(frozen=True)
@@ -95,15 +99,19 @@ def run(changefeed: Changefeed, options: RunOptions, execution: Execution, view:
 
 
 async def _run(changefeed: Changefeed, options: RunOptions, execution: Execution, view: View) -> Outcome:
+    if options.pod:
+        check_pod(options.pod, changefeed)
+    if options.attempt:
+        await asyncio.to_thread(check_attempt, changefeed, options.attempt, options.secrets_dir)
     state_store, sink = await asyncio.to_thread(open_places, changefeed, options.secrets_dir)
     async with AsyncExitStack() as stack:
         stack.callback(state_store.release)
         stack.callback(sink.release)
         pd = await PdClient.connect(changefeed.spec.upstream.pd_addresses, options.pd_deadline_s)
         stack.push_async_callback(pd.close)
-        prepared = await prepare(changefeed, pd, state_store, sink, options.take_over)
+        prepared = await prepare(changefeed, pd, state_store, sink, options.take_over, options.attempt)
         if prepared.alive:
-            stack.push_async_callback(_in_thread, prepared.alive.end)
+            stack.push_async_callback(in_thread, prepared.alive.end)
         stack.callback(prepared.house.clear_spool)
         driver = Driver(prepared, options, execution, view)
         if prepared.finished:
@@ -136,7 +144,6 @@ class Driver:
         )
         for dispatcher in sorted(prepared.tables):
             spans.add_span(dispatcher, *table_span(dispatcher), prepared.state.flushed_ts(dispatcher))
-        self._publication = Publication(prepared.sink, prepared.log)
         self._wake = asyncio.Event()
         self._failure: asyncio.Future[ChangefeedError] = asyncio.get_running_loop().create_future()
         self._deadline: asyncio.TimerHandle | None = None  # of the drain
@@ -146,25 +153,39 @@ class Driver:
         self._published_at = 0.0
         self._registry = Registry(prepared.changefeed.metadata.namespace, prepared.changefeed.metadata.name)
         self._meter = Meter(self._owner, self._registry, len(prepared.tables))
+        self._publication = Publication(prepared.sink, prepared.log, failed=self._meter.sink_failed)
+        self._saying_alive = asyncio.Lock()
+        self._reports: StatusReports | None = None
+        if options.status:
+            status = Status(spec.lag_threshold)
+            self._reports = StatusReports(
+                status, options.status, self._seen, self._say_alive, self._meter.status_failed
+            )
         self._calls = Calls(self._owner, self._meter, self._registry, self._wake.set, self._fail)
         self._service = OwnerService(self._calls, prepared.epoch, prepared.nonce)
 
     async def publish_finished(self) -> Outcome:
         """There is nothing left to do, unless the last run died between its last record and `metadata`."""
         await self._publish_metadata(force=True)
+        if self._reports:
+            await self._pd_ms()
+            await self._reports.last()
         return Outcome("finished", self._owner.state.checkpoint_ts)
 
     async def run(self, stack: AsyncExitStack) -> Outcome:
         """Everything, from the first puller to the last `metadata`. `stack` closes what is opened here."""
         self._catch_signals(stack)
-        self._registry.serve(self._options.metrics_port)
+        pod = self._options.pod
+        host = pod.every_address if pod else "127.0.0.1"
+        self._registry.serve(self._options.metrics_port, host)
         stack.callback(self._registry.close)
+        await self._pd_ms()
         # Spark knows its active session by thread, so one thread makes all calls.
         spark = stack.enter_context(ThreadPoolExecutor(1, "spark"))
         loop = asyncio.get_running_loop()
         session = loop.run_in_executor(spark, self._execution.start_session)
         stack.push_async_callback(loop.run_in_executor, spark, self._execution.stop)
-        address = await self._service.start()
+        address = await self._service.start(host, OWNER_PORT if pod else 0, pod.ip if pod else host)
         stack.push_async_callback(self._service.stop)
         prepared = self._prepared
         start_ts = prepared.state.checkpoint_ts
@@ -172,10 +193,12 @@ class Driver:
             DdlSpan(prepared.pd, prepared.schema, self._barrier, start_ts, self._selects, self._wake.set, self._fail)
         )
 
+        if self._reports:
+            await stack.enter_async_context(self._reports.ended())
+
         async def execute() -> None:
             await session
-            pullers = _puller_job(prepared)
-            await loop.run_in_executor(spark, self._execution.run, address, prepared.sink.place, pullers)
+            await loop.run_in_executor(spark, self._execution.run, address, prepared.sink.place, prepared.puller_job())
             await self._work()
 
         try:
@@ -187,6 +210,7 @@ class Driver:
                 self._keep_alive(),
                 self._show(),
                 self._service.crashed(),
+                *([self._reports.keep()] if self._reports else []),
             )
         finally:
             self._show_once()
@@ -212,8 +236,7 @@ class Driver:
 
     async def _work(self) -> None:
         while self._stop is None:
-            self._meter.pd_ms = await _answered(self._prepared.pd.pd_ms)
-            action = self._owner.step(time.monotonic(), self._meter.pd_ms)
+            action = self._owner.step(time.monotonic(), await self._pd_ms())
             if action is None:
                 await self._publish_metadata(force=False)
                 await self._delete_unneeded()
@@ -229,16 +252,16 @@ class Driver:
                 self._stop = action
                 return
             case Publish(indexes=indexes):
-                await _in_thread(self._publication.write_indexes, indexes)
+                await in_thread(self._publication.write_indexes, indexes)
                 self._calls.task_error = None
-        await _in_thread(log.append, action.record)
+        await in_thread(log.append, action.record)
         self._owner.recorded(time.monotonic(), action, log.state)
         self._meter.recorded(action)
         await self._publish_metadata(force=False)
         if isinstance(action, Publish):
             await self._delete_unneeded()
         if log.tail > _FOLD_AFTER and log.state.plan is None:
-            await _in_thread(log.fold, log.state)
+            await in_thread(log.fold, log.state)
 
     async def _publish_metadata(self, force: bool) -> None:
         """At most every two seconds, as TiCDC, and at the end; only what is in the log (rules 8, 11)."""
@@ -246,13 +269,14 @@ class Driver:
         due = force or time.monotonic() - self._published_at >= _METADATA_INTERVAL_S
         if ts == self._published or not due:
             return
-        await _in_thread(self._publication.write_checkpoint, ts)
+        await in_thread(self._publication.write_checkpoint, ts)
+        self._meter.sink_written()
         self._published, self._published_at = ts, time.monotonic()
 
     async def _delete_unneeded(self) -> None:
         self._unneeded += self._owner.unneeded_segments()
         if self._unneeded:
-            await _in_thread(self._delete, self._unneeded)
+            await in_thread(self._delete, self._unneeded)
 
     def _delete(self, uris: list[str]) -> None:
         """What can't be deleted now stays in the list."""
@@ -262,7 +286,7 @@ class Driver:
                 uris.pop()
 
     async def _wait(self) -> None:
-        deadline = self._owner.planner.next_deadline()
+        deadline = self._owner.next_deadline()
         timeout = _IDLE_STEP_S
         if deadline is not None:
             timeout = min(timeout, max(0.0, deadline - time.monotonic()))
@@ -276,7 +300,7 @@ class Driver:
     def _outcome(self) -> Outcome:
         assert self._stop is not None
         if self._stop.ddl is not None:
-            raise _stopped_by(self._stop.ddl, self._owner.state.checkpoint_ts)
+            raise stopped_by(self._stop.ddl, self._owner.state.checkpoint_ts)
         state = "finished" if self._owner.state.finished else "drained"
         return Outcome(state, self._owner.state.checkpoint_ts)
 
@@ -328,14 +352,32 @@ class Driver:
     async def _keep_safepoint(self) -> None:
         while True:
             await asyncio.sleep(_SAFEPOINT_INTERVAL_S)
-            await _answered(lambda: self._prepared.safepoint.hold(self._owner.state.checkpoint_ts))
+            await answered(
+                lambda: self._prepared.safepoint.hold(self._owner.state.checkpoint_ts), self._meter.pd_failed
+            )
 
     async def _keep_alive(self) -> None:
         while True:
             await asyncio.sleep(REFRESH_S)
-            if alive := self._prepared.alive:
-                pd_ms = await _answered(self._prepared.pd.pd_ms)
-                await _in_thread(alive.refresh, self._prepared.epoch, pd_ms)
+            if self._prepared.alive:
+                await self._pd_ms()
+                await self._say_alive()
+
+    async def _say_alive(self) -> None:
+        """Raises Fenced when a newer driver has said so."""
+        if alive := self._prepared.alive:
+            async with self._saying_alive:
+                await in_thread(alive.refresh, self._prepared.epoch, self._meter.pd_ms)
+
+    async def _pd_ms(self) -> int:
+        pd_ms = await answered(self._prepared.pd.pd_ms, self._meter.pd_failed)
+        self._meter.pd_answered(time.monotonic(), pd_ms)
+        return pd_ms
+
+    def _seen(self) -> Seen:
+        """For status, which follows `metadata`."""
+        published = self._prepared.state.checkpoint_ts if self._published is None else self._published
+        return self._meter.seen(time.monotonic(), published)
 
     async def _show(self) -> None:
         while True:
@@ -356,45 +398,3 @@ class Driver:
         return bool(touched.table_ids & self._prepared.tables.keys()) or any(
             table_filter.matches(schema, table) for schema, table in touched.tables
         )
-
-
-async def _in_thread(call: Callable[..., T], *arguments: object) -> T:
-    """Run what blocks; a cancellation waits for its end, so that no effect outlives the run."""
-    thread = asyncio.ensure_future(asyncio.to_thread(call, *arguments))
-    try:
-        return await asyncio.shield(thread)
-    finally:
-        await asyncio.gather(thread, return_exceptions=True)
-
-
-async def _answered(ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask PD again while it is away. Raises Unavailable when that lasts too long."""
-    until = time.monotonic() + _UPSTREAM_PATIENCE_S
-    while True:
-        try:
-            return await ask()
-        except Transient as error:
-            if time.monotonic() >= until:
-                raise Unavailable(
-                    f"The upstream has not answered for {_UPSTREAM_PATIENCE_S:g} s. {error.message}",
-                    "Look at PD and the network to it; a later start goes on from the checkpoint.",
-                ) from error
-            await asyncio.sleep(error.retry_after)
-
-
-def _puller_job(prepared: Prepared) -> PullerJob:
-    spec = prepared.changefeed.spec
-    return PullerJob(
-        count=spec.spark.pullers.count,
-        pd_addresses=tuple(spec.upstream.pd_addresses),
-        state=prepared.state_place,
-        memory_quota=spec.spark.pullers.memory_quota,
-    )
-
-
-def _stopped_by(ddl: Ddl, checkpoint_ts: int) -> NeedsHuman:
-    return NeedsHuman(
-        f"Stopped at {ddl.ts} by a DDL on a selected table: {ddl.description} (job {ddl.job_id}). "
-        f"Everything up to that ts is written; the checkpoint is {checkpoint_ts}.",
-        "DDLs are not replicated yet: apply it downstream, then start a new changefeed with that ts as startTs.",
-    )

@@ -101,6 +101,7 @@ class State(_Frozen):
         PlainSerializer(_as_list, return_type=list[DispatcherState]),
     ] = {}
     table_infos: dict[str, dict[str, Any]] = {}  # by hash: those that a dispatcher or the plan names
+    rows: int = 0  # in committed files, since the start
     last_ddl: tuple[Ts, int] | None = Field(default=None)  # (ts, job_id) of the newest executed one
     finished: bool = False
     closed: bool = False
@@ -305,7 +306,14 @@ def _commit(state: State, record: CommitRecord) -> dict[str, Any]:
     dispatchers = {**state.dispatchers, **advanced}
     named = {known.table_info for known in dispatchers.values()}
     infos = {name: info for name, info in state.table_infos.items() if name in named}
-    return {**changes, "plan": None, "plan_config": None, "dispatchers": dispatchers, "table_infos": infos}
+    return {
+        **changes,
+        "plan": None,
+        "plan_config": None,
+        "dispatchers": dispatchers,
+        "table_infos": infos,
+        "rows": state.rows + sum(file.rows for file in record.files),
+    }
 
 
 def _check_checkpoint_only(state: State, record: CommitRecord) -> None:

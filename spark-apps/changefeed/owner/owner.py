@@ -200,6 +200,10 @@ class Owner:
         self._idle = not cuts
         return AppendPlan(self._plan(cuts, pd_ms)) if cuts else self._stop() or self._checkpoint_if_due(now)
 
+    def next_deadline(self) -> float | None:
+        """When to ask `step` again if nothing else happens: while a plan is executed, no time makes another."""
+        return None if self.state.plan is not None else self.planner.next_deadline()
+
     def recorded(self, now: float, action: Recorded, state: State) -> None:
         """The action's record is in the log, which says `state` now."""
         self.state = state

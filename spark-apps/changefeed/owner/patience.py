@@ -1,14 +1,23 @@
-"""How long a store may fail before the driver gives up. Giving up is safe: a later run reads what has happened."""
+"""How long a store or the upstream may fail before the driver gives up, and how what blocks is waited for.
+
+Giving up is safe: a later run reads what has happened.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
-from changefeed.errors import ChangefeedError, Unavailable
+from changefeed.errors import ChangefeedError, Transient, Unavailable
+
+T = TypeVar("T")
 
 _FIRST_WAIT_S = 0.05
 _LONGEST_WAIT_S = 5.0
 _PATIENCE_S = 60.0
+_UPSTREAM_PATIENCE_S = 60.0
 
 
 class Patience:
@@ -30,3 +39,28 @@ class Patience:
         self._sleep(self._wait)
         self._waited += self._wait
         self._wait = min(self._wait * 2, _LONGEST_WAIT_S)
+
+
+async def answered(ask: Callable[[], Awaitable[T]], failed: Callable[[str], None]) -> T:
+    """Ask PD again while it is away, and tell `failed` why. Raises Unavailable when that lasts too long."""
+    until = time.monotonic() + _UPSTREAM_PATIENCE_S
+    while True:
+        try:
+            return await ask()
+        except Transient as error:
+            failed(error.message)
+            if time.monotonic() >= until:
+                raise Unavailable(
+                    f"The upstream has not answered for {_UPSTREAM_PATIENCE_S:g} s. {error.message}",
+                    "Look at PD and the network to it; a later start goes on from the checkpoint.",
+                ) from error
+            await asyncio.sleep(error.retry_after)
+
+
+async def in_thread(call: Callable[..., T], *arguments: object) -> T:
+    """Run what blocks; a cancellation waits for its end, so that no effect outlives the run."""
+    thread = asyncio.ensure_future(asyncio.to_thread(call, *arguments))
+    try:
+        return await asyncio.shield(thread)
+    finally:
+        await asyncio.gather(thread, return_exceptions=True)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from changefeed.objectstore import Place
 from changefeed.objectstore.open import below, canonical, is_s3
-from changefeed.spec.model import Changefeed, Credentials
+from changefeed.spec.model import Changefeed
+from changefeed.spec.section import Credentials
 
 LOG = "log"
 STATE_FIELD = "spec.state.uri"

@@ -12,14 +12,21 @@ A segment says how its raw bytes lie over its ts range by a curve, one point a M
    is known to be there; at a barrier, at a shutdown and when the store is short it is cut, even if the file may turn
    out empty (rule 13).
 3. *TiKV sends rows again.* What is <= the planned ts is dropped on arrival and starts no timer (rule 4).
-4. *A thousand dispatchers are idle.* One without pieces is in no set and has no timer: a pass over those that are due
-   costs by their number.
+4. *A thousand dispatchers are idle.* One without pieces is in no set: a pass over those that are due costs by their
+   number.
+
+The interval is one for all dispatchers, as TiCDC's is: it begins with the first unplanned row of any, and when it is
+over all that can be planned is, in one plan. If each had its own, they would come apart and make plan after plan of a
+few files each, which costs a Spark job and two log records every time; one plan runs at a time, so the checkpoint,
+which is that of the last of them, would wait for all the others. So a file may come sooner than its first row's
+interval is over. What is not resolved yet then comes with the others the next time, unless it has waited for a whole
+interval: then it comes as soon as it is. What a full file has left over has an interval of its own: a busy dispatcher
+makes no files but full ones.
 """
 
 from __future__ import annotations
 
 import bisect
-import heapq
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -60,7 +67,7 @@ class _Dispatcher:
     planned_ts: int
     ratio: float = 1.0  # encoded bytes a raw byte
     learnt: bool = False
-    since: float = 0.0  # when its first unplanned row came, or its last cut was made: its interval runs from there
+    since: float = 0.0  # when its first unplanned row came, or its last cut was made
     pieces: list[_Piece] = field(default_factory=list)  # by last_ts; all above planned_ts
     raw: int = 0  # of the pieces
 
@@ -93,10 +100,11 @@ class Planner:
         self._checkpoint_ts = 0
         self._dirty: set[int] = set()  # has pieces
         self._full: set[int] = set()  # has pieces for a file
-        self._ripe: set[int] = set()  # its interval has passed
-        self._timers: list[tuple[float, int]] = []
-        # Has its one timer, at or before its deadline; every dispatcher that is dirty and not ripe is in it.
-        self._timed: set[int] = set()
+        self._ripe: set[int] = set()  # has pieces, and the interval is over
+        self._left_over: set[int] = set()  # has pieces that the last full file has left over
+        self._interval_ends: float | None = (
+            None  # for those that are dirty and in neither of the two; None: there is none
+        )
 
     @property
     def dirty(self) -> int:
@@ -151,10 +159,10 @@ class Planner:
         are in order and consecutive. No more than plan_bytes, but at least one cut; full files that are left are due
         at once.
         """
-        while self._timers and self._timers[0][0] <= now:
-            dispatcher = self._pop_timer()
-            if dispatcher in self._dirty:
-                self._ripen(now, dispatcher)
+        if self._interval_ends is not None and self._interval_ends <= now:
+            self._ripe |= self._dirty - self._left_over
+            self._interval_ends = None
+        self._ripe |= {d for d in self._left_over if self._own_interval_ends(d) <= now}
         candidates = self._dirty if all_for or edge is not None else self._full | self._ripe
         plan: list[Cut] = []
         budget = self._plan_bytes
@@ -164,21 +172,22 @@ class Planner:
                     return plan
                 budget -= cut.estimate
                 plan.append(cut)
-                self._planned(now, dispatcher, cut.to.commit_ts)
+                self._planned(now, cut)
+        self._ripe = {d for d in self._ripe if self._own_interval_ends(d) <= now}
+        if self._interval_ends is None and self._dirty - self._ripe - self._left_over:
+            self._interval_ends = now + self._flush_interval_s
         return plan
 
     def next_deadline(self) -> float | None:
         """When to ask `due` again if nothing else happens; what waits for a limit is due when the limit moves."""
-        while self._timers and not self._is_waiting(self._timers[0][1]):
-            self._pop_timer()
-        return self._timers[0][0] if self._timers else None
+        ends = [self._own_interval_ends(d) for d in self._left_over - self._ripe]
+        if self._interval_ends is not None and self._dirty - self._ripe - self._left_over:
+            ends.append(self._interval_ends)
+        return min(ends, default=None)
 
     def first_unplanned_ts(self, dispatcher: int) -> int | None:
         """No unplanned row is below it; None when there are none."""
         return min((piece.first_ts for piece in self._dispatchers[dispatcher].pieces), default=None)
-
-    def _is_waiting(self, dispatcher: int) -> bool:
-        return dispatcher in self._dirty and dispatcher not in self._ripe
 
     def _planned_ts(self, known: _Dispatcher) -> int:
         return max(known.planned_ts, self._checkpoint_ts)
@@ -224,41 +233,33 @@ class Planner:
         has_rows = any(piece.last_ts <= limit or piece.row_at_first for piece in rest)
         return "interval" if has_rows and dispatcher in self._ripe else None
 
-    def _planned(self, now: float, dispatcher: int, ts: int) -> None:
-        known = self._dispatchers[dispatcher]
-        known.pass_over(ts)
-        self._unmark(dispatcher)
+    def _planned(self, now: float, cut: Cut) -> None:
+        known = self._dispatchers[cut.dispatcher]
+        known.pass_over(cut.to.commit_ts)
+        self._unmark(cut.dispatcher)
         if known.pieces:
-            self._mark(now, dispatcher)
+            self._mark(now, cut.dispatcher)
+            if cut.reason == "size":
+                self._left_over.add(cut.dispatcher)
 
     def _mark(self, now: float, dispatcher: int) -> None:
         if dispatcher not in self._dirty:
+            if not self._dirty or self._interval_ends is None:
+                self._interval_ends = now + self._flush_interval_s
             self._dirty.add(dispatcher)
             self._dispatchers[dispatcher].since = now
-            self._ripen(now, dispatcher)
         self._mark_full(dispatcher)
+
+    def _own_interval_ends(self, dispatcher: int) -> float:
+        return self._dispatchers[dispatcher].since + self._flush_interval_s
 
     def _mark_full(self, dispatcher: int) -> None:
         known = self._dispatchers[dispatcher]
         if known.raw * known.ratio >= self._file_size or known.raw >= self._entry_raw_cap:
             self._full.add(dispatcher)
 
-    def _ripen(self, now: float, dispatcher: int) -> None:
-        """Ripe, or a timer for when it will be."""
-        deadline = self._dispatchers[dispatcher].since + self._flush_interval_s
-        if deadline <= now:
-            self._ripe.add(dispatcher)
-        elif dispatcher not in self._timed:
-            self._timed.add(dispatcher)
-            heapq.heappush(self._timers, (deadline, dispatcher))
-
-    def _pop_timer(self) -> int:
-        _, dispatcher = heapq.heappop(self._timers)
-        self._timed.remove(dispatcher)
-        return dispatcher
-
     def _unmark(self, dispatcher: int) -> None:
-        for marked in (self._dirty, self._full, self._ripe):
+        for marked in (self._dirty, self._full, self._ripe, self._left_over):
             marked.discard(dispatcher)
 
 

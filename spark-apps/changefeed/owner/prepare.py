@@ -25,10 +25,11 @@ from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.open import Store, canonical, open_store, probe_store
 from changefeed.owner import places
 from changefeed.owner.alive import Alive
-from changefeed.owner.history import State
+from changefeed.owner.history import State, is_stale_attempt
 from changefeed.owner.log import Log
 from changefeed.owner.planner import Table
 from changefeed.pipeline.codec.choice import codec_of
+from changefeed.puller.task import PullerJob
 from changefeed.schema.rowv2 import check_supported
 from changefeed.schema.snapshot import load_schema
 from changefeed.schema.storage import SchemaStorage
@@ -69,6 +70,15 @@ class Prepared:
     def epoch(self) -> int:
         return self.state.epoch.number
 
+    def puller_job(self) -> PullerJob:
+        spec = self.changefeed.spec
+        return PullerJob(
+            count=spec.spark.pullers.count,
+            pd_addresses=tuple(spec.upstream.pd_addresses),
+            state=self.state_place,
+            memory_quota=spec.spark.pullers.memory_quota,
+        )
+
     def planned_tables(self) -> dict[int, Table]:
         return {dispatcher: Table(info.id, info.hash, self.state.start_ts) for dispatcher, info in self.tables.items()}
 
@@ -107,12 +117,31 @@ def open_places(changefeed: Changefeed, secrets_dir: Path | None = None) -> tupl
     return state, sink
 
 
+def check_attempt(changefeed: Changefeed, attempt: int, secrets_dir: Path | None = None) -> None:
+    """Raises Fenced when a driver of this attempt must not start (rule 6). Only reads: nothing may happen before it."""
+    place = places.state_place(changefeed, secrets_dir)
+    state = Log(open_store(place.uri, places.STATE_FIELD, place.secret), places.LOG).read()
+    _check_not_closed(changefeed, state)
+    if is_stale_attempt(state, attempt):
+        raise Fenced(
+            f"This driver of changefeed {changefeed.name} is attempt {attempt}; attempt {state.epoch.attempt} has "
+            "already started.",
+            "Leave the changefeed to the newer driver.",
+        )
+
+
 async def prepare(
-    changefeed: Changefeed, pd: PdClient, state_store: Store, sink: Store, take_over: bool = False
+    changefeed: Changefeed,
+    pd: PdClient,
+    state_store: Store,
+    sink: Store,
+    take_over: bool = False,
+    attempt: int = 0,
 ) -> Prepared:
     """Take the changefeed over. Everything that blocks runs in threads.
 
-    `take_over`: also from a driver that has said it is alive less than 15 s ago.
+    `take_over`: also from a driver that has said it is alive less than 15 s ago. `attempt`: INTERFACES.md, Epoch and
+    attempt; 0 where nobody counts.
     """
     alive = None if isinstance(state_store, LocalStore) else Alive(state_store)
     if alive and not take_over:
@@ -137,7 +166,7 @@ async def prepare(
     if state.n == 0:
         start = StartRecord(n=1, epoch=0, nonce=nonce, start_ts=start_ts, cluster_id=pd.cluster_id, uid=uid)
         await asyncio.to_thread(log.append, start)
-    state = await asyncio.to_thread(log.claim_epoch, lambda before: _epoch_record(changefeed, before, nonce))
+    state = await asyncio.to_thread(log.claim_epoch, lambda before: epoch_record(changefeed, before, nonce, attempt))
     if alive:
         await asyncio.to_thread(alive.refresh, state.epoch.number, await pd.pd_ms())
     house = House(state_store.place, state.epoch.number, nonce)
@@ -205,8 +234,7 @@ def _check_same(changefeed: Changefeed, state: State, cluster_id: int) -> None:
         )
     if state.n == 0:
         return
-    if state.closed:
-        raise Fenced(f"Changefeed {changefeed.name} was deleted.", "Create one with another name or state.uri.")
+    _check_not_closed(changefeed, state)
     if state.cluster_id != cluster_id:
         raise NeedsHuman(
             f"Changefeed {changefeed.name} belongs to cluster {state.cluster_id}, but PD serves {cluster_id}.",
@@ -227,6 +255,11 @@ def _check_same(changefeed: Changefeed, state: State, cluster_id: int) -> None:
                 f"{changefeed.storage.uri} differs from {before}, with which the changefeed was started",
                 "It can't be changed: set it back, or create a new changefeed with another name.",
             )
+
+
+def _check_not_closed(changefeed: Changefeed, state: State) -> None:
+    if state.closed:
+        raise Fenced(f"Changefeed {changefeed.name} was deleted.", "Create one with another name or state.uri.")
 
 
 def _check_plan_is_selected(state: State, tables: dict[int, TableInfo], schema: SchemaStorage, ts: int) -> None:
@@ -252,13 +285,14 @@ async def _check_not_ahead(start_ts: int, pd: PdClient) -> None:
         )
 
 
-def _epoch_record(changefeed: Changefeed, before: State, nonce: str) -> EpochRecord:
+def epoch_record(changefeed: Changefeed, before: State, nonce: str, attempt: int) -> EpochRecord:
+    """The record by which run `nonce` of this process takes over what `before` says."""
     packages = ("changefeed-operator", "pyspark", "pyarrow", "polars", "ptars")
     return EpochRecord(
         n=before.n + 1,
         epoch=before.epoch.number + 1,
         nonce=nonce,
-        attempt=0,
+        attempt=attempt,
         host=socket.gethostname(),
         pid=os.getpid(),
         config=effective(changefeed),

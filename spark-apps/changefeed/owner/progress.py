@@ -10,6 +10,7 @@ from changefeed.model.record import FileCommitted
 from changefeed.model.tso import physical_ms
 from changefeed.owner.history import State
 from changefeed.owner.owner import Action, AppendPlan, Owner, Publish
+from changefeed.owner.status import Seen, Troubles
 from changefeed.wire import owner_pb2 as pb
 
 _WINDOW_S = 5.0
@@ -18,7 +19,7 @@ _STAGES = ("puller", "event_store", "pipeline", "sink")
 
 
 class Meter:
-    """Counts into `registry`, reads progress out of it. `pd_ms` is PD's clock as last seen."""
+    """Counts into `registry`, reads progress out of it. `pd_ms` is PD's clock as last seen; 0: not yet."""
 
     def __init__(self, owner: Owner, registry: Registry, tables: int) -> None:
         self._owner = owner
@@ -28,6 +29,22 @@ class Meter:
         self._moves = 0  # counted
         self.draining = False
         self.pd_ms = 0
+        self._pd_at = 0.0
+        self._troubles = Troubles()
+
+    def pd_answered(self, now: float, pd_ms: int) -> None:
+        """`now`: monotonic seconds."""
+        self.pd_ms, self._pd_at = pd_ms, now
+        self._troubles.upstream_answered()
+
+    def pd_failed(self, message: str) -> None:
+        self._troubles.upstream_failed(self.pd_ms, message)
+
+    def sink_failed(self, message: str) -> None:
+        self._troubles.sink_failed(self.pd_ms, message)
+
+    def sink_written(self) -> None:
+        self._troubles.sink_written()
 
     def report(self, puller: int, report: pb.Report) -> None:
         """A puller's report: its own metrics, and the segments that it has written."""
@@ -66,7 +83,8 @@ class Meter:
         self._samples.append((now, totals))
         while len(self._samples) > 1 and now - self._samples[0][0] > _WINDOW_S:
             self._samples.popleft()
-        checkpoint_lag, resolved_lag = self._lag(state.checkpoint_ts), self._lag(resolved_ts)
+        pd_ms = self._clock(now)
+        checkpoint_lag, resolved_lag = _lag(pd_ms, state.checkpoint_ts), _lag(pd_ms, resolved_ts)
         dirty, spans = self._owner.planner.dirty, self._owner.spans
         for name, value, label in (
             ("changefeed_owner_checkpoint_ts_lag_seconds", checkpoint_lag, ""),
@@ -96,6 +114,30 @@ class Meter:
             dirty=dirty,
         )
 
+    def status_failed(self, reason: str) -> None:
+        """The resource's status could not be written."""
+        self._count("changefeed_owner_status_errors_total", 1, reason)
+
+    def seen(self, now: float, published_ts: int) -> Seen:
+        """For the resource's status. `now`: monotonic seconds; `published_ts`: the checkpoint that may be shown."""
+        state, spans = self._owner.state, self._owner.spans
+        return Seen(
+            pd_ms=self._clock(now),
+            epoch=state.epoch.number,
+            cluster_id=state.cluster_id,
+            start_ts=state.start_ts,
+            checkpoint_ts=published_ts,
+            resolved_ts=self._owner.resolved_ts(),
+            tables=self._tables,
+            rows=state.rows,
+            pulled=int(self._registry.total("changefeed_puller_events_total")),
+            complete=spans.complete,
+            blocking=int(self._registry.total("changefeed_puller_blocking_transactions")),
+            held=len(spans.held),
+            sink=self._troubles.sink,
+            upstream=self._troubles.upstream,
+        )
+
     def _files(self, files: Sequence[FileCommitted]) -> None:
         rows, size = sum(file.rows for file in files), sum(file.bytes for file in files)
         self._count("changefeed_pipeline_rows_total", rows)
@@ -119,8 +161,9 @@ class Meter:
         rows_before, size_before = first[stage]
         return StageProgress(int(rows), int(size), (rows - rows_before) / seconds, (size - size_before) / seconds)
 
-    def _lag(self, ts: int) -> float:
-        return max(0.0, (self.pd_ms - physical_ms(ts)) / 1000) if self.pd_ms else 0.0
+    def _clock(self, now: float) -> int:
+        """PD's, which has gone on since it was last seen; 0: not seen yet."""
+        return self.pd_ms + int((now - self._pd_at) * 1000) if self.pd_ms else 0
 
     def _word(self, state: State) -> str:
         if state.finished:
@@ -135,3 +178,7 @@ class Meter:
         if held := len(self._owner.spans.held):
             return f"Running, epoch {state.epoch.number}; the event store is short, {held} spans are held back."
         return f"Running, epoch {state.epoch.number}."
+
+
+def _lag(pd_ms: int, ts: int) -> float:
+    return max(0.0, (pd_ms - physical_ms(ts)) / 1000) if pd_ms else 0.0

@@ -19,7 +19,12 @@ from changefeed.wire import owner_pb2 as pb
 from changefeed.wire.owner import CHANNEL_OPTIONS, SERVER_NAME, OwnerAddress
 
 #: A puller whose machine is gone has left, though nobody closed its stream.
-_SERVER_OPTIONS = (*CHANNEL_OPTIONS, ("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 5_000))
+_SERVER_OPTIONS = (
+    *CHANNEL_OPTIONS,
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.so_reuseport", 0),  # a taken port must be seen to be taken
+)
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -56,16 +61,23 @@ class OwnerService:
         self._crash: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self._server: grpc.aio.Server | None = None
 
-    async def start(self, host: str = "127.0.0.1", port: int = 0) -> OwnerAddress:
-        """Listen; the address with everything that a task needs to get in."""
+    async def start(self, host: str = "127.0.0.1", port: int = 0, reached_at: str = "") -> OwnerAddress:
+        """Listen at `host`, on another port when `port` is taken; the address with everything a task needs to get in.
+
+        `reached_at`: the host by which tasks come, where that is not the one to listen at.
+        """
         key, certificate = self_signed(SERVER_NAME)
         server = grpc.aio.server(options=_SERVER_OPTIONS)
         server.add_generic_rpc_handlers((self._methods(),))
         credentials = grpc.ssl_server_credentials([(key, certificate)])
-        bound = server.add_secure_port(f"{host}:{port}", credentials)
+        try:
+            bound = server.add_secure_port(_target(host, port), credentials)
+        except RuntimeError:
+            bound = server.add_secure_port(_target(host, 0), credentials)
         await server.start()
         self._server = server
-        return OwnerAddress(f"{host}:{bound}", self._epoch, self._nonce, self._token, certificate)
+        target = _target(reached_at or host, bound)
+        return OwnerAddress(target, self._epoch, self._nonce, self._token, certificate)
 
     def send(self, puller: int, command: pb.Command) -> None:
         """To the puller's open stream; when it has none, its assignments have ended with the last one."""
@@ -178,3 +190,7 @@ class OwnerService:
         await self._authenticate(context)
         self._handler.fail(request)
         return pb.Acknowledged()
+
+
+def _target(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

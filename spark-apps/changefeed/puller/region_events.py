@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
@@ -65,7 +66,8 @@ class RegionEvents:
         self._by_name: dict[tuple[int, int], Registration | None] = {}
         self._requests: dict[int, list[int]] = {}  # sub_id -> its request ids
         self._next_request = _FIRST_REQUEST
-        self._sub_of = np.zeros(64, np.int64)
+        self._sub_of = np.zeros(64, np.int64)  # by reg
+        self._span_of = np.zeros(64, np.uint64)
 
     def register(self, sub_id: int, span_id: int, region_id: int, start_ts: int, resolved_ts: int) -> Registration:
         """Name a new registration; the shell sends its request. Rows with commit_ts <= start_ts will be dropped."""
@@ -76,7 +78,8 @@ class RegionEvents:
         self._by_name[request_id, region_id] = registration
         if reg == len(self._sub_of):
             self._sub_of = np.concatenate([self._sub_of, np.zeros_like(self._sub_of)])
-        self._sub_of[reg] = sub_id
+            self._span_of = np.concatenate([self._span_of, np.zeros_like(self._span_of)])
+        self._sub_of[reg], self._span_of[reg] = sub_id, span_id
         return registration
 
     def release(self, sub_id: int) -> list[int]:
@@ -138,35 +141,37 @@ class RegionEvents:
                 out.resolved[registration.reg] = event.ts
 
     def _split(self, rows: pl.DataFrame) -> Iterator[tuple[int, pa.RecordBatch]]:
-        subs = self._sub_of[rows["reg"].to_numpy()]
-        present = np.unique(subs).tolist()
-        for sub_id in present:
-            mine = rows if len(present) == 1 else rows.filter(pl.Series(subs == sub_id))
-            span_id = self._registrations_span(mine)
-            for part in _cut(mine):
-                yield sub_id, _raw_batch(part, span_id)
+        """By subscription, in order. Converted together: there may be a handful of rows for each of hundreds."""
+        subs, spans = self._sub_of[rows["reg"].to_numpy()], self._span_of[rows["reg"].to_numpy()]
+        if (np.diff(subs) < 0).any():
+            order = np.argsort(subs, kind="stable")
+            rows, subs, spans = rows[order], subs[order], spans[order]
+        for begin, end in _parts(rows):
+            batch = _raw_batch(rows.slice(begin, end - begin), spans[begin:end])
+            for first, after in pairwise(_edges(subs[begin:end])):
+                yield int(subs[begin + first]), batch.slice(first, after - first)
 
-    def _registrations_span(self, rows: pl.DataFrame) -> int:
-        return self._registrations[int(rows["reg"][0])].span_id
 
-
-def _cut(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
+def _parts(rows: pl.DataFrame) -> Iterator[tuple[int, int]]:
+    """Row numbers [begin, end) of MAX_BATCH_BYTES each, as a quota measures them."""
     sizes = rows.select(
         pl.col("key").bin.size().cast(pl.Int64)
         + pl.col("value").bin.size()
         + pl.col("old_value").bin.size().fill_null(0)
         + ROW_OVERHEAD
     ).to_series()
-    part = (sizes.cum_sum().to_numpy() - 1) // MAX_BATCH_BYTES
-    edges = [0, *(np.flatnonzero(np.diff(part)) + 1).tolist(), rows.height]
-    for begin, end in pairwise(edges):
-        yield rows.slice(begin, end - begin)
+    return pairwise(_edges((sizes.cum_sum().to_numpy() - 1) // MAX_BATCH_BYTES))
 
 
-def _raw_batch(rows: pl.DataFrame, span_id: int) -> pa.RecordBatch:
+def _edges(values: npt.NDArray[np.int64]) -> list[int]:
+    """Where runs of equal values begin, and the end of the last one; nothing but a 0 for no values."""
+    return [0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), len(values)] if len(values) else [0]
+
+
+def _raw_batch(rows: pl.DataFrame, span_ids: npt.NDArray[np.uint64]) -> pa.RecordBatch:
     table = rows.rechunk().to_arrow()
     columns = [
-        pa.repeat(pa.scalar(span_id, pa.uint64()), rows.height)
+        pa.array(span_ids)
         if name == "span_id"
         else table.column(name).combine_chunks().cast(RAW_SCHEMA.field(name).type)
         for name in RAW_SCHEMA.names

@@ -35,8 +35,8 @@ EVENT_FEED_V2 = "/cdcpb.ChangeData/EventFeedV2"
 CLIENT_VERSION = "8.5.0"
 #: Registrations whose scan runs; more only queue inside the store, whose own default is 6 at a time.
 MAX_SCANS = 16
-MAX_CHUNK_BYTES = 64 << 20
-MAX_BACKLOG_BYTES = 256 << 20
+MAX_CHUNK_BYTES = 16 << 20
+MAX_BACKLOG_BYTES = 64 << 20
 RECONNECT_SECONDS = 1.0
 #: A chunk costs some ms however small it is: a small one waits this long for more, so that a trickle costs little.
 LINGER_BYTES = 1 << 20

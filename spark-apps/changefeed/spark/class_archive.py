@@ -68,6 +68,7 @@ def _path() -> Path | None:
 def _run_spark(java_options: str, scratch: Path) -> None:
     """As a changefeed does: a query from a Python source to a Python sink, once."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # where an image is built no name leads to this machine
     settings = {
         "spark.master": "local[2]",
         "spark.driver.host": "127.0.0.1",

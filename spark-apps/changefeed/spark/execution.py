@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import shlex
-import shutil
-import sys
-import tempfile
 import threading
-from pathlib import Path
+import time
+from collections.abc import Callable
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -22,24 +19,27 @@ from changefeed.errors import Unavailable
 from changefeed.objectstore import Place
 from changefeed.puller.task import PullerJob
 from changefeed.spark import sink, source
-from changefeed.spark.class_archive import java_options
+from changefeed.spark.scratch import Scratch
+from changefeed.spark.settings import Where
 from changefeed.wire.owner import OwnerAddress
 
 _PULLER_GROUP = "changefeed-pullers"
 _TRIGGER = "50 milliseconds"
+_GOOD_WHILE_S = 600.0
 
 
 class SparkExecution:
     """Implements owner.driver.Execution. Every method blocks: the driver calls them in threads."""
 
-    def __init__(self, master: str, slots: int) -> None:
-        self._master = master
+    def __init__(self, where: Where, slots: int) -> None:
+        """`slots`: tasks that can run at the same time."""
+        self._where = where
         self._slots = slots
         self._session: SparkSession | None = None
         self._query: StreamingQuery | None = None
         self._puller_thread: threading.Thread | None = None
         self._puller_error: BaseException | None = None
-        self._scratch = Path()  # a folder of this run, once there is a session
+        self._scratch: Scratch | None = None  # of this run, once a session was wanted
         self._stopping = False
         self._failed = False
 
@@ -48,55 +48,29 @@ class SparkExecution:
 
         Raises Unavailable when Spark does not start.
         """
-        self._scratch = Path(tempfile.mkdtemp(prefix="changefeed-spark-"))
-        # Workers otherwise take the first python3 of the PATH, which lacks the libraries (facts, Spark 5.7).
-        os.environ["PYSPARK_PYTHON"] = str(_worker_python(self._scratch))
-        os.environ["PYSPARK_DRIVER_PYTHON"] = os.environ["PYSPARK_PYTHON"]
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        settings = {
-            "spark.master": self._master,
-            "spark.app.name": "changefeed",
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-            "spark.sql.execution.arrow.maxRecordsPerBatch": "1000000",
-            "spark.sql.streaming.pollingDelay": "20ms",
-            "spark.sql.shuffle.partitions": "1",
-            "spark.local.dir": str(self._scratch / "local"),
-            "spark.sql.warehouse.dir": str(self._scratch / "warehouse"),
-            "spark.log.level": "FATAL",
-            # As many tasks run as there are cores: a thread pool in each would only get in the others' way.
-            "spark.executorEnv.POLARS_MAX_THREADS": "1",
-            "spark.executorEnv.OMP_NUM_THREADS": "1",
-            # Memory once had is kept: buffers of some MiB come and go with each chunk, and a fresh page costs as much
-            # as the work on it (measured: half the CPU of a task).
-            "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": "system",
-            "spark.executorEnv.MALLOC_ARENA_MAX": "1",
-            "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": str(1 << 30),
-            "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(1 << 30),
-            "spark.executorEnv.MALLOC_TOP_PAD_": str(64 << 20),
-            "spark.executorEnv._RJEM_MALLOC_CONF": "dirty_decay_ms:-1,muzzy_decay_ms:-1",  # polars'
-            "spark.driver.extraJavaOptions": java_options(),
-        }
+        self._scratch = scratch = Scratch()
+        os.environ.update(self._where.environment(scratch.folder))
+        settings = self._where.settings(scratch.folder)
         conf = SparkConf().setAll(list(settings.items()))
         # A session of its own: a signal to our process group (Ctrl-C, a service manager's stop) must not end the JVM
         # before the changefeed has drained. It ends when this process does: its standard input closes then.
-        # What the JVM and its workers print goes to a file: a person reads our messages, which name it when they must.
+        # What the JVM and its workers print goes to a file, or where ours goes.
         try:
-            with self._output.open("wb") as output:
+            with scratch.log.open("wb") as file:
+                output = None if self._where.shows_output else file
                 gateway = launch_gateway(conf, {"start_new_session": True, "stdout": output, "stderr": output})
             self._session = SparkSession(SparkContext(conf=conf, gateway=gateway))
         except (PySparkException, Py4JError) as error:
             self._failed = True
-            said = _last_lines(self._output.read_text(errors="replace"))
-            raise Unavailable(f"Spark did not start: {error}\n{said}", "Java 17 is needed.") from error
+            why = "\n".join(str(error).splitlines()[:2])  # below it are the frames of Spark's own code
+            said = _last_lines(scratch.log.read_text(errors="replace"))
+            raise Unavailable(f"Spark did not start: {why}\n{said}".rstrip(), "Java 17 is needed.") from error
         # Nothing here counts in accumulators; their thread would print a traceback when the JVM ends before it.
         self._session.sparkContext._accumulatorServer.handle_error = lambda *_: None
 
     def run(self, owner: OwnerAddress, sink_place: Place, pullers: PullerJob) -> None:
         """Start the puller job and the query that executes the owner's plans."""
-        session = self._require_session()
+        session, scratch = self._require_session()
         self._puller_thread = threading.Thread(
             target=self._run_pullers, args=(session, owner, pullers), name="puller-job", daemon=True
         )
@@ -108,7 +82,7 @@ class SparkExecution:
             session.readStream.format(source.NAME)
             .load()
             .writeStream.format(sink.NAME)
-            .option("checkpointLocation", str(self._scratch / "checkpoint"))
+            .option("checkpointLocation", str(scratch.folder / "checkpoint"))
             .trigger(processingTime=_TRIGGER)
             .start()
         )
@@ -116,31 +90,30 @@ class SparkExecution:
     def failure(self) -> str | None:
         """Why the pullers or the query have ended by themselves; None while they run."""
         why = None if self._stopping else self._why_ended()
-        if why is None:
+        if why is None or self._scratch is None:
             return None
         self._failed = True
-        return f"{why}\nSpark's own output: {self._output}"
+        return why if self._where.shows_output else f"{why}\nSpark's own output: {self._scratch.log}"
 
     def stop(self) -> None:
         """Stop the query, then the pullers, then the session; the owner service must have closed its streams."""
         self._stopping = True
-        if self._session is None:
-            return
+        if self._session is not None:
+            self._stop_session(self._session)
+        if self._scratch is not None:
+            self._scratch.remove(keep_log=self._failed)
+            self._scratch = None
+
+    def _stop_session(self, session: SparkSession) -> None:
         if self._query is not None:
             self._query.stop()
         if self._puller_thread is not None:
             # The pullers return once their streams end; those which do not are cancelled.
             self._puller_thread.join(timeout=5)
             if self._puller_thread.is_alive():
-                self._session.sparkContext.cancelJobGroup(_PULLER_GROUP)
+                session.sparkContext.cancelJobGroup(_PULLER_GROUP)
                 self._puller_thread.join(timeout=10)
-        self._session.stop()
-        if not self._failed:
-            shutil.rmtree(self._scratch, ignore_errors=True)
-
-    @property
-    def _output(self) -> Path:
-        return self._scratch / "spark.log"
+        session.stop()
 
     def _why_ended(self) -> str | None:
         if self._puller_error is not None:
@@ -162,25 +135,25 @@ class SparkExecution:
         context = session.sparkContext
         context.setJobGroup(_PULLER_GROUP, "pull row changes", interruptOnCancel=True)
         try:
-            context.parallelize(range(pullers.count), pullers.count).mapPartitionsWithIndex(task).count()
+            self._pull(context, pullers.count, task)
         except BaseException as error:  # noqa: BLE001 - a thread's failure must reach the driver, whatever it is
             self._puller_error = error
 
-    def _require_session(self) -> SparkSession:
-        if self._session is None:
+    def _pull(self, context: SparkContext, count: int, task: Callable[[int, Any], Any]) -> None:
+        """Spark counts a task's failures for its job's life, which may be a year: after a good while, start anew."""
+        while True:
+            began = time.monotonic()
+            try:
+                context.parallelize(range(count), count).mapPartitionsWithIndex(task).count()
+                return
+            except (PySparkException, Py4JError):
+                if self._stopping or time.monotonic() - began < _GOOD_WHILE_S:
+                    raise
+
+    def _require_session(self) -> tuple[SparkSession, Scratch]:
+        if self._session is None or self._scratch is None:
             raise RuntimeError("start_session comes first")
-        return self._session
-
-
-def _worker_python(folder: Path) -> Path:
-    """This Python, for workers. Spark puts a zip of its modules first on their path, which each process compiles anew
-    (1 CPU-s of the ten that a run starts); the same modules stand compiled where this process has them from.
-    """
-    script = folder / "python"
-    paths = shlex.quote(os.environ.get("PYTHONPATH", ""))
-    script.write_text(f'#!/bin/sh\nPYTHONPATH={paths} exec {shlex.quote(sys.executable)} "$@"\n')
-    script.chmod(0o700)
-    return script
+        return self._session, self._scratch
 
 
 def _last_lines(text: str, lines: int = 12) -> str:

@@ -1,15 +1,17 @@
 """The Changefeed resource: what `kubectl apply` and `changefeed run -f` take (INTERFACES.md, The resource).
 
-The one place of its fields, their defaults and what is allowed; the operator and the data plane share it. Does no I/O.
-What a later version will take is refused here with a word about it: nothing is accepted and then ignored.
+The one place of its fields, their defaults, what is allowed and what they mean; the operator, the data plane, the CRD
+and the reference share it. Does no I/O. What a later version will take has its place here, and is refused with a word
+about it: nothing is accepted and then ignored.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
-from pydantic.alias_generators import to_camel
+from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic.config import JsonDict
 
 from changefeed.spec.fields import (
     Bytes,
@@ -20,189 +22,163 @@ from changefeed.spec.fields import (
     Seconds,
     Ts,
     duration,
+    later_than,
+    many,
     not_yet,
     one_of,
     size,
     text,
     whole,
-    wrong,
 )
+from changefeed.spec.kind import RULES, Kind, fixed, rule, wrong
+from changefeed.spec.names import API_VERSION, KIND
+from changefeed.spec.section import DNS_LABEL, FROM_CREATION, Credentials, Section, Tls, ruled
+from changefeed.spec.sinks import Sink, Storage
 from changefeed.spec.table_filter import BadRule, TableFilter
 
-API_VERSION = "changefeed.dev/v1alpha1"
-KIND = "Changefeed"
+LONGEST_NAME = 45
 
-_DNS_LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
-_ANY_TEXT = text(r"[\s\S]*", "text")
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=False, extra="forbid", frozen=True)
+DNS_1035 = "[a-z](?:[-a-z0-9]*[a-z0-9])?"
+NAME_ALLOWED = f"1 to {LONGEST_NAME} characters: lower-case letters, digits, - inside; a letter first"
 
 
-class Metadata(_Section):
+class Metadata(Section):
     """Kubernetes' own fields; those we don't need are left to it."""
 
     model_config = ConfigDict(extra="ignore")
 
-    name: Annotated[
-        str, text(rf"(?=.{{1,45}}\Z){_DNS_LABEL}", "1 to 45 characters: lower-case letters, digits, - inside")
-    ]
-    namespace: Annotated[str, text(rf"(?=.{{1,63}}\Z){_DNS_LABEL}", "a Kubernetes namespace")] = "default"
-    uid: Annotated[str, text(r"[-0-9a-zA-Z]{1,63}", "the uid that Kubernetes gave")] = "local"
+    name: Annotated[str, text(DNS_1035, NAME_ALLOWED, LONGEST_NAME)]
+    namespace: Annotated[str, text(DNS_LABEL, "a Kubernetes namespace", 63)] = "default"
+    uid: Annotated[str, text("[-0-9a-zA-Z]+", "the uid that Kubernetes gave", 63)] = "local"
 
 
-class SecretRef(_Section):
-    name: Annotated[str, text(rf"(?=.{{1,253}}\Z){_DNS_LABEL}(?:\.{_DNS_LABEL})*", "the name of a Secret")]
+class Upstream(Section):
+    model_config = ruled(
+        rule(
+            "!has(oldSelf.clusterId) || (has(self.clusterId) && self.clusterId == oldSelf.clusterId)",
+            "the clusterId that was set first; to follow another cluster, create another Changefeed",
+        )
+    )
 
-
-class Credentials(_Section):
-    secret_ref: SecretRef
-
-
-class Upstream(_Section):
-    pd_addresses: tuple[PdAddress, ...]
-    cluster_id: ClusterId | None = None
-    tls: Annotated[None, not_yet("none, for now", lambda value: value is None)] = None
+    pd_addresses: Annotated[tuple[PdAddress, ...], many(1, 16, "1 to 16 addresses of PD")]
+    """PD of the upstream."""
+    cluster_id: Annotated[ClusterId | None, fixed("once set")] = None
+    """The upstream's cluster id; a PD that serves another one is refused. Unset: the one seen first."""
+    tls: Annotated[Tls | None, not_yet("none, for now", lambda value: value is None)] = None
+    """TLS towards PD and TiKV."""
     safepoint_ttl: Annotated[Seconds, duration("1m", "720h")] = 86_400.0
-
-    @field_validator("pd_addresses")
-    @classmethod
-    def _few(cls, addresses: tuple[str, ...]) -> tuple[str, ...]:
-        if not 1 <= len(addresses) <= 16:
-            raise wrong("1 to 16 addresses of PD")
-        return addresses
+    """How long the upstream keeps history for this changefeed while nothing refreshes its safepoint."""
 
 
-def _rule(rule: str) -> str:
+_RULE = "a table-filter rule such as shop.* or !shop.tmp_*"
+
+
+def _checked(line: str) -> str:
     try:
-        TableFilter((rule,))
+        TableFilter((line,))
     except BadRule as e:
-        raise wrong(f"a table-filter rule such as shop.* or !shop.tmp_*; {e}") from e
-    return rule
+        raise wrong(f"{_RULE}; {e}") from e
+    return line
 
 
-class Filter(_Section):
+_LINE = Kind(None, {RULES: [rule("self.matches('^[ \\t]*(#|$)') || self.contains('.')", _RULE)]})
+_Rule = Annotated[str, AfterValidator(_checked), text(r"[^\r\n]*", f"{_RULE}, on one line", 512), _LINE]
+_Sql = Annotated[str, text(r"[\s\S]+", "an expression", 1024)]
+_Sqls = Annotated[tuple[_Sql, ...], many(0, 64, "at most 64 expressions")]
+
+
+class EventFilter(Section):
+    """TiCDC's event filters: changes of the tables that `matcher` selects are dropped when one of the others fits."""
+
+    matcher: Annotated[tuple[_Rule, ...], many(1, 64, "1 to 64 table-filter rules")]
+    """Tables it is about, in the syntax of `rules`."""
+    ignore_event: Annotated[
+        tuple[Annotated[str, text("[a-z]+(?: [a-z]+)*", "an event type such as delete or drop table", 64)], ...],
+        many(0, 64, "at most 64 event types"),
+    ] = ()
+    """Event types, such as `delete`, `all dml` or `drop table`."""
+    ignore_sql: _Sqls = ()
+    """Regular expressions on a DDL's text."""
+    ignore_insert_value_expr: _Sql | None = None
+    """SQL condition on an inserted row."""
+    ignore_update_new_value_expr: _Sql | None = None
+    """SQL condition on the new row of an update."""
+    ignore_update_old_value_expr: _Sql | None = None
+    """SQL condition on the old row of an update."""
+    ignore_delete_value_expr: _Sql | None = None
+    """SQL condition on a deleted row."""
+    ignore_update_only_columns: _Sqls = ()
+    """Updates that touch only these columns."""
+
+
+def _none(value: object) -> bool:
+    return value in ([], ())
+
+
+class Filter(Section):
     case_sensitive: Flag = False
-    rules: tuple[Annotated[str, AfterValidator(_rule), _ANY_TEXT], ...] = ("*.*",)
-    events: Annotated[tuple[Any, ...], not_yet("[]", lambda value: value in ([], ()))] = ()
-    ignore_txn_start_ts: Annotated[tuple[Ts, ...], not_yet("[]", lambda value: value in ([], ()))] = ()
-
-    @field_validator("rules")
-    @classmethod
-    def _some(cls, rules: tuple[str, ...]) -> tuple[str, ...]:
-        if not rules:
-            raise wrong('at least one rule; ["*.*"] selects every table')
-        return rules
+    """Whether `A.b` and `a.b` are two tables to the rules."""
+    rules: Annotated[tuple[_Rule, ...], many(1, 1024, '1 to 1024 rules; ["*.*"] selects every table')] = ("*.*",)
+    """TiDB's table filter: `schema.table` with wildcards, `!` takes tables out, the last rule that matches decides."""
+    events: Annotated[tuple[EventFilter, ...], many(0, 32, "at most 32 event filters"), not_yet("[]", _none)] = ()
+    """Which changes of the selected tables are dropped."""
+    ignore_txn_start_ts: Annotated[tuple[Ts, ...], many(0, 1024, "at most 1024 ts"), not_yet("[]", _none)] = ()
+    """Transactions to drop, by start ts."""
 
     def table_filter(self) -> TableFilter:
         return TableFilter(self.rules, self.case_sensitive)
 
 
-class Integrity(_Section):
+class Integrity(Section):
     level: Annotated[str, one_of("None", later=("Correctness",))] = "None"
+    """Correctness: checks the checksum that TiDB keeps of each row."""
     on_corruption: Annotated[str, one_of("Warn", "Error")] = "Warn"
+    """What a row with a wrong checksum does: a warning, or the changefeed stops."""
 
 
-class State(_Section):
-    uri: Location | None = None  # None: the operator's, or a laptop's own
+class State(Section):
+    uri: Annotated[Location | None, fixed(FROM_CREATION)] = None  # None: the operator's, or a laptop's own
+    """Where the log and the event archive are kept. Unset: the operator's place, or a folder of a laptop's user."""
     credentials: Credentials | None = None
+    """Who writes there."""
 
 
-class EventStore(_Section):
+class EventStore(Section):
     quota: Annotated[Bytes, size("64Mi", "16Ti")] = 20 << 30
+    """Disk that the events may take between puller and sink; above it, tables are held back and pulled again."""
     buffer_size: Annotated[Bytes, size("16Mi", "1Ti")] = 640 << 20
+    """Memory of the newest events."""
 
 
-class Csv(_Section):
-    """TiCDC's csv options (facts/ticdc-compatibility.md 1.1, `[sink.csv]`)."""
-
-    quote: Annotated[str, text(r"[^\r\n]?", "one character, or none")] = '"'
-    delimiter: Annotated[str, text(r"[^\r\n]{1,3}", "1 to 3 characters, without the quote")] = ","
-    null: Annotated[str, text(r"[^\r\n]*", "text without a line break")] = "\\N"
-    include_commit_ts: Flag = False
-    binary_encoding_method: Annotated[str, one_of("base64", "hex")] = "base64"
-    output_old_value: Flag = False
-    output_field_header: Flag = False
-
-    @field_validator("delimiter")
-    @classmethod
-    def _apart(cls, delimiter: str, info: ValidationInfo) -> str:
-        quote = info.data.get("quote", '"')
-        if quote and quote in delimiter:
-            raise wrong("1 to 3 characters, without the quote")
-        return delimiter
-
-
-class CanalJson(_Section):
-    """TiCDC's options that canal-json in storage has (facts/ticdc-compatibility.md 1.1, 2.8)."""
-
-    enable_tidb_extension: Flag = False
-    content_compatible: Flag = False
-    only_output_updated_columns: Flag = False
-    delete_only_output_handle_key_columns: Flag = False
-
-
-class Storage(_Section):
-    """TiCDC's layout on an object store; `uri` is its root."""
-
-    uri: Location
-    protocol: Annotated[str, one_of("csv", "canal-json", later=("parquet",))]
-    flush_interval: Annotated[Seconds, duration("100ms", "10m")] = 5.0
-    file_size: Annotated[Bytes, size("1Mi", "512Mi")] = 64 << 20
-    date_separator: Annotated[str, one_of("none", "year", "month", "day")] = "day"
-    file_index_width: Annotated[int, whole(6, 20)] = 20
-    terminator: Annotated[str, text(r"\r?\n", r'"\r\n" or "\n", in double quotes')] = "\r\n"
-    output_raw_change_event: Flag = False
-    csv: Csv = Csv()
-    canal_json: CanalJson = CanalJson()
-    credentials: Credentials | None = None
-
-    @field_validator("csv", "canal_json")
-    @classmethod
-    def _of_the_protocol(cls, options: Csv | CanalJson, info: ValidationInfo) -> Csv | CanalJson:
-        owner = "csv" if isinstance(options, Csv) else "canal-json"
-        if info.data.get("protocol", owner) != owner and options != type(options)():
-            raise wrong(f"none of its options, which have a meaning for protocol: {owner} only")
-        return options
-
-
-_OTHER_SINK = not_yet("storage", lambda value: value is None)
-
-
-class Sink(_Section):
-    """Exactly one of its members; `storage` alone for now."""
-
-    mysql: Annotated[None, _OTHER_SINK] = None
-    kafka: Annotated[None, _OTHER_SINK] = None
-    blackhole: Annotated[None, _OTHER_SINK] = None
-    storage: Storage | None = Field(default=None, validate_default=True)
-
-    @field_validator("storage")
-    @classmethod
-    def _exactly_one(cls, storage: Storage | None, info: ValidationInfo) -> Storage | None:
-        others = {"mysql", "kafka", "blackhole"}
-        if storage is None and others <= info.data.keys():  # else one of them was given, and reported already
-            raise wrong("exactly one sink; storage: {uri: ..., protocol: csv} for now")
-        return storage
-
-
-class Pullers(_Section):
+class Pullers(Section):
     count: Annotated[int, whole(1, 64)] = 2
+    """Spark tasks that pull; each holds a task slot for ever."""
     memory_quota: Annotated[Bytes, size("64Mi", "1Ti")] = 1 << 30
+    """Memory of changes on their way through one puller."""
 
 
-class Driver(_Section):
+_TEMPLATE = Kind(None, {"additionalProperties": None, "x-kubernetes-preserve-unknown-fields": True})
+_Template = Annotated[dict[str, Any], _TEMPLATE]
+
+
+class Driver(Section):
     cores: Annotated[int, whole(1, 64)] = 1
+    """CPU of its container."""
     memory: Annotated[Bytes, size("512Mi", "1Ti")] = 2 << 30
-    template: dict[str, Any] = {}
+    """Memory limit of its container; the heap is derived from it."""
+    template: _Template = Field(default={})
+    """A PodTemplateSpec, for whatever a pod needs beside: node selector, tolerations, labels, volumes."""
 
 
-class Executor(_Section):
+class Executor(Section):
     instances: Annotated[int, whole(1, 1000)] = 2
+    """Executor pods."""
     cores: Annotated[int, whole(1, 64)] = 2
+    """CPU of a container, and tasks that run in it at the same time."""
     memory: Annotated[Bytes, size("512Mi", "1Ti")] = 4 << 30
-    template: dict[str, Any] = {}
+    """Memory limit of a container; the heap is derived from it."""
+    template: _Template = Field(default={})
+    """A PodTemplateSpec, for whatever a pod needs beside: node selector, tolerations, labels, volumes."""
 
     @property
     def slots(self) -> int:
@@ -210,11 +186,31 @@ class Executor(_Section):
         return self.instances * self.cores
 
 
-class Spark(_Section):
-    image: Annotated[str, _ANY_TEXT] = ""
+def _or_default(section: str, field: str, default: int) -> str:
+    """CEL: the field's value as we read it."""
+    return f"(has(self.{section}) && has(self.{section}.{field}) ? self.{section}.{field} : {default})"
+
+
+class Spark(Section):
+    """The SparkApplication; on a laptop `executor` says how many local cores are taken, and the rest nothing."""
+
+    model_config = ruled(
+        rule(
+            f"{_or_default('executor', 'instances', Executor().instances)} * "
+            f"{_or_default('executor', 'cores', Executor().cores)} > "
+            f"{_or_default('pullers', 'count', Pullers().count)}",
+            "executor.instances x executor.cores above pullers.count: each puller holds one for ever",
+        )
+    )
+
+    image: Annotated[str, text("[!-~]*", "an image such as registry/changefeed-spark:1.0", 1024)] = ""
+    """Image of the data plane. Empty: the operator's."""
     pullers: Pullers = Pullers()
+    """The tasks that pull changes out of TiKV."""
     driver: Driver = Driver()
-    executor: Executor = Field(default=Executor(), validate_default=True)
+    """The driver's pod."""
+    executor: Annotated[Executor, Field(validate_default=True)] = Executor()
+    """The executors' pods."""
 
     @field_validator("executor")
     @classmethod
@@ -225,22 +221,57 @@ class Spark(_Section):
         return executor
 
 
-class Spec(_Section):
+def _spec_rules() -> Iterator[JsonDict]:
+    both = "has(self.targetTs) && has(self.startTs)"
+    yield rule(f"!({both}) || {later_than('self.targetTs', 'self.startTs')}", "a targetTs above startTs")
+    for path, where in (("startTs", "start elsewhere"), ("state.uri", "keep it elsewhere")):
+        now, before = _if_set("self", path), _if_set("oldSelf", path)
+        yield rule(
+            f"{now} == {before}",
+            f"the {path} that it was created with, or none as then; to {where}, create another Changefeed",
+        )
+
+
+def _if_set(root: str, path: str) -> str:
+    """CEL: the text at `path`, or ''."""
+    names = path.split(".")
+    sections = [".".join([root, *names[: depth + 1]]) for depth in range(len(names))]
+    return f"({' && '.join(f'has({section})' for section in sections)} ? {sections[-1]} : '')"
+
+
+class Spec(Section):
+    model_config = ruled(*_spec_rules())
+
     paused: Flag = False
+    """Drain, then run nothing until this is false again."""
     restart_nonce: Annotated[int, whole(0, (1 << 31) - 1)] = 0
+    """Any other number than before: one drain and restart."""
     mode: Annotated[str, one_of("Throughput", later=("LowLatency",))] = "Throughput"
+    """LowLatency: changes reach the sink sooner, in smaller files."""
     upstream: Upstream
-    start_ts: Ts | None = None
+    """The TiKV/TiDB cluster whose changes are followed."""
+    start_ts: Annotated[Ts | None, fixed(FROM_CREATION)] = None
+    """Changes after this ts. Unset: from the moment that the changefeed first starts."""
     target_ts: Ts | None = None
-    time_zone: Annotated[str, text(r"[A-Za-z0-9_+-]+(?:/[A-Za-z0-9_+-]+)*", "a time zone such as UTC")] = "UTC"
+    """Finish when everything up to this ts is written."""
+    time_zone: Annotated[str, text(r"[A-Za-z0-9_+-]+(?:/[A-Za-z0-9_+-]+)*", "a time zone such as UTC", 64)] = "UTC"
+    """Time zone of TIMESTAMP values in the sink."""
     filter: Filter = Filter()
+    """Which tables, and which of their changes."""
     integrity: Integrity = Integrity()
+    """TiDB's row checksums."""
     state: State = State()
+    """Where the changefeed keeps what it must remember."""
     event_store: EventStore = EventStore()
+    """The store of events between puller and sink."""
     sink: Sink
+    """Where the changes go: exactly one kind of sink."""
     lag_threshold: Annotated[Seconds, duration("1s", "24h")] = 60.0
+    """The condition WithinLag is False while the checkpoint is further back than this."""
     drain_timeout: Annotated[Seconds, duration("1s", "1h")] = 60.0
+    """How long a pause, an edit or a shutdown waits until what is planned is written."""
     spark: Spark = Spark()
+    """The SparkApplication: image, tasks, pods. On a laptop `executor` says how many local cores are taken."""
 
     @field_validator("target_ts")
     @classmethod
@@ -251,7 +282,7 @@ class Spec(_Section):
         return target_ts
 
 
-class Changefeed(_Section):
+class Changefeed(Section):
     """The whole resource; `status` is Kubernetes' copy and never read (rule 22)."""
 
     api_version: Annotated[str, one_of(API_VERSION)] = API_VERSION

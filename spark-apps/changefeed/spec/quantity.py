@@ -9,7 +9,11 @@ import re
 from fractions import Fraction
 
 _SECONDS = {"ms": Fraction(1, 1000), "s": Fraction(1), "m": Fraction(60), "h": Fraction(3600)}
-_DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h))+")
+#: For Python and RE2.
+DURATION_PATTERN = (
+    r"(?:[0-9]+ms|[0-9]+(?:\.[0-9]{1,3})?s|[0-9]+(?:\.[0-9]{1,4})?m|[0-9]+(?:\.[0-9]{1,5})?h)+"  # whole milliseconds
+)
+SIZE_PATTERN = "[0-9]+(?:Ki|Mi|Gi|Ti|k|M|G|T)?"
 _DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
 
 _BYTES = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -21,12 +25,10 @@ def parse_duration(text: str) -> float:
 
     Raises ValueError when `text` is not a duration with a unit, or has a fraction of a millisecond.
     """
-    if not _DURATION.fullmatch(text):
+    if not re.fullmatch(DURATION_PATTERN, text):
         raise ValueError(text)
-    seconds = sum((Fraction(number) * _SECONDS[unit] for number, unit in _DURATION_PART.findall(text)), Fraction())
-    if (seconds * 1000).denominator != 1:
-        raise ValueError(text)
-    return float(seconds)
+    parts = (Fraction(number) * _SECONDS[unit] for number, unit in _DURATION_PART.findall(text))
+    return float(sum(parts, Fraction()))
 
 
 def format_duration(seconds: float) -> str:

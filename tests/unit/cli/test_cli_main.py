@@ -53,7 +53,7 @@ def test_validate_shows_all_problems_on_stderr(file: Path, capsys: pytest.Captur
     assert out == ""
     assert err == (
         "error: The resource has 2 problems:\n"
-        '- metadata.name: "ORDERS"; allowed: 1 to 45 characters: lower-case letters, digits, - inside\n'
+        '- metadata.name: "ORDERS"; allowed: 1 to 45 characters: lower-case letters, digits, - inside; a letter first\n'
         "- unknown field spec.sink.storage.fileSiz; did you mean fileSize?\n"
         "next: Mend it, then run `changefeed validate -f FILE` again.\n"
     )

@@ -29,7 +29,7 @@ def _console(terminal: bool = False) -> tuple[Console, io.StringIO]:
 def test_a_line_every_two_seconds_and_no_more() -> None:
     console, out = _console()
     moments = iter([10.0, 11.9, 12.0, 12.1])
-    view = LineView(console, lambda: next(moments))
+    view = LineView(console, clock=lambda: next(moments))
     for state in ("one", "two", "three", "four"):
         view.update(replace(PROGRESS, state=state))
     assert [line.split(" | ")[0] for line in out.getvalue().splitlines()] == ["one", "three"]

@@ -31,6 +31,9 @@ def test_a_plan_and_its_commit_move_the_dispatcher() -> None:
     known = committed().dispatchers[1]
     assert (known.flushed_ts, known.next_index, known.table_info) == (110, 2, "info1")
     assert committed().plan is None
+    assert restore(snapshot(committed())).rows == 1
+    state = apply(committed(), made.plan(committed(), made.entry(committed(), 120)))
+    assert apply(state, made.commit(state, 115)).rows == 2
 
 
 def test_what_no_driver_can_have_written_is_refused() -> None:

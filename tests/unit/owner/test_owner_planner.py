@@ -118,12 +118,56 @@ def test_interval_waits_for_a_row_below_the_limit() -> None:
     assert short(plans.due(10.1, to(106))) == [(105, 106, 10, "interval")]
 
 
-def test_timers_do_not_pile_up() -> None:
+def test_one_interval_for_all_dispatchers_makes_one_plan_of_them() -> None:
     plans = planner()
-    for i in range(100):
-        plans.on_rows(i * 0.01, s.segment(SPAN, range(101 + 20 * i, 121 + 20 * i)))
-        plans.due(i * 0.01, to(110 + 20 * i))
-    assert len(plans._timers) == 1
+    for dispatcher in (8, 9):
+        plans.add(dispatcher, 100)
+    plans.on_rows(0.0, s.segment(SPAN, [105]))
+    plans.on_rows(3.0, s.segment(8, [110]))
+    plans.on_rows(4.9, s.segment(9, [300]))
+    assert [cut.dispatcher for cut in plans.due(5.0, to(200))] == [SPAN, 8]
+    assert plans.due(6.0, to(400)) == []  # it has waited for a moment only: it comes with the others
+    plans.on_rows(7.0, s.segment(SPAN, [305]))
+    assert plans.next_deadline() == 10.0
+    assert [cut.dispatcher for cut in plans.due(10.0, to(400))] == [9, SPAN]
+    assert plans.next_deadline() is None
+
+
+def test_what_was_cut_late_comes_with_the_others_the_next_time() -> None:
+    plans = planner()
+    plans.add(8, 100)
+    plans.on_rows(0.0, s.segment(SPAN, [105, 106]))
+    plans.on_rows(3.0, s.segment(8, [300]))
+    assert plans.due(5.0, to(104)) == []
+    assert short(plans.due(7.0, to(105))) == [(100, 105, 10, "interval")]
+    assert plans.next_deadline() == 10.0
+    assert [cut.dispatcher for cut in plans.due(10.0, to(400))] == [8, SPAN]
+
+
+def test_what_a_full_file_has_left_over_waits_for_an_interval_of_its_own() -> None:
+    plans = planner()
+    plans.add(8, 100)
+    plans.on_rows(0.0, s.segment(8, [105]))
+    plans.on_rows(4.0, s.segment(SPAN, range(101, 116)))
+    assert short(plans.due(4.0, to(200))) == [(100, 110, 100, "size")]
+    assert [cut.dispatcher for cut in plans.due(5.0, to(200))] == [8]
+    plans.on_rows(6.0, s.segment(8, [205]))
+    assert plans.next_deadline() == 9.0
+    assert short(plans.due(9.0, to(200))) == [(110, 200, 50, "interval")]
+    assert plans.next_deadline() == 11.0
+    assert short(plans.due(11.0, to(300))) == [(200, 300, 10, "interval")]
+    assert plans.next_deadline() is None
+
+
+def test_what_did_not_fit_into_the_plan_of_an_interval_makes_the_next_one_at_once() -> None:
+    plans = planner(plan_bytes=10)
+    plans.add(8, 100)
+    plans.on_rows(0.0, s.segment(SPAN, [105]))
+    plans.on_rows(4.0, s.segment(8, [105]))
+    assert [cut.dispatcher for cut in plans.due(5.0, to(200))] == [SPAN]
+    plans.on_rows(5.1, s.segment(SPAN, [205]))
+    assert [cut.dispatcher for cut in plans.due(5.2, to(200))] == [8]
+    assert plans.next_deadline() == pytest.approx(10.1)
 
 
 def test_idle_dispatchers_cost_nothing() -> None:

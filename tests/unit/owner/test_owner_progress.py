@@ -109,10 +109,10 @@ def test_rates_are_of_the_last_seconds(meter: Meter, owner: FakeOwner) -> None:
 def test_lags_are_by_pds_clock_and_unknown_before_it_was_asked(meter: Meter, owner: FakeOwner) -> None:
     owner.resolved = compose(9_000, 0)
     assert meter.progress(0.0).resolved_lag == 0.0
-    meter.pd_ms = 10_500
-    shown = meter.progress(1.0)
+    meter.pd_answered(0.5, 10_000)
+    shown = meter.progress(1.0)  # PD's clock has gone on meanwhile
     assert (shown.resolved_lag, shown.resolved_ts, shown.tables, shown.dirty) == (1.5, owner.resolved, 3, 1)
-    meter.pd_ms = 8_000  # PD's clock as last seen may be behind a resolved-ts
+    meter.pd_answered(2.0, 8_000)  # PD's clock as last seen may be behind a resolved-ts
     assert meter.progress(2.0).resolved_lag == 0.0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import owner_records as made
@@ -71,3 +72,27 @@ def test_a_sink_that_stays_away_ends_the_run_and_a_short_absence_does_not(log: L
     with pytest.raises(Unavailable, match=r"lake has failed for 60 s\. away"):
         Publication(sink, log, slept.append).write_checkpoint(106)
     assert 60 <= sum(slept) < 70
+
+
+class Counted(LocalStore):
+    """Holds each swap back until `together` of them are under way; BrokenBarrierError when that takes 5 s."""
+
+    def __init__(self, root: Path, together: int) -> None:
+        super().__init__(root)
+        self._barrier = threading.Barrier(together, timeout=5.0)
+
+    def swap(self, path: str, body: bytes, etag: str | None) -> str:
+        self._barrier.wait()
+        return super().swap(path, body, etag)
+
+
+def test_index_files_of_many_directories_are_written_at_once(tmp_path: Path, log: Log) -> None:
+    written = [(f"d{n}", 1, f"d{n}/CDC00000000000000000001.csv") for n in range(8)]
+    Publication(Counted(tmp_path / "lake", len(written)), log).write_indexes(written)
+    assert len(list((tmp_path / "lake").rglob("CDC.index"))) == len(written)
+
+
+def test_an_index_file_that_cannot_be_written_fails_the_publication(tmp_path: Path, log: Log) -> None:
+    sink = Disturbed(tmp_path / "lake", [NeedsHuman("no", "no")])
+    with pytest.raises(NeedsHuman, match="no"):
+        Publication(sink, log).write_indexes([(f"d{n}", 1, f"d{n}/CDC00000000000000000001.csv") for n in range(8)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
@@ -231,3 +232,27 @@ async def test_a_report_that_the_handler_cant_take_is_no_silence(
 
 def test_certificates_are_no_ones_twice() -> None:
     assert self_signed(SERVER_NAME) != self_signed(SERVER_NAME)
+
+
+async def test_in_a_pod_tasks_come_by_its_address_and_a_taken_port_is_left_alone() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        service = OwnerService(Handler(), epoch=3, nonce="ab")
+        address = await service.start("127.0.0.1", port, "localhost")
+        try:
+            host, _, bound = address.target.rpartition(":")
+            assert (host, bound != str(port)) == ("localhost", True)
+            with_client = asyncio.to_thread(_latest, address)
+            assert await with_client == 7
+        finally:
+            await service.stop()
+    other = OwnerService(Handler(), epoch=3, nonce="ab")
+    try:
+        assert (await other.start("127.0.0.1", port, "fd00::7")).target == f"[fd00::7]:{port}"
+    finally:
+        await other.stop()
+
+
+def _latest(address: OwnerAddress) -> int:
+    with OwnerClient(address) as client:
+        return client.latest()

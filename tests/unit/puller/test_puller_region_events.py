@@ -7,7 +7,7 @@ import struct
 
 import pytest
 from changefeed.errors import InvalidSpec, ProtocolViolation, Unavailable
-from changefeed.model.rows import RAW_SCHEMA
+from changefeed.model.rows import RAW_SCHEMA, ROW_OVERHEAD, raw_bytes
 from changefeed.puller import region_events
 from changefeed.puller.decode import decode
 from changefeed.puller.reaction import Fatal, Leader, Relocate, Retry, backoff, reaction
@@ -170,6 +170,28 @@ def test_large_transaction_comes_in_bounded_batches(monkeypatch: pytest.MonkeyPa
     outcome = events.process([rows(one.request_id, 9, *entries, INITIALIZED)])
     assert [key for _, key, _ in keys(outcome)] == [b"%03d" % i for i in range(50)]
     assert max(batch.num_rows for _, batch in outcome.data) < 10
+
+
+def test_rows_of_many_subscriptions_in_one_chunk_come_apart_each_in_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What shares memory with its neighbours must measure, and read, as if it stood alone."""
+    monkeypatch.setattr(region_events, "MAX_BATCH_BYTES", 2000)
+    events = RegionEvents()
+    regions = {9: (3, 73), 10: (1, 71), 11: (2, 72), 12: (1, 71)}
+    request = {region: events.register(*where, region, 5, 5).request_id for region, where in regions.items()}
+    messages = [rows(request[region], region, INITIALIZED) for region in regions]
+    for n in range(40):
+        region = 9 + n * 7 % 4
+        messages.append(rows(request[region], region, committed(b"%03d" % n, 10 + n, value=bytes(n * 5))))
+    outcome = events.process(messages)
+    assert [sub_id for sub_id, _ in outcome.data] == sorted(sub_id for sub_id, _ in outcome.data)
+    for region, (sub_id, span_id) in regions.items():
+        mine = [batch for sub, batch in outcome.data if sub == sub_id]
+        assert {span for batch in mine for span in batch["span_id"].to_pylist()} == {span_id}
+        keys_ = [key for batch in mine for key in batch["key"].to_pylist()]
+        assert keys_ == [b"%03d" % n for n in range(40) if regions[9 + n * 7 % 4][0] == sub_id], region
+        assert [raw_bytes(batch) for batch in mine] == [
+            sum(len(row["key"]) + len(row["value"]) + ROW_OVERHEAD for row in batch.to_pylist()) for batch in mine
+        ]
 
 
 def error(**fields: object) -> cdcpb_pb2.Error:

@@ -157,7 +157,7 @@ spec:
   lagThreshold: 60
 """
     assert _problems(text) == [
-        'metadata.name: "Orders_"; allowed: 1 to 45 characters: lower-case letters, digits, - inside',
+        'metadata.name: "Orders_"; allowed: 1 to 45 characters: lower-case letters, digits, - inside; a letter first',
         'spec.mode: "LowLatency" is not supported yet; allowed: Throughput',
         'spec.upstream.pdAddresses[0]: "127.0.0.1:2379"; allowed: an address such as "http://127.0.0.1:2379"',
         "spec.upstream.clusterId: 7; allowed: the cluster id that PD gives: a string of 1 to 20 digits, in quotes",
@@ -189,7 +189,7 @@ WRONG: list[tuple[str, object, str]] = [
     ),
     ("spec.upstream.pdAddresses", [], "spec.upstream.pdAddresses: []; allowed: 1 to 16 addresses of PD"),
     ("spec.upstream.pdAddresses", "http://a:1", 'spec.upstream.pdAddresses: "http://a:1"; allowed: a list'),
-    ("spec.filter.rules", [], 'spec.filter.rules: []; allowed: at least one rule; ["*.*"] selects every table'),
+    ("spec.filter.rules", [], 'spec.filter.rules: []; allowed: 1 to 1024 rules; ["*.*"] selects every table'),
     (
         "spec.sink.storage.flushInterval",
         "99ms",
@@ -252,12 +252,13 @@ WRONG: list[tuple[str, object, str]] = [
     (
         "metadata.name",
         "a" * 46,
-        f'metadata.name: "{"a" * 46}"; allowed: 1 to 45 characters: lower-case letters, digits, - inside',
+        f'metadata.name: "{"a" * 46}"; allowed: '
+        "1 to 45 characters: lower-case letters, digits, - inside; a letter first",
     ),
     (
         "metadata.name",
         "a\n",
-        'metadata.name: "a\\n"; allowed: 1 to 45 characters: lower-case letters, digits, - inside',
+        'metadata.name: "a\\n"; allowed: 1 to 45 characters: lower-case letters, digits, - inside; a letter first',
     ),
     (
         "spec.spark.executor",

@@ -1,0 +1,10 @@
+#!/bin/bash
+# libraries.sh REQUIREMENTS LOCK: a virtual environment of exactly the libraries in LOCK, a file of the folder
+# REQUIREMENTS. $CHANGEFEED_HOME is where it will be used.
+set -euo pipefail
+requirements=$1 lock=$2
+python3 -m venv "$CHANGEFEED_HOME/venv"
+pip() { "$CHANGEFEED_HOME/venv/bin/python" -m pip --disable-pip-version-check --no-cache-dir "$@"; }
+# What builds is locked too: without isolation nothing else is fetched.
+pip install --quiet --require-hashes -r "$requirements/build.txt"
+pip install --quiet --require-hashes --no-build-isolation -r "$requirements/$lock.txt"

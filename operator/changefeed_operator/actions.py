@@ -1,0 +1,95 @@
+"""What `decide` asks for: the shapes of its actions, in the order in which they are done.
+
+An action that fails ends the pass (`Event` aside, whose failure is logged only); the next pass observes anew, so an
+action may be done twice, and never has to be undone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Literal
+
+Manifest = Mapping[str, Any]
+
+
+class EventReason(StrEnum):
+    """The closed list of event reasons; docs/reference/events.md says what each means and what to do."""
+
+    ATTEMPT_CREATED = "AttemptCreated"
+    ATTEMPT_FAILED = "AttemptFailed"
+    RUNNING = "Running"
+    DRAINING = "Draining"
+    PAUSED = "Paused"
+    FINISHED = "Finished"
+    STALLED = "Stalled"
+    INVALID_SPEC = "InvalidSpec"
+    UNSCHEDULABLE = "Unschedulable"
+    IMAGE_PULL_FAILED = "ImagePullFailed"
+    EXECUTORS_PENDING = "ExecutorsPending"
+    SINK_UNAVAILABLE = "SinkUnavailable"
+    UPSTREAM_UNAVAILABLE = "UpstreamUnavailable"
+    BLOCKED_BY_LOCK = "BlockedByLock"
+    DRIVER_SILENT = "DriverSilent"
+    POD_FORCE_DELETED = "PodForceDeleted"
+    ACTION_FAILED = "ActionFailed"  # of the runtime: the API server refuses an action
+
+
+@dataclass(frozen=True)
+class Apply:
+    """Server-side apply (`fieldManager: changefeed-operator`, force, `fieldValidation: Strict`) of a whole child."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True)
+class Create:
+    """POST: an object that must not be edited when it is there. AlreadyExists ends the pass: observe again, soon."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True)
+class Delete:
+    """DELETE with `uid` as precondition, background propagation.
+
+    NotFound is success; a failed precondition (409) ends the pass. `grace_s` None: the object's own.
+    """
+
+    kind: str
+    name: str
+    uid: str
+    grace_s: int | None = None
+
+
+@dataclass(frozen=True)
+class PatchStatus:
+    """Server-side apply to the status subresource: `status` is all that the operator owns there, each time.
+
+    `resource_version` is that of the Changefeed observed, when the write moves an attempt on: put it into the patch's
+    metadata, so that a pass which saw an old state fails (409) instead; "" leaves it out.
+    """
+
+    status: Mapping[str, Any]
+    resource_version: str = ""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One Kubernetes event on the Changefeed."""
+
+    type: Literal["Normal", "Warning"]
+    reason: EventReason
+    message: str
+
+
+Action = Apply | Create | Delete | PatchStatus | Event
+
+
+@dataclass(frozen=True)
+class Decision:
+    """`requeue_after`: seconds until the key must be looked at again though nothing happened; None: on events alone."""
+
+    actions: tuple[Action, ...] = ()
+    requeue_after: float | None = None

@@ -1,0 +1,204 @@
+"""How to reach the API server: in a pod, or by a kubeconfig.
+
+Tokens are read again while the operator runs, because projected ones rotate. A token never stands in a message.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import ssl
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+from changefeed.errors import NeedsHuman
+
+#: Where a pod finds its ServiceAccount's token, CA and namespace.
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+#: A token from a file is read again when it was read longer ago; seconds.
+TOKEN_AGE = 30.0
+
+#: Connections that one session opens at most.
+CONNECTIONS = 64
+
+
+@dataclass(frozen=True)
+class Connection:
+    """One API server and who we are there.
+
+    `namespace`: where we run (in a pod), or the kubeconfig's.
+    """
+
+    server: str
+    namespace: str = "default"
+    ca_file: str = ""
+    ca_data: str = ""  # PEM
+    verify: bool = True
+    certificate: bytes = b""  # PEM
+    key: bytes = b""  # PEM
+    token: str = ""
+    token_file: str = ""
+
+    def __repr__(self) -> str:
+        return f"Connection({self.server!r}, namespace={self.namespace!r})"
+
+    def session(
+        self, timeout: float, limit: int = CONNECTIONS, middlewares: Sequence[aiohttp.ClientMiddlewareType] = ()
+    ) -> aiohttp.ClientSession:
+        """A new session that is let in; `timeout`: seconds that a request may take, `limit`: connections, 0 for any
+        number. Close it."""
+        connector = aiohttp.TCPConnector(limit=limit, ssl=self.tls())
+        return aiohttp.ClientSession(
+            connector=connector,
+            timeout=aiohttp.ClientTimeout(total=timeout, sock_connect=min(timeout, 10.0)),
+            middlewares=(_bearer(self), *middlewares),
+            headers={"User-Agent": "changefeed-operator"},
+        )
+
+    def tls(self) -> ssl.SSLContext | bool:
+        """What the server is checked by, and our client certificate; True (unused) for plain http.
+
+        Raises NeedsHuman for a CA or a certificate that can't be read.
+        """
+        if not self.server.startswith("https:"):
+            return True
+        try:
+            context = ssl.create_default_context(cafile=self.ca_file or None, cadata=self.ca_data or None)
+            if self.certificate:
+                # The ssl module reads them from files only.
+                with tempfile.TemporaryDirectory() as folder:
+                    certificate, key = Path(folder, "tls.crt"), Path(folder, "tls.key")
+                    certificate.write_bytes(self.certificate)
+                    key.touch(mode=0o600)
+                    key.write_bytes(self.key)
+                    context.load_cert_chain(certificate, key)
+        except (OSError, ValueError) as e:
+            raise NeedsHuman(
+                f"The certificates for {self.server} can't be used: {e}.",
+                "Look at the CA and the client keys.",
+            ) from e
+        if not self.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+
+def in_pod(environment: Mapping[str, str] = os.environ, folder: Path = SERVICE_ACCOUNT) -> Connection:
+    """The connection of a pod's ServiceAccount; raises NeedsHuman outside of a pod."""
+    host, port = environment.get("KUBERNETES_SERVICE_HOST", ""), environment.get("KUBERNETES_SERVICE_PORT", "443")
+    if not host or not (folder / "token").is_file():
+        raise NeedsHuman(
+            "No API server is known: this is no pod with a ServiceAccount, and no kubeconfig is named.",
+            "Name one with --kubeconfig or KUBECONFIG.",
+        )
+    host = f"[{host}]" if ":" in host else host
+    return Connection(
+        server=f"https://{host}:{port}",
+        namespace=(folder / "namespace").read_text().strip(),
+        ca_file=str(folder / "ca.crt"),
+        token_file=str(folder / "token"),
+    )
+
+
+def from_kubeconfig(paths: str) -> Connection:
+    """The current context of a kubeconfig, or of several joined by ":", the first that names a thing wins.
+
+    Raises NeedsHuman when it can't be read, or logs in by a plugin.
+    """
+    merged: dict[str, Any] = {"clusters": {}, "users": {}, "contexts": {}}
+    current = ""
+    for path in filter(None, paths.split(os.pathsep)):
+        content = _read(Path(path))
+        current = current or str(content.get("current-context") or "")
+        for kind in ("clusters", "users", "contexts"):
+            for item in content.get(kind) or []:
+                merged[kind].setdefault(item["name"], (item[kind[:-1]] or {}, Path(path).parent))
+    try:
+        context, _ = merged["contexts"][current]
+        cluster, cluster_folder = merged["clusters"][context["cluster"]]
+        user, user_folder = merged["users"].get(context.get("user", ""), ({}, Path()))
+        server = str(cluster["server"]).rstrip("/")
+    except KeyError as e:
+        raise NeedsHuman(
+            f"The kubeconfig {paths} has no {e} for its current context {current!r}.",
+            "Choose one with `kubectl config use-context`.",
+        ) from e
+    if "exec" in user or "auth-provider" in user:
+        raise NeedsHuman(
+            f"The kubeconfig {paths} logs in by a plugin, which the operator does not run.",
+            "Use a kubeconfig with a token or a client certificate.",
+        )
+    return Connection(
+        server=server,
+        namespace=context.get("namespace") or "default",
+        ca_data=_data(cluster, "certificate-authority", cluster_folder).decode(),
+        verify=not cluster.get("insecure-skip-tls-verify", False),
+        certificate=_data(user, "client-certificate", user_folder),
+        key=_data(user, "client-key", user_folder),
+        token=user.get("token", ""),
+        token_file=_file(user, "tokenFile", user_folder),
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (OSError, yaml.YAMLError) as e:
+        raise NeedsHuman(f"The kubeconfig {path} can't be read: {e}.", "Name another with --kubeconfig.") from e
+    if not isinstance(content, dict):
+        raise NeedsHuman(f"{path} is no kubeconfig.", "Name another with --kubeconfig.")
+    return content
+
+
+def _file(section: Mapping[str, Any], name: str, folder: Path) -> str:
+    return str(folder / section[name]) if section.get(name) else ""
+
+
+def _data(section: Mapping[str, Any], name: str, folder: Path) -> bytes:
+    if section.get(f"{name}-data"):
+        return base64.b64decode(str(section[f"{name}-data"]))
+    if section.get(name):
+        try:
+            return Path(folder, section[name]).read_bytes()
+        except OSError as e:
+            raise NeedsHuman(f"{name} of the kubeconfig can't be read: {e}.", "Mend the kubeconfig.") from e
+    return b""
+
+
+def _bearer(connection: Connection) -> aiohttp.ClientMiddlewareType:
+    token = _token(connection)
+
+    async def middleware(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+        if value := token():
+            request.headers["Authorization"] = f"Bearer {value}"
+        return await handler(request)
+
+    return middleware
+
+
+def _token(connection: Connection) -> Callable[[], str]:
+    """Gives the token as it is now; a file that can't be read for a moment leaves the last one."""
+    last, read_at = connection.token, -TOKEN_AGE
+
+    def token() -> str:
+        nonlocal last, read_at
+        if connection.token_file and time.monotonic() - read_at > TOKEN_AGE:
+            read_at = time.monotonic()
+            try:
+                last = Path(connection.token_file).read_text().strip()
+            except OSError as e:
+                if not last:
+                    raise NeedsHuman(
+                        f"The token file {connection.token_file} can't be read: {e}.",
+                        "Mount the ServiceAccount's token.",
+                    ) from e
+        return last
+
+    return token

@@ -1,0 +1,142 @@
+"""Every metric of the operator, declared once. Nothing is kept in prometheus_client's global registry.
+
+What happens is counted when it happens; what stands (queue, watches, states) is read when somebody asks. The state and
+lag of a changefeed come from what its status last said: the operator writes nothing to show them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from changefeed.spec.model import Spec
+from changefeed.spec.quantity import parse_duration
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from changefeed_operator import api
+from changefeed_operator.api import Json
+from changefeed_operator.queue import Key
+
+#: Upper bounds of the histogram of passes, seconds.
+PASS_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+_FEED = ("namespace", "changefeed")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What stands at the moment somebody asks; ages in seconds. `changefeeds`: as they were last seen."""
+
+    queue_keys: int
+    queue_oldest: float
+    running_passes: int
+    leads: bool
+    watch_ages: Mapping[str, float]
+    changefeeds: Mapping[Key, Json]
+
+
+class Metrics:
+    """The numbers of one operator process."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._standing: Callable[[], Standing] | None = None
+        self.reconcile_seconds = Histogram(
+            "changefeed_operator_reconcile_seconds",
+            "How long a pass over one changefeed took: observe, decide, act.",
+            buckets=PASS_BUCKETS,
+            registry=self._registry,
+        )
+        self.reconciles = self._counter("changefeed_operator_reconciles_total", "Passes by how they ended.", "state")
+        self.retries = self._counter("changefeed_operator_retries_total", "Passes that failed, by error.", "reason")
+        self.unexpected = self._counter(
+            "changefeed_operator_unexpected_errors_total", "Errors that have no class of their own.", "reason"
+        )
+        self.requests = self._counter("changefeed_operator_requests_total", "Requests by method.", "type")
+        self.request_errors = self._counter(
+            "changefeed_operator_request_errors_total", "Requests that failed, by status; 0 for no answer.", "reason"
+        )
+        self._registry.register(self)
+
+    def show(self, standing: Callable[[], Standing]) -> None:
+        """Where to read what stands."""
+        self._standing = standing
+
+    def count_request(self, method: str, status: int) -> None:
+        """The API server answered, or did not (status 0)."""
+        self.requests.labels(method).inc()
+        if status == 0 or status >= 400:
+            self.request_errors.labels(str(status)).inc()
+
+    def text(self) -> bytes:
+        """As Prometheus scrapes it."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """For prometheus_client: what stands now."""
+        if self._standing is None:
+            return
+        now = self._standing()
+        yield _gauge("changefeed_operator_queue_keys_count", "Changefeeds that wait for a worker.", now.queue_keys)
+        yield _gauge("changefeed_operator_queue_oldest_seconds", "How long the oldest has waited.", now.queue_oldest)
+        yield _gauge("changefeed_operator_running_passes_count", "Changefeeds worked on.", now.running_passes)
+        yield _gauge("changefeed_operator_leader_info", "1 for the leader, 0 for a standby.", float(now.leads))
+        ages = GaugeMetricFamily(
+            "changefeed_operator_watch_age_seconds",
+            "Since the last event, bookmark or answer of a watch.",
+            labels=["type"],
+        )
+        for kind, age in now.watch_ages.items():
+            ages.add_metric([kind], age)
+        yield ages
+        yield from changefeed_families(now.changefeeds, time.time())
+
+    def _counter(self, name: str, text: str, label: str) -> Counter:
+        return Counter(name, text, [label], registry=self._registry)
+
+
+def changefeed_families(changefeeds: Mapping[Key, Json], now: float) -> Iterator[Metric]:
+    """State, readiness, lag and restarts of each changefeed, from its status; what that lacks is left out.
+
+    `now`: Unix seconds.
+    """
+    state = GaugeMetricFamily(
+        "changefeed_operator_changefeed_state_info", "1 for the state it is in.", labels=[*_FEED, "state"]
+    )
+    ready = GaugeMetricFamily("changefeed_operator_changefeed_ready_info", "1 for condition Ready.", labels=_FEED)
+    lag = GaugeMetricFamily(
+        "changefeed_operator_checkpoint_lag_seconds", "Now less the time of the checkpoint in status.", labels=_FEED
+    )
+    threshold = GaugeMetricFamily(
+        "changefeed_operator_lag_threshold_seconds", "spec.lagThreshold: a lag above it is too much.", labels=_FEED
+    )
+    restarts = CounterMetricFamily("changefeed_operator_restarts_total", "Attempts that failed.", labels=_FEED)
+    for key, changefeed in changefeeds.items():
+        status = api.mapping_at(changefeed, "status")
+        if word := api.text_at(status, "state"):
+            state.add_metric([*key, word], 1)
+        for condition in api.list_at(status, "conditions"):
+            if api.text_at(condition, "type") == "Ready":
+                ready.add_metric(key, float(api.text_at(condition, "status") == "True"))
+        checkpoint = api.time_at(status, "checkpointTime")
+        if checkpoint is not None:
+            threshold.add_metric(key, _lag_threshold(changefeed))
+            lag.add_metric(key, max(0.0, now - checkpoint))
+        if "restarts" in status:
+            restarts.add_metric(key, api.whole_at(status, "restarts", "total"))
+    yield from (state, ready, lag, threshold, restarts)
+
+
+def _lag_threshold(changefeed: Json) -> float:
+    """Seconds; the default when the spec has none, or none that can be read."""
+    try:
+        return parse_duration(api.text_at(changefeed, "spec", "lagThreshold"))
+    except ValueError:
+        default: float = Spec.model_fields["lag_threshold"].default
+        return default
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, value=value)

@@ -1,0 +1,91 @@
+"""A user's pod template and ours, merged: theirs wins where a pod can still do its work.
+
+A template comes as JSON that the API server has not checked: anything may stand in it. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+#: By which member the things of a list are told apart; other lists of the two are joined.
+_KEYS = {
+    "containers": "name",
+    "initContainers": "name",
+    "volumes": "name",
+    "env": "name",
+    "ports": "name",
+    "imagePullSecrets": "name",
+    "volumeMounts": "mountPath",
+}
+_MERGED = ("containers", "initContainers")
+_REPLACED = ("command", "args", "drop", "add")
+_MAPPINGS = ("metadata", "metadata.labels", "metadata.annotations", "spec", "spec.securityContext", "spec.nodeSelector")
+_LISTS = ("containers", "initContainers", "volumes", "tolerations", "imagePullSecrets")
+_CONTAINER_LISTS = ("env", "envFrom", "volumeMounts", "ports")
+
+
+def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` laid on `under`: mappings member by member, containers by name; a named thing replaces its like."""
+    merged = dict(under)
+    for name, value in over.items():
+        below = merged.get(name)
+        if isinstance(value, Mapping) and isinstance(below, Mapping):
+            merged[name] = merge(below, value)
+        elif isinstance(value, list) and isinstance(below, list) and name not in _REPLACED:
+            merged[name] = _merge_lists(below, value, name)
+        elif value is not None:
+            merged[name] = value
+    return merged
+
+
+def _merge_lists(under: list[Any], over: list[Any], name: str) -> list[Any]:
+    key = _KEYS.get(name)
+    places = {item[key]: place for place, item in enumerate(under)} if key else {}
+    merged = list(under)
+    for item in over:
+        place = places.get(item[key]) if key else None
+        if place is not None:
+            merged[place] = merge(merged[place], item) if name in _MERGED else item
+        elif item not in merged:
+            merged.append(item)
+    return merged
+
+
+def template_problem(template: Mapping[str, Any]) -> str:
+    """What is wrong with the shape of a user's pod template, from the path on (".spec: ..."); "" when nothing is."""
+    for path in _MAPPINGS:
+        value = _at(template, path)
+        if value is not None and not isinstance(value, Mapping):
+            return f".{path}: allowed: a mapping"
+    spec = template.get("spec") or {}
+    for name in _LISTS:
+        if problem := _list_problem(spec, name, f".spec.{name}"):
+            return problem
+    for kind in ("containers", "initContainers"):
+        for container in spec.get(kind) or ():
+            for name in _CONTAINER_LISTS:
+                if problem := _list_problem(container, name, f".spec.{kind}[{container['name']}].{name}"):
+                    return problem
+    return ""
+
+
+def _list_problem(section: Mapping[str, Any], name: str, path: str) -> str:
+    items = section.get(name)
+    if items is None:
+        return ""
+    if not isinstance(items, list) or not all(isinstance(item, Mapping) for item in items):
+        return f"{path}: allowed: a list of mappings"
+    key = _KEYS.get(name)
+    if key and not all(isinstance(item.get(key), str) for item in items):
+        return f"{path}: allowed: a list whose members have a {key}"
+    return ""
+
+
+def _at(template: Mapping[str, Any], path: str) -> object:
+    value: object = template
+    for part in path.split("."):
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(part)
+    return value

@@ -1,0 +1,192 @@
+"""The verbs about Changefeeds on Kubernetes: what kubectl can do too, in the words of this tool."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from changefeed.cli.arguments import AsJson, Context, Name, Namespace
+from changefeed.cli.description import HEAD, condition, description, row, summary, table
+from changefeed.cli.kube import Cluster, Resource
+from changefeed.cli.output import write_json, write_text
+from changefeed.errors import InvalidSpec, NeedsHuman
+from changefeed.spec.quantity import parse_duration
+
+resources = App(name="resources", help_format="plaintext")
+_Wait = Annotated[bool, Parameter(negative="", help="Return when it is reached.")]
+_Timeout = Annotated[str, Parameter(help='How long --wait waits, such as "5m".')]
+
+
+@resources.command(
+    help_epilogue="""Examples:
+  changefeed get
+  changefeed get orders -n shop --json
+  changefeed get --all-namespaces"""
+)
+def get(
+    name: Annotated[str | None, Parameter(name="NAME", help="Only this one.")] = None,
+    *,
+    namespace: Namespace = None,
+    context: Context = None,
+    all_namespaces: Annotated[bool, Parameter(name=["--all-namespaces", "-A"], negative="")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show where the Changefeeds of a cluster stand."""
+    cluster = Cluster.connect(context, namespace)
+    found = [cluster.get(name)] if name else cluster.changefeeds(all_namespaces)
+    if as_json:
+        write_json({"changefeeds": [summary(resource) for resource in found]})
+        return
+    if not found:
+        write_text(f"No Changefeeds in {'any namespace' if all_namespaces else f'namespace {cluster.namespace}'}.")
+        return
+    now = datetime.now(UTC)
+    rows = [row(resource, now) for resource in found]
+    for line in table([words if all_namespaces else words[1:] for words in [list(HEAD), *rows]]):
+        write_text(line)
+
+
+@resources.command(help_epilogue="Example:\n  changefeed describe orders -n shop")
+def describe(name: Name, *, namespace: Namespace = None, context: Context = None, as_json: AsJson = False) -> None:
+    """Show all about one Changefeed: what it does, its conditions, its last error, its events."""
+    cluster = Cluster.connect(context, namespace)
+    resource, events = cluster.get(name), cluster.events(name)
+    if as_json:
+        resource["metadata"].pop("managedFields", None)
+        for event in events:
+            event["last"] = event["last"].isoformat()
+        write_json({"changefeed": resource, "events": events})
+        return
+    for line in description(resource, events, datetime.now(UTC)):
+        write_text(line)
+
+
+@resources.command(
+    help_epilogue="""Examples:
+  changefeed pause orders -n shop
+  changefeed pause orders --wait --timeout 2m"""
+)
+def pause(
+    name: Name,
+    *,
+    namespace: Namespace = None,
+    context: Context = None,
+    wait: _Wait = False,
+    timeout: _Timeout = "5m",
+    as_json: AsJson = False,
+) -> None:
+    """Let a Changefeed drain and stop; it goes on from its checkpoint with `resume`."""
+    _turn(Cluster.connect(context, namespace), name, True, _seconds(timeout) if wait else None, as_json)
+
+
+@resources.command(help_epilogue="Example:\n  changefeed resume orders -n shop --wait")
+def resume(
+    name: Name,
+    *,
+    namespace: Namespace = None,
+    context: Context = None,
+    wait: _Wait = False,
+    timeout: _Timeout = "5m",
+    as_json: AsJson = False,
+) -> None:
+    """Let a paused Changefeed go on."""
+    _turn(Cluster.connect(context, namespace), name, False, _seconds(timeout) if wait else None, as_json)
+
+
+@resources.command(
+    help_epilogue="""Examples:
+  changefeed logs orders -n shop --tail 100
+  changefeed logs orders --follow"""
+)
+def logs(
+    name: Name,
+    *,
+    namespace: Namespace = None,
+    context: Context = None,
+    follow: Annotated[bool, Parameter(name=["--follow", "-f"], negative="", help="Go on as it grows.")] = False,
+    tail: Annotated[int | None, Parameter(help="Only so many lines from its end.")] = None,
+    previous: Annotated[bool, Parameter(negative="", help="Of the container before, which has ended.")] = False,
+) -> None:
+    """Show the log of a Changefeed's driver."""
+    for part in Cluster.connect(context, namespace).log(name, tail, follow, previous):
+        sys.stdout.buffer.write(part)
+        sys.stdout.buffer.flush()
+
+
+@resources.command(
+    name="import",
+    help_epilogue="""Examples:
+  changefeed import --sink-uri "s3://lake/orders?protocol=csv" --config cf.toml --pd http://pd:2379 > orders.yaml
+  changefeed import --sink-uri "file:///lake" --name orders
+
+What has no equivalent stands as comments in the YAML, and on standard error.""",
+)
+def import_ticdc(
+    *,
+    sink_uri: Annotated[str, Parameter(help="TiCDC's --sink-uri.")],
+    config: Annotated[Path | None, Parameter(help="TiCDC's --config, TOML.")] = None,
+    pd: Annotated[list[str] | None, Parameter(name="--pd", negative="", help="PD of the upstream.")] = None,
+    start_ts: Annotated[str | None, Parameter(help="TiCDC's --start-ts.")] = None,
+    target_ts: Annotated[str | None, Parameter(help="TiCDC's --target-ts.")] = None,
+    name: Annotated[str, Parameter(help="Name of the Changefeed.")] = "imported",
+    namespace: Annotated[str | None, Parameter(name=["--namespace", "-n"], help="Its namespace.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Turn the sink URI and the configuration of a TiCDC changefeed into a Changefeed."""
+    from changefeed.cli.ticdc import Source, convert, to_yaml
+
+    converted = convert(Source(sink_uri, _toml(config), tuple(pd or ()), start_ts, target_ts, name, namespace))
+    if as_json:
+        write_json({"changefeed": converted.resource, "notes": list(converted.notes)})
+        return
+    sys.stdout.write(to_yaml(converted))
+    for note in converted.notes:
+        sys.stderr.write(f"note: {note}\n")
+
+
+def _toml(path: Path | None) -> dict[str, Any]:
+    import tomllib
+
+    if path is None:
+        return {}
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as e:
+        raise InvalidSpec("--config", f"can't read {path}: {e.strerror}") from e
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise InvalidSpec("--config", f"{path} is not TOML: {e}") from e
+
+
+def _turn(cluster: Cluster, name: str, paused: bool, seconds: float | None, as_json: bool) -> None:
+    """`seconds`: how long to wait until it is reached; None: not at all."""
+    resource = cluster.set_paused(name, paused)
+    generation = resource["metadata"]["generation"]
+
+    def is_reached(found: Resource) -> bool:
+        ready, stalled = (condition(found, kind) for kind in ("Ready", "Stalled"))
+        if found.get("status", {}).get("observedGeneration", -1) < generation:
+            return False
+        if stalled.get("status") == "True" and not paused:
+            raise NeedsHuman(f"Changefeed {cluster.namespace}/{name}: {stalled.get('message', '')}")
+        return bool(ready.get("status") == "True") and (ready.get("reason") == "Paused") == paused
+
+    if seconds is not None:
+        resource = cluster.wait(name, is_reached, seconds)
+    if as_json:
+        write_json(summary(resource))
+        return
+    done = {True: "is paused", False: "is running"} if seconds is not None else {True: "pauses", False: "resumes"}
+    checkpoint = resource.get("status", {}).get("checkpointTs")
+    at = f" at checkpoint {checkpoint}" if checkpoint and seconds is not None else ""
+    write_text(f"Changefeed {cluster.namespace}/{name} {done[paused]}{at}.")
+
+
+def _seconds(text: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError:
+        raise InvalidSpec("--timeout", f'{text!r}; allowed: a duration such as "90s" or "5m"') from None

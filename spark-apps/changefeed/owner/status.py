@@ -1,0 +1,200 @@
+"""What the driver says of itself in the resource's status: fields and conditions (INTERFACES.md, The resource).
+
+Pure. Status is a copy (rule 22): nothing may be decided from it. All times in it are PD's (rule 27). A message holds
+nothing that moves by itself, because each change of a condition is a write.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from changefeed.model.tso import compose, physical_ms, to_datetime
+
+_EVERY_S = 10.0
+_AT_MOST_EVERY_S = 1.0
+_QUIET_S = 60.0  # without rows: idle; without rows and resolved-ts: stuck
+
+Answer = Literal["True", "False", "Unknown"]
+
+
+@dataclass(frozen=True)
+class Trouble:
+    since_ms: int  # PD's clock
+    message: str
+
+
+class Troubles:
+    """What fails now, and since when. `pd_ms`: PD's clock."""
+
+    def __init__(self) -> None:
+        self.sink: Trouble | None = None
+        self.upstream: Trouble | None = None
+
+    def sink_failed(self, pd_ms: int, message: str) -> None:
+        """A file, an index or `metadata` could not be written; it will be tried again."""
+        self.sink = self.sink or Trouble(pd_ms, message)
+
+    def sink_written(self) -> None:
+        self.sink = None
+
+    def upstream_failed(self, pd_ms: int, message: str) -> None:
+        """PD did not answer; it will be asked again."""
+        self.upstream = self.upstream or Trouble(pd_ms, message)
+
+    def upstream_answered(self) -> None:
+        self.upstream = None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the driver knows at one moment; a ts is 0 while it is unknown."""
+
+    pd_ms: int  # PD's clock, or what it would be by now
+    epoch: int
+    cluster_id: int
+    start_ts: int
+    checkpoint_ts: int  # published
+    resolved_ts: int
+    tables: int
+    rows: int  # written since the start
+    pulled: int  # rows, by this driver
+    complete: bool  # every span is pulled
+    blocking: int  # living transactions whose locks hold a resolved-ts back
+    held: int  # spans that are held back because there is no room
+    sink: Trouble | None = None
+    upstream: Trouble | None = None
+
+
+@dataclass(frozen=True)
+class Condition:
+    type: str
+    status: Answer
+    reason: str
+    message: str
+
+    def as_json(self, since_ms: int) -> dict[str, str]:
+        """`since_ms`: when `status` became what it is."""
+        return {
+            "type": self.type,
+            "status": self.status,
+            "reason": self.reason,
+            "message": self.message,
+            "lastTransitionTime": _time(since_ms),
+        }
+
+
+class Status:
+    """Remembers what a moment can't tell: since when something is so, and what was said last."""
+
+    def __init__(self, lag_threshold: float) -> None:
+        self._lag_threshold_ms = lag_threshold * 1000
+        self._since: dict[str, tuple[Answer, int]] = {}  # by type of condition
+        self._said: list[Condition] = []
+        self._said_at = float("-inf")
+        self._resolved = (0, 0)  # the resolved-ts, and PD's clock when it became that
+        self._pulled = (0, 0)
+
+    def due(self, now: float, seen: Seen) -> dict[str, Any] | None:
+        """The status to be written, or None: it is said every 10 s, and within 1 s of a condition's change.
+
+        `now`: monotonic seconds. What is given out counts as said, whether it arrives or not.
+        """
+        conditions = self._conditions(seen)
+        after = _AT_MOST_EVERY_S if _kinds(conditions) != _kinds(self._said) else _EVERY_S
+        if now - self._said_at < after:
+            return None
+        return self.last(now, seen)
+
+    def last(self, now: float, seen: Seen) -> dict[str, Any]:
+        """The status, due or not."""
+        self._said, self._said_at = self._conditions(seen), now
+        return {
+            "clusterId": str(seen.cluster_id),
+            "startTs": str(seen.start_ts),
+            "checkpointTs": str(seen.checkpoint_ts),
+            "checkpointTime": _time(physical_ms(seen.checkpoint_ts)),
+            "resolvedTs": str(seen.resolved_ts),
+            "lagSeconds": int(self._lag_ms(seen) // 1000),
+            "epoch": seen.epoch,
+            "tables": seen.tables,
+            "rows": seen.rows,
+            "conditions": [each.as_json(self._since[each.type][1]) for each in self._said],
+        }
+
+    def _conditions(self, seen: Seen) -> list[Condition]:
+        if seen.resolved_ts != self._resolved[0]:
+            self._resolved = (seen.resolved_ts, seen.pd_ms)
+        if seen.pulled != self._pulled[0] or not self._pulled[1]:
+            self._pulled = (seen.pulled, seen.pd_ms)
+        conditions = [_sink(seen), self._upstream(seen), self._within_lag(seen)]
+        for each in conditions:
+            known = self._since.get(each.type)
+            if known is None or known[0] != each.status:
+                self._since[each.type] = (each.status, seen.pd_ms)
+        return conditions
+
+    def _upstream(self, seen: Seen) -> Condition:
+        if seen.upstream is not None:
+            why = f"PD does not answer since {_time(seen.upstream.since_ms)}: {seen.upstream.message}"
+            return Condition("UpstreamAvailable", "False", "PdUnavailable", f"{why} Look at PD and the network to it.")
+        if not seen.complete:
+            return Condition("UpstreamAvailable", "Unknown", "Starting", "The pullers are on their way.")
+        if self._is_stuck(seen):
+            why = f"Nothing has come since {_time(self._resolved[1])}, the resolved ts stands at {seen.resolved_ts}."
+            return Condition(
+                "UpstreamAvailable", "False", "ResolvedTsStuck", f"{why} Look at the TiKV stores and the way to them."
+            )
+        return Condition("UpstreamAvailable", "True", "Available", "PD answers and the pullers get changes.")
+
+    def _within_lag(self, seen: Seen) -> Condition:
+        limit = f"lagThreshold, {self._lag_threshold_ms / 1000:g} s"
+        if self._lag_ms(seen) <= self._lag_threshold_ms:
+            if seen.complete and seen.pd_ms - self._pulled[1] >= _QUIET_S * 1000:
+                return Condition("WithinLag", "True", "Idle", "The selected tables do not change.")
+            return Condition("WithinLag", "True", "KeepingUp", f"The lag is within {limit}.")
+        reason, why = self._why_late(seen)
+        return Condition("WithinLag", "False", reason, f"The lag is above {limit}. {why}")
+
+    def _why_late(self, seen: Seen) -> tuple[str, str]:
+        if seen.sink is not None:
+            return "SinkUnavailable", f"Nothing could be written since {_time(seen.sink.since_ms)}."
+        if seen.upstream is not None:
+            return "UpstreamUnavailable", f"PD does not answer since {_time(seen.upstream.since_ms)}."
+        if not seen.complete:
+            return "Starting", "The pullers are on their way."
+        if seen.pd_ms - physical_ms(seen.resolved_ts) <= self._lag_threshold_ms:
+            return "CatchingUp", "What has been pulled is being written."
+        if seen.blocking:
+            return (
+                "BlockedByLock",
+                f"A transaction holds locks since {_time(physical_ms(seen.resolved_ts))} or earlier: nothing after "
+                "that can be written until it ends. Commit it or roll it back.",
+            )
+        if self._is_stuck(seen):
+            return "UpstreamUnavailable", f"Nothing has come since {_time(self._resolved[1])}."
+        return "CatchingUp", "Changes are being pulled."
+
+    def _is_stuck(self, seen: Seen) -> bool:
+        """Nothing has come for a minute though nothing on our side and no lock keeps it back."""
+        still_ms = seen.pd_ms - max(self._resolved[1], self._pulled[1])
+        return still_ms >= _QUIET_S * 1000 and not (seen.blocking or seen.held or seen.sink)
+
+    def _lag_ms(self, seen: Seen) -> int:
+        return max(0, seen.pd_ms - physical_ms(seen.checkpoint_ts))
+
+
+def _sink(seen: Seen) -> Condition:
+    if seen.sink is None:
+        return Condition("SinkAvailable", "True", "Available", "What is due is being written.")
+    why = f"Nothing could be written since {_time(seen.sink.since_ms)}: {seen.sink.message}"
+    return Condition("SinkAvailable", "False", "WriteFailed", f"{why} It is tried again.")
+
+
+def _kinds(conditions: list[Condition]) -> list[tuple[str, Answer, str]]:
+    return [(each.type, each.status, each.reason) for each in conditions]
+
+
+def _time(ms: int) -> str:
+    """RFC 3339, whole seconds, UTC."""
+    return to_datetime(compose(ms)).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,146 @@
+"""Where a run's Spark tasks are: threads of a JVM on this machine, or executor pods; and what Spark is told for that.
+
+Nothing secret may stand in a setting: they are shown by Spark's UI, in its logs and in command lines.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from changefeed.errors import NeedsHuman
+from changefeed.spark.class_archive import java_options
+
+_COMMON = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000000",
+    "spark.sql.streaming.pollingDelay": "20ms",
+    "spark.sql.shuffle.partitions": "1",
+    # As many tasks run as there are cores: a thread pool in each would only get in the others' way.
+    "spark.executorEnv.POLARS_MAX_THREADS": "1",
+    "spark.executorEnv.OMP_NUM_THREADS": "1",
+    # Memory once had is kept: buffers of some MiB come and go with each chunk, and a fresh page costs as much
+    # as the work on it (measured: half the CPU of a task).
+    "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": "system",
+    "spark.executorEnv.MALLOC_ARENA_MAX": "1",
+    "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+    "spark.executorEnv.MALLOC_TOP_PAD_": str(64 << 20),
+    "spark.executorEnv._RJEM_MALLOC_CONF": "dirty_decay_ms:-1,muzzy_decay_ms:-1",  # polars'
+}
+
+
+class Where(Protocol):
+    """One of the two, as `execution` uses it. `scratch`: a folder of this run on the driver's machine."""
+
+    @property
+    def shows_output(self) -> bool:
+        """Whether what Spark prints goes where the driver's own output goes; else into a file."""
+        ...
+
+    def settings(self, scratch: Path) -> dict[str, str]:
+        """Spark's configuration; what is not in it is Spark's default, or the operator's."""
+        ...
+
+    def environment(self, scratch: Path) -> dict[str, str]:
+        """What the driver's own environment must have before the JVM starts."""
+        ...
+
+
+@dataclass(frozen=True)
+class Laptop:
+    """`master`: local[N,M]."""
+
+    master: str
+    shows_output = False  # a person reads our messages, which name the file when they must
+
+    def settings(self, scratch: Path) -> dict[str, str]:
+        return {
+            **_COMMON,
+            "spark.master": self.master,
+            "spark.app.name": "changefeed",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.local.dir": str(scratch / "local"),
+            "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+            "spark.log.level": "FATAL",
+            "spark.driver.extraJavaOptions": java_options(),
+        }
+
+    def environment(self, scratch: Path) -> dict[str, str]:
+        # Workers otherwise take the first python3 of the PATH, which lacks the libraries (facts, Spark 5.7).
+        python = str(_worker_python(scratch))
+        address = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
+        return {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python, "SPARK_LOCAL_IP": address}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Executor pods, as the operator's SparkApplication wants them.
+
+    `properties`: the file that Spark's submission has mounted; `bind_address`: the pod's; `python`: of the image, for
+    workers here and in executors.
+    """
+
+    properties: Path
+    bind_address: str
+    python: str
+    shows_output = True
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Cluster:
+        """From the environment that the image's entrypoint leaves. Raises NeedsHuman when it was not that."""
+        names = ("CHANGEFEED_SPARK_PROPERTIES", "SPARK_DRIVER_BIND_ADDRESS", "PYSPARK_PYTHON")
+        if missing := [name for name in names if not environment.get(name)]:
+            raise NeedsHuman(
+                f"A driver's pod needs {', '.join(missing)} in its environment.",
+                "The image's entrypoint sets it: use the operator's image, with its ENTRYPOINT.",
+            )
+        properties, bind_address, python = (environment[name] for name in names)
+        return cls(Path(properties), bind_address, python)
+
+    def settings(self, scratch: Path) -> dict[str, str]:
+        """Over the properties file's, which names master, driver host, pods and memory."""
+        java = java_options()
+        return {
+            **_COMMON,
+            "spark.driver.bindAddress": self.bind_address,
+            "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+            "spark.log.level": "WARN",
+            # Before what the application has in extraJavaOptions.
+            "spark.driver.defaultJavaOptions": java,
+            "spark.executor.defaultJavaOptions": java,
+            "spark.task.maxFailures": "8",
+            # An executor whose machine is gone says nothing any more. Its pullers are missed after 15 s by the owner;
+            # its other tasks are started elsewhere after this, instead of two minutes.
+            "spark.network.timeout": "40s",
+            "spark.network.timeoutInterval": "10s",
+            "spark.executor.heartbeatInterval": "5s",
+            # The other way round: an executor that can't reach its driver for a minute ends itself, instead of five.
+            "spark.executor.heartbeat.maxFailures": "12",
+            # Failures of executors are counted for the application's life otherwise, which may be a year.
+            "spark.executor.failuresValidityInterval": "10m",
+            # A decommissioned executor waits for its tasks; pullers never end, and all else is written again anyway.
+            "spark.decommission.enabled": "false",
+        }
+
+    def environment(self, scratch: Path) -> dict[str, str]:
+        submit = ["--properties-file", str(self.properties), "--deploy-mode", "client", "pyspark-shell"]
+        return {"PYSPARK_SUBMIT_ARGS": shlex.join(submit), "PYSPARK_DRIVER_PYTHON": self.python}
+
+
+def _worker_python(folder: Path) -> Path:
+    """This Python, for workers. Spark puts a zip of its modules first on their path, which each process compiles anew
+    (1 CPU-s of the ten that a run starts); the same modules stand compiled where this process has them from.
+    """
+    script = folder / "python"
+    paths = shlex.quote(os.environ.get("PYTHONPATH", ""))
+    script.write_text(f'#!/bin/sh\nPYTHONPATH={paths} exec {shlex.quote(sys.executable)} "$@"\n')
+    script.chmod(0o700)
+    return script

@@ -1,0 +1,65 @@
+"""A kind of value: how it is checked here, and what the API server is told to check, from one declaration.
+
+Both say what is allowed in the same words. A check raises `wrong`, so that one report can name the field, the value
+and what would be right.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.config import JsonDict
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+#: The types of the errors that our checks raise; their message is what is allowed.
+WRONG: Final = "wrong"
+WRONG_SECRET: Final = "wrong_secret"  # the value may hold a secret and must not be shown
+NOT_YET: Final = "not_yet"  # a later version will take it
+
+RULES: Final = "x-kubernetes-validations"
+#: What the schema says beside OpenAPI's words; the CRD's descriptions and the reference are made from it.
+TYPE: Final = "x-changefeed-type"  # in a person's words
+ALLOWED: Final = "x-changefeed-allowed"  # finishes the sentence "Allowed: ..."
+LATER: Final = "x-changefeed-later"  # values, or True for the whole field: accepted by the API server, not built yet
+FIXED: Final = "x-changefeed-fixed"  # "once set": from when on the value can't be changed
+
+
+def wrong(allowed: str, kind: Literal["wrong", "wrong_secret", "not_yet"] = WRONG) -> PydanticCustomError:
+    """What a check raises: `allowed` finishes the sentence "allowed: ..."."""
+    return PydanticCustomError(kind, "{allowed}", {"allowed": allowed})
+
+
+def rule(cel: str, allowed: str) -> JsonDict:
+    """A rule of the API server, in CEL; its message is the one that our own check gives."""
+    return {"rule": cel, "message": f"allowed: {allowed}"}
+
+
+def cel_text(text: str) -> str:
+    """A CEL literal."""
+    return json.dumps(text)
+
+
+class Kind:
+    """Annotates a field. `schema` is laid over that of the field's type; None takes a word of it away."""
+
+    def __init__(self, check: Callable[[object], object] | None, schema: Mapping[str, Any]) -> None:
+        self.check = check
+        self.schema = schema
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        inner = handler(source)
+        return core_schema.no_info_before_validator_function(self.check, inner) if self.check else inner
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        inner = handler(core)
+        rules = [*inner.get(RULES, []), *self.schema.get(RULES, [])]
+        words = {**inner, **self.schema, RULES: rules or None}
+        return {word: value for word, value in words.items() if value is not None}
+
+
+def fixed(once: str) -> Kind:
+    """Marks a field that can't be changed then; the rule that holds it stands with its section."""
+    return Kind(None, {FIXED: once})

@@ -1,0 +1,121 @@
+"""docs/reference/configuration.md, made from the model: every field of the resource, and what it may hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from changefeed.spec.kind import ALLOWED, FIXED, LATER, TYPE
+from changefeed.spec.model import NAME_ALLOWED, Spec
+from changefeed.spec.names import API_VERSION, KIND
+from changefeed.spec.shape import shape
+from changefeed.spec.status import Status
+
+_HEAD = f"""# The {KIND}
+
+Made from the model in `spark-apps/changefeed/spec` by `make generate`; don't edit.
+
+The resource (`{API_VERSION}`) is the same file for `kubectl apply -f` and for `changefeed run -f` on a laptop.
+`changefeed validate -f FILE` checks one without a cluster; the API server refuses the same mistakes in the same words.
+Examples stand in [examples/](../../examples).
+
+- A name has {NAME_ALLOWED}.
+- A ts is always a string, in quotes: JSON's numbers lose its last digits.
+- A duration has units, such as `500ms`, `5s`, `1m30s`, `24h`; a size too: `64Mi`, `20Gi`.
+- Secrets are named, never written: the keys that a Secret must have stand with `secretRef`.
+- *Not supported yet*: the API server accepts it, and the changefeed's status says that it can't run.
+- Fields that can't be changed are marked so. Every other one may be: the changefeed drains and goes on from its
+  checkpoint.
+"""
+_STATUS = """## status
+
+Written by the operator and the driver, and only a copy: the changefeed's log is the truth.
+"""
+
+
+def configuration_reference() -> str:
+    """The page, Markdown."""
+    spec = "\n\n".join(_section("spec", shape(Spec)))
+    return "\n".join([_HEAD, spec, "", _STATUS, *_status_table(), ""])
+
+
+_Row = tuple[str, dict[str, Any], str]
+
+
+def _section(path: str, schema: dict[str, Any]) -> Iterator[str]:
+    """The table of a mapping's fields, then those of the mappings in it."""
+    rows = list(_rows("", schema))
+    lines = [f"## {path}", "", *(["*Not supported yet.*", ""] if schema.get(LATER) is True else [])]
+    if not rows:
+        yield "\n".join([*lines, f"{schema['description']} It has no fields."])
+        return
+    lines += ["| Field | Type | Default | Meaning |", "|---|---|---|---|"]
+    for name, field, default in rows:
+        lines.append(f"| `{name}` | {_type(field)} | {default} | {_cell(_meaning(field))} |")
+    yield "\n".join(lines)
+    for name, field, _ in rows:
+        if "properties" in field:
+            yield from _section(f"{path}.{name}", field)
+        elif "properties" in field.get("items", {}):
+            yield from _section(f"{path}.{name}[]", field["items"])
+
+
+def _rows(prefix: str, schema: dict[str, Any], said: str = "", needed: bool = True) -> Iterator[_Row]:
+    """Path, schema and default of each field; a mapping of one field is shown as that field."""
+    for name, field in schema.get("properties", {}).items():
+        required = needed and name in schema.get("required", [])
+        described = {**field, "description": f"{said} {field.get('description', '')}"}
+        if len(field.get("properties", {})) == 1:
+            yield from _rows(f"{prefix}{name}.", field, described["description"], required)
+        else:
+            yield f"{prefix}{name}", described, "**required**" if required else _default(field)
+
+
+def _type(field: dict[str, Any]) -> str:
+    if field.get("type") == "array":
+        return f"list of {_type(field['items'])}"
+    words = {"object": "mapping", "string": "text", "integer": "number", "boolean": "true/false"}
+    return str(field.get(TYPE) or words[field["type"]])
+
+
+def _default(field: dict[str, Any]) -> str:
+    if "default" not in field or isinstance(field["default"], dict):
+        return ""
+    return f"`{_cell(json.dumps(field['default'], ensure_ascii=False))}`"
+
+
+def _meaning(field: dict[str, Any]) -> str:
+    """What it means, what is allowed, and whether it can be changed."""
+    parts = [" ".join(field.get("description", "").split())]
+    if field.get(LATER) is True:
+        parts.append("*Not supported yet.*")
+    else:
+        parts += [f"Allowed: {allowed}." for allowed in _allowed(field)]
+    if FIXED in field:
+        parts.append(f"**Can't be changed {field[FIXED]}.**")
+    return " ".join(part for part in parts if part)
+
+
+def _allowed(field: dict[str, Any]) -> Iterator[str]:
+    if "enum" in field:
+        later = field.get(LATER, [])
+        now = ", ".join(f"`{word}`" for word in field["enum"] if word not in later)
+        yield now + "".join(f"; *not supported yet:* `{word}`" for word in later)
+    elif field.get("type") != "boolean":
+        yield from [field[ALLOWED]] if ALLOWED in field else []
+    if ALLOWED in field.get("items", {}):
+        yield f"each {field['items'][ALLOWED]}"
+
+
+def _status_table() -> Iterator[str]:
+    yield "| Field | Type | Meaning |"
+    yield "|---|---|---|"
+    for name, field in shape(Status)["properties"].items():
+        yield f"| `{name}` | {_type(field)} | {_cell(' '.join(field['description'].split()))} |"
+        for inner, part in field.get("properties", {}).items():
+            yield f"| `{name}.{inner}` | {_type(part)} | {_cell(part['description'])} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

@@ -1,0 +1,125 @@
+"""The shape of a Changefeed's status, for the CRD: nothing here reads it (rule 22), the log is the truth.
+
+The driver writes `checkpointTs` to `rows`, `clusterId` and `startTs`; the operator writes the rest.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from changefeed.spec.kind import Kind
+from changefeed.spec.section import Section
+
+STATES = ("Pending", "Normal", "Warning", "Failed", "Stopped", "Finished")
+
+
+def _shape(**schema: Any) -> Kind:
+    return Kind(None, schema)
+
+
+_Time = Annotated[str, _shape(format="date-time", maxLength=64)]
+_Ts = Annotated[str, _shape(pattern="^[0-9]{1,20}$", maxLength=20)]
+_Count = Annotated[int, _shape(format="int64", minimum=0)]
+_Message = Annotated[str, _shape(maxLength=32768)]
+
+
+class Condition(Section):
+    """One answer about the changefeed, as kstatus and `kubectl wait` read it."""
+
+    type: Annotated[str, _shape(maxLength=316, minLength=1)]
+    """Ready, Reconciling, Stalled, SinkAvailable, UpstreamAvailable or WithinLag."""
+    status: Annotated[str, _shape(enum=["True", "False", "Unknown"], maxLength=7)]
+    """True, False or Unknown."""
+    observed_generation: _Count | None = None
+    """The generation of the spec that it is about."""
+    last_transition_time: _Time
+    """When status changed last."""
+    reason: Annotated[str, _shape(maxLength=1024, minLength=1, pattern="^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
+    """One word for programs."""
+    message: _Message
+    """One sentence, with the next step."""
+
+
+_Conditions = Annotated[
+    tuple[Condition, ...],
+    _shape(**{"maxItems": 16, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
+]
+
+
+class LastError(Section):
+    """The error that ended the newest attempt."""
+
+    class_: Annotated[str, _shape(maxLength=128)] | None = Field(default=None, alias="class")
+    """Its class, as in the driver's log."""
+    message: _Message | None = None
+    """What failed, and the next step."""
+    time: _Time | None = None
+    """When."""
+    next_retry_time: _Time | None = None
+    """When the next attempt starts; unset: never by itself."""
+
+
+_Failures = Annotated[
+    dict[str, int],
+    _shape(maxProperties=32, additionalProperties={"type": "integer", "format": "int64", "minimum": 0}),
+]
+
+
+class Restarts(Section):
+    """Attempts that failed."""
+
+    total: _Count | None = None
+    """Since the creation."""
+    failures: _Failures | None = None
+    """In a row, by class (docs/reference/events.md): since the changefeed was healthy, edited or paused."""
+
+
+class Status(Section):
+    """What is known about the changefeed; a copy, the changefeed's log is the truth."""
+
+    conditions: _Conditions | None = None
+    """Ready, Reconciling, Stalled (kstatus), SinkAvailable, UpstreamAvailable, WithinLag."""
+    observed_generation: Annotated[int, _shape(format="int64", minimum=-1)] | None = None
+    """The generation of the spec that the operator saw last."""
+    state: Annotated[str, _shape(enum=list(STATES), maxLength=16)] | None = None
+    """One word, in TiCDC's terms."""
+    message: _Message | None = None
+    """One sentence, with the next step."""
+    sink: Annotated[str, _shape(maxLength=16)] | None = None
+    """The kind of sink."""
+    cluster_id: _Ts | None = None
+    """The upstream's cluster id, as PD gives it."""
+    start_ts: _Ts | None = None
+    """The ts that the changefeed started from."""
+    checkpoint_ts: _Ts | None = None
+    """Everything up to this ts is in the sink."""
+    checkpoint_time: _Time | None = None
+    """The same as a time."""
+    resolved_ts: _Ts | None = None
+    """Everything up to this ts has been pulled."""
+    lag_seconds: Annotated[int, _shape(format="int64")] | None = None
+    """How far the checkpoint is behind the upstream."""
+    epoch: _Count | None = None
+    """Number of the driver: rises with each one that took over."""
+    tables: _Count | None = None
+    """Tables that are followed."""
+    rows: _Count | None = None
+    """Rows written since the changefeed was created."""
+    attempt: _Count | None = None
+    """Number of the SparkApplication: rises with each start."""
+    attempt_phase: Annotated[str, _shape(enum=["Claimed", "Created", "Ended"], maxLength=16)] | None = None
+    """How far that attempt has got; written before the operator acts on it."""
+    attempt_outcome: Annotated[str, _shape(enum=["Stopped", "Finished", "Failed", "Stalled"], maxLength=16)] | None = (
+        None
+    )
+    """How it ended; unset while it is under way."""
+    effective_spec_hash: Annotated[str, _shape(maxLength=128)] | None = None
+    """Hash of the spec that the attempt runs."""
+    state_uri: Annotated[str, _shape(maxLength=2048)] | None = None
+    """Where the log is kept: fixed by the first attempt."""
+    restarts: Restarts | None = None
+    """How often attempts failed."""
+    last_error: LastError | None = None
+    """The error that ended the newest attempt that failed."""

@@ -1,0 +1,222 @@
+"""The container images of the real node: built with buildah from Dockerfiles, no registry. Needs root and Debian.
+
+The image that our Dockerfile begins with is made from Debian's packages. All images together become one OCI archive for
+containerd; what has not changed is not built again.
+`python tests/cluster/cluster_images.py` builds them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from cluster_changefeed_operator import ROOT
+from cluster_programs import SetupFailed, cache_folder, module_folder, program
+
+PAUSE = "localhost/pause:test"
+OPERATOR = "localhost/changefeed-operator:test"
+SPARK = "localhost/changefeed-spark:test"
+_BASE = "localhost/debian:test"
+_PACKAGES = {
+    "containerd": "containerd",
+    "runc": "runc",
+    "iptables": "iptables",
+    "conntrack": "conntrack",
+    "buildah": "buildah",
+    "mmdebstrap": "mmdebstrap",
+    "/usr/lib/cni/bridge": "containernetworking-plugins",
+    "nsenter": "util-linux",
+    "ip": "iproute2",
+}
+_SOURCES = Path("/etc/apt/sources.list.d/debian.sources")
+_BUILD_S = 3600.0
+
+
+def node_unsupported() -> str:
+    """Why there can be no real node on this machine; empty when there can."""
+    if os.geteuid():
+        return "a real node needs root: containers, network namespaces and mounts are made"
+    if missing := _missing():
+        return f"a real node needs programs that are not here: apt-get install {' '.join(missing)}"
+    return ""
+
+
+def install_packages() -> None:
+    """What of Debian's packages is missing."""
+    if missing := _missing():
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        _run(["apt-get", "update", "--quiet"], environment)
+        _run(["apt-get", "install", "--yes", "--quiet", "--no-install-recommends", *missing], environment)
+
+
+def _missing() -> list[str]:
+    return [package for tool, package in _PACKAGES.items() if shutil.which(tool) is None]
+
+
+def build() -> Path:
+    """The OCI archive with all images, built or as it was."""
+    _build_base()
+    _bud(SPARK, ROOT, ROOT / "Dockerfile", "spark")
+    _bud(OPERATOR, ROOT, ROOT / "Dockerfile", "operator")
+    _build_spark_operator()
+    names = (SPARK, OPERATOR, spark_operator_image())
+    content = "".join(_image_id(name) for name in names)
+    archive = _archives() / f"{hashlib.sha256(content.encode()).hexdigest()[:16]}.tar"
+    if not archive.exists():
+        for old in _archives().glob("*.tar"):  # a GB each
+            old.unlink()
+        _write_archive(names, archive)
+    return archive
+
+
+def built() -> Path:
+    """The archive; it never builds, because a test has no time for that."""
+    found = next(_archives().glob("*.tar"), None)
+    if found is None:
+        raise SetupFailed("the images of the real node are not built: run `make test-cluster`, which builds them")
+    return found
+
+
+def _archives() -> Path:
+    folder = cache_folder() / "images"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def spark_operator_image() -> str:
+    """What the Spark operator's unmodified chart asks for; ours is on our data plane's Spark."""
+    chart = module_folder("spark-operator") / "charts" / "spark-operator-chart"
+    image = yaml.safe_load((chart / "values.yaml").read_text())["image"]
+    version = yaml.safe_load((chart / "Chart.yaml").read_text())["appVersion"]
+    return f"{image['registry']}/{image['repository']}:{image['tag'] or version}"
+
+
+def _release() -> str:
+    """Debian's, of the image that our Dockerfile begins with."""
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    image = next(line.removeprefix("ARG BASE=") for line in lines if line.startswith("ARG BASE="))
+    name, _, tag = image.rpartition(":")
+    if name.rpartition("/")[2] != "debian":
+        raise SetupFailed(f"the Dockerfile begins with {image}; the test cluster can make images of Debian only")
+    return tag.removesuffix("-slim")
+
+
+def _build_base() -> None:
+    if _image_id(_BASE):
+        return
+    with tempfile.TemporaryDirectory(dir=cache_folder(), prefix=".base-") as scratch:
+        files = Path(scratch, "base.tar")
+        options = ["--variant=minbase", "--include=ca-certificates", "--aptopt=Apt::Install-Recommends false"]
+        options += ["--dpkgopt=path-exclude=/usr/share/{doc,man,locale,info}/*"]
+        options += ["--dpkgopt=path-include=/usr/share/doc/*/copyright"]
+        _run(["mmdebstrap", *options, _release(), str(files), str(_SOURCES)])
+        container = _run(["buildah", "from", "scratch"]).strip()
+        _run(["buildah", "add", container, str(files), "/"])
+        _run(["buildah", "config", "--cmd", "bash", container])
+        _run(["buildah", "commit", "--rm", container, _BASE])
+
+
+def _build_spark_operator() -> None:
+    """The image of the Spark operator as its own Dockerfile makes it, on our data plane's image."""
+    with tempfile.TemporaryDirectory(dir=cache_folder(), prefix=".context-") as scratch:
+        context = Path(scratch)
+        shutil.copy(program("spark-operator"), context)
+        entrypoint = shutil.copy(module_folder("spark-operator") / "entrypoint.sh", context)
+        os.chmod(entrypoint, 0o755)
+        for file in context.iterdir():
+            os.utime(file, (0, 0))  # the layer's cache looks at times too
+        _bud(spark_operator_image(), context, Path(__file__).with_name("programs") / "spark-operator.Dockerfile", "")
+
+
+def _bud(name: str, context: Path, dockerfile: Path, target: str) -> None:
+    command = ["buildah", "bud", "--isolation", "chroot", "--network", "host", "--pull-never", "--layers"]
+    command += ["--format", "oci", "--tag", name, "--file", str(dockerfile), "--build-arg", f"BASE={_BASE}"]
+    # How this machine reaches its package registries; nothing of it stays in the image.
+    for ours, theirs in ((os.environ.get("SSL_CERT_FILE", ""), _CERTIFICATES), ("/etc/pip.conf", "/etc/pip.conf")):
+        command += ["--volume", f"{ours}:{theirs}:ro"] if ours and Path(ours).exists() else []
+    _run([*command, *(["--target", target] if target else []), str(context)])
+
+
+_CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
+
+
+def _image_id(name: str) -> str:
+    """Empty when there is none."""
+    listed = json.loads(_run(["buildah", "images", "--json"]))
+    return next((str(image["id"]) for image in listed if name in (image.get("names") or ())), "")
+
+
+def _write_archive(names: Sequence[str], archive: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=cache_folder(), prefix=".layout-") as scratch:
+        layout = Path(scratch, "layout")
+        for name in names:
+            _run(["buildah", "push", name, f"oci:{layout}:{name}"])
+        _add_pause(layout)
+        part = Path(scratch, "part")
+        with tarfile.open(part, "w") as tar:
+            tar.add(layout, ".")
+        part.rename(archive)
+
+
+def _add_pause(layout: Path) -> None:
+    """The image that holds a pod's namespaces: one program of ours in a layer."""
+    files = io.BytesIO()
+    with tarfile.open(fileobj=files, mode="w") as tar:
+        tar.add(program("pause"), "pause")
+    kind = "application/vnd.oci.image"
+    layer = _add_blob(layout, f"{kind}.layer.v1.tar", files.getvalue())
+    config = {
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {"Entrypoint": ["/pause"], "User": "65535:65535"},
+        "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]},
+    }
+    described = _add_blob(layout, f"{kind}.config.v1+json", json.dumps(config).encode())
+    manifest = {"schemaVersion": 2, "mediaType": f"{kind}.manifest.v1+json", "config": described, "layers": [layer]}
+    added = _add_blob(layout, f"{kind}.manifest.v1+json", json.dumps(manifest).encode())
+    index = json.loads((layout / "index.json").read_text())
+    index["manifests"].append({**added, "annotations": {"org.opencontainers.image.ref.name": PAUSE}})
+    (layout / "index.json").write_text(json.dumps(index))
+
+
+def _add_blob(layout: Path, media_type: str, content: bytes) -> dict[str, Any]:
+    digest = hashlib.sha256(content).hexdigest()
+    (layout / "blobs" / "sha256" / digest).write_bytes(content)
+    return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": len(content)}
+
+
+def _run(command: Sequence[str], environment: dict[str, str] | None = None) -> str:
+    whole = ["nice", "-n", "10", *command]
+    done = subprocess.run(whole, capture_output=True, text=True, timeout=_BUILD_S, check=False, env=environment)
+    if done.returncode:
+        raise SetupFailed(f"`{' '.join(command)}` failed: {(done.stderr or done.stdout)[-3000:]}")
+    return done.stdout
+
+
+def main() -> int:
+    try:
+        if not os.geteuid() and shutil.which("apt-get"):
+            install_packages()
+        if reason := node_unsupported():
+            sys.stderr.write(f"The tests on a real node do not run: {reason}.\n")
+            return 1 if os.environ.get("CI") == "true" else 0
+        sys.stdout.write(f"images: {build()}\n")
+    except SetupFailed as failed:
+        sys.stderr.write(f"{failed}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

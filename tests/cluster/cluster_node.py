@@ -1,0 +1,295 @@
+"""One real node of a test cluster: containerd, kubelet, kube-proxy and CoreDNS in the cluster's network. Needs root.
+
+Stopped it leaves no process, mount, cgroup, network namespace or log link; only the store of images stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cluster_control_plane import CommandFailed, ControlPlane, flags
+from cluster_images import PAUSE
+from cluster_network import DNS_SERVICE, NODE_ADDRESS, POD_BRIDGE, PODS, Network
+from cluster_programs import program
+
+NAME = "node1"
+_CGROUPS = Path("/sys/fs/cgroup")
+_CNI_PLUGINS = "/usr/lib/cni"
+_IMPORT_S = 600.0
+
+
+@dataclass
+class Node:
+    """`with Node(cluster, network, store) as node`, of a started cluster; Ready when entered.
+
+    `store`: containerd's images, which may outlive the cluster; one running node at a time.
+    """
+
+    cluster: ControlPlane
+    network: Network
+    store: Path
+
+    def __post_init__(self) -> None:
+        self._folder = self.cluster.folder / NAME
+        self._folder.mkdir()
+        self.store.mkdir(parents=True, exist_ok=True)
+        self._processes = self.cluster.processes
+
+    @property
+    def _socket(self) -> Path:
+        return self._folder / "containerd.sock"
+
+    def __enter__(self) -> Node:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        self._start_containerd()
+        self._start_scheduler()
+        self._start_kube_proxy()
+        self._start_dns()
+        self._start_kubelet()
+        self._processes.wait_until(self._ready, f"{NAME} is Ready")
+
+    def import_images(self, archive: Path) -> None:
+        """From an OCI archive; one that the store has had before, unchanged, is not read again."""
+        stamp = f"{archive.name} {archive.stat().st_size} {archive.stat().st_mtime_ns}"
+        known = self.store / "imported"
+        if known.exists() and stamp in known.read_text().splitlines():
+            return
+        self._ctr("images", "import", str(archive))
+        with known.open("a") as file:
+            file.write(f"{stamp}\n")
+
+    def logs(self, namespace: str, pod: str) -> str:
+        return self.cluster.kubectl("--namespace", namespace, "logs", pod)
+
+    def _start_containerd(self) -> None:
+        (self._folder / "cni").mkdir()
+        (self._folder / "cni" / "10-pods.conflist").write_text(json.dumps(self._pod_network()))
+        config = self._folder / "containerd.toml"
+        config.write_text(self._containerd_config())
+        self._processes.start("containerd", ["containerd", "--config", config])
+        self._processes.wait_until(self._containerd_answers, "containerd answers")
+
+    def _pod_network(self) -> dict[str, Any]:
+        ranges = [[{"subnet": PODS, "rangeStart": "10.88.1.10", "rangeEnd": "10.88.1.250"}]]
+        routes = [{"dst": "0.0.0.0/0"}]
+        data = str(self._folder / "addresses")
+        addresses = {"type": "host-local", "dataDir": data, "ranges": ranges, "routes": routes}
+        bridge = {"type": "bridge", "bridge": POD_BRIDGE, "isGateway": True, "hairpinMode": True, "ipam": addresses}
+        ports = {"type": "portmap", "capabilities": {"portMappings": True}}
+        return {"cniVersion": "0.4.0", "name": "pods", "plugins": [bridge, ports]}
+
+    def _containerd_config(self) -> str:
+        # restrict_oom_score_adj: where root has no CAP_SYS_RESOURCE, no pod would start without it.
+        return f"""
+version = 2
+root = "{self.store}"
+state = "{self._folder}/containerd"
+[grpc]
+  address = "{self._socket}"
+[plugins."io.containerd.internal.v1.opt"]
+  path = "{self._folder}/opt"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{PAUSE}"
+  disable_tcp_service = true
+  stream_server_address = "127.0.0.1"
+  restrict_oom_score_adj = true
+[plugins."io.containerd.grpc.v1.cri".cni]
+  bin_dir = "{_CNI_PLUGINS}"
+  conf_dir = "{self._folder}/cni"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+  SystemdCgroup = false
+"""
+
+    def _containerd_answers(self) -> bool:
+        try:
+            self._ctr("version")
+        except CommandFailed:
+            return False
+        return True
+
+    def _start_scheduler(self) -> None:
+        config = self._kubeconfig("kube-scheduler", "system:kube-scheduler")
+        options: dict[str, object] = {
+            "kubeconfig": config,
+            "authentication-kubeconfig": config,
+            "authorization-kubeconfig": config,
+            "leader-elect": "false",
+            "bind-address": "127.0.0.1",
+        }
+        self._processes.start("kube-scheduler", [program("kube-scheduler"), *flags(options)])
+
+    def _start_kube_proxy(self) -> None:
+        config = {
+            "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+            "kind": "KubeProxyConfiguration",
+            "mode": "iptables",
+            "bindAddress": NODE_ADDRESS,
+            "healthzBindAddress": "127.0.0.1:10256",
+            "metricsBindAddress": "127.0.0.1:10249",
+            "clusterCIDR": PODS,
+            "hostnameOverride": NAME,
+            "clientConnection": {"kubeconfig": str(self._kubeconfig("kube-proxy", "system:kube-proxy"))},
+            # The limit is this machine's, not the network's.
+            "conntrack": {"maxPerCore": 0, "min": 0},
+        }
+        self._processes.start("kube-proxy", [program("kube-proxy"), "--config", self._write("kube-proxy.yaml", config)])
+
+    def _start_dns(self) -> None:
+        """On the address that pods ask, which is the node's: no Service and no kube-proxy is needed."""
+        config = self._kubeconfig("coredns", "system:coredns")
+        group, name = "/apis/rbac.authorization.k8s.io/v1", "test:coredns"
+        core = {"apiGroups": [""], "resources": ["services", "pods", "namespaces"], "verbs": ["list", "watch"]}
+        slices = {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]}
+        api = self.cluster.api
+        api.create(f"{group}/clusterroles", {"metadata": {"name": name}, "rules": [core, slices]})
+        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+        subjects = [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "system:coredns"}]
+        binding = {"metadata": {"name": name}, "roleRef": reference, "subjects": subjects}
+        api.create(f"{group}/clusterrolebindings", binding)
+        zones = f"kubernetes cluster.local in-addr.arpa {{\n    kubeconfig {config}\n    pods insecure\n    ttl 1\n  }}"
+        corefile = self._folder / "Corefile"
+        corefile.write_text(f".:53 {{\n  bind {DNS_SERVICE}\n  errors\n  {zones}\n}}\n")
+        self._processes.start("coredns", [program("coredns"), "-conf", corefile])
+
+    def _start_kubelet(self) -> None:
+        config = self._kubeconfig("kubelet", f"system:node:{NAME}", ["system:nodes"])
+        for hierarchy in self._own_cgroups():
+            hierarchy.mkdir(exist_ok=True)
+        folder = self._folder / "kubelet"
+        folder.mkdir()
+        command: list[str | Path] = [
+            program("kubelet"),
+            "--config",
+            self._write("kubelet.yaml", self._kubelet_config()),
+        ]
+        command += ["--kubeconfig", config, "--hostname-override", NAME, "--node-ip", NODE_ADDRESS]
+        command += ["--root-dir", folder, "--cert-dir", folder / "pki"]
+        self._processes.start("kubelet", command)
+
+    def _kubelet_config(self) -> dict[str, Any]:
+        authority = self.cluster.authority
+        certificate, key = authority.issue("kubelet", NAME, hosts=[NAME, NODE_ADDRESS])
+        nearly_full = {"nodefs.available": "1%", "imagefs.available": "1%", "nodefs.inodesFree": "1%"}
+        return {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "address": NODE_ADDRESS,
+            "healthzBindAddress": NODE_ADDRESS,
+            "authentication": {"anonymous": {"enabled": False}, "x509": {"clientCAFile": str(authority.ca)}},
+            "authorization": {"mode": "Webhook"},
+            "tlsCertFile": str(certificate),
+            "tlsPrivateKeyFile": str(key),
+            "containerRuntimeEndpoint": f"unix://{self._socket}",
+            "clusterDNS": [DNS_SERVICE],
+            "clusterDomain": "cluster.local",
+            "resolvConf": "",
+            "cgroupDriver": "cgroupfs",
+            "failCgroupV1": False,
+            # Of our own: two kubelets with one root would take each other's pods for orphans.
+            "cgroupRoot": f"/{self.network.name}",
+            "failSwapOn": False,
+            # A full disk of a shared machine must not evict what a test looks at, nor delete its images.
+            "evictionHard": {"memory.available": "200Mi", **nearly_full, "imagefs.inodesFree": "1%"},
+            "imageGCHighThresholdPercent": 100,
+            "imageGCLowThresholdPercent": 99,
+            "nodeStatusUpdateFrequency": "5s",
+            "podLogsDir": str(self._folder / "pod-logs"),
+            "volumePluginDir": str(self._folder / "volume-plugins"),
+        }
+
+    def _ready(self) -> bool:
+        found = self.cluster.api.find(f"/api/v1/nodes/{NAME}")
+        conditions = (found or {}).get("status", {}).get("conditions", ())
+        return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+
+    def _kubeconfig(self, name: str, user: str, groups: Sequence[str] = ()) -> Path:
+        path = self._folder / f"{name}.kubeconfig"
+        return self.cluster.authority.kubeconfig(path, self.cluster.inside, name, user, groups)
+
+    def _write(self, name: str, content: dict[str, Any]) -> Path:
+        path = self._folder / name
+        path.write_text(json.dumps(content))
+        return path
+
+    def _ctr(self, *arguments: str) -> str:
+        """containerd's own command line, in the namespace where Kubernetes keeps its containers."""
+        command = ["ctr", "--address", str(self._socket), "--namespace", "k8s.io", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_IMPORT_S, check=False)
+        if done.returncode:
+            raise CommandFailed(f"`{' '.join(command)}` ended with {done.returncode}: {done.stderr}")
+        return done.stdout
+
+    def stop(self) -> None:
+        running = self._processes.running
+        networks: set[str] = set()
+        containers: list[str] = []
+        if "kubelet" in running:
+            self._processes.stop("kubelet")  # first: it would start again what is killed
+        if "containerd" in running:
+            containers = self._ctr("containers", "list", "--quiet").split()
+            networks = {network for container in containers for network in self._networks(container)}
+            self._remove(containers)
+        for name in ("coredns", "kube-proxy", "kube-scheduler", "containerd"):
+            if name in running:
+                self._processes.stop(name)
+        self._clean(containers, networks)
+
+    def _remove(self, containers: Sequence[str]) -> None:
+        tasks = self._ctr("tasks", "list", "--quiet").split()
+        for task in tasks:
+            self._ctr("tasks", "delete", "--force", task)
+        for container in containers:
+            self._ctr("containers", "delete", container)
+
+    def _networks(self, container: str) -> Iterator[str]:
+        """The network namespaces that containerd made for a pod's container."""
+        spec = json.loads(self._ctr("containers", "info", container)).get("Spec") or {}
+        for namespace in spec.get("linux", {}).get("namespaces", ()):
+            if namespace["type"] == "network" and "/netns/cni-" in namespace.get("path", ""):
+                yield Path(namespace["path"]).name
+
+    def _clean(self, containers: Sequence[str], networks: set[str]) -> None:
+        """What containerd and the kubelet leave outside of their folders."""
+        for name in networks:
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+        results = Path("/var/lib/cni/results")
+        for result in results.iterdir() if results.exists() else ():
+            if any(container in result.name for container in containers):
+                result.unlink()
+        links = Path("/var/log/containers")
+        for link in links.iterdir() if links.exists() else ():
+            if link.is_symlink() and link.readlink().is_relative_to(self._folder):
+                link.unlink()
+        for mount in reversed([line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]):
+            if Path(mount).is_relative_to(self._folder):
+                subprocess.run(["umount", "--lazy", mount], capture_output=True, check=False)
+        for root in self._own_cgroups():
+            for folder in sorted((path for path in root.rglob("*") if path.is_dir()), reverse=True):
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+            with contextlib.suppress(OSError):
+                root.rmdir()
+
+    def _own_cgroups(self) -> list[Path]:
+        """Of every hierarchy (cgroup v1), or the one that there is (v2)."""
+        if (_CGROUPS / "cgroup.controllers").exists():
+            return [_CGROUPS / self.network.name]
+        return [hierarchy / self.network.name for hierarchy in _CGROUPS.iterdir() if hierarchy.is_dir()]

@@ -1,0 +1,80 @@
+"""The kubeflow Spark operator's controller as a process of this machine: its chart's RBAC, Spark's own spark-submit.
+
+No webhook runs: what only a webhook would set must not be needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pyspark
+import yaml
+from cluster_api import Namespace
+from cluster_control_plane import ControlPlane
+from cluster_programs import module_folder, program
+
+NAMESPACE = "spark-operator"
+ACCOUNT = "spark-operator-controller"
+_RBAC = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+
+
+def chart() -> Path:
+    """The Spark operator's own chart."""
+    return module_folder("spark-operator") / "charts" / "spark-operator-chart"
+
+
+def install_crds(cluster: ControlPlane) -> None:
+    cluster.kubectl("apply", "--server-side", "-f", chart() / "crds")
+
+
+def grant(cluster: ControlPlane) -> None:
+    """The chart's ServiceAccount and rights, for applications in all namespaces; nothing of it that needs a node."""
+    cluster.create_namespace(NAMESPACE)
+    everywhere = ("--set", "spark.jobNamespaces={}", "--set", "spark.serviceAccount.create=false")
+    rendered = cluster.helm("template", "spark-operator", chart(), "--namespace", NAMESPACE, *everywhere)
+    wanted = [made for made in yaml.safe_load_all(rendered) if made and made["kind"] in _RBAC]
+    listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": wanted})
+    cluster.kubectl("apply", "--server-side", "-f", "-", text=listed)
+
+
+@contextlib.contextmanager
+def running(cluster: ControlPlane) -> Iterator[None]:
+    """The controller, which must have its CRDs and rights; stopped at the end."""
+    config = cluster.folder / "spark-operator.kubeconfig"
+    cluster.service_account_kubeconfig(NAMESPACE, ACCOUNT, config)
+    server = urlsplit(cluster.server)
+    home = cluster.folder / "spark-operator"
+    home.mkdir(exist_ok=True)
+    environment = {
+        "KUBECONFIG": str(config),
+        "HOME": str(home),
+        "SPARK_HOME": str(Path(pyspark.__file__).parent),
+        # Its spark-submit connects to the API server that these name, as in a pod.
+        "KUBERNETES_SERVICE_HOST": str(server.hostname),
+        "KUBERNETES_SERVICE_PORT": str(server.port),
+        # The least that a JVM of a few seconds needs.
+        "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
+    command: list[str | Path] = [program("spark-operator"), "controller", "start", "--enable-ui-service=false"]
+    command += ["--leader-election=false", "--enable-metrics=false"]
+    command += ["--health-probe-bind-address=127.0.0.1:0", "--kubeconfig", config]
+    cluster.processes.start("spark-operator", command, environment)
+    try:
+        yield
+    finally:
+        cluster.processes.stop("spark-operator")
+
+
+def allow_network_policies(namespace: Namespace) -> None:
+    """The right that Spark 4.2 and newer need at submission and the chart of 2.5.2 does not give."""
+    rules = [{"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": ["create", "patch"]}]
+    group, name = "rbac.authorization.k8s.io/v1", "spark-submit-networkpolicies"
+    namespace.api.create(namespace.of(group, "roles"), {"metadata": {"name": name}, "rules": rules})
+    subjects = [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE}]
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
+    binding = {"metadata": {"name": name}, "roleRef": reference, "subjects": subjects}
+    namespace.api.create(namespace.of(group, "rolebindings"), binding)

@@ -1,0 +1,303 @@
+"""The chart: what it renders, and what Helm, Kubernetes' schemas, Prometheus, Argo CD and kustomize say of it."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from changefeed.spec.parse import parse
+from changefeed_operator import api
+from changefeed_operator.__main__ import app as operator_app
+from changefeed_operator.__main__ import run as operator_run
+from changefeed_operator.children import children
+from changefeed_operator.conditions import Reason, Situation, conditions
+from changefeed_operator.settings import Settings
+from changefeed_operator.target import as_target
+from cluster_chart_tools import CHART, KUBE_VERSION, MONITORING, ROOT, lua, of_kind, promtool, render, run
+from cluster_programs import program
+
+GITOPS = ROOT / "examples" / "gitops"
+
+#: Everything that can be switched on.
+FULL: dict[str, Any] = {
+    "replicaCount": 2,
+    "watchNamespaces": ["shop", "billing"],
+    "selector": "changefeed.dev/channel=canary",
+    "changefeedNetworkPolicies": True,
+    "state": {"uri": "s3://cdc-state"},
+    "logLevel": "debug",
+    "sparkImage": {"registry": "images.example.com", "pullPolicy": "Always", "pullSecrets": ["pull"]},
+    "imagePullSecrets": [{"name": "pull"}],
+    "serviceAccount": {"annotations": {"who": "cdc"}},
+    "podAnnotations": {"a": "b"},
+    "podLabels": {"c": "d"},
+    "nodeSelector": {"kubernetes.io/os": "linux"},
+    "tolerations": [{"key": "cdc", "operator": "Exists", "effect": "NoSchedule"}],
+    "affinity": {"nodeAffinity": {}},
+    "topologySpreadConstraints": [
+        {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
+    ],
+    "priorityClassName": "system-cluster-critical",
+    "extraEnv": [{"name": "TZ", "value": "UTC"}],
+    "podDisruptionBudget": {"enabled": True},
+    "networkPolicy": {"enabled": True, "from": [{"namespaceSelector": {}}]},
+    "service": {"annotations": {"e": "f"}},
+    "serviceMonitor": {"enabled": True},
+    "podMonitor": {"enabled": True},
+    "prometheusRule": {"enabled": True},
+    "dashboards": {"enabled": True, "annotations": {"grafana_folder": "Changefeeds"}},
+}
+VALUES = pytest.mark.parametrize("values", [{}, FULL], ids=["default", "full"])
+
+
+@VALUES
+def test_helm_lint_finds_nothing(values: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump(values))
+    done = run([program("helm"), "lint", "--strict", CHART, "-f", file, *KUBE_VERSION])
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_suite_of_helm_unittest_passes() -> None:
+    done = run([program("helm-unittest"), "--color=false", "--strict", CHART])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"Tests: +\d\d passed", done.stdout), done.stdout
+
+
+@VALUES
+def test_every_object_fits_the_schemas_of_kubernetes(values: dict[str, Any], tmp_path: Path) -> None:
+    if importlib.util.find_spec("kubernetes_validate") is None:
+        pytest.skip("kubernetes-validate is not installed")
+    ours = [document for document in render(values) if document["apiVersion"] != MONITORING]
+    file = tmp_path / "rendered.yaml"
+    file.write_text(yaml.safe_dump_all(ours))
+    done = run([sys.executable, "-m", "kubernetes_validate", "--strict", file])
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@VALUES
+def test_the_operator_reads_no_secret_and_has_no_wildcard(values: dict[str, Any]) -> None:
+    documents = render(values)
+    rules = [rule for kind in ("Role", "ClusterRole") for role in of_kind(documents, kind) for rule in role["rules"]]
+    assert rules
+    for rule in rules:
+        assert "secrets" not in rule["resources"]
+        assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
+        assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"])
+
+
+def test_the_operator_holds_every_right_that_it_grants() -> None:
+    """Else the API server refuses the driver's Role as an escalation."""
+    (role,) = of_kind(render(), "ClusterRole")[-1:]
+    held = {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    changefeed = yaml.safe_load((GITOPS / "kustomize" / "base" / "changefeed.yaml").read_text())
+    changefeed["metadata"] |= {"namespace": "shop", "uid": "u"}
+    target = as_target(changefeed, "s3://state")
+    assert target
+    manifests = children(target, Settings("image", network_policy=True), changefeed, hold=True)
+    for rule in next(of_kind([made], "Role") for made in manifests if made["kind"] == "Role")[0]["rules"]:
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                for verb in rule["verbs"]:
+                    assert (group, resource, verb) in held
+
+
+def test_the_operator_may_write_and_delete_every_kind_of_child() -> None:
+    (role,) = of_kind(render(), "ClusterRole")[-1:]
+    for kind in api.CHILD_KINDS:
+        verbs = {
+            verb
+            for rule in role["rules"]
+            if kind.group in rule["apiGroups"] and kind.plural in rule["resources"]
+            for verb in rule["verbs"]
+        }
+        assert {"get", "list", "watch", "create", "patch", "delete"} <= verbs, kind.kind
+
+
+def test_in_namespaced_mode_only_what_people_need_is_of_the_cluster() -> None:
+    values = {"watchNamespaces": ["shop"], "crds": {"install": False}, "rbac": {"aggregate": False}}
+    documents = render(values)
+    assert {document["metadata"].get("namespace") for document in documents} == {"shop", "changefeed-system"}
+
+
+def test_the_account_of_the_operator_is_the_one_that_is_bound() -> None:
+    documents = render(FULL)
+    (account,) = of_kind(documents, "ServiceAccount")
+    (deployment,) = of_kind(documents, "Deployment")
+    assert deployment["spec"]["template"]["spec"]["serviceAccountName"] == account["metadata"]["name"]
+    for binding in of_kind(documents, "RoleBinding"):
+        (subject,) = binding["subjects"]
+        assert (subject["name"], subject["namespace"]) == (account["metadata"]["name"], "changefeed-system")
+
+
+@VALUES
+def test_the_operator_understands_what_the_chart_tells_it(values: dict[str, Any]) -> None:
+    (deployment,) = of_kind(render(values), "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    parameters = set(inspect.signature(operator_run).parameters)
+    _, bound, _ = operator_app.parse_args([*container["args"], "--image", "x"], exit_on_error=False, print_error=False)
+    assert bound.arguments["lease"] == "prod-changefeed-operator"
+    named = {env["name"] for env in container["env"] if env["name"].startswith("CHANGEFEED_")}
+    assert {name.removeprefix("CHANGEFEED_").lower() for name in named} <= parameters
+
+
+@VALUES
+def test_every_pod_is_restricted(values: dict[str, Any]) -> None:
+    documents = render(values)
+    pods = [deployment["spec"]["template"]["spec"] for deployment in of_kind(documents, "Deployment")]
+    pods += [pod["spec"] for pod in of_kind(documents, "Pod")]
+    assert len(pods) == 2
+    for pod in pods:
+        assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+        for container in pod["containers"]:
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+            assert container["securityContext"]["allowPrivilegeEscalation"] is False
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True
+            assert container["resources"]["limits"]["memory"]
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_the_crd_of_a_release_differs_from_the_plain_one_by_its_metadata_only(keep: bool) -> None:
+    (crd,) = of_kind(render({"crds": {"keep": keep}}), "CustomResourceDefinition")
+    plain = yaml.safe_load((ROOT / "crds" / "changefeeds.yaml").read_text())
+    metadata = crd.pop("metadata")
+    assert metadata["name"] == plain.pop("metadata")["name"]
+    assert ("annotations" in metadata) == keep
+    assert crd == plain
+
+
+def test_promtool_takes_the_rules_of_a_release(tmp_path: Path) -> None:
+    (rule,) = of_kind(render(FULL), "PrometheusRule")
+    file = tmp_path / "rules.yaml"
+    file.write_text(yaml.safe_dump(rule["spec"]))
+    done = run([promtool(), "check", "rules", "--lint-fatal", file])
+    assert done.returncode == 0, done.stdout + done.stderr
+    (down,) = [alert for alert in rule["spec"]["groups"][0]["rules"] if alert["alert"] == "ChangefeedOperatorDown"]
+    assert down["expr"] == 'absent(changefeed_operator_leader_info{namespace="changefeed-system"} == 1)'
+
+
+def test_each_alert_fires_when_it_should_and_not_before(tmp_path: Path) -> None:
+    alerts = CHART / "files" / "alerts.yaml"
+    tests = Path(__file__).with_name("cluster_chart_alerts.yaml")
+    (tmp_path / alerts.name).write_text(alerts.read_text())
+    (tmp_path / tests.name).write_text(tests.read_text())
+    done = run([promtool(), "test", "rules", tmp_path / tests.name])
+    assert done.returncode == 0, done.stdout + done.stderr
+    for alert in re.findall(r"alert: (\w+)", alerts.read_text()):
+        assert re.search(rf"alertname: {alert}\n +exp_alerts:", tests.read_text()), f"{alert} is never seen firing"
+
+
+@pytest.mark.parametrize("board", sorted((CHART / "dashboards").glob("*.json")), ids=lambda path: path.stem)
+def test_every_panel_asks_what_prometheus_understands(board: Path, tmp_path: Path) -> None:
+    panels = [panel for panel in json.loads(board.read_text())["panels"] if panel["type"] != "row"]
+    expressions = [target["expr"] for panel in panels for target in panel["targets"]]
+    assert len(expressions) > 10
+    known = [expression.replace("$__rate_interval", "1m") for expression in expressions]
+    rules = [{"record": f"panel:{number}", "expr": expression} for number, expression in enumerate(known)]
+    file = tmp_path / "rules.yaml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": board.stem, "rules": rules}]}))
+    done = run([promtool(), "check", "rules", file])
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _changefeed(situation: Situation | None = None, observed: int = 3) -> dict[str, Any]:
+    """As the API server has it, generation 3, once the operator has said where it stands."""
+    status: dict[str, Any] = {"observedGeneration": observed}
+    if situation:
+        status |= {"state": situation.state, "message": situation.message}
+        status["conditions"] = conditions(situation, {}, observed, now=0.0)
+    return {"metadata": {"name": "orders", "generation": 3}, "spec": {"paused": False}, "status": status}
+
+
+HEALTH = {
+    Reason.RUNNING: "Healthy",
+    Reason.IDLE: "Healthy",
+    Reason.FINISHED: "Healthy",
+    Reason.PAUSED: "Suspended",
+    Reason.CATCHING_UP: "Progressing",
+    Reason.BLOCKED_BY_LOCK: "Progressing",
+    Reason.STARTING: "Progressing",
+    Reason.DRAINING: "Progressing",
+    Reason.CLEANING_UP: "Progressing",
+    Reason.UNSCHEDULABLE: "Degraded",
+    Reason.IMAGE_PULL_FAILED: "Degraded",
+    Reason.EXECUTORS_PENDING: "Degraded",
+    Reason.SINK_UNAVAILABLE: "Degraded",
+    Reason.UPSTREAM_UNAVAILABLE: "Degraded",
+    Reason.DRIVER_SILENT: "Degraded",
+    Reason.BACK_OFF: "Degraded",
+    Reason.INVALID_SPEC: "Degraded",
+    Reason.STALLED: "Degraded",
+}
+
+
+def _argo(key: str) -> str:
+    data = yaml.safe_load((GITOPS / "argocd" / "argocd-cm.yaml").read_text())["data"]
+    script: str = data[f"resource.customizations.{key}.changefeed.dev_Changefeed"]
+    return script
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_argo_cd_tells_the_health_of_a_changefeed(reason: Reason) -> None:
+    situation = Situation(reason, 'It says "so".\nDo this.')
+    assert lua(_argo("health"), _changefeed(situation)) == {"status": HEALTH[reason], "message": situation.message}
+
+
+def test_argo_cd_shows_a_refused_spec_while_the_one_before_runs() -> None:
+    situation = Situation(Reason.INVALID_SPEC, "Mend it.", runs_last_valid=True)
+    assert lua(_argo("health"), _changefeed(situation))["status"] == "Degraded"
+
+
+@pytest.mark.parametrize("observed", [-1, 2])
+def test_argo_cd_waits_until_the_operator_has_seen_the_newest_version(observed: int) -> None:
+    changefeed = _changefeed(Situation(Reason.RUNNING, "Runs.") if observed > 0 else None, observed)
+    answer = {"status": "Progressing", "message": "The operator has not seen this version yet."}
+    assert lua(_argo("health"), changefeed) == answer
+    del changefeed["status"]
+    assert lua(_argo("health"), changefeed) == answer
+
+
+def test_the_actions_of_argo_cd_change_the_spec_and_nothing_else() -> None:
+    actions = yaml.safe_load(_argo("actions"))
+    scripts = {action["name"]: action["action.lua"] for action in actions["definitions"]}
+    offered = lua(actions["discovery.lua"], _changefeed())
+    assert set(scripts) == set(offered) == {"pause", "resume", "restart"}
+    assert [name for name in offered if offered[name]["disabled"]] == ["resume"]
+
+    plain = {"metadata": {"name": "orders"}, "spec": {"startTs": "470621062737690627"}}
+    paused = lua(scripts["pause"], plain)
+    assert paused == {"metadata": plain["metadata"], "spec": {**plain["spec"], "paused": True}}
+    offered = lua(actions["discovery.lua"], paused)
+    assert sorted(name for name in offered if offered[name]["disabled"]) == ["pause", "restart"]
+    assert lua(scripts["resume"], paused)["spec"]["paused"] is False
+    assert lua(scripts["restart"], plain)["spec"]["restartNonce"] == 1
+    assert lua(scripts["restart"], {"spec": {"restartNonce": 41}})["spec"] == {"restartNonce": 42}
+
+
+@pytest.mark.parametrize("overlay", ["staging", "production"])
+def test_kustomize_builds_a_valid_changefeed(overlay: str) -> None:
+    done = run([program("kubectl"), "kustomize", GITOPS / "kustomize" / "overlays" / overlay])
+    assert done.returncode == 0, done.stderr
+    documents = list(yaml.safe_load_all(done.stdout))
+    (changefeed,) = of_kind(documents, "Changefeed")
+    parse(yaml.safe_dump(changefeed))
+    named = {
+        changefeed["spec"]["state"]["credentials"]["secretRef"]["name"],
+        changefeed["spec"]["sink"]["storage"]["credentials"]["secretRef"]["name"],
+    }
+    # A generated Secret has a hash in its name, and the Changefeed must follow it.
+    generated = {secret["metadata"]["name"] for secret in of_kind(documents, "Secret")}
+    assert named == (generated or {"lake-writer"})

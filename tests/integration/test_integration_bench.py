@@ -1,0 +1,56 @@
+"""The bench in short: it runs, what it ran is verified, its report has the promised shape. No figure means anything."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCH = Path(__file__).resolve().parent.parent.parent / "bench"
+DEADLINE_S = 280.0
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def run(program: str, out: Path, *options: str) -> dict[str, Any]:
+    """The only run in the report of a bench program."""
+    command = [sys.executable, str(BENCH / program), *options, "--out", str(out)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as bench:
+        try:
+            said, errors = bench.communicate(timeout=DEADLINE_S)
+        finally:
+            bench.send_signal(signal.SIGINT)  # it ends what it has started; no error when it is over
+    assert bench.returncode == 0, errors
+    report: dict[str, Any] = json.loads(out.read_text())
+    assert report["schema"] == 1
+    assert report["machine"].keys() == {"cpu", "cores", "mem_bytes", "python", "java", "spark"}
+    (found,) = report["runs"]
+    assert found["name"] in said
+    assert found["verified"] is True
+    assert found["peak_rss_bytes"] > 0
+    measured: dict[str, Any] = found
+    return measured
+
+
+def test_the_throughput_bench_is_verified_and_says_what_is_promised(tmp_path: Path) -> None:
+    options = ("--rows", "20000", "--tables", "2", "--regions", "2", "--case", "sysbench-insert-csv")
+    measured = run("bench.py", tmp_path / "bench.json", *options)
+    assert (measured["name"], measured["rows"]) == ("sysbench-insert-csv", 40000)
+    assert {"rows_per_s", "mb_per_s", "cpu_s_per_mrow", "bytes_out", "wall_s"} <= measured.keys()
+    assert {"puller", "owner", "jvm", "encode", "put"} <= measured["stages"].keys()
+
+
+def test_the_lag_bench_is_verified_and_says_what_is_promised(tmp_path: Path) -> None:
+    options = ("--tables", "4", "--regions", "2", "--rows", "100", "--rate", "200", "--seconds", "3")
+    measured = run("lag.py", tmp_path / "lag.json", *options, "--flush-interval", "500ms")
+    assert measured["name"] == "lag-4x2-500ms"
+    for lag in (measured["lag_ms"], measured["resolved_lag_ms"]):
+        assert lag.keys() == {"p50", "p99", "p999", "max"}
+        assert 0 <= lag["p50"] <= lag["p99"] <= lag["p999"] <= lag["max"]
+    assert measured["cpu_cores"] > 0
+    assert {"rows_per_s", "files_per_s", "log_records_per_s", "plans_per_s", "segments_per_s"} <= measured.keys()

@@ -1,0 +1,37 @@
+"""docs/operator.md says what to do for every reason that the code has, and names every metric of the operator."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from changefeed_operator.conditions import Reason, Situation
+from changefeed_operator.metrics import Metrics
+
+TEXT = (Path(__file__).parents[3] / "docs" / "operator.md").read_text()
+
+
+def _section(heading: str) -> str:
+    return re.split(r"^##+ ", TEXT.split(f"# {heading}\n")[1], flags=re.MULTILINE)[0]
+
+
+def _row(section: str, name: str) -> list[str]:
+    line = next((line for line in section.splitlines() if line.startswith(f"| `{name}` |")), None)
+    assert line, f"docs/operator.md has no row for {name}"
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_every_reason_stands_in_the_table_with_its_state(reason: Reason) -> None:
+    _, ready, state, meaning, _ = _row(_section("Reasons"), reason)
+    situation = Situation(reason, "")
+    assert ready == str(situation.is_ready)
+    assert state.startswith(situation.state)
+    assert meaning
+
+
+def test_every_metric_of_the_operator_is_listed() -> None:
+    served = set(re.findall(r"^# TYPE (\S+) ", Metrics().text().decode(), re.MULTILINE))
+    listed = set(re.findall(r"`(changefeed_operator_\w+)`", TEXT))
+    assert {name for name in served if not name.endswith("_created")} <= listed

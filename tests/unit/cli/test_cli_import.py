@@ -1,0 +1,234 @@
+"""From a TiCDC changefeed to a Changefeed: what becomes what, and that nothing is lost in silence."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from changefeed.cli.main import main
+from changefeed.cli.ticdc import Converted, Source, convert, to_yaml
+from changefeed.cli.ticdc_keys import SAME, WITHOUT
+from changefeed.errors import InvalidSpec
+from changefeed.spec.crd import crd
+from changefeed.spec.parse import parse
+
+CONFIG = """
+case-sensitive = true
+performance-mode = "throughput"
+[filter]
+rules = ['shop.*', '!shop.tmp_*']
+[sink]
+terminator = "\\n"
+date-separator = "none"
+file-index-digit = 10
+[sink.csv]
+delimiter = ";"
+quote = ""
+null = "NULL"
+include-commit-ts = true
+binary-encoding-method = "hex"
+output-old-value = true
+output-field-header = true
+[sink.cloud-storage-config]
+flush-interval = "2s"
+file-size = 33554432
+output-raw-change-event = true
+[integrity]
+integrity-check-level = "none"
+corruption-handle-level = "error"
+"""
+
+
+def _convert(uri: str, config: str = "", **more: Any) -> Converted:
+    return convert(Source(uri, tomllib.loads(config), ("http://pd:2379",), start_ts="449", **more))
+
+
+def test_what_means_the_same_is_taken_over() -> None:
+    converted = _convert("s3://lake/orders?protocol=csv&endpoint=http://minio:9000&region=eu-1", CONFIG)
+    assert converted.notes == ()
+    assert converted.resource["spec"] == {
+        "upstream": {"pdAddresses": ["http://pd:2379"]},
+        "startTs": "449",
+        "mode": "Throughput",
+        "filter": {"caseSensitive": True, "rules": ["shop.*", "!shop.tmp_*"]},
+        "integrity": {"level": "None", "onCorruption": "Error"},
+        "sink": {
+            "storage": {
+                "uri": "s3://lake/orders?endpoint=http://minio:9000&region=eu-1",
+                "protocol": "csv",
+                "terminator": "\n",
+                "dateSeparator": "none",
+                "fileIndexWidth": 10,
+                "flushInterval": "2s",
+                "fileSize": "32Mi",
+                "outputRawChangeEvent": True,
+                "csv": {
+                    "delimiter": ";",
+                    "quote": "",
+                    "null": "NULL",
+                    "includeCommitTs": True,
+                    "binaryEncodingMethod": "hex",
+                    "outputOldValue": True,
+                    "outputFieldHeader": True,
+                },
+            }
+        },
+    }
+    parse(to_yaml(converted))
+
+
+def test_the_uri_wins_over_the_configuration() -> None:
+    config = '[sink]\nprotocol = "csv"\n[sink.cloud-storage-config]\nflush-interval = "9s"'
+    uri = "file:///lake?protocol=canal-json&flush-interval=3s&file-size=1048576&enable-tidb-extension=true"
+    storage = _convert(uri, config).resource["spec"]["sink"]["storage"]
+    assert storage == {
+        "uri": "file:///lake",
+        "protocol": "canal-json",
+        "flushInterval": "3s",
+        "fileSize": "1Mi",
+        "canalJson": {"enableTidbExtension": True},
+    }
+
+
+def test_a_default_needs_no_note_and_another_value_does() -> None:
+    uri = "s3://lake/x?protocol=csv"
+    assert _convert(uri, "bdr-mode = false\n[sink.cloud-storage-config]\nworker-count = 16").notes == ()
+    assert _convert(uri, "bdr-mode = true\n[sink.cloud-storage-config]\nworker-count = 32").notes == (
+        "bdr-mode = true: no equivalent; replication in both directions: not supported yet",
+        "sink.cloud-storage-config.worker-count = 32: no equivalent; see spec.spark.executor",
+    )
+
+
+def test_whole_sections_without_an_equivalent_are_named_by_key() -> None:
+    config = '[consistent]\nlevel = "eventual"\n[sink.kafka-config]\nsasl-password = "hunter2"\n[scheduler]\nx = 1'
+    notes = _convert("s3://lake/x?protocol=csv", config).notes
+    assert [note.partition(":")[0] for note in notes] == [
+        'consistent.level = "eventual"',
+        "sink.kafka-config.sasl-password",
+        "scheduler.x = 1",
+    ]
+
+
+def test_an_unknown_key_is_named_with_the_nearest() -> None:
+    notes = _convert("s3://lake/x?protocol=csv&flush-intervall=1s", '[sink.csv]\ndelimeter = ";"\n[zzz]\nq = 1').notes
+    assert notes == (
+        "sink URI: unknown key flush-intervall; did you mean flush-interval?",
+        "unknown key sink.csv.delimeter; did you mean sink.csv.delimiter?",
+        "unknown key zzz.q; no equivalent",
+    )
+
+
+def test_a_later_value_is_left_out_and_named() -> None:
+    converted = _convert("s3://lake/x?protocol=csv", 'performance-mode = "low-latency"')
+    assert converted.notes == ('performance-mode = "low-latency": not supported yet',)
+    assert "mode" not in converted.resource["spec"]
+
+
+@pytest.mark.parametrize(
+    ("uri", "config"),
+    [
+        ("s3://lake/x?protocol=csv&access-key=AK&secret-access-key=hunter2&session-token=hunter2", ""),
+        ("s3://AK:hunter2@lake/x?protocol=csv", ""),
+        ("azure://lake/x?protocol=csv&account-name=a&account-key=hunter2&sas-token=hunter2", ""),
+        ("mysql://root:hunter2@tidb:4000/?max-txn-row=1", ""),
+        ("kafka://broker:9092/t?protocol=canal-json&sasl-password=hunter2", ""),
+        ("s3://lake/x?protocol=csv", '[consistent]\nstorage = "s3://x?secret-access-key=hunter2"'),
+        ("s3://lake/x?protocol=csv", '[sink]\nschema-registry = "http://u:hunter2@r"'),
+        ("s3://lake/x?protocol=csv", '[sink.mysql-config]\nssl-key = "hunter2"'),
+    ],
+)
+def test_no_secret_comes_out(uri: str, config: str) -> None:
+    converted = _convert(uri, config)
+    assert "hunter2" not in to_yaml(converted)
+    assert "hunter2" not in json.dumps(converted.resource)
+    assert converted.notes
+
+
+def test_credentials_become_a_secret_to_make() -> None:
+    converted = _convert("s3://lake/x?protocol=csv&access-key=AK&secret-access-key=x", name="orders")
+    assert converted.resource["spec"]["sink"]["storage"]["credentials"] == {"secretRef": {"name": "orders-sink"}}
+    assert converted.notes == (
+        "sink URI: access-key, secret-access-key: make a Secret orders-sink with the keys access-key-id, "
+        "secret-access-key",
+    )
+
+
+@pytest.mark.parametrize(
+    ("uri", "sink"),
+    [
+        ("mysql://tidb:4000/", {"mysql": {"uri": "mysql://tidb:4000"}}),
+        ("tidb+ssl://tidb:4000/", {"mysql": {"uri": "mysql://tidb:4000"}}),
+        (
+            "kafka://b:9092/t?protocol=open-protocol",
+            {"kafka": {"uri": "kafka://b:9092/t", "protocol": "open-protocol"}},
+        ),
+        ("blackhole://", {"blackhole": {}}),
+    ],
+)
+def test_other_sinks_are_converted_and_said_to_come(uri: str, sink: dict[str, Any]) -> None:
+    converted = _convert(uri)
+    assert converted.resource["spec"]["sink"] == sink
+    assert len(converted.notes) == 1
+    assert "not supported yet" in converted.notes[0]
+
+
+@pytest.mark.parametrize("uri", ["pulsar://x", "s3://[x", "lake/orders", ""])
+def test_a_sink_that_no_changefeed_can_have(uri: str) -> None:
+    with pytest.raises(InvalidSpec, match="--sink-uri"):
+        _convert(uri)
+
+
+def test_what_the_resource_does_not_allow_is_to_mend() -> None:
+    converted = _convert("s3://lake/x?protocol=csv&flush-interval=1h")
+    assert converted.notes == (
+        'to mend: spec.sink.storage.flushInterval: "1h"; allowed: a duration from 100ms to 10m, such as "5s"',
+    )
+
+
+def test_without_pd_and_start_it_says_what_to_write() -> None:
+    converted = convert(Source("s3://lake/x?protocol=csv", {}))
+    assert [note.partition(":")[0] for note in converted.notes] == ["spec.upstream.pdAddresses", "spec.startTs"]
+    parse(to_yaml(converted))
+
+
+def test_notes_are_comments_of_one_line_each() -> None:
+    converted = Converted(_convert("s3://lake/x?protocol=csv").resource, ("a\nkind: Pod", "b"))
+    text = to_yaml(converted)
+    assert "# - a kind: Pod\n# - b\napiVersion:" in text
+    assert yaml.safe_load(text) == converted.resource
+
+
+def test_every_target_is_a_field_of_the_resource() -> None:
+    root = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    for path in SAME.values():
+        section = root
+        for name in path.split("."):
+            section = section["properties"][name]
+    assert not SAME.keys() & WITHOUT.keys()
+
+
+def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "cf.toml"
+    config.write_text("bdr-mode = true\n")
+    arguments = ["import", "--sink-uri", "s3://lake/x?protocol=csv", "--config", str(config), "--name", "orders"]
+    assert main([*arguments, "--pd", "http://pd:2379", "--start-ts", "1", "-n", "shop"]) == 0
+    out, err = capsys.readouterr()
+    assert parse(out).name == "shop/orders"
+    assert err == "note: bdr-mode = true: no equivalent; replication in both directions: not supported yet\n"
+    assert main([*arguments, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["changefeed"]["metadata"] == {"name": "orders"}
+
+
+@pytest.mark.parametrize(("text", "said"), [(None, "can't read"), (b"a = ", "is not TOML"), (b"\xff", "is not TOML")])
+def test_a_configuration_that_is_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: bytes | None, said: str
+) -> None:
+    config = tmp_path / "cf.toml"
+    if text is not None:
+        config.write_bytes(text)
+    assert main(["import", "--sink-uri", "s3://lake/x", "--config", str(config)]) == 2
+    assert said in capsys.readouterr().err

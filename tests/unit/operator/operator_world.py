@@ -1,0 +1,410 @@
+"""A small cluster in memory: an API server, garbage collection, the Spark operator, kubelets and a driver.
+
+`World.reconcile` is what the operator's runtime does: observe, decide, act. Everything else happens when it is asked
+for (`submit`, `run`, `exit_driver`, ...), or step by step in `play`.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from changefeed_operator import api
+from changefeed_operator.actions import Action, Apply, Create, Decision, Delete, Event, PatchStatus
+from changefeed_operator.conditions import OWN_CONDITIONS
+from changefeed_operator.decide import OWN_FIELDS, decide
+from changefeed_operator.observe import Observed
+from changefeed_operator.settings import Settings
+
+START = 1_800_000_000.0
+NAME, NAMESPACE = "orders", "shop"
+SPEC: dict[str, Any] = {
+    "upstream": {"pdAddresses": ["http://pd:2379"]},
+    "state": {"uri": "s3://cdc-state"},
+    "sink": {"storage": {"uri": "s3://lake/orders", "protocol": "csv"}},
+}
+SETTINGS = Settings(image="changefeed-spark:1")
+
+Manifest = dict[str, Any]
+
+
+class Refused(Exception):
+    """The API server says no: the pass ends."""
+
+
+class World:
+    """`objects`: by kind and name, of one namespace. `writes`: how many changes the operator made.
+
+    `dies_at`: after so many actions of its own the operator is killed once, and started again. `broken`: what it did
+    that it must not.
+    """
+
+    def __init__(self, settings: Settings = SETTINGS) -> None:
+        self.settings = settings
+        self.now = START
+        self.objects: dict[tuple[str, str], Manifest] = {}
+        self.gone: Manifest | None = None
+        self.writes = 0
+        self.acts = 0
+        self.dies_at = -1
+        self.passes = 1  # of the operator, for each step of the others
+        self.most_attempts_alive = 0
+        self.broken: list[str] = []
+        self._numbers = 0
+
+    # The people
+
+    def create(self, **changes: Any) -> None:
+        spec = {**copy.deepcopy(SPEC), **changes}
+        self._put({"apiVersion": api.API_VERSION, "kind": "Changefeed", "metadata": {"name": NAME}, "spec": spec})
+        self.changefeed["metadata"]["generation"] = 1
+        self.changefeed["status"] = {"observedGeneration": -1}
+
+    def edit(self, path: str, value: Any) -> None:
+        """`path`: below spec, with dots; None takes the field away."""
+        *above, last = path.split(".")
+        section = self.changefeed["spec"]
+        for name in above:
+            section = section.setdefault(name, {})
+        if value is None:
+            section.pop(last, None)
+        else:
+            section[last] = value
+        self.changefeed["metadata"]["generation"] += 1
+        self._bump(self.changefeed)
+
+    def delete(self) -> None:
+        self.gone = self.objects.pop(("Changefeed", NAME))
+        self._collect()
+
+    @property
+    def changefeed(self) -> Manifest:
+        return self.objects["Changefeed", NAME]
+
+    @property
+    def status(self) -> Manifest:
+        status: Manifest = self.changefeed["status"]
+        return status
+
+    @property
+    def application(self) -> Manifest | None:
+        return self.objects.get(("SparkApplication", api.child_name(NAME)))
+
+    @property
+    def driver(self) -> Manifest | None:
+        return self.objects.get(("Pod", api.driver_pod_name(NAME)))
+
+    @property
+    def executors(self) -> list[Manifest]:
+        return [pod for pod in self.pods() if pod["metadata"]["labels"].get(api.ROLE_LABEL) == "executor"]
+
+    def pods(self) -> list[Manifest]:
+        return [found for (kind, _), found in self.objects.items() if kind == "Pod"]
+
+    def condition(self, kind: str) -> Mapping[str, Any]:
+        found: Mapping[str, Any]
+        for found in self.status.get("conditions", []):
+            if found["type"] == kind:
+                return found
+        return {}
+
+    # The operator's runtime
+
+    def observe(self) -> Observed:
+        return Observed(
+            NAMESPACE,
+            NAME,
+            self.now,
+            copy.deepcopy(self.objects.get(("Changefeed", NAME))),
+            copy.deepcopy(self.gone),
+            tuple(copy.deepcopy(found) for (kind, _), found in self.objects.items() if kind != "Changefeed"),
+        )
+
+    def one_pass(self, actions: int | None = None) -> Decision:
+        """Observe, decide, do; `actions`: the operator dies after so many of them."""
+        decision = decide(self.observe(), self.settings)
+        for action in decision.actions[:actions]:
+            if self.acts == self.dies_at:
+                self.dies_at = -1
+                return decision
+            try:
+                self.act(action)
+            except Refused:
+                return decision
+            self.acts += 1
+        if self.gone is not None and decision.requeue_after is None and actions is None:
+            self.gone = None
+        return decision
+
+    def reconcile(self, passes: int = 20) -> list[Action]:
+        """Passes until one changes nothing: what they did."""
+        done: list[Action] = []
+        for _ in range(passes):
+            writes = self.writes
+            decision = self.one_pass()
+            done += decision.actions
+            if self.writes == writes:
+                return done
+        raise AssertionError(f"still acting after {passes} passes: {decision.actions}")
+
+    def act(self, action: Action) -> None:
+        if ("Changefeed", NAME) in self.objects:
+            self.broken += _broken(action, self)
+        match action:
+            case Apply(manifest):
+                self._apply(manifest)
+            case Create(manifest):
+                if (manifest["kind"], manifest["metadata"]["name"]) in self.objects:
+                    raise Refused("AlreadyExists")
+                self.writes += 1
+                self._put(manifest)
+            case Delete(kind, name, uid, grace_s):
+                found = self.objects.get((kind, name))
+                if found is not None and found["metadata"]["uid"] != uid:
+                    raise Refused("Conflict")
+                if found is not None and self._remove(found, grace_s):
+                    self.writes += 1
+            case PatchStatus(status, version):
+                self._patch_status(status, version)
+            case Event():
+                pass
+
+    # The API server
+
+    def _put(self, manifest: Mapping[str, Any]) -> Manifest:
+        self._numbers += 1
+        made = copy.deepcopy(dict(manifest))
+        made["metadata"] |= {
+            "namespace": NAMESPACE,
+            "uid": f"uid-{self._numbers}",
+            "creationTimestamp": api.time_text(self.now),
+        }
+        self._bump(made)
+        self.objects[made["kind"], made["metadata"]["name"]] = made
+        return made
+
+    def _bump(self, found: Manifest) -> None:
+        self._numbers += 1
+        found["metadata"]["resourceVersion"] = str(self._numbers)
+
+    def _apply(self, manifest: Mapping[str, Any]) -> None:
+        found = self.objects.get((manifest["kind"], manifest["metadata"]["name"]))
+        if found is None:
+            self.writes += 1
+            self._put(manifest)
+            return
+        mine = {**manifest, "metadata": {**found["metadata"], **manifest["metadata"]}}
+        if {**found, **mine} != found:
+            self.writes += 1
+            found.update(copy.deepcopy(mine))
+            self._bump(found)
+
+    def _patch_status(self, status: Mapping[str, Any], version: str) -> None:
+        found = self.objects.get(("Changefeed", NAME))
+        if found is None or (version and found["metadata"]["resourceVersion"] != version):
+            raise Refused("Conflict")
+        others = [each for each in found["status"].get("conditions", []) if each["type"] not in OWN_CONDITIONS]
+        kept = {name: value for name, value in found["status"].items() if name not in OWN_FIELDS}
+        after = {**kept, **copy.deepcopy(dict(status)), "conditions": [*status["conditions"], *others]}
+        if after != found["status"]:
+            self.writes += 1
+            found["status"] = after
+            self._bump(found)
+
+    def _remove(self, found: Manifest, grace_s: int | None = None) -> bool:
+        """Delete: a pod that runs gets its grace. Returns whether that changed anything."""
+        metadata = found["metadata"]
+        if found["kind"] == "Pod" and found["status"]["phase"] in ("Pending", "Running"):
+            grace = found["spec"].get("terminationGracePeriodSeconds", 30) if grace_s is None else grace_s
+            if grace and found["status"]["phase"] == "Running":
+                late = api.time_text(self.now + grace)
+                if metadata.get("deletionTimestamp", "9") <= late:
+                    return False
+                metadata["deletionTimestamp"] = late
+                self._bump(found)
+                return True
+        self.objects.pop((found["kind"], metadata["name"]), None)
+        self._collect()
+        return True
+
+    def _collect(self) -> None:
+        """Garbage collection: what has owners, none of which exists."""
+        alive = {found["metadata"]["uid"] for found in self.objects.values()}
+        for found in list(self.objects.values()):
+            owners = {owner["uid"] for owner in found["metadata"].get("ownerReferences", ())}
+            if owners and not owners & alive and (found["kind"], found["metadata"]["name"]) in self.objects:
+                self._remove(found)
+
+    # The Spark operator, the kubelets, the driver
+
+    def app_state(self, state: str, message: str = "") -> None:
+        assert self.application is not None
+        status = {"applicationState": {"state": state, "errorMessage": message}}
+        self.application["status"] = {**self.application.get("status", {}), **status}
+
+    def submit(self) -> None:
+        """The Spark operator takes the application up and makes a driver pod."""
+        found = self.application
+        assert found is not None
+        found["status"] = {"applicationState": {"state": "SUBMITTED"}, "executionAttempts": 1}
+        role = found["spec"]["driver"]
+        self._pod(api.driver_pod_name(NAME), "driver", role, api.DRIVER_CONTAINER, found)
+
+    def _pod(self, name: str, role: str, spec: Mapping[str, Any], container: str, owner: Manifest) -> Manifest:
+        uid, kind = owner["metadata"]["uid"], owner["kind"]
+        metadata = {
+            "name": name,
+            "labels": {**spec["labels"], api.ROLE_LABEL: role},
+            "ownerReferences": [{"uid": uid, "kind": kind, "name": owner["metadata"]["name"]}],
+        }
+        template = copy.deepcopy(spec["template"]["spec"])
+        template["containers"][0]["image"] = "changefeed-spark:1"
+        status = {"phase": "Pending", "containerStatuses": [{"name": container, "state": {"waiting": {}}}]}
+        return self._put({"kind": "Pod", "metadata": metadata, "spec": template, "status": status})
+
+    def run(self) -> None:
+        """The driver's container starts and makes its executors."""
+        driver, found = self.driver, self.application
+        assert driver is not None
+        driver["status"] = _running(api.DRIVER_CONTAINER, self.now)
+        if found is not None:
+            self.app_state("RUNNING")
+            for number in range(found["spec"]["executor"]["instances"]):
+                name = f"{found['spec']['sparkConf']['spark.kubernetes.executor.podNamePrefix']}-exec-{number + 1}"
+                pod = self._pod(name, "executor", found["spec"]["executor"], api.EXECUTOR_CONTAINER, driver)
+                pod["status"] = _running(api.EXECUTOR_CONTAINER, self.now)
+
+    def stray(self, role: str, attempt: str) -> None:
+        """A pod of another attempt turns up."""
+        found = self.application
+        assert found is not None
+        name = api.driver_pod_name(NAME) if role == "driver" else f"{api.child_name(NAME)}-{attempt}-exec-1"
+        spec = copy.deepcopy(found["spec"][role])
+        spec["labels"][api.ATTEMPT_LABEL] = attempt
+        self._pod(name, role, spec, f"spark-kubernetes-{role}", found)["status"]["phase"] = "Running"
+
+    def report(self, *conditions: tuple[str, str, str, str]) -> None:
+        """The driver applies its part of the status: (type, status, reason, message)."""
+        said = dict.fromkeys(("SinkAvailable", "UpstreamAvailable", "WithinLag"), ("True", "Fine", ""))
+        said |= {kind: (status, reason, message) for kind, status, reason, message in conditions}
+        mine = [{"type": kind, "status": s, "reason": r, "message": m} for kind, (s, r, m) in said.items()]
+        own = [each for each in self.status.get("conditions", []) if each["type"] in OWN_CONDITIONS]
+        self.status["conditions"] = [*own, *mine]
+        entry = {"manager": api.DRIVER_FIELD_MANAGER, "time": api.time_text(self.now)}
+        self.changefeed["metadata"]["managedFields"] = [entry]
+        self._bump(self.changefeed)
+
+    def exit_driver(self, code: int, said: str = "", reason: str = "Error", after: float = 300.0) -> None:
+        """The driver's container ends, having run for `after` seconds."""
+        driver = self.driver
+        assert driver is not None
+        words = json.dumps({"class": said, "message": f"{said} it is.", "next": "Do this."}) if said else ""
+        terminated = {
+            "exitCode": code,
+            "reason": reason,
+            "message": words,
+            "startedAt": api.time_text(self.now - after),
+            "finishedAt": api.time_text(self.now),
+        }
+        state = {"name": api.DRIVER_CONTAINER, "state": {"terminated": terminated}}
+        driver["status"] = {"phase": "Failed" if code else "Succeeded", "containerStatuses": [state]}
+        self._bump(driver)
+        if self.application is not None:
+            text = f"driver container failed with ExitCode: {code}, Reason: {reason}"
+            self.app_state("FAILED", text) if code else self.app_state("COMPLETED")
+
+    def end_deletions(self) -> None:
+        """Pods that are being deleted end, within their grace; what their end brings about comes later."""
+        for pod in [pod for pod in self.pods() if "deletionTimestamp" in pod["metadata"]]:
+            self.objects.pop(("Pod", pod["metadata"]["name"]), None)
+            self._collect()
+        if self.driver is None and self.application is not None and self.application.get("status"):
+            self.app_state("FAILED", "driver pod not found")
+
+    def play(self) -> bool:
+        """One step of everybody but the operator, as it goes when nothing fails; False: nothing was left to do."""
+        self.note_attempts()
+        found, driver = self.application, self.driver
+        if any("deletionTimestamp" in pod["metadata"] for pod in self.pods()):
+            self.end_deletions()
+        elif found is not None and not found.get("status"):
+            self.submit()
+        elif driver is not None and driver["status"]["phase"] == "Pending":
+            self.run()
+        elif driver is not None and driver["status"]["phase"] == "Running" and self._is_unheard():
+            self.report()
+        else:
+            return False
+        self.note_attempts()
+        return True
+
+    def _is_unheard(self) -> bool:
+        if ("Changefeed", NAME) not in self.objects or self.driver is None:
+            return False
+        entries = self.changefeed["metadata"].get("managedFields", [{"time": ""}])
+        return bool(entries[0]["time"] < self.driver["metadata"]["creationTimestamp"])
+
+    def note_attempts(self) -> None:
+        """How many attempts have pods that live, at most."""
+        alive = {
+            (pod["metadata"]["labels"][api.ATTEMPT_LABEL])
+            for pod in self.pods()
+            if pod["status"]["phase"] in ("Pending", "Running") and api.ATTEMPT_LABEL in pod["metadata"]["labels"]
+        }
+        self.most_attempts_alive = max(self.most_attempts_alive, len(alive))
+
+    def settle(self, rounds: int = 60) -> None:
+        """The operator and everybody else, in turn, until nothing moves any more."""
+        for _ in range(rounds):
+            for _ in range(self.passes):
+                decision = self.one_pass()
+            moved = self.play()
+            if not decision.actions and not moved:
+                if decision.requeue_after is None or not self._is_waiting():
+                    return
+                self.now += decision.requeue_after
+        raise AssertionError(f"not settled: {decision}")
+
+    def _is_waiting(self) -> bool:
+        """Whether time alone leads on from here: a back-off. A driver that runs waits for nothing."""
+        return ("Changefeed", NAME) in self.objects and self.condition("Ready").get("status") != "True"
+
+    def shape(self) -> Iterator[tuple[str, str]]:
+        """What exists, told alike for equal ends: attempts and what the API server adds are left out."""
+        for (kind, name), found in sorted(self.objects.items()):
+            prefix = f"{api.child_name(NAME)}-"
+            yield kind, "executor" if kind == "Pod" and name.startswith(prefix) and "exec" in name else name
+            if kind == "Changefeed":
+                status = found["status"]
+                shown = {each["type"]: (each["status"], each["reason"]) for each in status["conditions"]}
+                yield kind, f"{status['state']} {shown} {status.get('attemptPhase')} {status.get('attemptOutcome')}"
+
+
+def _running(container: str, now: float) -> Manifest:
+    state = {"name": container, "state": {"running": {"startedAt": api.time_text(now)}}}
+    return {"phase": "Running", "containerStatuses": [state]}
+
+
+def _broken(action: Action, world: World) -> list[str]:
+    """Which rules about attempts an action breaks."""
+    attempt, phase = str(world.status.get("attempt", 0)), world.status.get("attemptPhase")
+    driver = world.driver
+    lives = driver is not None and driver["status"]["phase"] == "Running"
+    match action:
+        case Create(manifest) if manifest["kind"] == "SparkApplication":
+            claimed = manifest["metadata"]["labels"][api.ATTEMPT_LABEL] == attempt and phase == "Claimed"
+            clean = not world.pods()
+            return ([] if claimed else ["created before it was claimed"]) + ([] if clean else ["created beside pods"])
+        case Delete("SparkApplication", _, _, _) if lives:
+            return ["an application deleted under its driver"]
+        case Delete("Pod", name, _, _) if driver is not None and lives:
+            deleted = world.objects.get(("Pod", name), driver)["metadata"]
+            of_driver = deleted["labels"][api.ATTEMPT_LABEL] == driver["metadata"]["labels"][api.ATTEMPT_LABEL]
+            if of_driver and name != driver["metadata"]["name"]:
+                return ["an executor deleted under its driver"]
+            late = "deletionTimestamp" in driver["metadata"]
+            if of_driver and not late and deleted["labels"][api.ATTEMPT_LABEL] == attempt and phase != "Ended":
+                return ["a driver stopped before its end was noted"]
+    return []

@@ -1,0 +1,137 @@
+"""kstatus conditions, the budget of restarts, what is remembered in status, and that the docs tell all of it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from changefeed_operator.actions import EventReason
+from changefeed_operator.conditions import Reason, Situation, conditions, events
+from changefeed_operator.decide import OWN_FIELDS
+from changefeed_operator.ledger import Ledger, Outcome, Phase
+from changefeed_operator.restart import POLICIES, Failure, is_exhausted, wait_s
+
+NOW = 1_800_000_000.0
+REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "events.md"
+
+
+def _kstatus(situation: Situation) -> str:
+    """As kubernetes-sigs/cli-utils reads it (facts/kubernetes.md 6.1)."""
+    answers = {each["type"]: each["status"] for each in conditions(situation, {}, 3, NOW)}
+    if answers["Reconciling"] == "True":
+        return "InProgress"
+    if answers["Stalled"] == "True":
+        return "Failed"
+    return "Current" if answers["Ready"] == "True" else "InProgress"
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_what_kstatus_reads_and_the_state_agree(reason: Reason) -> None:
+    situation = Situation(reason, "So it is.")
+    read = _kstatus(situation)
+    allowed = {
+        "Pending": {"InProgress"},
+        "Normal": {"Current"},
+        "Warning": {"InProgress", "Current"},
+        "Failed": {"Failed"},
+        "Stopped": {"Current"},
+        "Finished": {"Current"},
+    }
+    assert read in allowed[situation.state]
+
+
+def test_a_transition_time_moves_with_the_answer_only() -> None:
+    before = {"conditions": conditions(Situation(Reason.RUNNING, "a"), {}, 1, NOW)}
+    later = conditions(Situation(Reason.CATCHING_UP, "b"), before, 1, NOW + 60)
+    assert {each["lastTransitionTime"] for each in later} == {"2027-01-15T08:00:00Z"}
+    ended = {each["type"]: each for each in conditions(Situation(Reason.BACK_OFF, "c"), before, 1, NOW + 60)}
+    assert ended["Ready"]["lastTransitionTime"] == "2027-01-15T08:01:00Z"
+    assert ended["Stalled"]["lastTransitionTime"] == "2027-01-15T08:00:00Z"
+
+
+def test_what_stopped_a_driver_is_the_reason() -> None:
+    ready = conditions(Situation(Reason.STALLED, "x", "SinkOwned"), {}, 1, NOW)[0]
+    assert ready["reason"] == "SinkOwned"
+    assert conditions(Situation(Reason.STALLED, "x", "no class at all"), {}, 1, NOW)[0]["reason"] == "Stalled"
+
+
+def test_an_event_is_sent_once_for_a_change() -> None:
+    situation = Situation(Reason.SINK_UNAVAILABLE, "The sink is away.")
+    (event,) = events(situation, {})
+    assert (event.type, event.reason) == ("Warning", EventReason.SINK_UNAVAILABLE)
+    assert events(situation, {"conditions": conditions(situation, {}, 1, NOW)}) == []
+
+
+def test_lag_that_comes_and_goes_sends_no_events() -> None:
+    before = {"conditions": conditions(Situation(Reason.RUNNING, "a"), {}, 1, NOW)}
+    assert events(Situation(Reason.CATCHING_UP, "b"), before) == []
+
+
+@pytest.mark.parametrize("failure", Failure)
+def test_waits_rise_to_their_bound_and_are_the_same_for_the_same_failure(failure: Failure) -> None:
+    policy = POLICIES[failure]
+    waits = [wait_s(failure, count, "uid-1") for count in range(1, 40)]
+    assert waits == [wait_s(failure, count, "uid-1") for count in range(1, 40)]
+    assert 0.8 * policy.first_s <= waits[0] <= 1.2 * policy.first_s
+    assert 0.8 * policy.most_s <= waits[-1] <= 1.2 * policy.most_s
+    assert len({wait_s(failure, 1, f"uid-{number}") for number in range(20)}) == 20, "not all at the same moment"
+
+
+def test_what_heals_by_itself_has_no_budget() -> None:
+    forever = {failure for failure in Failure if not is_exhausted(failure, 10**6)}
+    assert forever == {Failure.UNSCHEDULABLE, Failure.UNAVAILABLE, Failure.FENCED, Failure.LOST}
+
+
+def test_a_budget_ends_in_a_person() -> None:
+    ledger = Ledger(attempt=1)
+    budget = POLICIES[Failure.CRASH].budget
+    assert budget is not None
+    for count in range(budget):
+        ledger = ledger.failed_with(Failure.CRASH, "Crash", "It broke.", NOW, "uid-1")
+        assert ledger.outcome is Outcome.FAILED
+        assert ledger.retry_at > NOW
+        assert ledger.failed == count + 1
+    ledger = ledger.failed_with(Failure.CRASH, "Crash", "It broke.", NOW, "uid-1")
+    assert ledger.outcome is Outcome.STALLED
+    assert ledger.last_error is not None
+    assert ledger.last_error.next_retry is None
+
+
+@pytest.mark.parametrize(
+    "ledger",
+    [
+        Ledger(),
+        Ledger().claimed("h", "s3://state"),
+        Ledger().claimed("h", "s3://state").created(),
+        Ledger(3, Phase.CREATED).failed_with(Failure.OOM, "OutOfMemory", "m", NOW, "u"),
+        Ledger(3, Phase.CREATED).stalled("NeedsHuman", "m", NOW),
+        Ledger(3, Phase.CREATED, failures={Failure.CRASH: 2}).stopped(),
+        Ledger(3, Phase.CREATED).finished(),
+    ],
+)
+def test_what_is_remembered_is_read_back(ledger: Ledger) -> None:
+    fields = ledger.fields()
+    assert Ledger.read(fields) == ledger
+    assert set(fields) <= set(OWN_FIELDS)
+
+
+def _told(heading: str) -> set[str]:
+    """The names in the first column of the table below a heading of the reference."""
+    section: Any = re.search(rf"^## {heading}$(.*?)(?=^## |\Z)", REFERENCE.read_text(), re.M | re.S)
+    return set(re.findall(r"^\| `(\w+)` \|", section[1], re.M))
+
+
+def test_the_reference_tells_every_event_every_reason_and_every_failure() -> None:
+    assert _told("Events") == set(EventReason)
+    assert _told("Reasons of Ready, Reconciling and Stalled") == set(Reason)
+    assert _told("Failures and their budgets") == set(Failure)
+
+
+@pytest.mark.parametrize("failure", Failure)
+def test_the_reference_tells_the_budgets_as_they_are(failure: Failure) -> None:
+    policy = POLICIES[failure]
+    budget = "none" if policy.budget is None else str(policy.budget)
+    row = f"| `{failure}` | {budget} | {policy.first_s:g} s to {policy.most_s:g} s |"
+    assert row in REFERENCE.read_text()

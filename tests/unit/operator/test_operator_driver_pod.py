@@ -1,0 +1,97 @@
+"""How a driver's end is read: exit code, last words, and what comes of it (INTERFACES.md, Exit codes)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from changefeed_operator import api
+from changefeed_operator.driver_pod import end_in_text, end_of, is_over, started_at, trouble_of
+from changefeed_operator.ledger import Outcome
+from changefeed_operator.restart import Failure
+
+
+def _pod(code: int, message: str = "", reason: str = "Error", seconds: int = 300) -> dict[str, Any]:
+    terminated = {
+        "exitCode": code,
+        "reason": reason,
+        "message": message,
+        "startedAt": "2026-01-01T00:00:00Z",
+        "finishedAt": api.time_text((api.parse_time("2026-01-01T00:00:00Z") or 0) + seconds),
+    }
+    statuses = [{"name": api.DRIVER_CONTAINER, "state": {"terminated": terminated}}]
+    return {"status": {"phase": "Failed", "containerStatuses": statuses}}
+
+
+def _said(cause: str) -> str:
+    return f'{{"class": "{cause}", "message": "It broke.", "next": "Mend it."}}'
+
+
+@pytest.mark.parametrize(
+    ("pod", "outcome", "cause", "failure"),
+    [
+        (_pod(0, _said("Finished")), Outcome.FINISHED, "Finished", None),
+        (_pod(0, _said("Drained")), Outcome.FAILED, "Lost", Failure.LOST),
+        (_pod(0), Outcome.FAILED, "Lost", Failure.LOST),
+        (_pod(1, _said("NeedsHuman")), Outcome.STALLED, "NeedsHuman", None),
+        (_pod(1, _said("SnapshotLostByGC")), Outcome.STALLED, "SnapshotLostByGC", None),
+        (_pod(1, _said("ProtocolViolation")), Outcome.FAILED, "ProtocolViolation", Failure.CRASH),
+        (_pod(1, "Traceback ..."), Outcome.FAILED, "Crash", Failure.CRASH),
+        (_pod(1, seconds=59), Outcome.FAILED, "FastFail", Failure.FAST_FAIL),
+        (_pod(2), Outcome.STALLED, "InvalidSpec", None),
+        (_pod(69, _said("Unavailable")), Outcome.FAILED, "Unavailable", Failure.UNAVAILABLE),
+        (_pod(69, seconds=1), Outcome.FAILED, "Unavailable", Failure.UNAVAILABLE),
+        (_pod(75), Outcome.FAILED, "Fenced", Failure.FENCED),
+        (_pod(137), Outcome.FAILED, "Crash", Failure.CRASH),
+        (_pod(137, reason="OOMKilled", seconds=2), Outcome.FAILED, "OutOfMemory", Failure.OOM),
+        (_pod(143), Outcome.FAILED, "Lost", Failure.LOST),
+        ({"status": {"phase": "Failed", "reason": "Evicted"}}, Outcome.FAILED, "Lost", Failure.LOST),
+    ],
+)
+def test_an_end_is_read(pod: dict[str, Any], outcome: Outcome, cause: str, failure: Failure | None) -> None:
+    assert is_over(pod)
+    assert started_at(pod) is None
+    end = end_of(pod)
+    assert (end.outcome, end.cause) == (outcome, cause)
+    if failure is not None:
+        assert end.failure is failure
+        assert end.message.endswith("."), "a sentence"
+
+
+def test_last_words_are_shown_with_the_next_step() -> None:
+    assert end_of(_pod(1, _said("NeedsHuman"))).message == "It broke. Mend it."
+
+
+def test_an_end_is_read_from_the_spark_operators_words_when_the_pod_is_gone() -> None:
+    end = end_in_text("driver container failed with ExitCode: 137, Reason: OOMKilled")
+    assert end is not None
+    assert end.failure is Failure.OOM
+    assert end_in_text("driver pod not found") is None
+
+
+def _waiting(reason: str) -> dict[str, Any]:
+    return {"status": {"containerStatuses": [{"name": api.DRIVER_CONTAINER, "state": {"waiting": {"reason": reason}}}]}}
+
+
+@pytest.mark.parametrize(
+    ("pod", "failure"),
+    [
+        (_waiting("ImagePullBackOff"), Failure.IMAGE_PULL),
+        (_waiting("ErrImagePull"), Failure.IMAGE_PULL),
+        (_waiting("CreateContainerConfigError"), Failure.DRIVER_START),
+        ({"status": {"conditions": [{"type": "PodScheduled", "reason": "Unschedulable"}]}}, Failure.UNSCHEDULABLE),
+    ],
+)
+def test_why_a_pod_does_not_start(pod: dict[str, Any], failure: Failure) -> None:
+    trouble = trouble_of(pod)
+    assert trouble is not None
+    assert trouble.failure is failure
+
+
+def test_a_pod_on_its_way_has_no_trouble() -> None:
+    assert trouble_of(_waiting("ContainerCreating")) is None
+
+
+def test_a_pull_that_fails_two_ways_in_turn_is_told_in_the_same_words() -> None:
+    """The kubelet changes between the two; each change of the message would be a write."""
+    assert trouble_of(_waiting("ImagePullBackOff")) == trouble_of(_waiting("ErrImagePull"))

@@ -1,0 +1,243 @@
+"""Probes, metrics, and what of an event matters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from changefeed.errors import NeedsHuman
+from changefeed_operator import api
+from changefeed_operator.health import (
+    PASS_STUCK,
+    QUEUE_STUCK,
+    REACHED,
+    WATCH_DEAD,
+    WATCH_SILENT,
+    Vitals,
+    serve,
+    sick,
+    unready,
+)
+from changefeed_operator.metrics import Metrics, Standing
+from changefeed_operator.seen import Seen
+from changefeed_operator.watch import WATCHED, Endless, listening
+from operator_api_server import ApiServer, refusal
+
+WELL = Vitals(lease_age=1.0, watch_ages={"Changefeed": 5.0, "Pod": 60.0})
+STANDBY = Vitals(lease_age=1.0, watch_ages={})
+KEY = ("shop", "orders")
+
+
+@pytest.mark.parametrize("vitals", [WELL, STANDBY])
+def test_a_leader_and_a_standby_live_and_are_ready(vitals: Vitals) -> None:
+    assert sick(vitals) == unready(vitals) == []
+
+
+def test_a_silent_watch_is_first_not_ready_and_then_dead() -> None:
+    silent = replace(WELL, watch_ages={"Pod": WATCH_SILENT + 1})
+    assert sick(silent) == []
+    assert unready(silent) == ["the watch of Pod is silent for 151 s"]
+    assert "watch of Pod" in sick(replace(WELL, watch_ages={"Pod": WATCH_DEAD + 1}))[0]
+
+
+def test_an_api_server_that_is_gone_makes_it_not_ready_but_kills_nothing() -> None:
+    gone = Vitals(lease_age=600.0, watch_ages={"Pod": 600.0})
+    assert sick(gone) == []
+    assert any("Lease" in problem for problem in unready(gone))
+    assert unready(replace(STANDBY, lease_age=REACHED + 1))
+
+
+def test_a_missing_crd_makes_it_not_ready_but_kills_nothing() -> None:
+    waiting = Vitals(lease_age=1.0, watch_ages={}, waits_for="SparkApplication objects can't be listed")
+    assert sick(waiting) == []
+    assert unready(waiting) == ["SparkApplication objects can't be listed"]
+
+
+def test_a_pass_or_a_queue_that_is_stuck_is_sick() -> None:
+    assert sick(replace(WELL, longest_pass=PASS_STUCK + 1))
+    assert sick(replace(WELL, oldest_wait=QUEUE_STUCK + 1))
+    assert not sick(replace(WELL, oldest_wait=QUEUE_STUCK + 1, running=8))
+
+
+async def test_probes_and_metrics_are_served() -> None:
+    vitals = WELL
+    server, port = await serve(0, lambda: vitals, lambda: b"numbers 1\n", "127.0.0.1")
+    url = f"http://127.0.0.1:{port}"
+    try:
+        async with aiohttp.ClientSession() as session:
+
+            async def ask(path: str) -> tuple[int, str]:
+                async with session.get(f"{url}{path}") as response:
+                    return response.status, await response.text()
+
+            assert await ask("/healthz") == await ask("/readyz") == (200, "ok\n")
+            vitals = replace(WELL, watch_ages={"Pod": WATCH_SILENT + 1})
+            assert (await ask("/healthz"))[0] == 200
+            assert await ask("/readyz") == (503, "the watch of Pod is silent for 151 s\n")
+            vitals = replace(WELL, longest_pass=PASS_STUCK + 1)
+            assert (await ask("/healthz"))[0] == 503
+            assert await ask("/metrics") == (200, "numbers 1\n")
+        with pytest.raises(NeedsHuman, match="--metrics-port"):
+            await serve(port, lambda: vitals, lambda: b"", "127.0.0.1")
+    finally:
+        await server.cleanup()
+
+
+def test_metrics_tell_what_stands_and_what_happened() -> None:
+    metrics = Metrics()
+    feed = {
+        "status": {
+            "state": "Normal",
+            "restarts": {"total": 2},
+            "checkpointTime": "2020-01-01T00:00:00Z",
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+        "spec": {"lagThreshold": "2m"},
+    }
+    odd = {"status": {"state": 1, "conditions": "none", "checkpointTime": "yesterday"}}
+    standing = Standing(2, 7.5, 1, True, {"pods": 3.0}, {KEY: feed, ("shop", "new"): {}, ("shop", "newer"): odd})
+    metrics.show(lambda: standing)
+    metrics.count_request("PATCH", 409)
+    metrics.count_request("GET", 200)
+    lines = metrics.text().decode().splitlines()
+    for line in (
+        "changefeed_operator_queue_keys_count 2.0",
+        "changefeed_operator_queue_oldest_seconds 7.5",
+        "changefeed_operator_running_passes_count 1.0",
+        "changefeed_operator_leader_info 1.0",
+        'changefeed_operator_watch_age_seconds{type="pods"} 3.0',
+        'changefeed_operator_requests_total{type="PATCH"} 1.0',
+        'changefeed_operator_request_errors_total{reason="409"} 1.0',
+        'changefeed_operator_changefeed_state_info{changefeed="orders",namespace="shop",state="Normal"} 1.0',
+        'changefeed_operator_changefeed_ready_info{changefeed="orders",namespace="shop"} 1.0',
+        'changefeed_operator_lag_threshold_seconds{changefeed="orders",namespace="shop"} 120.0',
+        'changefeed_operator_restarts_total{changefeed="orders",namespace="shop"} 2.0',
+    ):
+        assert line in lines
+    lag = next(line for line in lines if line.startswith("changefeed_operator_checkpoint_lag_seconds{"))
+    assert float(lag.split()[-1]) > (datetime.now(UTC) - datetime(2021, 1, 1, tzinfo=UTC)).total_seconds()
+    assert not any("new" in line for line in lines)
+
+
+def feed(**status: Any) -> dict[str, Any]:
+    fields = [{"manager": "kubectl"}, {"manager": api.DRIVER_FIELD_MANAGER, "time": "2026-11-21T12:00:00Z"}]
+    metadata = {"namespace": "shop", "name": "orders", "uid": "u1", "generation": 1, "managedFields": fields}
+    return {"metadata": metadata, "status": status}
+
+
+def condition(status: str, message: str = "", kind: str = "SinkAvailable") -> dict[str, str]:
+    return {"type": kind, "status": status, "reason": "R", "message": message, "lastTransitionTime": "t"}
+
+
+def test_progress_of_the_driver_and_our_own_status_wake_nobody() -> None:
+    seen = Seen()
+    assert seen.note(KEY, "", feed())
+    for status in (
+        {"checkpointTs": "1", "checkpointTime": "t", "resolvedTs": "2", "lagSeconds": 1, "rows": 5, "tables": 1},
+        {"state": "Normal", "message": "runs", "attempt": 2},
+        {"conditions": [condition("True", kind="Ready")]},
+    ):
+        assert not seen.note(KEY, "MODIFIED", feed(**status))
+
+
+def test_what_a_person_or_the_driver_decides_wakes() -> None:
+    for change in (
+        feed(conditions=[condition("False")]),
+        feed(epoch=2),
+        {**feed(), "metadata": {**feed()["metadata"], "generation": 2}},
+        {**feed(), "metadata": {**feed()["metadata"], "labels": {"a": "b"}}},
+        {**feed(), "metadata": {**feed()["metadata"], "deletionTimestamp": "t"}},
+        {**feed(), "metadata": {**feed()["metadata"], "uid": "u2"}},
+    ):
+        seen = Seen()
+        seen.note(KEY, "", feed())
+        assert seen.note(KEY, "MODIFIED", change)
+        assert not seen.note(KEY, "MODIFIED", change)
+
+
+def test_the_words_of_a_condition_wake_nobody() -> None:
+    seen = Seen()
+    seen.note(KEY, "", feed(conditions=[condition("False", "3 s")]))
+    assert not seen.note(KEY, "MODIFIED", feed(conditions=[condition("False", "4 s")]))
+
+
+def test_a_driver_that_was_silent_wakes_with_its_report() -> None:
+    seen = Seen()
+    seen.note(KEY, "", feed())
+    for time, wakes in (
+        ("2026-11-21T12:00:10Z", False),
+        ("2026-11-21T12:02:00Z", False),
+        ("2026-11-21T12:05:00Z", True),
+    ):
+        reported = feed()
+        reported["metadata"]["managedFields"] = [{"manager": api.DRIVER_FIELD_MANAGER, "time": time}]
+        assert seen.note(KEY, "MODIFIED", reported) is wakes
+
+
+def test_a_deleted_one_wakes_is_kept_and_is_no_longer_counted() -> None:
+    seen = Seen()
+    seen.note(KEY, "ADDED", feed())
+    assert KEY in seen.live()
+    assert seen.note(KEY, "DELETED", feed(attempt=4))
+    assert seen.live() == {}
+    kept = seen.last(KEY)
+    assert kept is not None
+    assert kept["status"] == {"attempt": 4}
+    assert [each["manager"] for each in kept["metadata"]["managedFields"]] == [api.DRIVER_FIELD_MANAGER]
+    assert seen.note(KEY, "ADDED", feed(attempt=4))
+    seen.forget(KEY)
+    assert seen.last(KEY) is None
+
+
+def test_pauses_between_attempts_never_end_and_start_anew_each_time() -> None:
+    pauses = Endless((1.0, 2.0))
+    for _ in range(2):
+        each = iter(pauses)
+        assert [next(each) for _ in range(5)] == [1.0, 2.0, 2.0, 2.0, 2.0]
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ApiServer]:
+    started = ApiServer()
+    await started.start()
+    yield started
+    await started.stop()
+
+
+async def test_each_piece_of_a_watch_is_heard_bookmarks_too(server: ApiServer) -> None:
+    heard: list[str] = []
+
+    async def stream(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for _ in range(3):
+            await response.write(b'{"type": "BOOKMARK", "object": {}}\n')
+            await asyncio.sleep(0)
+        return response
+
+    server.fail("GET", "/api/v1/pods", stream, refusal(500))
+    async with aiohttp.ClientSession(
+        middlewares=(listening(lambda kind, namespace: heard.append(f"{kind.kind} {namespace}")),)
+    ) as session:
+        async with session.get(f"{server.url}/api/v1/pods") as response:
+            pieces = [piece async for piece in response.content.iter_chunked(1024)]
+        assert b"".join(pieces).count(b"BOOKMARK") == 3
+        assert heard == ["Pod "] * (1 + len(pieces))
+        async with session.get(f"{server.url}/api/v1/pods"):
+            pass
+        server.objects["/api/v1/namespaces/shop/pods"] = {}
+        async with session.get(f"{server.url}/api/v1/namespaces/shop/pods"):
+            assert heard.pop() == "Pod shop"
+        async with session.get(f"{server.url}/api/v1/secrets"):
+            pass
+    assert len(heard) == 1 + len(pieces)
+
+
+def test_all_children_that_tell_of_a_running_attempt_are_watched() -> None:
+    assert [kind.kind for kind in WATCHED] == ["Changefeed", "SparkApplication", "Pod", "Job"]

@@ -1,0 +1,245 @@
+"""One pass: what is read, in what order things are done, and that every way of failing comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from aiohttp import web
+from changefeed_operator import api, reconcile
+from changefeed_operator.actions import Apply, Create, Decision, Delete, Event, EventReason, PatchStatus
+from changefeed_operator.connection import Connection
+from changefeed_operator.kube import Kube, path_of
+from changefeed_operator.metrics import Metrics
+from changefeed_operator.observe import Observed
+from changefeed_operator.queue import Again, Failed, Gone
+from changefeed_operator.reconcile import CONFIRM, Reconciler
+from changefeed_operator.seen import Seen
+from changefeed_operator.settings import Settings
+from operator_api_server import ApiServer, refusal
+
+KEY = ("shop", "orders")
+PATH = path_of(api.CHANGEFEED, *KEY)
+FEED: dict[str, Any] = {
+    "apiVersion": api.API_VERSION,
+    "kind": "Changefeed",
+    "metadata": {"namespace": "shop", "name": "orders", "uid": "u1", "resourceVersion": "7"},
+}
+CONFIG_MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "shop", "name": "changefeed-orders"}}
+STATUS = PatchStatus({"state": "Pending"}, "7")
+
+Deciding = Callable[[Observed, Settings], Decision]
+
+
+@dataclasses.dataclass
+class Bench:
+    """A reconciler whose `decide` gives what a test says, and keeps what it was shown."""
+
+    server: ApiServer
+    seen: Seen
+    metrics: Metrics
+    kube: Kube
+    decision: Decision = dataclasses.field(default_factory=Decision)
+    shown: list[Observed] = dataclasses.field(default_factory=list)
+
+    def decide(self, observed: Observed, settings: Settings) -> Decision:
+        self.shown.append(observed)
+        return self.decision
+
+    def reconciler(self, selector: str = "") -> Reconciler:
+        return Reconciler(self.kube, self.seen, Settings("image"), self.metrics, self.decide, selector)
+
+    def number(self, line: str) -> float:
+        text = self.metrics.text().decode()
+        return next((float(each.split()[-1]) for each in text.splitlines() if each.startswith(line)), 0.0)
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    server = ApiServer()
+    await server.start()
+    server.objects[PATH] = FEED
+    for kind in api.CHILD_KINDS:
+        server.objects[path_of(kind, "shop")] = {"items": []}
+    metrics = Metrics()
+    made = Bench(server, Seen(), metrics, Kube(Connection(server.url), count=metrics.count_request))
+    yield made
+    await made.kube.close()
+    await server.stop()
+
+
+async def test_a_pass_shows_decide_the_object_and_all_that_bears_its_name(bench: Bench) -> None:
+    bench.server.objects[path_of(api.POD, "shop")] = {"items": [{"metadata": {"name": "p"}}]}
+    assert await bench.reconciler().work(KEY) == Again(None)
+    observed = bench.shown[0]
+    assert observed.changefeed == FEED
+    assert observed.children == ({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}},)
+    lists = [asked for asked in bench.server.asked if asked.path != PATH]
+    assert {asked.path for asked in lists} == {path_of(kind, "shop") for kind in api.CHILD_KINDS}
+    assert {asked.query["labelSelector"] for asked in lists} == {"changefeed.dev/name=orders"}
+
+
+async def test_a_pass_with_nothing_to_do_writes_nothing(bench: Bench) -> None:
+    bench.decision = Decision(requeue_after=60.0)
+    assert await bench.reconciler().work(KEY) == Again(60.0)
+    assert bench.server.writes() == []
+
+
+async def test_actions_are_done_in_order_and_then_looked_at_again_soon(bench: Bench) -> None:
+    pod = f"{path_of(api.POD, 'shop')}/changefeed-orders-driver"
+    bench.server.objects[pod] = {}
+    bench.decision = Decision(
+        (STATUS, Apply(CONFIG_MAP), Delete("Pod", "changefeed-orders-driver", "u2"), Create(CONFIG_MAP)), 60.0
+    )
+    assert await bench.reconciler().work(KEY) == Again(CONFIRM)
+    assert [(asked.method, asked.path) for asked in bench.server.writes()] == [
+        ("PATCH", f"{PATH}/status"),
+        ("PATCH", "/api/v1/namespaces/shop/configmaps/changefeed-orders"),
+        ("DELETE", pod),
+        ("POST", "/api/v1/namespaces/shop/configmaps"),
+    ]
+
+
+async def test_status_is_written_to_the_very_object_that_was_read(bench: Bench) -> None:
+    bench.decision = Decision((STATUS, PatchStatus({"state": "Normal"})))
+    await bench.reconciler().work(KEY)
+    first, second = bench.server.writes()
+    assert first.body["metadata"] == {"namespace": "shop", "name": "orders", "uid": "u1", "resourceVersion": "7"}
+    assert second.body["metadata"] == {"namespace": "shop", "name": "orders", "uid": "u1"}
+    assert first.body["status"] == {"state": "Pending"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome", "reason"),
+    [
+        (refusal(409, "Conflict"), Failed(), "Conflict"),
+        (refusal(409, "AlreadyExists"), Failed(), "AlreadyExists"),
+        (refusal(429, Retry_After="9"), Failed(9.0), "Transient"),
+        (refusal(500), Failed(), "Transient"),
+        (refusal(403, message="forbidden"), Failed(), "NeedsHuman"),
+    ],
+    ids=lambda value: f"{value.status}" if isinstance(value, web.Response) else "",
+)
+async def test_an_action_that_fails_ends_the_pass_and_comes_back(
+    bench: Bench, answer: web.Response, outcome: Failed, reason: str
+) -> None:
+    bench.server.fail("PATCH", f"{PATH}/status", answer)
+    bench.decision = Decision((STATUS, Apply(CONFIG_MAP)))
+    assert await bench.reconciler().work(KEY) == outcome
+    assert not [asked for asked in bench.server.writes() if asked.path.endswith("configmaps/changefeed-orders")]
+    assert bench.number(f'changefeed_operator_retries_total{{reason="{reason}"}}') == 1.0
+
+
+async def test_what_the_server_refuses_for_good_is_told_in_an_event(bench: Bench) -> None:
+    bench.server.fail("PATCH", f"{PATH}/status", refusal(403, "Forbidden", "no patch of changefeeds/status"))
+    bench.decision = Decision((STATUS,))
+    await bench.reconciler().work(KEY)
+    event = bench.server.writes()[-1].body
+    assert (event["reason"], event["type"]) == ("ActionFailed", "Warning")
+    assert "no patch of changefeeds/status" in event["message"]
+    assert event["involvedObject"]["uid"] == "u1"
+
+
+async def test_the_same_event_counts_up_instead_of_a_new_one(bench: Bench) -> None:
+    bench.decision = Decision((Event("Normal", EventReason.RUNNING, "It runs."),))
+    reconciler = bench.reconciler()
+    await reconciler.work(KEY)
+    await reconciler.work(KEY)
+    first, second = (asked.body for asked in bench.server.writes())
+    assert first["metadata"] == second["metadata"]
+    assert (first["count"], second["count"]) == (1, 2)
+    assert first["firstTimestamp"] == second["firstTimestamp"]
+
+
+async def test_an_event_that_cannot_be_posted_stops_nothing(bench: Bench) -> None:
+    bench.decision = Decision((Event("Normal", EventReason.RUNNING, "It runs."), Apply(CONFIG_MAP)))
+    reconciler = bench.reconciler()
+    name = f"orders.{api.digest(['u1', 'Normal', 'Running', 'It runs.'])}"
+    bench.server.fail("PATCH", f"/api/v1/namespaces/shop/events/{name}", refusal(403))
+    assert await reconciler.work(KEY) == Again(CONFIRM)
+    assert bench.server.writes()[-1].path.endswith("configmaps/changefeed-orders")
+
+
+async def test_a_read_that_fails_ends_the_pass_before_anything_is_decided(bench: Bench) -> None:
+    bench.server.fail("GET", path_of(api.ROLE, "shop"), refusal(500))
+    assert await bench.reconciler().work(KEY) == Failed()
+    assert bench.shown == []
+
+
+async def test_a_mistake_of_ours_is_logged_counted_and_tried_again(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(observed: Observed, settings: Settings) -> Decision:
+        raise ZeroDivisionError("oops")
+
+    reconciler = bench.reconciler()
+    reconciler._decide = broken
+    assert await reconciler.work(KEY) == Failed()
+    assert bench.number('changefeed_operator_unexpected_errors_total{reason="ZeroDivisionError"}') == 1.0
+    assert bench.number('changefeed_operator_reconciles_total{state="failed"}') == 1.0
+
+
+async def test_a_pass_that_hangs_is_ended_and_tried_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconcile, "PASS_TIMEOUT", 0.05)
+
+    async def hang(request: web.Request) -> web.StreamResponse:
+        await asyncio.Event().wait()
+        return web.Response()
+
+    bench.server.fail("GET", PATH, hang)
+    assert await bench.reconciler().work(KEY) == Failed()
+    assert bench.number('changefeed_operator_retries_total{reason="TimeoutError"}') == 1.0
+    assert bench.number("changefeed_operator_unexpected_errors_total{") == 0.0
+
+
+async def test_one_that_the_selector_leaves_out_is_not_touched(bench: Bench) -> None:
+    bench.server.objects[path_of(api.CHANGEFEED, "shop")] = {"items": []}
+    assert await bench.reconciler("tier=gold").work(KEY) == Gone()
+    assert bench.shown == []
+    asked = bench.server.asked[-1]
+    assert asked.query == {"labelSelector": "tier=gold", "fieldSelector": "metadata.name=orders"}
+    bench.server.objects[path_of(api.CHANGEFEED, "shop")] = {"items": [FEED]}
+    await bench.reconciler("tier=gold").work(KEY)
+    assert len(bench.shown) == 1
+
+
+async def test_one_that_is_gone_is_shown_as_it_was_last_seen_until_all_is_done_for_it(bench: Bench) -> None:
+    del bench.server.objects[PATH]
+    bench.server.objects["/api/v1/namespaces/shop"] = {"status": {"phase": "Active"}}
+    bench.seen.note(KEY, "DELETED", FEED)
+    bench.decision = Decision((Apply(CONFIG_MAP),))
+    reconciler = bench.reconciler()
+    bench.server.fail("PATCH", "/api/v1/namespaces/shop/configmaps/changefeed-orders", refusal(500))
+    assert await reconciler.work(KEY) == Failed()
+    assert await reconciler.work(KEY) == Again(CONFIRM)
+    bench.decision = Decision()
+    assert await reconciler.work(KEY) == Gone()
+    shown = [observed.deleted and api.uid_of(observed.deleted) for observed in bench.shown]
+    assert shown == ["u1", "u1", None]
+    assert [observed.changefeed for observed in bench.shown] == [None, None, None]
+
+
+async def test_one_that_is_gone_is_kept_while_decide_wants_to_look_again(bench: Bench) -> None:
+    del bench.server.objects[PATH]
+    bench.server.objects["/api/v1/namespaces/shop"] = {"status": {"phase": "Active"}}
+    bench.seen.note(KEY, "DELETED", FEED)
+    bench.decision = Decision(requeue_after=5.0)
+    assert await bench.reconciler().work(KEY) == Again(5.0)
+    assert bench.seen.last(KEY) is not None
+
+
+@pytest.mark.parametrize(("phase", "terminating"), [("Active", False), ("Terminating", True), ("", True)])
+async def test_the_namespace_is_asked_only_when_the_changefeed_ends(
+    bench: Bench, phase: str, terminating: bool
+) -> None:
+    reconciler = bench.reconciler()
+    await reconciler.work(KEY)
+    assert "/api/v1/namespaces/shop" not in {asked.path for asked in bench.server.asked}
+    bench.server.objects[PATH] = {**FEED, "metadata": {**FEED["metadata"], "deletionTimestamp": "2026-11-21T12:00:00Z"}}
+    if phase:
+        bench.server.objects["/api/v1/namespaces/shop"] = {"status": {"phase": phase}}
+    await reconciler.work(KEY)
+    assert [observed.namespace_terminating for observed in bench.shown] == [False, terminating]

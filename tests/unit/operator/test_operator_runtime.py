@@ -1,0 +1,274 @@
+"""The whole process but its pod: it leads, watches, works, and ends in good order or at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from aiohttp import web
+from changefeed_operator import api, leader, runtime, watch
+from changefeed_operator.__main__ import main, start_logging
+from changefeed_operator.actions import Apply, Decision
+from changefeed_operator.connection import Connection
+from changefeed_operator.kube import LEASE
+from changefeed_operator.observe import Observed
+from changefeed_operator.runtime import Operator, Options
+from changefeed_operator.settings import Settings
+from operator_api_server import refusal
+from operator_tiny_cluster import TinyCluster
+
+LEASE_PATH = "/apis/coordination.k8s.io/v1/namespaces/ops/leases/changefeed-operator"
+
+
+def feed(name: str = "orders", generation: int = 1) -> dict[str, Any]:
+    metadata = {"namespace": "shop", "name": name, "generation": generation, "uid": f"uid-of-{name}"}
+    return {"apiVersion": api.API_VERSION, "kind": "Changefeed", "metadata": metadata, "spec": {}}
+
+
+def wanted(observed: Observed) -> dict[str, Any]:
+    """What the stand-in for `decide` keeps: one ConfigMap that holds the generation."""
+    assert observed.changefeed is not None
+    metadata = {"namespace": observed.namespace, "name": observed.name, "labels": api.labels(observed.name)}
+    generation = observed.changefeed["metadata"]["generation"]
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"generation": str(generation)}}
+
+
+def stand_in(observed: Observed, settings: Settings) -> Decision:
+    if observed.changefeed is None:
+        return Decision()
+    found = observed.child(api.CONFIG_MAP, observed.name)
+    if found is not None and found["data"] == wanted(observed)["data"]:
+        return Decision()
+    return Decision((Apply(wanted(observed)),))
+
+
+@pytest.fixture
+async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TinyCluster]:
+    monkeypatch.setattr(runtime, "decide", stand_in)
+    monkeypatch.setattr(runtime, "WAIT_SECONDS", 0.02)
+    monkeypatch.setattr(leader, "RETRY_PERIOD", 0.05)
+    started = TinyCluster()
+    await started.start()
+    yield started
+    await started.stop()
+
+
+class Process:
+    """An operator that runs beside the test."""
+
+    def __init__(self, cluster: TinyCluster, **options: Any) -> None:
+        self.exits: list[int] = []
+        chosen = Options(Settings("image"), "ops", metrics_port=0, **options)
+        self.operator = Operator(Connection(cluster.url), chosen, self.exits.append)
+        self.task = asyncio.create_task(self.operator.run())
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        """Raises what the process raised when it ends before."""
+        async with asyncio.timeout(20.0):
+            while not condition():
+                if self.task.done():
+                    raise AssertionError(f"the operator ended with {self.task.result()}")
+                await asyncio.sleep(0.005)
+
+    async def end(self) -> int:
+        self.operator.stop()
+        async with asyncio.timeout(20.0):
+            return await self.task
+
+
+def generation(cluster: TinyCluster, name: str = "orders") -> str:
+    found = cluster.find(api.CONFIG_MAP, "shop", name)
+    return str(found["data"]["generation"]) if found else ""
+
+
+async def test_what_is_there_and_what_comes_and_changes_is_worked_on(cluster: TinyCluster) -> None:
+    cluster.put(api.CHANGEFEED, feed())
+    process = Process(cluster)
+    await process.until(lambda: generation(cluster) == "1")
+    await process.until(lambda: len(cluster.watches) == 4 and all(cluster.watches.values()))
+    cluster.put(api.CHANGEFEED, feed("late"))
+    await process.until(lambda: generation(cluster, "late") == "1")
+    cluster.put(api.CHANGEFEED, feed(generation=2))
+    await process.until(lambda: generation(cluster) == "2")
+    assert await process.end() == 0
+
+
+async def test_only_the_named_namespaces_are_asked_about(cluster: TinyCluster) -> None:
+    cluster.put(api.CHANGEFEED, feed())
+    process = Process(cluster, namespaces=("shop", "bank"))
+    await process.until(lambda: generation(cluster) == "1")
+    await process.until(lambda: len(cluster.watches) == 8)
+    assert all("/namespaces/" in path for path in cluster.watches)
+    assert await process.end() == 0
+
+
+async def test_watches_that_are_cut_come_back_and_lose_nothing(cluster: TinyCluster) -> None:
+    process = Process(cluster)
+    await process.until(lambda: sum(map(len, cluster.watches.values())) == 4)
+    assert cluster.end_watches() == 4
+    cluster.put(api.CHANGEFEED, feed())
+    await process.until(lambda: generation(cluster) == "1")
+    assert await process.end() == 0
+
+
+async def test_a_storm_of_errors_on_a_watch_does_not_end_it(
+    cluster: TinyCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impatient = watch.Endless((0.0,))
+    monkeypatch.setattr(watch, "Endless", lambda: impatient)
+    path = "/apis/changefeed.dev/v1alpha1/changefeeds"
+    process = Process(cluster)
+    # The first answer is for the look whether it is served at all.
+    cluster.put(api.CHANGEFEED, feed())
+    storm = [refusal(status) for status in (500, 503, 429, 403, 500, 500, 500, 500, 500, 500, 500, 500)]
+    cluster.fail("GET", path, web.json_response({"items": []}), *storm)
+    await process.until(lambda: generation(cluster) == "1")
+    assert not cluster.faults[f"GET {path}"]
+    assert await process.end() == 0
+
+
+async def test_a_selector_is_for_changefeeds_and_of_the_rest_only_children_are_watched(cluster: TinyCluster) -> None:
+    process = Process(cluster, selector="tier=gold")
+    await process.until(lambda: len(cluster.watches) == 4)
+    by_plural = {path.rpartition("/")[2]: selector for path, selector in cluster.selectors.items()}
+    assert by_plural.pop("changefeeds") == "tier=gold"
+    assert set(by_plural.values()) == {"changefeed.dev/name"}
+    assert await process.end() == 0
+
+
+async def test_it_ends_at_once_while_it_waits_for_a_crd(cluster: TinyCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "WAIT_SECONDS", 3600.0)
+    cluster.fail("GET", "/apis/sparkoperator.k8s.io/v1beta2/sparkapplications", refusal(404, "NotFound"))
+    process = Process(cluster)
+    await process.until(lambda: process.operator._waits_for)
+    assert await process.end() == 0
+
+
+async def test_a_crd_that_comes_later_is_waited_for(cluster: TinyCluster) -> None:
+    path = "/apis/sparkoperator.k8s.io/v1beta2/sparkapplications"
+    cluster.fail("GET", path, *(refusal(404, "NotFound") for _ in range(3)))
+    cluster.put(api.CHANGEFEED, feed())
+    process = Process(cluster)
+    await process.until(lambda: "SparkApplication" in process.operator._waits_for)
+    await process.until(lambda: generation(cluster) == "1")
+    assert process.operator._waits_for == ""
+    assert await process.end() == 0
+
+
+async def test_sigterm_gives_the_lease_back(cluster: TinyCluster) -> None:
+    process = Process(cluster)
+    await process.until(lambda: len(cluster.watches) == 4)
+    os.kill(os.getpid(), signal.SIGTERM)  # after kopf has taken the signals: they are ours again
+    async with asyncio.timeout(20.0):
+        assert await process.task == 0
+    assert cluster.objects[LEASE_PATH]["spec"]["holderIdentity"] == ""
+
+
+async def test_a_standby_does_nothing_until_the_leader_is_gone(cluster: TinyCluster) -> None:
+    cluster.put(api.CHANGEFEED, feed())
+    first = Process(cluster)
+    await first.until(lambda: generation(cluster) == "1")
+    second = Process(cluster)
+    await second.until(lambda: second.operator._leadership.election._seen)
+    assert not second.operator._leadership.holds()
+    watches = sum(map(len, cluster.watches.values()))
+    assert watches == 4
+    assert await first.end() == 0
+    cluster.put(api.CHANGEFEED, feed(generation=2))
+    await second.until(lambda: generation(cluster) == "2")
+    assert await second.end() == 0
+
+
+async def test_a_standby_ends_when_told_to(cluster: TinyCluster) -> None:
+    holder = {"holderIdentity": "another", "leaseDurationSeconds": 15, "renewTime": "t"}
+    metadata = {"namespace": "ops", "name": "changefeed-operator"}
+    cluster.put(LEASE, {"apiVersion": LEASE.api_version, "kind": "Lease", "metadata": metadata, "spec": holder})
+    process = Process(cluster)
+    await process.until(lambda: process.operator._leadership.election._seen)
+    assert await process.end() == 0
+    assert cluster.objects[LEASE_PATH]["spec"] == holder
+
+
+async def test_a_lost_lease_ends_the_process_at_once(cluster: TinyCluster) -> None:
+    process = Process(cluster)
+    await process.until(lambda: len(cluster.watches) == 4)
+    lease = cluster.objects[LEASE_PATH]
+    cluster.put(LEASE, {**lease, "spec": {**lease["spec"], "holderIdentity": "another"}})
+    async with asyncio.timeout(20.0):
+        assert await process.task == 1
+    assert process.exits == [75]
+    assert cluster.objects[LEASE_PATH]["spec"]["holderIdentity"] == "another"
+
+
+def test_logs_are_one_json_object_a_line_without_what_variables_held(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(token: str) -> None:
+        raise ZeroDivisionError(len(token))
+
+    before = logging.root.handlers[:], logging.root.level
+    try:
+        start_logging("info")
+        log = structlog.get_logger("changefeed_operator.test")
+        with structlog.contextvars.bound_contextvars(changefeed="shop/orders"):
+            try:
+                fail("se" + "cret")
+            except ZeroDivisionError:
+                log.exception("unexpected error")
+        logging.getLogger("kopf").warning("from a library")
+        ours, theirs = map(json.loads, capsys.readouterr().err.splitlines())
+    finally:
+        logging.root.handlers, logging.root.level = before
+        structlog.reset_defaults()
+    assert (ours["changefeed"], ours["level"], ours["event"]) == ("shop/orders", "error", "unexpected error")
+    assert ours["exception"][0]["exc_type"] == "ZeroDivisionError"
+    assert "secret" not in json.dumps(ours)
+    assert (theirs["event"], theirs["logger"]) == ("from a library", "kopf")
+
+
+def test_bad_options_are_said_plainly(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("changefeed_operator.__main__.start_logging", lambda level: None)
+    monkeypatch.setenv("CHANGEFEED_IMAGE", "changefeed-spark:1")
+    assert main(["--kubeconfig", "/nowhere"]) == 1
+    assert "The kubeconfig /nowhere can't be read" in capsys.readouterr().err
+
+
+def test_options_come_from_the_environment_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given: list[tuple[Connection, Options]] = []
+
+    async def ran(connection: Connection, options: Options) -> int:
+        given.append((connection, options))
+        return 0
+
+    monkeypatch.setattr("changefeed_operator.__main__._run", ran)
+    monkeypatch.setattr("changefeed_operator.__main__.start_logging", lambda level: None)
+    kubeconfig = tmp_path / "config"
+    clusters = [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}]
+    contexts = [{"name": "here", "context": {"cluster": "c"}}]
+    kubeconfig.write_text(json.dumps({"current-context": "here", "contexts": contexts, "clusters": clusters}))
+    for name, value in (
+        ("CHANGEFEED_IMAGE", "changefeed-spark:1"),
+        ("CHANGEFEED_STATE_URI", "s3://state"),
+        ("CHANGEFEED_LEASE", "release-changefeed-operator"),
+        ("POD_NAMESPACE", "ops"),
+        ("KUBECONFIG", str(kubeconfig)),
+    ):
+        monkeypatch.setenv(name, value)
+    assert main(["--namespaces", "shop, bank", "--network-policy", "--metrics-port", "8081"]) == 0
+    connection, options = given[0]
+    assert connection.server == "http://127.0.0.1:1"
+    assert options == Options(
+        Settings("changefeed-spark:1", "s3://state", network_policy=True),
+        lease_namespace="ops",
+        namespaces=("shop", "bank"),
+        lease="release-changefeed-operator",
+        metrics_port=8081,
+    )
+    assert main([]) == 0
+    assert given[1][1].namespaces == ()

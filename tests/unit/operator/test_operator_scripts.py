@@ -1,0 +1,167 @@
+"""What `decide` does over time, told in testdata/*.txt; `pytest tests/unit/operator --rewrite` writes what came out.
+
+A story is commands, `----`, and what they print; blank lines part it. `#` starts a comment. Commands:
+
+    create [paused]           edit PATH VALUE (YAML; `-` takes the field away)          delete
+    reconcile                 passes of the operator until one changes nothing
+    die N                     one pass, of which N actions are done
+    submit | run | gone       the Spark operator makes the driver pod | it runs, with executors | deleted pods end
+    report [TYPE=STATUS/REASON MESSAGE]
+    exit CODE [CLASS] [reason=R] [after=SECONDS]
+    pending REASON [MESSAGE]  the driver pod can't start
+    app STATE [MESSAGE]       what the SparkApplication says
+    lose KIND NAME            somebody deletes it, with its grace
+    vanish KIND NAME          it is gone at once
+    stray ROLE ATTEMPT        a pod of another attempt turns up
+    wait SECONDS
+    show                      what exists
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from changefeed_operator import api
+from changefeed_operator.actions import Action, Apply, Create, Delete, Event, PatchStatus
+from operator_world import World
+
+STORIES = sorted((Path(__file__).parent / "testdata").glob("*.txt"))
+
+
+class Story:
+    def __init__(self) -> None:
+        self.world = World()
+
+    def run(self, command: str) -> str:
+        name, _, rest = command.partition(" ")
+        method = getattr(self, "do_" + name)
+        said: str | None = method(rest)
+        return said or ""
+
+    def do_create(self, how: str) -> None:
+        self.world.create(**({"paused": True} if how == "paused" else {}))
+
+    def do_edit(self, rest: str) -> None:
+        path, _, value = rest.partition(" ")
+        self.world.edit(path, None if value == "-" else yaml.safe_load(value))
+
+    def do_delete(self, _: str) -> None:
+        self.world.delete()
+
+    def do_reconcile(self, _: str) -> str:
+        done = self.world.reconcile()
+        decision = self.world.one_pass()
+        wait = decision.requeue_after
+        lines = [told([*done, *decision.actions]), "" if wait is None else f"again in {wait:.0f} s"]
+        return "\n".join(line for line in lines if line)
+
+    def do_die(self, actions: str) -> str:
+        decision = self.world.one_pass(int(actions))
+        return told(decision.actions[: int(actions)])
+
+    def do_submit(self, _: str) -> None:
+        self.world.submit()
+
+    def do_run(self, _: str) -> None:
+        self.world.run()
+
+    def do_gone(self, _: str) -> None:
+        while any("deletionTimestamp" in pod["metadata"] for pod in self.world.pods()):
+            self.world.end_deletions()
+
+    def do_report(self, rest: str) -> None:
+        kind, _, said = rest.partition("=")
+        if not said:
+            return self.world.report()
+        answer, _, message = said.partition(" ")
+        status, _, reason = answer.partition("/")
+        return self.world.report((kind, status, reason, message))
+
+    def do_exit(self, rest: str) -> None:
+        code, *words = rest.split()
+        options = dict(word.split("=") for word in words if "=" in word)
+        said = next((word for word in words if "=" not in word), "")
+        self.world.exit_driver(
+            int(code), said, options.get("reason", "Error"), after=float(options.get("after", "300"))
+        )
+
+    def do_pending(self, rest: str) -> None:
+        reason, _, message = rest.partition(" ")
+        assert self.world.driver is not None
+        status = self.world.driver["status"]
+        if reason == "Unschedulable":
+            status["conditions"] = [{"type": "PodScheduled", "status": "False", "reason": reason, "message": message}]
+        else:
+            status["containerStatuses"][0]["state"] = {"waiting": {"reason": reason, "message": message}}
+
+    def do_app(self, rest: str) -> None:
+        state, _, message = rest.partition(" ")
+        self.world.app_state(state, message)
+
+    def do_lose(self, rest: str) -> None:
+        kind, name = rest.split()
+        self.world.act(Delete(kind, name, self.world.objects[kind, name]["metadata"]["uid"]))
+
+    def do_vanish(self, rest: str) -> None:
+        kind, name = rest.split()
+        self.world.act(Delete(kind, name, self.world.objects[kind, name]["metadata"]["uid"], 0))
+
+    def do_stray(self, rest: str) -> None:
+        self.world.stray(*rest.split())
+
+    def do_wait(self, seconds: str) -> None:
+        self.world.now += float(seconds)
+
+    def do_show(self, _: str) -> str:
+        return "\n".join(f"{kind} {name}" for kind, name in sorted(self.world.objects))
+
+
+def told(actions: Iterable[Action]) -> str:
+    return "\n".join(_line(action) for action in actions)
+
+
+def _line(action: Action) -> str:
+    match action:
+        case Apply(manifest):
+            return f"apply {manifest['kind']} {manifest['metadata']['name']}"
+        case Create(manifest):
+            attempt = manifest["metadata"]["labels"].get(api.ATTEMPT_LABEL)
+            return f"create {manifest['kind']} {manifest['metadata']['name']}" + (f" #{attempt}" if attempt else "")
+        case Delete(kind, name, _, grace_s):
+            return f"delete {kind} {name}" + ("" if grace_s is None else f" grace {grace_s} s")
+        case PatchStatus(status, _):
+            return _status_line(status)
+        case Event(kind, reason, message):
+            return f"event {kind} {reason}: {message}"
+
+
+def _status_line(status: Any) -> str:
+    answers = " ".join(f"{'' if each['status'] == 'True' else '!'}{each['type']}" for each in status["conditions"])
+    reason = status["conditions"][0]["reason"]
+    attempt = f"#{status['attempt']} {status['attemptPhase']} {status.get('attemptOutcome', '')}".strip()
+    failures = status["restarts"].get("failures", {})
+    counted = f" failures {dict(failures)}" if failures else ""
+    return f"status {status['state']} {reason} [{answers}] {attempt}{counted}: {status['message']}"
+
+
+def _replayed(text: str) -> str:
+    story = Story()
+    blocks = []
+    for block in text.strip().split("\n\n"):
+        commands = block.partition("\n----")[0].splitlines()
+        said = [story.run(command) for command in commands if not command.startswith("#")]
+        shown = "\n".join(line for line in said if line)
+        blocks.append("\n".join([*commands, "----", shown]).rstrip())
+    return "\n\n".join(blocks) + "\n"
+
+
+@pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
+def test_a_story_goes_as_it_is_told(path: Path, rewrite: bool) -> None:
+    replayed = _replayed(path.read_text())
+    if rewrite:
+        path.write_text(replayed)
+    assert replayed == path.read_text()

@@ -1,0 +1,136 @@
+"""What the driver says in the resource's status, told in testdata/status/*.txt.
+
+A story is commands, `----`, and what they print; blank lines part it. `#` starts a comment. Times are of one day.
+
+    at TIME                        PD's clock; a second on it is one on the monotonic clock
+    checkpoint TIME | resolved TIME | pulled ROWS | blocking TRANSACTIONS | held SPANS | complete
+    sink-fails WHY | sink-works | pd-fails WHY | pd-works
+    due                            what is to be written now: the lag, and each condition with its last transition
+    say TYPE                       a condition's message, as last written
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from changefeed.model.tso import compose, from_datetime, physical_ms
+from changefeed.owner.status import Seen, Status, Troubles
+
+STORIES = sorted((Path(__file__).parent / "testdata" / "status").glob("*.txt"))
+START = Seen(
+    pd_ms=0,
+    epoch=4,
+    cluster_id=7,
+    start_ts=compose(1),
+    checkpoint_ts=compose(1),
+    resolved_ts=compose(1),
+    tables=2,
+    rows=0,
+    pulled=0,
+    complete=False,
+    blocking=0,
+    held=0,
+)
+
+
+def _ts(clock: str) -> int:
+    return from_datetime(datetime.combine(datetime(2026, 11, 21), time.fromisoformat(clock), UTC))
+
+
+class Teller:
+    def __init__(self) -> None:
+        self.status = Status(lag_threshold=60.0)
+        self.seen = START
+        self.troubles = Troubles()
+        self.said: dict[str, dict[str, str]] = {}
+
+    def run(self, command: str) -> str:
+        name, _, rest = command.partition(" ")
+        method = getattr(self, "do_" + name.replace("-", "_"))
+        return str(method(rest) or "")
+
+    def do_at(self, clock: str) -> None:
+        self.seen = replace(self.seen, pd_ms=physical_ms(_ts(clock)))
+
+    def do_checkpoint(self, clock: str) -> None:
+        self.seen = replace(self.seen, checkpoint_ts=_ts(clock))
+
+    def do_resolved(self, clock: str) -> None:
+        self.seen = replace(self.seen, resolved_ts=_ts(clock))
+
+    def do_pulled(self, rows: str) -> None:
+        self.seen = replace(self.seen, pulled=int(rows))
+
+    def do_blocking(self, transactions: str) -> None:
+        self.seen = replace(self.seen, blocking=int(transactions))
+
+    def do_held(self, spans: str) -> None:
+        self.seen = replace(self.seen, held=int(spans))
+
+    def do_complete(self, _: str) -> None:
+        self.seen = replace(self.seen, complete=True)
+
+    def do_sink_fails(self, why: str) -> None:
+        self.troubles.sink_failed(self.seen.pd_ms, why)
+
+    def do_sink_works(self, _: str) -> None:
+        self.troubles.sink_written()
+
+    def do_pd_fails(self, why: str) -> None:
+        self.troubles.upstream_failed(self.seen.pd_ms, why)
+
+    def do_pd_works(self, _: str) -> None:
+        self.troubles.upstream_answered()
+
+    def do_due(self, _: str) -> str:
+        body = self.status.due(self.seen.pd_ms / 1000, self._now())
+        if body is None:
+            return "nothing"
+        self.said = {each["type"]: each for each in body["conditions"]}
+        return "\n".join([f"lag {body['lagSeconds']}", *map(_short, body["conditions"])])
+
+    def do_say(self, kind: str) -> str:
+        return self.said[kind]["message"]
+
+    def _now(self) -> Seen:
+        return replace(self.seen, sink=self.troubles.sink, upstream=self.troubles.upstream)
+
+
+def _short(condition: dict[str, str]) -> str:
+    since = condition["lastTransitionTime"].removeprefix("2026-11-21T").removesuffix("Z")
+    return f"{condition['type']} {condition['status']} {condition['reason']} since {since}"
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.stem)
+def test_story(story: Path) -> None:
+    teller = Teller()
+    lines = [line for line in story.read_text().splitlines() if not line.startswith("#")]
+    for block in "\n".join(lines).strip().split("\n\n"):
+        commands, _, expected = block.strip().partition("----")
+        printed = [teller.run(command) for command in commands.strip().splitlines()]
+        assert "\n".join(filter(None, printed)) == expected.strip(), f"{story.name}: {commands}"
+
+
+def test_the_fields_are_the_resources() -> None:
+    teller = Teller()
+    for command in ("at 12:00:00", "checkpoint 11:59:57", "resolved 11:59:58", "complete"):
+        teller.run(command)
+    body: dict[str, Any] = teller.status.last(0.0, replace(teller._now(), rows=9))
+    conditions = body.pop("conditions")
+    assert body == {
+        "clusterId": "7",
+        "startTs": str(compose(1)),
+        "checkpointTs": str(_ts("11:59:57")),
+        "checkpointTime": "2026-11-21T11:59:57Z",
+        "resolvedTs": str(_ts("11:59:58")),
+        "lagSeconds": 3,
+        "epoch": 4,
+        "tables": 2,
+        "rows": 9,
+    }
+    assert [each["type"] for each in conditions] == ["SinkAvailable", "UpstreamAvailable", "WithinLag"]
+    assert {tuple(each) for each in conditions} == {("type", "status", "reason", "message", "lastTransitionTime")}
