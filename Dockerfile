@@ -2,7 +2,7 @@
 # start. Each step is a script in images/, so that it can be run without a container engine as well.
 #   docker build --target operator -t changefeed-operator .
 #   docker build --target spark -t changefeed-spark .
-ARG BASE=docker.io/library/debian:bookworm-slim
+ARG BASE=debian:bookworm-slim
 
 FROM ${BASE} AS base
 COPY images/base.sh /build/images/
