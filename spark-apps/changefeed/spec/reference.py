@@ -47,9 +47,6 @@ def _section(path: str, schema: dict[str, Any]) -> Iterator[str]:
     """The table of a mapping's fields, then those of the mappings in it."""
     rows = list(_rows("", schema))
     lines = [f"## {path}", "", *(["*Not supported yet.*", ""] if schema.get(LATER) is True else [])]
-    if not rows:
-        yield "\n".join([*lines, f"{schema['description']} It has no fields."])
-        return
     lines += ["| Field | Type | Default | Meaning |", "|---|---|---|---|"]
     for name, field, default in rows:
         lines.append(f"| `{name}` | {_type(field)} | {default} | {_cell(_meaning(field))} |")

@@ -35,6 +35,7 @@ def _plain(schema: dict[str, Any], named: dict[str, Any]) -> dict[str, Any]:
         del words["default"]
     if "items" in words:
         words["items"] = _plain(words["items"], named)
-    if "properties" in words:
-        words["properties"] = {name: _plain(field, named) for name, field in words["properties"].items()}
+    fields = words.pop("properties", {})
+    if fields:
+        words["properties"] = {name: _plain(field, named) for name, field in fields.items()}
     return words
