@@ -13,7 +13,7 @@ from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from cluster_api import Namespace
+from cluster_api import CHANGEFEEDS, Namespace
 from cluster_control_plane import ControlPlane
 from cluster_processes import Processes, free_ports
 
@@ -27,7 +27,9 @@ _PROCESS = "changefeed-operator"
 def install_crd(cluster: ControlPlane) -> None:
     """Returns when Changefeeds can be created."""
     cluster.kubectl("apply", "--server-side", "-f", CRD)
-    cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd/changefeeds.changefeed.dev")
+    # `kubectl wait` fails while there are no conditions yet.
+    path = f"{CHANGEFEEDS}/changefeeds"
+    cluster.processes.wait_until(lambda: cluster.api.request("GET", path).status == 200, "Changefeeds are served")
 
 
 @dataclass
@@ -48,6 +50,8 @@ class ChangefeedOperator:
         """Install or upgrade the release, with rights in this namespace only; `settings`: as `state.uri=file:///x`."""
         registry, _, tag = self.image.rpartition(":")
         values = [f"watchNamespaces={{{self.namespace.name}}}", "crds.install=false", "replicaCount=0"]
+        # Roles of the whole cluster, which the next test's release would find.
+        values += ["rbac.aggregate=false"]
         values += [f"sparkImage.repository={registry}", f"sparkImage.tag={tag}", *settings]
         arguments = [argument for value in values for argument in ("--set", value)]
         self.cluster.helm("upgrade", "--install", RELEASE, CHART, "--namespace", self.namespace.name, *arguments)

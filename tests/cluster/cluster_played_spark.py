@@ -24,7 +24,7 @@ _TSO_SHIFT = 18
 class PlayedSpark:
     """`with PlayedSpark(api, namespace) as spark`. `report_s`: how often each driver reports; 0 for once only.
 
-    `reports`: how many there were; `errors`: answers that are neither good, nor a conflict, nor about what has gone.
+    `reports`: how many there were; `errors`: answers that are bad news, as 422 and 500 are.
     """
 
     def __init__(self, api: Api, namespace: str, report_s: float = 10.0, poll_s: float = 0.5) -> None:
@@ -134,7 +134,7 @@ class PlayedSpark:
         headers = {"Content-Type": content_type}
         async with self._session.request(method, self._api.server + path, data=data, headers=headers) as answer:
             found = await answer.json()
-            if answer.status >= 400 and answer.status not in (404, 409):
+            if answer.status >= 400 and answer.status not in (404, 409, 429):
                 self.errors.append(f"{method} {path}: {answer.status}: {found.get('message')}")
             return found if answer.status < 400 else {"items": []}
 

@@ -95,7 +95,8 @@ def test_stopped_it_leaves_no_process_and_no_port(tmp_path: Path) -> None:
         port = another.port
 
     assert not [name for name, process in processes.items() if process.is_running()]
-    assert not [found for found in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(found.cmdline())]
+    commands = [" ".join(found.info["cmdline"] or ()) for found in psutil.process_iter(["cmdline"])]
+    assert not [command for command in commands if str(tmp_path) in command]
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), 1)
 
