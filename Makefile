@@ -21,7 +21,9 @@ help: ## this list
 demo: $(STAMP) classes ## a bank, a changefeed from it to files, and the proof that they are right
 	@$(PY) examples/demo.py
 
-test: lint test-unit test-simulation test-integration ## set up, then everything that is checked
+test: lint ## set up, then everything that is checked on one machine
+	$(PYTEST) $(BESIDE) tests/unit tests/simulation
+	@$(MAKE) test-integration
 
 test-unit: $(STAMP) ## tests of single parts
 	$(PYTEST) $(BESIDE) tests/unit
