@@ -18,6 +18,7 @@ _SEEDS = int(os.environ.get("SEEDS") or "400")
 _TRACE_LINES = 80
 
 
+@pytest.mark.timeout(600)
 def test_no_seed_breaks_a_promise() -> None:
     seed = os.environ.get("SEED")
     seeds = [int(seed)] if seed else range(_SEEDS)
