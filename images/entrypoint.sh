@@ -31,8 +31,10 @@ executor)
   while read -r name; do
     options+=("${!name}")
   done < <(compgen -v SPARK_JAVA_OPT_ | sort -t _ -k 4 -n)
-  exec "${init[@]}" "$JAVA_HOME/bin/java" "${options[@]}" \
-    "-Xms$SPARK_EXECUTOR_MEMORY" "-Xmx$SPARK_EXECUTOR_MEMORY" -cp "$SPARK_HOME/conf/:$SPARK_HOME/jars/*" \
+  # The class path is that of Spark's own launcher, to the letter: the class archive was made with it.
+  logging=("$SPARK_HOME"/jars/slf4j-api-*.jar)
+  exec "${init[@]}" "$JAVA_HOME/bin/java" "${options[@]}" "-Xms$SPARK_EXECUTOR_MEMORY" "-Xmx$SPARK_EXECUTOR_MEMORY" \
+    -cp "$SPARK_HOME/conf:${logging[0]}:$SPARK_HOME/jars/*" \
     org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend \
     --driver-url "$SPARK_DRIVER_URL" --executor-id "$SPARK_EXECUTOR_ID" --cores "$SPARK_EXECUTOR_CORES" \
     --app-id "$SPARK_APPLICATION_ID" --hostname "$SPARK_EXECUTOR_POD_IP" \

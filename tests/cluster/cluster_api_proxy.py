@@ -96,6 +96,23 @@ class _Refusal:
     matches: Callable[[Request], bool]
 
 
+@dataclass(eq=False)
+class _Client:
+    """A connection to us. `upstream`: ours to the API server for the request that is under way."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    upstream: asyncio.StreamWriter | None = None
+
+    def abort(self) -> None:
+        self.writer.transport.abort()
+        self.abort_upstream()
+
+    def abort_upstream(self) -> None:
+        if self.upstream:
+            self.upstream.transport.abort()
+
+
 class ApiProxy:
     """`with ApiProxy(cluster) as proxy`; give the client `proxy.server`. It runs in a thread of its own."""
 
@@ -104,7 +121,7 @@ class ApiProxy:
         self.writes: list[Write] = []  # in the order in which they came
         self._kill: _Kill | None = None
         self._refusals: list[_Refusal] = []
-        self._watches: set[asyncio.StreamWriter] = set()
+        self._watches: set[_Client] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="api-proxy", daemon=True)
         self._listening = threading.Event()
@@ -179,7 +196,7 @@ class ApiProxy:
         self._stopping = asyncio.Event()
         self._flowing = asyncio.Event()
         self._flowing.set()
-        self._clients: set[asyncio.Task[None]] = set()
+        self._connections: set[asyncio.Task[None]] = set()
         certificate, key = self._cluster.authority.issue(f"api-proxy-{id(self)}", "api-proxy", hosts=["127.0.0.1"])
         ours = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         ours.load_cert_chain(certificate, key)
@@ -189,30 +206,35 @@ class ApiProxy:
         self._listening.set()
         await self._stopping.wait()
         server.close()
-        for client in self._clients:
-            client.cancel()
-        await asyncio.gather(*self._clients, return_exceptions=True)
+        for connection in self._connections:
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._clients.add(task)
+        self._connections.add(task)
+        client = _Client(reader, writer)
+        closed = asyncio.create_task(writer.wait_closed())
+        # A client that has left in the middle of a watch would go unnoticed until its next event.
+        closed.add_done_callback(lambda _: client.abort_upstream())
         try:
-            while await self._one_request(reader, writer):
+            while await self._one_request(client):
                 pass
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass  # the client, the API server or the proxy ends; who is left is told by the close
         finally:
-            self._clients.discard(task)
-            writer.transport.abort()
+            self._connections.discard(task)
+            client.abort()
+            await asyncio.wait([closed])
 
-    async def _one_request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def _one_request(self, client: _Client) -> bool:
         """False: this connection ends here."""
-        head = await reader.readuntil(b"\r\n\r\n")
+        head = await client.reader.readuntil(b"\r\n\r\n")
         lines = head.decode("latin-1").split("\r\n")
         method, target, _ = lines[0].split(" ", 2)
         headers = _headers(lines)
-        body = await reader.readexactly(int(headers.get("content-length", "0")))
+        body = await client.reader.readexactly(int(headers.get("content-length", "0")))
         request = Request(method, target, _json_object(body))
         write = Write(request)
         if request.is_write:
@@ -221,28 +243,28 @@ class ApiProxy:
         for refusal in self._refusals:
             if refusal.matches(request):
                 write.status = refusal.status
-                writer.write(_refused(refusal.status))
-                await writer.drain()
+                client.writer.write(_refused(refusal.status))
+                await client.writer.drain()
                 return True
-        return await self._pass_on(_closing(lines) + body, write, writer)
+        return await self._pass_on(_closing(lines) + body, write, client)
 
-    async def _pass_on(self, request: bytes, write: Write, writer: asyncio.StreamWriter) -> bool:
+    async def _pass_on(self, request: bytes, write: Write, client: _Client) -> bool:
         host = urlsplit(self._cluster.server)
-        theirs, upstream = await asyncio.open_connection(
+        theirs, client.upstream = await asyncio.open_connection(
             host.hostname, host.port, ssl=self._theirs, limit=_LARGEST_HEAD, server_hostname=host.hostname
         )
         if write.request.is_watch:
-            self._watches.add(writer)
+            self._watches.add(client)
         try:
-            upstream.write(request)
-            await upstream.drain()
+            client.upstream.write(request)
+            await client.upstream.drain()
             head = await theirs.readuntil(b"\r\n\r\n")
             lines = head.decode("latin-1").split("\r\n")
             write.status = int(lines[0].split(" ")[1])
-            return await self._answer(write, lines, theirs, writer)
+            return await self._answer(write, lines, theirs, client.writer)
         finally:
-            self._watches.discard(writer)
-            upstream.transport.abort()
+            self._watches.discard(client)
+            client.abort_upstream()
 
     async def _answer(
         self, write: Write, lines: list[str], theirs: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -276,7 +298,7 @@ class ApiProxy:
 
     def _abort_watches(self) -> int:
         for watch in self._watches:
-            watch.transport.abort()
+            watch.abort()
         return len(self._watches)
 
 

@@ -41,6 +41,7 @@ class ChangefeedOperator:
     folder: Path
     server: str = ""
     image: str = "changefeed-spark:test"
+    release: str = RELEASE
     metrics_port: int = field(default_factory=lambda: free_ports(1)[0])
 
     def __post_init__(self) -> None:
@@ -54,7 +55,7 @@ class ChangefeedOperator:
         values += ["rbac.aggregate=false"]
         values += [f"sparkImage.repository={registry}", f"sparkImage.tag={tag}", *settings]
         arguments = [argument for value in values for argument in ("--set", value)]
-        self.cluster.helm("upgrade", "--install", RELEASE, CHART, "--namespace", self.namespace.name, *arguments)
+        self.cluster.helm("upgrade", "--install", self.release, CHART, "--namespace", self.namespace.name, *arguments)
 
     @property
     def user(self) -> str:
@@ -116,9 +117,9 @@ class ChangefeedOperator:
 
     def _field(self, env: dict[str, Any]) -> str:
         path = env["valueFrom"]["fieldRef"]["fieldPath"]
-        return {"metadata.namespace": self.namespace.name, "metadata.name": f"{RELEASE}-{self.metrics_port}"}[path]
+        return {"metadata.namespace": self.namespace.name, "metadata.name": f"{self.release}-{self.metrics_port}"}[path]
 
     def _pod(self) -> dict[str, Any]:
-        path = self.namespace.of("apps/v1", "deployments", f"{RELEASE}-changefeed-operator")
+        path = self.namespace.of("apps/v1", "deployments", f"{self.release}-changefeed-operator")
         pod: dict[str, Any] = self.cluster.api.get(path)["spec"]["template"]["spec"]
         return pod

@@ -169,7 +169,7 @@ class ControlPlane:
     def _ready(self) -> bool:
         try:
             return self.api.request("GET", "/readyz").status == 200
-        except ConnectionError:
+        except OSError:  # refused; through a bridge: ended
             return False
 
     @property

@@ -158,7 +158,14 @@ def test_a_watch_streams_is_frozen_and_is_cut(namespace: Namespace, proxied: Nam
         assert proxy.drop_watches() == 1
         wait_until(lambda: "ended" in seen, "the watch has been cut")
         assert "ended" not in direct
-    assert proxy.open_watches == 0
+    wait_until(lambda: proxy.open_watches == 0, "the proxy has let go of it")
+
+
+def test_a_watch_that_its_client_leaves_is_left(proxied: Namespace, proxy: ApiProxy) -> None:
+    with _watching(proxied):
+        wait_until(lambda: proxy.open_watches == 1, "the watch is open")
+
+    wait_until(lambda: proxy.open_watches == 0, "the proxy has noticed, without an event")
 
 
 @contextlib.contextmanager

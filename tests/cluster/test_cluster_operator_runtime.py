@@ -218,11 +218,13 @@ def _answers(operator: ChangefeedOperator) -> bool:
 
 @pytest.mark.usefixtures("spark")
 def test_operators_with_selectors_work_side_by_side(namespace: Namespace, operator: ChangefeedOperator) -> None:
-    operator.install("selector=release=old")
     second = another(operator, "second")
+    second.release = "second"
+    operator.install("selector=release=old")
+    second.install("selector=release=new")
     operator.start()
     try:
-        second.start("--selector", "release=new", "--lease", "another")
+        second.start()
         create(namespace, "old", release="old")
         create(namespace, "new", release="new")
         create(namespace, "nobodys")

@@ -103,7 +103,7 @@ def test_a_driver_that_waits_and_then_fails_is_reported(
     node.wait_for_image("changefeed-a-driver")
     waiting = node.pods()[0]["status"]["containerStatuses"][0]["state"]["waiting"]
     assert waiting["reason"] == "ImagePullBackOff"
-    assert _state(namespace, application)["state"] == "SUBMITTED"
+    _until_state(namespace, application, "SUBMITTED")
 
     node.run("changefeed-a-driver")
     _until_state(namespace, application, "RUNNING")

@@ -60,7 +60,7 @@ class Image:
         self.env = {
             "PATH": f"{folder / 'bin'}:{self._tools()}",
             "JAVA_HOME": str(folder / "java"),
-            "SPARK_HOME": "/opt/changefeed/spark",
+            "SPARK_HOME": str(folder / "spark"),
             "SPARK_CONF_DIR": "/opt/spark/conf",
         }
 
@@ -100,6 +100,8 @@ def test_a_driver_is_python_itself(image: Image) -> None:
 
 
 def test_an_executor_is_sparks_back_end(image: Image) -> None:
+    jars = image.folder / "spark" / "jars"
+    image.add("spark/jars/slf4j-api-2.0.17.jar", "")
     became = image.start("executor", **EXECUTOR)
     assert became.same_process
     assert became.argv == [
@@ -109,7 +111,7 @@ def test_an_executor_is_sparks_back_end(image: Image) -> None:
         "-Xms1024m",
         "-Xmx1024m",
         "-cp",
-        "/opt/changefeed/spark/conf/:/opt/changefeed/spark/jars/*",
+        f"{jars.parent}/conf:{jars}/slf4j-api-2.0.17.jar:{jars}/*",
         "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend",
         "--driver-url",
         "spark://CoarseGrainedScheduler@driver-svc.shop.svc:7078",
