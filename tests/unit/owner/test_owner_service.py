@@ -143,9 +143,8 @@ async def test_rule_6_only_tasks_of_this_run_get_in(
                 await asyncio.to_thread(ask)
             assert address.token not in str(caught.value)
     async with stranger.aio_channel() as channel:
-        call = await join(channel, stranger)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await call.read()
+            await (await join(channel, stranger)).read()  # the refusal may be there before the first write
         assert refused.value.code().name == code
     assert handler.seen == []
 
