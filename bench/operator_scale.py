@@ -34,6 +34,8 @@ from cluster_processes import Processes, free_ports, wait_until
 
 USER = "bench-operator"
 SETTLE_S = 1800.0
+#: Seconds between two looks of the played Spark operator: a list of a thousand applications is no small thing.
+POLL_S = 2.0
 SPEC: dict[str, Any] = {
     "upstream": {"pdAddresses": ["http://pd:2379"]},
     "state": {"uri": "s3://cdc-state"},
@@ -124,7 +126,10 @@ def measure(count: int, steady_s: float, report_s: float, folder: Path) -> dict[
         cluster_changefeed_operator.install_crd(cluster)
         cluster_spark_operator.install_crds(cluster)
         namespace = cluster.create_namespace("bench")
-        with PlayedSpark(cluster.api, namespace.name, report_s) as spark, started(cluster, namespace) as operator:
+        with (
+            PlayedSpark(cluster.api, namespace.name, report_s, POLL_S) as spark,
+            started(cluster, namespace) as operator,
+        ):
             empty, cpu_s, rss = operator.numbers(), operator.cpu_s(), operator.rss()
             began = time.monotonic()
             create(cluster.api, namespace, count)

@@ -108,6 +108,7 @@ class Watch:
         settings.networking.connect_timeout = 10
         settings.networking.error_backoffs = Endless()
         settings.networking.enforce_retry_after = True
+        settings.persistence.diffbase_storage = _NoState()
         settings.queueing.worker_limit = 50
         settings.queueing.idle_timeout = 1
         for kind in WATCHED:
@@ -122,6 +123,19 @@ class Watch:
 
     async def _on_event(self, *, event: Any, param: Any = None, **_: Any) -> None:
         self._event(param, event["type"] or "", dict(event["object"]))
+
+
+class _NoState(kopf.DiffBaseStorage):
+    """What kopf compares an object with, for handlers that we have none of: it would copy each object of each event."""
+
+    def build(self, *, body: kopf.Body, extra_fields: Any = None) -> kopf.BodyEssence:
+        return kopf.BodyEssence()
+
+    def fetch(self, *, body: kopf.Body) -> None:
+        return None
+
+    def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
+        raise AssertionError("Nothing here lets kopf write.")
 
 
 def _selector(kind: api.Kind) -> tuple[str, str, str]:
