@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from measured import ROOT, Run, changefeed_run, cluster, touch_memory, write_report
+from measured import ROOT, Run, changefeed_run, cluster, memory_in_use, write_report
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Case:
         return {"protocol": self.protocol, "canalJson": {"enableTidbExtension": True}}
 
 
-_TOUCHED_BYTES = 500  # a row: about what its segment, its file and the processes' memory come to
+_TOUCHED_BYTES = 1_000  # a row: about what its segment, its file and the processes' memory come to
 CASES = (Case("csv", "scan"), Case("canal-json", "scan"), Case("csv", "live"))
 
 
@@ -46,12 +46,12 @@ def bench(case: Case, rows: int, tables: int, regions: int, folder: Path, verify
         *("--rows", str(rows), "--rate", "0", "--frozen", case.shape),
     ) as upstream:
         target_ts = upstream.next_line()["ts"]
-        touch_memory(rows * tables * _TOUCHED_BYTES)
-        served = upstream.cpu_s()
-        began = time.monotonic()
-        with changefeed_run(upstream, folder, case.storage, targetTs=target_ts) as run:
-            run.wait()
-            total_s = time.monotonic() - began
+        with memory_in_use(rows * tables * _TOUCHED_BYTES):
+            served = upstream.cpu_s()
+            began = time.monotonic()
+            with changefeed_run(upstream, folder, case.storage, targetTs=target_ts) as run:
+                run.wait()
+                total_s = time.monotonic() - began
         cluster_cpu_s = upstream.cpu_s() - served
         verified = run.verify() if verify else {}
     return figures(case, run, rows * tables, total_s, cluster_cpu_s, verified)

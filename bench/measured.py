@@ -7,13 +7,13 @@ It has no way into the product but the commands that a user has, the metrics and
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import platform
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.error
@@ -65,17 +65,19 @@ def cluster(*options: str) -> Iterator[Cluster]:
         process.wait()
 
 
-def touch_memory(size: int) -> None:
-    """Have this much of the machine's memory in hand, at most half of what is free.
+@contextmanager
+def memory_in_use(size: int) -> Iterator[None]:
+    """As on a server that has run for a while: so much of the machine's memory holds a file, and is there to be taken.
 
-    Where the machine is a virtual one whose host takes idle memory back, the first touch of a page costs 4 CPU-s a GB
-    (measured; the second 0.3), be it of a process or of a file. That would say more of the host than of what is
-    measured.
+    At most what is free. Where the machine is a virtual one whose host takes idle memory back, the first touch of a
+    page costs 4 CPU-s a GB (measured; the second 0.3), be it of a process or of a file. That would say more of the host
+    than of what is measured.
     """
-    size = min(size, psutil.virtual_memory().available // 2)
-    step = mmap.PAGESIZE
-    touch = f"import mmap\nm = mmap.mmap(-1, {size})\nfor at in range(0, {size}, {step}): m[at] = 1"
-    subprocess.run([sys.executable, "-c", touch], check=True)
+    with tempfile.TemporaryFile(buffering=0) as hole:
+        hole.truncate(min(size, psutil.virtual_memory().free))
+        while hole.read(1 << 20):
+            pass
+        yield
 
 
 @dataclass
@@ -93,10 +95,14 @@ class Meter:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self) -> None:
+        """Look for the first segment often, at the rest seldom: looking costs what is measured, too."""
+        looks = 0
         while not self.done.wait(0.1):
             if self.first_segment is None and any(self.state.rglob("puller-*")):
                 self.first_segment = time.time()
-            self.sample()
+            if looks % 5 == 0:
+                self.sample()
+            looks += 1
 
     def sample(self) -> None:
         """Bring everything up to now."""

@@ -71,10 +71,11 @@ class SparkExecution:
     def run(self, owner: OwnerAddress, sink_place: Place, pullers: PullerJob) -> None:
         """Start the puller job and the query that executes the owner's plans."""
         session, scratch = self._require_session()
-        self._puller_thread = threading.Thread(
+        thread = threading.Thread(
             target=self._run_pullers, args=(session, owner, pullers), name="puller-job", daemon=True
         )
-        self._puller_thread.start()
+        thread.start()
+        self._puller_thread = thread  # from now on `failure`, asked by another thread, looks whether it lives
         partitions = max(1, self._slots - pullers.count)
         session.dataSource.register(source.source_for(owner, pullers.state, partitions))
         session.dataSource.register(sink.sink_for(owner, sink_place))

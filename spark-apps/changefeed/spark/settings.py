@@ -22,6 +22,7 @@ _COMMON = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000000",
     "spark.sql.streaming.pollingDelay": "20ms",
     "spark.sql.shuffle.partitions": "1",
+    "spark.python.daemon.module": "changefeed.spark.worker_daemon",
     # As many tasks run as there are cores: a thread pool in each would only get in the others' way.
     "spark.executorEnv.POLARS_MAX_THREADS": "1",
     "spark.executorEnv.OMP_NUM_THREADS": "1",

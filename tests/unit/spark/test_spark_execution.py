@@ -1,0 +1,41 @@
+"""What the driver is told of the puller job, from any thread, at any moment."""
+
+from __future__ import annotations
+
+import threading
+from unittest.mock import MagicMock
+
+import pytest
+from changefeed.objectstore import Place
+from changefeed.puller.task import PullerJob
+from changefeed.spark.execution import SparkExecution
+from changefeed.spark.settings import Laptop
+from changefeed.wire.owner import OwnerAddress
+
+PLACE = Place("file:///tmp/none", None)
+
+
+@pytest.fixture
+def session() -> MagicMock:
+    """Stands where Spark's session would: a puller job that never ends, a query that is active."""
+    session = MagicMock()
+    lives = threading.Event()
+    session.sparkContext.parallelize.return_value.mapPartitionsWithIndex.return_value.count = lives.wait
+    return session
+
+
+def test_a_job_that_is_just_being_started_has_not_ended(monkeypatch: pytest.MonkeyPatch, session: MagicMock) -> None:
+    execution = SparkExecution(Laptop("local[2]"), 2)
+    monkeypatch.setattr(execution, "_session", session)
+    monkeypatch.setattr(execution, "_scratch", MagicMock())
+    start = threading.Thread.start
+    said: list[str | None] = []
+
+    def watched_start(thread: threading.Thread) -> None:
+        said.append(execution.failure())
+        start(thread)
+        said.append(execution.failure())
+
+    monkeypatch.setattr(threading.Thread, "start", watched_start)
+    execution.run(OwnerAddress("127.0.0.1:1", 1, "n", "t", b""), PLACE, PullerJob(1, (), PLACE, 1 << 30))
+    assert said == [None, None]
