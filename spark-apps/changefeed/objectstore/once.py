@@ -5,12 +5,12 @@ After an unknown outcome only the same bytes are tried again (rule 16); nothing 
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable
 
 from changefeed.errors import AlreadyExists, NotFound, OutcomeUnknown, OutputConflict, Transient, Unavailable
 from changefeed.objectstore import FileRange, ObjectStore
+from changefeed.objectstore.digest import Digest
 
 _ATTEMPTS = 5
 _PAUSE_S = 0.5  # doubled with each attempt
@@ -23,7 +23,7 @@ def create_once(
     digest: str,
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """The object has the bytes of `body` when this returns; `digest` is their hex SHA-256.
+    """The object has the bytes of `body` when this returns; `digest` is theirs, by `Digest`, as hex.
 
     A create-if-absent is the read-back too: it makes sure that what stands there is durable. Raises OutputConflict that
     names the path when it has other bytes, or the last failure of several attempts.
@@ -41,7 +41,7 @@ def create_once(
 
 def create_bytes(store: ObjectStore, path: str, body: bytes, pause: Callable[[float], None] = time.sleep) -> None:
     """`create_once` of a small object."""
-    create_once(store, path, body, hashlib.sha256(body).hexdigest(), pause)
+    create_once(store, path, body, Digest(body).hexdigest(), pause)
 
 
 def _create_or_compare(store: ObjectStore, path: str, body: bytes | tuple[FileRange, ...], digest: str) -> None:
@@ -51,14 +51,14 @@ def _create_or_compare(store: ObjectStore, path: str, body: bytes | tuple[FileRa
         found = _digest_of(store, path)
         if found != digest:
             raise OutputConflict(
-                f"{path} in {store.uri} exists with other bytes (SHA-256 {found}) than its plan gives ({digest}).",
+                f"{path} in {store.uri} exists with other bytes (hash {found}) than its plan gives ({digest}).",
                 "Find out who wrote it: another changefeed, another version or a person. Move it away, or start a new "
                 "changefeed with another sink.",
             ) from None
 
 
 def _digest_of(store: ObjectStore, path: str) -> str:
-    found = hashlib.sha256()
+    found = Digest()
     try:
         for piece in store.chunks(path):
             found.update(piece)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -10,9 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from changefeed.errors import Unavailable
+from changefeed.objectstore.digest import Digest
 
 #: One row a chunk, then the entry's last row. `path` is the output file's, below the sink's root. `hash`: hex
-#: SHA-256 of the file's bytes from its beginning to the end of the chunk. The last row has no bytes (`offset` is
+#: digest of the file's bytes from its beginning to the end of the chunk. The last row has no bytes (`offset` is
 #: the file's size); its `rows`, `raw_rows` and `filtered_rows` are the whole file's, `cpu` its
 #: seconds of CPU by pipeline.stages.STAGES.
 DESCRIPTOR_SCHEMA = pa.schema(
@@ -65,7 +65,7 @@ class Spool:
     def __init__(self, file: Path) -> None:
         self.file = file
         self.length = 0
-        self._hash = hashlib.sha256()  # processors have instructions for it
+        self._hash = Digest()
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             self._out = file.open("xb", buffering=0)

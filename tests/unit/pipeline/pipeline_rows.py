@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 import struct
@@ -14,6 +13,7 @@ import pyarrow as pa
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE, Position
 from changefeed.model.record import PlanEntry, SegmentSlice, Work, WorkEntry
 from changefeed.model.rows import RAW_SCHEMA
+from changefeed.objectstore.digest import Digest
 from changefeed.pipeline.run import run_entry
 from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, LONGLONG, VARCHAR, TableInfo, parse_table_info
 
@@ -193,7 +193,7 @@ def spool_file(
     read: Callable[[SegmentSlice], pa.Table] = lambda piece: tables[piece.seq]  # noqa: E731
     descriptors = [row for batch in run_entry(work, entry, read, folder) for row in batch.to_pylist()]
     content = Path(descriptors[-1]["spool"]).read_bytes()
-    assert descriptors[-1]["hash"] == hashlib.sha256(content).hexdigest()
+    assert descriptors[-1]["hash"] == Digest(content).hexdigest()
     return descriptors, content
 
 

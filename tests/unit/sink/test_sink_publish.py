@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from changefeed.errors import OutcomeUnknown, OutputConflict, ProtocolViolation, Transient, Unavailable
+from changefeed.objectstore.digest import Digest
 from changefeed.objectstore.local import LocalStore
 from changefeed.sink.storage.publish import publish, whole_files
 from sink_stores import FaultyStore
@@ -17,7 +17,7 @@ PATH = "shop/t/1/CDC00000000000000000001.csv"
 
 
 def digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+    return Digest(content).hexdigest()
 
 
 def spooled(folder: Path, *chunks: bytes, entry: int = 0, path: str = PATH) -> list[dict[str, Any]]:

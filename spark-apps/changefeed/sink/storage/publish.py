@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ import pyarrow as pa
 from changefeed.errors import ProtocolViolation, Transient
 from changefeed.model.record import FileCommitted
 from changefeed.objectstore import FileRange, ObjectStore
+from changefeed.objectstore.digest import Digest
 from changefeed.objectstore.once import create_once
 
 _READ_BYTES = 1 << 20
@@ -96,15 +96,16 @@ def _broken(piece: Piece, what: str) -> ProtocolViolation:
 
 def _check_spooled(ranges: tuple[FileRange, ...], end: Piece) -> None:
     """The spool still has the bytes that were hashed while they were written (rule 3)."""
-    found = hashlib.sha256()
+    found = Digest()
+    block = memoryview(bytearray(_READ_BYTES))
     try:
         for piece in ranges:
             with piece.path.open("rb", buffering=0) as file:
                 file.seek(piece.offset)
                 left = piece.length
-                while left and (block := file.read(min(left, _READ_BYTES))):
-                    found.update(block)
-                    left -= len(block)
+                while left and (count := file.readinto(block[:left])):
+                    found.update(block[:count])
+                    left -= count
     except OSError as error:
         raise Transient(f"The spool file of {end['path']} can't be read: {error}; its task must run again.") from error
     if found.hexdigest() != end["hash"]:
