@@ -127,7 +127,7 @@ def measure(count: int, steady_s: float, report_s: float, folder: Path) -> dict[
         cluster_spark_operator.install_crds(cluster)
         namespace = cluster.create_namespace("bench")
         with (
-            PlayedSpark(cluster.api, namespace.name, report_s, POLL_S) as spark,
+            PlayedSpark(cluster.api, [namespace.name], report_s, POLL_S, executors=0) as spark,
             started(cluster, namespace) as operator,
         ):
             empty, cpu_s, rss = operator.numbers(), operator.cpu_s(), operator.rss()

@@ -226,7 +226,7 @@ def _job(
     }
     pod: dict[str, Any] = {
         **_placement(target),
-        **render.pod_security(),
+        **render.pod_basics(),
         "restartPolicy": "Never",
         "serviceAccountName": service_account,
         "automountServiceAccountToken": False,

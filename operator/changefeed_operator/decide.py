@@ -55,7 +55,7 @@ def decide(observed: Observed, settings: Settings) -> Decision:
     situation = _situation(step, want)
     status = _status(observed, step, situation, want)
     actions: list[Action] = []
-    if status != _own(before):
+    if status != own_status(before):
         is_step = step.ledger != ledger
         version = api.text_at(observed.changefeed, "metadata", "resourceVersion") if is_step else ""
         actions.append(PatchStatus(status, version))
@@ -103,7 +103,7 @@ def _status(observed: Observed, step: Step, situation: Situation, want: Wanted) 
     return {**status, "sink": want.target.sink} if want.target else status
 
 
-def _own(before: Json) -> dict[str, Any]:
+def own_status(before: Json) -> dict[str, Any]:
     """The operator's part of the status observed."""
     own = {name: before[name] for name in OWN_FIELDS if name in before}
     said = [each for each in api.list_at(before, "conditions") if api.text_at(each, "type") in OWN_CONDITIONS]

@@ -6,6 +6,7 @@ or a rollout would never end. An API server that is gone is no reason to be kill
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -97,8 +98,15 @@ async def serve(
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
-        await web.TCPSite(runner, address, port).start()
+        await web.SockSite(runner, _listen(address, port)).start()
     except OSError as e:
         await runner.cleanup()
         raise NeedsHuman(f"Can't serve on port {port}: {e.strerror}.", "Choose another --metrics-port.") from e
     return runner, int(runner.addresses[0][1])
+
+
+def _listen(address: str | None, port: int) -> socket.socket:
+    """One socket for both families, where there are two: a free port would be another one in each."""
+    if address is None and socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server((address or "", port))

@@ -65,9 +65,9 @@ class Metrics:
         self._standing = standing
 
     def count_request(self, method: str, status: int) -> None:
-        """The API server answered, or did not (status 0)."""
+        """The API server answered, or did not (status 0). That there is no such object (404) is an answer."""
         self.requests.labels(method).inc()
-        if status == 0 or status >= 400:
+        if status == 0 or (status >= 400 and status != 404):
             self.request_errors.labels(str(status)).inc()
 
     def text(self) -> bytes:

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import assert_never
 
 import structlog
@@ -17,6 +18,7 @@ from changefeed.errors import ChangefeedError, Conflict, NeedsHuman, Transient
 
 from changefeed_operator import api
 from changefeed_operator.actions import Action, Apply, Create, Decision, Delete, Event, EventReason, PatchStatus
+from changefeed_operator.decide import own_status
 from changefeed_operator.kube import EVENT, NAMESPACE, Kube, Manifest
 from changefeed_operator.metrics import Metrics
 from changefeed_operator.observe import Observed
@@ -29,6 +31,9 @@ PASS_TIMEOUT = 90.0
 
 #: A pass that did something is followed by another one that soon, until one finds nothing to do; seconds.
 CONFIRM = 1.0
+
+#: So many reports of a driver may come between a look and the write of a step.
+REPORTS_BETWEEN = 5
 
 _LONGEST_MESSAGE = 1024  # of an event, as the API server allows
 
@@ -144,12 +149,28 @@ class Reconciler:
                 await self._kube.delete(api.KINDS[kind], observed.namespace, name, uid, grace_s)
                 log.info("deleted", kind=kind, name=name, uid=uid)
             case PatchStatus():
-                await self._kube.apply(_status_manifest(observed, action), "status")
+                await self._patch_status(observed, action)
                 log.info("status", state=action.status.get("state"), message=action.status.get("message"))
             case Event():
                 await self._tell(observed, action)
             case _:
                 assert_never(action)
+
+    async def _patch_status(self, observed: Observed, action: PatchStatus) -> None:
+        """A driver's report that came between changes the resourceVersion, but nothing that a step goes by.
+
+        Where passes are slower than reports, each step would fail for ever otherwise.
+        """
+        for _ in range(REPORTS_BETWEEN):
+            try:
+                await self._kube.apply(_status_manifest(observed, action), "status")
+                return
+            except Conflict:
+                found = await self._kube.get(api.CHANGEFEED, observed.namespace, observed.name)
+                if not action.resource_version or _basis(found) != _basis(observed.changefeed):
+                    raise
+                action = replace(action, resource_version=api.text_at(found, "metadata", "resourceVersion"))
+        await self._kube.apply(_status_manifest(observed, action), "status")
 
     async def _tell(self, observed: Observed, event: Event) -> None:
         """Post an event; the same one again counts up. Failing to is no reason to stop."""
@@ -172,6 +193,13 @@ class Reconciler:
     def _failed(self, error: Exception, retry_after: float = 0.0) -> Failed:
         self._metrics.retries.labels(type(error).__name__).inc()
         return Failed(retry_after)
+
+
+def _basis(changefeed: api.Json | None) -> object:
+    """What of a Changefeed a step goes by: all but what the driver reports."""
+    metadata = api.mapping_at(changefeed, "metadata")
+    marks = [metadata.get(name) for name in ("uid", "generation", "deletionTimestamp")]
+    return [*marks, own_status(api.mapping_at(changefeed, "status"))]
 
 
 def _status_manifest(observed: Observed, action: PatchStatus) -> Manifest:

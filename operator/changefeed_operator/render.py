@@ -125,7 +125,7 @@ def _pod(
     """What the application's two kinds of pod have in common. The container's limit is the spec's memory."""
     defaults = {
         "spec": {
-            **pod_security(),
+            **pod_basics(),
             "containers": [
                 {
                     "name": container,
@@ -234,8 +234,11 @@ def scratch_env() -> list[dict[str, str]]:
     return [{"name": "HOME", "value": "/tmp"}, {"name": "PYTHONDONTWRITEBYTECODE", "value": "1"}]
 
 
-def pod_security() -> dict[str, Any]:
+def pod_basics() -> dict[str, Any]:
+    """Of every pod of a changefeed."""
     return {
+        # Else a Service named changefeed-… would set variables that look like our own.
+        "enableServiceLinks": False,
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": USER_ID,
@@ -243,7 +246,7 @@ def pod_security() -> dict[str, Any]:
             "fsGroup": USER_ID,
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
-        }
+        },
     }
 
 

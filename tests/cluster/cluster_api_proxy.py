@@ -1,7 +1,8 @@
 """A proxy in front of the API server that counts what a client writes and harms it: kills, refusals, freezes, cuts.
 
 Only the client under test is given the proxy's address, so every request here is that client's. HTTP/1.1 with TLS on
-both sides; a request's body and the answer's are passed on as they are. It can't upgrade connections (exec, attach).
+both sides, a connection to the API server for each of the client's; what is passed on is passed on as it is. It can't
+upgrade connections (exec, attach).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import contextlib
 import json
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
@@ -98,11 +99,11 @@ class _Refusal:
 
 @dataclass(eq=False)
 class _Client:
-    """A connection to us. `upstream`: ours to the API server for the request that is under way."""
+    """A connection to us. `upstream`: ours to the API server for it, from its first request on."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    upstream: asyncio.StreamWriter | None = None
+    upstream: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     def abort(self) -> None:
         self.writer.transport.abort()
@@ -110,7 +111,7 @@ class _Client:
 
     def abort_upstream(self) -> None:
         if self.upstream:
-            self.upstream.transport.abort()
+            self.upstream[1].transport.abort()
 
 
 class ApiProxy:
@@ -146,6 +147,10 @@ class ApiProxy:
         `before_answer`: the client dies without having read the answer; otherwise with it in its hands.
         """
         self._in_loop(lambda: setattr(self, "_kill", _Kill(write, before_answer, kill)))
+
+    def disarm(self) -> None:
+        """No kill is asked for any more."""
+        self._in_loop(lambda: setattr(self, "_kill", None))
 
     @property
     def kill_is_due(self) -> bool:
@@ -226,7 +231,7 @@ class ApiProxy:
         finally:
             self._connections.discard(task)
             client.abort()
-            await asyncio.wait([closed])
+            await asyncio.gather(closed, return_exceptions=True)  # how it broke is of no interest
 
     async def _one_request(self, client: _Client) -> bool:
         """False: this connection ends here."""
@@ -246,46 +251,45 @@ class ApiProxy:
                 client.writer.write(_refused(refusal.status))
                 await client.writer.drain()
                 return True
-        return await self._pass_on(_closing(lines) + body, write, client)
+        return await self._pass_on(head + body, write, client)
 
     async def _pass_on(self, request: bytes, write: Write, client: _Client) -> bool:
-        host = urlsplit(self._cluster.server)
-        theirs, client.upstream = await asyncio.open_connection(
-            host.hostname, host.port, ssl=self._theirs, limit=_LARGEST_HEAD, server_hostname=host.hostname
-        )
+        if client.upstream is None:
+            host = urlsplit(self._cluster.server)
+            client.upstream = await asyncio.open_connection(
+                host.hostname, host.port, ssl=self._theirs, limit=_LARGEST_HEAD, server_hostname=host.hostname
+            )
+        theirs, to_them = client.upstream
         if write.request.is_watch:
             self._watches.add(client)
         try:
-            client.upstream.write(request)
-            await client.upstream.drain()
+            to_them.write(request)
+            await to_them.drain()
             head = await theirs.readuntil(b"\r\n\r\n")
-            lines = head.decode("latin-1").split("\r\n")
-            write.status = int(lines[0].split(" ")[1])
-            return await self._answer(write, lines, theirs, client.writer)
+            write.status = int(head.split(b" ", 2)[1])
+            return await self._answer(write, head, theirs, client.writer)
         finally:
             self._watches.discard(client)
-            client.abort_upstream()
 
     async def _answer(
-        self, write: Write, lines: list[str], theirs: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, write: Write, head: bytes, theirs: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
         due = self._due(write.request)
         if due and due.before_answer:
-            await theirs.read()
             due.kill()
             return False
         await self._flowing.wait()
-        writer.write(_kept_alive(lines))
-        while chunk := await theirs.read(1 << 16):
+        writer.write(head)
+        headers = _headers(head.decode("latin-1").split("\r\n"))
+        async for piece in _body(theirs, headers):
             await self._flowing.wait()
-            writer.write(chunk)
+            writer.write(piece)
             await writer.drain()
         await writer.drain()
         if due:
             due.kill()
             return False
-        headers = _headers(lines)
-        return "content-length" in headers or "transfer-encoding" in headers or write.status == 204
+        return headers.get("connection", "").lower() != "close"
 
     def _due(self, request: Request) -> _Kill | None:
         if self._kill is None or not request.is_write:
@@ -307,18 +311,21 @@ def _headers(lines: list[str]) -> dict[str, str]:
     return {name.strip().lower(): value.strip() for name, _, value in pairs}
 
 
-def _closing(lines: list[str]) -> bytes:
-    """The request's head, asking for a close after the answer: so the answer's end is the connection's."""
-    return _with_connection(lines, "Connection: close")
-
-
-def _kept_alive(lines: list[str]) -> bytes:
-    return _with_connection(lines, "Connection: keep-alive")
-
-
-def _with_connection(lines: list[str], connection: str) -> bytes:
-    kept = [line for line in lines[1:] if line and not line.lower().startswith("connection:")]
-    return "\r\n".join([lines[0], *kept, connection, "", ""]).encode("latin-1")
+async def _body(theirs: asyncio.StreamReader, headers: Mapping[str, str]) -> AsyncIterator[bytes]:
+    """An answer's body, piece by piece as it comes, chunk marks and all. The API server sends its length or chunks."""
+    if headers.get("transfer-encoding") == "chunked":
+        size = -1
+        while size:
+            mark = await theirs.readuntil(b"\r\n")
+            size = int(mark, 16)
+            yield mark + await theirs.readexactly(size + 2)
+    left = int(headers.get("content-length", "0"))
+    while left:
+        piece = await theirs.read(min(left, 1 << 16))
+        if not piece:
+            raise asyncio.IncompleteReadError(piece, left)
+        left -= len(piece)
+        yield piece
 
 
 def _json_object(body: bytes) -> dict[str, Any]:

@@ -4,24 +4,31 @@ environment come from the release that helm has installed; only the pod is missi
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import re
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.error import URLError
 from urllib.request import urlopen
 
 from cluster_api import CHANGEFEEDS, Namespace
 from cluster_control_plane import ControlPlane
-from cluster_processes import Processes, free_ports
+from cluster_processes import Processes, wait_until
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "changefeed-operator"
 CRD = ROOT / "crds" / "changefeeds.yaml"
 RELEASE = "test"
 _PROCESS = "changefeed-operator"
+_LEASES = "coordination.k8s.io/v1"
 
 
 def install_crd(cluster: ControlPlane) -> None:
@@ -42,10 +49,11 @@ class ChangefeedOperator:
     server: str = ""
     image: str = "changefeed-spark:test"
     release: str = RELEASE
-    metrics_port: int = field(default_factory=lambda: free_ports(1)[0])
+    chart: Path = CHART
 
     def __post_init__(self) -> None:
         self._processes = Processes(self.folder)
+        self._started_at, self._port = 0, ""
 
     def install(self, *settings: str) -> None:
         """Install or upgrade the release, with rights in this namespace only; `settings`: as `state.uri=file:///x`."""
@@ -55,7 +63,9 @@ class ChangefeedOperator:
         values += ["rbac.aggregate=false"]
         values += [f"sparkImage.repository={registry}", f"sparkImage.tag={tag}", *settings]
         arguments = [argument for value in values for argument in ("--set", value)]
-        self.cluster.helm("upgrade", "--install", self.release, CHART, "--namespace", self.namespace.name, *arguments)
+        self.cluster.helm(
+            "upgrade", "--install", self.release, self.chart, "--namespace", self.namespace.name, *arguments
+        )
 
     @property
     def user(self) -> str:
@@ -65,7 +75,13 @@ class ChangefeedOperator:
 
     @property
     def log(self) -> str:
-        return self._processes.log(_PROCESS).read_text()
+        """Of all its processes, the oldest first."""
+        file = self._log_file
+        return file.read_text() if file.exists() else ""
+
+    @property
+    def _log_file(self) -> Path:
+        return self._processes.log(_PROCESS)
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
@@ -78,9 +94,12 @@ class ChangefeedOperator:
         account = pod["serviceAccountName"]
         self.cluster.service_account_kubeconfig(self.namespace.name, account, config, self.server)
         container = pod["containers"][0]
-        command = [sys.executable, "-m", "changefeed_operator", *self._own_port(container["args"]), *arguments]
         environment = {env["name"]: env.get("value") or self._field(env) for env in container["env"]}
-        self._processes.start(_PROCESS, command, {**environment, "KUBECONFIG": str(config)})
+        self._started_at, self._port = len(self.log), ""
+        self._run([*self._own_port(container["args"]), *arguments], {**environment, "KUBECONFIG": str(config)})
+
+    def _run(self, arguments: list[str], environment: Mapping[str, str]) -> None:
+        self._processes.start(_PROCESS, [sys.executable, "-m", "changefeed_operator", *arguments], environment)
 
     def wait_until_ready(self) -> None:
         self._processes.wait_until(self._ready, "the operator is ready")
@@ -99,27 +118,131 @@ class ChangefeedOperator:
         """Whatever it does, when it runs."""
         self._processes.stop_all()
 
+    @property
+    def lease(self) -> str:
+        """Path of the Lease that says which operator of the release works."""
+        return self.namespace.of(_LEASES, "leases", f"{self.release}-changefeed-operator")
+
     def metrics(self) -> str:
-        with urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=10.0) as answer:
+        """Raises URLError while it does not answer."""
+        with self._ask("metrics") as answer:
             text: str = answer.read().decode()
             return text
 
+    def _ask(self, path: str) -> Any:
+        if not self._port:
+            said = re.search(r'"port": (\d+)', self.log[self._started_at :])
+            if not said:
+                raise URLError("it does not listen yet")
+            self._port = said[1]
+        return urlopen(f"http://127.0.0.1:{self._port}/{path}", timeout=10.0)
+
+    def number(self, name: str) -> float:
+        """A metric, the sum over all its labels; 0 while the operator does not answer."""
+        try:
+            text = self.metrics()
+        except OSError:
+            return 0.0
+        return sum(map(float, re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE)))
+
+    @property
+    def leads(self) -> bool:
+        return self.number("changefeed_operator_leader_info") == 1.0
+
     def _ready(self) -> bool:
         try:
-            with urlopen(f"http://127.0.0.1:{self.metrics_port}/readyz", timeout=10.0):
+            with self._ask("readyz"):
                 return True
         except URLError:
             return False
 
     def _own_port(self, arguments: Sequence[str]) -> list[str]:
+        """A free one: several operators are on this machine."""
         at = list(arguments).index("--metrics-port")
-        return [*arguments[: at + 1], str(self.metrics_port), *arguments[at + 2 :]]
+        return [*arguments[: at + 1], "0", *arguments[at + 2 :]]
 
     def _field(self, env: dict[str, Any]) -> str:
         path = env["valueFrom"]["fieldRef"]["fieldPath"]
-        return {"metadata.namespace": self.namespace.name, "metadata.name": f"{self.release}-{self.metrics_port}"}[path]
+        return {"metadata.namespace": self.namespace.name, "metadata.name": f"{self.release}-pod"}[path]
 
     def _pod(self) -> dict[str, Any]:
         path = self.namespace.of("apps/v1", "deployments", f"{self.release}-changefeed-operator")
         pod: dict[str, Any] = self.cluster.api.get(path)["spec"]["template"]["spec"]
         return pod
+
+
+class Forks:
+    """`with Forks(folder) as forks`: the program of cluster_operator_forks.py, which starts operators quickly."""
+
+    def __init__(self, folder: Path) -> None:
+        self._log = folder / "operator-forks.log"
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        program = Path(__file__).with_name("cluster_operator_forks.py")
+        command = ["setpriv", "--pdeathsig", "KILL", sys.executable, str(program)]
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def start(self, order: Mapping[str, Any]) -> int:
+        """`order`: as of cluster_operator_forks.py. Gives the process id."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with self._lock:
+            self._process.stdin.write(f"{json.dumps(order)}\n")
+            self._process.stdin.flush()
+            return int(self._process.stdout.readline())
+
+
+@dataclass
+class ForkedOperator(ChangefeedOperator):
+    """`ahead_s`: its wall clock is ahead by so much, from its next start on; `resync_s`: how often it looks at all."""
+
+    forks: Forks = field(kw_only=True)
+    ahead_s: float = 0.0
+    resync_s: float = 0.0
+    _pid: int = 0
+
+    def _run(self, arguments: list[str], environment: Mapping[str, str]) -> None:
+        order = {"arguments": arguments, "environment": environment, "log": str(self._log_file)}
+        self._pid = self.forks.start({**order, "ahead_s": self.ahead_s, "resync_s": self.resync_s})
+
+    @property
+    def _log_file(self) -> Path:
+        return self.folder / "operator.log"
+
+    def wait_until_ready(self) -> None:
+        wait_until(self._ready, "the operator is ready")
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """Its exit code is its parent's to know: always 0."""
+        self._end(signal.SIGTERM)
+        return 0
+
+    def end(self) -> None:
+        self.kill()
+
+    def _end(self, number: signal.Signals) -> None:
+        pid, self._pid = self._pid, 0
+        if pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+            wait_until(lambda: not _lives(pid), "the operator has ended")
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,44 +1,68 @@
 """The Spark operator, the kubelets and the drivers of many changefeeds, as far as the API server sees them.
 
-A SparkApplication gets a driver pod and is RUNNING; the driver of each running one reports its progress in the
-Changefeed's status, as its own field manager. A thousand spark-submits and JVMs would not fit on one machine.
+A SparkApplication gets a driver pod, with executors, and is RUNNING; the driver of each running one reports its
+progress in the Changefeed's status, as its own field manager, and finishes when its configuration has a targetTs. Pods
+that are to be deleted drain and go; those of Jobs succeed. A thousand spark-submits and JVMs would not fit on one
+machine. The real Spark operator (cluster_spark_operator.py) leaves these namespaces alone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
 import json
 import threading
 import time
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Self
 
 import aiohttp
-from cluster_api import APPLY_PATCH, CHANGEFEEDS, MERGE_PATCH, SPARK, Api
-from cluster_pods import DRIVER_CONTAINER, NODE
+from cluster_api import APPLY_PATCH, CORE, MERGE_PATCH, SPARK, Api
+from cluster_played_driver import ATTEMPT_LABEL, FINISHED, NAME_LABEL, now, report
+from cluster_pods import DRIVER_CONTAINER, EXECUTOR_CONTAINER, NODE, Pod, role
+from cluster_spark_operator import PLAYED_LABELS
 
-_TSO_SHIFT = 18
+_OURS = "labelSelector=app.kubernetes.io/managed-by=changefeed-operator"
+_IMAGE = "changefeed-spark:test"
+_NEVER = float("inf")
+
+
+@dataclass
+class _Driver:
+    """`report_at`: when it reports next. `reports`: how many it made. `is_last`: it finishes after the first."""
+
+    report_at: float = 0.0
+    reports: int = 0
+    is_last: bool = False
 
 
 class PlayedSpark:
-    """`with PlayedSpark(api, namespace) as spark`. `report_s`: how often each driver reports; 0 for once only.
+    """`with PlayedSpark(api, namespaces) as spark`. `report_s`: how often each driver reports; 0 for once only.
 
-    `reports`: how many there were; `errors`: answers that are bad news, as 422 and 500 are.
+    `reports`: how many there were; `started`: (namespace, changefeed, attempt) of each driver, in their order;
+    `broken`: rules of attempts that were; `errors`: answers that are bad news, as 422 and 500 are.
     """
 
-    def __init__(self, api: Api, namespace: str, report_s: float = 10.0, poll_s: float = 0.5) -> None:
+    def __init__(
+        self, api: Api, namespaces: Iterable[str], report_s: float = 10.0, poll_s: float = 0.2, executors: int = 1
+    ) -> None:
         self._api = api
-        self._namespace = namespace
+        self._namespaces = frozenset(namespaces)
         self._report_s = report_s
         self._poll_s = poll_s
+        self._executors = executors
         self.reports = 0
+        self.started: list[tuple[str, str, int]] = []
+        self.broken: list[str] = []
         self.errors: list[str] = []
-        self.running: dict[str, float] = {}  # uid of the application -> when its driver reports next
+        self._drivers: dict[str, _Driver] = {}  # by uid of the application
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._play()), name="played-spark", daemon=True)
 
     def __enter__(self) -> Self:
+        for namespace in self._namespaces:
+            self._api.merge(f"{CORE}/namespaces/{namespace}", {"metadata": {"labels": PLAYED_LABELS}})
         self._thread.start()
         return self
 
@@ -55,89 +79,162 @@ class PlayedSpark:
                 await asyncio.sleep(self._poll_s)
 
     async def _round(self) -> None:
-        applications = (await self._ask("GET", f"{self._of(SPARK)}/sparkapplications"))["items"]
+        applications = await self._list(f"{SPARK}/sparkapplications")
+        pods = await self._list(f"{CORE}/pods")
         alive = {application["metadata"]["uid"] for application in applications}
-        self.running = {uid: due for uid, due in self.running.items() if uid in alive}
+        self._drivers = {uid: driver for uid, driver in self._drivers.items() if uid in alive}
+        by_name = {_place(pod): pod for pod in pods}
         async with asyncio.TaskGroup() as steps:
+            for pod in pods:
+                if "deletionTimestamp" in pod["metadata"]:
+                    steps.create_task(self._ask("DELETE", f"{_path(pod)}?gracePeriodSeconds=0"))
+                elif role(pod) == "job" and pod["status"]["phase"] == "Pending":
+                    steps.create_task(self._patch(_path(pod), {"phase": "Succeeded"}))
             for application in applications:
-                uid = application["metadata"]["uid"]
-                if uid not in self.running:
-                    self.running[uid] = 0.0
-                    steps.create_task(self._start(application))
-                elif self.running[uid] < time.monotonic():
-                    spread = (int(uid[:4], 16) / 0xFFFF) if self.running[uid] == 0.0 else 1.0
-                    self.running[uid] = time.monotonic() + (self._report_s * spread or 1e9)
-                    steps.create_task(self._report(application))
+                metadata = application["metadata"]
+                if "deletionTimestamp" in metadata:
+                    continue
+                if metadata["uid"] not in self._drivers:
+                    self._drivers[metadata["uid"]] = _Driver()
+                    steps.create_task(self._start(application, pods))
+                else:
+                    driver_pod = by_name.get((metadata["namespace"], f"{metadata['name']}-driver"))
+                    self._go_on(steps, application, driver_pod)
 
-    async def _start(self, application: dict[str, Any]) -> None:
-        metadata, driver = application["metadata"], application["spec"]["driver"]
-        name = f"{metadata['name']}-driver"
+    def _go_on(self, steps: asyncio.TaskGroup, application: dict[str, Any], pod: Pod | None) -> None:
+        """What follows the start of an application's driver."""
+        driver = self._drivers[application["metadata"]["uid"]]
+        if pod is None:
+            if driver.report_at != _NEVER:
+                driver.report_at = _NEVER
+                steps.create_task(self._set_state(application, "FAILED", "driver pod not found"))
+        elif driver.is_last and driver.reports and driver.report_at != _NEVER:
+            driver.report_at = _NEVER
+            steps.create_task(self._finish(application, pod))
+        elif driver.report_at < time.monotonic() and "deletionTimestamp" not in pod["metadata"]:
+            # The drivers of many must not report all at once.
+            spread = int(application["metadata"]["uid"][:4], 16) / 0xFFFF if not driver.reports else 1.0
+            driver.report_at = time.monotonic() + self._report_s * spread if self._report_s else _NEVER
+            driver.reports += 1
+            steps.create_task(self._report(application))
+
+    async def _start(self, application: dict[str, Any], pods: Iterable[Pod]) -> None:
+        metadata, spec = application["metadata"], application["spec"]
+        labels = spec["driver"]["labels"]
+        namespace, name, attempt = metadata["namespace"], labels[NAME_LABEL], int(labels[ATTEMPT_LABEL])
+        self.started.append((namespace, name, attempt))
+        await self._check(application, [pod for pod in pods if pod["metadata"]["namespace"] == namespace])
+        config = await self._ask("GET", f"{_of(CORE, namespace)}/configmaps/changefeed-{name}")
+        if not config:
+            self.broken.append(f"attempt {attempt} of {name} starts without its configuration")
+            return
+        resource = json.loads(config["data"]["changefeed.yaml"])
+        self._drivers[metadata["uid"]].is_last = bool(resource["spec"].get("targetTs"))
         owner = {"apiVersion": application["apiVersion"], "kind": application["kind"], "controller": True}
+        driver = await self._run(
+            namespace,
+            f"{metadata['name']}-driver",
+            {**labels, "spark-role": "driver"},
+            {**owner, "name": metadata["name"], "uid": metadata["uid"]},
+            DRIVER_CONTAINER,
+        )
+        await self._set_state(application, "RUNNING")
+        if driver is None:
+            return
+        for number in range(1, self._executors + 1):
+            await self._run(
+                namespace,
+                f"{metadata['name']}-{attempt}-exec-{number}",
+                {**spec["executor"]["labels"], "spark-role": "executor"},
+                {"apiVersion": "v1", "kind": "Pod", "name": driver["name"], "uid": driver["uid"], "controller": True},
+                EXECUTOR_CONTAINER,
+            )
+
+    async def _check(self, application: dict[str, Any], pods: Iterable[Pod]) -> None:
+        """Nothing of another attempt may live when one starts."""
+        labels = application["spec"]["driver"]["labels"]
+        for pod in pods:
+            theirs = pod["metadata"]["labels"]
+            is_other = theirs.get(ATTEMPT_LABEL, labels[ATTEMPT_LABEL]) != labels[ATTEMPT_LABEL]
+            if theirs[NAME_LABEL] == labels[NAME_LABEL] and is_other and await self._ask("GET", _path(pod)):
+                self.broken.append(f"attempt {labels[ATTEMPT_LABEL]} starts beside {pod['metadata']['name']}")
+
+    async def _run(
+        self, namespace: str, name: str, labels: dict[str, str], owner: dict[str, Any], container: str
+    ) -> dict[str, Any] | None:
+        """A pod that runs; its metadata, None when it can't be made."""
         pod = {
-            "metadata": {
-                "name": name,
-                "labels": {**driver["labels"], "spark-role": "driver"},
-                "ownerReferences": [{**owner, "name": metadata["name"], "uid": metadata["uid"]}],
-            },
+            "metadata": {"name": name, "labels": labels, "ownerReferences": [owner]},
             "spec": {
                 "nodeName": NODE,
                 "restartPolicy": "Never",
                 "automountServiceAccountToken": False,
-                "containers": [{"name": DRIVER_CONTAINER, "image": "changefeed-spark:test"}],
+                "containers": [{"name": container, "image": _IMAGE}],
             },
         }
-        container = {"name": DRIVER_CONTAINER, "image": "changefeed-spark:test", "imageID": "", "restartCount": 0}
-        running = {**container, "ready": True, "started": True, "state": {"running": {"startedAt": _now()}}}
-        status = {"phase": "Running", "startTime": _now(), "containerStatuses": [running]}
-        await self._ask("POST", f"{self._of('/api/v1')}/pods", pod)
-        await self._ask("PATCH", f"{self._of('/api/v1')}/pods/{name}/status", {"status": status}, MERGE_PATCH)
-        state = {"applicationState": {"state": "RUNNING"}, "driverInfo": {"podName": name}}
-        path = f"{self._of(SPARK)}/sparkapplications/{metadata['name']}/status"
-        await self._ask("PATCH", path, {"status": state}, MERGE_PATCH)
+        made = await self._ask("POST", f"{_of(CORE, namespace)}/pods", pod)
+        if not made:
+            return None
+        said = {"name": container, "image": _IMAGE, "imageID": "", "restartCount": 0}
+        running = {**said, "ready": True, "started": True, "state": {"running": {"startedAt": now()}}}
+        status = {"phase": "Running", "startTime": now(), "containerStatuses": [running]}
+        await self._patch(_path(made), status)
+        metadata: dict[str, Any] = made["metadata"]
+        return metadata
 
     async def _report(self, application: dict[str, Any]) -> None:
-        labels = application["metadata"]["labels"]
-        name, epoch = (
-            labels["changefeed.dev/name"],
-            int(application["spec"]["driver"]["labels"]["changefeed.dev/attempt"]),
-        )
-        ts = str(int((time.time() - 1.0) * 1000) << _TSO_SHIFT)
-        conditions = [
-            {"type": kind, "status": "True", "reason": reason, "message": "", "lastTransitionTime": _now()}
-            for kind, reason in (("SinkAvailable", "Written"), ("UpstreamAvailable", "Connected"), ("WithinLag", "Ok"))
-        ]
-        status = {
-            "checkpointTs": ts,
-            "checkpointTime": _now(),
-            "resolvedTs": ts,
-            "lagSeconds": 1,
-            "epoch": epoch,
-            "tables": 3,
-            "rows": self.reports,
-            "conditions": conditions,
-        }
-        body = {
-            "apiVersion": "changefeed.dev/v1alpha1",
-            "kind": "Changefeed",
-            "metadata": {"name": name, "namespace": self._namespace},
-            "status": status,
-        }
-        path = f"{self._of(CHANGEFEEDS)}/changefeeds/{name}/status?fieldManager=changefeed-driver&force=true"
-        await self._ask("PATCH", path, body, APPLY_PATCH)
+        labels = application["spec"]["driver"]["labels"]
+        namespace, name = application["metadata"]["namespace"], labels[NAME_LABEL]
+        path, body = report(namespace, name, int(labels[ATTEMPT_LABEL]), self.reports)
+        await self._ask("PATCH", f"{path}?fieldManager=changefeed-driver&force=true", body, APPLY_PATCH)
         self.reports += 1
 
-    def _of(self, group: str) -> str:
-        return f"{group}/namespaces/{self._namespace}"
+    async def _finish(self, application: dict[str, Any], pod: Pod) -> None:
+        said = {"name": DRIVER_CONTAINER, "image": _IMAGE, "imageID": "", "restartCount": 0, "ready": False}
+        terminated = {"exitCode": 0, "reason": "Completed", "message": FINISHED, "finishedAt": now()}
+        ended = [{**said, "state": {"terminated": terminated}}]
+        await self._patch(_path(pod), {"phase": "Succeeded", "containerStatuses": ended})
+        await self._set_state(application, "COMPLETED")
+
+    async def _set_state(self, application: dict[str, Any], state: str, message: str = "") -> None:
+        metadata = application["metadata"]
+        driver = {"podName": f"{metadata['name']}-driver"}
+        told = {"applicationState": {"state": state, "errorMessage": message}, "driverInfo": driver}
+        path = f"{_of(SPARK, metadata['namespace'])}/sparkapplications/{metadata['name']}"
+        await self._patch(path, {**told, "executionAttempts": 1})
+
+    async def _list(self, path: str) -> list[dict[str, Any]]:
+        # From the API server's cache: what has just gone may be in it.
+        found = (await self._ask("GET", f"{path}?{_OURS}&resourceVersion=0")).get("items", [])
+        mine = [item for item in found if item["metadata"]["namespace"] in self._namespaces]
+        kind = "SparkApplication" if path.startswith(SPARK) else "Pod"
+        group = path.removeprefix("/apis/").removeprefix("/api/").rpartition("/")[0]
+        return [{"apiVersion": group, "kind": kind, **item} for item in mine]  # the items of a list carry neither
+
+    async def _patch(self, path: str, status: dict[str, Any]) -> None:
+        await self._ask("PATCH", f"{path}/status", {"status": status}, MERGE_PATCH)
 
     async def _ask(self, method: str, path: str, body: Any = None, content_type: str = "application/json") -> Any:
+        """The answer; empty when it is a refusal."""
         data = None if body is None else json.dumps(body)
         headers = {"Content-Type": content_type}
         async with self._session.request(method, self._api.server + path, data=data, headers=headers) as answer:
             found = await answer.json()
-            if answer.status >= 400 and answer.status not in (404, 409, 429):
+            if answer.status < 400:
+                return found
+            if answer.status not in (404, 409, 429):
                 self.errors.append(f"{method} {path}: {answer.status}: {found.get('message')}")
-            return found if answer.status < 400 else {"items": []}
+            return {}
 
 
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _of(group: str, namespace: str) -> str:
+    return f"{group}/namespaces/{namespace}"
+
+
+def _place(pod: Pod) -> tuple[str, str]:
+    return pod["metadata"]["namespace"], pod["metadata"]["name"]
+
+
+def _path(pod: Pod) -> str:
+    namespace, name = _place(pod)
+    return f"{_of(CORE, namespace)}/pods/{name}"

@@ -13,12 +13,15 @@ from urllib.parse import urlsplit
 
 import pyspark
 import yaml
-from cluster_api import Namespace
+from cluster_api import SPARK, Namespace
 from cluster_control_plane import ControlPlane
 from cluster_programs import module_folder, program
 
 NAMESPACE = "spark-operator"
 ACCOUNT = "spark-operator-controller"
+#: Of namespaces that the controller leaves alone, because its part is played there (cluster_played_spark.py).
+PLAYED_LABELS = {"spark": "played"}
+_SELECTOR = "spark!=played"
 _RBAC = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
 
 
@@ -28,14 +31,23 @@ def chart() -> Path:
 
 
 def install_crds(cluster: ControlPlane) -> None:
+    """Returns when SparkApplications can be created, and found by who asks which kinds there are."""
     cluster.kubectl("apply", "--server-side", "-f", chart() / "crds")
+    cluster.processes.wait_until(lambda: _are_known(cluster), "SparkApplications are served")
+
+
+def _are_known(cluster: ControlPlane) -> bool:
+    kinds = cluster.api.request("GET", SPARK).body.get("resources", [])
+    is_listed = any(kind["name"] == "sparkapplications" for kind in kinds)
+    return is_listed and cluster.api.request("GET", f"{SPARK}/sparkapplications").status == 200
 
 
 def grant(cluster: ControlPlane) -> None:
-    """The chart's ServiceAccount and rights, for applications in all namespaces; nothing of it that needs a node."""
+    """The chart's ServiceAccount and rights, for nearly all namespaces; nothing of it that needs a node."""
     cluster.create_namespace(NAMESPACE)
-    everywhere = ("--set", "spark.jobNamespaces={}", "--set", "spark.serviceAccount.create=false")
-    rendered = cluster.helm("template", "spark-operator", chart(), "--namespace", NAMESPACE, *everywhere)
+    values = ("spark.jobNamespaces={}", f"spark.jobNamespaceSelector={_SELECTOR}", "spark.serviceAccount.create=false")
+    settings = [argument for value in values for argument in ("--set", value)]
+    rendered = cluster.helm("template", "spark-operator", chart(), "--namespace", NAMESPACE, *settings)
     wanted = [made for made in yaml.safe_load_all(rendered) if made and made["kind"] in _RBAC]
     listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": wanted})
     cluster.kubectl("apply", "--server-side", "-f", "-", text=listed)
@@ -60,7 +72,7 @@ def running(cluster: ControlPlane) -> Iterator[None]:
         "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
     command: list[str | Path] = [program("spark-operator"), "controller", "start", "--enable-ui-service=false"]
-    command += ["--leader-election=false", "--enable-metrics=false"]
+    command += ["--leader-election=false", "--enable-metrics=false", "--namespace-selector", _SELECTOR]
     command += ["--health-probe-bind-address=127.0.0.1:0", "--kubeconfig", config]
     cluster.processes.start("spark-operator", command, environment)
     try:

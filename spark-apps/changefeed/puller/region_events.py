@@ -21,12 +21,13 @@ import pyarrow as pa
 from changefeed.errors import ProtocolViolation
 from changefeed.model.rows import RAW_SCHEMA, ROW_OVERHEAD
 from changefeed.puller.decode import Decoded, ResolvedEvent, decode
-from changefeed.puller.matcher import Matcher
+from changefeed.puller.matcher import COMMITTED_ROWS, Matched, Matcher
 from changefeed.wire import cdcpb_pb2
 
 #: A large transaction comes out as several batches, so that a quota can meter them and 32-bit offsets suffice.
 MAX_BATCH_BYTES = 32 << 20
 _FIRST_REQUEST = 1
+_NOTHING = Matched(pl.DataFrame(schema=COMMITTED_ROWS), [], {})
 
 
 @dataclass(frozen=True)
@@ -92,9 +93,9 @@ class RegionEvents:
     def process(self, messages: list[bytes]) -> Outcome:
         """Raises ProtocolViolation when a message can't be read."""
         decoded = decode(messages)
-        matched = self._matcher.feed(self._rows(decoded))
-        data = list(self._split(matched.rows))
-        out = Outcome(data, matched.initialized)
+        # Most chunks of an idle span only resolve, and an empty frame costs as much as a small one.
+        matched = self._matcher.feed(self._rows(decoded)) if decoded.rows.num_rows else _NOTHING
+        out = Outcome(list(self._split(matched.rows)), list(matched.initialized))
         for reg, what in matched.violations.items():
             registration = self._registrations[reg]
             self._close(registration)
@@ -142,6 +143,8 @@ class RegionEvents:
 
     def _split(self, rows: pl.DataFrame) -> Iterator[tuple[int, pa.RecordBatch]]:
         """By subscription, in order. Converted together: there may be a handful of rows for each of hundreds."""
+        if rows.is_empty():
+            return
         subs, spans = self._sub_of[rows["reg"].to_numpy()], self._span_of[rows["reg"].to_numpy()]
         if (np.diff(subs) < 0).any():
             order = np.argsort(subs, kind="stable")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -89,6 +90,17 @@ async def test_probes_and_metrics_are_served() -> None:
         await server.cleanup()
 
 
+async def test_a_free_port_is_the_same_for_both_families() -> None:
+    server, port = await serve(0, lambda: WELL, lambda: b"")
+    try:
+        async with aiohttp.ClientSession() as session:
+            for host in ["127.0.0.1", *(["[::1]"] if socket.has_dualstack_ipv6() else [])]:
+                async with session.get(f"http://{host}:{port}/healthz") as response:
+                    assert response.status == 200
+    finally:
+        await server.cleanup()
+
+
 def test_metrics_tell_what_stands_and_what_happened() -> None:
     metrics = Metrics()
     feed = {
@@ -105,6 +117,7 @@ def test_metrics_tell_what_stands_and_what_happened() -> None:
     metrics.show(lambda: standing)
     metrics.count_request("PATCH", 409)
     metrics.count_request("GET", 200)
+    metrics.count_request("GET", 404)
     lines = metrics.text().decode().splitlines()
     for line in (
         "changefeed_operator_queue_keys_count 2.0",
@@ -123,6 +136,7 @@ def test_metrics_tell_what_stands_and_what_happened() -> None:
     lag = next(line for line in lines if line.startswith("changefeed_operator_checkpoint_lag_seconds{"))
     assert float(lag.split()[-1]) > (datetime.now(UTC) - datetime(2021, 1, 1, tzinfo=UTC)).total_seconds()
     assert not any("new" in line for line in lines)
+    assert not any('reason="404"' in line for line in lines)
 
 
 def feed(**status: Any) -> dict[str, Any]:

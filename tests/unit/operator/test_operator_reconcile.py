@@ -103,6 +103,36 @@ async def test_actions_are_done_in_order_and_then_looked_at_again_soon(bench: Be
     ]
 
 
+def _changes(bench: Bench, metadata: dict[str, Any], status: dict[str, Any]) -> None:
+    """Between the look at it and the first write of its status."""
+
+    async def refuse(_: web.Request) -> web.StreamResponse:
+        changed = {"metadata": {**FEED["metadata"], "resourceVersion": "8", **metadata}, "status": status}
+        bench.server.objects[PATH] = {**FEED, **changed}
+        return refusal(409, "Conflict")
+
+    bench.server.fail("PATCH", f"{PATH}/status", refuse)
+    bench.decision = Decision((STATUS,))
+
+
+async def test_a_report_of_the_driver_that_comes_between_does_not_hold_a_step_up(bench: Bench) -> None:
+    _changes(bench, {}, {"checkpointTs": "9", "conditions": [{"type": "WithinLag", "status": "True"}]})
+    assert await bench.reconciler().work(KEY) == Again(CONFIRM)
+    assert [asked.body["metadata"]["resourceVersion"] for asked in bench.server.writes()] == ["7", "8"]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "status"),
+    [({"generation": 2}, {}), ({"uid": "u2"}, {}), ({"deletionTimestamp": "x"}, {}), ({}, {"attempt": 1})],
+)
+async def test_anything_else_that_comes_between_ends_the_pass(
+    bench: Bench, metadata: dict[str, Any], status: dict[str, Any]
+) -> None:
+    _changes(bench, metadata, status)
+    assert await bench.reconciler().work(KEY) == Failed()
+    assert len(bench.server.writes()) == 1
+
+
 async def test_status_is_written_to_the_very_object_that_was_read(bench: Bench) -> None:
     bench.decision = Decision((STATUS, PatchStatus({"state": "Normal"})))
     await bench.reconciler().work(KEY)
@@ -126,10 +156,10 @@ async def test_status_is_written_to_the_very_object_that_was_read(bench: Bench) 
 async def test_an_action_that_fails_ends_the_pass_and_comes_back(
     bench: Bench, answer: web.Response, outcome: Failed, reason: str
 ) -> None:
-    bench.server.fail("PATCH", f"{PATH}/status", answer)
-    bench.decision = Decision((STATUS, Apply(CONFIG_MAP)))
+    bench.server.fail("PATCH", "/api/v1/namespaces/shop/configmaps/changefeed-orders", answer)
+    bench.decision = Decision((Apply(CONFIG_MAP), STATUS))
     assert await bench.reconciler().work(KEY) == outcome
-    assert not [asked for asked in bench.server.writes() if asked.path.endswith("configmaps/changefeed-orders")]
+    assert not [asked for asked in bench.server.writes() if asked.path == f"{PATH}/status"]
     assert bench.number(f'changefeed_operator_retries_total{{reason="{reason}"}}') == 1.0
 
 
