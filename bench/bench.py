@@ -98,7 +98,7 @@ def table(run: dict[str, Any]) -> str:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--rows", type=int, default=10_000_000, help="rows a table")
+    arguments.add_argument("--rows", type=int, default=5_000_000, help="rows a table")
     arguments.add_argument("--tables", type=int, default=2)
     arguments.add_argument("--regions", type=int, default=4)
     arguments.add_argument("--case", action="append", choices=[case.name for case in CASES], help="default: all")
