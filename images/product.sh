@@ -1,7 +1,7 @@
 #!/bin/bash
-# product.sh SOURCE: our code beside the libraries, from the checkout SOURCE; then what only builds is taken away.
+# product.sh SOURCE: our code from the checkout SOURCE, and its commands, as $CHANGEFEED_HOME/product.
 set -euo pipefail
 source=$1
-pip() { "$CHANGEFEED_HOME/venv/bin/python" -m pip --disable-pip-version-check --no-cache-dir "$@"; }
-pip install --quiet --no-index --no-deps --no-build-isolation "$source"
-pip uninstall --quiet --yes setuptools wheel pip
+"$CHANGEFEED_HOME/venv/bin/python" -m pip --disable-pip-version-check --no-cache-dir install --quiet \
+  --no-index --no-deps --no-build-isolation --target "$CHANGEFEED_HOME/product" "$source"
+chmod -R a+rX "$CHANGEFEED_HOME/product"

@@ -43,6 +43,7 @@ Count = Annotated[int, Parameter(validator=Number(gte=1, lte=10_000_000))]
 def start(
     *,
     stores: Count = 3,
+    host: str = "127.0.0.1",
     port: Port = 0,
     data: Path | None = None,
     workload: Literal["none", "bank", "sysbench"] = "none",
@@ -63,8 +64,10 @@ def start(
     ----------
     stores
         Number of TiKV stores.
+    host
+        IPv4 address of this machine to listen at. There is no other protection: whoever reaches it reads and writes.
     port
-        Port of PD on 127.0.0.1; 0 takes a free one.
+        Port of PD; 0 takes a free one.
     data
         Folder that keeps the cluster's data; without it nothing outlives the process.
     workload
@@ -93,7 +96,7 @@ def start(
     history = _frozen(frozen, workload, data, rate)
     if replay and (data is None or workload != "none" or not (data / "journal").exists()):
         raise CommandFailed("--replay is for a --data folder that a cluster has written, without a --workload.")
-    cluster = _cluster(stores, port, data, history, replay)
+    cluster = _cluster(stores, host, port, data, history, replay)
     try:
         tidb = Tidb(cluster)
         tidb.bootstrap()
@@ -101,7 +104,7 @@ def start(
         start_ts = cluster.first_start_ts if replay else tidb.now()
         cluster.note_start(start_ts)
         frozen_rows = work.freeze(history) if history and isinstance(work, Sysbench) else 0
-        _open(cluster, port)
+        _open(cluster, host, port)
         say(
             pd=cluster.pd_address,
             cluster_id=str(cluster.cluster_id),
@@ -125,18 +128,20 @@ def _frozen(how: str | None, workload: str, data: Path | None, rate: float) -> F
     return FrozenHistory(live=how == "live")
 
 
-def _cluster(stores: int, port: int, data: Path | None, frozen: FrozenHistory | None, replay: bool) -> DevCluster:
+def _cluster(
+    stores: int, host: str, port: int, data: Path | None, frozen: FrozenHistory | None, replay: bool
+) -> DevCluster:
     try:
-        return DevCluster(stores=stores, data_dir=data, pd_port=port, frozen=frozen, replay=replay)
+        return DevCluster(stores=stores, data_dir=data, pd_port=port, frozen=frozen, replay=replay, host=host)
     except OSError as error:
         raise _cant_start(error) from error
     except ValueError as error:
         raise CommandFailed(f"The cluster can't start: {error}") from error
 
 
-def _open(cluster: DevCluster, port: int) -> None:
+def _open(cluster: DevCluster, host: str, port: int) -> None:
     try:
-        _check_free(port)
+        _check_free(host, port)
         cluster.start()
     except OSError as error:
         raise _cant_start(error) from error
@@ -147,16 +152,14 @@ def _cant_start(error: OSError) -> CommandFailed:
     return CommandFailed(f"The cluster can't start: {error.strerror or error}{where}")
 
 
-def _check_free(port: int) -> None:
+def _check_free(host: str, port: int) -> None:
     """Raises OSError for a busy port, before gRPC tells the terminal of it in words of its own."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind((host, port))
         except OSError as error:
-            raise OSError(
-                error.errno, f"port {port} of 127.0.0.1 is in use or not allowed, take another one"
-            ) from error
+            raise OSError(error.errno, f"port {port} of {host} is in use or not allowed, take another one") from error
 
 
 def _workload(tidb: Tidb, name: str, tables: int, regions: int, rows: int | None) -> Workload | None:

@@ -1,4 +1,4 @@
-"""The development cluster: PD and TiKV stores on loopback ports, in one thread of this process.
+"""The development cluster: PD and TiKV stores on ports of one address, in one thread of this process.
 
 `DevCluster` puts the parts together, restores them from a data folder, and does harm on request: in the process through
 its methods, from another one through `control.py`.
@@ -58,6 +58,7 @@ class DevCluster:
     Without `data_dir` nothing outlives it. With it, data, region boundaries, cluster id and safepoints go on where an
     earlier cluster with the same folder ended. `min_ts_interval`: seconds between two resolved-ts. `frozen`: history
     beside what the store holds. `replay`: show the data folder as it is, and keep nothing of what happens meanwhile.
+    `host`: the address of this machine that it listens at and that its PD names; everybody who reaches it is let in.
 
     `first_start_ts`: what `note_start` was told in the folder's first life. `history_ts`: the last ts in the folder.
     """
@@ -70,7 +71,9 @@ class DevCluster:
         min_ts_interval: float = 0.2,
         frozen: FrozenHistory | None = None,
         replay: bool = False,
+        host: str = "127.0.0.1",
     ) -> None:
+        self._host = host
         self.pd_address = ""
         self.cluster_id = 0
         self.first_start_ts = 0
@@ -325,11 +328,15 @@ class DevCluster:
     async def _open(self) -> None:
         driver = PlacementDriver(self.cluster_id, self.oracle, self.regions, self.safepoints)
         self._servers[_PD] = grpc.aio.server(options=(*_OPTIONS, ("grpc.so_reuseport", 0)))
-        self.pd_address = _bind(self._servers[_PD], self._pd_port, [driver.handler(), control_handler(self)])
+        self.pd_address = _bind(
+            self._servers[_PD], self._host, self._pd_port, [driver.handler(), control_handler(self)]
+        )
         for store_id in self._store_ids:
             self._services[store_id] = ChangeData(store_id, self._subscriptions, self.troubles)
             self._servers[store_id] = grpc.aio.server(options=_OPTIONS)
-            self.store_addresses[store_id] = _bind(self._servers[store_id], 0, self._store_handlers(store_id))
+            self.store_addresses[store_id] = _bind(
+                self._servers[store_id], self._host, 0, self._store_handlers(store_id)
+            )
         driver.address = self.pd_address
         driver.stores = [
             metapb.Store(id=store_id, address=address, version=VERSION, start_timestamp=int(time.time()))
@@ -341,7 +348,7 @@ class DevCluster:
     async def _restart(self, store_id: int) -> None:
         """A new server takes over the port before the old one is stopped, so nobody else can."""
         old, new = self._servers[store_id], grpc.aio.server(options=_OPTIONS)
-        _bind(new, int(self.store_addresses[store_id].rpartition(":")[2]), self._store_handlers(store_id))
+        _bind(new, self._host, int(self.store_addresses[store_id].rpartition(":")[2]), self._store_handlers(store_id))
         self._servers[store_id] = new
         await new.start()
         await old.stop(None)
@@ -351,10 +358,10 @@ class DevCluster:
         return [self._services[store_id].handler(), tikv.handler()]
 
 
-def _bind(server: grpc.aio.Server, port: int, handlers: list[grpc.GenericRpcHandler]) -> str:
+def _bind(server: grpc.aio.Server, host: str, port: int, handlers: list[grpc.GenericRpcHandler]) -> str:
     server.add_generic_rpc_handlers(handlers)
     try:
-        bound = server.add_insecure_port(f"127.0.0.1:{port}")
+        bound = server.add_insecure_port(f"{host}:{port}")
     except RuntimeError as error:
-        raise OSError(errno.EADDRINUSE, f"port {port} of 127.0.0.1 can't be bound, it is in use") from error
-    return f"127.0.0.1:{bound}"
+        raise OSError(errno.EADDRINUSE, f"port {port} of {host} can't be bound, it is in use") from error
+    return f"{host}:{bound}"

@@ -1,13 +1,12 @@
-"""The container images of the real node: built with buildah from Dockerfiles, no registry. Needs root and Debian.
+"""The container images of the real node: built with buildah from Dockerfiles. Needs root and Debian.
 
-The image that our Dockerfile begins with is made from Debian's packages. All images together become one OCI archive for
-containerd; what has not changed is not built again.
+The image that our Dockerfile begins with is made from Debian's packages. All images stand in a registry of our own, in
+the cache; what has not changed is neither built nor stored again.
 `python tests/cluster/cluster_images.py` builds them.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
@@ -23,11 +22,12 @@ from typing import Any
 import yaml
 from cluster_changefeed_operator import ROOT
 from cluster_programs import SetupFailed, cache_folder, module_folder, program
+from cluster_registry import Registry, Store
 
 PAUSE = "localhost/pause:test"
 OPERATOR = "localhost/changefeed-operator:test"
 SPARK = "localhost/changefeed-spark:test"
-_BASE = "localhost/debian:test"
+_RUNTIME = "localhost/changefeed-spark-runtime:test"
 _PACKAGES = {
     "containerd": "containerd",
     "runc": "runc",
@@ -64,34 +64,32 @@ def _missing() -> list[str]:
     return [package for tool, package in _PACKAGES.items() if shutil.which(tool) is None]
 
 
-def build() -> Path:
-    """The OCI archive with all images, built or as it was."""
+def build() -> list[str]:
+    """The names of the images, which are built and in the registry."""
     _build_base()
+    _bud(_RUNTIME, ROOT, ROOT / "Dockerfile", "spark-runtime")
     _bud(SPARK, ROOT, ROOT / "Dockerfile", "spark")
     _bud(OPERATOR, ROOT, ROOT / "Dockerfile", "operator")
     _build_spark_operator()
-    names = (SPARK, OPERATOR, spark_operator_image())
-    content = "".join(_image_id(name) for name in names)
-    archive = _archives() / f"{hashlib.sha256(content.encode()).hexdigest()[:16]}.tar"
-    if not archive.exists():
-        for old in _archives().glob("*.tar"):  # a GB each
-            old.unlink()
-        _write_archive(names, archive)
-    return archive
+    names = [SPARK, OPERATOR, spark_operator_image()]
+    with Registry(_registry()) as registry:
+        for name in names:
+            _run(["buildah", "push", "--quiet", "--tls-verify=false", name, f"docker://{registry.address}/{name}"])
+    store = Store(_registry())
+    _add_pause(store)
+    store.forget_others([*names, PAUSE])
+    return store.images()
 
 
-def built() -> Path:
-    """The archive; it never builds, because a test has no time for that."""
-    found = next(_archives().glob("*.tar"), None)
-    if found is None:
+def built() -> Registry:
+    """A registry of them, to be entered; it never builds, because a test has no time for that."""
+    if PAUSE not in Store(_registry()).images():
         raise SetupFailed("the images of the real node are not built: run `make test-cluster`, which builds them")
-    return found
+    return Registry(_registry())
 
 
-def _archives() -> Path:
-    folder = cache_folder() / "images"
-    folder.mkdir(exist_ok=True)
-    return folder
+def _registry() -> Path:
+    return cache_folder() / "registry"
 
 
 def spark_operator_image() -> str:
@@ -112,8 +110,12 @@ def _release() -> str:
     return tag.removesuffix("-slim")
 
 
+def _base() -> str:
+    return f"localhost/debian:{_release()}"
+
+
 def _build_base() -> None:
-    if _image_id(_BASE):
+    if _image_id(_base()):
         return
     with tempfile.TemporaryDirectory(dir=cache_folder(), prefix=".base-") as scratch:
         files = Path(scratch, "base.tar")
@@ -124,11 +126,11 @@ def _build_base() -> None:
         container = _run(["buildah", "from", "scratch"]).strip()
         _run(["buildah", "add", container, str(files), "/"])
         _run(["buildah", "config", "--cmd", "bash", container])
-        _run(["buildah", "commit", "--rm", container, _BASE])
+        _run(["buildah", "commit", "--rm", container, _base()])
 
 
 def _build_spark_operator() -> None:
-    """The image of the Spark operator as its own Dockerfile makes it, on our data plane's image."""
+    """The image of the Spark operator as its own Dockerfile makes it, on the Spark of our data plane's image."""
     with tempfile.TemporaryDirectory(dir=cache_folder(), prefix=".context-") as scratch:
         context = Path(scratch)
         shutil.copy(program("spark-operator"), context)
@@ -141,7 +143,7 @@ def _build_spark_operator() -> None:
 
 def _bud(name: str, context: Path, dockerfile: Path, target: str) -> None:
     command = ["buildah", "bud", "--isolation", "chroot", "--network", "host", "--pull-never", "--layers"]
-    command += ["--format", "oci", "--tag", name, "--file", str(dockerfile), "--build-arg", f"BASE={_BASE}"]
+    command += ["--format", "oci", "--tag", name, "--file", str(dockerfile), "--build-arg", f"BASE={_base()}"]
     # How this machine reaches its package registries; nothing of it stays in the image.
     for ours, theirs in ((os.environ.get("SSL_CERT_FILE", ""), _CERTIFICATES), ("/etc/pip.conf", "/etc/pip.conf")):
         command += ["--volume", f"{ours}:{theirs}:ro"] if ours and Path(ours).exists() else []
@@ -157,43 +159,26 @@ def _image_id(name: str) -> str:
     return next((str(image["id"]) for image in listed if name in (image.get("names") or ())), "")
 
 
-def _write_archive(names: Sequence[str], archive: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=cache_folder(), prefix=".layout-") as scratch:
-        layout = Path(scratch, "layout")
-        for name in names:
-            _run(["buildah", "push", name, f"oci:{layout}:{name}"])
-        _add_pause(layout)
-        part = Path(scratch, "part")
-        with tarfile.open(part, "w") as tar:
-            tar.add(layout, ".")
-        part.rename(archive)
-
-
-def _add_pause(layout: Path) -> None:
+def _add_pause(store: Store) -> None:
     """The image that holds a pod's namespaces: one program of ours in a layer."""
     files = io.BytesIO()
     with tarfile.open(fileobj=files, mode="w") as tar:
         tar.add(program("pause"), "pause")
     kind = "application/vnd.oci.image"
-    layer = _add_blob(layout, f"{kind}.layer.v1.tar", files.getvalue())
+    layer = _add_blob(store, f"{kind}.layer.v1.tar", files.getvalue())
     config = {
         "architecture": "amd64",
         "os": "linux",
         "config": {"Entrypoint": ["/pause"], "User": "65535:65535"},
         "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]},
     }
-    described = _add_blob(layout, f"{kind}.config.v1+json", json.dumps(config).encode())
+    described = _add_blob(store, f"{kind}.config.v1+json", json.dumps(config).encode())
     manifest = {"schemaVersion": 2, "mediaType": f"{kind}.manifest.v1+json", "config": described, "layers": [layer]}
-    added = _add_blob(layout, f"{kind}.manifest.v1+json", json.dumps(manifest).encode())
-    index = json.loads((layout / "index.json").read_text())
-    index["manifests"].append({**added, "annotations": {"org.opencontainers.image.ref.name": PAUSE}})
-    (layout / "index.json").write_text(json.dumps(index))
+    store.tag(PAUSE, store.add(json.dumps(manifest).encode()))
 
 
-def _add_blob(layout: Path, media_type: str, content: bytes) -> dict[str, Any]:
-    digest = hashlib.sha256(content).hexdigest()
-    (layout / "blobs" / "sha256" / digest).write_bytes(content)
-    return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": len(content)}
+def _add_blob(store: Store, media_type: str, content: bytes) -> dict[str, Any]:
+    return {"mediaType": media_type, "digest": store.add(content), "size": len(content)}
 
 
 def _run(command: Sequence[str], environment: dict[str, str] | None = None) -> str:
@@ -211,7 +196,7 @@ def main() -> int:
         if reason := node_unsupported():
             sys.stderr.write(f"The tests on a real node do not run: {reason}.\n")
             return 1 if os.environ.get("CI") == "true" else 0
-        sys.stdout.write(f"images: {build()}\n")
+        sys.stdout.write(f"images: {', '.join(build())}\n")
     except SetupFailed as failed:
         sys.stderr.write(f"{failed}\n")
         return 1

@@ -1,7 +1,8 @@
-"""A network of its own for a node and its pods: no port and no address of this machine is used. Needs root.
+"""A network of its own for nodes and their pods: no port and no address of this machine is used. Needs root.
 
-The node has 10.87.0.1, pods 10.88.0.0/16 on a bridge, services 10.96.0.0/16. Nothing in it reaches the internet. What
-has to cross its border (tests to the API server, pods to a server of this machine) goes through a `Bridge`.
+Nodes have 10.87.0.1 and 10.87.0.2, pods 10.88.0.0/16 on a bridge, services 10.96.0.0/16. Nothing in it reaches the
+internet. What has to cross its border (tests to the API server, pods to a server of this machine) goes through a
+`Bridge`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-NODE_ADDRESS = "10.87.0.1"
+NODE_ADDRESSES = ("10.87.0.1", "10.87.0.2")
+NODE_ADDRESS = NODE_ADDRESSES[0]
 PODS = "10.88.0.0/16"
 POD_GATEWAY = "10.88.0.1"
 SERVICES = "10.96.0.0/16"
@@ -79,7 +81,7 @@ def new_network(name: str) -> Iterator[Network]:
     try:
         for command in (
             "ip link set lo up",
-            f"ip address add {NODE_ADDRESS}/32 dev lo",
+            *(f"ip address add {address}/32 dev lo" for address in NODE_ADDRESSES),
             f"ip address add {DNS_SERVICE}/32 dev lo",
             f"ip link add {POD_BRIDGE} type bridge",
             f"ip address add {POD_GATEWAY}/16 dev {POD_BRIDGE}",

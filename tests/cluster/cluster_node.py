@@ -1,12 +1,15 @@
-"""One real node of a test cluster: containerd, kubelet, kube-proxy and CoreDNS in the cluster's network. Needs root.
+"""Real nodes of a test cluster: containerd and kubelet in the cluster's network. Needs root.
 
-Stopped it leaves no process, mount, cgroup, network namespace or log link; only the store of images stays.
+The first one brings the scheduler, kube-proxy and CoreDNS, which all share. Stopped they leave no process, mount,
+cgroup, network namespace or log link; only the stores of images stay.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,31 +18,67 @@ from typing import Any
 
 from cluster_control_plane import CommandFailed, ControlPlane, flags
 from cluster_images import PAUSE
-from cluster_network import DNS_SERVICE, NODE_ADDRESS, POD_BRIDGE, PODS, Network
+from cluster_network import DNS_SERVICE, NODE_ADDRESSES, POD_BRIDGE, PODS, Network
 from cluster_programs import program
+from cluster_registry import Registry
 
-NAME = "node1"
 _CGROUPS = Path("/sys/fs/cgroup")
+#: Of the processor, by cgroup v1 and v2: all pods together would otherwise get as much as one process beside them.
+_SHARES = {"cpu.shares": "8192", "cpu.weight": "800"}
 _CNI_PLUGINS = "/usr/lib/cni"
-_IMPORT_S = 600.0
+_PULL_S = 600.0
+
+
+def remove_left() -> None:
+    """Ends the pods of test runs that were killed, which would live on for ever, and deletes their networks."""
+    for network in Path("/run/netns").glob("changefeed-*"):
+        owner = network.name.removeprefix("changefeed-")
+        if not owner.isdecimal() or Path("/proc", owner).exists():
+            continue
+        inside = subprocess.run(["ip", "netns", "pids", network.name], capture_output=True, text=True, check=False)
+        for pid in inside.stdout.split():  # first: who could start others
+            _kill(int(pid))
+        of_pods = f"{network.name}-*/**/cgroup.procs"
+        for processes in (*_CGROUPS.glob(of_pods), *_CGROUPS.glob(f"*/{of_pods}")):
+            for pid in processes.read_text().split():
+                _kill(int(pid))
+        subprocess.run(["ip", "netns", "delete", network.name], capture_output=True, check=False)
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 @dataclass
 class Node:
     """`with Node(cluster, network, store) as node`, of a started cluster; Ready when entered.
 
-    `store`: containerd's images, which may outlive the cluster; one running node at a time.
+    `store`: containerd's images, which may outlive the cluster; one running node at a time. `number`: from 1 on, the
+    first one is stopped last.
     """
 
     cluster: ControlPlane
     network: Network
     store: Path
+    number: int = 1
 
     def __post_init__(self) -> None:
-        self._folder = self.cluster.folder / NAME
+        self.name = f"node{self.number}"
+        self._address = NODE_ADDRESSES[self.number - 1]
+        self._folder = self.cluster.folder / self.name
         self._folder.mkdir()
         self.store.mkdir(parents=True, exist_ok=True)
         self._processes = self.cluster.processes
+
+    @property
+    def kubelet(self) -> str:
+        """Its name among the cluster's processes."""
+        return f"kubelet-{self.name}"
+
+    @property
+    def _containerd(self) -> str:
+        return f"containerd-{self.name}"
 
     @property
     def _socket(self) -> Path:
@@ -58,21 +97,32 @@ class Node:
 
     def start(self) -> None:
         self._start_containerd()
-        self._start_scheduler()
-        self._start_kube_proxy()
-        self._start_dns()
+        if self.number == 1:
+            self._start_scheduler()
+            self._start_kube_proxy()
+            self._start_dns()
         self._start_kubelet()
-        self._processes.wait_until(self._ready, f"{NAME} is Ready")
+        self._processes.wait_until(self._ready, f"{self.name} is Ready")
 
-    def import_images(self, archive: Path) -> None:
-        """From an OCI archive; one that the store has had before, unchanged, is not read again."""
-        stamp = f"{archive.name} {archive.stat().st_size} {archive.stat().st_mtime_ns}"
-        known = self.store / "imported"
-        if known.exists() and stamp in known.read_text().splitlines():
-            return
-        self._ctr("images", "import", str(archive))
-        with known.open("a") as file:
-            file.write(f"{stamp}\n")
+    def pull(self, registry: Registry) -> None:
+        """All images of a registry that has been entered, under the names that pods use."""
+        for image in registry.images:
+            there = f"{registry.address}/{image}"
+            self._ctr("images", "pull", "--plain-http", there)
+            self._ctr("images", "tag", "--force", there, image)
+
+    def runs(self, uid: str) -> bool:
+        """Whether a container of the pod lives, whatever the API server says of it."""
+        of_pod = f'labels."io.kubernetes.pod.uid"=={uid},labels."io.cri-containerd.kind"==container'
+        containers = self._ctr("containers", "list", "--quiet", of_pod).split()
+        tasks = [line.split() for line in self._ctr("tasks", "list").splitlines()[1:]]
+        return any(task in containers and state == "RUNNING" for task, _, state in tasks)
+
+    def last_words(self, uid: str) -> dict[str, str]:
+        """What the pod's container has left in its termination log."""
+        (file,) = (self._folder / "kubelet" / "pods" / uid / "containers").glob("*/*")
+        said: dict[str, str] = json.loads(file.read_text())
+        return said
 
     def logs(self, namespace: str, pod: str) -> str:
         return self.cluster.kubectl("--namespace", namespace, "logs", pod)
@@ -82,11 +132,12 @@ class Node:
         (self._folder / "cni" / "10-pods.conflist").write_text(json.dumps(self._pod_network()))
         config = self._folder / "containerd.toml"
         config.write_text(self._containerd_config())
-        self._processes.start("containerd", ["containerd", "--config", config])
+        self._processes.start(self._containerd, ["containerd", "--config", config])
         self._processes.wait_until(self._containerd_answers, "containerd answers")
 
     def _pod_network(self) -> dict[str, Any]:
-        ranges = [[{"subnet": PODS, "rangeStart": "10.88.1.10", "rangeEnd": "10.88.1.250"}]]
+        first = f"10.88.{self.number}"
+        ranges = [[{"subnet": PODS, "rangeStart": f"{first}.10", "rangeEnd": f"{first}.250"}]]
         routes = [{"dst": "0.0.0.0/0"}]
         data = str(self._folder / "addresses")
         addresses = {"type": "host-local", "dataDir": data, "ranges": ranges, "routes": routes}
@@ -141,11 +192,11 @@ state = "{self._folder}/containerd"
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
             "kind": "KubeProxyConfiguration",
             "mode": "iptables",
-            "bindAddress": NODE_ADDRESS,
+            "bindAddress": self._address,
             "healthzBindAddress": "127.0.0.1:10256",
             "metricsBindAddress": "127.0.0.1:10249",
             "clusterCIDR": PODS,
-            "hostnameOverride": NAME,
+            "hostnameOverride": self.name,
             "clientConnection": {"kubeconfig": str(self._kubeconfig("kube-proxy", "system:kube-proxy"))},
             # The limit is this machine's, not the network's.
             "conntrack": {"maxPerCore": 0, "min": 0},
@@ -170,9 +221,12 @@ state = "{self._folder}/containerd"
         self._processes.start("coredns", [program("coredns"), "-conf", corefile])
 
     def _start_kubelet(self) -> None:
-        config = self._kubeconfig("kubelet", f"system:node:{NAME}", ["system:nodes"])
+        config = self._kubeconfig("kubelet", f"system:node:{self.name}", ["system:nodes"])
         for hierarchy in self._own_cgroups():
             hierarchy.mkdir(exist_ok=True)
+            for name, share in _SHARES.items():
+                if (hierarchy / name).exists():
+                    (hierarchy / name).write_text(share)
         folder = self._folder / "kubelet"
         folder.mkdir()
         command: list[str | Path] = [
@@ -180,19 +234,19 @@ state = "{self._folder}/containerd"
             "--config",
             self._write("kubelet.yaml", self._kubelet_config()),
         ]
-        command += ["--kubeconfig", config, "--hostname-override", NAME, "--node-ip", NODE_ADDRESS]
+        command += ["--kubeconfig", config, "--hostname-override", self.name, "--node-ip", self._address]
         command += ["--root-dir", folder, "--cert-dir", folder / "pki"]
-        self._processes.start("kubelet", command)
+        self._processes.start(self.kubelet, command)
 
     def _kubelet_config(self) -> dict[str, Any]:
         authority = self.cluster.authority
-        certificate, key = authority.issue("kubelet", NAME, hosts=[NAME, NODE_ADDRESS])
+        certificate, key = authority.issue(self.kubelet, self.name, hosts=[self.name, self._address])
         nearly_full = {"nodefs.available": "1%", "imagefs.available": "1%", "nodefs.inodesFree": "1%"}
         return {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
-            "address": NODE_ADDRESS,
-            "healthzBindAddress": NODE_ADDRESS,
+            "address": self._address,
+            "healthzBindAddress": self._address,
             "authentication": {"anonymous": {"enabled": False}, "x509": {"clientCAFile": str(authority.ca)}},
             "authorization": {"mode": "Webhook"},
             "tlsCertFile": str(certificate),
@@ -204,7 +258,7 @@ state = "{self._folder}/containerd"
             "cgroupDriver": "cgroupfs",
             "failCgroupV1": False,
             # Of our own: two kubelets with one root would take each other's pods for orphans.
-            "cgroupRoot": f"/{self.network.name}",
+            "cgroupRoot": f"/{self._cgroup}",
             "failSwapOn": False,
             # A full disk of a shared machine must not evict what a test looks at, nor delete its images.
             "evictionHard": {"memory.available": "200Mi", **nearly_full, "imagefs.inodesFree": "1%"},
@@ -216,7 +270,7 @@ state = "{self._folder}/containerd"
         }
 
     def _ready(self) -> bool:
-        found = self.cluster.api.find(f"/api/v1/nodes/{NAME}")
+        found = self.cluster.api.find(f"/api/v1/nodes/{self.name}")
         conditions = (found or {}).get("status", {}).get("conditions", ())
         return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
@@ -232,7 +286,7 @@ state = "{self._folder}/containerd"
     def _ctr(self, *arguments: str) -> str:
         """containerd's own command line, in the namespace where Kubernetes keeps its containers."""
         command = ["ctr", "--address", str(self._socket), "--namespace", "k8s.io", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_IMPORT_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PULL_S, check=False)
         if done.returncode:
             raise CommandFailed(f"`{' '.join(command)}` ended with {done.returncode}: {done.stderr}")
         return done.stdout
@@ -241,13 +295,14 @@ state = "{self._folder}/containerd"
         running = self._processes.running
         networks: set[str] = set()
         containers: list[str] = []
-        if "kubelet" in running:
-            self._processes.stop("kubelet")  # first: it would start again what is killed
-        if "containerd" in running:
+        if self.kubelet in running:
+            self._processes.stop(self.kubelet)  # first: it would start again what is killed
+        if self._containerd in running:
             containers = self._ctr("containers", "list", "--quiet").split()
             networks = {network for container in containers for network in self._networks(container)}
             self._remove(containers)
-        for name in ("coredns", "kube-proxy", "kube-scheduler", "containerd"):
+        shared = ("coredns", "kube-proxy", "kube-scheduler") if self.number == 1 else ()
+        for name in (*shared, self._containerd):
             if name in running:
                 self._processes.stop(name)
         self._clean(containers, networks)
@@ -268,6 +323,9 @@ state = "{self._folder}/containerd"
 
     def _clean(self, containers: Sequence[str], networks: set[str]) -> None:
         """What containerd and the kubelet leave outside of their folders."""
+        shims = ["pgrep", "--full", f"^/usr/bin/containerd-shim.* -address {self._socket}"]
+        for pid in subprocess.run(shims, capture_output=True, text=True, check=False).stdout.split():
+            _kill(int(pid))
         for name in networks:
             subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
         results = Path("/var/lib/cni/results")
@@ -288,8 +346,12 @@ state = "{self._folder}/containerd"
             with contextlib.suppress(OSError):
                 root.rmdir()
 
+    @property
+    def _cgroup(self) -> str:
+        return f"{self.network.name}-{self.name}"
+
     def _own_cgroups(self) -> list[Path]:
         """Of every hierarchy (cgroup v1), or the one that there is (v2)."""
         if (_CGROUPS / "cgroup.controllers").exists():
-            return [_CGROUPS / self.network.name]
-        return [hierarchy / self.network.name for hierarchy in _CGROUPS.iterdir() if hierarchy.is_dir()]
+            return [_CGROUPS / self._cgroup]
+        return [hierarchy / self._cgroup for hierarchy in _CGROUPS.iterdir() if hierarchy.is_dir()]

@@ -89,6 +89,7 @@ PROGRAMS = {
     "kube-scheduler": _kubernetes("kube-scheduler"),
     "kubelet": _kubernetes("kubelet"),
     "kube-proxy": _kubernetes("kube-proxy"),
+    "versitygw": GoProgram("github.com/versity/versitygw", "v1.8.0", "github.com/versity/versitygw/cmd/versitygw"),
     "coredns": GoProgram("github.com/coredns/coredns", "v1.14.7", ".", source="coredns.go"),
     "pause": GoProgram("", "v1", ".", source="pause.go"),
 }

@@ -10,14 +10,17 @@ from pathlib import Path
 
 import cluster_changefeed_operator
 import cluster_images
+import cluster_product
 import cluster_spark_operator
 import pytest
-from cluster_api import CORE, Namespace
+from cluster_api import CHANGEFEEDS, CORE, Namespace
 from cluster_api_proxy import ApiProxy
-from cluster_changefeed_operator import ChangefeedOperator
+from cluster_changefeed_operator import ChangefeedOperator, ForkedOperator, Forks
 from cluster_control_plane import ControlPlane
+from cluster_feeds import Feeds
+from cluster_history import History
 from cluster_network import new_network
-from cluster_node import Node
+from cluster_node import Node, remove_left
 from cluster_pods import PlayedNode
 from cluster_programs import cache_folder, unsupported
 
@@ -59,9 +62,14 @@ def node(namespace: Namespace) -> Iterator[PlayedNode]:
 
 
 @pytest.fixture(scope="session")
-def spark_operator(cluster: ControlPlane) -> Iterator[None]:
-    """The kubeflow controller, for all namespaces."""
+def spark_crds(cluster: ControlPlane) -> None:
+    """SparkApplications can be created."""
     cluster_spark_operator.install_crds(cluster)
+
+
+@pytest.fixture(scope="session")
+def spark_operator(cluster: ControlPlane, spark_crds: None) -> Iterator[None]:
+    """The kubeflow controller, for all namespaces but those where Spark is played."""
     cluster_spark_operator.grant(cluster)
     with cluster_spark_operator.running(cluster):
         yield
@@ -73,13 +81,34 @@ def real_node(tmp_path_factory: pytest.TempPathFactory, _supported: None) -> Ite
     if reason := cluster_images.node_unsupported():
         _skip(reason)
     folder = tmp_path_factory.mktemp("node")
+    remove_left()
     with (
         new_network(f"changefeed-{os.getpid()}") as network,
         ControlPlane(folder, network) as started,
         Node(started, network, cache_folder() / "containerd") as made,
     ):
-        made.import_images(cluster_images.built())
+        with cluster_images.built() as registry:
+            made.pull(registry)
         yield made
+
+
+@pytest.fixture(scope="session")
+def spark_operator_pods(real_node: Node) -> None:
+    """The Spark operator's own chart, on the real node."""
+    cluster_product.install_spark_operator(real_node.cluster, list(cluster_product.NAMESPACES))
+
+
+@pytest.fixture(scope="session")
+def product(
+    real_node: Node, spark_operator_pods: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[cluster_product.Store]:
+    """Both charts on the real node, an upstream, and an S3 server, which is given."""
+    with (
+        cluster_product.s3_server(real_node, tmp_path_factory.mktemp("s3")) as store,
+        cluster_product.upstream(real_node),
+    ):
+        cluster_product.install(real_node.cluster)
+        yield store
 
 
 @pytest.fixture
@@ -99,6 +128,25 @@ def crd(cluster: ControlPlane) -> None:
     cluster_changefeed_operator.install_crd(cluster)
 
 
+@pytest.fixture(scope="session")
+def history(cluster: ControlPlane, crd: None) -> Iterator[History]:
+    """Of all Changefeeds."""
+    with History(cluster.api, f"{CHANGEFEEDS}/changefeeds") as watched:
+        yield watched
+
+
+@pytest.fixture
+def feeds(namespace: Namespace, history: History) -> Feeds:
+    """Those of the test's namespace."""
+    return Feeds(namespace, history)
+
+
+@pytest.fixture(scope="session")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    with Forks(tmp_path_factory.mktemp("forks")) as started:
+        yield started
+
+
 @pytest.fixture
 def proxy(cluster: ControlPlane) -> Iterator[ApiProxy]:
     with ApiProxy(cluster) as started:
@@ -109,5 +157,15 @@ def proxy(cluster: ControlPlane) -> Iterator[ApiProxy]:
 def operator(cluster: ControlPlane, crd: None, namespace: Namespace, tmp_path: Path) -> Iterator[ChangefeedOperator]:
     """Neither installed nor started; ended with the test."""
     made = ChangefeedOperator(cluster, namespace, tmp_path)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def forked(
+    cluster: ControlPlane, crd: None, namespace: Namespace, tmp_path: Path, forks: Forks
+) -> Iterator[ForkedOperator]:
+    """An operator whose clock can be set ahead; neither installed nor started; ended with the test."""
+    made = ForkedOperator(cluster, namespace, tmp_path, forks=forks)
     yield made
     made.end()

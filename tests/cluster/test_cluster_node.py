@@ -13,7 +13,7 @@ from cluster_network import NODE_ADDRESS, Bridge
 from cluster_node import Node
 from cluster_processes import wait_until
 
-# The first test waits for the import of some GB of images.
+# The first test waits until some GB of images are unpacked.
 pytestmark = pytest.mark.timeout(900)
 _POD_S = 120.0
 
@@ -94,17 +94,10 @@ except OSError as error:
     assert said.startswith("refused")
 
 
+@pytest.mark.usefixtures("spark_operator_pods")
 def test_the_spark_operators_chart_works_unmodified(real_node: Node) -> None:
-    cluster = real_node.cluster
-    jobs = cluster.create_namespace("spark-jobs")
-
-    chart = cluster_spark_operator.chart()
-    where = ("--namespace", cluster_spark_operator.NAMESPACE, "--create-namespace")
-    only = ("--set", f"spark.jobNamespaces={{{jobs.name}}}")
-    cluster.helm("install", "spark-operator", chart, *where, *only, "--wait", "--timeout", "110s")
-
-    namespace = Namespace(cluster.api, cluster_spark_operator.NAMESPACE)
-    pods = cluster.api.items(namespace.core("pods"))
+    namespace = Namespace(real_node.cluster.api, cluster_spark_operator.NAMESPACE)
+    pods = namespace.api.items(namespace.core("pods"))
     ready = {pod["metadata"]["labels"]["app.kubernetes.io/component"]: _is_ready(pod) for pod in pods}
     assert ready == {"controller": True, "webhook": True}
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import queue
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,6 +120,17 @@ def test_stores_are_known_by_address(shared: DevCluster) -> None:
 
 
 # --- transactions ---
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8")
+def test_pd_and_stores_are_at_the_host_that_was_given() -> None:
+    with DevCluster(stores=1, host="127.0.0.2") as cluster, grpc.insecure_channel(cluster.pd_address) as channel:
+        assert cluster.pd_address.startswith("127.0.0.2:")
+        assert cluster.store_addresses[1].startswith("127.0.0.2:")
+        grpc.channel_ready_future(channel).result(10)
+        with socket.socket() as elsewhere:
+            port = int(cluster.pd_address.rpartition(":")[2])
+            assert elsewhere.connect_ex(("127.0.0.1", port)) == errno.ECONNREFUSED
 
 
 def test_a_transaction_over_grpc_is_read_back(cluster: DevCluster) -> None:

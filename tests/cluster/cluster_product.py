@@ -1,0 +1,256 @@
+"""The whole product on a real node: both charts installed, an S3 server, an upstream, and a changefeed from it.
+
+The servers are processes in the node's network, at its address: pods reach them, and so do commands run there.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cluster_images
+import cluster_spark_operator
+from cluster_api import Namespace
+from cluster_changefeed_operator import CHART, ROOT
+from cluster_control_plane import CommandFailed, ControlPlane
+from cluster_network import NODE_ADDRESS
+from cluster_node import Node
+from cluster_processes import wait_until
+from cluster_programs import program
+
+#: Where changefeeds of tests may be.
+NAMESPACES = ("bank", "lost")
+RELEASE, SYSTEM = "changefeeds", "changefeed-system"
+PD = f"{NODE_ADDRESS}:2379"
+ENDPOINT = f"http://{NODE_ADDRESS}:9000"
+_SECRET, _KEY_ID, _KEY = "lake-writer", "testkey", "testsecret"
+_BIN = Path(sys.executable).parent
+_READY_S = 120
+_SPARK_TIMEOUT_S = 110
+Resource = dict[str, Any]
+
+
+@dataclass
+class Store:
+    """The S3 server; `folder`: what it stores, a folder a bucket."""
+
+    folder: Path
+    access_log: Path
+
+    def uri(self, path: str) -> str:
+        return f"s3://{path}?endpoint={ENDPOINT}&region=us-east-1"
+
+
+@contextmanager
+def s3_server(node: Node, folder: Path) -> Iterator[Store]:
+    """With the buckets `lake` and `cdc-state`."""
+    store = Store(folder / "data", folder / "s3-access.log")
+    for bucket in ("lake", "cdc-state"):
+        (store.folder / bucket).mkdir(parents=True)
+    command: list[str | Path] = [program("versitygw"), "--port", ENDPOINT.removeprefix("http://"), "--quiet"]
+    command += ["--access-log", store.access_log, "posix", store.folder]
+    processes = node.cluster.processes
+    processes.start("versitygw", command, {"ROOT_ACCESS_KEY": _KEY_ID, "ROOT_SECRET_KEY": _KEY})
+    try:
+        processes.wait_until(lambda: _listens(node, 9000), "the S3 server listens")
+        yield store
+    finally:
+        processes.stop("versitygw")
+
+
+@contextmanager
+def upstream(node: Node) -> Iterator[None]:
+    """A bank at `PD` whose customers never rest."""
+    command: list[str | Path] = [_BIN / "changefeed-devcluster", "start", "--host", NODE_ADDRESS, "--port", "2379"]
+    command += ["--workload", "bank", "--tables", "4", "--regions", "4", "--rows", "200", "--rate", "100"]
+    processes = node.cluster.processes
+    processes.start("devcluster", command)
+    try:
+        processes.wait_until(lambda: '"startTs"' in processes.log("devcluster").read_text(), "the upstream is ready")
+        yield
+    finally:
+        processes.stop("devcluster")
+
+
+def _listens(node: Node, port: int) -> bool:
+    with node.network.new_socket() as probe:
+        return probe.connect_ex((NODE_ADDRESS, port)) == 0
+
+
+def install_spark_operator(cluster: ControlPlane, namespaces: list[str]) -> None:
+    """Its own chart, unmodified, for applications in these namespaces; returns when it is ready."""
+    for name in namespaces:
+        cluster.create_namespace(name)
+    where = ("--namespace", cluster_spark_operator.NAMESPACE, "--create-namespace")
+    only = ("--set", f"spark.jobNamespaces={{{','.join(namespaces)}}}")
+    wait = ("--wait", "--timeout", f"{_SPARK_TIMEOUT_S}s")
+    cluster.helm("install", "spark-operator", cluster_spark_operator.chart(), *where, *only, *wait)
+
+
+def install(cluster: ControlPlane) -> None:
+    """Our chart, for all namespaces; returns when the operator is ready."""
+    values = {}
+    for key, image in (("image", cluster_images.OPERATOR), ("sparkImage", cluster_images.SPARK)):
+        repository, _, values[f"{key}.tag"] = image.rpartition(":")
+        values[f"{key}.registry"], _, values[f"{key}.repository"] = repository.partition("/")
+    settings = [argument for name, value in values.items() for argument in ("--set", f"{name}={value}")]
+    where = ("--namespace", SYSTEM, "--create-namespace")
+    cluster.helm("install", RELEASE, CHART, *where, *settings, "--wait", "--timeout", f"{_READY_S}s")
+
+
+@dataclass
+class Demo:
+    """examples/demo.yaml in a namespace that the Spark operator watches; what differs there stands in a patch."""
+
+    node: Node
+    store: Store
+    namespace: Namespace
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self.kustomization = self.folder / "demo"
+        self.kustomization.mkdir(parents=True)
+        shutil.copy(ROOT / "examples" / "demo.yaml", self.kustomization)
+        name = self.namespace.name
+        credentials = {"secretRef": {"name": _SECRET}}
+        # The machine's two cores are fewer than the pods would ask for.
+        sparing = [("driver", "spark-kubernetes-driver"), ("executor", "spark-kubernetes-executor")]
+        frugal = {
+            role: {
+                "memory": "1536Mi",
+                "template": {"spec": {"containers": [{"name": each, "resources": {"requests": {"cpu": "100m"}}}]}},
+            }
+            for role, each in sparing
+        }
+        spec = {
+            "upstream": {"pdAddresses": [f"http://{PD}"]},
+            "state": {"uri": self.store.uri("cdc-state"), "credentials": credentials},
+            "sink": {"storage": {"uri": self.store.uri(f"lake/{name}"), "credentials": credentials}},
+            "spark": frugal,
+        }
+        self._write_patch(spec)
+        key = (f"--from-literal=access-key-id={_KEY_ID}", f"--from-literal=secret-access-key={_KEY}")
+        self.kubectl("create", "secret", "generic", _SECRET, *key)
+        self.secrets = self.folder / "secrets"
+        for key_name, value in (("access-key-id", _KEY_ID), ("secret-access-key", _KEY)):
+            file = self.secrets / _SECRET / key_name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(value)
+
+    def _write_patch(self, spec: dict[str, Any]) -> None:
+        patch = {
+            "apiVersion": "changefeed.dev/v1alpha1",
+            "kind": "Changefeed",
+            "metadata": {"name": "demo"},
+            "spec": spec,
+        }
+        kustomization = {
+            "apiVersion": "kustomize.config.k8s.io/v1beta1",
+            "kind": "Kustomization",
+            "namespace": self.namespace.name,
+            "resources": ["demo.yaml"],
+            "patches": [{"patch": json.dumps(patch)}],
+        }
+        (self.kustomization / "kustomization.yaml").write_text(json.dumps(kustomization))
+
+    def kubectl(self, *arguments: str | Path) -> str:
+        return self.node.cluster.kubectl("--namespace", self.namespace.name, *arguments)
+
+    def wait_until_ready(self, timeout_s: int = _READY_S) -> str:
+        return self.kubectl("wait", "--for=condition=Ready", "cf/demo", f"--timeout={timeout_s}s")
+
+    def edit(self, spec: dict[str, Any]) -> None:
+        """Returns when the operator has seen it."""
+        self.kubectl("patch", "cf", "demo", "--type=merge", "--patch", json.dumps({"spec": spec}))
+        self.wait_for(lambda found: found["status"]["observedGeneration"] == found["metadata"]["generation"], "seen")
+
+    @property
+    def resource(self) -> dict[str, Any]:
+        return self.namespace.api.get(self.namespace.changefeeds("demo"))
+
+    @property
+    def status(self) -> dict[str, Any]:
+        status: dict[str, Any] = self.resource["status"]
+        return status
+
+    def wait_for(self, condition: Callable[[Resource], Any], what: str, deadline_s: float = _READY_S) -> Resource:
+        """`condition` of the resource. What it was at last is a part of the failure."""
+        seen: dict[str, Any] = {}
+
+        def so() -> bool:
+            seen.update(self.resource)
+            return bool(condition(seen))
+
+        try:
+            wait_until(so, what, deadline_s)
+        except TimeoutError as error:
+            pods = self.kubectl("get", "pods", "-o", "wide")
+            status = json.dumps(seen.get("status"), indent=1)
+            raise AssertionError(f"{error}\n{status}\n{pods}\n{self.driver_log()[-3000:]}") from error
+        return seen
+
+    def driver_log(self) -> str:
+        try:
+            return self.kubectl("logs", "changefeed-demo-driver", "--tail=60")
+        except CommandFailed as failed:
+            return str(failed)
+
+    def now(self) -> int:
+        """A ts of the upstream."""
+        done = self._changefeed("tso", "now", "--pd", f"http://{PD}", "--json")
+        return int(json.loads(done.stdout)["ts"])
+
+    def wait_until_past(self, ts: int, deadline_s: float = _READY_S) -> dict[str, Any]:
+        """The status's checkpoint, and Ready with it."""
+        return self.wait_for(
+            lambda found: int(found["status"].get("checkpointTs", 0)) > ts and is_ready(found),
+            f"Ready, and the checkpoint is past {ts}",
+            deadline_s,
+        )
+
+    def published(self) -> int:
+        """The sink's own checkpoint; 0 before the first."""
+        file = self.store.folder / "lake" / self.namespace.name / "metadata"
+        return int(json.loads(file.read_text())["checkpoint-ts"]) if file.exists() else 0
+
+    def verify(self) -> dict[str, Any]:
+        """What `changefeed verify` says of the sink; AssertionError when a promise is broken."""
+        return self.verify_later()()
+
+    def verify_later(self) -> Callable[[], dict[str, Any]]:
+        """To be called when the resource may be gone."""
+        file = self.folder / "resource.json"
+        file.write_text(self.kubectl("get", "cf", "demo", "-o", "json"))
+        arguments = ("-f", file, "--secrets-dir", self.secrets, "--conserved", "balance", "--json")
+        return lambda: json.loads(self._changefeed("verify", *arguments).stdout)
+
+    def _changefeed(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        """A command of ours, in the node's network."""
+        command = [*self.node.network.enter, str(_BIN / "changefeed"), *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_READY_S, check=False)
+        assert done.returncode == 0, f"`changefeed {arguments[0]}`: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    def pods(self, role: str = "") -> list[dict[str, Any]]:
+        """Of the changefeed; `role`: driver or executor."""
+        labels = "changefeed.dev/name=demo" + (f",spark-role={role}" if role else "")
+        found = self.namespace.api.items(self.namespace.core("pods"), labels)
+        return [pod for pod in found if pod["metadata"].get("deletionTimestamp") is None]
+
+    def log_records(self) -> list[dict[str, Any]]:
+        """Of the transaction log, those not yet folded, oldest first."""
+        files = sorted(self.store.folder.glob(f"cdc-state/{self.namespace.name}/demo/*/log/*.json"))
+        return [json.loads(file.read_text()) for file in files if not file.name.startswith("snapshot")]
+
+
+def is_ready(found: dict[str, Any]) -> bool:
+    status = found["status"]
+    seen = status["observedGeneration"] == found["metadata"]["generation"]
+    return seen and any(each["type"] == "Ready" and each["status"] == "True" for each in status.get("conditions", ()))

@@ -1,0 +1,167 @@
+"""The whole product on a real node, from `kubectl apply` to `kubectl delete`, and what happens to it in between.
+
+One changefeed lives through all of these tests, in their order. After each, every file is held against the upstream.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from cluster_api import Namespace
+from cluster_control_plane import CommandFailed
+from cluster_node import Node
+from cluster_processes import wait_until
+from cluster_product import Demo, Store
+
+pytestmark = pytest.mark.timeout(900)
+_FROZEN_MS = 30_000
+_CLOSED_S = 200.0  # the Job that closes lives a minute longer than it works
+
+_KINDS = (
+    "changefeeds,sparkapplications,pods,services,configmaps,secrets,serviceaccounts,roles,rolebindings,"
+    "poddisruptionbudgets,networkpolicies,cronjobs,jobs,persistentvolumeclaims,leases"
+)
+
+#: In a pod: the JVM dies.
+_KILL_JAVA = """
+import os, pathlib
+for process in pathlib.Path("/proc").glob("[0-9]*"):
+    if (process / "comm").read_text() == "java\\n":
+        os.kill(int(process.name), 9)
+"""
+
+#: In the driver's pod: its memory is used up by many small processes, so that the kernel ends those of the driver.
+_USE_UP_MEMORY = """
+import os, pathlib, time
+for process in pathlib.Path("/proc").glob("[0-9]*"):
+    is_driver = b"changefeed_app.py" in (process / "cmdline").read_bytes()
+    if (is_driver and process.name != "1") or (process / "comm").read_text() == "java\\n":
+        (process / "oom_score_adj").write_text("1000")
+while os.fork():
+    time.sleep(0.05)
+held = b"x" * (48 << 20)
+time.sleep(600)
+"""
+
+
+@pytest.fixture(scope="module")
+def demo(real_node: Node, product: Store, tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    namespace = Namespace(real_node.cluster.api, "bank")
+    return Demo(real_node, product, namespace, tmp_path_factory.mktemp("bank"))
+
+
+@pytest.fixture(scope="module")
+def before(demo: Demo) -> set[str]:
+    """What there is in the namespace before anything is applied."""
+    return _everything(demo)
+
+
+@pytest.mark.usefixtures("before")
+def test_what_is_applied_becomes_ready_and_its_checkpoint_rises(demo: Demo) -> None:
+    assert "created" in demo.kubectl("apply", "-k", demo.kustomization)
+
+    assert "condition met" in demo.wait_until_ready()
+
+    demo.wait_until_past(demo.now())
+    assert demo.verify()["ok"]
+
+
+def test_a_killed_executor_is_replaced_and_the_driver_goes_on(demo: Demo) -> None:
+    attempt, before = demo.status["attempt"], _names(demo, "executor")
+    victim = min(before)
+
+    demo.kubectl("exec", victim, "--", "python", "-c", _KILL_JAVA)
+
+    wait_until(lambda: len(_running(demo, "executor") - before) == 1, "another executor runs")
+    demo.wait_until_past(demo.now())
+    assert victim not in _names(demo, "executor")
+    assert demo.status["attempt"] == attempt
+    assert demo.verify()["ok"]
+
+
+def test_a_driver_without_memory_is_followed_by_another(demo: Demo) -> None:
+    attempt = demo.status["attempt"]
+
+    with contextlib.suppress(CommandFailed):  # which ends with the container
+        demo.kubectl("exec", "changefeed-demo-driver", "--", "python", "-c", _USE_UP_MEMORY)
+
+    found = demo.wait_for(lambda found: "lastError" in found["status"], "its end is noted")
+    assert found["status"]["lastError"]["class"] == "OutOfMemory"
+    assert "spec.spark.driver.memory" in found["status"]["message"]
+    found = demo.wait_until_past(demo.now())
+    assert found["status"]["attempt"] == attempt + 1
+    assert demo.verify()["ok"]
+
+
+def test_a_paused_changefeed_has_no_pods_and_goes_on_from_its_checkpoint(demo: Demo) -> None:
+    demo.edit({"paused": True})
+    found = demo.wait_for(lambda found: found["status"]["state"] == "Stopped", "it is paused")
+    assert demo.pods() == []
+    drained = demo.published()
+    assert int(found["status"]["checkpointTs"]) == drained
+    hold = demo.namespace.api.get(demo.namespace.of("batch/v1", "cronjobs", "changefeed-demo-hold"))
+    assert not hold["spec"].get("suspend")
+    assert demo.published() == drained
+
+    demo.edit({"paused": False})
+
+    demo.wait_until_past(demo.now())
+    assert demo.verify()["ok"]
+
+
+def test_an_edit_restarts_it_only_where_it_must(demo: Demo) -> None:
+    attempt = demo.status["attempt"]
+    demo.kubectl("label", "cf", "demo", "team=billing")
+    with pytest.raises(CommandFailed, match="the uri that it was created with"):
+        demo.kubectl("patch", "cf", "demo", "--type=merge", "-p", '{"spec":{"sink":{"storage":{"uri":"s3://x/y"}}}}')
+    demo.wait_until_past(demo.now())
+    assert demo.status["attempt"] == attempt
+
+    demo.edit({"sink": {"storage": {"flushInterval": "2s"}}})
+
+    found = demo.wait_until_past(demo.now())
+    assert found["status"]["attempt"] == attempt + 1
+    assert [record for record in demo.log_records() if record["kind"] == "epoch"][-1]["attempt"] == attempt + 1
+    assert demo.verify()["ok"]
+
+
+def test_while_the_api_server_is_frozen_files_go_on_being_written(demo: Demo) -> None:
+    attempt, driver = demo.status["attempt"], demo.pods("driver")[0]["metadata"]["uid"]
+    frozen_at = demo.now()
+    server = demo.node.cluster.processes.running["kube-apiserver"]
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: demo.published() > frozen_at + (_FROZEN_MS << 18), "30 s of checkpoints are published")
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+    demo.wait_until_past(demo.now())
+    assert demo.status["attempt"] == attempt
+    assert demo.pods("driver")[0]["metadata"]["uid"] == driver
+    assert demo.verify()["ok"]
+
+
+def test_what_is_deleted_leaves_nothing_but_its_files(demo: Demo, before: set[str], tmp_path: Path) -> None:
+    verify = demo.verify_later()
+
+    demo.kubectl("delete", "cf", "demo")
+
+    wait_until(lambda: _everything(demo) == before, f"nothing is left but {before}", _CLOSED_S)
+    assert demo.log_records()[-1]["kind"] == "closed"
+    assert verify()["ok"]
+
+
+def _everything(demo: Demo) -> set[str]:
+    return set(demo.kubectl("get", _KINDS, "-o", "name").split())
+
+
+def _names(demo: Demo, role: str) -> set[str]:
+    return {pod["metadata"]["name"] for pod in demo.pods(role)}
+
+
+def _running(demo: Demo, role: str) -> set[str]:
+    return {pod["metadata"]["name"] for pod in demo.pods(role) if pod["status"]["phase"] == "Running"}
