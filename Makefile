@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 PY := .venv/bin/python
 PYTEST := $(PY) -m pytest -q
-BESIDE := -n 2 --dist worksteal # most tests wait for something most of the time
+BESIDE := -n 3 --dist worksteal # most tests wait for something most of the time
 STAMP := .venv/.made
 PROTOS := $(wildcard spark-apps/changefeed/wire/*.proto)
 CODE := spark-apps devcluster operator tests bench examples
@@ -21,7 +21,8 @@ help: ## this list
 demo: $(STAMP) classes ## a bank, a changefeed from it to files, and the proof that they are right
 	@$(PY) examples/demo.py
 
-test: lint ## set up, then everything that is checked on one machine
+test: $(STAMP) ## set up, then everything that is checked on one machine
+	@$(MAKE) --jobs 2 --output-sync lint classes
 	$(PYTEST) $(BESIDE) tests/unit tests/simulation
 	@$(MAKE) test-integration
 
@@ -108,7 +109,7 @@ $(STAMP): requirements/dev.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "Python 3.11 or newer is needed: install it, or name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	$(PY) -m pip install --quiet --no-compile --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
