@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from changefeed.errors import OutcomeUnknown, Transient
 from changefeed.model.record import FileCommitted, Work, WorkEntry
+from changefeed.objectstore.digest import Digest
 from changefeed.objectstore.once import create_once
 from changefeed.owner.spans import AWAY_S
 from changefeed.wire import owner_pb2 as pb
@@ -239,7 +239,7 @@ class Executor(Process):
             rows.update(row for batch in batches for row in batch if entry.from_ < row <= entry.to)
         info = self.work.table_infos[entry.table_info]
         body = file_body(self.work.config, self.work.pd_ms, info, sorted(rows))
-        digest = hashlib.sha256(body).hexdigest()
+        digest = Digest(body).hexdigest()
         try:
             create_once(self.store, entry.path, body, digest, self.world.sleeper(self))
         except (OutcomeUnknown, Transient):
