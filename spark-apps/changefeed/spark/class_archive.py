@@ -16,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import pyspark
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
@@ -27,6 +28,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+_JARS = Path(pyspark.__file__).parent / "jars"
 _JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto -Xlog:disable -Xlog:all=error:stderr"
 
 
@@ -48,21 +50,39 @@ def make() -> Path | None:
         _run_spark(f"{_JVM} -XX:ArchiveClassesAtExit={made}", scratch)
         if made.exists():
             made.replace(archive)
+            _forget_older(archive)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return archive
 
 
 def _path() -> Path | None:
-    """Of its own for each Java and each Spark: neither can use another's."""
+    """Of its own for each Java and each installation of Spark: neither can use another's.
+
+    A JVM compares the times of the jars, so it takes no archive of an installation that stood in the same place before.
+    Times are in whole seconds, which is what an image's layers keep of them.
+    """
     home = os.environ.get("JAVA_HOME", "")
     java = shutil.which(os.path.join(home, "bin", "java") if home else "java")
     if java is None:
         return None
     binary = Path(java).resolve()
-    name = f"{version('pyspark')} {binary} {binary.stat().st_mtime_ns} {Path(sys.prefix).resolve()}"
+    installed = max(int(jar.stat().st_mtime) for jar in _JARS.iterdir())
+    content = _hash(f"{version('pyspark')} {installed} {binary} {int(binary.stat().st_mtime)}")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "changefeed" / f"spark-classes-{hashlib.sha256(name.encode()).hexdigest()[:16]}.jsa"
+    return cache / "changefeed" / f"spark-classes-{_hash(str(Path(sys.prefix).resolve()))}-{content}.jsa"
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _forget_older(archive: Path) -> None:
+    """Those of the same place: nothing can use them any more."""
+    place = archive.name.rpartition("-")[0]
+    for other in archive.parent.glob(f"{place}-*.jsa"):
+        if other != archive:
+            other.unlink(missing_ok=True)
 
 
 def _run_spark(java_options: str, scratch: Path) -> None:
