@@ -16,8 +16,10 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
+from changefeed.spec.parse import parse
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb import Tidb
+from integration_inprocess import InProcessExecution, Run
 
 BIN = Path(sys.executable).parent
 DEADLINE_S = 120.0
@@ -82,6 +84,11 @@ class Changefeed:
         command = [str(BIN / "changefeed"), "run", "-f", str(self.file), "--metrics-port", str(self.metrics_port)]
         command += [*self.options, *(["--json"] if as_json else [])]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def start_here(self) -> Run:
+        """In this process's event loop and without Spark, where it is about neither: a start costs no 20 CPU-s."""
+        self.write()
+        return Run(parse(self.file.read_text()), InProcessExecution()).start()
 
     def finish(self, deadline_s: float = DEADLINE_S) -> tuple[int, str, str]:
         """Wait for the process to end: (exit code, stdout, stderr)."""

@@ -30,7 +30,7 @@ from changefeed_devcluster.schema import Column, Table
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb import Tidb
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 TASK_ATTEMPTS = 3
 LIMITS = Limits(roll_interval=0.02)
 

@@ -159,7 +159,7 @@ async def test_a_puller_that_stays_away_loses_its_spans_to_the_others(
             if puller:
                 super()._pull(owner, puller, job)
 
-    monkeypatch.setattr(driver_module, "Spans", partial(Spans, away_s=0.1))
+    monkeypatch.setattr(driver_module, "Spans", partial(Spans, away_s=0.5))
     world.insert(range(1, 11))
     run = world.run(Away(), spark={"pullers": {"count": 2}})
     await written(world, run, 10)

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from changefeed.cli.main import main
+from changefeed.errors import NeedsHuman
 from changefeed.owner.driver import Outcome
 from changefeed.spark.execution import SparkExecution
 from changefeed.spec.parse import effective
@@ -22,7 +23,7 @@ from changefeed.upstream.safepoint import service_id
 from changefeed_devcluster import keys
 from changefeed_devcluster.schema import Column, Table
 from changefeed_devcluster.tidb import Change, Tidb
-from conftest import Changefeed, Upstream, wait_for
+from conftest import Changefeed, Upstream
 from integration_inprocess import World, new_world
 from integration_screen import CANNOT_CHECK, FAILED, one_screen
 
@@ -156,7 +157,7 @@ def test_a_sink_of_a_changefeed_that_has_run_is_refused(world: World, refused: C
     assert world.ids() == list(range(1, 21))
 
 
-def test_rule_14_history_lost_while_it_runs_ends_the_run_before_a_wrong_row(
+async def test_rule_14_history_lost_while_it_runs_ends_the_run_before_a_wrong_row(
     upstream: Upstream, new_changefeed: Callable[..., Changefeed], refused: Check, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A region's resolved-ts stands still, GC passes it, and the region is registered once more from there."""
@@ -170,8 +171,8 @@ def test_rule_14_history_lost_while_it_runs_ends_the_run_before_a_wrong_row(
     with tidb.begin() as txn:
         for number in range(1, 101):
             txn.insert(orders, {"id": number, "name": f"order {number}"})
-    changefeed.start()
-    wait_for(lambda: changefeed.checkpoint() >= txn.commit_ts, "the first rows are published")
+    run = changefeed.start_here()
+    await run.until(lambda: changefeed.checkpoint() >= txn.commit_ts, "the first rows are published")
 
     cluster.stall_region(cluster.regions.locate(keys.record_key(orders.id, 1)).id)
     change_thrice(tidb, orders)
@@ -179,12 +180,12 @@ def test_rule_14_history_lost_while_it_runs_ends_the_run_before_a_wrong_row(
     safepoint = collect(upstream)
     assert safepoint > changefeed.checkpoint()
     cluster.cut()
-    code, out, err = changefeed.finish()
-    assert code == FAILED, out
-    one_screen(out, err, True, ("SnapshotLostByGC", "cluster's GC safepoint", "from a later startTs"))
+    with pytest.raises(NeedsHuman, match=r"SnapshotLostByGC.*cluster's GC safepoint") as caught:
+        await run.outcome()
+    assert "from a later startTs" in caught.value.next_step
     assert changefeed.checkpoint() < safepoint
     found = lines(changefeed.lake)
     assert sorted(found) == sorted(history[:100]), "what GC has left of later changes is not written"
 
-    refused(changefeed.file, "SnapshotLostByGC", str(safepoint))
-    check_not_verifiable(changefeed.file, capfd, str(start_ts), str(safepoint))
+    await asyncio.to_thread(refused, changefeed.file, "SnapshotLostByGC", str(safepoint))
+    await asyncio.to_thread(check_not_verifiable, changefeed.file, capfd, str(start_ts), str(safepoint))

@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
+from changefeed.cli.main import main
+from changefeed.spark import execution
 from changefeed_devcluster import keys
 from changefeed_devcluster.schema import Column, Table
 from conftest import Changefeed, Upstream, wait_for
+from integration_inprocess import InProcessExecution
 
 COLUMNS = (Column("id", "bigint"), Column("name", "varchar(32)", nullable=True))
 SCREEN_LINES = 24
@@ -106,7 +109,7 @@ def test_refused_twice_at_once_then_drained_then_finished_at_its_target(
     assert (verdict["rows"], verdict["missing"], verdict["duplicate"]) == (300, 0, 0)
 
 
-def test_rule_13_an_entry_without_rows_is_a_file_without_bytes(
+async def test_rule_13_an_entry_without_rows_is_a_file_without_bytes(
     upstream: Upstream, new_changefeed: Callable[..., Changefeed]
 ) -> None:
     """Two rows come in one segment, with a lock and the target between them.
@@ -123,12 +126,10 @@ def test_rule_13_an_entry_without_rows_is_a_file_without_bytes(
     target = upstream.tidb.now()
     insert(upstream, table, [2])
     changefeed.spec["targetTs"] = str(target)
-    changefeed.start()
-    wait_for(changefeed.data_files, "the file of the row below the lock")
+    run = changefeed.start_here()
+    await run.until(changefeed.data_files, "the file of the row below the lock")
     upstream.cluster.store.rollback([locked], lock_ts)
-    code, out, err = changefeed.finish()
-    assert code == 0, err
-    assert (json.loads(out)["state"], changefeed.checkpoint()) == ("finished", target)
+    assert ((await run.outcome()).state, changefeed.checkpoint()) == ("finished", target)
 
     entries = [entry for plan in changefeed.records("plan") for entry in plan["entries"]]
     assert [(entry["index"], entry["reason"]) for entry in entries] == [(1, "interval"), (2, "barrier")]
@@ -145,7 +146,10 @@ def test_rule_13_an_entry_without_rows_is_a_file_without_bytes(
 
 
 def test_rule_9_a_ddl_stops_at_its_ts_after_every_row_up_to_it(
-    upstream: Upstream, new_changefeed: Callable[..., Changefeed]
+    upstream: Upstream,
+    new_changefeed: Callable[..., Changefeed],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     orders, other = make_table(upstream, "orders"), make_table(upstream, "tmp_other")
     changefeed = new_changefeed(["shop.*", "!shop.tmp_*"])
@@ -181,9 +185,10 @@ def test_rule_9_a_ddl_stops_at_its_ts_after_every_row_up_to_it(
     assert verdict["rows"] == 200
 
     files = {file: os.stat(file).st_ino for file in changefeed.data_files()}
-    code, _, again = changefeed.run(as_json=False)
-    assert code == 1
-    assert again == err
+    monkeypatch.setattr(execution, "SparkExecution", lambda *_: InProcessExecution())
+    capfd.readouterr()
+    assert main(["run", "-f", str(changefeed.file), "--metrics-port", "0"]) == 1
+    assert capfd.readouterr().err == err
     assert {file: os.stat(file).st_ino for file in changefeed.data_files()} == files
     assert changefeed.checkpoint() == stop_ts - 1
     code, verdict = changefeed.verify()

@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 from changefeed.objectstore.open import open_store
-from changefeed.spec.parse import parse
 from changefeed_devcluster.schema import Column, Table
 from changefeed_devcluster.tidb import Tidb
 from conftest import Changefeed, Upstream
-from integration_inprocess import InProcessExecution, Run
 from integration_observer import watching
 from integration_s3_servers import S3Server, running, write_secret
 from integration_types import DEFAULTS, KINDS, NULL, ZONE, Cell, Kind, plain
@@ -236,8 +234,7 @@ def prepared(new_changefeed: Callable[..., Changefeed], **storage: Any) -> Chang
 
 
 async def run_here(changefeed: Changefeed) -> None:
-    changefeed.write()
-    outcome = await Run(parse(changefeed.file.read_text()), InProcessExecution()).start().outcome()
+    outcome = await changefeed.start_here().outcome()
     assert (outcome.state, outcome.checkpoint_ts) == ("finished", int(changefeed.spec["targetTs"]))
 
 
@@ -247,8 +244,8 @@ def written(changefeed: Changefeed, model: Model) -> str:
 
 
 @pytest.fixture
-def versitygw(tmp_path: Path) -> Iterator[S3Server]:
-    with running("versitygw", tmp_path / "server" / "data") as server:
+def minio(tmp_path: Path) -> Iterator[S3Server]:
+    with running("minio", tmp_path / "server" / "data") as server:
         yield server
 
 
@@ -291,19 +288,19 @@ async def test_every_type_in_canal_json(upstream: Upstream, new_changefeed: Call
 
 @pytest.mark.timeout(1800)  # the first run builds the server
 def test_every_type_in_canal_json_on_s3_by_way_of_spark(
-    upstream: Upstream, new_changefeed: Callable[..., Changefeed], versitygw: S3Server, tmp_path: Path
+    upstream: Upstream, new_changefeed: Callable[..., Changefeed], minio: S3Server, tmp_path: Path
 ) -> None:
     """The whole of it, `changefeed run` and `verify` in processes of their own."""
     changefeed = prepared(new_changefeed, protocol="canal-json", canalJson=EXTENSION)
     secret = write_secret(tmp_path / "secrets", "lake-writer")
     credentials = {"secretRef": {"name": secret.name}}
-    changefeed.spec["state"] = {"uri": versitygw.uri("state"), "credentials": credentials}
-    changefeed.spec["sink"]["storage"] |= {"uri": versitygw.uri("orders"), "credentials": credentials}
+    changefeed.spec["state"] = {"uri": minio.uri("state"), "credentials": credentials}
+    changefeed.spec["sink"]["storage"] |= {"uri": minio.uri("orders"), "credentials": credentials}
     changefeed.options = ["--secrets-dir", str(secret.parent)]
     models = write_everything(changefeed, upstream.tidb)
     code, _, err = changefeed.run()
     assert code == 0, err
-    sink = open_store(versitygw.uri("orders"), secret=secret)
+    sink = open_store(minio.uri("orders"), secret=secret)
     for model in models:
         files = [path for path, _ in sink.list(f"types/{model.table.info.name}") if path.endswith(".json")]
         files = [path for path in files if "/meta/" not in path]
