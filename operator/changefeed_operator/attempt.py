@@ -12,7 +12,7 @@ from changefeed_operator import api
 from changefeed_operator.actions import Action, Create, Delete, Event, EventReason
 from changefeed_operator.api import Json
 from changefeed_operator.conditions import Reason, Situation, condition
-from changefeed_operator.driver_pod import End, end_in_text, end_of, is_over, started_at, trouble_of
+from changefeed_operator.driver_pod import End, disruption_of, end_in_text, end_of, is_over, started_at, trouble_of
 from changefeed_operator.ledger import Ledger, Outcome, Phase
 from changefeed_operator.observe import Observed
 from changefeed_operator.progress import progress
@@ -202,7 +202,9 @@ def _with_driver(view: View, driver: Json) -> Step | _Ended:
     if api.is_deleting(driver):
         going = _Removal()
         going.take(driver, view.now, view.drain_s)
-        situation = Situation(Reason.CLEANING_UP, "Somebody deleted the driver's pod; the next attempt follows it.")
+        why = disruption_of(driver)
+        who = f"Kubernetes takes the driver's pod away ({why})" if why else "Somebody deleted the driver's pod"
+        situation = Situation(Reason.CLEANING_UP, f"{who}; the next attempt follows it.")
         return Step(view.ledger, situation, tuple(going.actions), tuple(going.events), going.look_again_at)
     started = started_at(driver)
     if started is None:

@@ -66,12 +66,20 @@ def end_of(pod: Json) -> End:
     """How the driver in a pod that is over ended."""
     terminated = _terminated(pod)
     if not terminated:
-        why = api.text_at(pod, "status", "reason") or "no word of why"
+        why = api.text_at(pod, "status", "reason") or disruption_of(pod) or "no word of why"
         return _lost(f"The driver's pod failed: {why}. {api.text_at(pod, 'status', 'message')}".strip())
     started, finished = api.time_at(terminated, "startedAt"), api.time_at(terminated, "finishedAt")
     is_fast = started is not None and finished is not None and finished - started < FAST_S
     said = _said(api.text_at(terminated, "message"))
     return _classified(api.whole_at(terminated, "exitCode"), api.text_at(terminated, "reason"), said, is_fast)
+
+
+def disruption_of(pod: Json) -> str:
+    """Why Kubernetes takes the pod away, as from a lost or emptied node; empty when it isn't Kubernetes that does."""
+    for each in api.list_at(pod, "status", "conditions"):
+        if api.text_at(each, "type") == "DisruptionTarget" and api.text_at(each, "status") == "True":
+            return api.text_at(each, "message").removesuffix(".")
+    return ""
 
 
 def end_in_text(text: str) -> End | None:

@@ -25,7 +25,7 @@ from cluster_network import API_SERVICE, NODE_ADDRESS, PODS, SERVICES, Bridge, N
 from cluster_processes import Processes, free_ports
 from cluster_programs import program
 
-_COMMAND_S = 120.0
+_COMMAND_S = 900.0  # more than any of them is told to wait
 # Who plays the lives of pods (cluster_pods.py) sends no heartbeats, which these controllers would punish.
 _WITHOUT_NODES = "*,-node-lifecycle-controller,-pod-garbage-collector-controller,-taint-eviction-controller"
 

@@ -27,7 +27,8 @@ from cluster_registry import Registry, Store
 PAUSE = "localhost/pause:test"
 OPERATOR = "localhost/changefeed-operator:test"
 SPARK = "localhost/changefeed-spark:test"
-_RUNTIME = "localhost/changefeed-spark-runtime:test"
+#: Of our Dockerfile: with a name they are kept, and nothing is built again that has not changed.
+_STAGES = ("product", "operator-libraries", "spark-libraries", "spark-runtime")
 _PACKAGES = {
     "containerd": "containerd",
     "runc": "runc",
@@ -40,15 +41,24 @@ _PACKAGES = {
     "ip": "iproute2",
 }
 _SOURCES = Path("/etc/apt/sources.list.d/debian.sources")
+_BUILDAH_RUN = Path("/run/changefeed-buildah")
 _BUILD_S = 3600.0
 
 
 def node_unsupported() -> str:
     """Why there can be no real node on this machine; empty when there can."""
-    if os.geteuid():
-        return "a real node needs root: containers, network namespaces and mounts are made"
+    if reason := _cannot_be():
+        return reason
     if missing := _missing():
         return f"a real node needs programs that are not here: apt-get install {' '.join(missing)}"
+    return ""
+
+
+def _cannot_be() -> str:
+    if os.geteuid():
+        return "a real node needs root: containers, network namespaces and mounts are made"
+    if not _SOURCES.exists():
+        return f"a real node's images are made of Debian's packages, and {_SOURCES} is not here"
     return ""
 
 
@@ -67,14 +77,16 @@ def _missing() -> list[str]:
 def build() -> list[str]:
     """The names of the images, which are built and in the registry."""
     _build_base()
-    _bud(_RUNTIME, ROOT, ROOT / "Dockerfile", "spark-runtime")
+    for stage in _STAGES:
+        _bud(f"localhost/{stage}:test", ROOT, ROOT / "Dockerfile", stage)
     _bud(SPARK, ROOT, ROOT / "Dockerfile", "spark")
     _bud(OPERATOR, ROOT, ROOT / "Dockerfile", "operator")
     _build_spark_operator()
+    _buildah("rmi", "--prune")
     names = [SPARK, OPERATOR, spark_operator_image()]
     with Registry(_registry()) as registry:
         for name in names:
-            _run(["buildah", "push", "--quiet", "--tls-verify=false", name, f"docker://{registry.address}/{name}"])
+            _buildah("push", "--quiet", "--tls-verify=false", name, f"docker://{registry.address}/{name}")
     store = Store(_registry())
     _add_pause(store)
     store.forget_others([*names, PAUSE])
@@ -123,10 +135,10 @@ def _build_base() -> None:
         options += ["--dpkgopt=path-exclude=/usr/share/{doc,man,locale,info}/*"]
         options += ["--dpkgopt=path-include=/usr/share/doc/*/copyright"]
         _run(["mmdebstrap", *options, _release(), str(files), str(_SOURCES)])
-        container = _run(["buildah", "from", "scratch"]).strip()
-        _run(["buildah", "add", container, str(files), "/"])
-        _run(["buildah", "config", "--cmd", "bash", container])
-        _run(["buildah", "commit", "--rm", container, _base()])
+        container = _buildah("from", "scratch").strip()
+        _buildah("add", container, str(files), "/")
+        _buildah("config", "--cmd", "bash", container)
+        _buildah("commit", "--rm", container, _base())
 
 
 def _build_spark_operator() -> None:
@@ -142,12 +154,13 @@ def _build_spark_operator() -> None:
 
 
 def _bud(name: str, context: Path, dockerfile: Path, target: str) -> None:
-    command = ["buildah", "bud", "--isolation", "chroot", "--network", "host", "--pull-never", "--layers"]
-    command += ["--format", "oci", "--tag", name, "--file", str(dockerfile), "--build-arg", f"BASE={_base()}"]
+    options = ["--isolation", "chroot", "--network", "host", "--pull-never", "--layers", "--format", "oci"]
+    options += ["--tag", name, "--file", str(dockerfile), "--build-arg", f"BASE={_base()}"]
     # How this machine reaches its package registries; nothing of it stays in the image.
     for ours, theirs in ((os.environ.get("SSL_CERT_FILE", ""), _CERTIFICATES), ("/etc/pip.conf", "/etc/pip.conf")):
-        command += ["--volume", f"{ours}:{theirs}:ro"] if ours and Path(ours).exists() else []
-    _run([*command, *(["--target", target] if target else []), str(context)])
+        options += ["--volume", f"{ours}:{theirs}:ro"] if ours and Path(ours).exists() else []
+    options += ["--target", target] if target else []
+    _buildah("bud", *options, str(context))
 
 
 _CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
@@ -155,7 +168,7 @@ _CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 
 def _image_id(name: str) -> str:
     """Empty when there is none."""
-    listed = json.loads(_run(["buildah", "images", "--json"]))
+    listed = json.loads(_buildah("images", "--json"))
     return next((str(image["id"]) for image in listed if name in (image.get("names") or ())), "")
 
 
@@ -181,6 +194,11 @@ def _add_blob(store: Store, media_type: str, content: bytes) -> dict[str, Any]:
     return {"mediaType": media_type, "digest": store.add(content), "size": len(content)}
 
 
+def _buildah(*arguments: str) -> str:
+    """In a store of our own, from which all can be deleted that nobody needs any more."""
+    return _run(["buildah", "--root", str(cache_folder() / "buildah"), "--runroot", str(_BUILDAH_RUN), *arguments])
+
+
 def _run(command: Sequence[str], environment: dict[str, str] | None = None) -> str:
     whole = ["nice", "-n", "10", *command]
     done = subprocess.run(whole, capture_output=True, text=True, timeout=_BUILD_S, check=False, env=environment)
@@ -191,7 +209,7 @@ def _run(command: Sequence[str], environment: dict[str, str] | None = None) -> s
 
 def main() -> int:
     try:
-        if not os.geteuid() and shutil.which("apt-get"):
+        if not _cannot_be():
             install_packages()
         if reason := node_unsupported():
             sys.stderr.write(f"The tests on a real node do not run: {reason}.\n")

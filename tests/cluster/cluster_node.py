@@ -1,7 +1,7 @@
 """Real nodes of a test cluster: containerd and kubelet in the cluster's network. Needs root.
 
-The first one brings the scheduler, kube-proxy and CoreDNS, which all share. Stopped they leave no process, mount,
-cgroup, network namespace or log link; only the stores of images stay.
+The first one brings the scheduler, kube-proxy and CoreDNS, which all share. Stopped they leave nothing outside of the
+cluster's folder but their stores of images.
 """
 
 from __future__ import annotations
@@ -16,38 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import cluster_node_remains
 from cluster_control_plane import CommandFailed, ControlPlane, flags
 from cluster_images import PAUSE
 from cluster_network import DNS_SERVICE, NODE_ADDRESSES, POD_BRIDGE, PODS, Network
 from cluster_programs import program
 from cluster_registry import Registry
 
-_CGROUPS = Path("/sys/fs/cgroup")
 #: Of the processor, by cgroup v1 and v2: all pods together would otherwise get as much as one process beside them.
 _SHARES = {"cpu.shares": "8192", "cpu.weight": "800"}
 _CNI_PLUGINS = "/usr/lib/cni"
 _PULL_S = 600.0
-
-
-def remove_left() -> None:
-    """Ends the pods of test runs that were killed, which would live on for ever, and deletes their networks."""
-    for network in Path("/run/netns").glob("changefeed-*"):
-        owner = network.name.removeprefix("changefeed-")
-        if not owner.isdecimal() or Path("/proc", owner).exists():
-            continue
-        inside = subprocess.run(["ip", "netns", "pids", network.name], capture_output=True, text=True, check=False)
-        for pid in inside.stdout.split():  # first: who could start others
-            _kill(int(pid))
-        of_pods = f"{network.name}-*/**/cgroup.procs"
-        for processes in (*_CGROUPS.glob(of_pods), *_CGROUPS.glob(f"*/{of_pods}")):
-            for pid in processes.read_text().split():
-                _kill(int(pid))
-        subprocess.run(["ip", "netns", "delete", network.name], capture_output=True, check=False)
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
 
 
 @dataclass
@@ -66,13 +45,15 @@ class Node:
     def __post_init__(self) -> None:
         self.name = f"node{self.number}"
         self._address = NODE_ADDRESSES[self.number - 1]
-        self._folder = self.cluster.folder / self.name
+        self._pods = f"10.88.{self.number}"
+        self._mark = cluster_node_remains.mark(self.network, self.name)
+        self._folder = self.cluster.folder / self._mark
         self._folder.mkdir()
         self.store.mkdir(parents=True, exist_ok=True)
         self._processes = self.cluster.processes
 
     @property
-    def kubelet(self) -> str:
+    def _kubelet(self) -> str:
         """Its name among the cluster's processes."""
         return f"kubelet-{self.name}"
 
@@ -104,12 +85,25 @@ class Node:
         self._start_kubelet()
         self._processes.wait_until(self._ready, f"{self.name} is Ready")
 
-    def pull(self, registry: Registry) -> None:
-        """All images of a registry that has been entered, under the names that pods use."""
-        for image in registry.images:
+    def pull(self, registry: Registry, *images: str) -> None:
+        """These images, or all, of a registry that has been entered, under the names that pods use."""
+        for image in images or registry.images:
             there = f"{registry.address}/{image}"
             self._ctr("images", "pull", "--plain-http", there)
             self._ctr("images", "tag", "--force", there, image)
+
+    @contextlib.contextmanager
+    def cut_off(self) -> Iterator[None]:
+        """The API server hears nothing of the node, nor the node of it; its pods live, and reach everything else."""
+        kubelet = self._processes.running[self._kubelet]
+        rule = f"INPUT --source {self._pods}.0/24 --protocol tcp --dport {self.cluster.port} --jump DROP".split()
+        self.network.run("iptables", "--wait", "--insert", *rule)
+        os.kill(kubelet.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(kubelet.pid, signal.SIGCONT)
+            self.network.run("iptables", "--wait", "--delete", *rule)
 
     def runs(self, uid: str) -> bool:
         """Whether a container of the pod lives, whatever the API server says of it."""
@@ -136,14 +130,13 @@ class Node:
         self._processes.wait_until(self._containerd_answers, "containerd answers")
 
     def _pod_network(self) -> dict[str, Any]:
-        first = f"10.88.{self.number}"
-        ranges = [[{"subnet": PODS, "rangeStart": f"{first}.10", "rangeEnd": f"{first}.250"}]]
+        ranges = [[{"subnet": PODS, "rangeStart": f"{self._pods}.10", "rangeEnd": f"{self._pods}.250"}]]
         routes = [{"dst": "0.0.0.0/0"}]
         data = str(self._folder / "addresses")
         addresses = {"type": "host-local", "dataDir": data, "ranges": ranges, "routes": routes}
         bridge = {"type": "bridge", "bridge": POD_BRIDGE, "isGateway": True, "hairpinMode": True, "ipam": addresses}
         ports = {"type": "portmap", "capabilities": {"portMappings": True}}
-        return {"cniVersion": "0.4.0", "name": "pods", "plugins": [bridge, ports]}
+        return {"cniVersion": "0.4.0", "name": self._mark, "plugins": [bridge, ports]}
 
     def _containerd_config(self) -> str:
         # restrict_oom_score_adj: where root has no CAP_SYS_RESOURCE, no pod would start without it.
@@ -160,6 +153,7 @@ state = "{self._folder}/containerd"
   disable_tcp_service = true
   stream_server_address = "127.0.0.1"
   restrict_oom_score_adj = true
+  netns_mounts_under_state_dir = true
 [plugins."io.containerd.grpc.v1.cri".cni]
   bin_dir = "{_CNI_PLUGINS}"
   conf_dir = "{self._folder}/cni"
@@ -167,6 +161,7 @@ state = "{self._folder}/containerd"
   runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
   SystemdCgroup = false
+  Root = "{self._folder}/runc"
 """
 
     def _containerd_answers(self) -> bool:
@@ -222,7 +217,7 @@ state = "{self._folder}/containerd"
 
     def _start_kubelet(self) -> None:
         config = self._kubeconfig("kubelet", f"system:node:{self.name}", ["system:nodes"])
-        for hierarchy in self._own_cgroups():
+        for hierarchy in cluster_node_remains.own_cgroups(self._mark):
             hierarchy.mkdir(exist_ok=True)
             for name, share in _SHARES.items():
                 if (hierarchy / name).exists():
@@ -236,11 +231,11 @@ state = "{self._folder}/containerd"
         ]
         command += ["--kubeconfig", config, "--hostname-override", self.name, "--node-ip", self._address]
         command += ["--root-dir", folder, "--cert-dir", folder / "pki"]
-        self._processes.start(self.kubelet, command)
+        self._processes.start(self._kubelet, command)
 
     def _kubelet_config(self) -> dict[str, Any]:
         authority = self.cluster.authority
-        certificate, key = authority.issue(self.kubelet, self.name, hosts=[self.name, self._address])
+        certificate, key = authority.issue(self._kubelet, self.name, hosts=[self.name, self._address])
         nearly_full = {"nodefs.available": "1%", "imagefs.available": "1%", "nodefs.inodesFree": "1%"}
         return {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -258,7 +253,7 @@ state = "{self._folder}/containerd"
             "cgroupDriver": "cgroupfs",
             "failCgroupV1": False,
             # Of our own: two kubelets with one root would take each other's pods for orphans.
-            "cgroupRoot": f"/{self._cgroup}",
+            "cgroupRoot": f"/{self._mark}",
             "failSwapOn": False,
             # A full disk of a shared machine must not evict what a test looks at, nor delete its images.
             "evictionHard": {"memory.available": "200Mi", **nearly_full, "imagefs.inodesFree": "1%"},
@@ -293,65 +288,22 @@ state = "{self._folder}/containerd"
 
     def stop(self) -> None:
         running = self._processes.running
-        networks: set[str] = set()
-        containers: list[str] = []
-        if self.kubelet in running:
-            self._processes.stop(self.kubelet)  # first: it would start again what is killed
-        if self._containerd in running:
-            containers = self._ctr("containers", "list", "--quiet").split()
-            networks = {network for container in containers for network in self._networks(container)}
-            self._remove(containers)
-        shared = ("coredns", "kube-proxy", "kube-scheduler") if self.number == 1 else ()
-        for name in (*shared, self._containerd):
-            if name in running:
-                self._processes.stop(name)
-        self._clean(containers, networks)
+        try:
+            if self._kubelet in running:
+                self._processes.stop(self._kubelet)  # first: it would start again what is killed
+            if self._containerd in running:
+                self._processes.wait_until(self._remove_containers, f"the containers of {self.name} are gone")
+            shared = ("coredns", "kube-proxy", "kube-scheduler") if self.number == 1 else ()
+            for name in (*shared, self._containerd):
+                if name in running:
+                    self._processes.stop(name)
+        finally:
+            cluster_node_remains.remove(lambda text: self._mark in text)
 
-    def _remove(self, containers: Sequence[str]) -> None:
-        tasks = self._ctr("tasks", "list", "--quiet").split()
-        for task in tasks:
-            self._ctr("tasks", "delete", "--force", task)
-        for container in containers:
-            self._ctr("containers", "delete", container)
-
-    def _networks(self, container: str) -> Iterator[str]:
-        """The network namespaces that containerd made for a pod's container."""
-        spec = json.loads(self._ctr("containers", "info", container)).get("Spec") or {}
-        for namespace in spec.get("linux", {}).get("namespaces", ()):
-            if namespace["type"] == "network" and "/netns/cni-" in namespace.get("path", ""):
-                yield Path(namespace["path"]).name
-
-    def _clean(self, containers: Sequence[str], networks: set[str]) -> None:
-        """What containerd and the kubelet leave outside of their folders."""
-        shims = ["pgrep", "--full", f"^/usr/bin/containerd-shim.* -address {self._socket}"]
-        for pid in subprocess.run(shims, capture_output=True, text=True, check=False).stdout.split():
-            _kill(int(pid))
-        for name in networks:
-            subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
-        results = Path("/var/lib/cni/results")
-        for result in results.iterdir() if results.exists() else ():
-            if any(container in result.name for container in containers):
-                result.unlink()
-        links = Path("/var/log/containers")
-        for link in links.iterdir() if links.exists() else ():
-            if link.is_symlink() and link.readlink().is_relative_to(self._folder):
-                link.unlink()
-        for mount in reversed([line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]):
-            if Path(mount).is_relative_to(self._folder):
-                subprocess.run(["umount", "--lazy", mount], capture_output=True, check=False)
-        for root in self._own_cgroups():
-            for folder in sorted((path for path in root.rglob("*") if path.is_dir()), reverse=True):
-                with contextlib.suppress(OSError):
-                    folder.rmdir()
-            with contextlib.suppress(OSError):
-                root.rmdir()
-
-    @property
-    def _cgroup(self) -> str:
-        return f"{self.network.name}-{self.name}"
-
-    def _own_cgroups(self) -> list[Path]:
-        """Of every hierarchy (cgroup v1), or the one that there is (v2)."""
-        if (_CGROUPS / "cgroup.controllers").exists():
-            return [_CGROUPS / self._cgroup]
-        return [hierarchy / self._cgroup for hierarchy in _CGROUPS.iterdir() if hierarchy.is_dir()]
+    def _remove_containers(self) -> bool:
+        """Whether none is left, not even of an earlier run that was killed: the store remembers them."""
+        for kind, option in (("tasks", "--force"), ("containers", "")):
+            for name in self._ctr(kind, "list", "--quiet").split():
+                with contextlib.suppress(CommandFailed):  # its end is on its way, or was not yet: this is tried again
+                    self._ctr(*filter(None, (kind, "delete", option, name)))
+        return not self._ctr("containers", "list", "--quiet").split()

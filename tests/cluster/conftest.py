@@ -10,6 +10,7 @@ from pathlib import Path
 
 import cluster_changefeed_operator
 import cluster_images
+import cluster_node_remains
 import cluster_product
 import cluster_spark_operator
 import pytest
@@ -20,7 +21,7 @@ from cluster_control_plane import ControlPlane
 from cluster_feeds import Feeds
 from cluster_history import History
 from cluster_network import new_network
-from cluster_node import Node, remove_left
+from cluster_node import Node
 from cluster_pods import PlayedNode
 from cluster_programs import cache_folder, unsupported
 
@@ -76,12 +77,17 @@ def spark_operator(cluster: ControlPlane, spark_crds: None) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def real_node(tmp_path_factory: pytest.TempPathFactory, _supported: None) -> Iterator[Node]:
-    """A node with our images, of a second cluster (`real_node.cluster`) in a network of its own."""
+def can_have_nodes(_supported: None) -> None:
+    """The machine can, and what killed runs left of theirs is gone."""
     if reason := cluster_images.node_unsupported():
         _skip(reason)
+    cluster_node_remains.remove_killed()
+
+
+@pytest.fixture(scope="session")
+def real_node(tmp_path_factory: pytest.TempPathFactory, can_have_nodes: None) -> Iterator[Node]:
+    """A node with our images, of a second cluster (`real_node.cluster`) in a network of its own."""
     folder = tmp_path_factory.mktemp("node")
-    remove_left()
     with (
         new_network(f"changefeed-{os.getpid()}") as network,
         ControlPlane(folder, network) as started,

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import cluster_images
+import cluster_node_remains
 import cluster_spark_operator
 import pytest
 from cluster_api import Namespace
@@ -14,8 +20,8 @@ from cluster_node import Node
 from cluster_processes import wait_until
 
 # The first test waits until some GB of images are unpacked.
-pytestmark = pytest.mark.timeout(900)
-_POD_S = 120.0
+pytestmark = pytest.mark.timeout(1800)
+_POD_S = 300.0
 
 _ASK_THE_API_SERVER = """
 import json, ssl, urllib.request
@@ -48,6 +54,77 @@ def _ended(node: Node, namespace: Namespace, name: str) -> dict[str, Any]:
         _POD_S,
     )
     return pod
+
+
+#: A test run with one pod, which waits to be killed.
+_RUN = """
+import os, signal, sys
+from pathlib import Path
+import cluster_images
+from cluster_control_plane import ControlPlane
+from cluster_network import new_network
+from cluster_node import Node
+folder = Path(sys.argv[1])
+with (
+    new_network(f"changefeed-{os.getpid()}") as network,
+    ControlPlane(folder, network) as cluster,
+    Node(cluster, network, folder / "images") as node,
+):
+    with cluster_images.built() as registry:
+        node.pull(registry, cluster_images.PAUSE)
+    pause = {"name": "main", "image": cluster_images.PAUSE, "imagePullPolicy": "Never"}
+    pod = {"metadata": {"name": "idle"}, "spec": {"containers": [pause]}}
+    cluster.api.create("/api/v1/namespaces/default/pods", pod)
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/idle", "--timeout=300s")
+    print("the pod runs", flush=True)
+    signal.pause()
+"""
+
+
+@pytest.mark.usefixtures("can_have_nodes")
+def test_what_a_killed_run_leaves_is_removed_by_the_next(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("run")  # a short path: that of a socket has 107 characters at most
+    command = [sys.executable, "-c", _RUN, str(folder)]
+    before = _shim_sockets()
+    with subprocess.Popen(command, cwd=Path(__file__).parent, stdout=subprocess.PIPE, text=True) as run:
+        try:
+            assert run.stdout is not None
+            assert run.stdout.readline() == "the pod runs\n"
+        finally:
+            run.kill()
+    left = _left_by(run.pid)
+    sockets = _shim_sockets() - before
+    assert sockets
+    assert {what.split()[0] for what in left} == {"process", "mount", "network", "cgroup", "record", "log"}
+
+    cluster_node_remains.remove_killed()
+
+    assert _left_by(run.pid) == []
+    assert not sockets & _shim_sockets()
+
+
+def _left_by(pid: int) -> list[str]:
+    """What of a test run is on this machine, outside of its folder."""
+    network = f"changefeed-{pid}"
+    mark = f"{network}-node1"
+    mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    left = [f"process {command}" for command in _commands() if mark in command]
+    left += [f"mount {mount}" for mount in mounts if mark in mount]
+    left += [f"network {path}" for path in Path("/run/netns").glob(network)]
+    left += [f"cgroup {path}" for depth in ("", "*/") for path in Path("/sys/fs/cgroup").glob(depth + mark)]
+    left += [f"record {path}" for path in Path("/var/lib/cni/results").glob("*") if mark in path.read_text()]
+    links = [path for path in Path("/var/log/containers").glob("*") if path.is_symlink()]
+    return left + [f"log {path}" for path in links if mark in str(path.readlink())]
+
+
+def _shim_sockets() -> set[Path]:
+    return set(Path("/run/containerd/s").glob("*"))
+
+
+def _commands() -> Iterator[str]:
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # ended meanwhile
+            yield file.read_text()
 
 
 @pytest.fixture(scope="module")

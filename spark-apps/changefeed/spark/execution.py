@@ -26,6 +26,7 @@ from changefeed.wire.owner import OwnerAddress
 _PULLER_GROUP = "changefeed-pullers"
 _TRIGGER = "50 milliseconds"
 _GOOD_WHILE_S = 600.0
+_PLAN = "=== Streaming Query ==="  # from here on Spark shows the query's offsets and its plan, which help nobody
 
 
 class SparkExecution:
@@ -122,8 +123,8 @@ class SparkExecution:
         if self._puller_thread is not None and not self._puller_thread.is_alive():
             return "The puller job ended by itself."
         if self._query is not None and not self._query.isActive:
-            error = self._query.exception()
-            return f"The streaming query ended: {_last_lines(str(error)) if error else 'without an error'}"
+            error = str(self._query.exception() or "without an error")
+            return f"The streaming query ended: {_last_lines(error.partition(_PLAN)[0])}"
         return None
 
     def _run_pullers(self, session: SparkSession, owner: OwnerAddress, pullers: PullerJob) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from changefeed_operator import api
-from changefeed_operator.driver_pod import end_in_text, end_of, is_over, started_at, trouble_of
+from changefeed_operator.driver_pod import disruption_of, end_in_text, end_of, is_over, started_at, trouble_of
 from changefeed_operator.ledger import Outcome
 from changefeed_operator.restart import Failure
 
@@ -60,6 +60,14 @@ def test_an_end_is_read(pod: dict[str, Any], outcome: Outcome, cause: str, failu
 
 def test_last_words_are_shown_with_the_next_step() -> None:
     assert end_of(_pod(1, _said("NeedsHuman"))).message == "It broke. Mend it."
+
+
+def test_what_kubernetes_says_of_a_pod_that_it_takes_away_is_shown() -> None:
+    condition = {"type": "DisruptionTarget", "status": "True", "message": "Taint manager: deleting due to a taint"}
+    pod = {"status": {"phase": "Failed", "conditions": [condition]}}
+    assert end_of(pod).message == "The driver's pod failed: Taint manager: deleting due to a taint."
+    over = {"status": {"phase": "Failed", "conditions": [{**condition, "status": "False"}]}}
+    assert disruption_of(over) == ""
 
 
 def test_an_end_is_read_from_the_spark_operators_words_when_the_pod_is_gone() -> None:

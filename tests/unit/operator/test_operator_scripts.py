@@ -10,7 +10,7 @@ A story is commands, `----`, and what they print; blank lines part it. `#` start
     exit CODE [CLASS] [reason=R] [after=SECONDS]
     pending REASON [MESSAGE]  the driver pod can't start
     app STATE [MESSAGE]       what the SparkApplication says
-    lose KIND NAME            somebody deletes it, with its grace
+    lose KIND NAME [WHY]      somebody deletes it, with its grace; WHY: Kubernetes, which says so
     vanish KIND NAME          it is gone at once
     stray ROLE ATTEMPT        a pod of another attempt turns up
     wait SECONDS
@@ -103,8 +103,11 @@ class Story:
         self.world.app_state(state, message)
 
     def do_lose(self, rest: str) -> None:
-        kind, name = rest.split()
-        self.world.act(Delete(kind, name, self.world.objects[kind, name]["metadata"]["uid"]))
+        kind, name, *words = rest.split()
+        found = self.world.objects[kind, name]
+        if words:
+            found["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True", "message": " ".join(words)}]
+        self.world.act(Delete(kind, name, found["metadata"]["uid"]))
 
     def do_vanish(self, rest: str) -> None:
         kind, name = rest.split()

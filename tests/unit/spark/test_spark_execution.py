@@ -24,10 +24,19 @@ def session() -> MagicMock:
     return session
 
 
-def test_a_job_that_is_just_being_started_has_not_ended(monkeypatch: pytest.MonkeyPatch, session: MagicMock) -> None:
+def started(monkeypatch: pytest.MonkeyPatch, session: MagicMock) -> SparkExecution:
     execution = SparkExecution(Laptop("local[2]"), 2)
     monkeypatch.setattr(execution, "_session", session)
     monkeypatch.setattr(execution, "_scratch", MagicMock())
+    return execution
+
+
+def run(execution: SparkExecution) -> None:
+    execution.run(OwnerAddress("127.0.0.1:1", 1, "n", "t", b""), PLACE, PullerJob(1, (), PLACE, 1 << 30))
+
+
+def test_a_job_that_is_just_being_started_has_not_ended(monkeypatch: pytest.MonkeyPatch, session: MagicMock) -> None:
+    execution = started(monkeypatch, session)
     start = threading.Thread.start
     said: list[str | None] = []
 
@@ -37,5 +46,16 @@ def test_a_job_that_is_just_being_started_has_not_ended(monkeypatch: pytest.Monk
         said.append(execution.failure())
 
     monkeypatch.setattr(threading.Thread, "start", watched_start)
-    execution.run(OwnerAddress("127.0.0.1:1", 1, "n", "t", b""), PLACE, PullerJob(1, (), PLACE, 1 << 30))
+    run(execution)
     assert said == [None, None]
+
+
+def test_a_query_that_failed_is_said_without_its_plan(monkeypatch: pytest.MonkeyPatch, session: MagicMock) -> None:
+    execution = started(monkeypatch, session)
+    query = session.readStream.format().load().writeStream.format().option().trigger().start()
+    query.isActive = False
+    query.exception.return_value = "[STREAM_FAILED] The task is gone.\n=== Streaming Query ===\nLogical Plan: ..."
+    run(execution)
+    said = execution.failure()
+    assert said is not None
+    assert said.startswith("The streaming query ended: [STREAM_FAILED] The task is gone.\nSpark's own output")
