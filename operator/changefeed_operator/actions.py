@@ -67,12 +67,12 @@ class Delete:
 class PatchStatus:
     """Server-side apply to the status subresource: `status` is all that the operator owns there, each time.
 
-    `resource_version` is that of the Changefeed observed, when the write moves an attempt on: put it into the patch's
-    metadata, so that a pass which saw an old state fails (409) instead; "" leaves it out.
+    `resource_version` is that of the Changefeed observed: a pass which saw an old state fails (409) instead of taking
+    an attempt or a count of failures back.
     """
 
     status: Mapping[str, Any]
-    resource_version: str = ""
+    resource_version: str
 
 
 @dataclass(frozen=True)

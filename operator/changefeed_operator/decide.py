@@ -56,9 +56,7 @@ def decide(observed: Observed, settings: Settings) -> Decision:
     status = _status(observed, step, situation, want)
     actions: list[Action] = []
     if status != own_status(before):
-        is_step = step.ledger != ledger
-        version = api.text_at(observed.changefeed, "metadata", "resourceVersion") if is_step else ""
-        actions.append(PatchStatus(status, version))
+        actions.append(PatchStatus(status, api.text_at(observed.changefeed, "metadata", "resourceVersion")))
     actions += _children(observed, settings, want, step)
     actions += step.actions
     actions += step.events

@@ -157,9 +157,9 @@ class Reconciler:
                 assert_never(action)
 
     async def _patch_status(self, observed: Observed, action: PatchStatus) -> None:
-        """A driver's report that came between changes the resourceVersion, but nothing that a step goes by.
+        """A driver's report that came between changes the resourceVersion, but nothing that a pass goes by.
 
-        Where passes are slower than reports, each step would fail for ever otherwise.
+        Where passes are slower than reports, each write would fail for ever otherwise.
         """
         for _ in range(REPORTS_BETWEEN):
             try:
@@ -167,7 +167,7 @@ class Reconciler:
                 return
             except Conflict:
                 found = await self._kube.get(api.CHANGEFEED, observed.namespace, observed.name)
-                if not action.resource_version or _basis(found) != _basis(observed.changefeed):
+                if _basis(found) != _basis(observed.changefeed):
                     raise
                 action = replace(action, resource_version=api.text_at(found, "metadata", "resourceVersion"))
         await self._kube.apply(_status_manifest(observed, action), "status")
@@ -196,7 +196,7 @@ class Reconciler:
 
 
 def _basis(changefeed: api.Json | None) -> object:
-    """What of a Changefeed a step goes by: all but what the driver reports."""
+    """What of a Changefeed a pass goes by: all but what the driver reports."""
     metadata = api.mapping_at(changefeed, "metadata")
     marks = [metadata.get(name) for name in ("uid", "generation", "deletionTimestamp")]
     return [*marks, own_status(api.mapping_at(changefeed, "status"))]
@@ -204,8 +204,7 @@ def _basis(changefeed: api.Json | None) -> object:
 
 def _status_manifest(observed: Observed, action: PatchStatus) -> Manifest:
     metadata = {"namespace": observed.namespace, "name": observed.name, "uid": api.uid_of(observed.changefeed or {})}
-    if action.resource_version:
-        metadata["resourceVersion"] = action.resource_version
+    metadata["resourceVersion"] = action.resource_version
     kind = api.CHANGEFEED
     return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "status": action.status}
 

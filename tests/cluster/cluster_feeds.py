@@ -42,8 +42,14 @@ class Feeds:
         self.namespace.api.create(self.namespace.changefeeds(), {**body, "metadata": metadata})
 
     def edit(self, name: str, **spec: Any) -> None:
-        """Merged into the spec."""
-        self.namespace.api.merge(self.namespace.changefeeds(name), {"spec": spec})
+        """Merged into the spec; returns when the history has it, so that what is asked next is of this spec."""
+        edited = self.namespace.api.merge(self.namespace.changefeeds(name), {"spec": spec})
+
+        def is_seen() -> bool:
+            found = self.history.latest(self.namespace.name, name) or {"metadata": {}}
+            return bool(found["metadata"].get("generation", 0) >= edited["metadata"]["generation"])
+
+        self.wait_for(is_seen, f"the edit of {name} is seen")
 
     def delete(self, name: str) -> None:
         self.namespace.api.delete(self.namespace.changefeeds(name))
