@@ -103,6 +103,9 @@ bench: $(STAMP) classes ## how fast: prints the figures, writes bench/out/bench.
 evidence: $(STAMP) classes ## the full-length figures, into bench/results/ for committing
 	$(PY) bench/bench.py --out bench/results/bench.json
 	$(PY) bench/lag.py --out bench/results/lag.json
+	$(PY) bench/operator_scale.py --out bench/results/operator_scale.json
+	$(PY) bench/dashboards.py
+	CHANGEFEED_EVIDENCE=bench/results/kills.json $(PYTEST) -s tests/integration/test_integration_nemesis.py
 	$(PY) bench/outage.py
 	$(PY) bench/soak.py
 

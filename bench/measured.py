@@ -197,7 +197,14 @@ _SPEC = "bench.json"
 
 
 @contextmanager
-def changefeed_run(upstream: Cluster, folder: Path, storage: dict[str, Any], **spec: Any) -> Iterator[Run]:
+def changefeed_run(
+    upstream: Cluster,
+    folder: Path,
+    storage: dict[str, Any],
+    name: str = "bench",
+    namespace: str = "default",
+    **spec: Any,
+) -> Iterator[Run]:
     """A changefeed of all of sysbench's tables, measured until it has ended.
 
     `storage`: the sink's options beside its uri; `spec`: of the resource, what is not the same for all.
@@ -205,7 +212,7 @@ def changefeed_run(upstream: Cluster, folder: Path, storage: dict[str, Any], **s
     resource = {
         "apiVersion": "changefeed.dev/v1alpha1",
         "kind": "Changefeed",
-        "metadata": {"name": "bench"},
+        "metadata": {"name": name, "namespace": namespace},
         "spec": {
             "upstream": {"pdAddresses": [f"http://{upstream.ready['pd']}"]},
             "startTs": upstream.ready["startTs"],

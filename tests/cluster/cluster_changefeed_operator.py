@@ -53,7 +53,7 @@ class ChangefeedOperator:
 
     def __post_init__(self) -> None:
         self._processes = Processes(self.folder)
-        self._started_at, self._port = 0, ""
+        self._started_at, self._port = 0, 0
 
     def install(self, *settings: str) -> None:
         """Install or upgrade the release, with rights in this namespace only; `settings`: as `state.uri=file:///x`."""
@@ -95,7 +95,7 @@ class ChangefeedOperator:
         self.cluster.service_account_kubeconfig(self.namespace.name, account, config, self.server)
         container = pod["containers"][0]
         environment = {env["name"]: env.get("value") or self._field(env) for env in container["env"]}
-        self._started_at, self._port = len(self.log), ""
+        self._started_at, self._port = len(self.log), 0
         self._run([*self._own_port(container["args"]), *arguments], {**environment, "KUBECONFIG": str(config)})
 
     def _run(self, arguments: list[str], environment: Mapping[str, str]) -> None:
@@ -129,13 +129,18 @@ class ChangefeedOperator:
             text: str = answer.read().decode()
             return text
 
-    def _ask(self, path: str) -> Any:
+    @property
+    def port(self) -> int:
+        """Where its metrics are. Raises URLError while it does not listen."""
         if not self._port:
             said = re.search(r'"port": (\d+)', self.log[self._started_at :])
             if not said:
                 raise URLError("it does not listen yet")
-            self._port = said[1]
-        return urlopen(f"http://127.0.0.1:{self._port}/{path}", timeout=10.0)
+            self._port = int(said[1])
+        return self._port
+
+    def _ask(self, path: str) -> Any:
+        return urlopen(f"http://127.0.0.1:{self.port}/{path}", timeout=10.0)
 
     def number(self, name: str) -> float:
         """A metric, the sum over all its labels; 0 while the operator does not answer."""

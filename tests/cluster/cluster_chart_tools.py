@@ -55,22 +55,22 @@ def of_kind(documents: Sequence[dict[str, Any]], kind: str) -> list[dict[str, An
 
 
 @cache
-def promtool() -> Path:
-    """Prometheus' own checker: the one in PATH, or Debian's, unpacked into the cache without installing anything.
+def from_prometheus(name: str) -> Path:
+    """`prometheus`, or its checker `promtool`: the one in PATH, or Debian's, unpacked into the cache and not installed.
 
     Raises SetupFailed when neither can be had.
     """
-    if found := shutil.which("promtool"):
+    if found := shutil.which(name):
         return Path(found)
-    cached = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "changefeed" / "promtool"
+    cached = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "changefeed" / "prometheus"
     cached.mkdir(parents=True, exist_ok=True)
-    wanted = cached / "promtool"
+    wanted = cached / name
     with (cached / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if wanted.exists():
             return wanted
         if not (shutil.which("apt-get") and shutil.which("dpkg")):
-            raise SetupFailed("promtool is not in PATH, and there is no apt-get to fetch it with: install Prometheus")
+            raise SetupFailed(f"{name} is not in PATH, and there is no apt-get to fetch it with: install Prometheus")
         with tempfile.TemporaryDirectory(dir=cached) as scratch:
             done = _apt(["download", "prometheus"], scratch)
             if done.returncode:
@@ -78,9 +78,10 @@ def promtool() -> Path:
                 done = _apt(["download", "prometheus"], scratch)
             packages = list(Path(scratch).glob("prometheus_*.deb"))
             if not packages:
-                raise SetupFailed(f"Debian's package prometheus (for promtool) can't be fetched: {done.stderr[-500:]}")
+                raise SetupFailed(f"Debian's package prometheus can't be fetched: {done.stderr[-500:]}")
             subprocess.run(["dpkg", "-x", packages[0], f"{scratch}/unpacked"], check=True)
-            Path(scratch, "unpacked/usr/bin/promtool").rename(wanted)
+            for program_name in ("prometheus", "promtool"):
+                Path(scratch, "unpacked/usr/bin", program_name).rename(cached / program_name)
     return wanted
 
 

@@ -111,7 +111,7 @@ class PlayedSpark:
         elif driver.is_last and driver.reports and driver.report_at != _NEVER:
             driver.report_at = _NEVER
             steps.create_task(self._finish(application, pod))
-        elif driver.report_at < time.monotonic() and "deletionTimestamp" not in pod["metadata"]:
+        elif driver.report_at < time.monotonic() and _lives(pod):
             # The drivers of many must not report all at once.
             spread = int(application["metadata"]["uid"][:4], 16) / 0xFFFF if not driver.reports else 1.0
             driver.report_at = time.monotonic() + self._report_s * spread if self._report_s else _NEVER
@@ -225,6 +225,10 @@ class PlayedSpark:
             if answer.status not in (404, 409, 429):
                 self.errors.append(f"{method} {path}: {answer.status}: {found.get('message')}")
             return {}
+
+
+def _lives(pod: Pod) -> bool:
+    return "deletionTimestamp" not in pod["metadata"] and pod["status"]["phase"] == "Running"
 
 
 def _of(group: str, namespace: str) -> str:

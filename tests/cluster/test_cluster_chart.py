@@ -20,7 +20,7 @@ from changefeed_operator.children import children
 from changefeed_operator.conditions import Reason, Situation, conditions
 from changefeed_operator.settings import Settings
 from changefeed_operator.target import as_target
-from cluster_chart_tools import CHART, KUBE_VERSION, MONITORING, ROOT, lua, of_kind, promtool, render, run
+from cluster_chart_tools import CHART, KUBE_VERSION, MONITORING, ROOT, from_prometheus, lua, of_kind, render, run
 from cluster_programs import program
 
 GITOPS = ROOT / "examples" / "gitops"
@@ -183,7 +183,7 @@ def test_promtool_takes_the_rules_of_a_release(tmp_path: Path) -> None:
     (rule,) = of_kind(render(FULL), "PrometheusRule")
     file = tmp_path / "rules.yaml"
     file.write_text(yaml.safe_dump(rule["spec"]))
-    done = run([promtool(), "check", "rules", "--lint-fatal", file])
+    done = run([from_prometheus("promtool"), "check", "rules", "--lint-fatal", file])
     assert done.returncode == 0, done.stdout + done.stderr
     (down,) = [alert for alert in rule["spec"]["groups"][0]["rules"] if alert["alert"] == "ChangefeedOperatorDown"]
     assert down["expr"] == 'absent(changefeed_operator_leader_info{namespace="changefeed-system"} == 1)'
@@ -194,7 +194,7 @@ def test_each_alert_fires_when_it_should_and_not_before(tmp_path: Path) -> None:
     tests = Path(__file__).with_name("cluster_chart_alerts.yaml")
     (tmp_path / alerts.name).write_text(alerts.read_text())
     (tmp_path / tests.name).write_text(tests.read_text())
-    done = run([promtool(), "test", "rules", tmp_path / tests.name])
+    done = run([from_prometheus("promtool"), "test", "rules", tmp_path / tests.name])
     assert done.returncode == 0, done.stdout + done.stderr
     for alert in re.findall(r"alert: (\w+)", alerts.read_text()):
         assert re.search(rf"alertname: {alert}\n +exp_alerts:", tests.read_text()), f"{alert} is never seen firing"
@@ -209,7 +209,7 @@ def test_every_panel_asks_what_prometheus_understands(board: Path, tmp_path: Pat
     rules = [{"record": f"panel:{number}", "expr": expression} for number, expression in enumerate(known)]
     file = tmp_path / "rules.yaml"
     file.write_text(yaml.safe_dump({"groups": [{"name": board.stem, "rules": rules}]}))
-    done = run([promtool(), "check", "rules", file])
+    done = run([from_prometheus("promtool"), "check", "rules", file])
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -88,7 +88,10 @@ class Timestamps:
             self._wake.clear()
             return
         header = pdpb_pb2.RequestHeader(cluster_id=self._pd.cluster_id)
-        await stream.write(pdpb_pb2.TsoRequest(header=header, count=len(asked)))
+        try:
+            await stream.write(pdpb_pb2.TsoRequest(header=header, count=len(asked)))
+        except asyncio.InvalidStateError:  # while nobody asked; `read` would say so, `write` doesn't
+            raise _Broken("PD ended the Tso stream") from None
         try:
             async with asyncio.timeout(_REPLY_TIMEOUT):  # not wait_for: a `close` together with the reply would be lost
                 response = await stream.read()

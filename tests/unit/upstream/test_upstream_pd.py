@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from typing import Any
 
 import grpc.aio
 import pytest
@@ -183,6 +184,31 @@ async def test_a_mute_stream_is_replaced(pd: PdClient, cluster: FakeCluster, mon
     client = await PdClient.connect([other.address])
     assert await client.tso() == compose(1000, 1)
     assert mute == []
+    await client.close()
+    await server.stop(None)
+
+
+async def test_a_stream_that_ends_while_nobody_asks_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer, ask, streams = FakeCluster.tso, timestamps.Timestamps._one_request, []
+
+    async def once(self: FakeCluster, requests: object, context: object) -> object:
+        async for response in answer(self, requests, context):  # type: ignore[arg-type]
+            yield response
+            return
+
+    async def noted(self: timestamps.Timestamps, stream: Any) -> None:
+        streams.append(stream)
+        await ask(self, stream)
+
+    monkeypatch.setattr(FakeCluster, "tso", once)
+    monkeypatch.setattr(timestamps.Timestamps, "_one_request", noted)
+    other = FakeCluster()
+    server = await other.start()
+    client = await PdClient.connect([other.address])
+    async with asyncio.timeout(10):
+        for n in (1, 2):
+            assert await client.tso() == compose(1000, n)
+            await streams[-1].code()  # until it has ended
     await client.close()
     await server.stop(None)
 
