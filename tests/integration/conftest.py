@@ -16,6 +16,8 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
+from changefeed.cli.main import main
+from changefeed.spark import execution
 from changefeed.spec.parse import parse
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb import Tidb
@@ -89,6 +91,13 @@ class Changefeed:
         """In this process's event loop and without Spark, where it is about neither: a start costs no 20 CPU-s."""
         self.write()
         return Run(parse(self.file.read_text()), InProcessExecution()).start()
+
+    def run_here(self) -> int:
+        """As `run`, with its exit code, but in this process and without Spark; what it prints is this process's."""
+        self.write()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(execution, "SparkExecution", lambda *_: InProcessExecution())
+            return main(["run", "-f", str(self.file), "--metrics-port", "0", *self.options])
 
     def finish(self, deadline_s: float = DEADLINE_S) -> tuple[int, str, str]:
         """Wait for the process to end: (exit code, stdout, stderr)."""

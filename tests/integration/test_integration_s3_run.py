@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from changefeed.cli.main import main
 from changefeed.errors import NotFound
 from changefeed.model.record import Record, decode_record
 from changefeed.objectstore.open import Store, open_store
-from changefeed.spark import execution
 from changefeed_devcluster.workload.bank import Bank
 from conftest import Changefeed, Upstream, wait_for
-from integration_inprocess import InProcessExecution
 from integration_s3_servers import S3Server, running, write_secret
 
 pytestmark = pytest.mark.timeout(1800)  # the first run builds the servers
@@ -132,10 +131,8 @@ def test_rule_21_killed_and_taken_over_under_load(
     assert not [path for path in lake.segments() if path.startswith("events/1-")], "the first driver's house is gone"
     changefeed.options.remove("--take-over")  # the second one has said that it ended
     changefeed.spec["targetTs"] = str(upstream.tidb.now())
-    changefeed.write()
-    monkeypatch.setattr(execution, "SparkExecution", lambda *_: InProcessExecution())
-    assert main(["run", "-f", str(changefeed.file), "--metrics-port", "0", "--json", *changefeed.options]) == 0
-    assert json.loads(capfd.readouterr().out)["state"] == "finished"
+    assert changefeed.run_here() == 0
+    assert "Finished at checkpoint" in capfd.readouterr().out
     assert verdict_of(changefeed, lake)["rows"] >= 600
     shown = json.dumps([record.model_dump(mode="json") for record in lake.records()])
     assert SECRET in shown
@@ -144,7 +141,9 @@ def test_rule_21_killed_and_taken_over_under_load(
 
 def refused(changefeed: Changefeed, code: int) -> dict[str, Any]:
     """What a start that must not happen says; nothing of Spark or a library in it."""
-    found, out, err = changefeed.run()
+    with redirect_stdout(StringIO()) as stdout, redirect_stderr(StringIO()) as stderr:
+        found = changefeed.run_here()
+    out, err = stdout.getvalue(), stderr.getvalue()
     assert found == code, (out, err)
     assert not err
     error: dict[str, Any] = json.loads(out)["error"]
@@ -160,6 +159,7 @@ def test_every_refusal_says_why_and_what_to_do(
     Bank(upstream.tidb, tables=1, regions=1, accounts=10).create()
     changefeed = new_changefeed(["bank.*"])
     versitygw.use(changefeed)
+    changefeed.options.append("--json")
     storage, server = changefeed.spec["sink"]["storage"], versitygw.server
 
     storage["uri"] = server.uri("orders", bucket="nolake")
@@ -190,6 +190,7 @@ def test_rule_28_a_run_on_a_store_without_an_atomic_create_is_refused(
         lake = Lake(server, tmp_path / "secrets")
         changefeed = new_changefeed(["bank.*"])
         lake.use(changefeed)
+        changefeed.options.append("--json")
         error = refused(changefeed, 1)
         assert "does not keep create-if-absent" in error["message"]
         assert error["message"].startswith("spec.state.uri: the state can't be used.")

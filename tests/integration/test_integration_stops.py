@@ -8,12 +8,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
-from changefeed.cli.main import main
-from changefeed.spark import execution
 from changefeed_devcluster import keys
 from changefeed_devcluster.schema import Column, Table
 from conftest import Changefeed, Upstream, wait_for
-from integration_inprocess import InProcessExecution
 
 COLUMNS = (Column("id", "bigint"), Column("name", "varchar(32)", nullable=True))
 SCREEN_LINES = 24
@@ -58,7 +55,7 @@ def assert_one_screen(err: str, *said: str) -> None:
 
 
 def test_refused_twice_at_once_then_drained_then_finished_at_its_target(
-    upstream: Upstream, new_changefeed: Callable[..., Changefeed]
+    upstream: Upstream, new_changefeed: Callable[..., Changefeed], capfd: pytest.CaptureFixture[str]
 ) -> None:
     table = make_table(upstream, "orders")
     changefeed = new_changefeed(["shop.*"])
@@ -88,9 +85,11 @@ def test_refused_twice_at_once_then_drained_then_finished_at_its_target(
     target = upstream.tidb.now()
     beyond = insert(upstream, table, range(300, 400))
     changefeed.spec["targetTs"] = str(target)
-    code, out, err = changefeed.run()
-    assert code == 0, err
-    assert (json.loads(out)["state"], int(json.loads(out)["checkpoint_ts"])) == ("finished", target)
+    changefeed.options = ["--json"]
+    capfd.readouterr()
+    assert changefeed.run_here() == 0
+    said = json.loads(capfd.readouterr().out)
+    assert (said["state"], int(said["checkpoint_ts"])) == ("finished", target)
     assert changefeed.checkpoint() == target
     rows = records_in(changefeed.data_files())
     commits = [int(row[3]) for row in rows]
@@ -100,6 +99,7 @@ def test_refused_twice_at_once_then_drained_then_finished_at_its_target(
     assert {file: file.stat().st_ino for file in written} == written
 
     log = changefeed.records()
+    changefeed.options = []
     code, out, err = changefeed.run()
     assert code == 0, err
     assert (json.loads(out)["state"], int(json.loads(out)["checkpoint_ts"])) == ("finished", target)
@@ -146,10 +146,7 @@ async def test_rule_13_an_entry_without_rows_is_a_file_without_bytes(
 
 
 def test_rule_9_a_ddl_stops_at_its_ts_after_every_row_up_to_it(
-    upstream: Upstream,
-    new_changefeed: Callable[..., Changefeed],
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    upstream: Upstream, new_changefeed: Callable[..., Changefeed], capfd: pytest.CaptureFixture[str]
 ) -> None:
     orders, other = make_table(upstream, "orders"), make_table(upstream, "tmp_other")
     changefeed = new_changefeed(["shop.*", "!shop.tmp_*"])
@@ -185,9 +182,8 @@ def test_rule_9_a_ddl_stops_at_its_ts_after_every_row_up_to_it(
     assert verdict["rows"] == 200
 
     files = {file: os.stat(file).st_ino for file in changefeed.data_files()}
-    monkeypatch.setattr(execution, "SparkExecution", lambda *_: InProcessExecution())
     capfd.readouterr()
-    assert main(["run", "-f", str(changefeed.file), "--metrics-port", "0"]) == 1
+    assert changefeed.run_here() == 1
     assert capfd.readouterr().err == err
     assert {file: os.stat(file).st_ino for file in changefeed.data_files()} == files
     assert changefeed.checkpoint() == stop_ts - 1

@@ -287,10 +287,10 @@ async def test_every_type_in_canal_json(upstream: Upstream, new_changefeed: Call
 
 
 @pytest.mark.timeout(1800)  # the first run builds the server
-def test_every_type_in_canal_json_on_s3_by_way_of_spark(
+def test_every_type_in_canal_json_on_s3(
     upstream: Upstream, new_changefeed: Callable[..., Changefeed], minio: S3Server, tmp_path: Path
 ) -> None:
-    """The whole of it, `changefeed run` and `verify` in processes of their own."""
+    """As commands, with a Secret."""
     changefeed = prepared(new_changefeed, protocol="canal-json", canalJson=EXTENSION)
     secret = write_secret(tmp_path / "secrets", "lake-writer")
     credentials = {"secretRef": {"name": secret.name}}
@@ -298,8 +298,7 @@ def test_every_type_in_canal_json_on_s3_by_way_of_spark(
     changefeed.spec["sink"]["storage"] |= {"uri": minio.uri("orders"), "credentials": credentials}
     changefeed.options = ["--secrets-dir", str(secret.parent)]
     models = write_everything(changefeed, upstream.tidb)
-    code, _, err = changefeed.run()
-    assert code == 0, err
+    assert changefeed.run_here() == 0
     sink = open_store(minio.uri("orders"), secret=secret)
     for model in models:
         files = [path for path, _ in sink.list(f"types/{model.table.info.name}") if path.endswith(".json")]
