@@ -40,7 +40,7 @@ simulate: $(STAMP) ## more seeds (SEEDS=5000), or one with its whole story (SEED
 	SEEDS=$(or $(SEEDS),5000) $(PYTEST) -s --timeout 0 tests/simulation -k no_seed
 
 test-integration: $(STAMP) classes ## tests with real processes: development cluster, Spark, kills
-	$(PYTEST) $(BESIDE) tests/integration
+	$(PYTEST) -n 2 --maxschedchunk 1 tests/integration
 
 test-cluster: $(STAMP) java ## tests against a real Kubernetes API server, which is built first (Linux with Go)
 	@$(PY) tests/cluster/cluster_programs.py

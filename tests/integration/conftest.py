@@ -199,6 +199,16 @@ def new_changefeed(tmp_path: Path, upstream: Upstream) -> Iterator[Callable[...,
             print(changefeed.kill())  # noqa: T201 - shown when the test has failed
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Who is given much time begins first, so that at the end no worker waits for one long test of the other's."""
+
+    def given(item: pytest.Item) -> float:
+        marker = item.get_closest_marker("timeout")
+        return float(marker.args[0]) if marker else 0.0
+
+    items.sort(key=given, reverse=True)
+
+
 @pytest.fixture(autouse=True)
 def _quiet_grpc() -> None:
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
