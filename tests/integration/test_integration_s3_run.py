@@ -81,7 +81,7 @@ def kill_all_of(changefeed: Changefeed) -> None:
     """SIGKILL to the driver; Spark's JVM and its workers then end by themselves."""
     assert changefeed.process is not None
     below = psutil.Process(changefeed.process.pid).children(recursive=True)
-    assert "java" in {process.name() for process in below}
+    assert "java" in [process.info["name"] for process in psutil.process_iter(["name"]) if process in below]
     changefeed.kill()
     _, alive = psutil.wait_procs(below, timeout=30.0)
     assert [" ".join(process.cmdline()[:3]) for process in alive] == []
