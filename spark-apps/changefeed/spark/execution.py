@@ -1,17 +1,15 @@
-"""Starts and stops the Spark session, the puller job and the streaming query of one run."""
+"""Starts and stops the puller job and the streaming query of one run, in the Spark that its launch has started."""
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 from py4j.protocol import Py4JError
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
-from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
@@ -19,8 +17,7 @@ from changefeed.errors import Unavailable
 from changefeed.objectstore import Place
 from changefeed.puller.task import PullerJob
 from changefeed.spark import sink, source
-from changefeed.spark.scratch import Scratch
-from changefeed.spark.settings import Where
+from changefeed.spark.launch import Launch, last_lines
 from changefeed.wire.owner import OwnerAddress
 
 _PULLER_GROUP = "changefeed-pullers"
@@ -32,46 +29,31 @@ _PLAN = "=== Streaming Query ==="  # from here on Spark shows the query's offset
 class SparkExecution:
     """Implements owner.driver.Execution. Every method blocks: the driver calls them in threads."""
 
-    def __init__(self, where: Where, slots: int) -> None:
+    def __init__(self, launch: Launch, slots: int) -> None:
         """`slots`: tasks that can run at the same time."""
-        self._where = where
+        self._launch = launch
         self._slots = slots
         self._session: SparkSession | None = None
         self._query: StreamingQuery | None = None
         self._puller_thread: threading.Thread | None = None
         self._puller_error: BaseException | None = None
-        self._scratch: Scratch | None = None  # of this run, once a session was wanted
         self._stopping = False
         self._failed = False
 
     def start_session(self) -> None:
-        """Start the JVM; takes some seconds, so it runs beside the owner's other preparations.
+        """Takes some seconds, so it runs beside the owner's other preparations.
 
         Raises Unavailable when Spark does not start.
         """
-        self._scratch = scratch = Scratch()
-        os.environ.update(self._where.environment(scratch.folder))
-        settings = self._where.settings(scratch.folder)
-        conf = SparkConf().setAll(list(settings.items()))
-        # A session of its own: a signal to our process group (Ctrl-C, a service manager's stop) must not end the JVM
-        # before the changefeed has drained. It ends when this process does: its standard input closes then.
-        # What the JVM and its workers print goes to a file, or where ours goes.
         try:
-            with scratch.log.open("wb") as file:
-                output = None if self._where.shows_output else file
-                gateway = launch_gateway(conf, {"start_new_session": True, "stdout": output, "stderr": output})
-            self._session = SparkSession(SparkContext(conf=conf, gateway=gateway))
-        except (PySparkException, Py4JError) as error:
+            self._session = self._launch.session()
+        except Unavailable:
             self._failed = True
-            why = "\n".join(str(error).splitlines()[:2])  # below it are the frames of Spark's own code
-            said = _last_lines(scratch.log.read_text(errors="replace"))
-            raise Unavailable(f"Spark did not start: {why}\n{said}".rstrip(), "Java 17 is needed.") from error
-        # Nothing here counts in accumulators; their thread would print a traceback when the JVM ends before it.
-        self._session.sparkContext._accumulatorServer.handle_error = lambda *_: None
+            raise
 
     def run(self, owner: OwnerAddress, sink_place: Place, pullers: PullerJob) -> None:
         """Start the puller job and the query that executes the owner's plans."""
-        session, scratch = self._require_session()
+        session = self._require_session()
         thread = threading.Thread(
             target=self._run_pullers, args=(session, owner, pullers), name="puller-job", daemon=True
         )
@@ -84,7 +66,7 @@ class SparkExecution:
             session.readStream.format(source.NAME)
             .load()
             .writeStream.format(sink.NAME)
-            .option("checkpointLocation", str(scratch.folder / "checkpoint"))
+            .option("checkpointLocation", str(self._launch.scratch.folder / "checkpoint"))
             .trigger(processingTime=_TRIGGER)
             .start()
         )
@@ -92,39 +74,32 @@ class SparkExecution:
     def failure(self) -> str | None:
         """Why the pullers or the query have ended by themselves; None while they run."""
         why = None if self._stopping else self._why_ended()
-        if why is None or self._scratch is None:
+        if why is None:
             return None
         self._failed = True
-        return why if self._where.shows_output else f"{why}\nSpark's own output: {self._scratch.log}"
+        return why if self._launch.shows_output else f"{why}\nSpark's own output: {self._launch.scratch.log}"
 
     def stop(self) -> None:
-        """Stop the query, then the pullers, then the session; the owner service must have closed its streams."""
+        """Stop the query, then the pullers, then Spark; the owner service must have closed its streams."""
         self._stopping = True
-        if self._session is not None:
-            self._stop_session(self._session)
-        if self._scratch is not None:
-            self._scratch.remove(keep_log=self._failed)
-            self._scratch = None
-
-    def _stop_session(self, session: SparkSession) -> None:
         if self._query is not None:
             self._query.stop()
         if self._puller_thread is not None:
             # The pullers return once their streams end; those which do not are cancelled.
             self._puller_thread.join(timeout=5)
             if self._puller_thread.is_alive():
-                session.sparkContext.cancelJobGroup(_PULLER_GROUP)
+                self._require_session().sparkContext.cancelJobGroup(_PULLER_GROUP)
                 self._puller_thread.join(timeout=10)
-        session.stop()
+        self._launch.end(keep_log=self._failed)
 
     def _why_ended(self) -> str | None:
         if self._puller_error is not None:
-            return f"The puller job ended: {_last_lines(str(self._puller_error))}"
+            return f"The puller job ended: {last_lines(str(self._puller_error))}"
         if self._puller_thread is not None and not self._puller_thread.is_alive():
             return "The puller job ended by itself."
         if self._query is not None and not self._query.isActive:
             error = str(self._query.exception() or "without an error")
-            return f"The streaming query ended: {_last_lines(error.partition(_PLAN)[0])}"
+            return f"The streaming query ended: {last_lines(error.partition(_PLAN)[0])}"
         return None
 
     def _run_pullers(self, session: SparkSession, owner: OwnerAddress, pullers: PullerJob) -> None:
@@ -152,11 +127,7 @@ class SparkExecution:
                 if self._stopping or time.monotonic() - began < _GOOD_WHILE_S:
                     raise
 
-    def _require_session(self) -> tuple[SparkSession, Scratch]:
-        if self._session is None or self._scratch is None:
+    def _require_session(self) -> SparkSession:
+        if self._session is None:
             raise RuntimeError("start_session comes first")
-        return self._session, self._scratch
-
-
-def _last_lines(text: str, lines: int = 12) -> str:
-    return "\n".join(text.strip().splitlines()[-lines:])
+        return self._session

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
@@ -11,6 +12,7 @@ import grpc
 
 from changefeed import errors
 from changefeed.model.record import Work
+from changefeed.objectstore.patience import Patience
 from changefeed.wire import owner_pb2 as pb
 from changefeed.wire.owner import COMMIT, FAIL, LATEST, PLAN, OwnerAddress
 
@@ -26,6 +28,16 @@ def reporting(owner: OwnerAddress) -> Iterator[None]:
         with OwnerClient(owner) as client, suppress(errors.Fenced, errors.Unavailable):
             client.fail(error)
         raise
+
+
+def patience(owner: OwnerAddress) -> Patience:
+    """A task's: it waits for a store while there is an owner that wants it to, and tells it why each time."""
+
+    def failed(error: errors.ChangefeedError) -> None:
+        with OwnerClient(owner) as client:
+            client.wait(error)
+
+    return Patience(math.inf, failed=failed)
 
 
 class OwnerClient:
@@ -49,8 +61,11 @@ class OwnerClient:
 
     def fail(self, error: errors.ChangefeedError) -> None:
         """Tell the owner why a task has failed; it knows whether another attempt can help."""
-        failure = pb.Failure(reason=type(error).__name__, message=error.message, next_step=error.next_step)
-        self._call(FAIL, failure, pb.Acknowledged)
+        self._fail(type(error), error)
+
+    def wait(self, error: errors.ChangefeedError) -> None:
+        """Tell the owner why a task waits, whatever kind of error it is."""
+        self._fail(errors.Transient, error)
 
     def close(self) -> None:
         self._channel.close()
@@ -62,6 +77,10 @@ class OwnerClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _fail(self, kind: type[errors.ChangefeedError], error: errors.ChangefeedError) -> None:
+        failure = pb.Failure(reason=kind.__name__, message=error.message, next_step=error.next_step)
+        self._call(FAIL, failure, pb.Acknowledged)
 
     def _call(self, method: str, request: Any, response: Any) -> Any:
         call = self._channel.unary_unary(

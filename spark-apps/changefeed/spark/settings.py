@@ -14,7 +14,18 @@ from pathlib import Path
 from typing import Protocol
 
 from changefeed.errors import NeedsHuman
-from changefeed.spark.class_archive import java_options
+from changefeed.spark.class_archive import SETTINGS, java_options
+
+_DAEMON = "changefeed.spark.worker_daemon"
+_CLIENT = str(Path(__file__).with_name("worker_client.py"))
+_WORKER_PYTHON = """#!/bin/sh
+export PYTHONPATH={paths}
+case "$2" in
+  {daemon} | pyspark.daemon) shift 2; exec {client} "$@";;
+  pyspark.sql.*) exec {client} "$@";;
+esac
+exec {python} "$@"
+"""
 
 _COMMON = {
     "spark.ui.enabled": "false",
@@ -22,7 +33,8 @@ _COMMON = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000000",
     "spark.sql.streaming.pollingDelay": "20ms",
     "spark.sql.shuffle.partitions": "1",
-    "spark.python.daemon.module": "changefeed.spark.worker_daemon",
+    **SETTINGS,
+    "spark.python.daemon.module": _DAEMON,
     # As many tasks run as there are cores: a thread pool in each would only get in the others' way.
     "spark.executorEnv.POLARS_MAX_THREADS": "1",
     "spark.executorEnv.OMP_NUM_THREADS": "1",
@@ -37,12 +49,25 @@ _COMMON = {
 }
 
 
+_WORKERS = "spark.executorEnv."
+
+
+def worker_environment(settings: Mapping[str, str]) -> dict[str, str]:
+    """What these settings give Spark's Python workers."""
+    return {name.removeprefix(_WORKERS): value for name, value in settings.items() if name.startswith(_WORKERS)}
+
+
 class Where(Protocol):
     """One of the two, as `execution` uses it. `scratch`: a folder of this run on the driver's machine."""
 
     @property
     def shows_output(self) -> bool:
         """Whether what Spark prints goes where the driver's own output goes; else into a file."""
+        ...
+
+    @property
+    def runs_all_here(self) -> bool:
+        """Whether Spark's workers of all kinds run on this machine, so that they are forked from one process."""
         ...
 
     def settings(self, scratch: Path) -> dict[str, str]:
@@ -60,6 +85,7 @@ class Laptop:
 
     master: str
     shows_output = False  # a person reads our messages, which name the file when they must
+    runs_all_here = True
 
     def settings(self, scratch: Path) -> dict[str, str]:
         return {
@@ -77,8 +103,9 @@ class Laptop:
     def environment(self, scratch: Path) -> dict[str, str]:
         # Workers otherwise take the first python3 of the PATH, which lacks the libraries (facts, Spark 5.7).
         python = str(_worker_python(scratch))
+        # The driver's is started only to look for data sources among all that is installed: there are none but ours.
         address = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
-        return {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python, "SPARK_LOCAL_IP": address}
+        return {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": "none", "SPARK_LOCAL_IP": address}
 
 
 @dataclass(frozen=True)
@@ -93,6 +120,7 @@ class Cluster:
     bind_address: str
     python: str
     shows_output = True
+    runs_all_here = False
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Cluster:
@@ -138,10 +166,17 @@ class Cluster:
 
 def _worker_python(folder: Path) -> Path:
     """This Python, for workers. Spark puts a zip of its modules first on their path, which each process compiles anew
-    (1 CPU-s of the ten that a run starts); the same modules stand compiled where this process has them from.
+    (1 CPU-s of the ten that a run starts); the same modules stand compiled where this process has them from. And it
+    takes its own daemon, or none, for workers that plan and commit, whatever the setting says: ours is in their place.
     """
     script = folder / "python"
-    paths = shlex.quote(os.environ.get("PYTHONPATH", ""))
-    script.write_text(f'#!/bin/sh\nPYTHONPATH={paths} exec {shlex.quote(sys.executable)} "$@"\n')
+    script.write_text(
+        _WORKER_PYTHON.format(
+            daemon=_DAEMON,
+            paths=shlex.quote(os.environ.get("PYTHONPATH", "")),
+            python=shlex.quote(sys.executable),
+            client=shlex.join([sys.executable, "-I", "-S", _CLIENT]),
+        )
+    )
     script.chmod(0o700)
     return script

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 
 from changefeed.model.record import FileCommitted
 from changefeed.objectstore import Place
-from changefeed.spark.owner_client import OwnerClient, reporting
+from changefeed.spark.owner_client import OwnerClient, patience, reporting
 from changefeed.wire import owner_pb2 as pb
 from changefeed.wire.owner import OwnerAddress
 
@@ -38,7 +38,7 @@ class FileWriter(DataSourceStreamArrowWriter):
         from changefeed.spark.write_task import publish
 
         with reporting(self._owner):
-            record, files, cpu = publish(iterator, self._sink)
+            record, files, cpu = publish(iterator, self._sink, patience(self._owner))
         return FilesWritten(record, self._owner.nonce, tuple(files), cpu)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

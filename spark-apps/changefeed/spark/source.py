@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 
 from changefeed.model.record import Work, WorkEntry
 from changefeed.objectstore import Place
-from changefeed.spark.owner_client import OwnerClient, reporting
+from changefeed.spark.owner_client import OwnerClient, patience, reporting
 from changefeed.wire.owner import OwnerAddress
 
 NAME = "changefeed"
@@ -66,7 +66,7 @@ class PlanReader(DataSourceStreamReader):
         assert isinstance(partition, EntriesPartition)
         work = Work.model_validate_json(partition.work)
         with reporting(self._owner):
-            yield from describe(work, self._state)
+            yield from describe(work, self._state, patience(self._owner))
 
     def commit(self, end: dict[str, int]) -> None:
         """Nothing: the log is the truth, Spark's offsets are scratch (rule 20)."""

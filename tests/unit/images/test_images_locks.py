@@ -21,7 +21,7 @@ def test_an_image_has_what_was_tested(lock: str) -> None:
     assert pins(lock).items() <= pins("dev.txt").items()
 
 
-@pytest.mark.parametrize("lock", ["dev.txt", "operator.txt", "dataplane.txt", "build.txt"])
+@pytest.mark.parametrize("lock", ["dev.txt", "operator.txt", "dataplane.txt", "build.txt", "uv.txt"])
 def test_everything_is_hashed_and_no_registry_is_named(lock: str) -> None:
     text = (REQUIREMENTS / lock).read_text()
     assert "://" not in text

@@ -9,6 +9,7 @@ import pytest
 from changefeed.objectstore import Place
 from changefeed.puller.task import PullerJob
 from changefeed.spark.execution import SparkExecution
+from changefeed.spark.launch import Launch
 from changefeed.spark.settings import Laptop
 from changefeed.wire.owner import OwnerAddress
 
@@ -25,9 +26,10 @@ def session() -> MagicMock:
 
 
 def started(monkeypatch: pytest.MonkeyPatch, session: MagicMock) -> SparkExecution:
-    execution = SparkExecution(Laptop("local[2]"), 2)
+    launch = Launch(Laptop("local[2]"))
+    monkeypatch.setattr(launch, "_scratch", MagicMock())
+    execution = SparkExecution(launch, 2)
     monkeypatch.setattr(execution, "_session", session)
-    monkeypatch.setattr(execution, "_scratch", MagicMock())
     return execution
 
 

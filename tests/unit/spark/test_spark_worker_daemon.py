@@ -10,7 +10,7 @@ import pytest
 PROBE = """
 import sys, threading
 from changefeed.spark.worker_daemon import preload
-preload(sys.argv[1])
+preload([sys.argv[1]])
 print("polars" in sys.modules, threading.active_count())
 """
 

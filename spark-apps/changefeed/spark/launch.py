@@ -1,0 +1,146 @@
+"""One run's Spark, from the start of its JVM to its end.
+
+A JVM needs seconds until it takes a query, and so does this process until it has loaded and asked what it needs: where
+nobody minds a JVM that comes to nothing they go side by side. So this must import nothing that takes long.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from typing import IO, TYPE_CHECKING
+
+from changefeed.errors import Unavailable
+from changefeed.spark.fork_server import ForkServer
+from changefeed.spark.jvm import Jvm
+from changefeed.spark.scratch import Scratch
+from changefeed.spark.settings import Where, worker_environment
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaGateway
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+
+class Launch:
+    """Every method blocks but `begin`; one thread at a time."""
+
+    def __init__(self, where: Where) -> None:
+        self._where = where
+        self._scratch: Scratch | None = None
+        self._fork_server: ForkServer | None = None
+        self._thread: threading.Thread | None = None
+        self._has_jvm = threading.Event()  # or never will
+        self._gateway: JavaGateway | None = None
+        self._context: SparkContext | None = None
+        self._session: SparkSession | None = None
+        self._error: BaseException | None = None
+
+    @property
+    def shows_output(self) -> bool:
+        return self._where.shows_output
+
+    @property
+    def scratch(self) -> Scratch:
+        """Of this run; there is one from `begin` to `end`."""
+        if self._scratch is None:
+            raise RuntimeError("begin comes first")
+        return self._scratch
+
+    def begin(self) -> None:
+        """Start Spark in a thread, which does not keep the process from ending; `session` tells how it went."""
+        if self._thread is not None:
+            return
+        self._scratch = Scratch()
+        os.environ.update(self._where.environment(self._scratch.folder))
+        self._thread = threading.Thread(target=self._start, name="spark-start", daemon=True)
+        self._thread.start()
+
+    def session(self) -> SparkSession:
+        """Raises Unavailable when Spark does not start."""
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+        from pyspark.sql import SparkSession
+
+        self.begin()
+        assert self._thread is not None
+        self._thread.join()
+        if isinstance(self._error, PySparkException | Py4JError):
+            why = "\n".join(str(self._error).splitlines()[:2])  # below it are the frames of Spark's own code
+            said = last_lines(self.scratch.log.read_text(errors="replace"))
+            raise Unavailable(f"Spark did not start: {why}\n{said}".rstrip(), "Java 17 is needed.") from self._error
+        if self._context is None:
+            raise self._error or RuntimeError("Spark has no context")
+        self._session = SparkSession(self._context)
+        return self._session
+
+    def end(self, keep_log: bool) -> None:
+        """Stop what was started, also when nobody has asked for the session."""
+        if self._thread is None:
+            return
+        if self._session is not None:
+            self._session.stop()
+        elif self._error is None:
+            self._has_jvm.wait()
+            logging.disable()  # what talks to the JVM at this moment logs that it is gone
+            if self._gateway is not None:
+                self._gateway.proc.kill()
+                self._gateway.proc.communicate()
+            self._thread.join()
+            logging.disable(logging.NOTSET)
+        if self._fork_server is not None:
+            self._fork_server.close()
+        self.scratch.remove(keep_log)
+        self._scratch = self._thread = None
+
+    def _start(self) -> None:
+        try:
+            self._context = self._started()
+        except BaseException as error:  # noqa: BLE001 - it is for `session` to raise
+            self._error = error
+        finally:
+            self._has_jvm.set()
+
+    def _started(self) -> SparkContext:
+        settings = self._where.settings(self.scratch.folder)
+        # What the JVM and its workers print goes to a file, or where ours goes.
+        with self.scratch.log.open("wb") as file:
+            output = None if self._where.shows_output else file
+            self._gateway = self._start_jvm(settings, output)
+        self._has_jvm.set()
+        from pyspark import SparkContext
+
+        context = SparkContext(conf=_conf(settings), gateway=self._gateway)
+        # Nothing here counts in accumulators; their thread would print a traceback when the JVM ends before it.
+        context._accumulatorServer.handle_error = lambda *_: None
+        return context
+
+    def _start_jvm(self, settings: dict[str, str], output: IO[bytes] | None) -> JavaGateway:
+        if not self._where.runs_all_here:
+            return _by_script(settings, output)
+        os.environ.update(ForkServer.environment(self.scratch.folder))
+        jvm = Jvm.started(self.scratch.folder, output)
+        gateway = jvm.connect() if jvm is not None else _by_script(settings, output)
+        # Only now: there are two who need the processor more, the JVM and what this process loads meanwhile.
+        self._fork_server = ForkServer(self.scratch.folder, worker_environment(settings), output)
+        return gateway
+
+
+def _by_script(settings: dict[str, str], output: IO[bytes] | None) -> JavaGateway:
+    """A session of its own: a signal to our process group (Ctrl-C, a service manager's stop) must not end the JVM
+    before the changefeed has drained. It ends when this process does: its standard input closes then.
+    """
+    from pyspark.java_gateway import launch_gateway
+
+    return launch_gateway(_conf(settings), {"start_new_session": True, "stdout": output, "stderr": output})
+
+
+def _conf(settings: dict[str, str]) -> SparkConf:
+    from pyspark import SparkConf
+
+    return SparkConf().setAll(list(settings.items()))
+
+
+def last_lines(text: str, lines: int = 12) -> str:
+    return "\n".join(text.strip().splitlines()[-lines:])
