@@ -16,7 +16,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from changefeed.clock import Clock, SystemClock
+from changefeed.clock import Clock, SystemClock, until_set
 from changefeed.errors import ChangefeedError, NeedsHuman, ProtocolViolation, Transient, Unavailable
 from changefeed.model.memcomparable import decode_bytes, encode_bytes
 from changefeed.puller.held_history import HeldHistory
@@ -320,7 +320,8 @@ class SpanFeed:
             for start, end in subscription.ranges.holes(self._clock.monotonic()):
                 await self._fill(subscription, start, end)
             due = subscription.ranges.next_due()
-            await self._wait(subscription.changed, None if due is None else due - self._clock.monotonic())
+            seconds = None if due is None else due - self._clock.monotonic()
+            await until_set(subscription.changed, self._clock, seconds)
 
     async def _fill(self, subscription: _Subscription, start: bytes, end: bytes) -> None:
         regions: Sequence[Region] = []
@@ -366,17 +367,6 @@ class SpanFeed:
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         return task
-
-    async def _wait(self, changed: asyncio.Event, seconds: float | None) -> None:
-        if seconds is None:
-            await changed.wait()
-            return
-        either = [asyncio.ensure_future(changed.wait()), asyncio.ensure_future(self._clock.sleep(max(seconds, 0.0)))]
-        try:
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for one in either:
-                one.cancel()
 
 
 def _reason(error: cdcpb_pb2.Error | ProtocolViolation) -> str:

@@ -19,6 +19,8 @@ import polars as pl
 
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.puller.decode import COMMIT, COMMITTED, DELETE, INITIALIZED, PREWRITE, PUT, ROLLBACK
+from changefeed.puller.fates import Fates
+from changefeed.puller.pairs import Numbers, pairs
 
 #: What `feed` takes: the rows of decode.Decoded with the registration that each belongs to.
 ROWS = pl.Schema(
@@ -50,7 +52,15 @@ COMMITTED_ROWS = pl.Schema(
 )
 _KEPT = pl.Schema([*ROWS.items(), ("slot", pl.UInt64())])
 _MOVED = pl.Schema({name: _KEPT[name] for name in ("reg", "start_ts", "key", "slot")})
-_FATES = pl.Schema({"reg": pl.Int64, "start_ts": pl.UInt64, "commit_ts": pl.UInt64})
+_SLOT = (pl.col("key").hash() ^ pl.col("start_ts").hash(1) ^ pl.col("reg").hash(2)).alias("slot")
+# Chunks of a quiet upstream have a handful of rows: then making a frame costs more than what is in it, and a frame's
+# own `filter`, `concat` and `with_columns` (an optimized plan each) ten times as much as the same, column by column.
+_NO_COMMITTED_ROWS = pl.DataFrame(schema=COMMITTED_ROWS)
+_NONE_KEPT = pl.DataFrame(schema=_KEPT)
+_NONE_MOVED = pl.DataFrame(schema=_MOVED)
+_NO_VALUE, _EMPTY = pl.Series([None], dtype=pl.Binary), pl.Series([b""])
+
+Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -71,11 +81,9 @@ class Matcher:
         self._next = 0
         self._closed_any = False
         self._early: list[pl.DataFrame] = []  # rows of registrations that are not initialized
-        self._pending = pl.DataFrame(schema=_KEPT)  # prewrites whose transaction is undecided
-        self._fates = pl.DataFrame(
-            schema=_FATES
-        )  # transactions whose commit ts is known, above the region's resolved-ts
-        self._moved = pl.DataFrame(schema=_MOVED)  # handed out before their own COMMIT was seen
+        self._pending = _NONE_KEPT  # prewrites whose transaction is undecided
+        self._fates = Fates()
+        self._moved = _NONE_MOVED  # handed out before their own COMMIT was seen
 
     def open(self, floor_ts: int, resolved_ts: int) -> int:
         """A new registration. Rows with commit_ts <= floor_ts are none of its subscription's and are dropped."""
@@ -108,91 +116,92 @@ class Matcher:
         """Rows (ROWS) of open registrations, in the order of the wire."""
         self._forget_closed()
         if rows.is_empty():
-            return Matched(pl.DataFrame(schema=COMMITTED_ROWS), [], {})
+            return Matched(_NO_COMMITTED_ROWS, [], {})
         initialized, current = self._admit(rows)
-        committed = rows.filter(pl.col("type") == COMMITTED)
+        committed = _only(rows, rows["type"].to_numpy() == COMMITTED)
+        if not current.height and not committed.height:
+            return Matched(_NO_COMMITTED_ROWS, initialized, {})
         moved, unmatched = self._match(current, committed)
-        out = pl.concat([_shape(rows) for rows in (moved, committed) if rows.height] or [_shape(moved)])
+        out = _shape(moved).vstack(_shape(committed))
         regs = out["reg"].to_numpy()
         commit_ts = out["commit_ts"].to_numpy()
         wanted = commit_ts > self._floor[regs]
         late = wanted & (commit_ts <= self._resolved[regs])
-        violations = _late_rows(out.filter(late)) | _missing_prewrites(unmatched)
+        violations = _late_rows(_only(out, late)) | _missing_prewrites(unmatched)
         for reg in violations:
             self.close(reg)
-        # A delete of what did not exist changes nothing (tikv-wire 2.5).
-        real = (pl.col("op") != OP_DELETE) | pl.col("old_value").is_not_null()
-        out = out.filter(pl.Series(wanted & self._open[regs]), real)
+        out = _changes(_only(out, wanted & self._open[regs]))
         return Matched(out, [reg for reg in initialized if reg not in violations], violations)
 
     def _forget_closed(self) -> None:
         if not self._closed_any:
             return
         self._closed_any = False
-        self._early = [frame.filter(_where(self._open, frame)) for frame in self._early]
-        for name in ("_pending", "_fates", "_moved"):
-            frame = getattr(self, name)
-            setattr(self, name, frame.filter(_where(self._open, frame)))
+        self._early = [self._of_open(frame) for frame in self._early]
+        self._pending, self._moved = map(self._of_open, (self._pending, self._moved))
+
+    def _of_open(self, frame: pl.DataFrame) -> pl.DataFrame:
+        return _only(frame, self._open[frame["reg"].to_numpy()])
 
     def _admit(self, rows: pl.DataFrame) -> tuple[list[int], pl.DataFrame]:
         """The registrations that end their scan here, and the PREWRITE, COMMIT, ROLLBACK rows to be matched now.
 
         Column `late`: the row came after its registration's INITIALIZED. Rows of unfinished scans are kept for later.
         """
-        # A put without value is a lock rewritten by a heartbeat: never the row, and never what frees or fills a slot.
-        fake = (pl.col("type") == PREWRITE) & (pl.col("op_type") == PUT) & (pl.col("value").bin.size() == 0)
-        matchable = pl.col("type").is_in([PREWRITE, COMMIT, ROLLBACK]) & ~fake
-        slot = pl.col("key").hash() ^ pl.col("start_ts").hash(1) ^ pl.col("reg").hash(2)
-        before = self._initialized.copy()
-        numbered = rows.with_row_index("at")
-        ends = (
-            numbered.filter(pl.col("type") == INITIALIZED)
-            .select("reg", "at")
-            .unique("reg", keep="first", maintain_order=True)
-        )
-        ended = [reg for reg in ends["reg"].to_list() if not before[reg]]
-        self._initialized[ended] = True
-        rows = numbered.filter(matchable).with_columns(slot.alias("slot"))
-        if not ended and before[rows["reg"].to_numpy()].all():
-            return ended, rows.drop("at").with_columns(late=pl.lit(value=True))
-        late = pl.Series("late", before[rows["reg"].to_numpy()])
-        rows = rows.with_columns(late).join(ends.rename({"at": "end"}), on="reg", how="left", maintain_order="left")
-        rows = rows.with_columns(late=pl.col("late") | (pl.col("at") > pl.col("end")).fill_null(value=False)).drop(
-            "at", "end"
-        )
-        ready = pl.Series(self._initialized[rows["reg"].to_numpy()])
-        self._early.append(rows.filter(~ready).drop("late"))
-        current = rows.filter(ready)
+        types, regs = rows["type"].to_numpy(), rows["reg"].to_numpy()
+        late = self._initialized[regs]
+        ends: dict[int, int] = {}  # where in the chunk the scan of a registration ends
+        for at in np.flatnonzero((types == INITIALIZED) & ~late).tolist():
+            ends.setdefault(int(regs[at]), at)
+        ended = list(ends)
+        if ended:
+            end = np.full(len(self._initialized), rows.height)
+            end[ended] = list(ends.values())
+            late |= np.arange(rows.height) > end[regs]
+            self._initialized[ended] = True
+        matchable = np.isin(types, [PREWRITE, COMMIT, ROLLBACK]) & ~_heartbeats(rows, types)
+        rows = _only(rows, matchable)
+        rows = rows.with_columns(_SLOT).hstack([pl.Series("late", late[matchable])])
+        ready = self._initialized[regs[matchable]]
+        if not ended and ready.all():
+            return ended, rows
+        self._early.append(_only(rows, ~ready))
+        current = _only(rows, ready)
         if ended:
             early = pl.concat(self._early)
-            ready = pl.Series(self._initialized[early["reg"].to_numpy()])
-            self._early = [early.filter(~ready)]
-            current = pl.concat([early.filter(ready).with_columns(late=pl.lit(value=False)), current])
+            ready = self._initialized[early["reg"].to_numpy()]
+            self._early = [_only(early, ~ready)]
+            current = _only(early, ready).vstack(current)
         return ended, current
 
     def _match(self, current: pl.DataFrame, committed: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         """The prewrites that are decided, with their commit_ts, and the commits that had none though they must."""
         current = current.with_row_index("at")
         types = current["type"].to_numpy()
-        prewrites, commits, rollbacks = (current.filter(pl.Series(types == t)) for t in (PREWRITE, COMMIT, ROLLBACK))
+        prewrites, commits, rollbacks = (_only(current, types == t) for t in (PREWRITE, COMMIT, ROLLBACK))
         slots = self._slots(prewrites, rollbacks)
         self._learn(commits, committed)
-        slots = slots.drop("commit_ts").join(self._fates, on=["reg", "start_ts"], how="left", maintain_order="left")
-        decided = pl.col("commit_ts").is_not_null()
-        moved, self._pending = slots.filter(decided), slots.filter(~decided).select(_KEPT.names())
-        now = _pairs(commits, moved)
-        rest = _without(commits, now["left"])
-        before = _pairs(rest, self._moved)
-        self._moved = pl.concat(
-            [_without(self._moved, before["right"]), _without(moved, now["right"]).select(_MOVED.names())]
-        )
-        return moved, _without(rest, before["left"]).filter("late")
+        moved, self._pending = self._decide(slots)
+        now_committed, now_moved = _pairs(commits, moved)
+        rest = _without(commits, now_committed)
+        late_committed, before_moved = _pairs(rest, self._moved)
+        self._moved = _without(self._moved, before_moved).vstack(_without(moved, now_moved)[_MOVED.names()])
+        unmatched = _without(rest, late_committed)
+        return moved, _only(unmatched, unmatched["late"].to_numpy())
+
+    def _decide(self, slots: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Those of decided transactions, with their commit_ts, and the others."""
+        fate = self._fates.of(slots["reg"].to_numpy(), slots["start_ts"].to_numpy())
+        decided = fate > 0
+        moved = _only(slots, decided).clone()
+        moved.replace_column(moved.get_column_index("commit_ts"), pl.Series("commit_ts", fate[decided]))
+        return moved, _only(slots, ~decided)
 
     def _slots(self, prewrites: pl.DataFrame, rollbacks: pl.DataFrame) -> pl.DataFrame:
         """One row for each (reg, start_ts, key) that is prewritten, not rolled back and not handed out before."""
-        prewrites = _without(prewrites, _pairs(prewrites, self._moved)["left"])
+        prewrites = _without(prewrites, _pairs(prewrites, self._moved)[0])
         if not rollbacks.height:
-            slots = pl.concat([self._pending, prewrites.select(_KEPT.names())])
+            slots = self._pending.vstack(prewrites[_KEPT.names()])
         else:
             slots = self._roll_back(prewrites, rollbacks)
         if slots["slot"].n_unique() < slots.height:
@@ -202,57 +211,70 @@ class Matcher:
 
     def _roll_back(self, prewrites: pl.DataFrame, rollbacks: pl.DataFrame) -> pl.DataFrame:
         """The pending rows and these prewrites, less what is rolled back; having no slot is normal for a rollback."""
-        kept = _without(self._pending, _pairs(self._pending, rollbacks)["left"])
-        pairs = _pairs(prewrites, rollbacks)
-        slot, rollback = prewrites[pairs["left"]], rollbacks[pairs["right"]]
+        kept = _without(self._pending, _pairs(self._pending, rollbacks)[0])
+        left, right = _pairs(prewrites, rollbacks)
+        earlier = prewrites["at"].to_numpy()[left] < rollbacks["at"].to_numpy()[right]
         # Live rows and the scan's mix before INITIALIZED: there the rollback counts wherever it stands.
-        dead = (slot["at"] < rollback["at"]) | ~(slot["late"] | rollback["late"])
-        return pl.concat([kept, _without(prewrites, pairs["left"].filter(dead)).select(_KEPT.names())])
+        live = prewrites["late"].to_numpy()[left] | rollbacks["late"].to_numpy()[right]
+        return kept.vstack(_without(prewrites, left[earlier | ~live])[_KEPT.names()])
 
     def _learn(self, commits: pl.DataFrame, committed: pl.DataFrame) -> None:
         """Any COMMIT or COMMITTED fixes its transaction's commit ts; once resolved-ts has passed that, nobody asks."""
-        fates = pl.concat([self._fates, commits.select(_FATES.names()), committed.select(_FATES.names())])
-        open_yet = fates["commit_ts"].to_numpy() > self._resolved[fates["reg"].to_numpy()]
-        new = np.arange(len(open_yet)) >= self._fates.height
-        self._fates = fates.filter(pl.Series(open_yet | new)).unique(["reg", "start_ts"], keep="any")
+        self._fates.forget(self._resolved, self._open)
+        for rows in (commits, committed):
+            self._fates.learn(*(rows[name].to_numpy() for name in ("reg", "start_ts", "commit_ts")))
 
 
-def _where(flags: npt.NDArray[np.bool_], frame: pl.DataFrame) -> pl.Series:
-    return pl.Series(flags[frame["reg"].to_numpy()], dtype=pl.Boolean)
-
-
-def _pairs(left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
-    """Row numbers of equal (reg, start_ts, key): joined by hash, then compared: collisions are safe."""
-    names = ["reg", "start_ts", "key", "slot"]
-    if not left.height or not right.height:
-        return pl.DataFrame(schema={"left": pl.UInt32, "right": pl.UInt32})
-    pairs = left.select(names).with_row_index("left").join(right.select(names).with_row_index("right"), on="slot")
-    equal = [pl.col(name) == pl.col(f"{name}_right") for name in ("start_ts", "key", "reg")]
-    return pairs.filter(equal).select("left", "right")
-
-
-def _without(frame: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
-    """The frame less the rows of these numbers."""
-    if not len(rows):
+def _only(frame: pl.DataFrame, flags: Flags) -> pl.DataFrame:
+    """The rows whose flag is set; in a small chunk it is often all or none."""
+    if flags.all():
         return frame
+    if not flags.any():
+        return frame.clear()
+    mask = pl.Series(flags)
+    return pl.DataFrame([column.filter(mask) for column in frame])
+
+
+def _heartbeats(rows: pl.DataFrame, types: npt.NDArray[np.int32]) -> Flags:
+    """A put without value is a lock rewritten by a heartbeat: never the row, and never what frees or fills a slot."""
+    puts: Flags = (types == PREWRITE) & (rows["op_type"].to_numpy() == PUT)
+    return puts & (rows["value"] == _EMPTY).to_numpy() if puts.any() else puts
+
+
+def _changes(rows: pl.DataFrame) -> pl.DataFrame:
+    """A delete of what did not exist changes nothing (tikv-wire 2.5)."""
+    deletes: Flags = rows["op"].to_numpy() == OP_DELETE
+    return _only(rows, ~deletes | rows["old_value"].is_not_null().to_numpy()) if deletes.any() else rows
+
+
+def _pairs(left: pl.DataFrame, right: pl.DataFrame) -> tuple[Numbers, Numbers]:
+    """Row numbers of equal (reg, start_ts, key): found by hash, then compared: collisions are safe."""
+    i, j = pairs(left["slot"].to_numpy(), right["slot"].to_numpy())
+    same = [(left[name][i] == right[name][j]).to_numpy() for name in ("start_ts", "key", "reg")]
+    both = np.logical_and.reduce(same)
+    return i[both], j[both]
+
+
+def _without(frame: pl.DataFrame, rows: Numbers) -> pl.DataFrame:
+    """The frame less the rows of these numbers."""
     kept = np.ones(frame.height, bool)
-    kept[rows.to_numpy()] = False
-    return frame.filter(pl.Series(kept))
+    kept[rows] = False
+    return _only(frame, kept)
 
 
 def _shape(rows: pl.DataFrame) -> pl.DataFrame:
-    empty_old = pl.col("old_value").bin.size() == 0
-    op = pl.when(pl.col("op_type") == DELETE).then(OP_DELETE).when(empty_old).then(OP_INSERT).otherwise(OP_UPDATE)
-    old_value = pl.when(empty_old).then(None).otherwise(pl.col("old_value"))
-    return rows.select(
-        "reg",
-        "commit_ts",
-        "start_ts",
-        op.cast(pl.UInt8).alias("op"),
-        "key",
-        "value",
-        old_value.alias("old_value"),
-        "txn_source",
+    if not rows.height:
+        return _NO_COMMITTED_ROWS
+    old_value = rows["old_value"]
+    inserted = (old_value == _EMPTY).to_numpy()
+    op = np.where(rows["op_type"].to_numpy() == DELETE, OP_DELETE, np.where(inserted, OP_INSERT, OP_UPDATE))
+    return rows[COMMITTED_ROWS.names()[:3]].hstack(
+        [
+            pl.Series("op", op, pl.UInt8),
+            *rows[["key", "value"]],
+            old_value.zip_with(pl.Series(~inserted), _NO_VALUE),
+            rows["txn_source"],
+        ]
     )
 
 

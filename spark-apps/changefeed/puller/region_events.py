@@ -131,7 +131,7 @@ class RegionEvents:
         owners = [self._by_name.get(name) for name in names]
         regs = np.array([-1 if owner is None else owner.reg for owner in owners], np.int64)
         frame: Any = pl.from_arrow(decoded.rows)
-        rows: pl.DataFrame = frame.with_columns(reg=pl.Series(np.repeat(regs, decoded.rows_of)))
+        rows: pl.DataFrame = frame.insert_column(frame.width, pl.Series("reg", np.repeat(regs, decoded.rows_of)))
         return rows.filter(pl.col("reg") >= 0) if (regs < 0).any() else rows
 
     def _resolve(self, event: ResolvedEvent, out: Outcome) -> None:
@@ -157,6 +157,8 @@ class RegionEvents:
 
 def _parts(rows: pl.DataFrame) -> Iterator[tuple[int, int]]:
     """Row numbers [begin, end) of MAX_BATCH_BYTES each, as a quota measures them."""
+    if rows.estimated_size() + rows.height * ROW_OVERHEAD <= MAX_BATCH_BYTES:  # more than what is summed up below
+        return pairwise((0, rows.height))
     sizes = rows.select(
         pl.col("key").bin.size().cast(pl.Int64)
         + pl.col("value").bin.size()

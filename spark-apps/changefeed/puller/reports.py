@@ -28,6 +28,8 @@ class Reports:
         self._told_segment = 0
         self._failures: list[owner_pb2.Failure] = []
         self._metrics: list[owner_pb2.MetricDelta] = []
+        self._trouble = ""
+        self._told_trouble = ""
 
     def subscribed(self, sub_id: int) -> None:
         self._subscriptions[sub_id] = _Subscription()
@@ -61,6 +63,10 @@ class Reports:
     def measured(self, metrics: list[owner_pb2.MetricDelta]) -> None:
         self._metrics += metrics
 
+    def troubled(self, why: str) -> None:
+        """No segment can be written, and each report says so; "": it can be again."""
+        self._trouble = why
+
     def take(self) -> owner_pb2.Report | None:
         """What can be told now; None: nothing."""
         segments = []
@@ -78,8 +84,14 @@ class Reports:
             )
         failures, self._failures = self._failures, []
         metrics, self._metrics = self._metrics, []
-        if not (segments or resolved or failures or metrics):
+        if not (segments or resolved or failures or metrics) and self._trouble == self._told_trouble:
             return None
+        self._told_trouble = self._trouble
         return owner_pb2.Report(
-            puller=self._puller, resolved=resolved, segments=segments, failures=failures, metrics=metrics
+            puller=self._puller,
+            resolved=resolved,
+            segments=segments,
+            failures=failures,
+            metrics=metrics,
+            trouble=self._trouble,
         )

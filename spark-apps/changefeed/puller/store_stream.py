@@ -221,11 +221,12 @@ class StoreStream:
     async def _turns(self) -> None:
         while True:
             await self._arrived.wait()
-            self._arrived.clear()
             if self.backlog_bytes < LINGER_BYTES:
                 await self._clock.sleep(LINGER_SECONDS)
-            while self._backlog:
-                await self._turn()
+            self._arrived.clear()
+            await self._turn()
+            if self._backlog:
+                self._arrived.set()
 
     async def _turn(self) -> None:
         began = self._clock.monotonic()

@@ -7,22 +7,25 @@ pulled again by its successor: nothing of a puller outlives it but its segments,
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
+import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
 import grpc.aio
 
-from changefeed.clock import Clock, SystemClock
+from changefeed.clock import Clock, SystemClock, until_set
 from changefeed.errors import ChangefeedError, Fenced, Unavailable
 from changefeed.eventstore.buffer import EventBuffer, Roll
 from changefeed.eventstore.house import House
 from changefeed.eventstore.segment import write_segment
 from changefeed.model.rows import raw_bytes
 from changefeed.objectstore import Place
+from changefeed.objectstore.patience import Patience
 from changefeed.puller.feed import Data, Failed, FeedEvent, Pd, Resolved, SpanFeed
 from changefeed.puller.pipeline_metrics import MetricDeltas
 from changefeed.puller.reports import Reports
@@ -92,7 +95,7 @@ class PullerTask:
     ) -> None:
         self._puller = puller
         self._task = task
-        self._house = house
+        self._ending = threading.Event()
         self._limits = limits
         self._clock = clock or SystemClock()
         self._feed = SpanFeed(pd, self._on_event, self._clock)
@@ -100,6 +103,14 @@ class PullerTask:
         self._deltas = MetricDeltas(self._pipeline.metrics, self._feed.metrics)
         self._buffer: EventBuffer[_Token] = EventBuffer(limits.roll_bytes, limits.roll_interval)
         self._reports = Reports(puller)
+        # It waits for the event store until the owner, which is told why, ends it; the quota bounds what piles up.
+        patience = Patience(
+            math.inf,
+            failed=lambda error: self._reports.troubled(error.message),
+            works=lambda: self._reports.troubled(""),
+            ending=self._ending,
+        )
+        self._house = replace(house, patience=patience)
         # A folder can be read by whoever is on its machine; what is in a store, by everybody (rule 21).
         self._host = socket.gethostname() if house.state.uri.startswith("file:") else ""
         self._flush = False
@@ -116,7 +127,10 @@ class PullerTask:
                 tasks.create_task(self._report(call)),
                 tasks.create_task(self._measure()),
             ]
-            await self._obey(call)
+            try:
+                await self._obey(call)
+            finally:
+                self._ending.set()
             for helper in helpers:
                 helper.cancel()
 
@@ -190,20 +204,20 @@ class PullerTask:
                 self._writing += 1
                 tasks.create_task(self._write(self._buffer.take()))
             elif self._writing < _WRITERS:
-                wake = tasks.create_task(self._wake_at(deadline))
-                await self._buffered.wait()
-                wake.cancel()
-
-    async def _wake_at(self, deadline: float) -> None:
-        await self._clock.sleep(max(deadline - self._clock.monotonic(), 0.0))
-        self._buffered.set()
+                await until_set(self._buffered, self._clock, deadline - self._clock.monotonic())
+                self._buffered.set()
 
     async def _write(self, roll: Roll[_Token]) -> None:
         async with self._writers:
             spans = [span for span in roll.spans if self._pipeline.is_active(span.sub_id)]
             meta = owner_pb2.SegmentMeta(seq=roll.seq)  # its number is told even if nobody wants its rows any more
             if spans:
-                meta = await asyncio.to_thread(write_segment, self._house, self._task, roll.seq, spans)
+                try:
+                    meta = await asyncio.to_thread(write_segment, self._house, self._task, roll.seq, spans)
+                except Unavailable:
+                    if self._ending.is_set():
+                        return  # nobody waits for it any more
+                    raise
                 meta.host = self._host
         self._writing -= 1
         self._buffered.set()

@@ -208,6 +208,19 @@ async def test_drain_writes_what_waits_at_once(
         assert owner.rows(1) == written
 
 
+async def test_the_end_of_the_stream_ends_the_task_whatever_is_not_due_yet(
+    cluster: DevCluster, certificate: tuple[bytes, bytes], tmp_path: Path
+) -> None:
+    start_ts = cluster.oracle.next()
+    transaction(cluster, range(3))
+    async with owning(cluster, certificate, tmp_path, Limits(roll_interval=3600.0)) as (owner, task):
+        owner.subscribe(1, start_ts)
+        await owner.until(lambda: owner.metrics.get("changefeed_puller_span_pipeline_inflight_bytes", 0) > 0)
+        owner.commands.put_nowait(None)
+        await asyncio.wait([task], timeout=DEADLINE)
+        assert task.done()
+
+
 @pytest.mark.parametrize(
     ("status", "error"),
     [
