@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -210,10 +211,10 @@ def _next_signal(arrived: SimpleQueue[int]) -> int | None:
         return None
 
 
-def main() -> None:
-    """Exit codes: 0 done, 2 bad input, 69 no cluster at that address."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Exit codes: 0 done, 2 bad input, 69 no cluster at that address. `arguments`: default is the process's."""
     try:
-        app(exit_on_error=False, result_action="return_value")
+        app(sys.argv[1:] if arguments is None else list(arguments), exit_on_error=False, result_action="return_value")
     except CycloptsError:
         sys.exit(BAD_INPUT)
     except CommandFailed as failure:

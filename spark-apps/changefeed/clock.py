@@ -24,3 +24,16 @@ class SystemClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+
+async def until_set(event: asyncio.Event, clock: Clock, seconds: float | None) -> None:
+    """Wait for the event, `seconds` at most; None: however long it takes."""
+    if seconds is None:
+        await event.wait()
+        return
+    either = [asyncio.ensure_future(event.wait()), asyncio.ensure_future(clock.sleep(max(seconds, 0.0)))]
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for one in either:
+            one.cancel()

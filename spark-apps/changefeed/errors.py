@@ -84,5 +84,13 @@ class NeedsHuman(ChangefeedError):
     """The changefeed can't go on by itself: do what `next_step` says, then start it again."""
 
 
+class SnapshotLostByGC(NeedsHuman):
+    """GC has taken changes that were to be pulled (rule 14): start a new changefeed, unless they are written by now."""
+
+
+class Refused(NeedsHuman):
+    """A store does not let us in: at start a person must mend that; a run waits, as it may be mended meanwhile."""
+
+
 class ProtocolViolation(ChangefeedError):
     """A peer broke its protocol: drop what was built on that registration or stream and start it anew."""

@@ -159,18 +159,23 @@ def run(
         raise InvalidSpec("spec.paused", "true: a paused changefeed does not run", "Set it to false, or leave it out.")
     slots = _slots(master, changefeed)
 
+    from changefeed.owner.pod import pod_of
+    from changefeed.spark.launch import Launch
+    from changefeed.spark.settings import Cluster, Laptop
+
+    pod = pod_of(os.environ)
+    launch = Launch(Cluster.of(os.environ) if pod else Laptop(f"local[{slots},{_TASK_ATTEMPTS}]"))
+    if not pod:  # executor pods are not to be asked for before the attempt has proved to be the newest
+        launch.begin()
+
     from rich.console import Console
 
     from changefeed.cli.view import LINE_INTERVAL_S, POD_LINE_INTERVAL_S, open_view
     from changefeed.owner.driver import RunOptions
     from changefeed.owner.driver import run as drive
-    from changefeed.owner.pod import pod_of
     from changefeed.owner.status_writer import status_writer
     from changefeed.spark.execution import SparkExecution
-    from changefeed.spark.settings import Cluster, Laptop
 
-    pod = pod_of(os.environ)
-    spark = Cluster.of(os.environ) if pod else Laptop(f"local[{slots},{_TASK_ATTEMPTS}]")
     options = RunOptions(
         metrics_port=metrics_port,
         secrets_dir=secrets_dir,
@@ -180,8 +185,11 @@ def run(
         status=status_writer(pod, os.environ) if pod else None,
     )
     every = POD_LINE_INTERVAL_S if pod else LINE_INTERVAL_S
-    with open_view(Console(file=sys.stdout), silent=as_json, line_interval=every) as view:
-        outcome = drive(changefeed, options, SparkExecution(spark, slots), view)
+    try:
+        with open_view(Console(file=sys.stdout), silent=as_json, line_interval=every) as view:
+            outcome = drive(changefeed, options, SparkExecution(launch, slots), view)
+    finally:
+        launch.end(keep_log=False)
     at = f"{outcome.checkpoint_ts} ({_time(outcome.checkpoint_ts)})"
     write_termination(termination_log(os.environ), outcome.state.capitalize(), f"The checkpoint is {at}.")
     if as_json:

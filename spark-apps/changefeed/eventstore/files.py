@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from changefeed.errors import AlreadyExists, OutcomeUnknown, OutputConflict, Transient, Unavailable
+from changefeed.errors import AlreadyExists, OutputConflict, Unavailable
 from changefeed.objectstore.once import create_bytes
+from changefeed.objectstore.patience import Patience
 
 if TYPE_CHECKING:
     from changefeed.objectstore.s3 import S3Store
@@ -63,14 +64,17 @@ class SegmentFiles(Protocol):
 class LocalSegments:
     """Files below `root`, never synced: what a power loss takes is pulled again."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, patience: Patience) -> None:
         self._root = root
+        self._patience = patience
         self.uri = root.as_uri()
         self.scratch = root / EVENTS
         self.compression: str | None = None  # a mapped file is read without a copy
 
     def create(self, path: str, fill: Fill) -> int:
-        file_path = self._root / path
+        return self._patience.call(f"The event store in {self.scratch}", lambda: self._create(self._root / path, fill))
+
+    def _create(self, file_path: Path, fill: Fill) -> int:
         try:
             file_path.parent.mkdir(parents=True, exist_ok=True)
             with file_path.open("xb") as file:
@@ -113,8 +117,9 @@ class LocalSegments:
 class StoredSegments:
     """Objects of a store, written whole, read by ranges; what is spooled stays in this machine's temporary folder."""
 
-    def __init__(self, store: S3Store) -> None:
+    def __init__(self, store: S3Store, patience: Patience) -> None:
         self._store = store
+        self._patience = patience
         self.uri = store.uri
         self.compression: str | None = "lz4"
         owned = Path(tempfile.gettempdir()) / f"changefeed-{os.getuid()}"
@@ -125,16 +130,14 @@ class StoredSegments:
         fill(sink)
         body = sink.getvalue()
         try:
-            create_bytes(self._store, path, body)
+            create_bytes(self._store, path, body, self._patience)
         except OutputConflict:
             raise _taken(f"{path} in {self.uri}") from None
-        except (OutcomeUnknown, Transient) as error:
-            raise Unavailable(error.message, error.next_step or "Look at the store, then start again.") from error
         return len(body)
 
     @contextlib.contextmanager
     def open(self, path: str, size: int) -> Iterator[pa.NativeFile]:
-        with pa.PythonFile(_Ranges(self._store, path, size), mode="r") as source:
+        with pa.PythonFile(_Ranges(self._store, path, size, self._patience), mode="r") as source:
             yield source
 
     def delete(self, path: str) -> None:
@@ -152,8 +155,9 @@ class StoredSegments:
 class _Ranges(io.RawIOBase):
     """An object as a file that asks for ranges: the end, which holds an Arrow file's index, then what is read next."""
 
-    def __init__(self, store: S3Store, path: str, size: int) -> None:
+    def __init__(self, store: S3Store, path: str, size: int, patience: Patience) -> None:
         self._store = store
+        self._patience = patience
         self._path = path
         self._size = size
         self._at = 0
@@ -184,7 +188,7 @@ class _Ranges(io.RawIOBase):
         tail = max(self._size - _TAIL, 0)
         first = min(start, tail) if not self._windows else start
         last = self._size if first == tail else min(max(end, start + _READ_AHEAD), self._size)
-        window = self._store.read_range(self._path, first, last - first)
+        window = self._patience.call(self._store.uri, lambda: self._store.read_range(self._path, first, last - first))
         self._windows = [*self._windows[:1], (first, window)]
         return window[start - first : end - first]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from changefeed.eventstore.files import EVENTS, Fill, LocalSegments, SegmentFile
 from changefeed.objectstore import Place
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.open import open_store
+from changefeed.objectstore.patience import Patience
 
 _HOUSE_NAME = re.compile(r"(\d+)-(.+)")
 _TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -25,11 +26,15 @@ _TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 @dataclass(frozen=True)
 class House:
-    """The segments of one driver run. `state`: the changefeed's own state; nothing is opened before it is needed."""
+    """The segments of one driver run. `state`: the changefeed's own state; nothing is opened before it is needed.
+
+    `patience`: of creating and opening segments; what can't be deleted raises at once.
+    """
 
     state: Place
     epoch: int
     nonce: str
+    patience: Patience = field(default_factory=Patience, compare=False)
 
     @property
     def run(self) -> str:
@@ -86,7 +91,9 @@ class House:
     @cached_property
     def _files(self) -> SegmentFiles:
         store = open_store(self.state.uri, "spec.state.uri", self.state.secret)
-        return LocalSegments(store.root) if isinstance(store, LocalStore) else StoredSegments(store)
+        if isinstance(store, LocalStore):
+            return LocalSegments(store.root, self.patience)
+        return StoredSegments(store, self.patience)
 
     @property
     def _root(self) -> str:

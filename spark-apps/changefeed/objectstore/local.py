@@ -53,8 +53,8 @@ class LocalStore:
     def create(self, path: str, body: bytes | tuple[FileRange, ...]) -> None:
         """Write a new object, durable when this returns: file, name, and every folder above it.
 
-        Raises AlreadyExists, Unavailable, Transient (a spool file is short or gone), OutcomeUnknown (the name stands,
-        whether it survives power loss is not known).
+        Raises AlreadyExists, Unavailable, Transient, NotFound (a spool file is short or gone), OutcomeUnknown (the name
+        stands, whether it survives power loss is not known).
         """
         target = self._target(path)
         self._make_durable(target.parent)
@@ -243,7 +243,7 @@ class LocalStore:
             with path.open("rb") as file:
                 os.fsync(file.fileno())
         except FileNotFoundError as error:
-            raise Transient(f"The spool file {path} is gone: its task must run again.") from error
+            raise NotFound(f"The spool file {path} is gone: its task must run again.") from error
         except OSError as error:
             raise _unavailable(error, "write", path) from error
         return path
@@ -318,14 +318,14 @@ def _pieces(ranges: tuple[FileRange, ...]) -> Iterator[memoryview]:
         try:
             file = piece.path.open("rb", buffering=0)
         except FileNotFoundError as error:
-            raise Transient(f"The spool file {piece.path} is gone: its task must run again.") from error
+            raise NotFound(f"The spool file {piece.path} is gone: its task must run again.") from error
         with file:
             file.seek(piece.offset)
             left = piece.length
             while left:
                 count = file.readinto(buffer[: min(left, _COPY_BYTES)])
                 if not count:
-                    raise Transient(f"The spool file {piece.path} ends {left} bytes early: its task must run again.")
+                    raise NotFound(f"The spool file {piece.path} ends {left} bytes early: its task must run again.")
                 left -= count
                 yield buffer[:count]
 

@@ -5,15 +5,12 @@ After an unknown outcome only the same bytes are tried again (rule 16); nothing 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from functools import partial
 
-from changefeed.errors import AlreadyExists, NotFound, OutcomeUnknown, OutputConflict, Transient, Unavailable
+from changefeed.errors import AlreadyExists, NotFound, OutputConflict, Transient
 from changefeed.objectstore import FileRange, ObjectStore
 from changefeed.objectstore.digest import Digest
-
-_ATTEMPTS = 5
-_PAUSE_S = 0.5  # doubled with each attempt
+from changefeed.objectstore.patience import Patience
 
 
 def create_once(
@@ -21,27 +18,19 @@ def create_once(
     path: str,
     body: bytes | tuple[FileRange, ...],
     digest: str,
-    pause: Callable[[float], None] = time.sleep,
+    patience: Patience | None = None,
 ) -> None:
     """The object has the bytes of `body` when this returns; `digest` is theirs, by `Digest`, as hex.
 
     A create-if-absent is the read-back too: it makes sure that what stands there is durable. Raises OutputConflict that
-    names the path when it has other bytes, or the last failure of several attempts.
+    names the path when it has other bytes, Unavailable when `patience` ends.
     """
-    for attempt in range(_ATTEMPTS):
-        try:
-            _create_or_compare(store, path, body, digest)
-        except (OutcomeUnknown, Transient, Unavailable):
-            if attempt == _ATTEMPTS - 1:
-                raise
-            pause(_PAUSE_S * 2**attempt)
-        else:
-            return
+    (patience or Patience()).call(store.uri, partial(_create_or_compare, store, path, body, digest))
 
 
-def create_bytes(store: ObjectStore, path: str, body: bytes, pause: Callable[[float], None] = time.sleep) -> None:
-    """`create_once` of a small object."""
-    create_once(store, path, body, Digest(body).hexdigest(), pause)
+def create_bytes(store: ObjectStore, path: str, body: bytes, patience: Patience | None = None) -> None:
+    """`create_once` of an object in memory."""
+    create_once(store, path, body, Digest(body).hexdigest(), patience)
 
 
 def _create_or_compare(store: ObjectStore, path: str, body: bytes | tuple[FileRange, ...], digest: str) -> None:

@@ -47,7 +47,7 @@ def _race(store: ObjectStore, pool: ThreadPoolExecutor, path: str, swap: bool) -
             return None
 
         outcomes = list(pool.map(write, range(_WRITERS)))
-        stands = store.get(path).body
+        stands = _standing(store, path, outcomes)
     except NotFound:
         raise _broken(store, swap, "an object was gone right after it had been written") from None
     except (OutcomeUnknown, Transient) as error:
@@ -56,6 +56,17 @@ def _race(store: ObjectStore, pool: ThreadPoolExecutor, path: str, swap: bool) -
         with contextlib.suppress(OutcomeUnknown, Transient, Unavailable, NeedsHuman):  # clean_leftovers() takes it
             store.delete(path)
     _judge(outcomes, stands, lambda what: _broken(store, swap, what))
+
+
+def _standing(store: ObjectStore, path: str, outcomes: list[ChangefeedError | None]) -> bytes:
+    """What can be read now. Raises NotFound only if somebody must have written it."""
+    try:
+        return store.get(path).body
+    except NotFound:
+        unsure = [each for each in outcomes if isinstance(each, OutcomeUnknown | Transient)]
+        if None not in outcomes and unsure:
+            raise unsure[0] from None  # nobody may have got through
+        raise
 
 
 def _judge(outcomes: list[ChangefeedError | None], stands: bytes, broken: Callable[[str], ChangefeedError]) -> None:

@@ -25,6 +25,7 @@ from changefeed.errors import (
     NeedsHuman,
     NotFound,
     OutcomeUnknown,
+    Refused,
     Transient,
 )
 from changefeed.objectstore import FileRange, Object, Place
@@ -66,6 +67,10 @@ _BAD_CREDENTIALS = frozenset(
 )
 _OTHER_REGION = frozenset({"AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"})
 _TRY_AGAIN = frozenset({408, 409, 416, 425, 429})  # 416: the object is shorter than was said
+#: Said with 400 of a body that did not arrive whole; nothing was written.
+_CUT_SHORT = frozenset(
+    {"BadDigest", "IncompleteBody", "RequestTimeout", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"}
+)
 
 
 class S3Store:
@@ -101,7 +106,7 @@ class S3Store:
             raise failure from None
 
     def get(self, path: str) -> Object:
-        """Raises NotFound, Transient, NeedsHuman."""
+        """Raises NotFound, Transient, Refused, NeedsHuman."""
         try:
             found = obstore.get(self._reads, self._key(path))
             return Object(bytes(found.bytes()), found.meta["e_tag"], found.meta["last_modified"].timestamp())
@@ -207,14 +212,14 @@ class S3Store:
         status, code = _status(error), _found(_CODE, text)
         what = f"Cannot {doing} {path} in {self.uri}: "
         if code == "NoSuchBucket":
-            return NeedsHuman(
+            return Refused(
                 f"{what}there is no bucket {self.location.bucket}.", "Create it, or correct the bucket in the URI."
             )
         if _METADATA_SERVICE.search(text):
-            return NeedsHuman(f"{what}there are no credentials.", _CREDENTIALS[""])
+            return Refused(f"{what}there are no credentials.", _CREDENTIALS[""])
         if code in _BAD_CREDENTIALS or status in (401, 403):
             step = _CREDENTIALS.get(code, _CREDENTIALS[""])
-            return NeedsHuman(f"{what}the store refuses the credentials ({_said(status, code)}).", step)
+            return Refused(f"{what}the store refuses the credentials ({_said(status, code)}).", step)
         if code in _OTHER_REGION or status == 301:
             return NeedsHuman(
                 f"{what}the bucket is in another region ({_said(status, code)}).", "Add ?region=... to the URI."
@@ -223,7 +228,7 @@ class S3Store:
             return NotFound(f"There is no {path} in {self.uri}.")
         kind = _found(_KIND, text)
         why = _said(status, code) if status else _KINDS.get(kind, "the request failed")
-        if (400 <= status < 500 and status not in _TRY_AGAIN) or status == 501:
+        if (400 <= status < 500 and status not in _TRY_AGAIN and code not in _CUT_SHORT) or status == 501:
             return NeedsHuman(
                 f"{what}{why}.", "The store does not take that request: use one with S3's conditional writes."
             )
@@ -298,9 +303,9 @@ def _mapped(piece: FileRange) -> memoryview:
         with piece.path.open("rb") as file:
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:  # ValueError: an empty file
-        raise Transient(f"The spool file {piece.path} can't be read: {error}; its task must run again.") from None
+        raise NotFound(f"The spool file {piece.path} can't be read: {error}; its task must run again.") from None
     if len(content) < piece.offset + piece.length:
-        raise Transient(f"The spool file {piece.path} is short: its task must run again.")
+        raise NotFound(f"The spool file {piece.path} is short: its task must run again.")
     return memoryview(content)[piece.offset : piece.offset + piece.length]
 
 

@@ -11,8 +11,9 @@ import socket
 from contextlib import suppress
 from typing import Any
 
-from changefeed.errors import Conflict, Fenced, NotFound, OutcomeUnknown, Transient
+from changefeed.errors import Conflict, Fenced, NotFound
 from changefeed.objectstore import ObjectStore
+from changefeed.objectstore.patience import PASSING
 
 ALIVE = "alive.json"
 REFRESH_S = 5.0
@@ -73,7 +74,7 @@ class Alive:
                         f"Epoch {found['epoch']} of the changefeed runs, on {found['host']}; this driver is {mine}.",
                         "Leave the changefeed to the newer driver.",
                     ) from None
-            except (OutcomeUnknown, Transient):
+            except PASSING:
                 return  # the next refresh finds out
             else:
                 return
@@ -85,7 +86,7 @@ class Alive:
         except NotFound:
             self._etag = None
             return {}
-        except Transient:
+        except PASSING:
             return {}
         self._etag = found.etag
         try:

@@ -16,6 +16,8 @@ from changefeed.owner.owner import Owner
 from changefeed.owner.progress import Meter
 from changefeed.wire import owner_pb2 as pb
 
+_FILES = "files"
+
 
 class Calls:
     """Implements service.Handler. `changed` is called after each that may give the owner something to do."""
@@ -72,20 +74,23 @@ class Calls:
                 hash=file.hash,
             )
             self._owner.file_done(done.record, done.nonce, committed)
-        self._meter.sink_written()
+        self._meter.store_works(_FILES)
         for delta in done.metrics:
             self._registry.apply_delta(delta.name, delta.label, delta.value, gauge=False)
         self._changed()
 
     def fail(self, failure: pb.Failure) -> None:
-        """A task failed, and Spark tries it again. Where that can't help the run ends now, else when Spark gives up."""
+        """A task failed and Spark tries it again, or waits for a store.
+
+        Where trying again can't help the run ends now, else when Spark or the driver gives up.
+        """
         error = _error_of(failure)
         self._registry.apply_delta("changefeed_owner_task_errors_total", failure.reason, 1, False)
         if isinstance(error, NeedsHuman | OutputConflict | InvalidSpec):
             self._failed(error)
         else:
             self.task_error = error
-            self._meter.sink_failed(error.message)
+            self._meter.store_failed(_FILES, error)
 
 
 def _error_of(failure: pb.Failure) -> ChangefeedError:

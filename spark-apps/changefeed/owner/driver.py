@@ -11,6 +11,7 @@ import asyncio
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -19,15 +20,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from changefeed.errors import ChangefeedError, Transient, Unavailable
+from changefeed.errors import ChangefeedError, SnapshotLostByGC, Unavailable
 from changefeed.metrics import Registry, View
 from changefeed.objectstore import Place
 from changefeed.owner.alive import REFRESH_S
 from changefeed.owner.barrier import Barrier, stopped_by
 from changefeed.owner.calls import Calls
 from changefeed.owner.ddl_span import DdlSpan
+from changefeed.owner.deletion import Deletion
 from changefeed.owner.owner import Action, Owner, Publish, Run, Stop
-from changefeed.owner.patience import answered, in_thread
+from changefeed.owner.patience import answered, in_thread, patience_of
 from changefeed.owner.planner import Planner
 from changefeed.owner.pod import OWNER_PORT, Pod, check_pod
 from changefeed.owner.prepare import Prepared, check_attempt, open_places, prepare
@@ -45,7 +47,7 @@ from changefeed.spec.model import Changefeed
 from changefeed.upstream.pd import PdClient
 from changefeed.wire.owner import OwnerAddress
 
-_METADATA_INTERVAL_S = 2.0
+_METADATA_INTERVAL_S = 1.0
 _SAFEPOINT_INTERVAL_S = 60.0
 _IDLE_STEP_S = 0.2
 _LINGER_S = 0.02
@@ -148,12 +150,15 @@ class Driver:
         self._failure: asyncio.Future[ChangefeedError] = asyncio.get_running_loop().create_future()
         self._deadline: asyncio.TimerHandle | None = None  # of the drain
         self._stop: Stop | None = None
-        self._unneeded: list[str] = []  # segment files that are to be deleted
+        self._ending = threading.Event()  # nobody waits for a store any more
         self._published: int | None = None  # checkpoint in `metadata`
         self._published_at = 0.0
         self._registry = Registry(prepared.changefeed.metadata.namespace, prepared.changefeed.metadata.name)
         self._meter = Meter(self._owner, self._registry, len(prepared.tables))
-        self._publication = Publication(prepared.sink, prepared.log, failed=self._meter.sink_failed)
+        prepared.log.patience = patience_of("log", self._meter, self._ending)
+        patience = patience_of("publication", self._meter, self._ending)
+        self._publication = Publication(prepared.sink, prepared.log, patience)
+        self._deletion = Deletion(prepared.house, spans.files, self._meter)
         self._saying_alive = asyncio.Lock()
         self._reports: StatusReports | None = None
         if options.status:
@@ -179,7 +184,7 @@ class Driver:
         host = pod.every_address if pod else "127.0.0.1"
         self._registry.serve(self._options.metrics_port, host)
         stack.callback(self._registry.close)
-        await self._pd_ms()
+        self._owner.begin(await self._pd_ms())
         # Spark knows its active session by thread, so one thread makes all calls.
         spark = stack.enter_context(ThreadPoolExecutor(1, "spark"))
         loop = asyncio.get_running_loop()
@@ -226,11 +231,26 @@ class Driver:
             for task in ended:
                 task.result()
             if not ended:
-                raise self._failure.result()
+                raise await self._judged(self._failure.result())
         finally:
+            self._ending.set()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _judged(self, error: ChangefeedError) -> ChangefeedError:
+        """Why the run ends.
+
+        A puller that misses history began where its span stood then: what it misses may be written by now.
+        """
+        if not isinstance(error, SnapshotLostByGC):
+            return error
+        checkpoint_ts = self._owner.state.checkpoint_ts
+        await answered(lambda: self._prepared.safepoint.hold(checkpoint_ts), self._meter.pd_failed)
+        return Unavailable(
+            error.message,
+            f"Nothing is lost: all that is up to {checkpoint_ts} is written. A later start goes on from there.",
+        )
 
     # What the owner decides is done here, one thing after another.
 
@@ -239,7 +259,7 @@ class Driver:
             action = self._owner.step(time.monotonic(), await self._pd_ms())
             if action is None:
                 await self._publish_metadata(force=False)
-                await self._delete_unneeded()
+                await self._deletion.delete(self._owner.unneeded_segments())
                 await self._wait()
             else:
                 await self._do(action)
@@ -259,31 +279,18 @@ class Driver:
         self._meter.recorded(action)
         await self._publish_metadata(force=False)
         if isinstance(action, Publish):
-            await self._delete_unneeded()
+            await self._deletion.delete(self._owner.unneeded_segments())
         if log.tail > _FOLD_AFTER and log.state.plan is None:
             await in_thread(log.fold, log.state)
 
     async def _publish_metadata(self, force: bool) -> None:
-        """At most every two seconds, as TiCDC, and at the end; only what is in the log (rules 8, 11)."""
+        """At most every second, and at the end; only what is in the log (rules 8, 11)."""
         ts = self._owner.state.checkpoint_ts
         due = force or time.monotonic() - self._published_at >= _METADATA_INTERVAL_S
         if ts == self._published or not due:
             return
         await in_thread(self._publication.write_checkpoint, ts)
-        self._meter.sink_written()
         self._published, self._published_at = ts, time.monotonic()
-
-    async def _delete_unneeded(self) -> None:
-        self._unneeded += self._owner.unneeded_segments()
-        if self._unneeded:
-            await in_thread(self._delete, self._unneeded)
-
-    def _delete(self, uris: list[str]) -> None:
-        """What can't be deleted now stays in the list."""
-        with suppress(Transient):
-            while uris:
-                self._prepared.house.delete_segment(uris[-1])
-                uris.pop()
 
     async def _wait(self) -> None:
         deadline = self._owner.next_deadline()
@@ -348,6 +355,8 @@ class Driver:
             await asyncio.sleep(_IDLE_STEP_S)
             if why := await asyncio.to_thread(self._execution.failure):
                 raise self._calls.task_error or Unavailable(why, "A later start goes on from the checkpoint.")
+            if error := self._meter.given_up(time.monotonic()):
+                raise error
 
     async def _keep_safepoint(self) -> None:
         while True:

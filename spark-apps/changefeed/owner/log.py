@@ -2,7 +2,7 @@
 
 A shell: it lists, reads, creates and deletes; what records mean stands in `history`. It never overwrites an object,
 never tries other bytes at a number whose outcome it does not know, and never deletes what a zombie could create anew.
-One caller at a time; every call blocks on the store, tries again after Transient, and raises Unavailable when that
+One caller at a time; every call blocks on the store, tries again what may pass, and raises Unavailable when that
 lasts too long (`Patience`): what it was about to do may still happen, and no effect follows.
 
 Why there is one history:
@@ -32,18 +32,17 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
 from pydantic import ValidationError
 
-from changefeed.errors import AlreadyExists, Fenced, NeedsHuman, NotFound, OutcomeUnknown, Transient
+from changefeed.errors import AlreadyExists, Fenced, NeedsHuman, NotFound
 from changefeed.model.record import EpochRecord, Record, decode_record, encode_record
 from changefeed.objectstore import ObjectStore
+from changefeed.objectstore.patience import Patience
 from changefeed.owner.history import State, apply, is_stale_attempt, restore, snapshot
-from changefeed.owner.patience import Patience
 
 T = TypeVar("T")
 
@@ -68,10 +67,10 @@ class _Listing:
 class Log:
     """The records below the folder `prefix` of `store`. `state` is what it has read and appended so far."""
 
-    def __init__(self, store: ObjectStore, prefix: str, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, store: ObjectStore, prefix: str, sleep: Callable[[float], None] | None = None) -> None:
         self._store = store
         self._prefix = prefix.rstrip("/")
-        self._sleep = sleep
+        self.patience = Patience(sleep=sleep)  # as at start; a run has more
         self._kept: set[int] = set()  # numbers known to be of kinds that are never deleted
         self._folded = 0  # number of the newest snapshot known
         self.state = State()
@@ -235,23 +234,14 @@ class Log:
 
     def _create(self, path: str, body: bytes) -> bytes | None:
         """The winner's bytes at `path` once they are known (rule 16); None: taken when tried, deleted since."""
-        patience = Patience(self._sleep, f"The log at {self._where}")
-        while True:
-            try:
-                self._store.create(path, body)
-                return body
-            except AlreadyExists:
-                return self._get(path)
-            except (OutcomeUnknown, Transient) as error:
-                patience.wait(error)
+        try:
+            self._retry(lambda: self._store.create(path, body))
+        except AlreadyExists:
+            return self._get(path)
+        return body
 
     def _retry(self, call: Callable[[], T]) -> T:
-        patience = Patience(self._sleep, f"The log at {self._where}")
-        while True:
-            try:
-                return call()
-            except Transient as error:
-                patience.wait(error)
+        return self.patience.call(f"The log at {self._where}", call)
 
     def _get(self, path: str) -> bytes | None:
         try:

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from changefeed.model.record import CommitRecord, FileCommitted, PlanRecord, Work, WorkEntry
+from changefeed.model.tso import compose
 from changefeed.owner.barrier import Barrier, Ddl
 from changefeed.owner.checkpoint import Checkpoint, Progress, flushed_ts
 from changefeed.owner.history import State
-from changefeed.owner.planner import Cut, Planner, Table, make_plan
+from changefeed.owner.planner import Cut, Planner, Reason, Table, make_plan
 from changefeed.owner.quota import Quota
 from changefeed.owner.spans import Orders, Spans
 from changefeed.wire import owner_pb2 as pb
@@ -109,6 +110,7 @@ class Owner:
         self._latest = 0
         self._files: dict[int, FileCommitted] = {}
         self._drain_ts: int | None = None
+        self._began_ts: int | None = None  # until a plan has all that came before it
         self._idle = True  # no plan is executed, and none could be made when that was last looked at
         planner.on_checkpoint(state.checkpoint_ts)
         for dispatcher in tables:
@@ -131,6 +133,10 @@ class Owner:
         """An entry's file stands in the sink; what is said of another plan or run is dropped (rule 20)."""
         if self.state.plan is not None and record == self.state.plan.n and nonce == self._run.nonce:
             self._files[file.entry] = file
+
+    def begin(self, pd_ms: int) -> None:
+        """The run begins now: what came before has waited long enough, and is planned as soon as all of it is there."""
+        self._began_ts = compose(pd_ms)
 
     def drain(self) -> None:
         """Write what is resolved by now, then stop."""
@@ -235,10 +241,19 @@ class Owner:
             return min(self.spans.resolved_ts(dispatcher), ceiling)
 
         edge = self.barrier.edge()
-        cuts = self.planner.due(now, limit, edge, None if self._drain_ts is None else "shutdown")
+        cuts = self.planner.due(now, limit, edge, self._all_for())
         if not cuts and self._quota.is_short(self.spans.files.bytes):
             cuts = self.planner.due(now, limit, edge, "quota")
         return cuts
+
+    def _all_for(self) -> Reason | None:
+        """Why everything that can be planned is to be, however little it is; None: it is not."""
+        if self._drain_ts is not None:
+            return "shutdown"
+        if self._began_ts is None or self.resolved_ts() < self._began_ts:
+            return None
+        self._began_ts = None
+        return "interval"
 
     def _plan(self, cuts: list[Cut], pd_ms: int) -> PlanRecord:
         entries = make_plan(

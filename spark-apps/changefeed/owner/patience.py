@@ -1,44 +1,34 @@
-"""How long a store or the upstream may fail before the driver gives up, and how what blocks is waited for.
+"""How long the driver waits for the upstream and for stores, who hears of it, and how what blocks is waited for.
 
-Giving up is safe: a later run reads what has happened.
+A run waits for PD as long as for a store (objectstore.patience). Giving up is safe: a later run reads what happened.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from changefeed.errors import ChangefeedError, Transient, Unavailable
+from changefeed.errors import Transient, Unavailable
+from changefeed.objectstore.patience import RUN_S, Patience
+from changefeed.owner.progress import Meter
 
 T = TypeVar("T")
 
-_FIRST_WAIT_S = 0.05
-_LONGEST_WAIT_S = 5.0
-_PATIENCE_S = 60.0
-_UPSTREAM_PATIENCE_S = 60.0
+_UPSTREAM_PATIENCE_S = RUN_S
 
 
-class Patience:
-    """The pauses between the attempts of one call; `where` names the store."""
-
-    def __init__(self, sleep: Callable[[float], None], where: str) -> None:
-        self._sleep = sleep
-        self._where = where
-        self._wait = _FIRST_WAIT_S
-        self._waited = 0.0
-
-    def wait(self, error: ChangefeedError) -> None:
-        """Before the next attempt, after one that ended with `error`. Raises Unavailable when it is time to give up."""
-        if self._waited >= _PATIENCE_S:
-            raise Unavailable(
-                f"{self._where} has failed for {_PATIENCE_S:g} s. {error.message}",
-                "Look at the store and the network to it; a later start goes on from the checkpoint.",
-            ) from error
-        self._sleep(self._wait)
-        self._waited += self._wait
-        self._wait = min(self._wait * 2, _LONGEST_WAIT_S)
+def patience_of(who: str, meter: Meter, ending: threading.Event) -> Patience:
+    """With a store, of the run that this event loop belongs to; while it waits `meter` knows why."""
+    soon = asyncio.get_running_loop().call_soon_threadsafe
+    return Patience(
+        RUN_S,
+        failed=lambda error: soon(meter.store_failed, who, error),
+        works=lambda: soon(meter.store_works, who),
+        ending=ending,
+    )
 
 
 async def answered(ask: Callable[[], Awaitable[T]], failed: Callable[[str], None]) -> T:

@@ -37,6 +37,7 @@ from changefeed.schema.table_info import TableInfo
 from changefeed.schema.times import check_time_zone
 from changefeed.sink.storage.claim import check_free, claim
 from changefeed.sink.storage.layout import Layout
+from changefeed.sink.storage.metadata import published
 from changefeed.sink.storage.schema_file import write_schema_file
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective, from_effective
@@ -167,6 +168,7 @@ async def prepare(
         start = StartRecord(n=1, epoch=0, nonce=nonce, start_ts=start_ts, cluster_id=pd.cluster_id, uid=uid)
         await asyncio.to_thread(log.append, start)
     state = await asyncio.to_thread(log.claim_epoch, lambda before: epoch_record(changefeed, before, nonce, attempt))
+    await asyncio.to_thread(_check_newest, state, state_store.uri, sink)
     if alive:
         await asyncio.to_thread(alive.refresh, state.epoch.number, await pd.pd_ms())
     house = House(state_store.place, state.epoch.number, nonce)
@@ -260,6 +262,19 @@ def _check_same(changefeed: Changefeed, state: State, cluster_id: int) -> None:
 def _check_not_closed(changefeed: Changefeed, state: State) -> None:
     if state.closed:
         raise Fenced(f"Changefeed {changefeed.name} was deleted.", "Create one with another name or state.uri.")
+
+
+def _check_newest(state: State, state_uri: str, sink: Store) -> None:
+    """What is published is in the log (rule 11). So where more is published this is not all of the log: a listing of
+    the store is stale and hides the newest snapshot, or somebody put an older log there. Only of a claimed log: of
+    another driver that still ran, more could be published since it was read.
+    """
+    if (ts := published(sink)) > state.checkpoint_ts:
+        raise Unavailable(
+            f"The log at {state_uri} says that all is written up to {state.checkpoint_ts}, but {sink.uri} says {ts}.",
+            "The state's store may show an old listing: start again later. If its files were deleted or restored, "
+            "create a new changefeed with another sink.",
+        )
 
 
 def _check_plan_is_selected(state: State, tables: dict[int, TableInfo], schema: SchemaStorage, ts: int) -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from changefeed.errors import ChangefeedError, Unavailable
 from changefeed.metrics import Progress, Registry, StageProgress
 from changefeed.model.record import FileCommitted
 from changefeed.model.tso import physical_ms
+from changefeed.objectstore.patience import RUN_S
 from changefeed.owner.history import State
 from changefeed.owner.owner import Action, AppendPlan, Owner, Publish
 from changefeed.owner.status import Seen, Troubles
 from changefeed.wire import owner_pb2 as pb
 
 _WINDOW_S = 5.0
-_STATES = ("Pending", "Normal", "Finished")  # TiCDC's words, as in the resource's status
+_STATES = ("Pending", "Normal", "Warning", "Finished")  # TiCDC's words, as in the resource's status
 _STAGES = ("puller", "event_store", "pipeline", "sink")
 
 
@@ -40,14 +42,29 @@ class Meter:
     def pd_failed(self, message: str) -> None:
         self._troubles.upstream_failed(self.pd_ms, message)
 
-    def sink_failed(self, message: str) -> None:
-        self._troubles.sink_failed(self.pd_ms, message)
+    def store_failed(self, who: str, error: ChangefeedError) -> None:
+        """The sink or the state fails for `who`, which waits and tries again."""
+        self._troubles.store_failed(who, self.pd_ms, error.message)
 
-    def sink_written(self) -> None:
-        self._troubles.sink_written()
+    def store_works(self, who: str) -> None:
+        self._troubles.store_works(who)
+
+    def given_up(self, now: float) -> Unavailable | None:
+        """That a store has failed for longer than a run waits; tasks wait for as long as they are let."""
+        trouble = self._troubles.sink
+        if trouble is None or self._clock(now) - trouble.since_ms < RUN_S * 1000:
+            return None
+        return Unavailable(
+            f"A store has failed for {RUN_S:g} s. {trouble.message}",
+            "Look at the store and the network to it; a later start goes on from the checkpoint.",
+        )
 
     def report(self, puller: int, report: pb.Report) -> None:
-        """A puller's report: its own metrics, and the segments that it has written."""
+        """A puller's report: its own metrics, the segments that it has written, and why it can't write more."""
+        if report.trouble:
+            self._troubles.store_failed(f"puller-{puller}", self.pd_ms, report.trouble)
+        else:
+            self.store_works(f"puller-{puller}")
         for delta in report.metrics:
             self._registry.apply_delta(delta.name, delta.label, delta.value, delta.gauge, f"puller-{puller}")
         for segment in report.segments:
@@ -60,6 +77,7 @@ class Meter:
 
     def puller_left(self, puller: int) -> None:
         self._registry.forget(f"puller-{puller}")
+        self.store_works(f"puller-{puller}")
 
     def recorded(self, action: Action) -> None:
         """An action's record is in the log."""
@@ -168,9 +186,15 @@ class Meter:
     def _word(self, state: State) -> str:
         if state.finished:
             return "Finished"
+        if self._troubles.sink or self._troubles.upstream:
+            return "Warning"
         return "Normal" if self._owner.spans.complete else "Pending"
 
     def _sentence(self, state: State) -> str:
+        if trouble := self._troubles.sink:
+            return f"Waiting for a store, which is tried again: {trouble.message}"
+        if trouble := self._troubles.upstream:
+            return f"Waiting for the upstream, which is asked again: {trouble.message}"
         if self.draining:
             return "Draining: what is resolved is being written; Ctrl-C again ends at once."
         if not self._owner.spans.complete:

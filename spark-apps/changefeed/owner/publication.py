@@ -5,15 +5,14 @@ It must never write what the log does not say, nor go on when the log says that 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from changefeed.errors import Conflict, NeedsHuman, OutcomeUnknown, Transient
+from changefeed.errors import Conflict, NeedsHuman
 from changefeed.objectstore import ObjectStore
+from changefeed.objectstore.patience import Patience
 from changefeed.owner.log import Log
-from changefeed.owner.patience import Patience
 from changefeed.sink.storage.index import write_index
 from changefeed.sink.storage.metadata import write_metadata
 
@@ -24,18 +23,10 @@ _AT_ONCE = 16  # index files
 class Publication:
     """Raises Fenced when another driver writes instead, NeedsHuman when a stranger does, Unavailable."""
 
-    def __init__(
-        self,
-        sink: ObjectStore,
-        log: Log,
-        sleep: Callable[[float], None] = time.sleep,
-        failed: Callable[[str], None] = lambda why: None,
-    ) -> None:
-        """`failed` is told why a write has to be tried again."""
+    def __init__(self, sink: ObjectStore, log: Log, patience: Patience | None = None) -> None:
         self._sink = sink
         self._log = log
-        self._sleep = sleep
-        self._failed = failed
+        self._patience = patience or Patience()
 
     def write_indexes(self, indexes: Iterable[tuple[str, int, str]]) -> None:
         """(directory, index, path of its last data file); every file <= it exists."""
@@ -50,7 +41,10 @@ class Publication:
         self._grow(partial(write_metadata, self._sink, checkpoint_ts))
 
     def _grow(self, write: Callable[[], None]) -> None:
-        patience = Patience(self._sleep, self._sink.uri)
+        """However long it has waited: before each further attempt the log is asked whether this is still the driver."""
+        self._patience.call(self._sink.uri, partial(self._write, write), again=self._log.poll_fence)
+
+    def _write(self, write: Callable[[], None]) -> None:
         conflicts = 0
         while True:
             try:
@@ -64,7 +58,3 @@ class Publication:
                         "No driver of this changefeed did: find the program that writes there and stop it, then start "
                         "again.",
                     ) from error
-            except (OutcomeUnknown, Transient) as error:
-                self._failed(error.message)
-                self._log.poll_fence()
-                patience.wait(error)

@@ -76,8 +76,11 @@ class KnownFiles:
         taken = [uri for uri in self._unneeded if uri not in in_use]
         for uri in taken:
             del self._unneeded[uri]
-            self.bytes -= self._sizes.pop(uri)
         return taken
+
+    def deleted(self, uri: str) -> None:
+        """A file that was taken is gone: one that can't be deleted goes on counting for the quota."""
+        self.bytes -= self._sizes.pop(uri)
 
 
 def _position(position: pb.Position) -> Position:

@@ -17,9 +17,9 @@ holds, and so why a resolved-ts is never early:
    are kept, so the invariant stands as it stood; what waits for a missing segment is forgotten and never counts. The
    resolved-ts does not go on until the next assignment, which begins there, says so. What lies above is pulled again:
    a segment that has rows on both sides stays, its rows above come twice, and the sorter keeps one (rule 4).
-4. *A segment of the span stands where only a machine that may be gone can read it.* Then the invariant holds for
-   nothing that is kept: the span goes back to its flushed ts and all its segments are forgotten (rule 21). What was
-   published is the log's and the checkpoint's business.
+4. *A segment of the span stands where only its puller's machine can read it, and that may be gone.* When the puller
+   has left or the span moves, the invariant holds for nothing that is kept: the span goes back to its flushed ts and
+   all its segments are forgotten (rule 21). What was published is the log's and the checkpoint's business.
 5. *A held span is cut back to a ts, to free the store.* As 3, with the lower ts for the resolved-ts: the invariant for
    a ts is the invariant for every lower one, if the segments with a row <= it are kept.
 6. *The same row comes from the old assignment and, late, from the new one.* The new one's rows <= its start are not
@@ -169,8 +169,10 @@ class Spans:
         if self._streams.pop(puller_id, None) is None:
             return orders
         self._away[puller_id] = now
-        for span in [span for span in self._subs.values() if span.puller == puller_id]:
-            self._end(span, orders)
+        for span in [span for span in self._spans.values() if span.puller == puller_id]:
+            if span.sub_id:
+                self._end(span, orders)
+            self._forget_unreadable(span, orders)
         return orders
 
     def arrange(self, now: float) -> Orders:
@@ -230,11 +232,6 @@ class Spans:
         orders = Orders()
         self._fall_back(self._held[span_id], ts, orders)
         return orders
-
-    def gap(self, puller_id: int) -> tuple[int, int] | None:
-        """Segment numbers `[first, end)` missing before the next known one: end the stream if they don't come soon."""
-        stream = self._streams.get(puller_id)
-        return (stream.contiguous + 1, min(stream.beyond)) if stream and stream.beyond else None
 
     def resolved_ts(self, span_id: int) -> int:
         """Every row of the span in (flushed ts, it] stands in `segments`."""
@@ -311,6 +308,7 @@ class Spans:
 
     def _move(self, span: _Span, puller: int, orders: Orders) -> None:
         self._release(span, orders)
+        self._forget_unreadable(span, orders)
         self._counts[span.puller] -= 1
         self._counts[puller] += 1
         span.puller = puller
@@ -326,10 +324,14 @@ class Spans:
             stream.waiting.pop(span.span_id, None)
         self._fall_back(span, span.resolved_ts, orders)
 
+    def _forget_unreadable(self, span: _Span, orders: Orders) -> None:
+        """Its puller is lost: what only that one's machine can read may be as well (rule 21)."""
+        if any(segment.host not in self._hosts for segment in span.segments):
+            self._fall_back(span, span.flushed_ts, orders)
+
     def _fall_back(self, span: _Span, ts: int, orders: Orders) -> None:
-        """To ts, if the rows up to it can still be read whoever is gone, else to the flushed ts (rule 21)."""
-        readable = all(segment.host in self._hosts for segment in span.segments)
-        span.resolved_ts = max(span.flushed_ts, min(span.resolved_ts, ts)) if readable else span.flushed_ts
+        """To ts, but not below the flushed ts."""
+        span.resolved_ts = max(span.flushed_ts, min(span.resolved_ts, ts))
         whole = span.resolved_ts if span.resolved_ts > span.flushed_ts else -1
         self._forget(span, lambda segment: segment.min.commit_ts > whole)
         orders.ended[span.span_id] = span.resolved_ts

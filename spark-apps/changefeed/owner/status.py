@@ -28,15 +28,20 @@ class Troubles:
     """What fails now, and since when. `pd_ms`: PD's clock."""
 
     def __init__(self) -> None:
-        self.sink: Trouble | None = None
+        self._stores: dict[str, Trouble] = {}  # by who can't use the sink or the state
         self.upstream: Trouble | None = None
 
-    def sink_failed(self, pd_ms: int, message: str) -> None:
-        """A file, an index or `metadata` could not be written; it will be tried again."""
-        self.sink = self.sink or Trouble(pd_ms, message)
+    @property
+    def sink(self) -> Trouble | None:
+        """The oldest: the sink or the state can't be used."""
+        return min(self._stores.values(), key=lambda trouble: trouble.since_ms, default=None)
 
-    def sink_written(self) -> None:
-        self.sink = None
+    def store_failed(self, who: str, pd_ms: int, message: str) -> None:
+        """`who` could not read or write something; it will be tried again."""
+        self._stores.setdefault(who, Trouble(pd_ms, message))
+
+    def store_works(self, who: str) -> None:
+        self._stores.pop(who, None)
 
     def upstream_failed(self, pd_ms: int, message: str) -> None:
         """PD did not answer; it will be asked again."""

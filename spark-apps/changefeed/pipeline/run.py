@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from changefeed.model.record import SegmentSlice, Work, WorkEntry
+from changefeed.objectstore.patience import Patience
 from changefeed.pipeline.codec.choice import codec_of
 from changefeed.pipeline.mounter import drop_unseen, mount
 from changefeed.pipeline.sorter import sort_rows
@@ -26,16 +27,20 @@ CHUNK_BYTES = 32 << 20
 
 
 def run_entry(
-    work: Work, entry: WorkEntry, read: Callable[[SegmentSlice], pa.Table], spool_dir: Path
+    work: Work,
+    entry: WorkEntry,
+    read: Callable[[SegmentSlice], pa.Table],
+    spool_dir: Path,
+    patience: Patience | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Spool the entry's file and yield its descriptors, DESCRIPTOR_SCHEMA: one for each chunk, then the last one.
 
     An entry without rows gives a file too (rule 13). Nothing is yielded, and no spool file left, when it fails: raises
     what `read` raises, ProtocolViolation (copies of a row that differ), NeedsHuman (rows that cannot be decoded),
-    Unavailable (no room to spool).
+    Unavailable (no room to spool, until `patience` ends).
     """
     plan = entry.plan_entry
-    spool = Spool(spool_dir / f"{work.record}-{plan.entry}-{secrets.token_hex(8)}")
+    spool = Spool(spool_dir / f"{work.record}-{plan.entry}-{secrets.token_hex(8)}", patience)
     try:
         descriptors = _spool_file(work, entry, read, spool)
         spool.close()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
+from io import FileIO
 from pathlib import Path
 
 import pyarrow as pa
 
 from changefeed.errors import Unavailable
 from changefeed.objectstore.digest import Digest
+from changefeed.objectstore.patience import Patience
 
 #: One row a chunk, then the entry's last row. `path` is the output file's, below the sink's root. `hash`: hex
 #: digest of the file's bytes from its beginning to the end of the chunk. The last row has no bytes (`offset` is
@@ -60,17 +62,14 @@ def descriptor_batch(descriptors: Sequence[Descriptor]) -> pa.RecordBatch:
 
 
 class Spool:
-    """One file's bytes. `file` must not exist. Raises Unavailable when the disk does not take them."""
+    """One file's bytes. `file` must not exist. Raises Unavailable when the disk does not take them in `patience`."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, patience: Patience | None = None) -> None:
         self.file = file
+        self._patience = patience or Patience()
         self.length = 0
         self._hash = Digest()
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            self._out = file.open("xb", buffering=0)
-        except OSError as error:
-            raise self._unavailable(error) from error
+        self._out = self._patience.call(self._where, self._open)
 
     @property
     def hash(self) -> str:
@@ -80,11 +79,16 @@ class Spool:
     def append(self, chunk: pa.Buffer) -> None:
         self._hash.update(chunk)
         left = memoryview(chunk)
-        try:
-            while left:
-                left = left[self._out.write(left) :]
-        except OSError as error:
-            raise self._unavailable(error) from error
+
+        def write() -> None:
+            nonlocal left
+            try:
+                while left:
+                    left = left[self._out.write(left) :]
+            except OSError as error:
+                raise self._unavailable(error) from error
+
+        self._patience.call(self._where, write)
         self.length += chunk.size
 
     def close(self) -> None:
@@ -93,6 +97,17 @@ class Spool:
     def discard(self) -> None:
         self._out.close()
         self.file.unlink(missing_ok=True)
+
+    @property
+    def _where(self) -> str:
+        return f"The spool file {self.file}"
+
+    def _open(self) -> FileIO:
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            return self.file.open("xb", buffering=0)
+        except OSError as error:
+            raise self._unavailable(error) from error
 
     def _unavailable(self, error: OSError) -> Unavailable:
         return Unavailable(

@@ -6,7 +6,7 @@ TiKV answers a read below its GC safepoint with an incomplete scan and no error,
 
 from __future__ import annotations
 
-from changefeed.errors import NeedsHuman
+from changefeed.errors import SnapshotLostByGC
 from changefeed.model.tso import MAX_TS, to_datetime
 from changefeed.upstream.pd import PdClient
 
@@ -17,14 +17,14 @@ def service_id(namespace: str, name: str, uid: str) -> str:
 
 
 def check_held(ts: int, min_safe_point: int) -> None:
-    """Raise NeedsHuman when a hold of `ts` was not honoured: GC may have passed it."""
+    """Raise SnapshotLostByGC when a hold of `ts` was not honoured: GC may have passed it."""
     if min_safe_point > ts - 1:
         raise lost_history(ts, min_safe_point)
 
 
-def lost_history(ts: int, safepoint: int) -> NeedsHuman:
+def lost_history(ts: int, safepoint: int) -> SnapshotLostByGC:
     """GC may have taken changes after `ts`."""
-    return NeedsHuman(
+    return SnapshotLostByGC(
         f"SnapshotLostByGC: the changes since {_moment(ts)} are not all there any more: "
         f"the cluster's GC safepoint is {_moment(safepoint)}.",
         "Start a new changefeed from a later startTs, with an empty sink or a new snapshot of the data.",
@@ -43,7 +43,7 @@ class Safepoint:
     async def hold(self, ts: int) -> int:
         """Keep every change with commit_ts >= `ts` readable; `ts` > 0, and normally rises.
 
-        Returns the cluster's least safepoint, read after the call began. Raises NeedsHuman, Transient.
+        Returns the cluster's least safepoint, read after the call began. Raises SnapshotLostByGC, Transient.
         """
         least = await self._pd.update_safepoint(self._service_id, self._ttl_seconds, ts - 1)
         # GC that had passed before the services were asked, or by somebody who asks none.

@@ -99,18 +99,20 @@ class Failure(_message.Message):
     def __init__(self, sub_id: _Optional[int] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., next_step: _Optional[str] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("puller", "resolved", "segments", "metrics", "failures")
+    __slots__ = ("puller", "resolved", "segments", "metrics", "failures", "trouble")
     PULLER_FIELD_NUMBER: _ClassVar[int]
     RESOLVED_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     FAILURES_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
     puller: int
     resolved: _containers.RepeatedCompositeFieldContainer[Resolved]
     segments: _containers.RepeatedCompositeFieldContainer[SegmentMeta]
     metrics: _containers.RepeatedCompositeFieldContainer[MetricDelta]
     failures: _containers.RepeatedCompositeFieldContainer[Failure]
-    def __init__(self, puller: _Optional[int] = ..., resolved: _Optional[_Iterable[_Union[Resolved, _Mapping]]] = ..., segments: _Optional[_Iterable[_Union[SegmentMeta, _Mapping]]] = ..., metrics: _Optional[_Iterable[_Union[MetricDelta, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ...) -> None: ...
+    trouble: str
+    def __init__(self, puller: _Optional[int] = ..., resolved: _Optional[_Iterable[_Union[Resolved, _Mapping]]] = ..., segments: _Optional[_Iterable[_Union[SegmentMeta, _Mapping]]] = ..., metrics: _Optional[_Iterable[_Union[MetricDelta, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., trouble: _Optional[str] = ...) -> None: ...
 
 class Subscribe(_message.Message):
     __slots__ = ("sub_id", "span_id", "start_key", "end_key", "start_ts")

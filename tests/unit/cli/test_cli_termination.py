@@ -14,6 +14,7 @@ from changefeed.cli.termination import termination_log, write_termination
 from changefeed.errors import NeedsHuman
 from changefeed.owner import driver, undriven
 from changefeed.owner.driver import Outcome
+from changefeed.spark.launch import Launch
 
 ROOT = Path(__file__).parents[3]
 RESOURCE = """
@@ -31,6 +32,11 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "termination-log"
     monkeypatch.setenv("CHANGEFEED_TERMINATION_LOG", str(path))
     return path
+
+
+@pytest.fixture(autouse=True)
+def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Launch, "begin", lambda _: None)
 
 
 @pytest.fixture

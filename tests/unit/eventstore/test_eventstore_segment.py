@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,6 +19,7 @@ from changefeed.model.record import SegmentSlice
 from changefeed.model.rows import RAW_SCHEMA, raw_bytes
 from changefeed.objectstore import Place
 from changefeed.objectstore.open import local_path
+from changefeed.objectstore.patience import Patience
 from changefeed.wire import owner_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -163,7 +165,7 @@ def test_a_full_disk_leaves_no_half_segment(house: House, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(pa.ipc, "new_file", full)
     with pytest.raises(Unavailable, match="No space left"):
-        write_segment(house, "t0", 1, [SpanRows(1, 10, (many_rows(5),))])
+        write_segment(replace(house, patience=Patience(0)), "t0", 1, [SpanRows(1, 10, (many_rows(5),))])
     monkeypatch.undo()
     assert write_segment(house, "t0", 1, [SpanRows(1, 10, (many_rows(5),))]).spans[0].rows == 5
 

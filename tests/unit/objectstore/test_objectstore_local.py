@@ -17,7 +17,6 @@ from changefeed.errors import (
     NeedsHuman,
     NotFound,
     OutcomeUnknown,
-    Transient,
     Unavailable,
 )
 from changefeed.objectstore import FileRange, ObjectStore
@@ -77,7 +76,7 @@ def test_ranges_of_spool_files_are_joined(store: LocalStore, tmp_path: Path) -> 
 def test_a_short_or_missing_spool_file_creates_nothing(store: LocalStore, tmp_path: Path, make: bool) -> None:
     if make:
         (tmp_path / "spool").write_bytes(b"abc")
-    with pytest.raises(Transient, match="spool"):
+    with pytest.raises(NotFound, match="spool"):
         store.create("o", (FileRange(tmp_path / "spool", 1, 3),))
     assert store.list() == []
 
@@ -275,6 +274,17 @@ def test_rule_28_the_probe_leaves_nothing_behind(store: LocalStore) -> None:
 def test_rule_28_the_probe_finds_a_store_that_overwrites(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "link", lambda source, target: target.write_bytes(source.read_bytes()))
     with pytest.raises(NeedsHuman, match="20 of 20 writers were told that they alone had won"):
+        probe_store(store)
+
+
+def test_rule_28_a_store_that_nobody_gets_through_to_is_not_called_broken(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def create(*_: object) -> None:
+        raise OutcomeUnknown("Nobody knows whether it was written: no answer in time.")
+
+    monkeypatch.setattr(store, "create", create)
+    with pytest.raises(Unavailable, match="no answer in time"):
         probe_store(store)
 
 

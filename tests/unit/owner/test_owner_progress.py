@@ -7,9 +7,10 @@ from typing import Any
 
 import owner_records as made
 import pytest
-from changefeed.errors import ProtocolViolation
+from changefeed.errors import ProtocolViolation, Transient
 from changefeed.metrics import Registry
 from changefeed.model.tso import compose
+from changefeed.objectstore.patience import RUN_S
 from changefeed.owner.owner import AppendCheckpoint, AppendPlan, Publish
 from changefeed.owner.progress import Meter
 from changefeed.wire import owner_pb2 as pb
@@ -122,9 +123,40 @@ def test_state_is_one_word_and_one_sentence(meter: Meter, owner: FakeOwner, regi
 
     owner.spans.complete = False
     assert meter.progress(0.0).state.startswith("Starting")
-    assert words() == {"Pending": 1, "Normal": 0, "Finished": 0}
+    assert words() == {"Pending": 1, "Normal": 0, "Warning": 0, "Finished": 0}
     owner.spans.complete = True
     assert meter.progress(1.0).state == "Running, epoch 1."
-    assert words() == {"Pending": 0, "Normal": 1, "Finished": 0}
+    assert words() == {"Pending": 0, "Normal": 1, "Warning": 0, "Finished": 0}
     meter.draining = True
     assert "Ctrl-C again" in meter.progress(2.0).state
+
+
+def test_a_store_that_fails_is_a_warning_until_it_works_for_all(meter: Meter, registry: Registry) -> None:
+    meter.pd_answered(0.0, 1_000_000)
+    meter.store_failed("log", Transient("s3://state answers 503."))
+    meter.report(1, pb.Report(trouble="s3://state is away."))
+    shown = meter.progress(1.0).state
+    assert shown == "Waiting for a store, which is tried again: s3://state answers 503."
+    assert registry.snapshot()["changefeed_owner_state_info", "Warning"] == 1
+    meter.store_works("log")
+    meter.report(0, pb.Report())  # another puller's
+    assert "s3://state is away." in meter.progress(2.0).state
+    meter.puller_left(1)
+    assert meter.progress(3.0).state == "Running, epoch 1."
+    meter.report(1, pb.Report(trouble="s3://state is away."))
+    meter.report(1, pb.Report())
+    assert meter.progress(3.0).state == "Running, epoch 1."
+
+
+def test_a_store_that_fails_for_too_long_is_given_up(meter: Meter) -> None:
+    meter.pd_answered(0.0, 1_000_000)
+    assert meter.given_up(10_000.0) is None
+    meter.pd_answered(10_000.0, 11_000_000)
+    meter.store_failed("files", Transient("s3://lake answers 503."))
+    meter.store_failed("files", Transient("s3://lake is away."))
+    assert meter.given_up(10_000.0 + RUN_S - 1) is None
+    error = meter.given_up(10_000.0 + RUN_S)
+    assert error is not None
+    assert error.message == "A store has failed for 900 s. s3://lake answers 503."
+    meter.store_works("files")
+    assert meter.given_up(20_000.0) is None

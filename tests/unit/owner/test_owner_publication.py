@@ -10,6 +10,7 @@ import owner_records as made
 import pytest
 from changefeed.errors import Conflict, Fenced, NeedsHuman, OutcomeUnknown, Transient, Unavailable
 from changefeed.objectstore.local import LocalStore
+from changefeed.objectstore.patience import Patience
 from changefeed.owner.log import Log
 from changefeed.owner.publication import Publication
 
@@ -65,12 +66,12 @@ def test_rule_8_a_stranger_that_goes_on_writing_is_named(tmp_path: Path, log: Lo
 def test_a_sink_that_stays_away_ends_the_run_and_a_short_absence_does_not(log: Log, tmp_path: Path) -> None:
     slept: list[float] = []
     sink = Disturbed(tmp_path / "lake", [Transient("away")] * 5)
-    Publication(sink, log, slept.append).write_checkpoint(105)
+    Publication(sink, log, Patience(sleep=slept.append)).write_checkpoint(105)
     assert slept == [0.05, 0.1, 0.2, 0.4, 0.8]
     slept.clear()
     sink = Disturbed(tmp_path / "lake", [Transient("away")] * 100)
     with pytest.raises(Unavailable, match=r"lake has failed for 60 s\. away"):
-        Publication(sink, log, slept.append).write_checkpoint(106)
+        Publication(sink, log, Patience(sleep=slept.append)).write_checkpoint(106)
     assert 60 <= sum(slept) < 70
 
 

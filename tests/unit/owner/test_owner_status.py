@@ -75,10 +75,10 @@ class Teller:
         self.seen = replace(self.seen, complete=True)
 
     def do_sink_fails(self, why: str) -> None:
-        self.troubles.sink_failed(self.seen.pd_ms, why)
+        self.troubles.store_failed("files", self.seen.pd_ms, why)
 
     def do_sink_works(self, _: str) -> None:
-        self.troubles.sink_written()
+        self.troubles.store_works("files")
 
     def do_pd_fails(self, why: str) -> None:
         self.troubles.upstream_failed(self.seen.pd_ms, why)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from changefeed.errors import NeedsHuman, Transient, Unavailable
 from changefeed.model.position import OP_DELETE, Position
+from changefeed.objectstore.patience import Patience
 from changefeed.pipeline import run
 from changefeed.pipeline.run import run_entry
 from changefeed.pipeline.spool import DESCRIPTOR_SCHEMA
@@ -148,8 +149,9 @@ def test_failures_leave_no_spool_file(tmp_path):
 def test_an_unusable_spool_says_so(tmp_path):
     work, entry = make_work([segment(0)])
     (tmp_path / "file").write_bytes(b"")
+    patience = Patience(sleep=lambda _: None)
     with pytest.raises(Unavailable, match="spool"):
-        list(run_entry(work, entry, lambda piece: raw([insert(5, 1)]), tmp_path / "file"))
+        list(run_entry(work, entry, lambda piece: raw([insert(5, 1)]), tmp_path / "file", patience))
 
 
 def test_rule_13_an_entry_without_segments_is_a_file(tmp_path):

@@ -8,6 +8,7 @@ import random
 import pytest
 from changefeed.errors import Conflict, NeedsHuman, OutcomeUnknown
 from changefeed.objectstore.local import LocalStore
+from changefeed.objectstore.patience import Patience
 from changefeed.sink.storage.claim import claim
 from changefeed.sink.storage.index import write_index
 from changefeed.sink.storage.metadata import metadata_body, write_metadata
@@ -144,5 +145,5 @@ def test_rule_7_a_claim_that_is_none_is_refused(store, body):
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_rule_16_a_claim_of_unknown_outcome_is_tried_again(store, when):
     faulty = FaultyStore(store, (when, OutcomeUnknown("?")))
-    claim(faulty, "uid-1", "file:///state", lambda seconds: None)
+    claim(faulty, "uid-1", "file:///state", Patience(sleep=lambda seconds: None))
     assert faulty.creates == 2

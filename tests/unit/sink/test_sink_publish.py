@@ -10,6 +10,7 @@ import pytest
 from changefeed.errors import OutcomeUnknown, OutputConflict, ProtocolViolation, Transient, Unavailable
 from changefeed.objectstore.digest import Digest
 from changefeed.objectstore.local import LocalStore
+from changefeed.objectstore.patience import Patience
 from changefeed.sink.storage.publish import publish, whole_files
 from sink_stores import FaultyStore
 
@@ -114,7 +115,7 @@ def test_rule_3_spooled_bytes_that_changed_are_not_put(tmp_path, content):
     else:
         (tmp_path / "spool-0").write_bytes(content)
     with pytest.raises(Transient, match="its task must run again"):
-        publish(store, pieces, no_pause)
+        publish(store, pieces, Patience(sleep=no_pause))
     assert store.list() == []
     assert not (tmp_path / "spool-0").exists()
 
@@ -141,17 +142,17 @@ def test_other_bytes_that_stand_there_are_a_conflict(tmp_path):
 def test_rule_16_after_an_unknown_outcome_the_same_bytes_are_tried_again(tmp_path, when, error):
     store = FaultyStore(LocalStore(tmp_path / "sink"), (when, error))
     (pieces,) = files(spooled(tmp_path, b"one\n", b"two\n"))
-    assert publish(store, pieces, no_pause).rows == 2
+    assert publish(store, pieces, Patience(sleep=no_pause)).rows == 2
     assert store.creates == 2
     assert store.inner.get(PATH).body == b"one\ntwo\n"
 
 
 def test_rule_16_a_store_that_stays_away_is_given_up_and_nothing_is_cleaned(tmp_path):
     store = FaultyStore(
-        LocalStore(tmp_path / "sink"), ("after", OutcomeUnknown("?")), *[("before", Unavailable("x"))] * 9
+        LocalStore(tmp_path / "sink"), ("after", OutcomeUnknown("?")), *[("before", Unavailable("x"))] * 99
     )
     (pieces,) = files(spooled(tmp_path, b"one\n"))
     with pytest.raises(Unavailable):
-        publish(store, pieces, no_pause)
+        publish(store, pieces, Patience(sleep=no_pause))
     assert store.inner.get(PATH).body == b"one\n"
     assert not (tmp_path / "spool-0").exists()

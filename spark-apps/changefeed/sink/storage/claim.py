@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 
 from changefeed.errors import NeedsHuman, NotFound, OutputConflict
 from changefeed.objectstore import ObjectStore
 from changefeed.objectstore.once import create_bytes
+from changefeed.objectstore.patience import Patience
 from changefeed.sink.storage.layout import CLAIM, is_published
 
 
@@ -25,11 +24,11 @@ def check_free(store: ObjectStore, uid: str, state_uri: str) -> None:
         _check_mine(store, uid, state_uri)
 
 
-def claim(store: ObjectStore, uid: str, state_uri: str, pause: Callable[[float], None] = time.sleep) -> None:
+def claim(store: ObjectStore, uid: str, state_uri: str, patience: Patience | None = None) -> None:
     """Make the sink this changefeed's own, or find that it is. Before the first other write. Raises as `check_free`."""
     check_free(store, uid, state_uri)
     try:
-        create_bytes(store, CLAIM, json.dumps({"uid": uid, "stateUri": state_uri}).encode(), pause)
+        create_bytes(store, CLAIM, json.dumps({"uid": uid, "stateUri": state_uri}).encode(), patience)
     except OutputConflict:
         _check_mine(store, uid, state_uri)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from changefeed.errors import NotFound
 from changefeed.objectstore import ObjectStore
 from changefeed.sink.storage.grow import grow
 from changefeed.sink.storage.layout import METADATA
@@ -14,6 +15,14 @@ _MEMBER = "checkpoint-ts"
 def write_metadata(store: ObjectStore, checkpoint_ts: int) -> None:
     """Publish a checkpoint that stands in the log; an older one than is published changes nothing. See `grow`."""
     grow(store, METADATA, checkpoint_ts, metadata_body(checkpoint_ts), _read)
+
+
+def published(store: ObjectStore) -> int:
+    """The checkpoint that it says; 0 when there is none that can be read."""
+    try:
+        return _read(store.get(METADATA).body) or 0
+    except NotFound:
+        return 0
 
 
 def metadata_body(checkpoint_ts: int) -> bytes:

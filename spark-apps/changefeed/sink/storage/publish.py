@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from changefeed.model.record import FileCommitted
 from changefeed.objectstore import FileRange, ObjectStore
 from changefeed.objectstore.digest import Digest
 from changefeed.objectstore.once import create_once
+from changefeed.objectstore.patience import Patience
 
 _READ_BYTES = 1 << 20
 
@@ -39,18 +39,18 @@ def whole_files(descriptors: Iterable[pa.RecordBatch]) -> Iterator[list[Piece]]:
         raise _broken(pieces[-1], f"ends after chunk {pieces[-1]['chunk']}, without its last row")
 
 
-def publish(store: ObjectStore, pieces: Sequence[Piece], pause: Callable[[float], None] = time.sleep) -> FileCommitted:
+def publish(store: ObjectStore, pieces: Sequence[Piece], patience: Patience | None = None) -> FileCommitted:
     """Put one file of `whole_files` and delete its spool file, also when it fails.
 
     An object that stands there with the same bytes is success. Raises OutputConflict when it has others, Transient when
-    the spooled bytes are not those that were hashed, or what the store raised in the last of several attempts.
+    the spooled bytes are not those that were hashed, Unavailable when `patience` ends.
     """
     end = pieces[-1]
     spool = Path(end["spool"])
     ranges = tuple(FileRange(spool, piece["offset"], piece["length"]) for piece in pieces if piece["length"])
     try:
         _check_spooled(ranges, end)
-        create_once(store, end["path"], ranges, end["hash"], pause)
+        create_once(store, end["path"], ranges, end["hash"], patience)
     finally:
         spool.unlink(missing_ok=True)
     return FileCommitted(

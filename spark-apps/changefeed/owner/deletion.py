@@ -1,0 +1,45 @@
+"""Deletes the segments that nobody needs any more. What can't be deleted stays for the next time, and is said."""
+
+from __future__ import annotations
+
+from changefeed.errors import ChangefeedError
+from changefeed.eventstore.house import House
+from changefeed.objectstore.patience import PASSING
+from changefeed.owner.patience import in_thread
+from changefeed.owner.progress import Meter
+from changefeed.owner.segments import KnownFiles
+
+_WHO = "deletion"
+
+
+class Deletion:
+    """Of one run; a segment counts for the quota of the event store until it is gone."""
+
+    def __init__(self, house: House, files: KnownFiles, meter: Meter) -> None:
+        self._house = house
+        self._files = files
+        self._meter = meter
+        self._left: list[str] = []
+
+    async def delete(self, uris: list[str]) -> None:
+        """These, and what is left. Waits for nothing. Raises NeedsHuman."""
+        self._left += uris
+        if not self._left:
+            return
+        wanted = self._left.copy()
+        error = await in_thread(self._delete, self._left)
+        for uri in wanted[len(self._left) :]:
+            self._files.deleted(uri)
+        if error is None:
+            self._meter.store_works(_WHO)
+        else:
+            self._meter.store_failed(_WHO, error)
+
+    def _delete(self, uris: list[str]) -> ChangefeedError | None:
+        try:
+            while uris:
+                self._house.delete_segment(uris[-1])
+                uris.pop()
+        except PASSING as error:
+            return error
+        return None

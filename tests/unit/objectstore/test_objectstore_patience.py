@@ -1,0 +1,96 @@
+"""A store that fails is waited for, whoever waits says so, and all waiting ends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from changefeed.errors import (
+    AlreadyExists,
+    ChangefeedError,
+    Fenced,
+    NeedsHuman,
+    NotFound,
+    OutcomeUnknown,
+    OutputConflict,
+    Refused,
+    Transient,
+    Unavailable,
+)
+from changefeed.objectstore.patience import Patience
+
+
+def failing(*failures: Exception) -> Callable[[], int]:
+    """Fails so often, then gives 7."""
+    left = list(failures)
+
+    def attempt() -> int:
+        if left:
+            raise left.pop(0)
+        return 7
+
+    return attempt
+
+
+@pytest.mark.parametrize("kind", [OutcomeUnknown, Refused, Transient, Unavailable])
+def test_what_may_pass_is_tried_again_and_told(kind: type[ChangefeedError]) -> None:
+    slept: list[float] = []
+    told: list[str] = []
+    patience = Patience(
+        sleep=slept.append, failed=lambda error: told.append(error.message), works=lambda: told.append("works")
+    )
+    assert patience.call("lake", failing()) == 7
+    assert told == []
+    again: list[int] = []
+    assert patience.call("lake", failing(kind("a"), kind("b")), lambda: again.append(1)) == 7
+    assert told == ["a", "b", "works"]
+    assert slept == [0.05, 0.1]
+    assert again == [1, 1]
+
+
+@pytest.mark.parametrize("kind", [AlreadyExists, Fenced, NeedsHuman, NotFound, OutputConflict])
+def test_what_cannot_pass_is_raised_at_once(kind: type[ChangefeedError]) -> None:
+    with pytest.raises(kind):
+        Patience(sleep=lambda _: pytest.fail("it waits")).call("lake", failing(kind("no")))
+
+
+def test_it_gives_up_after_its_time_and_says_why() -> None:
+    slept: list[float] = []
+    patience = Patience(20.0, slept.append)
+    with pytest.raises(Unavailable, match=r"^The log has failed for 20 s\. 503") as caught:
+        patience.call("The log", failing(*[Transient("503")] * 99))
+    assert caught.value.exit_code == 69
+    assert 20 <= sum(slept) < 25
+    assert max(slept) == 5.0
+    with pytest.raises(Unavailable):  # of each call anew
+        patience.call("The log", failing(*[Transient("503")] * 99))
+    assert 40 <= sum(slept) < 50
+
+
+def test_whoever_is_told_may_end_the_waiting() -> None:
+    def failed(error: ChangefeedError) -> None:
+        raise Fenced("The owner is gone.") from error
+
+    with pytest.raises(Fenced):
+        Patience(failed=failed).call("lake", failing(Transient("503")))
+
+
+def test_nothing_is_waited_for_at_the_end() -> None:
+    ending = threading.Event()
+    tried = threading.Event()
+    patience = Patience(float("inf"), failed=lambda _: tried.set(), ending=ending)
+    found: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            patience.call("lake", failing(*[Transient("503")] * 999))
+        except Unavailable as error:
+            found.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert tried.wait(10.0)
+    ending.set()
+    thread.join(10.0)
+    assert [str(error) for error in found] == ["The run ends. A later start goes on from the checkpoint."]

@@ -1,0 +1,80 @@
+"""What the owner alone decides, beside the cores that it is made of (stories of those: test_owner_scripts.py)."""
+
+from __future__ import annotations
+
+import owner_records as made
+import owner_segments as s
+from changefeed.model.tso import compose
+from changefeed.owner.barrier import Barrier
+from changefeed.owner.history import State, apply
+from changefeed.owner.owner import AppendPlan, Owner, Run
+from changefeed.owner.planner import Planner, Table
+from changefeed.owner.quota import Quota
+from changefeed.owner.spans import Spans
+from changefeed.wire import owner_pb2 as pb
+
+BEGAN_MS = 5_000
+INTERVAL_S = 60.0
+
+
+class Names:
+    def date(self, pd_ms: int) -> str:
+        return ""
+
+    def directory(self, dispatcher: int, date: str) -> str:
+        return f"t{dispatcher}"
+
+    def data_file(self, directory: str, index: int) -> str:
+        return f"{directory}/{index}.csv"
+
+
+def began() -> Owner:
+    """Just now, with one span and its puller."""
+    state = apply(State(), made.start())
+    state = apply(state, made.epoch(state, "a"))
+    spans = Spans(1)
+    spans.add_span(1, b"a", b"b", made.START_TS)
+    owner = Owner(
+        state=state,
+        run=Run(1, "a", "codec"),
+        tables={1: Table(11, "info1", 1)},
+        table_infos={"info1": {}},
+        names=Names(),
+        spans=spans,
+        barrier=Barrier(made.START_TS),
+        planner=Planner(1 << 20, INTERVAL_S),
+        quota=Quota(1 << 30),
+    )
+    owner.puller_joined(0.0, 0)
+    owner.begin(BEGAN_MS)
+    return owner
+
+
+def row(owner: Owner, seq: int, ts: int, resolved_ts: int) -> None:
+    """It comes, and all up to resolved_ts with it."""
+    rows = s.meta(seq, s.share(1, 1, [ts]))
+    owner.report(0.0, 0, pb.Report(segments=[rows], resolved=[s.resolved(1, resolved_ts, seq)]))
+    owner.barrier.on_resolved(resolved_ts)
+
+
+def test_what_came_before_the_run_is_planned_as_soon_as_all_of_it_is_there() -> None:
+    owner, last = began(), compose(BEGAN_MS)
+    row(owner, 1, last - 10, last - 1)
+    assert not isinstance(owner.step(0.0, BEGAN_MS), AppendPlan), "there may be more"
+    row(owner, 2, last, last)
+    action = owner.step(0.0, BEGAN_MS)
+    assert isinstance(action, AppendPlan)
+    assert [entry.to.commit_ts for entry in action.record.entries] == [last]
+
+
+def test_what_comes_later_waits_for_its_interval() -> None:
+    owner, last = began(), compose(BEGAN_MS)
+    row(owner, 1, last, last)
+    action = owner.step(0.0, BEGAN_MS)
+    assert isinstance(action, AppendPlan)
+    owner.recorded(0.0, action, apply(owner.state, action.record))
+    row(owner, 2, last + 1, last + 1)
+    done = apply(owner.state, made.commit(owner.state, last))
+    owner.state = done
+    assert not isinstance(owner.step(0.0, BEGAN_MS), AppendPlan)
+    assert isinstance(owner.step(INTERVAL_S, BEGAN_MS), AppendPlan)
