@@ -4,17 +4,21 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
+# A run starts a dozen processes: without bytecode each would compile all that it imports, for two seconds.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON ?= python3
 PY := .venv/bin/python
 PYTEST := $(PY) -m pytest -q
 BESIDE := -n 2 --dist worksteal # most tests wait for something most of the time
 STAMP := .venv/.made
-# The lock names all that anything depends on, so it is installed by halves, side by side: pip has a core for itself.
-PIP := $(PY) -m pip install --quiet --disable-pip-version-check --no-deps
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check
+UV := VIRTUAL_ENV=.venv .venv/bin/uv
 PROTOS := $(wildcard spark-apps/changefeed/wire/*.proto)
 CODE := spark-apps devcluster operator tests bench examples
 
-.PHONY: help demo test test-quick test-unit test-simulation simulate test-integration test-cluster lint generate check-generated \
+.PHONY: help demo test test-quick test-unit test-simulation simulate mutations test-integration test-cluster lint generate \
+	check-generated \
 	lock images bench evidence clean java classes
 
 help: ## this list
@@ -36,11 +40,17 @@ test-unit: $(STAMP) ## tests of single parts
 test-simulation: $(STAMP) ## tests of the cores together, in virtual time
 	$(PYTEST) tests/simulation
 
-simulate: $(STAMP) ## more seeds (SEEDS=5000), or one with its whole story (SEED=123)
-	SEEDS=$(or $(SEEDS),5000) $(PYTEST) -s --timeout 0 tests/simulation -k no_seed
+SIMULATE := POLARS_MAX_THREADS=1 $(PY) tests/simulation/simulate.py
+
+simulate: $(STAMP) ## more seeds (SEEDS=50000), or one with its whole story (SEED=123)
+	@$(SIMULATE) $(or $(SEEDS),5000)
+
+mutations: $(STAMP) ## take each mechanism out once: which seed finds it, which unit tests; writes docs/simulation.md
+	$(PY) tests/simulation/unit_tests.py
+	$(SIMULATE) --mutations
 
 test-integration: $(STAMP) classes ## tests with real processes: development cluster, Spark, kills
-	$(PYTEST) -n 2 --maxschedchunk 1 tests/integration
+	$(PYTEST) -n 4 --maxschedchunk 1 tests/integration
 
 test-cluster: $(STAMP) java ## tests against a real Kubernetes API server, which is built first (Linux with Go)
 	@$(PY) tests/cluster/cluster_programs.py
@@ -81,13 +91,14 @@ check-generated: $(STAMP) ## fails when a checked-in file is not what it is made
 generate-into:
 	$(call protoc,$(INTO))
 
-LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
+LOCK := .venv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
-lock: ## requirements/*.txt anew from pyproject.toml (needs uv); the images' are a part of dev.txt
+lock: $(STAMP) ## requirements/*.txt anew from pyproject.toml; the images' are a part of dev.txt
 	$(LOCK) --extra dataplane --extra devcluster --extra dev --extra operator pyproject.toml -o requirements/dev.txt
 	for image in operator dataplane; do \
 		$(LOCK) --constraint requirements/dev.txt --extra $$image pyproject.toml -o requirements/$$image.txt; done
 	printf 'setuptools\nwheel\n' | $(LOCK) --constraint requirements/dev.txt -o requirements/build.txt -
+	printf 'uv\n' | $(LOCK) -o requirements/uv.txt -
 
 ENGINE ?= $(firstword $(foreach engine,buildah podman docker,$(if $(shell command -v $(engine)),$(engine))))
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
@@ -103,24 +114,28 @@ bench: $(STAMP) classes ## how fast: prints the figures, writes bench/out/bench.
 evidence: $(STAMP) classes ## the full-length figures, into bench/results/ for committing
 	$(PY) bench/bench.py --out bench/results/bench.json
 	$(PY) bench/lag.py --out bench/results/lag.json
+	$(PY) tests/integration/integration_crash_table.py docs/crash-points.md
 	$(PY) bench/operator_scale.py --out bench/results/operator_scale.json
 	$(PY) bench/dashboards.py
 	CHANGEFEED_EVIDENCE=bench/results/kills.json $(PYTEST) -s tests/integration/test_integration_nemesis.py
 	$(PY) bench/outage.py
 	$(PY) bench/soak.py
+	$(SIMULATE) 100000 --out bench/results/simulation.json # stopped, it goes on where it was
+	@$(MAKE) mutations
 
 clean: ## forget the demo, caches and outputs; .venv stays
 	rm -rf .demo bench/out build dist spark-warehouse metastore_db artifacts
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find $(CODE) -name __pycache__ -prune -exec rm -rf {} +
 
-$(STAMP): requirements/dev.txt pyproject.toml
+$(STAMP): requirements/dev.txt requirements/uv.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "Python 3.11 or newer is needed: install it, or name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
-	@install() { $(PIP) --no-compile --require-hashes -r <(awk "/==/ { n++ } n % 2 == $$1" requirements/dev.txt); }; \
-	install 0 & half=$$!; install 1; wait $$half
-	$(PIP) --no-build-isolation -e .
+	@$(PIP) --require-hashes -r requirements/uv.txt
+	@$(UV) pip install --quiet --no-deps --require-hashes -r requirements/dev.txt || { \
+		echo "uv reads UV_DEFAULT_INDEX and SSL_CERT_FILE, not the settings of pip." >&2; exit 1; }
+	@$(UV) pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
 java:

@@ -6,90 +6,24 @@ The store calls `on_create` and `on_swap` for every object that appears, whoever
 
 from __future__ import annotations
 
+import ast
 import json
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from random import Random
 
-from changefeed.model.position import Position
 from changefeed.model.record import CommitRecord, EpochRecord, PlanEntry, PlanRecord, StartRecord, decode_record
 from changefeed.owner.history import State, apply, restore
 from changefeed.sink.storage.layout import METADATA
-
-START_TS = 100
-
-#: A row change is its place: (commit_ts, start_ts, op, key).
-Row = Position
-
-
-@dataclass(frozen=True)
-class SimulatedDdl:
-    ts: int
-    job_id: int
-    touches: bool
-
-
-class Upstream:
-    """At most so many transactions over `tables`, all drawn at once and revealed ts by ts.
-
-    Two may share a commit ts (rule 9).
-    """
-
-    def __init__(self, rng: Random, tables: Sequence[int], most: int) -> None:
-        self.rows: dict[int, list[Row]] = {table: [] for table in tables}
-        ts = START_TS - 2
-        for number in range(rng.randint(3, most)):
-            ts += rng.choice((0, 1, 1, 2, 6))
-            touched = rng.sample(tables, rng.randint(1, len(tables)))
-            for key in range(rng.choice((1, 1, 2, 7))):
-                row = Row(ts, ts - rng.randint(1, 9), rng.randint(0, 2), b"%d-%d" % (number, key))
-                self.rows[rng.choice(touched)].append(row)
-        for rows in self.rows.values():
-            rows.sort()
-        self.end_ts = max(ts, START_TS) + rng.randint(0, 5)
-        self.now_ts = START_TS  # every row and DDL <= it has happened
-        self.target_ts = rng.randint(START_TS + 1, self.end_ts + 1) if rng.random() < 0.3 else None
-        self.end_ts = max(self.end_ts, self.target_ts or 0)
-        self.ddls = [
-            SimulatedDdl(rng.randint(START_TS - 1, self.end_ts), job_id, rng.random() < 0.4)
-            for job_id in range(rng.choice((0, 0, 1, 3)))
-        ]
-        self.ddls.sort(key=lambda ddl: (ddl.ts, ddl.job_id))
-
-    @property
-    def stop(self) -> SimulatedDdl | None:
-        """The DDL that must stop the changefeed."""
-        last_ts = self.end_ts if self.target_ts is None else self.target_ts
-        return next((ddl for ddl in self.ddls if ddl.touches and START_TS < ddl.ts <= last_ts), None)
-
-    @property
-    def last_row_ts(self) -> int:
-        """No row above it may be written."""
-        return min([self.end_ts, *([self.stop.ts] if self.stop else []), *([self.target_ts] if self.target_ts else [])])
-
-    @property
-    def goal_ts(self) -> int:
-        """The checkpoint in the end."""
-        if self.stop:
-            return self.stop.ts - 1
-        return self.end_ts if self.target_ts is None else self.target_ts
-
-    def between(self, table: int, from_ts: int, to_ts: int) -> list[Row]:
-        """The rows in (from_ts, to_ts]."""
-        rows = self.rows[table]
-        return rows[bisect_right(rows, Row.end_of(from_ts)) : bisect_right(rows, Row.end_of(to_ts))]
+from simulated_upstream import START_TS, Row, Upstream
 
 
 def file_body(config: Mapping[str, str], pd_ms: int, info: Mapping[str, str], rows: Sequence[Row]) -> bytes:
     """A data file: all that may reach its bytes (rule 10), then its rows."""
-    head = f"{config['written by']} {pd_ms} {info['name']}"
-    return "\n".join([head, *(json.dumps(row.to_json()) for row in rows)]).encode()
+    return repr((config["written by"], pd_ms, info["name"], [tuple(row) for row in rows])).encode()
 
 
 def file_rows(body: bytes) -> list[Row]:
-    return [Row.from_json(json.loads(line)) for line in body.decode().splitlines()[1:]]
+    return [Row(*values) for values in ast.literal_eval(body.decode())[3]]
 
 
 class Oracles:
@@ -100,15 +34,16 @@ class Oracles:
         self._objects = objects
         self._data_file = data_file
         self.state = State()
-        self._states = [State()]  # after record n
-        self._records = [b""]
+        self.states = [State()]  # after record n
+        self.records = [b""]
         self._configs: dict[int, Mapping[str, str]] = {}  # of a plan's record
         self._plans: dict[str, tuple[PlanRecord, PlanEntry]] = {}  # by path of a data file
         self._committed: dict[int, list[PlanEntry]] = defaultdict(list)  # by dispatcher
-        self._published_ts = START_TS
+        self.published_ts = 0
 
-    def config_of(self, plan: int) -> Mapping[str, str]:
-        return self._configs[plan]
+    def on_decided(self, commit_ts: int) -> None:
+        """A transaction has committed: this is about the simulated upstream itself."""
+        assert commit_ts > self.state.checkpoint_ts, f"{commit_ts} is committed below what is resolved"
 
     def on_create(self, path: str, body: bytes) -> None:
         name = path.removeprefix("log/")
@@ -116,7 +51,7 @@ class Oracles:
             self._on_file(path, body)
         elif name.startswith("snapshot-"):
             snapshot = restore(body)
-            assert snapshot == self._states[snapshot.n], f"{path} isn't what the records up to it say"
+            assert snapshot == self.states[snapshot.n], f"{path} isn't what the records up to it say"
         else:
             self._on_record(path, body)
 
@@ -131,16 +66,16 @@ class Oracles:
 
     def _on_record(self, path: str, body: bytes) -> None:
         record = decode_record(body)
-        if record.n != len(self._states):
+        if record.n != len(self.states):
             folded = any(name.startswith("log/snapshot-") for name in self._objects)
-            assert folded, f"{path} was created with {len(self._states) - 1} records in the log"
-            harmless = isinstance(record, EpochRecord) or body == self._records[record.n]
+            assert folded, f"{path} was created with {len(self.states) - 1} records in the log"
+            harmless = isinstance(record, EpochRecord) or body == self.records[record.n]
             assert harmless, f"{path}, {record.kind}, was created at a folded number"
             return
         before = self.state
         self.state = apply(before, record)
-        self._states.append(self.state)
-        self._records.append(body)
+        self.states.append(self.state)
+        self.records.append(body)
         match record:
             case StartRecord():
                 assert record.start_ts == START_TS
@@ -161,19 +96,19 @@ class Oracles:
                 self._committed[entry.dispatcher].append(entry)
         ts = record.checkpoint_ts
         assert ts <= self._upstream.now_ts, f"checkpoint {ts} is in the future"
-        assert ts <= self._upstream.goal_ts, f"checkpoint {ts} is above {self._upstream.goal_ts}"
+        assert ts <= self._upstream.limit_ts, f"checkpoint {ts} is above {self._upstream.limit_ts}"
         assert record.finished == (self._upstream.target_ts is not None and ts >= self._upstream.target_ts)
-        for table in self._upstream.rows:
+        for table in self._upstream.tables:
             for row in self._upstream.between(table, before.checkpoint_ts, ts):
-                there = any(entry.from_ < row <= entry.to for entry in self._committed[table])
+                there = any(entry.from_ < row.position <= entry.to for entry in self._committed[table])
                 assert there, f"checkpoint {ts} is published, {row} of {table} is in no committed file"
 
     def on_swap(self, path: str, body: bytes) -> None:
         if path == METADATA:
             ts = json.loads(body)["checkpoint-ts"]
-            assert ts > self._published_ts or ts == START_TS, f"metadata goes from {self._published_ts} to {ts}"
+            assert ts > self.published_ts, f"metadata goes from {self.published_ts} to {ts}"
             assert ts <= self.state.checkpoint_ts, f"metadata says {ts}, the log {self.state.checkpoint_ts}"
-            self._published_ts = ts
+            self.published_ts = ts
             return
         directory, name = path.removesuffix("/meta/CDC.index"), body.decode().strip()
         index = int(name.removeprefix("CDC").removesuffix(".csv"))

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from random import Random
 from typing import TYPE_CHECKING, TypeVar
 
-from changefeed.errors import AlreadyExists, Conflict, NotFound, OutcomeUnknown, Transient
+from changefeed.errors import AlreadyExists, Conflict, NotFound, OutcomeUnknown, Transient, Unavailable
 from changefeed.objectstore import FileRange, Object
 
 if TYPE_CHECKING:
@@ -23,36 +22,30 @@ class Killed(BaseException):
     """SIGKILL, inside a call: no code of the process may see it."""
 
 
-@dataclass(frozen=True)
-class Faults:
-    """How likely each is, at each place where it can happen."""
-
-    store: float = 0.0  # a call fails, or its outcome is unknown
-    crash: float = 0.0  # of a process in a call, and of a driver between two
-    leave: float = 0.0  # a puller's stream breaks
-    zombie: float = 0.0  # a second driver starts
-    drain: float = 0.0
-    executor: float = 0.0  # a task fails, a message is lost, doubled or another run's
-    freeze: float = 0.0  # a call takes very long
-    stall: float = 0.0  # the sink stands still for a while
-
-    @classmethod
-    def draw(cls, rng: Random) -> Faults:
-        """Most seeds have few kinds of faults: many at once hide one another."""
-
-        def some(most: float) -> float:
-            return rng.random() * most if rng.random() < 0.5 else 0.0
-
-        return cls(some(0.2), some(0.02), some(0.03), some(0.03), some(0.01), some(0.3), some(0.1), some(0.02))
-
-
 @dataclass
 class ObjectsInMemory:
-    """The one store: what stands in it, and what may still land in it."""
+    """The one store."""
 
     objects: dict[str, bytes] = field(default_factory=dict)
     etags: dict[str, int] = field(default_factory=dict)
-    under_way: list[Callable[[], object]] = field(default_factory=list)
+
+
+class Steady:
+    """The store as it is, for a reader to whom nothing happens."""
+
+    uri = "memory://simulated"
+
+    def __init__(self, store: ObjectsInMemory) -> None:
+        self._store = store
+
+    def get(self, path: str) -> Object:
+        if path not in self._store.objects:
+            raise NotFound(f"There is no {path}.")
+        return Object(self._store.objects[path], str(self._store.etags.get(path, 0)))
+
+    def list(self, prefix: str = "") -> list[tuple[str, int]]:
+        objects = self._store.objects
+        return sorted((path, len(body)) for path, body in objects.items() if path.startswith(prefix + "/"))
 
 
 class View:
@@ -63,6 +56,7 @@ class View:
     def __init__(self, world: World, process: Process) -> None:
         self._world = world
         self._store = world.store
+        self._steady = Steady(world.store)
         self._process = process
 
     def create(self, path: str, body: bytes | tuple[FileRange, ...]) -> None:
@@ -92,17 +86,15 @@ class View:
 
     def get(self, path: str) -> Object:
         self._before(path)
-        if path not in self._store.objects:
-            raise NotFound(f"There is no {path}.")
-        return Object(self._store.objects[path], str(self._store.etags.get(path, 0)))
+        return self._steady.get(path)
 
     def chunks(self, path: str, size: int = 8 << 20) -> Iterator[bytes]:
         yield self.get(path).body
 
     def list(self, prefix: str = "") -> list[tuple[str, int]]:
         self._before(prefix)
-        found = sorted((path, len(body)) for path, body in self._store.objects.items() if path.startswith(prefix + "/"))
-        self._world.meanwhile(self._process)  # what was listed is old when it arrives
+        found = self._steady.list(prefix)
+        self._process.wait()  # what was listed is old when it arrives
         return found
 
     def delete(self, path: str) -> None:
@@ -110,23 +102,21 @@ class View:
         self._store.objects.pop(path, None)
 
     def _before(self, path: str) -> None:
-        self._world.meanwhile(self._process)
-        if self._world.happens(self._world.faults.store):
+        self._process.wait()
+        if self._world.happens("store"):
             raise Transient(f"{path} has to be tried again.")
 
     def _write(self, path: str, put: Callable[[], T]) -> T:
         self._before(path)
         unknown = OutcomeUnknown(f"Nobody knows whether {path} was written.")
-        fault = self._world.rng.choice(("lost", "late", "unheard", "", "", ""))
-        if not self._world.happens(self._world.faults.store * 2):
-            fault = ""
+        fault = self._world.network.choice(("lost", "late", "unheard")) if self._world.happens("store") else ""
         if fault == "lost":
             raise unknown
         if fault == "late":
-            self._store.under_way.append(put)
+            self._world.lands_later(put)
             raise unknown
         answer = put()
-        self._world.meanwhile(self._process)
+        self._process.wait()
         if fault == "unheard":
             raise unknown
         return answer
@@ -140,7 +130,15 @@ class Process:
         self.name = name
         self.alive = True
         self.busy = False
+        self.dwells = 0.2  # how often a call takes time
+        self.takes_over = False
         self.store = View(world, self)
+
+    def begin(self, every: float) -> None:
+        """Take a step now and then, for as long as it lives."""
+        if self.alive:
+            self.go_on()
+            self.world.time.after(every * (0.5 + self.world.network.random()), lambda: self.begin(every))
 
     def go_on(self) -> None:
         """One step; what ends the process is caught here, anything unexpected ends the run."""
@@ -149,7 +147,7 @@ class Process:
             self.step()
         except Killed:
             self.alive = False
-        except (Conflict, OutcomeUnknown, Transient) as error:
+        except (Conflict, OutcomeUnknown, Transient, Unavailable) as error:
             self.end(f"gives up: {error}")
         finally:
             self.busy = False
@@ -158,5 +156,25 @@ class Process:
         raise NotImplementedError
 
     def end(self, why: str) -> None:
-        self.world.say(f"{self.name} {why}")
-        self.alive = False
+        if self.alive:
+            self.world.say(f"{self.name} {why}")
+            self.alive = False
+            self.world.over(self)
+
+    def wait(self) -> None:
+        """For an answer: the others go on meanwhile, and it may be killed."""
+        world = self.world
+        if world.network.random() < self.dwells:
+            seconds = world.network.random() * 0.2
+            if world.happens("freeze") or (self.takes_over and world.happens("doze")):
+                seconds = world.network.random() * world.network.choice((2.0, 4.0, 8.0))
+                world.say(f"{self.name} is frozen for {seconds:.1f} s")
+            world.let_others(seconds)
+        if world.happens("crash"):
+            self.end("is killed in a call")
+        if not self.alive:
+            raise Killed
+
+    def sleep(self, seconds: float) -> None:
+        self.world.let_others(seconds)
+        self.wait()

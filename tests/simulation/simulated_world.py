@@ -1,358 +1,389 @@
-"""Drivers, pullers, executors and stores around the real cores of `owner/`, in one thread with virtual time.
+"""A whole changefeed in one thread with virtual time: its upstream, its store, its drivers, pullers and executors.
 
-Everything here is simulated but `Owner`, `Spans`, `Planner`, `Barrier`, `Checkpoint`, `Log`, `history` and the sink's
-`grow` and `create_once`. Whatever blocks (a call to the store, a wait) is a place where the others go on, where the
-process can be killed, and where an answer can be lost: so a driver sleeps inside an append while its successor takes
-over, and its own pullers and executors talk to it meanwhile.
+Simulated are the clock, the stores, the network and what goes wrong. The cores are the product's own: `puller/` from
+the bytes of a stream on (feed, matcher, range lock, span pipeline, reports), segments and their reader, the sorter, and
+of `owner/` all that decides. Whatever blocks is a place where the others go on and where a process can be killed.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from random import Random
+from unittest.mock import patch
 
-from changefeed.errors import Conflict, Fenced, OutcomeUnknown
-from changefeed.model.record import EpochRecord, StartRecord
-from changefeed.owner.barrier import Barrier
-from changefeed.owner.history import State
+import grpc.aio
+from changefeed.errors import Conflict
+from changefeed.owner import checkpoint
 from changefeed.owner.log import Log
-from changefeed.owner.owner import AppendPlan, Owner, Publish, Recorded, Run, Stop
-from changefeed.owner.planner import Planner, Table
-from changefeed.owner.quota import Quota
-from changefeed.owner.spans import Spans
-from changefeed.sink.storage.index import write_index
-from changefeed.sink.storage.layout import METADATA, Layout
-from changefeed.sink.storage.metadata import write_metadata
-from simulated_oracles import START_TS, Oracles, Row, Upstream
-from simulated_store import Faults, Killed, ObjectsInMemory, Process
-from simulated_tasks import Executor, Puller
+from changefeed.owner.owner import Stop
+from changefeed.puller import task as puller_task
+from changefeed.sink.storage.layout import Layout
+from changefeed.wire import owner_pb2 as pb
+from simulated_cdc import ChangeData
+from simulated_driver import OFTEN_S, Driver
+from simulated_executor import Executor
+from simulated_faults import ANYTHING, REGIONS, ROWS, TAKEOVERS, Faults
+from simulated_oracles import Oracles
+from simulated_past import Past
+from simulated_pd import broken
+from simulated_pullers import Puller
+from simulated_segments import MemorySegments
+from simulated_store import ObjectsInMemory, Process, Steady
+from simulated_time import Timeline
+from simulated_upstream import START_TS, Shape, Transaction, Upstream
 
-_DAY_MS = 86_400_000
 _MAX_DRIVERS = 3
 _PLENTY = 1 << 40
+_LONGEST_S = 400.0
+_LOOK_S = 0.25
+_ON_ITS_WAY = 6_000
 
 
 class Broken(Exception):
     """A seed broke a promise, or surprised a core."""
 
-    def __init__(self, seed: int, error: Exception, trace: list[str]) -> None:
-        super().__init__(f"Seed {seed}: {error!r}")
-        self.seed = seed
+    def __init__(self, story: Story, error: BaseException, trace: list[str]) -> None:
+        super().__init__(f"{story}: {error!r}")
+        self.story = story
+        self.error = error
         self.trace = trace
 
 
-class Driver(Process):
-    """One run: as owner/driver.py, whose calls are made here one after another."""
+@dataclass(frozen=True)
+class Story:
+    """What makes a world: a seed, kinds of faults that are left out, and seconds after which there are none."""
 
-    def __init__(self, world: World, number: int) -> None:
-        super().__init__(world, f"driver {number}")
-        self.nonce = f"{world.rng.getrandbits(32):08x}"
-        self.log = Log(self.store, "log", world.sleeper(self))
-        self.clock_ms = world.rng.choice((0, 0, -_DAY_MS, _DAY_MS))
-        self.run = Run(0, self.nonce, "codec")
-        self.owner: Owner | None = None
-        self.stop: Stop | None = None
-        self.pullers: list[Puller] = []
-        self.ddls_to = 0  # all of them up to it were handed to the barrier
-        self.drained_to: int | None = None
-        self.published_ts, self.published_at = 0, 0.0
+    seed: int
+    without: tuple[str, ...] = ()
+    healed_at: float | None = None
 
-    def require_owner(self) -> Owner:
-        assert self.owner is not None
-        return self.owner
-
-    def step(self) -> None:
-        try:
-            if self.owner is None:
-                self._start()
-            else:
-                self._work(self.owner)
-        except Fenced:
-            if self.world.oracles.state.epoch.nonce == self.nonce:
-                raise
-            self.end("is fenced")
-
-    def _start(self) -> None:
-        if self.log.read().n == 0:
-            self.log.append(StartRecord(n=1, epoch=0, nonce=self.nonce, start_ts=START_TS, cluster_id=7, uid="local"))
-        state = self.log.claim_epoch(self._epoch_record)
-        self.run = Run(state.epoch.number, self.nonce, "codec")
-        for uri in [uri for uri in self.world.segments if int(uri.split("/")[1].split("-")[0]) < self.run.epoch]:
-            del self.world.segments[uri]
-        tables = self.world.upstream.rows
-        world = self.world
-        spans = Spans(world.pullers)
-        planner = Planner(world.file_size, world.flush_interval, world.plan_bytes, world.entry_cap)
-        barrier = Barrier(state.checkpoint_ts, world.upstream.target_ts)
-        infos = {str(table): {"name": f"table {table}"} for table in tables}
-        known = {table: Table(table, str(table), state.start_ts) for table in tables}
-        quota = Quota(world.quota, lead=5)
-        self.owner = Owner(state, self.run, known, infos, world.layout, spans, barrier, planner, quota)
-        for table in tables:
-            spans.add_span(table, b"", b"", state.flushed_ts(table))
-        self.pullers = [Puller(self, number) for number in range(world.pullers)]
-        self.world.say(f"{self.name} is epoch {self.run.epoch} at {state.checkpoint_ts}")
-        if state.finished:
-            self._finish(self.owner, Stop())
-
-    def _epoch_record(self, before: State) -> EpochRecord:
-        return EpochRecord(
-            n=before.n + 1,
-            epoch=before.epoch.number + 1,
-            nonce=self.nonce,
-            attempt=0,
-            host="h",
-            pid=1,
-            config={"written by": self.nonce},
-            versions={},
-        )
-
-    def _work(self, owner: Owner) -> None:
-        owner.latest()
-        pd_ms = int(self.world.now * 1000 * 1440) + 20_000 * _DAY_MS + self.clock_ms
-        action = owner.step(self.world.now, pd_ms)
-        if isinstance(action, AppendPlan):
-            for entry in action.record.entries:
-                known_to = min(owner.spans.resolved_ts(entry.dispatcher), owner.barrier.limit())
-                assert entry.to.commit_ts <= known_to, f"{entry.path} ends past {known_to}"
-        if action is None:
-            if owner.state.checkpoint_ts > self.published_ts and self.world.now - self.published_at >= 2.0:
-                self._publish_metadata(owner)
-            for uri in owner.unneeded_segments():
-                self.world.segments.pop(uri, None)
-        elif isinstance(action, Stop):
-            self._finish(owner, action)
-        else:
-            self._record(owner, action)
-
-    def _record(self, owner: Owner, action: Recorded) -> None:
-        self.world.say(f"{self.name} {type(action).__name__} {action.record.n}")
-        if isinstance(action, Publish):
-            for directory, index, path in action.indexes:
-                self._grow(lambda d=directory, i=index, p=path: write_index(self.store, d, i, p))  # type: ignore[misc]
-        self.log.append(action.record)
-        owner.recorded(self.world.now, action, self.log.state)
-        if self.log.tail > self.world.fold_after and self.log.state.plan is None:
-            self.log.fold(self.log.state)
-
-    def _grow(self, write: Callable[[], None]) -> None:
-        try:
-            write()
-        except (Conflict, OutcomeUnknown):
-            self.log.poll_fence()
-            write()
-
-    def _publish_metadata(self, owner: Owner) -> None:
-        ts = owner.state.checkpoint_ts
-        self._grow(lambda: write_metadata(self.store, ts))
-        self.published_ts, self.published_at = ts, self.world.now
-
-    def _finish(self, owner: Owner, stop: Stop) -> None:
-        upstream, state = self.world.upstream, owner.state
-        self._publish_metadata(owner)
-        if stop.ddl is not None:
-            assert upstream.stop is not None
-            assert (stop.ddl.job_id, state.checkpoint_ts) == (upstream.stop.job_id, upstream.goal_ts)
-            assert all(state.flushed_ts(table) >= stop.ddl.ts or not rows for table, rows in self._last(stop.ddl.ts))
-        elif not state.finished:
-            assert self.drained_to is not None, f"{self.name} stops for nothing"
-            assert state.checkpoint_ts >= min(self.drained_to, owner.barrier.checkpoint_limit()), "not drained"
-        self.stop = stop
-        self.end(f"ends at {state.checkpoint_ts}: {stop}")
-
-    def _last(self, ts: int) -> list[tuple[int, list[Row]]]:
-        upstream = self.world.upstream
-        return [(table, upstream.between(table, ts - 1, ts)) for table in upstream.rows]
-
-    def pull_ddls(self) -> None:
-        """The driver's own DDL span; it repeats itself when it is pulled anew."""
-        rng, upstream, barrier = self.world.rng, self.world.upstream, self.require_owner().barrier
-        if self.world.happens(self.world.faults.leave):
-            self.ddls_to = 0
-        resolved_ts = max(rng.randint(START_TS, upstream.now_ts), rng.randint(START_TS, upstream.now_ts + 50))
-        resolved_ts = min(resolved_ts, upstream.now_ts)
-        known = [ddl for ddl in upstream.ddls if ddl.ts <= resolved_ts]
-        early = [ddl for ddl in upstream.ddls if resolved_ts < ddl.ts <= upstream.now_ts and rng.random() < 0.5]
-        for ddl in rng.sample(known + early, len(known + early)):
-            if ddl.ts > self.ddls_to:
-                barrier.on_ddl(ddl.ts, ddl.job_id, ddl.touches, "a DDL")
-        self.ddls_to = max(self.ddls_to, resolved_ts)
-        barrier.on_resolved(resolved_ts)
-
-    def tend(self) -> None:
-        owner = self.require_owner()
-        for puller, command in owner.tend(self.world.now):
-            self.world.say(f"{self.name} tells puller {puller} " + " ".join(str(command).split()))
-            self.pullers[puller].obey(command)
-        most = self.world.quota + sum(puller.most_in_flight for puller in self.pullers)
-        assert owner.spans.files.bytes <= most, f"{owner.spans.files.bytes} bytes of segments, {most} at most"
-
-    def drain(self) -> None:
-        owner = self.require_owner()
-        self.drained_to = owner.resolved_ts()
-        owner.drain()
-        self.world.say(f"{self.name} drains to {self.drained_to}")
+    def __str__(self) -> str:
+        """As it is given to `make simulate`."""
+        said = f"SEED={self.seed}"
+        if self.without:
+            said += (
+                " WITHOUT=all"
+                if set(self.without) >= set(Faults(self.seed).kinds)
+                else f" WITHOUT={','.join(self.without)}"
+            )
+        return said if self.healed_at is None else f"{said} HEALED={self.healed_at:g}"
 
 
 class World:
-    """One seed's world; `trace` says what has happened in it."""
+    """`trace` says what has happened in it. `past`: nothing new comes from upstream, its plan is to be done."""
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self.rng = rng = Random(seed)
-        self.trace: deque[str] = deque(maxlen=400)
-        self.now = 0.0
+    def __init__(self, story: Story, past: Past | None = None) -> None:
+        self.story = story
+        rng = Random(f"{story.seed} world")
+        self.network = Random(f"{story.seed} network")
+        self.time = Timeline()
+        self.trace: deque[str] = deque(maxlen=600)
+        self.faults = Faults(story.seed, story.without)
+        takeovers, regions, rows = (self.faults.focus == focus for focus in (TAKEOVERS, REGIONS, ROWS))
+        busy_s = rng.choice((5.0, 7.0) if takeovers else (3.0, 5.0) if rows else (2.0, 3.0, 5.0)) * (0.5 + rng.random())
+        self.healed_at = busy_s + rng.choice((0.5, 2.0)) if story.healed_at is None else story.healed_at
         # A small quota for much data, or one that is never short.
-        self.quota = rng.choice((400, 600, 1000, _PLENTY, _PLENTY, _PLENTY))
-        self.upstream = Upstream(rng, range(1, rng.randint(2, 5)), 40 if self.quota == _PLENTY else 150)
-        self.faults = Faults.draw(rng)
-        self.pullers = rng.randint(1, 3)
-        self.flush_interval = rng.uniform(0.2, 4.0)
-        self.file_size = rng.choice((10, 30, 100, 1000))
-        self.plan_bytes = min(rng.choice((50, 200, 10_000)), self.quota // 4)
-        self.fold_after = rng.choice((3, 12))
-        self.entry_cap = rng.choice((40, 300, 10_000))
-        self.layout = Layout(rng.choice(("none", "day")), 20, ".csv", {t: f"s/t{t}/100" for t in self.upstream.rows})
+        self.quota = _PLENTY if self.faults.focus != ANYTHING else rng.choice((8_000, 12_000, 20_000, _PLENTY, _PLENTY))
+        self.memory_quota = rng.choice((200, 400, _PLENTY, _PLENTY, *[200] * regions))  # of a puller
+        self.roll_bytes = 150 if self.quota < _PLENTY else rng.choice((150, 300, 1 << 20))
+        counts = (15, 20) if rows else (9, 14, 20) if takeovers or self.quota < _PLENTY else (2, 5, 9)
+        shape = Shape(
+            tables=1 if takeovers else rng.choice((1, 1, 2) if regions else (1, 2, 2) if rows else (1, 2, 3)),
+            keys=rng.choice((4, 5) if regions else (1, 2, 4)),
+            transactions=rng.choice(counts),
+            regions=rng.choice((3, 4) if regions else (1, 1, 2)),
+            stores=1 if takeovers or rows else rng.choice((1, 2) if regions else (1, 1, 1, 2)),
+            busy_s=busy_s,
+            one_phase=rng.choice((0.0, 0.5, 0.8) if rows else (0.0, 0.2, 0.4)),
+        )
+        if past is not None:
+            shape = replace(shape, tables=past.shape.tables, keys=past.shape.keys, transactions=0)
+        self.shape = shape
+        self.upstream = Upstream(self.time, Random(f"{story.seed} upstream"), self.shape)
+        self.cdc = ChangeData(self.time, Random(f"{story.seed} stores"), self.upstream, self.faults.happens)
+        self.pullers = 1 if takeovers or rows else rng.choice((1, 1, 2) if regions else (1, 2, 2, 3))
+        self.flush_interval = rng.choice((0.05, 0.3) if takeovers else (0.05, 0.3, 2.0))
+        self.file_size = rng.choice((60, 200, 1000))
+        self.plan_bytes = min(rng.choice((150, 500, 10_000)), self.quota // 4)
+        self.fold_after = rng.choice((1, 1, 2) if takeovers else (1, 2, 8))
+        self.entry_cap = rng.choice((150, 500, 10_000))
+        self.layout = Layout(
+            rng.choice(("none", "day", "day")), 20, ".csv", {table: f"s/t{table}/100" for table in self.upstream.tables}
+        )
+        if past is not None:
+            self.layout = past.layout
+            self.upstream.go_on_from(past.upstream)
         self.store = ObjectsInMemory()
         self.oracles = Oracles(self.upstream, self.store.objects, self.layout.data_file)
-        self.segments: dict[str, list[list[Row]]] = {}  # the event store: batches by URI
+        self.upstream.on_decided = self._decided
+        self.segments = MemorySegments()
         self.drivers: list[Driver] = []
         self.executors: list[Executor] = []
-        self.started = 0
-        self.depth = 0
+        self.tasks: list[Puller] = []  # of pullers, that run
+        self.lost = False  # the upstream has forgotten what was still needed, and a driver has said so
         self.stop: Stop | None = None  # how the changefeed ended, if it did by itself
-        self.reader = Process(self, "reader")
+        self._started = 0
+        self._depth = 0
+        self._late: list[Callable[[], object]] = []  # writes that have not landed yet
+        self._surprise: BaseException | None = None
+        self._end_ts: int | None = None
+        if past is not None:
+            self._go_on_from(past)
+
+    def _go_on_from(self, past: Past) -> None:
+        self.store.objects.update(past.before)
+        for n, body in enumerate(past.records, start=1):
+            path = f"log/{n:020}.json"
+            self.store.objects[path] = body
+            self.oracles.on_create(path, body)
 
     def run(self) -> None:
         """Faults for a while, then none. Raises Broken."""
+        often = patch.object(checkpoint, "RECORD_INTERVAL_S", OFTEN_S)
+        seldom = patch.object(puller_task, "_METRICS_SECONDS", 60.0)  # nobody looks at them
         try:
-            self._run()
+            try:
+                with often, seldom:
+                    self._run()
+            finally:
+                self._end()
+            self._raise_surprise()
         except Exception as error:
-            raise Broken(self.seed, error, list(self.trace)) from error
+            raise Broken(self.story, error, list(self.trace)) from error
 
     def _run(self) -> None:
-        for _ in range(self.rng.randint(50, 700)):
-            self.step()
-        self.heal()
-        for _ in range(12_000):  # the checkpoint must reach its goal (promise 7)
-            if self.reached():
-                break
-            self.step()
-        assert self.reached(), f"stuck at {self.oracles.state.checkpoint_ts} on the way to {self.upstream.goal_ts}"
+        self.time.at(self.healed_at, self._heal)
+        self.time.at(0.0, self._keep_driven)
+        self.faults.begin(self)
+        looked_at = 0.0
+        while self.time.happens_before(_LONGEST_S):  # the checkpoint must reach its goal (promise 7)
+            self._raise_surprise()
+            if self.time.now - looked_at >= _LOOK_S:
+                looked_at = self.time.now
+                if self.time.now > self.healed_at and self._reached():
+                    break
+        else:
+            raise AssertionError(f"stuck at {self.named(self.oracles.state.checkpoint_ts)}")
         self.check()
+        if self.upstream.quiet:  # when history is lost a run ends before
+            for puller in self.running_pullers():
+                puller.check_forgotten()
 
-    def heal(self) -> None:
+    def _reached(self) -> bool:
+        upstream = self.upstream
+        if self.lost:
+            return True
+        if not upstream.quiet:
+            return False
+        if upstream.stop is not None or upstream.target_ts is not None:
+            return self.stop is not None and not self.drivers
+        if self._end_ts is None:
+            self._end_ts = upstream.tso()
+        return self.oracles.published_ts >= self._end_ts
+
+    def _heal(self) -> None:
         self.say("no more faults")
-        self.faults = Faults()
-        for land in self.store.under_way:
+        self.faults.heal()
+        for land in self._late:
             self._land(land)
-        self.store.under_way.clear()
 
-    def reached(self) -> bool:
-        ends_by_itself = self.upstream.stop is not None or self.upstream.target_ts is not None
-        if ends_by_itself:
-            return self.stop is not None and not any(driver.alive for driver in self.drivers)
-        published = self.oracles.state.checkpoint_ts == self.upstream.goal_ts
-        return published and self.store.etags.get(METADATA, 0) > 0
+    def _end(self) -> None:
+        """Nothing of it lives on."""
+        for driver in self.drivers:
+            driver.alive = False
+        for puller in list(self.tasks):
+            puller.kill()
+
+    def _raise_surprise(self) -> None:
+        if self._surprise is not None:
+            raise self._surprise
+
+    def surprised(self, error: BaseException) -> None:
+        """A task ended as none may."""
+        self._surprise = self._surprise or error
 
     def check(self) -> None:
-        """The whole store, by a reader without faults."""
-        faults, self.faults = self.faults, Faults()
-        self.depth += 100
-        self.oracles.check_store(Log(self.reader.store, "log").read)
-        self.depth -= 100
-        self.faults = faults
+        """The whole store, by a reader to whom nothing happens."""
+        self.oracles.check_store(Log(Steady(self.store), "log").read)  # type: ignore[arg-type]
+
+    def _decided(self, transaction: Transaction) -> None:
+        keys = ", ".join(f"{key[8]}.{key[-1]}" for key in transaction.writes)
+        self.say(f"upstream: {self.named(transaction.start_ts)} commits at {self.named(transaction.commit_ts)}: {keys}")
+        self.oracles.on_decided(transaction.commit_ts)
+
+    # What the simulated ask for.
 
     def say(self, what: str) -> None:
-        self.trace.append(f"{self.now:8.2f} {what}")
+        self.trace.append(f"{self.time.now:8.2f} {what}")
 
-    def happens(self, probability: float) -> bool:
-        return probability > 0 and self.rng.random() < probability
+    def named(self, ts: int) -> str:
+        """A ts as milliseconds since the start."""
+        ms, logical = divmod(ts - START_TS, 1 << 18)
+        return f"@{ms}.{logical}" if logical < 1 << 17 else f"@{ms + 1}-{(1 << 18) - logical}"
 
-    def step(self) -> None:
-        self.now += self.rng.random() * 0.1
-        self._faults()
-        actions = self._actions()
-        if actions:
-            self.rng.choice(actions)()
-        self._bury()
+    def named_command(self, command: pb.Command) -> str:
+        if command.HasField("release"):
+            return f"release {command.release.sub_id}"
+        asked = command.subscribe
+        return f"subscribe {asked.sub_id} to {asked.span_id} from {self.named(asked.start_ts)}"
 
-    def _actions(self) -> list[Callable[[], None]]:
-        actions: list[Callable[[], None]] = [self._reveal]
-        if self.store.under_way:
-            actions.append(lambda: self._land(self.store.under_way.pop(self.rng.randrange(len(self.store.under_way)))))
-        for driver in self.drivers:
-            if not driver.busy:
-                actions += [driver.go_on] * 3
-            if driver.owner is not None:
-                actions += [driver.pull_ddls, driver.tend]
-                actions += [puller.step for puller in driver.pullers] * 3
-        actions += [executor.go_on for executor in self.executors if not executor.busy] * 2
-        return actions
+    def happens(self, kind: str) -> bool:
+        return self.faults.happens(kind)
 
-    def _faults(self) -> None:
-        restart = 0.3 if self.stop is None else 0.005  # what has ended by itself is seldom started again
-        likely = self.faults.zombie if self.drivers else restart
-        if len(self.drivers) < _MAX_DRIVERS and self.happens(likely):
-            self.started += 1
-            self.drivers.append(Driver(self, self.started))
-        for victim in [*self.drivers, *self.executors]:
-            if self.happens(self.faults.crash / 4):
-                victim.end("is killed")
-        for driver in self.drivers:
-            if driver.owner is not None and driver.drained_to is None and self.happens(self.faults.drain):
-                driver.drain()
+    def is_slow(self, what: str) -> bool:
+        return what == "write_segment" and self.happens("slow_disk")
 
-    def _bury(self) -> None:
-        """A driver's end is when the store is looked at; the others go on."""
-        for driver in [driver for driver in self.drivers if not driver.alive and not driver.busy]:
-            self.drivers.remove(driver)
-            if driver.stop is not None and (driver.stop.ddl is not None or driver.require_owner().state.finished):
-                self.stop = driver.stop
-            self.check()
-        self.executors = [executor for executor in self.executors if executor.alive]
-        served = [executor.driver for executor in self.executors]
-        self.executors += [Executor(driver) for driver in self.drivers if driver.owner and driver not in served]
+    def let_others(self, seconds: float) -> None:
+        """Time passes for one who waits. If too many do, each inside the other's call, the last is answered at once."""
+        if self._depth == _MAX_DRIVERS:
+            return
+        until = self.time.now + seconds
+        self._depth += 1
+        while self.time.happens_before(until):
+            self._raise_surprise()
+        self._depth -= 1
+        self.time.now = max(self.time.now, until)
 
-    def _reveal(self) -> None:
-        self.upstream.now_ts = min(self.upstream.end_ts, self.upstream.now_ts + self.rng.randint(0, 5))
+    def lands_later(self, put: Callable[[], object]) -> None:
+        self._late.append(put)
+        self.time.after(self.network.expovariate(0.3), lambda: self._land(put))
 
     def _land(self, put: Callable[[], object]) -> None:
+        if put not in self._late:
+            return
+        self._late.remove(put)
         try:
             put()
         except Conflict:  # AlreadyExists too: it came too late
             self.say("  a late write is refused")
 
-    def meanwhile(self, process: Process) -> None:
-        """`process` waits for an answer: the others go on, and it may be killed."""
-        if self.depth < _MAX_DRIVERS and self.happens(0.15):
-            count = self.rng.randint(1, 4)
-            if self.happens(self.faults.freeze):
-                self.say(f"{process.name} is frozen")
-                count = self.rng.randint(50, 300)
-            self.depth += 1
-            for _ in range(count):
-                self.step()
-            self.depth -= 1
-        if process.alive and process is not self.reader and self.happens(self.faults.crash):
-            process.end("is killed in a call")
-        if not process.alive:
-            raise Killed
+    def start_driver(self) -> None:
+        if len(self.drivers) < _MAX_DRIVERS:
+            self._started += 1
+            driver = Driver(self, self._started)
+            self.drivers.append(driver)
+            self.time.after(0.0, lambda: driver.begin(0.15))
 
-    def sleeper(self, process: Process) -> Callable[[float], None]:
-        def sleep(seconds: float) -> None:
-            self.now += seconds
-            self.meanwhile(process)
+    def _keep_driven(self) -> None:
+        likely = 0.7 if self.stop is None else 0.01  # what has ended by itself is seldom started again
+        if not self.drivers and self.network.random() < likely:
+            self.start_driver()
+        self.time.after(0.3, self._keep_driven)
 
-        return sleep
+    def served(self, driver: Driver) -> None:
+        """It has its epoch: its tasks start."""
+        executor = Executor(driver)
+        self.executors.append(executor)
+        self.time.after(self.network.random(), lambda: executor.begin(0.2))
+        self._again(driver, driver.tend, 0.3)
+        self._again(driver, driver.pull_ddls, 0.6)
+
+    def _again(self, driver: Driver, do: Callable[[], None], every: float) -> None:
+        def now() -> None:
+            if driver.alive:
+                do()
+                self.time.after(every * (0.5 + self.network.random()), now)
+
+        self.time.after(every * self.network.random(), now)
+
+    def over(self, process: Process) -> None:
+        """A process has ended: a driver's end is when the store is looked at, an executor is started again."""
+        if isinstance(process, Executor):
+            self.executors.remove(process)
+            if process.driver.alive:
+                self.time.after(self.network.random(), lambda: self.served_again(process.driver))
+            return
+        assert isinstance(process, Driver)
+        self.drivers.remove(process)
+        if process.stop is not None and (process.stop.ddl is not None or process.require_owner().state.finished):
+            self.stop = process.stop
+        self.time.after(0.0, self.check)
+
+    def served_again(self, driver: Driver) -> None:
+        if driver.alive:
+            executor = Executor(driver)
+            self.executors.append(executor)
+            executor.begin(0.2)
+
+    def running_pullers(self) -> list[Puller]:
+        return [puller for puller in self.tasks if puller.driver.alive]
+
+    def cut_store(self, rng: Random) -> None:
+        store = rng.choice([region.store for region in self.upstream.regions])
+        error: grpc.aio.AioRpcError | None = broken() if rng.random() < 0.7 else None
+        self.say(f"store {store}: its streams break")
+        for stream in list(self.cdc.streams):
+            if stream.store == store:
+                stream.cut(error)
+
+    def storm(self, patience: int = 15) -> None:
+        """Best when a transaction has been half committed for a while: then its regions have got unequally far."""
+        long_ago = self.upstream.ahead(self.time.now - 0.5)
+        half = [key for key, lock in self.upstream.locks.items() if 0 < lock.transaction.commit_ts < long_ago]
+        if self.time.now > self.healed_at:
+            return
+        if not half and patience:
+            self.time.after(_LOOK_S, lambda: self.storm(patience - 1))
+            return
+        self.say("storm: all streams break, regions merge")
+        for stream in list(self.cdc.streams):
+            stream.cut(broken())
+        self.upstream.merge(half[0] if half else None)
+
+    def collect(self, rng: Random) -> None:
+        """The hold is the newest checkpoint's; now and then it has lapsed."""
+        held_ts = self.oracles.state.checkpoint_ts - 1
+        ts = held_ts if rng.random() < 0.5 else max(held_ts, self.upstream.ahead(self.time.now * rng.random()))
+        if ts > self.upstream.gc_ts:
+            self.say(f"GC to {self.named(ts)}")
+            self.upstream.collect(ts)
+
+    def lose_segments(self, folder: str) -> None:
+        self.segments.lose(folder)
+
+    def check_store_size(self, driver: Driver) -> None:
+        """Once a driver has seen the store full, only what is on its way then comes on top."""
+        used = driver.require_owner().spans.files.bytes
+        driver.seen_full = (driver.seen_full or used) if used > self.quota else 0
+        most = max(driver.seen_full, self.quota) + _ON_ITS_WAY * (1 + self.pullers)
+        assert used <= most, f"{used} bytes of segments, {most} at most"
 
 
-def failing_seed(seeds: Iterable[int]) -> Broken | None:
-    """What the first seed that breaks something breaks."""
-    for seed in seeds:
+def failing(stories: Iterable[Story]) -> Broken | None:
+    """What the first story that breaks something breaks."""
+    for story in stories:
         try:
-            World(seed).run()
+            World(story).run()
         except Broken as broken:
             return broken
     return None
+
+
+def shrunk(found: Broken) -> Broken:
+    """The same failure with fewer kinds of faults and an earlier end of them, as far as it still fails so."""
+
+    def tried(story: Story) -> bool:
+        nonlocal found
+        again = failing([story])
+        if again is None or type(again.error) is not type(found.error):
+            return False
+        found = again
+        return True
+
+    for kind in World(found.story).faults.kinds:
+        tried(replace(found.story, without=(*found.story.without, kind)))
+    healed_at = World(found.story).healed_at
+    for _ in range(6):
+        healed_at = round(healed_at / 2, 2)
+        if not tried(replace(found.story, healed_at=healed_at)):
+            break
+    return found
+
+
+def told(found: Broken, lines: int = 80) -> str:
+    """What a person needs to find the fault: the end of the shrunken story, what broke, how to see it all."""
+    found = shrunk(found)
+    story = "\n".join(found.trace[-lines:])
+    return f"{story}\n\n{found}\n\n`make simulate {found.story}` replays it."

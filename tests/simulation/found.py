@@ -1,0 +1,80 @@
+"""Which seed finds which mutation: found.json, and the table of docs/simulation.md that is made of it.
+
+`simulate.py --mutations` writes both. Whoever looks for a mutation begins with the seed that found it the last time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from mutations import MUTATIONS
+
+_FILE = Path(__file__).with_name("found.json")
+UNIT_TESTS = Path(__file__).with_name("unit_tests.json")
+DOCUMENT = Path(__file__).parents[2] / "docs" / "simulation.md"
+
+
+class Found(NamedTuple):
+    seed: int
+    what: str  # it breaks
+
+
+@cache
+def known() -> dict[str, Found]:
+    """By the mutation's name."""
+    return {name: Found(*found) for name, found in json.loads(_FILE.read_text()).items()} if _FILE.exists() else {}
+
+
+def write(found: Mapping[str, Found]) -> None:
+    _FILE.write_text(json.dumps(found, indent=1) + "\n")
+    seen = json.loads(UNIT_TESTS.read_text()) if UNIT_TESTS.exists() else {}
+    rows = []
+    for mutation in MUTATIONS:
+        seed, what = found.get(str(mutation), ("–", ""))
+        by_unit_tests = seen.get(str(mutation), "not looked")
+        rows.append(
+            f"| {mutation.core} | {mutation.name} | {mutation.rule or ''} | {seed} | {what} | {by_unit_tests} |\n"
+        )
+    stories = [f"- **{mutation}**: {mutation.story}\n" for mutation in MUTATIONS if mutation.story]
+    DOCUMENT.write_text(_HEAD + _COLUMNS + "".join(rows) + _STORIES + "".join(stories))
+
+
+_HEAD = """# The simulation, and the proof that it is awake
+
+`make simulate SEEDS=5000` runs the cores together, in one thread with virtual time:
+
+- the pullers from the bytes of a stream on: feed, matcher, range lock, span pipeline, event buffer, reports;
+- segments, their reader, and the sorter;
+- all of the owner that decides: spans, quota, barrier, planner, log with folding, checkpoint, recovery, index and
+  `metadata`.
+
+Simulated are the upstream (transactions in one and two phases, locks, late commits, rollbacks, dead clients,
+regions that split, merge and move, streams that break, GC), the object store (failures, unknown outcomes, late
+writes), the network, and kills, freezes and zombies at every call that waits. The oracles read what stands in the
+store at each write, after each crash and at the end: each row once and in order, nothing above a limit, one
+history, nothing that goes back; and in the end the checkpoint must have got where it should. A seed that breaks
+something is printed with its story, shrunken to few kinds of faults, and with the command that replays it.
+
+A simulation that finds nothing proves nothing. So each mechanism below is taken out once, by an edit of a few
+words, and seeds run until one breaks a promise; within 2,000 one must. `make mutations` writes this table,
+`make test` runs each of its seeds again. `MUTATION="<core>: <what is taken out>" SEED=<seed> make simulate` tells
+the story of one. A dash: none has yet, in as many seeds as were tried. The last column says whether unit
+tests see it too, of the part or of what it works with.
+Rules 7, 12, 13, 19, 22, 23 and 25 to 29 are about what is not simulated: claims, the splitting of updates,
+files' bytes, disks, the operator, databases, schema files, clocks, probes. [guarantees.md](guarantees.md) names their
+tests.
+
+"""
+_STORIES = """
+## What has to come together
+
+Some are broken by rare chains of events, for which the worlds are made:
+
+"""
+_COLUMNS = (
+    "| core | what is taken out | rule | seed | what it breaks | unit tests |\n| --- | --- | --- | --- | --- | --- |\n"
+)

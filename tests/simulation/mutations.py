@@ -1,0 +1,8 @@
+"""All deliberate bugs, by which the simulation shows that it is awake (docs/simulation.md)."""
+
+from __future__ import annotations
+
+from owner_mutations import OWNER_MUTATIONS
+from puller_mutations import PULLER_MUTATIONS
+
+MUTATIONS = (*PULLER_MUTATIONS, *OWNER_MUTATIONS)

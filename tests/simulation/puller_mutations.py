@@ -1,0 +1,262 @@
+"""Bugs in what runs in the pullers' tasks, and between segments and files."""
+
+from __future__ import annotations
+
+from changefeed.eventstore.buffer import EventBuffer
+from changefeed.pipeline import sorter
+from changefeed.puller import matcher
+from changefeed.puller.feed import SpanFeed
+from changefeed.puller.held_history import HeldHistory
+from changefeed.puller.matcher import Matcher
+from changefeed.puller.range_lock import RangeLock
+from changefeed.puller.region_events import RegionEvents
+from changefeed.puller.reports import Reports
+from changefeed.puller.span_pipeline import SpanPipeline
+from changefeed.puller.task import PullerTask
+from changefeed.sink.storage import grow
+from mutation import Mutation
+
+MATCHER = (
+    Mutation(
+        "matcher",
+        "a commit decides its own key only",
+        Matcher,
+        "_match",
+        "moved, self._pending = self._decide(slots)",
+        'own = slots["key"].is_in(commits["key"].implode())\n'
+        "    moved, self._pending = self._decide(slots.filter(own))\n"
+        "    self._pending = pl.concat([self._pending, slots.filter(~own)])",
+        rule=18,
+    ),
+    Mutation(
+        "matcher",
+        "a heartbeat, which has no value, replaces the row",
+        Matcher,
+        "_admit",
+        " & ~_heartbeats(rows, types)",
+        "",
+    ),
+    Mutation(
+        "matcher",
+        "what commits in one phase during a scan is left to the scan",
+        Matcher,
+        "feed",
+        "== COMMITTED)",
+        '== COMMITTED)\n    committed = committed.filter(pl.Series(self._initialized[committed["reg"].to_numpy()]))',
+    ),
+    Mutation(
+        "matcher",
+        "one scan's end forgets the rows of the other scans",
+        Matcher,
+        "_admit",
+        "self._early = [_only(early, ~ready)]",
+        "self._early = []",
+    ),
+    Mutation(
+        "matcher",
+        "what was handed out before its own commit is not remembered",
+        Matcher,
+        "_match",
+        ".vstack(_without(moved, now_moved)[_MOVED.names()])",
+        "",
+    ),
+    Mutation(
+        "matcher",
+        "what an unfinished scan has brought outlives its registration",
+        Matcher,
+        "_forget_closed",
+        "self._early = [self._of_open(frame) for frame in self._early]",
+        "pass",
+    ),
+    Mutation(
+        "matcher",
+        "nobody tells it that a registration is over",
+        RegionEvents,
+        "_close",
+        "self._matcher.close(registration.reg)",
+        "pass",
+    ),
+    Mutation("matcher", "every put is an insert", matcher, "_shape", "OP_INSERT, OP_UPDATE", "OP_INSERT, OP_INSERT"),
+    Mutation(
+        "matcher",
+        "a rollback leaves its row",
+        Matcher,
+        "_slots",
+        "if not rollbacks.height:",
+        "if True:",
+    ),
+)
+
+RANGE_LOCK = (
+    Mutation(
+        "range lock",
+        "resolved is the maximum of the pieces",
+        RangeLock,
+        "resolved_ts",
+        "min(piece.resolved_ts for piece in self._pieces)",
+        "max(piece.resolved_ts for piece in self._pieces)",
+    ),
+    Mutation(
+        "range lock",
+        "holes don't count",
+        RangeLock,
+        "resolved_ts",
+        "min(piece.resolved_ts for piece in self._pieces)",
+        "min([p.resolved_ts for p in self._pieces if p.locked] or [self._minimum])",
+    ),
+    Mutation(
+        "range lock",
+        "merged holes go on from the highest ts",
+        RangeLock,
+        "lock",
+        "last.resolved_ts = min(last.resolved_ts, piece.resolved_ts)",
+        "last.resolved_ts = max(last.resolved_ts, piece.resolved_ts)",
+        story="Two regions have got to 100 and 200; what a transaction committed at 150 is still locked in the first. "
+        "All streams break, and when both are looked for again they are one: it is pulled from 200.",
+    ),
+    Mutation(
+        "range lock",
+        "a hole that is cut goes on from the highest ts",
+        RangeLock,
+        "_cut",
+        "Piece(key, piece.end, piece.resolved_ts,",
+        "Piece(key, piece.end, max(p.resolved_ts for p in self._pieces),",
+    ),
+    Mutation(
+        "range lock",
+        "the minimum is not looked for again",
+        RangeLock,
+        "advance",
+        "self._stale = self._stale or piece.resolved_ts == self._minimum",
+        "pass",
+    ),
+    Mutation(
+        "range lock",
+        "what is locked takes the hole before it along",
+        RangeLock,
+        "lock",
+        "piece.locked or piece.start < start or piece.end > end",
+        "piece.locked or piece.end > end",
+    ),
+    Mutation(
+        "range lock",
+        "a piece that was not the lowest makes it forget to look for the minimum",
+        RangeLock,
+        "advance",
+        "self._stale = self._stale or piece",
+        "self._stale = piece",
+    ),
+    Mutation(
+        "range lock",
+        "who is released stays locked",
+        RangeLock,
+        "release",
+        "self._pieces = [Piece(piece.start, piece.end, piece.resolved_ts) for piece in self._pieces]",
+        "pass",
+    ),
+)
+
+SPAN_PIPELINE = (
+    Mutation(
+        "span pipeline",
+        "a resolved-ts waits for nothing",
+        SpanPipeline,
+        "resolved",
+        "wait_seq = span.next_data_seq - 1",
+        "wait_seq = span.acked_seq",
+    ),
+    Mutation(
+        "span pipeline",
+        "what is gone takes its share of the quota along",
+        SpanPipeline,
+        "persisted",
+        "self.metrics.inflight_bytes -= span.weights.pop(seq)",
+        "self.metrics.inflight_bytes -= span.weights.pop(seq) * (not span.released)",
+    ),
+    Mutation(
+        "span pipeline",
+        "a later resolved-ts takes the place of one that waits for less",
+        SpanPipeline,
+        "resolved",
+        "span.pending_resolved[-1][0] == wait_seq:\n        span.pending_resolved[-1] = (wait_seq, ts)",
+        "span.pending_resolved[-1]:\n        span.pending_resolved[-1] = (span.pending_resolved[-1][0], ts)",
+        story="A segment is long in the writing; rows at 150, and a resolved-ts of 200 for them, come meanwhile. "
+        "With the first segment 200 is told, and a checkpoint passes 150 before the second is written.",
+    ),
+    Mutation(
+        "span pipeline",
+        "a segment that nobody wants any more frees nothing",
+        PullerTask,
+        "_write",
+        "self._writing -= 1",
+        "self._writing -= 1\n    if not spans:\n        return",
+    ),
+    Mutation(
+        "span pipeline",
+        "nobody who is held is resumed",
+        SpanPipeline,
+        "_balance",
+        "return [*map(Hold, hold), *map(Resume, resume)]",
+        "return [*map(Hold, hold)]",
+    ),
+)
+
+AROUND_THEM = (
+    Mutation(
+        "reports",
+        "a resolved-ts names no segment",
+        Reports,
+        "written",
+        "subscription.last_segment = max(subscription.last_segment, meta.seq)",
+        "pass",
+        story="Segment 2 is written before segment 1, and not told before it; the resolved-ts that it allows is.",
+    ),
+    Mutation(
+        "event buffer",
+        "of several spans one is written",
+        EventBuffer,
+        "take",
+        "Roll(self._last_seq, spans, self._tokens)",
+        "Roll(self._last_seq, spans[:1], self._tokens)",
+    ),
+    Mutation("feed", "a region that failed is left alone", SpanFeed, "_unlock", "subscription.changed.set()", "pass"),
+    Mutation(
+        "feed",
+        "what is held goes on from where its newest region stood",
+        SpanFeed,
+        "hold",
+        "subscription.ranges.release()",
+        "top = max(p.resolved_ts for p in subscription.ranges.pieces)\n    subscription.ranges.release()\n"
+        "    for piece in subscription.ranges.pieces:\n        piece.resolved_ts = top",
+    ),
+    Mutation(
+        "held history",
+        "a scan's history counts unasked",
+        HeldHistory,
+        "counts",
+        "if ask not in self._waiting:",
+        "if True:",
+        rule=14,
+    ),
+    Mutation(
+        "sorter",
+        "rows that come twice are written twice",
+        sorter,
+        "_drop_repeats",
+        "if not len(repeated):",
+        "if True:",
+        rule=4,
+    ),
+    Mutation(
+        "sink",
+        "metadata may go back",
+        grow,
+        "grow",
+        "if said >= value:",
+        "if said == value:",
+        rule=8,
+        story="A driver sleeps before it publishes; its successor has published a later checkpoint when it wakes.",
+    ),
+)
+
+PULLER_MUTATIONS = (*MATCHER, *RANGE_LOCK, *SPAN_PIPELINE, *AROUND_THEM)

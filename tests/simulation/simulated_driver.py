@@ -1,0 +1,213 @@
+"""One run of a driver: what `owner/driver.py` does with the cores, its calls made one after another."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from changefeed.errors import Fenced, SnapshotLostByGC
+from changefeed.eventstore.house import House
+from changefeed.model.record import EpochRecord, StartRecord
+from changefeed.model.tso import compose, physical_ms
+from changefeed.objectstore.patience import Patience
+from changefeed.owner.barrier import Barrier
+from changefeed.owner.history import State
+from changefeed.owner.log import Log
+from changefeed.owner.owner import AppendPlan, Owner, Publish, Recorded, Run, Stop
+from changefeed.owner.planner import Planner, Table
+from changefeed.owner.publication import Publication
+from changefeed.owner.quota import Quota
+from changefeed.owner.spans import Spans
+from changefeed.schema.keys import table_span
+from changefeed.sink.storage.index import write_index
+from changefeed.wire import owner_pb2 as pb
+from simulated_pullers import Puller
+from simulated_store import Process
+from simulated_upstream import START_TS, Row
+
+if TYPE_CHECKING:
+    from simulated_world import World
+
+_DAY_MS = 86_400_000
+_DAY_S = 60  # a virtual minute is a day of PD's, or no name would change
+OFTEN_S = 0.2  # between records of a checkpoint, and between its publications: what matters here comes often
+
+
+class Driver(Process):
+    def __init__(self, world: World, number: int) -> None:
+        super().__init__(world, f"driver {number}")
+        self.nonce = f"{number:x}{world.network.getrandbits(28):07x}"
+        self.log = Log(self.store, "log", self.sleep)
+        self.publication = Publication(self.store, self.log, Patience(sleep=self.sleep))
+        self.clock_ms = world.network.choice((0, -_DAY_MS, _DAY_MS))
+        self.run = Run(0, self.nonce, "codec")
+        self.house: House = world.segments.house(0, self.nonce, self.wait)
+        if number > 1:
+            self.takes_over, self.dwells = True, 0.5  # when it matters most
+        self.owner: Owner | None = None
+        self.stop: Stop | None = None
+        self.pullers: list[Puller] = []
+        self.ddls_to = 0  # all of them up to it were handed to the barrier
+        self.ddls_stand_until = 0.0
+        self.drained_to: int | None = None
+        self.seen_full = 0  # bytes of its segments when they first were above the quota
+        self.planned_to: dict[int, int] = {}  # by sub_id: of its span, when it was assigned
+        self.published_ts, self.published_at = 0, -OFTEN_S
+
+    def require_owner(self) -> Owner:
+        assert self.owner is not None
+        return self.owner
+
+    def step(self) -> None:
+        try:
+            if self.owner is None:
+                self._start()
+            else:
+                self._work(self.owner)
+        except Fenced:
+            if self.world.oracles.state.epoch.nonce == self.nonce:
+                raise
+            self.end("is fenced")
+
+    def end(self, why: str) -> None:
+        if self.alive:
+            super().end(why)
+            for puller in self.pullers:
+                puller.lose_owner()
+
+    def commands(self, command: pb.Command) -> None:
+        if command.HasField("subscribe"):
+            asked = command.subscribe
+            self.planned_to[asked.sub_id] = self.require_owner().state.planned_ts(asked.span_id)
+
+    def failed_by(self, failure: pb.Failure) -> None:
+        """It is judged by the checkpoint, which may have got beyond what the puller misses, by a plan of before."""
+        assert failure.reason == SnapshotLostByGC.__name__, failure.message
+        gc_ts, safepoint = self.world.upstream.gc_ts, int(failure.message.partition("safepoint is ")[2].split()[0])
+        is_lost = gc_ts > self.require_owner().state.checkpoint_ts
+        assert is_lost or safepoint <= self.planned_to[failure.sub_id], "nothing is lost"
+        self.world.lost = gc_ts > self.world.oracles.state.checkpoint_ts
+        self.end("ends: history is lost")
+
+    def _start(self) -> None:
+        world, upstream = self.world, self.world.upstream
+        if self.log.read().n == 0:
+            self.log.append(StartRecord(n=1, epoch=0, nonce=self.nonce, start_ts=START_TS, cluster_id=7, uid="local"))
+        state = self.log.claim_epoch(self._epoch_record)
+        self.run = Run(state.epoch.number, self.nonce, "codec")
+        self.house = world.segments.house(self.run.epoch, self.nonce, self.wait)
+        self.house.delete_lower_epochs()
+        self.takes_over, self.dwells = False, 0.2
+        spans = Spans(world.pullers, "owner's")
+        planner = Planner(world.file_size, world.flush_interval, world.plan_bytes, world.entry_cap)
+        barrier = Barrier(state.checkpoint_ts, upstream.target_ts)
+        infos = {str(table): {"name": f"table {table}"} for table in upstream.tables}
+        known = {table: Table(table, str(table), state.start_ts) for table in upstream.tables}
+        quota = Quota(world.quota, lead=compose(1000))
+        self.owner = Owner(state, self.run, known, infos, world.layout, spans, barrier, planner, quota)
+        self.owner.begin(physical_ms(upstream.tso()))
+        for table in upstream.tables:
+            spans.add_span(table, *table_span(table), state.flushed_ts(table))
+        world.say(f"{self.name} is epoch {self.run.epoch} at {world.named(state.checkpoint_ts)}")
+        self.pullers = [Puller(self, number) for number in range(world.pullers)]
+        world.served(self)
+        if state.finished:
+            self._finish(self.owner, Stop())
+
+    def _epoch_record(self, before: State) -> EpochRecord:
+        return EpochRecord(
+            n=before.n + 1,
+            epoch=before.epoch.number + 1,
+            nonce=self.nonce,
+            attempt=0,
+            host="h",
+            pid=1,
+            config={"written by": self.nonce},
+            versions={},
+        )
+
+    def _work(self, owner: Owner) -> None:
+        world, now = self.world, self.world.time.now
+        owner.latest()
+        pd_ms = int(now * _DAY_MS / _DAY_S) + 20_000 * _DAY_MS + self.clock_ms
+        action = owner.step(now, pd_ms)
+        if isinstance(action, AppendPlan):
+            for entry in action.record.entries:
+                known_to = min(owner.spans.resolved_ts(entry.dispatcher), owner.barrier.limit())
+                assert entry.to.commit_ts <= known_to, f"{entry.path} ends past {known_to}"
+        if action is None:
+            if owner.state.checkpoint_ts > self.published_ts and now - self.published_at >= OFTEN_S:
+                self._publish_metadata(owner)
+            for uri in owner.unneeded_segments():
+                world.segments.delete(uri.removeprefix(f"{world.segments.uri}/"))
+                owner.spans.files.deleted(uri)
+        elif isinstance(action, Stop):
+            self._finish(owner, action)
+        else:
+            self._record(owner, action)
+
+    def _record(self, owner: Owner, action: Recorded) -> None:
+        self.world.say(f"{self.name} {type(action).__name__} {action.record.n}")
+        if isinstance(action, Publish):
+            for index in action.indexes:  # one after the other: `write_indexes` has threads for it
+                self.publication._grow(partial(write_index, self.store, *index))
+        self.log.append(action.record)
+        owner.recorded(self.world.time.now, action, self.log.state)
+        if self.log.tail > self.world.fold_after and self.log.state.plan is None:
+            self.log.fold(self.log.state)
+
+    def _publish_metadata(self, owner: Owner) -> None:
+        ts = owner.state.checkpoint_ts
+        self.publication.write_checkpoint(ts)
+        self.published_ts, self.published_at = ts, self.world.time.now
+
+    def _finish(self, owner: Owner, stop: Stop) -> None:
+        upstream, state = self.world.upstream, owner.state
+        self._publish_metadata(owner)
+        if stop.ddl is not None:
+            assert upstream.stop is not None
+            assert (stop.ddl.job_id, state.checkpoint_ts) == (upstream.stop.job_id, upstream.limit_ts)
+            assert all(state.flushed_ts(table) >= stop.ddl.ts or not rows for table, rows in self._last(stop.ddl.ts))
+        elif not state.finished:
+            assert self.drained_to is not None, f"{self.name} stops for nothing"
+            assert state.checkpoint_ts >= min(self.drained_to, owner.barrier.checkpoint_limit()), "not drained"
+        self.stop = stop
+        self.end(f"ends at {self.world.named(state.checkpoint_ts)}: {stop}")
+
+    def _last(self, ts: int) -> list[tuple[int, list[Row]]]:
+        upstream = self.world.upstream
+        return [(table, upstream.between(table, ts - 1, ts)) for table in upstream.tables]
+
+    def pull_ddls(self) -> None:
+        """The driver's own DDL span; it repeats itself when it is pulled anew."""
+        now = self.world.time.now
+        if self.world.happens("ddl_stall"):
+            self.ddls_stand_until = now + self.world.network.uniform(1.0, 6.0)
+        if self.owner is None or now < self.ddls_stand_until:
+            return
+        rng, upstream, barrier = self.world.network, self.world.upstream, self.owner.barrier
+        if self.world.happens("leave"):
+            self.ddls_to = 0
+        now_ts = upstream.tso()
+        resolved_ts = now_ts if rng.random() < 0.7 else rng.randint(START_TS, now_ts)
+        known = [ddl for ddl in upstream.ddls if ddl.ts <= resolved_ts]
+        early = [ddl for ddl in upstream.ddls if resolved_ts < ddl.ts and rng.random() < 0.5]
+        for ddl in rng.sample(known + early, len(known + early)):
+            if ddl.ts > self.ddls_to:
+                barrier.on_ddl(ddl.ts, ddl.job_id, ddl.touches, "a DDL")
+        self.ddls_to = max(self.ddls_to, resolved_ts)
+        barrier.on_resolved(resolved_ts)
+
+    def tend(self) -> None:
+        if self.owner is None:
+            return
+        for puller, command in self.owner.tend(self.world.time.now):
+            self.world.say(f"{self.name} tells puller {puller} " + self.world.named_command(command))
+            self.pullers[puller].command(command)
+        self.world.check_store_size(self)
+
+    def drain(self) -> None:
+        if self.owner is not None and self.drained_to is None:
+            self.drained_to = self.owner.resolved_ts()
+            self.owner.drain()
+            self.world.say(f"{self.name} drains to {self.world.named(self.drained_to)}")

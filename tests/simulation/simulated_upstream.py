@@ -1,0 +1,417 @@
+"""The upstream's truth: tables, transactions of all kinds in every state, regions that split, merge and move, DDLs.
+
+A transaction happens in steps (locks, the primary's commit, the others' some time later), each as a store would do it.
+The history that files are held against is written down where the upstream itself decides: at the primary's commit.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, NamedTuple
+
+from changefeed.model.memcomparable import encode_bytes
+from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE, Position
+from changefeed.model.tso import compose
+from changefeed.schema.keys import table_prefix, table_span
+
+if TYPE_CHECKING:
+    from simulated_cdc import ChangeData
+    from simulated_time import Timeline
+
+_BASE_MS = 1_600_000_000_000
+START_TS = compose(_BASE_MS) + 1000
+
+
+class Row(NamedTuple):
+    """A row change as it was committed."""
+
+    commit_ts: int
+    start_ts: int
+    op: int
+    key: bytes
+    value: bytes
+    old: bytes | None
+
+    @property
+    def position(self) -> Position:
+        return Position(*self[:4])
+
+
+@dataclass(frozen=True)
+class SimulatedDdl:
+    ts: int
+    job_id: int
+    touches: bool
+
+
+@dataclass(frozen=True)
+class Region:
+    """Raw keys; b"" is no bound."""
+
+    id: int
+    start: bytes
+    end: bytes
+    version: int
+    store: int
+
+    def holds(self, key: bytes) -> bool:
+        return self.start <= key and (not self.end or key < self.end)
+
+    # As PD tells it.
+
+    conf_ver = 1
+
+    @property
+    def start_key(self) -> bytes:
+        return encode_bytes(self.start) if self.start else b""
+
+    @property
+    def end_key(self) -> bytes:
+        return encode_bytes(self.end) if self.end else b""
+
+    @property
+    def leader_store_id(self) -> int:
+        return self.store
+
+    leader_peer_id = 1
+
+
+@dataclass(eq=False)
+class Transaction:
+    start_ts: int
+    writes: dict[bytes, bytes | None]  # None deletes
+    primary: bytes
+    commit_ts: int = 0  # decided
+    over: bool = False
+
+
+@dataclass
+class Lock:
+    transaction: Transaction
+    value: bytes | None
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How large an upstream is, and how busy."""
+
+    tables: int
+    keys: int  # of each table
+    transactions: int
+    regions: int
+    stores: int
+    busy_s: float  # in which they all begin
+    one_phase: float  # how likely a transaction is committed at once
+
+
+class Odds(NamedTuple):
+    """How likely what a client may do is."""
+
+    rollback: float
+    dead: float  # it dies with its locks
+    late: float  # a secondary is committed seconds later
+    heartbeat: float
+
+
+class Upstream:
+    def __init__(self, time: Timeline, rng: Random, shape: Shape) -> None:
+        self._time = time
+        self._rng = rng
+        self._shape = shape
+        self._last_ts = START_TS
+        self.read_ts = START_TS  # no commit <= it comes any more, but of what holds a lock
+        self.gc_ts = 0
+        self.quiet_since = START_TS  # the last transaction has ended
+        self.cdc: ChangeData | None = None
+        self.tables = list(range(1, shape.tables + 1))
+        self.keys = [_key(table, handle) for table in self.tables for handle in range(shape.keys)]
+        self.locks: dict[bytes, Lock] = {}
+        self.versions: dict[bytes, list[Row]] = {key: [] for key in self.keys}
+        self.rows: dict[int, list[Row]] = {table: [] for table in self.tables}
+        self.on_decided: Callable[[Transaction], None] = lambda transaction: None
+        self._running = 0  # transactions
+        self._begun = 0
+        self.ending = False
+        self.odds = Odds(*(rng.choice((0.0, 1.0, 1.0)) * odd for odd in (0.15, 0.15, 0.5, 0.15)))
+        self.regions = self._first_regions(shape)
+        self._region_ids = len(self.regions)
+        self._spans = {table: table_span(table) for table in self.tables}
+        self.target_ts = self.ahead(rng.uniform(0.5, shape.busy_s * 1.5)) if rng.random() < 0.2 else None
+        self.ddls: list[SimulatedDdl] = []
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Rows from before startTs, and when everything begins."""
+        rng = self._rng
+        if not self._shape.transactions:
+            return
+        for key in self.keys:
+            if rng.random() < 0.5:
+                ts = START_TS - rng.randint(10, 900)
+                self.versions[key].append(Row(ts, ts - 1, OP_INSERT, key, b"old", None))
+        bursts = [rng.random() * self._shape.busy_s for _ in range(3)]
+        bursty = rng.random() < 0.5  # else it is even
+        for _ in range(self._shape.transactions):
+            when = rng.choice(bursts) + rng.random() if bursty else rng.random() * self._shape.busy_s
+            self._time.at(when, self._begin)
+        for job_id in range(rng.choice((0, 0, 0, 0, 1, 2))):
+            self._time.at(rng.random() * self._shape.busy_s * 1.3, lambda job_id=job_id: self._ddl(job_id))  # type: ignore[misc]
+
+    def ahead(self, seconds: float) -> int:
+        """The ts of so much later than the start."""
+        return START_TS + compose(int(seconds * 1000))
+
+    def tso(self) -> int:
+        self._last_ts = max(self._last_ts + 1, self.ahead(self._time.now))
+        return self._last_ts
+
+    @property
+    def now_ts(self) -> int:
+        """Every ts that was given out is <= it."""
+        return self._last_ts
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing more will be written."""
+        return self._begun >= self._shape.transactions and self._running == 0
+
+    @property
+    def stop(self) -> SimulatedDdl | None:
+        """The DDL that must stop the changefeed."""
+        for ddl in self.ddls:
+            if ddl.touches and ddl.ts > START_TS and (self.target_ts is None or ddl.ts <= self.target_ts):
+                return ddl
+        return None
+
+    @property
+    def last_row_ts(self) -> int:
+        """No row above it may be written."""
+        return min(
+            [self._last_ts, *([self.stop.ts] if self.stop else []), *([self.target_ts] if self.target_ts else [])]
+        )
+
+    @property
+    def limit_ts(self) -> int:
+        """No checkpoint may be above it."""
+        return min(
+            [self._last_ts, *([self.stop.ts - 1] if self.stop else []), *([self.target_ts] if self.target_ts else [])]
+        )
+
+    def between(self, table: int, from_ts: int, to_ts: int) -> list[Row]:
+        """The rows in (from_ts, to_ts]."""
+        rows = self.rows[table]
+        first = bisect.bisect_right(rows, from_ts, key=_commit_ts)
+        return rows[first : bisect.bisect_right(rows, to_ts, key=_commit_ts)]
+
+    def go_on_from(self, past: Upstream) -> None:
+        """Its whole history; nothing is added to it."""
+        assert past.quiet
+        assert not past.gc_ts
+        self.versions, self.rows, self.ddls, self.target_ts = past.versions, past.rows, past.ddls, past.target_ts
+        self._last_ts = self.read_ts = self.quiet_since = past.now_ts
+
+    # Transactions.
+
+    def _begin(self) -> None:
+        rng = self._rng
+        self._begun += 1
+        keys = rng.sample(self.keys, min(len(self.keys), rng.choice((1, 1, 2, 3, 5))))
+        start_ts = self.tso()
+        writes = {key: None if rng.random() < 0.25 else b"v%d.%d" % (self._begun, i) for i, key in enumerate(keys)}
+        transaction = Transaction(start_ts, writes, keys[0])
+        self._running += 1
+        if rng.random() < self._shape.one_phase:
+            self._time.after(rng.random(), lambda: self._one_phase(transaction))
+            return
+        self._in_steps(keys, 0.3, lambda key: self._prewrite(transaction, key), lambda: self._decide(transaction))
+
+    def _in_steps(
+        self, keys: Sequence[bytes], within: float, step: Callable[[bytes], None], then: Callable[[], None]
+    ) -> None:
+        """Some keys at a time, in this order."""
+        if not keys:
+            then()
+            return
+        count = self._rng.randint(1, len(keys))
+
+        def some() -> None:
+            for key in keys[:count]:
+                step(key)
+            self._in_steps(keys[count:], within, step, then)
+
+        self._time.after(self._rng.random() * within, some)
+
+    def _free(self, key: bytes, start_ts: int) -> bool:
+        versions = self.versions[key]
+        return key not in self.locks and (not versions or versions[-1].commit_ts < start_ts)
+
+    def _one_phase(self, transaction: Transaction) -> None:
+        """Its commit ts is a store's, not the oracle's: another one may have the same."""
+        self._end(transaction)
+        if not all(self._free(key, transaction.start_ts) for key in transaction.writes):
+            return
+        transaction.commit_ts = max(self.read_ts, transaction.start_ts) + 1
+        self._last_ts = max(self._last_ts, transaction.commit_ts)
+        self._decided(transaction)
+        for key in transaction.writes:
+            self.changed().committed(self._commit_key(transaction, key))
+
+    def _prewrite(self, transaction: Transaction, key: bytes) -> None:
+        if transaction.over:
+            return
+        if not self._free(key, transaction.start_ts):
+            self._roll_back(transaction)
+            return
+        self.locks[key] = Lock(transaction, transaction.writes[key])
+        self.changed().prewritten(key, transaction.start_ts, transaction.writes[key], self.value_of(key))
+        if self._rng.random() < self.odds.heartbeat:
+            self.changed().heartbeat(key, transaction.start_ts)
+
+    def _decide(self, transaction: Transaction) -> None:
+        if transaction.over:
+            return
+        fate = self._rng.random()
+        if fate < self.odds.rollback:
+            self._roll_back(transaction)
+        elif fate < self.odds.rollback + self.odds.dead:
+            self._time.after(self._rng.uniform(1.0, 4.0), lambda: self._roll_back(transaction))
+        else:
+            self._time.after(self._rng.random() * 0.5, lambda: self._commit(transaction))
+
+    def _commit(self, transaction: Transaction) -> None:
+        transaction.commit_ts = self.tso()
+        self._decided(transaction)
+        self._commit_lock(transaction, transaction.primary)
+        others = [key for key in transaction.writes if key != transaction.primary]
+        self._rng.shuffle(others)
+        late = self._rng.random() < self.odds.late
+        self._in_steps(
+            others,
+            4.0 if late else 0.3,
+            lambda key: self._commit_lock(transaction, key),
+            lambda: self._end(transaction),
+        )
+
+    def _decided(self, transaction: Transaction) -> None:
+        self.on_decided(transaction)
+        for key in transaction.writes:
+            row = self._row(transaction, key)
+            if row.op != OP_DELETE or row.old is not None:  # a delete of nothing changes nothing
+                bisect.insort(self.rows[self._table_of(key)], row)
+
+    def _commit_lock(self, transaction: Transaction, key: bytes) -> None:
+        row = self._commit_key(transaction, key)
+        del self.locks[key]
+        self.changed().commit(row)
+
+    def _commit_key(self, transaction: Transaction, key: bytes) -> Row:
+        row = self._row(transaction, key)
+        self.versions[key].append(row)
+        return row
+
+    def _row(self, transaction: Transaction, key: bytes) -> Row:
+        value, old = transaction.writes[key], self.value_of(key)
+        op = OP_DELETE if value is None else OP_INSERT if old is None else OP_UPDATE
+        return Row(transaction.commit_ts, transaction.start_ts, op, key, value or b"", old)
+
+    def value_of(self, key: bytes) -> bytes | None:
+        versions = self.versions[key]
+        return versions[-1].value or None if versions else None
+
+    def _roll_back(self, transaction: Transaction) -> None:
+        if transaction.over:
+            return
+        transaction.over = True
+        for key in transaction.writes:  # of those without a lock, too: a rollback without a prewrite
+            lock = self.locks.get(key)
+            if lock is not None and lock.transaction is transaction:
+                del self.locks[key]
+            elif self._rng.random() < 0.5:
+                continue
+            self.changed().rollback(key, transaction.start_ts)
+        self._end(transaction)
+
+    def _end(self, transaction: Transaction) -> None:
+        transaction.over = True
+        self._running -= 1
+        self.quiet_since = self.tso()
+
+    def _ddl(self, job_id: int) -> None:
+        self.ddls.append(SimulatedDdl(self.tso(), job_id, self._rng.random() < 0.3))
+
+    def changed(self) -> ChangeData:
+        assert self.cdc is not None
+        return self.cdc
+
+    def _table_of(self, key: bytes) -> int:
+        return next(table for table, (start, end) in self._spans.items() if start <= key < end)
+
+    def collect(self, ts: int) -> None:
+        """GC: of each key nothing is left below the version that is seen at ts."""
+        self.gc_ts = max(self.gc_ts, ts)
+        for key, versions in self.versions.items():
+            seen = bisect.bisect_right(versions, ts, key=_commit_ts) - 1
+            if seen >= 0:
+                self.versions[key] = versions[seen if versions[seen].value else seen + 1 :]
+
+    # Regions.
+
+    def _first_regions(self, shape: Shape) -> list[Region]:
+        borders = sorted(self._rng.sample(self.keys, min(shape.regions - 1, len(self.keys))))
+        starts, ends = [b"", *borders], [*borders, b""]
+        return [
+            Region(number, start, end, 1, self._rng.randint(1, shape.stores))
+            for number, (start, end) in enumerate(zip(starts, ends, strict=True), start=1)
+        ]
+
+    def region_of(self, key: bytes) -> Region:
+        return next(region for region in self.regions if region.holds(key))
+
+    def split(self) -> None:
+        region = self._rng.choice(self.regions)
+        inside = [key for key in self.keys if region.holds(key) and key != region.start]
+        if not inside:
+            return
+        border = self._rng.choice(inside)
+        self._region_ids += 1
+        kept, new = (region.id, self._region_ids) if self._rng.random() < 0.5 else (self._region_ids, region.id)
+        halves = [
+            Region(kept, region.start, border, region.version + 1, region.store),
+            Region(new, border, region.end, region.version + 1, region.store),
+        ]
+        self._replace([region], halves)
+
+    def merge(self, key: bytes | None = None) -> None:
+        """Two regions; `key`: the one that has it, and a neighbour."""
+        if len(self.regions) < 2:
+            return
+        at = self._rng.randrange(len(self.regions) - 1)
+        if key is not None:
+            of_key = self.regions.index(self.region_of(key))
+            at = min(max(0, of_key - self._rng.randint(0, 1)), len(self.regions) - 2)
+        left, right = self.regions[at : at + 2]
+        into = self._rng.choice((left, right))
+        version = max(left.version, right.version) + 1
+        self._replace([left, right], [Region(into.id, left.start, right.end, version, into.store)])
+
+    def move(self) -> None:
+        """Its leader goes to another store."""
+        region = self._rng.choice(self.regions)
+        store = self._rng.randint(1, self._shape.stores)
+        if store != region.store:
+            self._replace([region], [Region(region.id, region.start, region.end, region.version, store)])
+
+    def _replace(self, old: list[Region], new: list[Region]) -> None:
+        self.regions = sorted([r for r in self.regions if r not in old] + new, key=lambda region: region.start)
+        self.changed().regions_changed(old, new)
+
+
+def _commit_ts(row: Row) -> int:
+    return row.commit_ts
+
+
+def _key(table: int, handle: int) -> bytes:
+    return table_prefix(table) + b"_r" + (handle + (1 << 63)).to_bytes(8, "big")

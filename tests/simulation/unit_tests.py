@@ -1,0 +1,71 @@
+"""Which mutations the unit tests of their part see as well: unit_tests.json, a column of docs/simulation.md.
+
+unit_tests.py [WORD ...]    of the mutations whose names have one of these words, or of all
+
+Each runs in a child of its own, on the edited code, until a test fails.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from found import UNIT_TESTS
+from mutation import Mutation
+from mutations import MUTATIONS
+
+_TESTS = Path(__file__).parents[1] / "unit"
+#: The tests of each part: its own, then those of all that it works with.
+_OF = {
+    "matcher": "puller/test_puller_matcher.py puller/test_puller_region_events.py puller eventstore",
+    "range lock": "puller/test_puller_range_lock.py puller eventstore",
+    "span pipeline": "puller/test_puller_span_pipeline.py puller eventstore",
+    "reports": "puller/test_puller_task.py puller",
+    "event buffer": "eventstore/test_eventstore_buffer.py",
+    "feed": "puller/test_puller_feed.py puller/test_puller_hold.py puller",
+    "held history": "puller/test_puller_held_history.py puller",
+    "sorter": "pipeline/test_pipeline_sorter.py",
+    "sink": "sink/test_sink_owner_side.py",
+    "planner": "owner/test_owner_planner.py owner",
+    "barrier": "owner/test_owner_barrier.py owner",
+    "log": "owner/test_owner_log.py owner",
+    "recovery": "owner/test_owner_history.py owner/test_owner_spans.py eventstore/test_eventstore_house.py owner",
+    "owner": "owner/test_owner_scripts.py owner/test_owner_history.py owner",
+    "checkpoint": "owner/test_owner_barrier.py owner/test_owner_scripts.py owner",
+    "spans": "owner/test_owner_spans.py owner",
+    "quota": "owner/test_owner_quota.py owner",
+}
+
+
+def seen(mutation: Mutation) -> str:
+    """Yes or no."""
+    child = os.fork()
+    if child == 0:
+        silence = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silence, 1)
+        os.dup2(silence, 2)
+        mutation.apply(pytest.MonkeyPatch())
+        files = [str(_TESTS / name) for name in _OF[mutation.core].split()]
+        os._exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *files]))
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED), f"{mutation}: pytest ends with {code}"
+    return "yes" if code else "no"
+
+
+def main() -> int:
+    words = sys.argv[1:]
+    found = json.loads(UNIT_TESTS.read_text()) if UNIT_TESTS.exists() else {}
+    for mutation in MUTATIONS:
+        if not words or any(word in str(mutation) for word in words):
+            found[str(mutation)] = seen(mutation)
+            sys.stdout.write(f"{found[str(mutation)]:4} {mutation}\n")
+            sys.stdout.flush()
+            UNIT_TESTS.write_text(json.dumps(found, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
