@@ -10,18 +10,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+import psutil
 import pytest
 from changefeed.cli.main import main
-from changefeed.spark import execution
+from changefeed.spark import execution, launch
 from changefeed.spec.parse import parse
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb import Tidb
 from integration_inprocess import InProcessExecution, Run
+from integration_s3_servers import S3Server, running
 
 BIN = Path(sys.executable).parent
 DEADLINE_S = 120.0
@@ -96,6 +99,7 @@ class Changefeed:
         """As `run`, with its exit code, but in this process and without Spark; what it prints is this process's."""
         self.write()
         with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(launch.Launch, "begin", lambda _: None)
             patch.setattr(execution, "SparkExecution", lambda *_: InProcessExecution())
             return main(["run", "-f", str(self.file), "--metrics-port", "0", *self.options])
 
@@ -121,6 +125,16 @@ class Changefeed:
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
         return self.process.communicate()
+
+    @contextmanager
+    def ending_whole(self) -> Iterator[None]:
+        """The process ends inside; Spark's JVM and its workers must end with it."""
+        assert self.process is not None
+        below = psutil.Process(self.process.pid).children(recursive=True)
+        assert "java" in [each.info["name"] for each in psutil.process_iter(["name"]) if each in below]
+        yield
+        _, alive = psutil.wait_procs(below, timeout=30.0)
+        assert [" ".join(each.cmdline()[:3]) for each in alive] == []
 
     def drain(self, deadline_s: float = DEADLINE_S) -> tuple[int, str, str]:
         assert self.process is not None
@@ -212,3 +226,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def _quiet_grpc() -> None:
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real one, for the tests of a module."""
+    with running("versitygw", tmp_path_factory.mktemp("versitygw") / "data") as server:
+        yield server

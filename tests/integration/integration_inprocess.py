@@ -38,7 +38,9 @@ LIMITS = Limits(roll_interval=0.02)
 class InProcessExecution:
     """owner.driver.Execution with threads for tasks, each tried again as Spark does."""
 
-    def __init__(self) -> None:
+    def __init__(self, trigger_s: float = 0.01) -> None:
+        """`trigger_s`: how often a plan is asked for."""
+        self._trigger_s = trigger_s
         self._threads: list[threading.Thread] = []
         self._stopping = threading.Event()
         self._error: ChangefeedError | None = None
@@ -89,7 +91,7 @@ class InProcessExecution:
         def attempt(_: int) -> None:
             done = 0
             with OwnerClient(owner) as client:
-                while not self._stopping.wait(0.01):
+                while not self._stopping.wait(self._trigger_s):
                     record = client.latest()
                     if record > done:
                         execute(owner, sink, state, record)

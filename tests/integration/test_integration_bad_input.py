@@ -17,7 +17,7 @@ import pytest
 from changefeed.cli.main import main
 from changefeed.objectstore.local import LocalStore
 from changefeed.owner import driver
-from changefeed.spark.execution import SparkExecution
+from changefeed.spark.launch import Launch
 from changefeed_devcluster import keys
 from changefeed_devcluster.safepoints import GC_WORKER
 from changefeed_devcluster.schema import Column, dump
@@ -52,10 +52,11 @@ def shared() -> Iterator[Upstream]:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    def start_session(_: SparkExecution) -> None:
-        pytest.fail("the JVM is started before the input was found to be bad")
+    def session(_: Launch) -> None:
+        pytest.fail("Spark is needed before the input was found to be bad")
 
-    monkeypatch.setattr(SparkExecution, "start_session", start_session)
+    monkeypatch.setattr(Launch, "begin", lambda _: None)
+    monkeypatch.setattr(Launch, "session", session)
     monkeypatch.setattr(driver, "RunOptions", functools.partial(driver.RunOptions, pd_deadline_s=1.0))
 
 
@@ -171,7 +172,7 @@ def test_a_tikv_store_is_not_a_pd(shared: Upstream, refused: Check) -> None:
 # Sink and state
 
 
-def test_a_sink_that_cannot_be_written(shared: Upstream, refused: Check, tmp_path: Path) -> None:
+def test_a_sink_that_cannot_be_written(shared: Upstream, refused: Check) -> None:
     def below_a_file(folder: Path) -> dict[str, Any]:
         (folder / "notes.txt").write_text("x")
         storage = {"uri": (folder / "notes.txt" / "lake").as_uri(), "protocol": "csv"}
@@ -179,9 +180,6 @@ def test_a_sink_that_cannot_be_written(shared: Upstream, refused: Check, tmp_pat
 
     said = ("spec.sink.storage.uri: the sink can't be used", "notes.txt", "A part of the path is a file")
     refused(below_a_file, UNAVAILABLE, *said)
-    done = run_alone(write(tmp_path, below_a_file(tmp_path)))
-    assert done.returncode == UNAVAILABLE
-    one_screen(done.stdout, done.stderr, False, said)
 
 
 def test_a_sink_on_a_file_system_that_takes_nothing(shared: Upstream, refused: Check) -> None:
@@ -208,16 +206,13 @@ def test_a_state_that_cannot_be_written(shared: Upstream, refused: Check) -> Non
     refused(make, UNAVAILABLE, "spec.state.uri: the state can't be used", "A part of the path is a file")
 
 
-def test_the_same_changefeed_twice_at_once(shared: Upstream, refused: Check, tmp_path: Path) -> None:
+def test_the_same_changefeed_twice_at_once(shared: Upstream, refused: Check) -> None:
     def held(folder: Path) -> dict[str, Any]:
         LocalStore(folder / "state" / "default" / "test" / "local").hold()
         return spec_of(folder, shared.cluster.pd_address)
 
     said = ("changefeed default/test is in use", f"by process {os.getpid()}", "runs twice at once: stop the other run")
     refused(held, FAILED, *said)
-    done = run_alone(write(tmp_path, held(tmp_path)))
-    assert done.returncode == FAILED
-    one_screen(done.stdout, done.stderr, False, said)
 
 
 def test_a_sink_that_another_changefeed_owns(shared: Upstream, refused: Check, tmp_path: Path) -> None:
@@ -291,28 +286,26 @@ def test_a_start_that_gc_has_passed(upstream: Upstream, refused: Check) -> None:
     )
 
 
-def test_a_metrics_port_that_is_taken_then_another_start(shared: Upstream, refused: Check, tmp_path: Path) -> None:
+def test_a_metrics_port_that_is_taken_then_another_start(
+    shared: Upstream, refused: Check, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     start_ts = shared.tidb.now()
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
-        said = (f"127.0.0.1:{port}", "Choose another port with --metrics-port")
         refused(
             lambda folder: spec_of(folder, shared.cluster.pd_address, startTs=str(start_ts)),
             FAILED,
-            *said,
+            f"127.0.0.1:{port}",
+            "Choose another port with --metrics-port",
             metrics_port=port,
         )
-        file = write(tmp_path, spec_of(tmp_path, shared.cluster.pd_address, startTs=str(start_ts)))
-        done = run_alone(file, "--metrics-port", str(port))
-    assert done.returncode == FAILED
-    one_screen(done.stdout, done.stderr, False, said)
-    assert len(log_of(tmp_path)) == 2  # startTs is recorded by now
+    folder = tmp_path / "run0"
+    assert len(log_of(folder)) == 2  # startTs is recorded by now
 
-    write(tmp_path, spec_of(tmp_path, shared.cluster.pd_address, startTs=str(start_ts + 1)))
-    done = run_alone(file)
-    assert done.returncode == BAD_INPUT
+    file = write(folder, spec_of(folder, shared.cluster.pd_address, startTs=str(start_ts + 1)))
+    assert main(["run", "-f", str(file), "--metrics-port", "0"]) == BAD_INPUT
     said = (f'spec.startTs: "{start_ts + 1}" differs from "{start_ts}"', "can't be changed: set it back")
-    one_screen(done.stdout, done.stderr, False, said)
+    one_screen(*capfd.readouterr(), False, said)
 
 
 @pytest.mark.parametrize(

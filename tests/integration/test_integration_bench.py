@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -54,3 +55,23 @@ def test_the_lag_bench_is_verified_and_says_what_is_promised(tmp_path: Path) -> 
         assert 0 <= lag["p50"] <= lag["p99"] <= lag["p999"] <= lag["max"]
     assert measured["cpu_cores"] > 0
     assert {"rows_per_s", "files_per_s", "log_records_per_s", "plans_per_s", "segments_per_s"} <= measured.keys()
+
+
+def test_the_soak_is_verified_and_stays_within_its_limits(tmp_path: Path) -> None:
+    options = ("--seconds", "15", "--every", "1", "--rate", "500", "--tables", "2", "--regions", "2")
+    measured = run("soak.py", tmp_path / "soak.json", *options)
+    assert measured["wrong"] == []
+    assert 0 < measured["peak_event_store_bytes"] <= measured["event_store_quota_bytes"]
+    assert 0 < measured["peak_puller_rss_bytes"] < measured["peak_rss_bytes"]
+    assert sum(measured["harms"].values()) > 0
+    assert len(measured["samples"]) >= 5
+    picture = (tmp_path / "soak.svg").read_text()
+    assert re.findall(r'font-weight="bold">([^<]*)<', picture) == [
+        "event store",
+        "memory",
+        "largest puller",
+        "descriptors and threads",
+        "files of the state, processes",
+        "lag",
+    ]
+    assert picture.count("<polyline") == 12

@@ -268,6 +268,22 @@ async def test_rule_14_a_safepoint_that_is_lost_ends_the_run(world: World, monke
         await run.outcome()
 
 
+async def test_rule_14_what_a_puller_misses_and_is_written_by_now_is_not_lost(world: World) -> None:
+    run = world.run()
+    world.insert(range(1, 11))
+    await written(world, run, 10)
+    assert run.driver is not None
+    run.driver._fail(errors.SnapshotLostByGC("SnapshotLostByGC: it is gone."))  # what is before the checkpoint
+    with pytest.raises(errors.Unavailable, match="it is gone") as caught:
+        await run.outcome()
+    assert "Nothing is lost" in caught.value.next_step
+    again = world.run()
+    world.insert(range(11, 21))
+    await written(world, again, 20)
+    await again.drained()
+    assert world.ids() == list(range(1, 21))
+
+
 async def test_the_log_is_folded_while_it_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver_module, "_FOLD_AFTER", 4)
     run = world.run()

@@ -1,7 +1,8 @@
 """Everything at once: a bank writes, regions and streams are harmed, processes are killed, a reader looks on.
 
 `CHANGEFEED_SEED=123` draws the same harms and kills again. `CHANGEFEED_EVIDENCE=FILE` kills 100 times instead of one
-time each, at random moments, and writes there how long it took until the checkpoint rose again.
+time each, at random moments, and writes there how long it took until the checkpoint rose again; regions and streams are
+left alone then, since a region that is made to stand still for seconds holds every checkpoint.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ EVIDENCE = os.environ.get("CHANGEFEED_EVIDENCE")
 KILLS = 100 if EVIDENCE else len(VICTIMS)
 PASSED_S = 90.0  # after a kill
 LONGEST_PAUSE_S = 5.0 if EVIDENCE else 1.0  # before the next kill
+OBSERVED_EVERY_S = 1.0 if EVIDENCE else 0.2  # all files of a long run are many
 
 pytestmark = pytest.mark.timeout(120 * KILLS)
 
@@ -64,7 +66,7 @@ class Victims:
         return None
 
     def _workers(self) -> list[psutil.Process]:
-        """Spark forks a task's workers from a daemon, whose command line they have."""
+        """Spark forks a task's workers from a daemon, whose name they have."""
         assert self._changefeed.process is not None
         found = []
         for process in psutil.Process(self._changefeed.process.pid).children(recursive=True):
@@ -82,7 +84,7 @@ class Victims:
 
 
 def _is_worker(process: psutil.Process) -> bool:
-    return process.cmdline()[-1:] == ["pyspark.worker"]
+    return str(process.name()) == "pyspark.worker"
 
 
 def _spools(worker: psutil.Process) -> bool:
@@ -148,12 +150,14 @@ class Killer:
 
 
 @contextmanager
-def under_load(bank: Bank, nemesis: Nemesis) -> Iterator[None]:
+def under_load(bank: Bank, nemesis: Nemesis | None) -> Iterator[None]:
     """Transactions and harms go on inside; what fails there fails here."""
     stop = Event()
     with ThreadPoolExecutor(2) as pool:
         try:
-            running = [pool.submit(bank.run, stop, ROWS_A_SECOND), pool.submit(nemesis.run, stop)]
+            running = [pool.submit(bank.run, stop, ROWS_A_SECOND)]
+            if nemesis is not None:
+                running.append(pool.submit(nemesis.run, stop))
             yield
         finally:
             stop.set()
@@ -183,8 +187,8 @@ def test_rule_3_4_16_and_21_every_row_once_whatever_is_harmed_and_killed(
     killer = Killer(upstream, changefeed, say)
     victims = [VICTIMS[n % len(VICTIMS)] for n in range(KILLS)]
     rng.shuffle(victims)
-    with watching(changefeed.lake.as_uri(), every_s=0.2) as observer:
-        with under_load(bank, nemesis):
+    with watching(changefeed.lake.as_uri(), every_s=OBSERVED_EVERY_S) as observer:
+        with under_load(bank, None if EVIDENCE else nemesis):
             killer.start()
             killer.wait_until_passed()
             for victim in victims:
@@ -206,10 +210,11 @@ def test_rule_3_4_16_and_21_every_row_once_whatever_is_harmed_and_killed(
     kills = {victim: len(recoveries) for victim, recoveries in killer.recoveries.items()}
     assert sum(kills.values()) == KILLS
     assert all(kills.values())
-    assert len(nemesis.done) > len(WEIGHTS) // 2
     registered = killer.totals["changefeed_puller_region_registrations_total"]
     assert registered > TABLES * REGIONS * (1 + kills["driver"]) + nemesis.done["transfer"]
-    assert killer.totals["changefeed_puller_finished_locks_total"] > 0
+    if not EVIDENCE:
+        assert len(nemesis.done) > len(WEIGHTS) // 2
+        assert killer.totals["changefeed_puller_finished_locks_total"] > 0
     assert len(changefeed.records("epoch")) == 1 + kills["driver"]
     assert verdict["rows"] > 10_000
     if EVIDENCE:

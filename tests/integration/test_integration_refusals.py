@@ -17,7 +17,7 @@ import pytest
 from changefeed.cli.main import main
 from changefeed.errors import NeedsHuman
 from changefeed.owner.driver import Outcome
-from changefeed.spark.execution import SparkExecution
+from changefeed.spark.launch import Launch
 from changefeed.spec.parse import effective
 from changefeed.upstream.safepoint import service_id
 from changefeed_devcluster import keys
@@ -62,12 +62,13 @@ def change_thrice(tidb: Tidb, table: Table) -> None:
 
 @pytest.fixture
 def refused(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Check:
-    """`refused(file, *said)`: `changefeed run` says all of it, to a person and to a script, before it starts a JVM."""
+    """`refused(file, *said)`: `changefeed run` says all of it, to a person and to a script, before it needs Spark."""
 
-    def start_session(_: SparkExecution) -> None:
+    def session(_: Launch) -> None:
         pytest.fail("the run is not refused")
 
-    monkeypatch.setattr(SparkExecution, "start_session", start_session)
+    monkeypatch.setattr(Launch, "begin", lambda _: None)
+    monkeypatch.setattr(Launch, "session", session)
 
     def check(file: Path, *said: str) -> None:
         for mode in ([], ["--json"]):

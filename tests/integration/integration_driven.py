@@ -1,0 +1,233 @@
+"""A whole run of a changefeed in processes of their own, without Spark: what forked processes run.
+
+`drive` is `changefeed run`; `pull` and `execute_plans` are its tasks where they are to live elsewhere; `close` is what
+a deletion runs. Each of them may die or stop at a named point (integration_points).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from changefeed.errors import ChangefeedError
+from changefeed.eventstore import segment as segment_module
+from changefeed.eventstore.files import LocalSegments
+from changefeed.objectstore import Place
+from changefeed.objectstore.local import LocalStore
+from changefeed.owner import checkpoint as checkpoint_module
+from changefeed.owner import driver as driver_module
+from changefeed.owner import undriven
+from changefeed.owner.barrier import Barrier
+from changefeed.owner.driver import RunOptions
+from changefeed.owner.owner import Owner
+from changefeed.puller.task import PullerJob, run_puller
+from changefeed.spark.owner_client import OwnerClient, reporting
+from changefeed.spec.parse import parse
+from changefeed.upstream.pd import PdClient
+from changefeed.wire.owner import OwnerAddress
+from integration_inprocess import LIMITS, InProcessExecution, Seen, execute
+from integration_points import Points, StatusFile, install
+from integration_processes import Say
+
+_FOLD_AFTER = 3  # records
+_NOON_MS = 1_767_268_800_000
+_DAY_MS = 86_400_000
+_LOOK_S = 0.005
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """owner.driver.Execution that starts nothing: the test does."""
+
+    say: Say
+
+    def start_session(self) -> None:
+        pass
+
+    def run(self, owner: OwnerAddress, sink: Place, pullers: PullerJob) -> None:
+        self.say(
+            tasks={
+                "owner": {**owner.__dict__, "certificate": owner.certificate.decode()},
+                "sink": sink.uri,
+                "state": pullers.state.uri,
+                "pd_addresses": pullers.pd_addresses,
+            }
+        )
+
+    def failure(self) -> str | None:
+        return None
+
+    def stop(self) -> None:
+        pass
+
+
+def drive(
+    say: Say,
+    resource: dict[str, Any],
+    folder: str,
+    steps: list[int],
+    next_day: int,
+    point: str | None = None,
+    at: int = 1,
+    then: str = "kill",
+    attempt: int = 0,
+    shared: bool = False,
+    clock_off_s: float = 0.0,
+    elsewhere: bool = False,
+) -> None:
+    """`changefeed run`. The upstream's DDL span resolves to one of `steps` after the other, each once the one before it
+    is in the log; PD's clock stands at noon, behind `next_day`, one of the steps, at that of the next day. So a short
+    history that stands already gives the same plans in every run, whenever the run before it has died.
+
+    `shared`: several can hold the state and the sink, as in S3. `clock_off_s`: of this process's wall clock.
+    """
+    points = _points(say, point, at, then, shared)
+    _set_clock(clock_off_s)
+    _follow_steps(steps, next_day)
+    driver_module._FOLD_AFTER = _FOLD_AFTER
+    driver_module._METADATA_INTERVAL_S = 0.0
+    checkpoint_module.RECORD_INTERVAL_S = 0.0
+    status: Any = StatusFile(Path(folder) / "status", points)
+    options = RunOptions(metrics_port=0, attempt=attempt, status=status)
+    execution = Elsewhere(say) if elsewhere else InProcessExecution()
+    try:
+        outcome = driver_module.run(parse(json.dumps(resource)), options, execution, Seen())
+    except ChangefeedError as error:
+        _refused(say, error)
+    else:
+        say(ended=outcome.state, passed=points.passed)
+
+
+def pull(
+    say: Say,
+    tasks: dict[str, Any],
+    attempt: int,
+    point: str | None = None,
+    at: int = 1,
+    then: str = "kill",
+) -> None:
+    """Puller 0 of the run that has said `tasks`."""
+    _points(say, point, at, then, shared=True)
+    owner = _owner(tasks)
+    try:
+        with reporting(owner):
+            run_puller(owner, 0, f"puller-0-{attempt}", tasks["pd_addresses"], Place(tasks["state"]), LIMITS)
+    except ChangefeedError as error:
+        _refused(say, error)
+    else:
+        say(ended="let go")
+
+
+def execute_plans(say: Say, tasks: dict[str, Any], point: str | None = None, at: int = 1, then: str = "kill") -> None:
+    """The source and the sink of the run that has said `tasks`, until its owner is gone."""
+    _points(say, point, at, then, shared=True)
+    owner, done = _owner(tasks), 0
+    try:
+        with OwnerClient(owner) as client:
+            while True:
+                if (record := client.latest()) > done:
+                    execute(owner, Place(tasks["sink"]), Place(tasks["state"]), record)
+                    say(executed=record)
+                    done = record
+                time.sleep(_LOOK_S)
+    except ChangefeedError as error:
+        _refused(say, error)
+
+
+def close(say: Say, resource: dict[str, Any]) -> None:
+    """The changefeed is deleted."""
+    _share()
+    say(closed=asyncio.run(undriven.close(parse(json.dumps(resource)))))
+
+
+def _points(say: Say, point: str | None, at: int, then: str, shared: bool) -> Points:
+    if shared:
+        _share()
+    points = Points(say, point, at, then)
+    install(points)
+    segment_module.CURVE_STEP = 1  # the planner knows the ts of each row
+    return points
+
+
+def _refused(say: Say, error: ChangefeedError) -> None:
+    say(refused=type(error).__name__, exit_code=error.exit_code, message=error.message)
+
+
+def _owner(tasks: dict[str, Any]) -> OwnerAddress:
+    owner = tasks["owner"]
+    return OwnerAddress(**{**owner, "certificate": owner["certificate"].encode()})
+
+
+def _share() -> None:
+    """Stores as those that several machines reach: no lock keeps a second driver out, what tasks are about to put is
+    on their own machine, where no other driver cleans. The rules are what is left.
+    """
+    delete_house = LocalSegments.delete_house
+
+    def delete_segments(self: LocalSegments, name: str) -> bool:
+        pulled = [path for path in (self.scratch / name).glob("*") if path.name != "spool"]
+        deleted = [delete_house(self, f"{name}/{path.name}") for path in pulled]
+        return all(deleted)
+
+    LocalStore.hold = lambda self: None  # type: ignore[method-assign]
+    LocalStore.clean_leftovers = lambda self: None  # type: ignore[method-assign]
+    LocalSegments.delete_house = delete_segments  # type: ignore[method-assign]
+
+
+def _set_clock(off_s: float) -> None:
+    """For all that is ours; gRPC takes its deadlines from the machine's own clock."""
+
+    class Clock(ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            return getattr(time, name)
+
+        def time(self) -> float:
+            return time.time() + off_s
+
+        def time_ns(self) -> int:
+            return time.time_ns() + int(off_s * 1e9)
+
+    class Moment(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Moment:
+            return cls.fromtimestamp(time.time() + off_s, tz)
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("changefeed.") and off_s:
+            if getattr(module, "time", None) is time:
+                module.time = Clock("time")  # type: ignore[attr-defined]
+            if getattr(module, "datetime", None) is datetime:
+                module.datetime = Moment  # type: ignore[attr-defined]
+
+
+def _follow_steps(steps: Sequence[int], next_day: int) -> None:
+    class Stepping(Barrier):
+        reached = 0  # the recorded checkpoint
+
+        def __init__(self, start_ts: int, target_ts: int | None = None) -> None:
+            super().__init__(start_ts, target_ts)
+            Stepping.reached = start_ts
+
+        def limit(self) -> int:
+            return min(super().limit(), next((step for step in steps if step > self.reached), sys.maxsize))
+
+    recorded = Owner.recorded
+
+    def recorded_(self: Owner, now: float, action: Any, state: Any) -> None:
+        recorded(self, now, action, state)
+        Stepping.reached = state.checkpoint_ts
+
+    async def pd_ms(self: PdClient) -> int:
+        return _NOON_MS + _DAY_MS * (Stepping.reached >= next_day)
+
+    driver_module.Barrier = Stepping  # type: ignore[attr-defined]
+    Owner.recorded = recorded_  # type: ignore[method-assign]
+    PdClient.pd_ms = pd_ms  # type: ignore[method-assign]

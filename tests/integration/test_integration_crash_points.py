@@ -1,0 +1,32 @@
+"""A process that dies at any named point leaves what the next one goes on from: a part of docs/crash-points.md a day.
+
+`make evidence` runs the whole list, some hundred killed runs, and writes that table.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+from integration_crash import NOT_PASSED, enumerate_all
+from integration_crash_table import table
+
+PARTS = 10  # of which a run takes one: some 40 killed or frozen runs, about 50 s of CPU
+TABLE = Path(__file__).parents[2] / "docs" / "crash-points.md"
+
+
+@pytest.mark.timeout(900)  # on a busy machine
+def test_rule_3_8_16_and_21_a_process_may_die_or_sleep_at_any_point(tmp_path: Path) -> None:
+    turn = int(time.time() // 86_400) % PARTS
+    outcome = enumerate_all(tmp_path, PARTS, turn)
+    print(f"part {turn} of {PARTS}: {len(outcome.cases)} runs, {outcome.cpu_s:.0f} s of CPU")  # noqa: T201 - which part
+    assert not outcome.broken, outcome.broken
+    done = [text for row in outcome.rows.values() for text in (*row.found.values(), row.woken) if text]
+    assert len(done) == len(outcome.cases)
+    assert done.count(NOT_PASSED) <= len(done) // 10
+    assert any(case.frozen for case in outcome.cases)
+    named = set(re.findall(r"^\| ([^|]+: \w[^|]*) \|", TABLE.read_text(), re.MULTILINE))
+    assert {point for _, point in outcome.rows} <= named, "points have come: run `make evidence`"
+    assert all(f"| {case.point} |" in table(outcome) for case in outcome.cases if not case.frozen)

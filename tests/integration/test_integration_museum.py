@@ -1,0 +1,57 @@
+"""Bugs of others that ours must not have, where no other test would show it; all stand in docs/guarantees.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from changefeed.errors import Unavailable
+from changefeed.objectstore import Place
+from changefeed.owner import driver as driver_module
+from changefeed.spark.source import PlanReader
+from changefeed.upstream.safepoint import Safepoint
+from changefeed.wire.owner import OwnerAddress
+from integration_inprocess import World, new_world
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with new_world(tmp_path) as made:
+        yield made
+
+
+async def test_museum_upstream_history_is_released_before_the_own_checkpoint_is_durable(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RisingWave 25071, Debezium DBZ-5739. Ours holds at the checkpoint that stands in the log, never at a later ts."""
+    held: list[tuple[int, int]] = []  # (ts, the checkpoint in the log by then)
+    hold = Safepoint.hold
+
+    async def noted(self: Safepoint, ts: int) -> int:
+        recorded = [int(record["checkpoint_ts"]) for record in world.records("commit")]
+        held.append((ts, recorded[-1] if recorded else world.start_ts))
+        return await hold(self, ts)
+
+    def follows(ts: int) -> bool:
+        return bool(held) and held[-1][0] >= ts
+
+    monkeypatch.setattr(Safepoint, "hold", noted)
+    monkeypatch.setattr(driver_module, "_SAFEPOINT_INTERVAL_S", 0.01)
+    run = world.run()
+    for step in range(3):
+        last = world.insert(range(step * 10 + 1, step * 10 + 11))
+        await run.until(partial(follows, last), "the hold has followed the checkpoint")
+    await run.drained()
+    assert all(ts <= recorded for ts, recorded in held)
+    assert len({ts for ts, _ in held}) > 2
+
+
+def test_museum_a_constructors_failure_is_masked() -> None:
+    """PySpark 4.3.0 stops a reader that was never made, and its error hides the first. Ours are made without a call."""
+    nobody = OwnerAddress("127.0.0.1:1", 1, "nonce", "token", b"")
+    reader = PlanReader(nobody, Place("file:///nowhere"), 1)
+    with pytest.raises(Unavailable, match=r"The owner at 127\.0\.0\.1:1 did not answer"):
+        reader.latestOffset()
+    reader.stop()
