@@ -106,7 +106,7 @@ class Operator:
                 log.critical("does not lead any more", error=str(keep.exception()))
                 self._exit_now(Fenced.exit_code)
                 return 1
-            if work.done():
+            if work.done() and (work.exception() is not None or not self._stop.is_set()):
                 log.critical("ended unexpectedly", error=str(work.exception()), exc_info=work.exception())
                 return 1
             return 0

@@ -38,14 +38,17 @@ _BIN = Path(sys.executable).parent
 LATE_S = 600
 #: Bucket owner, bucket, [time], address, requester, request, operation, key, URI, status.
 _ACCESS = re.compile(
-    r"\S+ \S+ \[[^]]*\] (?P<address>\S+) \S+ \S+ s3_(?!Get|Head|List)\S+ (?P<key>\S+) \S+ (?P<status>\d+) "
+    r"\S+ \S+ \[[^]]*\] (?P<address>\S+) \S+ \S+ s3_(?!Get|Head|List)\S+ (?P<key>\S+) (?P<uri>\S+) (?P<status>\d+) "
 )
 Resource = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Change:
-    """An object that `address` asked the store to write or delete; `status`: the answer, 412 for one that came late."""
+    """An object that `address` asked the store to write or delete; `status`: the answer, 412 for one that came late.
+
+    `key`: /BUCKET?delete for objects that were deleted together; the server doesn't log which.
+    """
 
     address: str
     key: str
@@ -62,7 +65,11 @@ class Store:
     def changes(self) -> list[Change]:
         """What clients asked it to change, in the order of its answers."""
         found = map(_ACCESS.match, self.access_log.read_text().splitlines())
-        return [Change(each["address"], each["key"], int(each["status"])) for each in found if each]
+        return [
+            Change(each["address"], each["uri"] if each["key"] == "-" else each["key"], int(each["status"]))
+            for each in found
+            if each
+        ]
 
     def uri(self, path: str) -> str:
         return f"s3://{path}?endpoint={ENDPOINT}&region=us-east-1"

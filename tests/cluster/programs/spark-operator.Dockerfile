@@ -1,5 +1,5 @@
 # The Spark operator as its own image has it, on our Spark: its unmodified chart runs it.
-FROM localhost/changefeed-spark-runtime:test
+FROM localhost/spark-runtime:test
 USER root
 COPY spark-operator /usr/bin/spark-operator
 COPY entrypoint.sh /usr/bin/entrypoint.sh

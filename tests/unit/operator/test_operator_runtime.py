@@ -152,6 +152,18 @@ async def test_it_ends_at_once_while_it_waits_for_a_crd(cluster: TinyCluster, mo
     assert await process.end() == 0
 
 
+async def test_work_that_ends_at_the_moment_of_the_stop_ends_well(
+    cluster: TinyCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(operator: Operator) -> None:
+        await operator._stop.wait()
+
+    monkeypatch.setattr(Operator, "_work", work)
+    process = Process(cluster)
+    await process.until(process.operator._leadership.holds)
+    assert await process.end() == 0
+
+
 async def test_a_crd_that_comes_later_is_waited_for(cluster: TinyCluster) -> None:
     path = "/apis/sparkoperator.k8s.io/v1beta2/sparkapplications"
     cluster.fail("GET", path, *(refusal(404, "NotFound") for _ in range(3)))
