@@ -26,6 +26,14 @@ _FIRST_WAIT_S = 0.05
 _LONGEST_WAIT_S = 5.0
 
 
+def given_up(where: str, seconds: float, why: str) -> Unavailable:
+    """A store has failed for so long that nobody waits any more."""
+    return Unavailable(
+        f"{where} has failed for {seconds:g} s. {why}",
+        "Look at the store and the network to it; a later start goes on from the checkpoint.",
+    )
+
+
 class Patience:
     """Tries a call to a store again for `limit_s` seconds; one for many calls, of any thread.
 
@@ -60,10 +68,7 @@ class Patience:
             except PASSING as error:
                 spent += time.monotonic() - began
                 if spent >= self._limit_s:
-                    raise Unavailable(
-                        f"{where} has failed for {self._limit_s:g} s. {error.message}",
-                        "Look at the store and the network to it; a later start goes on from the checkpoint.",
-                    ) from error
+                    raise given_up(where, self._limit_s, error.message) from error
                 self._failed(error)
                 self._sleep(wait)
                 spent += wait

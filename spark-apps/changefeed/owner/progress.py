@@ -9,7 +9,7 @@ from changefeed.errors import ChangefeedError, Unavailable
 from changefeed.metrics import Progress, Registry, StageProgress
 from changefeed.model.record import FileCommitted
 from changefeed.model.tso import physical_ms
-from changefeed.objectstore.patience import RUN_S
+from changefeed.objectstore.patience import RUN_S, given_up
 from changefeed.owner.history import State
 from changefeed.owner.owner import Action, AppendPlan, Owner, Publish
 from changefeed.owner.status import Seen, Troubles
@@ -54,10 +54,7 @@ class Meter:
         trouble = self._troubles.sink
         if trouble is None or self._clock(now) - trouble.since_ms < RUN_S * 1000:
             return None
-        return Unavailable(
-            f"A store has failed for {RUN_S:g} s. {trouble.message}",
-            "Look at the store and the network to it; a later start goes on from the checkpoint.",
-        )
+        return given_up("A store", RUN_S, trouble.message)
 
     def report(self, puller: int, report: pb.Report) -> None:
         """A puller's report: its own metrics, the segments that it has written, and why it can't write more."""
