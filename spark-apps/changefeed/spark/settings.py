@@ -15,9 +15,10 @@ from typing import Protocol
 
 from changefeed.errors import NeedsHuman
 from changefeed.spark.class_archive import SETTINGS, java_options
+from changefeed.spark.worker_client import DAEMON
 
-_DAEMON = "changefeed.spark.worker_daemon"
 _CLIENT = str(Path(__file__).with_name("worker_client.py"))
+_WORKERS = "spark.executorEnv."
 _WORKER_PYTHON = """#!/bin/sh
 export PYTHONPATH={paths}
 case "$2" in
@@ -34,7 +35,7 @@ _COMMON = {
     "spark.sql.streaming.pollingDelay": "20ms",
     "spark.sql.shuffle.partitions": "1",
     **SETTINGS,
-    "spark.python.daemon.module": _DAEMON,
+    "spark.python.daemon.module": DAEMON,
     # As many tasks run as there are cores: a thread pool in each would only get in the others' way.
     "spark.executorEnv.POLARS_MAX_THREADS": "1",
     "spark.executorEnv.OMP_NUM_THREADS": "1",
@@ -47,9 +48,6 @@ _COMMON = {
     "spark.executorEnv.MALLOC_TOP_PAD_": str(64 << 20),
     "spark.executorEnv._RJEM_MALLOC_CONF": "dirty_decay_ms:-1,muzzy_decay_ms:-1",  # polars'
 }
-
-
-_WORKERS = "spark.executorEnv."
 
 
 def worker_environment(settings: Mapping[str, str]) -> dict[str, str]:
@@ -172,7 +170,7 @@ def _worker_python(folder: Path) -> Path:
     script = folder / "python"
     script.write_text(
         _WORKER_PYTHON.format(
-            daemon=_DAEMON,
+            daemon=DAEMON,
             paths=shlex.quote(os.environ.get("PYTHONPATH", "")),
             python=shlex.quote(sys.executable),
             client=shlex.join([sys.executable, "-I", "-S", _CLIENT]),

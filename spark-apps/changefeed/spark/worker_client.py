@@ -12,7 +12,7 @@ import sys
 
 ADDRESS = "CHANGEFEED_FORK_SERVER"  # in the environment: the fork server's socket
 LENGTH_BYTES = 4
-_DAEMON = "changefeed.spark.worker_daemon"
+DAEMON = "changefeed.spark.worker_daemon"
 
 
 def encode(program: list[str]) -> bytes:
@@ -56,4 +56,4 @@ def _ask(server: socket.socket, address: str, program: list[str]) -> bytes:
 
 
 if __name__ == "__main__" and not is_in_our_place(sys.argv[1:]):
-    os.execv(sys.executable, [sys.executable, "-m", _DAEMON, *sys.argv[1:]])
+    os.execv(sys.executable, [sys.executable, "-m", DAEMON, *sys.argv[1:]])
