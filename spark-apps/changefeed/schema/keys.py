@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from changefeed.errors import NeedsHuman
 from changefeed.model.memcomparable import decode_bytes, encode_bytes
-from changefeed.schema.binary_view import BinaryView, Ints, Mask
+from changefeed.schema.binary_view import BinaryView, Ints
 
 #: Row changes of `mysql.tidb_ddl_job` are the DDLs (facts, tikv-wire 4.5).
 DDL_JOB_TABLE_ID = 281474976710654
@@ -44,15 +44,6 @@ def table_id_of(key: bytes) -> int | None:
     if len(key) < 9 or key[:1] != b"t":
         return None
     return int.from_bytes(key[1:9], "big") - _SIGN
-
-
-def is_record_key(keys: pa.BinaryArray) -> Mask:
-    """True where a key is a record's (`t…_r…`): index keys (`t…_i…`) and others are not rows."""
-    view = BinaryView(keys)
-    mask = view.ends - view.starts > PREFIX_LENGTH
-    starts = view.starts[mask]
-    mask[mask] = (view.read(starts, 1) == ord("t")) & (view.read(starts + 9, 2) == int.from_bytes(RECORD, "little"))
-    return mask
 
 
 def decode_int_handles(keys: pa.BinaryArray) -> npt.NDArray[np.int64]:

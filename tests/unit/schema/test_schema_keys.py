@@ -60,12 +60,6 @@ def test_a_key_that_is_no_record_of_the_table_is_named(bad, before):
         keys.decode_int_handles(column)
 
 
-def test_is_record_key_skips_index_and_foreign_keys():
-    record, index = record_key(1, 1), record_key(1, 1).replace(b"_r", b"_i")
-    column = binary([record, index, b"", b"m" + record[1:], record[:11], record + b"more", record])
-    assert keys.is_record_key(column).tolist() == [True, False, False, False, False, True, True]
-
-
 @pytest.mark.parametrize(
     ("key", "expected"),
     [
