@@ -175,6 +175,24 @@ class Run:
         return await self.outcome()
 
 
+def resource(pd_address: str, start_ts: int, state: Path, lake: Path, **spec: Any) -> dict[str, Any]:
+    """A changefeed of `shop.*` to csv below `lake`; `spec` replaces members of it."""
+    storage = {"uri": lake.as_uri(), "protocol": "csv", "flushInterval": "100ms", "csv": {"includeCommitTs": True}}
+    members = {
+        "upstream": {"pdAddresses": [f"http://{pd_address}"]},
+        "startTs": str(start_ts),
+        "filter": {"rules": ["shop.*"]},
+        "state": {"uri": state.as_uri()},
+        "sink": {"storage": storage},
+    }
+    return {
+        "apiVersion": "changefeed.dev/v1alpha1",
+        "kind": "Changefeed",
+        "metadata": {"name": "test"},
+        "spec": members | spec,
+    }
+
+
 class World:
     """A cluster with the table shop.orders (id, name), and a changefeed of `shop.*`."""
 
@@ -198,27 +216,8 @@ class World:
 
     def changefeed(self, **spec: Any) -> Changefeed:
         """`spec` replaces members of the resource's."""
-        members = {
-            "upstream": {"pdAddresses": [f"http://{self.cluster.pd_address}"]},
-            "startTs": str(self.start_ts),
-            "filter": {"rules": ["shop.*"]},
-            "state": {"uri": (self.folder / "state").as_uri()},
-            "sink": {
-                "storage": {
-                    "uri": self.lake.as_uri(),
-                    "protocol": "csv",
-                    "flushInterval": "100ms",
-                    "csv": {"includeCommitTs": True},
-                }
-            },
-        }
-        resource = {
-            "apiVersion": "changefeed.dev/v1alpha1",
-            "kind": "Changefeed",
-            "metadata": {"name": "test"},
-            "spec": members | spec,
-        }
-        return parse(json.dumps(resource))
+        pd, state = self.cluster.pd_address, self.folder / "state"
+        return parse(json.dumps(resource(pd, self.start_ts, state, self.lake, **spec)))
 
     def run(self, execution: InProcessExecution | None = None, **spec: Any) -> Run:
         return Run(self.changefeed(**spec), execution or InProcessExecution()).start()

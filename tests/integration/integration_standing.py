@@ -22,6 +22,7 @@ from changefeed.verify.report import verify
 from changefeed_devcluster.schema import Column
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb import Tidb
+from integration_inprocess import resource
 from integration_observer import Observer, format_of
 from integration_processes import Nursery, Process
 
@@ -83,28 +84,9 @@ class World:
         return self.folder / "state" / "default" / "test" / "local"
 
     def resource(self, **spec: Any) -> dict[str, Any]:
-        members = {
-            "upstream": {"pdAddresses": [f"http://{self.history.cluster.pd_address}"]},
-            "startTs": str(self.history.start_ts),
-            "targetTs": str(self.history.target_ts),
-            "filter": {"rules": ["shop.*"]},
-            "state": {"uri": (self.folder / "state").as_uri()},
-            "spark": {"pullers": {"count": 1}},
-            "sink": {
-                "storage": {
-                    "uri": self.lake.as_uri(),
-                    "protocol": "csv",
-                    "flushInterval": "100ms",
-                    "csv": {"includeCommitTs": True},
-                }
-            },
-        }
-        return {
-            "apiVersion": "changefeed.dev/v1alpha1",
-            "kind": "Changefeed",
-            "metadata": {"name": "test"},
-            "spec": members | spec,
-        }
+        members = {"targetTs": str(self.history.target_ts), "spark": {"pullers": {"count": 1}}, **spec}
+        pd, start_ts = self.history.cluster.pd_address, self.history.start_ts
+        return resource(pd, start_ts, self.folder / "state", self.lake, **members)
 
     def start(self, point: str | None = None, at: int = 1, then: str = "kill", **more: Any) -> Process:
         """A driver with its puller and its tasks, that dies or stops at a passage of `point`."""
