@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from log_mutations import LOG_MUTATIONS
 from owner_mutations import OWNER_MUTATIONS
 from puller_mutations import PULLER_MUTATIONS
 
-MUTATIONS = (*PULLER_MUTATIONS, *OWNER_MUTATIONS)
+MUTATIONS = (*PULLER_MUTATIONS, *OWNER_MUTATIONS, *LOG_MUTATIONS)

@@ -1,0 +1,143 @@
+"""Bugs in the log, and in what the next driver makes of one."""
+
+from __future__ import annotations
+
+from changefeed.eventstore.house import House
+from changefeed.owner import history
+from changefeed.owner.history import State
+from changefeed.owner.log import Log
+from changefeed.owner.owner import Owner
+from changefeed.owner.spans import Spans
+from mutation import Mutation
+
+_CREATE = "self._retry(lambda: self._store.create(path, body))"
+_CREATE_PERHAPS = """from contextlib import suppress
+        from changefeed.errors import OutcomeUnknown
+        def create():
+            with suppress(OutcomeUnknown):
+                self._store.create(path, body)
+        self._retry(create)"""
+_SNAPSHOT = "stored = self._create(self._snapshot_path(state.n), snapshot(state))"
+_DELETE = (
+    "for n in self._list().records:\n"
+    "        if n < state.n and not self._is_kept(n):\n"
+    "            self._delete(self._record_path(n))\n"
+)
+LOG = (
+    Mutation(
+        "log",
+        "any record at my number is mine",
+        Log,
+        "_create_record",
+        "if stored != body:",
+        "if stored is None:",
+        rule=6,
+    ),
+    Mutation(
+        "log",
+        "an unknown outcome is taken for success",
+        Log,
+        "_create",
+        _CREATE,
+        _CREATE_PERHAPS,
+        rule=16,
+    ),
+    Mutation(
+        "log",
+        "a commit record forgets the tables that had no file in its plan",
+        history,
+        "_commit",
+        "dispatchers = {**state.dispatchers, **advanced}",
+        "dispatchers = advanced",
+        rule=15,
+    ),
+    Mutation("log", "folding deletes epoch records", Log, "_is_kept", "return n in self._kept", "return False", rule=5),
+    Mutation(
+        "log",
+        "who claims an epoch does not look for a snapshot",
+        Log,
+        "claim_epoch",
+        ">= record.n:",
+        "< 0:",
+        rule=5,
+        story="A driver sleeps between its look at the log and its epoch record; the living one goes on by two records "
+        "and folds, so that the number is free. The sleeper takes it for its epoch and deletes the other's segments.",
+    ),
+    Mutation(
+        "log",
+        "folding deletes before it has written",
+        Log,
+        "fold",
+        _SNAPSHOT,
+        f"{_DELETE}    {_SNAPSHOT}",
+        rule=5,
+        story="A driver is killed between the first deletion and the snapshot.",
+    ),
+    Mutation(
+        "log",
+        "a reader does not look whether it was folded meanwhile",
+        Log,
+        "read",
+        "> listing.newest_snapshot:",
+        "< 0:",
+        story="The log is folded between a reader's listing and its reading of what it has listed.",
+    ),
+)
+
+RECOVERY = (
+    Mutation(
+        "recovery",
+        "a plan runs under the new driver's config",
+        Owner,
+        "_manifest",
+        "config=self.state.plan_config or {}",
+        "config=self.state.epoch.config",
+        rule=10,
+    ),
+    Mutation(
+        "recovery",
+        "a table resumes at the checkpoint",
+        State,
+        "flushed_ts",
+        "max(known.flushed_ts, self.checkpoint_ts) if known",
+        "self.checkpoint_ts if known",
+        rule=11,
+    ),
+    Mutation(
+        "recovery",
+        "the plan of the driver before is forgotten",
+        history,
+        "_epoch",
+        'return {"epoch": epoch}',
+        'return {"epoch": epoch, "plan": None}',
+    ),
+    Mutation(
+        "recovery",
+        "planning goes on where files end, not where the uncommitted plan does",
+        Owner,
+        "__init__",
+        "planner.add(dispatcher, state.planned_ts(dispatcher))",
+        "planner.add(dispatcher, state.flushed_ts(dispatcher))",
+    ),
+    Mutation(
+        "recovery",
+        "a plan runs on what is there",
+        Spans,
+        "is_whole",
+        "self.resolved_ts(entry.dispatcher) >= entry.to.commit_ts",
+        "True",
+        rule=3,
+    ),
+    Mutation(
+        "recovery",
+        "a driver cleans everybody's house",
+        House,
+        "delete_lower_epochs",
+        "int(found[1]) < self.epoch:",
+        "int(found[1]) != self.epoch:",
+        rule=21,
+        story="A driver sleeps between its epoch record and its cleaning; by then its successor has segments.",
+    ),
+)
+
+LOG_MUTATIONS = (*LOG, *RECOVERY)
