@@ -53,12 +53,12 @@ def bench(case: Case, rows: int, tables: int, regions: int, folder: Path, verify
                 run.wait()
                 total_s = time.monotonic() - began
         cluster_cpu_s = upstream.cpu_s() - served
-        verified = run.verify() if verify else {}
+        verified = run.verify() if verify else None
     return figures(case, run, rows * tables, total_s, cluster_cpu_s, verified)
 
 
 def figures(
-    case: Case, run: Run, rows: int, total_s: float, cluster_cpu_s: float, verified: dict[str, Any]
+    case: Case, run: Run, rows: int, total_s: float, cluster_cpu_s: float, verified: bool | None
 ) -> dict[str, Any]:
     files = run.data_files()
     last_commit = max(path.stat().st_mtime for path in (run.folder / "state").rglob("log/*.json"))
@@ -80,7 +80,7 @@ def figures(
         "cluster_cpu_s_per_mrow": round(cluster_cpu_s / millions, 2),
         "files": len(files),
         "peak_rss_bytes": run.meter.peak_rss,
-        "verified": verified.get("ok"),
+        "verified": verified,
     }
 
 

@@ -86,7 +86,7 @@ def measure(what: str, given: argparse.Namespace, folder: Path) -> dict[str, Any
             watch = Watch(run, server)
             found = _outage(what, given.seconds, proxy, watch, run)
             run.drain()
-        found["verified"] = run.verify().get("ok")
+        found["verified"] = run.verify()
     return found
 
 
