@@ -36,14 +36,16 @@ class _Spooled:
     def __init__(self, file: FileIO, disk: Disk) -> None:
         self._file = file
         self._disk = disk
-        self._room = 7  # bytes, while the disk is full
+        self._room = 7  # bytes, while the disk is full for them
         self.close = file.close
 
     def write(self, piece: memoryview) -> int:
+        if self._disk.full != "a spool file":
+            return self._file.write(piece)
         if self._room == 0:
             self._disk.room("a spool file")
-        written = self._file.write(piece[: self._room] if self._disk.full else piece)
-        self._room -= written * bool(self._disk.full)
+        written = self._file.write(piece[: self._room])
+        self._room -= written
         return written
 
 
