@@ -175,14 +175,15 @@ class Run:
         return await self.outcome()
 
 
-def resource(pd_address: str, start_ts: int, state: Path, lake: Path, **spec: Any) -> dict[str, Any]:
-    """A changefeed of `shop.*` to csv below `lake`; `spec` replaces members of it."""
-    storage = {"uri": lake.as_uri(), "protocol": "csv", "flushInterval": "100ms", "csv": {"includeCommitTs": True}}
+def resource(pd_address: str, start_ts: int, folder: Path, **spec: Any) -> dict[str, Any]:
+    """A changefeed of `shop.*` to csv, with `lake` and `state` in a folder; `spec` replaces members of it."""
+    lake = (folder / "lake").as_uri()
+    storage = {"uri": lake, "protocol": "csv", "flushInterval": "100ms", "csv": {"includeCommitTs": True}}
     members = {
         "upstream": {"pdAddresses": [f"http://{pd_address}"]},
         "startTs": str(start_ts),
         "filter": {"rules": ["shop.*"]},
-        "state": {"uri": state.as_uri()},
+        "state": {"uri": (folder / "state").as_uri()},
         "sink": {"storage": storage},
     }
     return {
@@ -216,8 +217,7 @@ class World:
 
     def changefeed(self, **spec: Any) -> Changefeed:
         """`spec` replaces members of the resource's."""
-        pd, state = self.cluster.pd_address, self.folder / "state"
-        return parse(json.dumps(resource(pd, self.start_ts, state, self.lake, **spec)))
+        return parse(json.dumps(resource(self.cluster.pd_address, self.start_ts, self.folder, **spec)))
 
     def run(self, execution: InProcessExecution | None = None, **spec: Any) -> Run:
         return Run(self.changefeed(**spec), execution or InProcessExecution()).start()

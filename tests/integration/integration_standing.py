@@ -85,8 +85,7 @@ class World:
 
     def resource(self, **spec: Any) -> dict[str, Any]:
         members = {"targetTs": str(self.history.target_ts), "spark": {"pullers": {"count": 1}}, **spec}
-        pd, start_ts = self.history.cluster.pd_address, self.history.start_ts
-        return resource(pd, start_ts, self.folder / "state", self.lake, **members)
+        return resource(self.history.cluster.pd_address, self.history.start_ts, self.folder, **members)
 
     def start(self, point: str | None = None, at: int = 1, then: str = "kill", **more: Any) -> Process:
         """A driver with its puller and its tasks, that dies or stops at a passage of `point`."""

@@ -64,7 +64,7 @@ def test_the_soak_is_verified_and_stays_within_its_limits(tmp_path: Path) -> Non
     assert 0 < measured["peak_event_store_bytes"] <= measured["event_store_quota_bytes"]
     assert 0 < measured["peak_puller_rss_bytes"] < measured["peak_rss_bytes"]
     assert sum(measured["harms"].values()) > 0
-    assert len(measured["samples"]) >= 5
+    assert len(measured["samples"]) >= 2
     picture = (tmp_path / "soak.svg").read_text()
     assert re.findall(r'font-weight="bold">([^<]*)<', picture) == [
         "event store",
