@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 from bisect import insort
 from collections.abc import Collection, Iterator, Sequence
-from itertools import islice
 from typing import NamedTuple
 
 from sortedcontainers import SortedDict
@@ -35,6 +34,9 @@ class View(NamedTuple):
 
 
 SNAPSHOT = View()
+
+_STEP_KEYS = 50_000
+"""A scan mostly meets keys that have nothing new: 20 ms. A turn for the others costs as much, when they are busy."""
 
 
 class Mvcc:
@@ -111,23 +113,21 @@ class Mvcc:
         return heapq.merge(written, locked, reverse=reverse)
 
     def scan_versions(
-        self, start: bytes, end: bytes, after_ts: int, upto_seq: int, max_keys: int
+        self, start: bytes, end: bytes, after_ts: int, upto_seq: int, enough: int
     ) -> tuple[list[ScannedVersion], bytes | None]:
         """One step of an incremental scan: PUT and DELETE versions above after_ts made by changes up to upto_seq.
 
         Keys ascending, versions of a key newest first. The second value is where the next step starts, None at the end.
+        A step ends behind the key that brings it `enough` versions, or after so many keys that others must have a turn.
         """
         found: list[ScannedVersion] = []
-        key = None
-        visited = 0
-        for key in islice(self.versions.irange(start, end or None, (True, False)), max_keys):
-            visited += 1
+        for visited, key in enumerate(self.versions.irange(start, end or None, (True, False)), start=1):
             versions = self.versions[key]
             if versions[-1].commit_ts > after_ts:
                 _collect(found, key, versions, after_ts, upto_seq)
-        if visited < max_keys or key is None:
-            return found, None
-        return found, key + b"\0"
+            if len(found) >= enough or visited == _STEP_KEYS:
+                return found, key + b"\0"
+        return found, None
 
     # --- changes ---
 

@@ -385,14 +385,15 @@ class MvccStore:
         return self._mvcc.locks_in(start, end)
 
     def scan_versions(
-        self, start: bytes, end: bytes, after_ts: int, upto_seq: int, max_keys: int
+        self, start: bytes, end: bytes, after_ts: int, upto_seq: int, enough: int
     ) -> tuple[list[ScannedVersion], bytes | None]:
         """One step of an incremental scan: PUT and DELETE versions above after_ts made by changes up to upto_seq.
 
         Keys ascending, versions of a key newest first. The second value is where the next step starts, None at the end.
+        A step ends behind the key that brings it `enough` versions, or earlier.
         """
         with self.lock:
-            return self._mvcc.scan_versions(start, end, after_ts, upto_seq, max_keys)
+            return self._mvcc.scan_versions(start, end, after_ts, upto_seq, enough)
 
     # --- garbage ---
 

@@ -29,7 +29,7 @@ from .txn import MAX_TS, Change, Kind, Lock, Op, RowChange
 SINK_QUOTA = 512 << 20
 """Bytes that wait on all connections of a store; who wants more is congested (facts, 2.4)."""
 PENDING_SCANS = 10_000
-_SCAN_KEYS = 1024
+_STEP_VERSIONS = 1024
 _BATCH_BYTES = 1 << 20
 _REPEATED_TS = 1000 << 18
 TICKS = 64
@@ -178,7 +178,9 @@ class Subscriptions:
         if end and start >= end:
             position = None
         while position is not None:
-            versions, following = self._store.scan_versions(position, end, snapshot.after_ts, snapshot.seq, _SCAN_KEYS)
+            versions, following = self._store.scan_versions(
+                position, end, snapshot.after_ts, snapshot.seq, _STEP_VERSIONS
+            )
             found = _with_locks(versions, snapshot.locks, following or end or None)
             rows = events.scan_rows(item for item in found if not subscription.drops(_source(item)))
             if not self._push_scan(subscription, events.group_rows(rows), last=False):

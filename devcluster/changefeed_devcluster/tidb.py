@@ -39,7 +39,7 @@ from .txn import MAX_TS, KeyIsLocked, Lock, Mutation, Op
 
 _BOOTSTRAP_VERSION = b"218"  # TiDB 8.5's
 _FIRST_ID = 100
-_SCAN_KEYS = 10_000
+_STEP_VERSIONS = 10_000
 
 
 class Change(NamedTuple):
@@ -289,7 +289,7 @@ class Tidb:
         start, end = keys.record_range(table.id)
         upto_seq = self._store.seq
         while start is not None:
-            versions, start = self._store.scan_versions(start, end, after_ts, upto_seq, _SCAN_KEYS)
+            versions, start = self._store.scan_versions(start, end, after_ts, upto_seq, _STEP_VERSIONS)
             for key, version, old_value in versions:
                 if version.commit_ts > upto_ts:
                     continue

@@ -282,6 +282,15 @@ def test_incremental_scan_shows_the_moment_of_its_snapshot() -> None:
     assert following == b"a\0"
     second, following = store.scan_versions(following, b"", 0, seq, 2)
     assert [(item.key, item.version.commit_ts) for item in second] == [(b"b", 20)]
+    assert following is None
+
+
+def test_a_step_of_a_scan_is_bounded_where_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("changefeed_devcluster.mvcc._STEP_KEYS", 3)
+    store = MvccStore()
+    write(store, 10, 20, *(put(bytes([n]), b"1") for n in range(7)))
+    steps = [store.scan_versions(bytes([n]), b"", 20, store.seq, 1024) for n in (0, 3, 6)]
+    assert steps == [([], bytes([2, 0])), ([], bytes([5, 0])), ([], None)]
 
 
 def test_a_second_life_has_the_same_versions_locks_and_rollbacks(tmp_path: Path) -> None:
