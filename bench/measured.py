@@ -46,6 +46,11 @@ class Cluster:
         line: dict[str, Any] = json.loads(self.process.stdout.readline())
         return line
 
+    def end_workload(self) -> None:
+        """Nothing is written any more when this returns."""
+        self.process.send_signal(signal.SIGUSR1)
+        self.next_line()
+
     def cpu_s(self) -> float:
         """CPU seconds that it has used so far."""
         times = psutil.Process(self.process.pid).cpu_times()

@@ -245,6 +245,7 @@ def measure(given: argparse.Namespace, folder: Path, drawn: Path) -> dict[str, A
                 soak.watch(given.seconds, given.every)
             finally:
                 nemesis.end()
+            upstream.end_workload()  # verify has all of its history to read
             run.drain()
         verified = run.verify()
     drawn.parent.mkdir(parents=True, exist_ok=True)
