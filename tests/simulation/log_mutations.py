@@ -96,6 +96,15 @@ RECOVERY = (
     ),
     Mutation(
         "recovery",
+        "a plan of the driver before has no time",
+        Owner,
+        "_manifest",
+        "pd_ms=plan.pd_ms",
+        "pd_ms=plan.pd_ms if plan.epoch == self._run.epoch else 0",
+        rule=10,
+    ),
+    Mutation(
+        "recovery",
         "a table resumes at the checkpoint",
         State,
         "flushed_ts",
