@@ -19,7 +19,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -31,6 +31,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 ROOT = Path(__file__).resolve().parent.parent
 _BIN = Path(sys.executable).parent
+_POLL_S = 0.1  # a run tells of itself by metrics and files, which are there or not
 
 
 @dataclass(frozen=True)
@@ -178,6 +179,16 @@ class Run:
         code = self.process.wait()
         if code != 0:
             raise SystemExit(f"changefeed run ended with {code}")
+
+    def until(self, condition: Callable[[], object], what: str, seconds: float) -> None:
+        """Ends this program when the run ends first, or it takes longer."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if self.process.poll() is not None:
+                raise SystemExit(f"changefeed run ended with {self.process.returncode} before {what}")
+            if time.monotonic() > deadline:
+                raise SystemExit(f"not within {seconds:g} s: {what}")
+            time.sleep(_POLL_S)
 
     def drain(self) -> None:
         """As Ctrl-C does."""

@@ -52,13 +52,12 @@ class Watch:
     def until(self, condition: Callable[[], object], what: str, seconds: float = _DEADLINE_S) -> float:
         """How long it took."""
         began = time.monotonic()
-        while not condition():
-            if self._run.process.poll() is not None:
-                raise SystemExit(f"changefeed run ended with {self._run.process.returncode} before {what}")
-            if time.monotonic() - began > seconds:
-                raise SystemExit(f"not within {seconds:g} s: {what}")
+
+        def looked() -> object:
             self.look()
-            time.sleep(0.1)
+            return condition()
+
+        self._run.until(looked, what, seconds)
         return time.monotonic() - began
 
     def checkpoint_ms(self) -> int:

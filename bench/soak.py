@@ -238,7 +238,7 @@ def measure(given: argparse.Namespace, folder: Path, drawn: Path) -> dict[str, A
         }
         with changefeed_run(upstream, folder, storage, **spec) as run:
             soak = Soak(run, upstream, int(pd.rpartition(":")[2]))
-            _wait_until(lambda: _goes_on(run), run)
+            run.until(lambda: _goes_on(run), "files are written", _CATCH_UP_S)
             nemesis = Nemesis(pd, given.seed)
             nemesis.start()
             try:
@@ -275,14 +275,6 @@ def _goes_on(run: Run) -> bool:
     """Files are written, so all processes have started; and nothing holds it up."""
     metric = run.meter.metric
     return metric("changefeed_sink_rows_total") > 0 and bool(metric("changefeed_owner_state_info", "Normal"))
-
-
-def _wait_until(condition: Any, run: Run) -> None:
-    deadline = time.monotonic() + _CATCH_UP_S
-    while not condition():
-        if run.process.poll() is not None or time.monotonic() > deadline:
-            raise SystemExit("The changefeed does not run.")
-        time.sleep(0.1)
 
 
 def main() -> None:
