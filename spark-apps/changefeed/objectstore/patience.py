@@ -37,7 +37,8 @@ def given_up(where: str, seconds: float, why: str) -> Unavailable:
 class Patience:
     """Tries a call to a store again for `limit_s` seconds; one for many calls, of any thread.
 
-    `failed` is told each time why, `works` when a call that had failed has not; `failed` may raise to stop the waiting.
+    `failed` is told each time why, and may raise to stop the waiting. `works` is told when a call has not failed: True
+    at once, False after failures.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Patience:
         limit_s: float = START_S,
         sleep: Callable[[float], None] | None = None,
         failed: Callable[[ChangefeedError], object] = lambda error: None,
-        works: Callable[[], object] = lambda: None,
+        works: Callable[[bool], object] = lambda at_once: None,
         ending: threading.Event | None = None,
     ) -> None:
         """`ending`: once it is set nothing is waited for any more."""
@@ -74,8 +75,7 @@ class Patience:
                 spent += wait
                 wait = min(wait * 2, _LONGEST_WAIT_S)
             else:
-                if spent:
-                    self._works()
+                self._works(not spent)
                 return given
             again()
 

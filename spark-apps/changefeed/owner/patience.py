@@ -26,7 +26,7 @@ def patience_of(who: str, meter: Meter, ending: threading.Event) -> Patience:
     return Patience(
         RUN_S,
         failed=lambda error: soon(meter.store_failed, who, error),
-        works=lambda: soon(meter.store_works, who),
+        works=lambda at_once: soon(meter.store_works, who, at_once),
         ending=ending,
     )
 

@@ -46,8 +46,11 @@ class Meter:
         """The sink or the state fails for `who`, which waits and tries again."""
         self._troubles.store_failed(who, self.pd_ms, error.message)
 
-    def store_works(self, who: str) -> None:
-        self._troubles.store_works(who)
+    def store_works(self, who: str, at_once: bool = True) -> None:
+        if at_once:
+            self._troubles.store_works(who)
+        else:
+            self._troubles.store_worked_late(who, self.pd_ms)
 
     def given_up(self, now: float) -> Unavailable | None:
         """That a store has failed for longer than a run waits; tasks wait for as long as they are let."""

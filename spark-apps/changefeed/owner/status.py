@@ -6,7 +6,7 @@ nothing that moves by itself, because each change of a condition is a write.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from changefeed.model.tso import compose, physical_ms, to_datetime
@@ -42,6 +42,11 @@ class Troubles:
 
     def store_works(self, who: str) -> None:
         self._stores.pop(who, None)
+
+    def store_worked_late(self, who: str, pd_ms: int) -> None:
+        """After it had failed: what fails each time at first is in trouble still, from now on."""
+        if (known := self._stores.get(who)) is not None:
+            self._stores[who] = replace(known, since_ms=pd_ms)
 
     def upstream_failed(self, pd_ms: int, message: str) -> None:
         """PD did not answer; it will be asked again."""

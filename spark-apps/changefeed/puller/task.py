@@ -107,7 +107,7 @@ class PullerTask:
         patience = Patience(
             math.inf,
             failed=lambda error: self._reports.troubled(error.message),
-            works=lambda: self._reports.troubled(""),
+            works=lambda at_once: self._reports.troubled(""),
             ending=self._ending,
         )
         self._house = replace(house, patience=patience)

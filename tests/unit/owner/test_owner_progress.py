@@ -148,6 +148,18 @@ def test_a_store_that_fails_is_a_warning_until_it_works_for_all(meter: Meter, re
     assert meter.progress(3.0).state == "Running, epoch 1."
 
 
+def test_a_store_that_fails_at_first_each_time_stays_a_warning_and_is_not_given_up(meter: Meter) -> None:
+    meter.pd_answered(0.0, 1_000_000)
+    for seconds in range(0, 2 * int(RUN_S), 60):
+        meter.pd_answered(seconds, 1_000_000 + seconds * 1000)
+        meter.store_failed("publication", Transient("s3://lake gives no answer in time."))
+        meter.store_works("publication", at_once=False)
+        assert "no answer in time" in meter.progress(seconds).state
+        assert meter.given_up(seconds + RUN_S - 1) is None
+    meter.store_works("publication")
+    assert meter.progress(seconds).state == "Running, epoch 1."
+
+
 def test_a_store_that_fails_for_too_long_is_given_up(meter: Meter) -> None:
     meter.pd_answered(0.0, 1_000_000)
     assert meter.given_up(10_000.0) is None
