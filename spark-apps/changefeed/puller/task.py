@@ -107,7 +107,8 @@ class PullerTask:
         patience = Patience(
             math.inf,
             failed=lambda error: self._reports.troubled(error.message),
-            works=lambda at_once: self._reports.troubled(""),
+            # What another writer does at once says nothing of the segment that can't be written.
+            works=lambda at_once: None if at_once else self._reports.troubled(""),
             ending=self._ending,
         )
         self._house = replace(house, patience=patience)

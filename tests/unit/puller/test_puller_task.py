@@ -16,7 +16,7 @@ import grpc
 import grpc.aio
 import pyarrow as pa
 import pytest
-from changefeed.errors import Fenced, Unavailable
+from changefeed.errors import Fenced, Transient, Unavailable
 from changefeed.eventstore.house import House
 from changefeed.model.rows import RAW_SCHEMA
 from changefeed.objectstore import Place
@@ -342,6 +342,22 @@ async def test_rule_17_memory_is_bounded_by_holding_subscriptions_and_no_event_w
         assert sorted(meta.seq for meta in call.segments) == list(range(1, len(call.segments) + 1))
         call.commands.put_nowait(None)
         await running
+
+
+async def test_a_segment_that_is_written_at_once_does_not_hide_another_that_cannot_be(tmp_path: Path) -> None:
+    task = PullerTask(0, "puller-0-0", cast(Pd, None), House(Place(tmp_path.as_uri()), 1, "ab"), Limits())
+    patience, said = task._house.patience, list[str]()
+
+    def write() -> None:
+        if not said:
+            said.append("")
+            raise Transient("s3://state answers 503.")
+        patience.call("the state", lambda: None)  # the other writer's
+        said.append(cast(owner_pb2.Report, task._reports.take()).trouble)
+
+    patience.call("the state", write)
+    said.append(cast(owner_pb2.Report, task._reports.take()).trouble)
+    assert said == ["", "s3://state answers 503.", ""]
 
 
 def meta(seq: int, *sub_ids: int) -> owner_pb2.SegmentMeta:
