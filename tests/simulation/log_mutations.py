@@ -51,6 +51,24 @@ LOG = (
         "dispatchers = advanced",
         rule=15,
     ),
+    Mutation(
+        "log",
+        "a table's first date is remembered, not its newest",
+        history,
+        "_advance",
+        "date=entry.date,",
+        "date=now.date or entry.date,",
+        rule=15,
+    ),
+    Mutation(
+        "log",
+        "a plan outlives one takeover, not two",
+        history,
+        "_epoch",
+        '{"epoch": epoch}',
+        '{"epoch": epoch, "plan": state.plan if state.plan and record.epoch == state.plan.epoch + 1 else None}',
+        story="A plan's driver is killed, and its successor too, before the plan is committed.",
+    ),
     Mutation("log", "folding deletes epoch records", Log, "_is_kept", "return n in self._kept", "return False", rule=5),
     Mutation(
         "log",
@@ -93,6 +111,18 @@ RECOVERY = (
         "config=self.state.plan_config or {}",
         "config=self.state.epoch.config",
         rule=10,
+    ),
+    Mutation(
+        "recovery",
+        "a plan runs under the config of the second driver after it",
+        history,
+        "_epoch",
+        '{"epoch": epoch}',
+        '{"epoch": epoch, "plan_config": record.config'
+        " if state.plan and record.epoch > state.plan.epoch + 1 else state.plan_config}",
+        rule=10,
+        story="A plan's driver is killed, and its successor too, before the plan is committed; its files are in part "
+        "written.",
     ),
     Mutation(
         "recovery",
