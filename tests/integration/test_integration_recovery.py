@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,8 +45,9 @@ def stop_all(driver: psutil.Process, known: Sequence[psutil.Process]) -> list[ps
     found = [*known, driver]
     while found:
         for process in found:
-            process.suspend()
-        frozen += found
+            with suppress(psutil.NoSuchProcess):  # a worker whose task is over
+                process.suspend()
+                frozen.append(process)
         found = [process for process in driver.children(recursive=True) if process not in frozen]
     return frozen
 
@@ -53,10 +55,16 @@ def stop_all(driver: psutil.Process, known: Sequence[psutil.Process]) -> list[ps
 def kill_all(changefeed: Changefeed, processes: Sequence[psutil.Process]) -> None:
     """SIGKILL, as power loss would end them."""
     for process in processes:
-        process.kill()
+        with suppress(psutil.NoSuchProcess):  # the kernel ends what is frozen with its parent
+            process.kill()
     changefeed.kill()
-    dead = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-    wait_for(lambda: not any(p.is_running() and p.status() not in dead for p in processes), "that all are dead")
+    wait_for(lambda: not any(map(is_alive, processes)), "that all are dead")
+
+
+def is_alive(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    return False
 
 
 def open_plan(changefeed: Changefeed) -> tuple[Path, list[Path]] | None:
