@@ -6,6 +6,8 @@ MAKEFLAGS += --no-print-directory
 
 # A run starts a dozen processes: without bytecode each would compile all that it imports, for two seconds.
 unexport PYTHONDONTWRITEBYTECODE
+# As the product has it: what a connection says of its end would stand between the tests' dots.
+export GRPC_VERBOSITY := NONE
 
 PYTHON ?= python3
 PY := .venv/bin/python
