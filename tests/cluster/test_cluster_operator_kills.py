@@ -177,8 +177,10 @@ class Living:
 
     def _is_idle(self) -> bool:
         operator = self._site.operator
-        has_looked = self._has_looked() or not self._killed.is_set()
-        return operator.leads and has_looked and not operator.number("changefeed_operator_running_passes_count")
+        if not operator.leads or operator.number("changefeed_operator_running_passes_count"):
+            return False
+        # Asked last: a kill that is neither due nor done comes to an operator that has done its pass.
+        return self.life.kill is None or self._site.proxy.kill_is_due or self._has_looked()
 
     def _is_closed(self) -> bool:
         job = self._site.namespace.of("batch/v1", "jobs", f"changefeed-{self._name}-close")
