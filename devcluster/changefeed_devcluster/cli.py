@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -20,6 +20,8 @@ from typing import Annotated, Literal
 from cyclopts import App, CycloptsError, Parameter
 from cyclopts.validators import Number
 
+from . import certificates
+from .certificates import Certificates
 from .frozen import FrozenHistory
 from .harm import harm
 from .schema import DDL_JOB_TABLE
@@ -35,6 +37,8 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 app = App(name="changefeed-devcluster", help="A PD and TiKV stores in one process, with TiDB's data in them.")
 app.command(harm)
+tls_app = App(name="tls", help="Rotate the certificates of `start --tls` while the cluster runs.")
+app.command(tls_app)
 
 Port = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
 Count = Annotated[int, Parameter(validator=Number(gte=1, lte=10_000_000))]
@@ -55,6 +59,9 @@ def start(
     workload_seconds: Amount | None = None,
     frozen: Literal["scan", "live"] | None = None,
     replay: bool = False,
+    tls: Path | None = None,
+    tls_name: Annotated[list[str] | None, Parameter(negative="")] = None,
+    tls_common_name: Annotated[list[str] | None, Parameter(negative="")] = None,
 ) -> None:
     """Run a cluster until SIGINT or SIGTERM; SIGUSR1 ends the workload alone.
 
@@ -66,7 +73,7 @@ def start(
     stores
         Number of TiKV stores.
     host
-        IPv4 address of this machine to listen at. There is no other protection: whoever reaches it reads and writes.
+        IPv4 address of this machine to listen at. Without `tls` whoever reaches it reads and writes.
     port
         Port of PD; 0 takes a free one.
     data
@@ -90,6 +97,13 @@ def start(
         Show the `data` folder of an earlier cluster as it was left, and write nothing to it: several clusters, at once
         or one after the other, serve the same history to the byte. `startTs` is that of the folder's first cluster, and
         the second line has the history's last ts.
+    tls
+        Folder of certificates, made where there are none: speak TLS, and let in only who has one. DIR/client is what
+        clients need, as a Kubernetes Secret has it: ca.crt, tls.crt, tls.key.
+    tls_name
+        Another host name or IP address in the cluster's certificate; `host`, 127.0.0.1 and localhost are always there.
+    tls_common_name
+        Let in only clients whose certificate has this common name; DIR/client's is changefeed.
     """
     arrived: SimpleQueue[int] = SimpleQueue()
     for number in (*_STOP_SIGNALS, signal.SIGUSR1):
@@ -97,7 +111,24 @@ def start(
     history = _frozen(frozen, workload, data, rate)
     if replay and (data is None or workload != "none" or not (data / "journal").exists()):
         raise CommandFailed("--replay is for a --data folder that a cluster has written, without a --workload.")
-    cluster = _cluster(stores, host, port, data, history, replay)
+    if tls is None and (tls_name or tls_common_name):
+        raise CommandFailed("--tls-name and --tls-common-name are for a cluster with --tls.")
+    try:
+        secure = Certificates(tls, [host, "127.0.0.1", "localhost", *(tls_name or ())]) if tls else None
+        cluster = DevCluster(
+            stores=stores,
+            data_dir=data,
+            pd_port=port,
+            frozen=history,
+            replay=replay,
+            host=host,
+            certificates=secure,
+            common_names=tls_common_name or (),
+        )
+    except OSError as error:
+        raise _cant_start(error) from error
+    except ValueError as error:
+        raise CommandFailed(f"The cluster can't start: {error}") from error
     try:
         tidb = Tidb(cluster)
         tidb.bootstrap()
@@ -121,23 +152,32 @@ def start(
         cluster.stop()
 
 
+@tls_app.command
+def rotate(folder: Path) -> None:
+    """Make a new CA and new certificates. Certificates of the old CA are still taken, until `tls retire`."""
+    _turned(folder, certificates.rotate)
+
+
+@tls_app.command
+def retire(folder: Path) -> None:
+    """Take certificates of the newest CA only. `harm cut` breaks the connections that were made with older ones."""
+    _turned(folder, certificates.retire)
+
+
+def _turned(folder: Path, turn: Callable[[Path], None]) -> None:
+    try:
+        turn(folder)
+    except OSError as error:
+        raise CommandFailed(f"{folder} is no folder that `start --tls` made: {error.strerror}") from error
+    say(tls=str(folder))
+
+
 def _frozen(how: str | None, workload: str, data: Path | None, rate: float) -> FrozenHistory | None:
     if how is None:
         return None
     if workload != "sysbench" or data is not None or rate > 0:
         raise CommandFailed("--frozen is for --workload sysbench with --rate 0, and not kept in a --data folder.")
     return FrozenHistory(live=how == "live")
-
-
-def _cluster(
-    stores: int, host: str, port: int, data: Path | None, frozen: FrozenHistory | None, replay: bool
-) -> DevCluster:
-    try:
-        return DevCluster(stores=stores, data_dir=data, pd_port=port, frozen=frozen, replay=replay, host=host)
-    except OSError as error:
-        raise _cant_start(error) from error
-    except ValueError as error:
-        raise CommandFailed(f"The cluster can't start: {error}") from error
 
 
 def _open(cluster: DevCluster, host: str, port: int) -> None:

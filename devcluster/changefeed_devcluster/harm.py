@@ -7,19 +7,21 @@ refused what was asked, 69 that none answers.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Any
 
 import grpc
 from cyclopts import App, Parameter
 
 from . import keys
+from .certificates import client_channel
 from .control import HARM_METHOD
 from .terminal import UNAVAILABLE, Amount, CommandFailed, say
 
 _HARM_S = 10.0
 
-Pd = Annotated[str, Parameter(help="The cluster's address, as `start` printed it.")]
 Key = Annotated[
     str | None, Parameter(help="A raw key in hex; without it, the middle of the table's region with the most handles.")
 ]
@@ -27,148 +29,158 @@ Store = Annotated[int | None, Parameter(help="Id of a store; without it, all.")]
 Seconds = Annotated[Amount | None, Parameter(help="How long it lasts; without it, until `harm heal`.")]
 Found = list[dict[str, Any]]
 
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class At:
+    """Which cluster."""
+
+    pd: Annotated[str, Parameter(help="The cluster's address, as `start` printed it.")]
+    tls: Annotated[Path | None, Parameter(help="The folder of certificates that `start --tls` was given.")] = None
+
+
 harm = App(name="harm", help="Disturb a running development cluster: what it answers is one JSON line.")
 
 
 @harm.command
-def regions(*, pd: Pd) -> None:
+def regions(*, at: At) -> None:
     """List the regions: id, borders as hex of raw keys, version, leader store, stores."""
-    say(**_harm(pd, "regions"))
+    say(**_harm(at, "regions"))
 
 
 @harm.command
-def split(*, pd: Pd, key: Key = None) -> None:
+def split(*, at: At, key: Key = None) -> None:
     """Split a region in two.
 
     The right part keeps the id. Every change data registration of the region ends with `epoch_not_match` that names
     both parts, and calls with the old epoch are refused. Answers with the two regions.
     """
-    say(**_harm(pd, "split", key=_key(pd, key)))
+    say(**_harm(at, "split", key=_key(at, key)))
 
 
 @harm.command
-def merge(*, pd: Pd, left: int | None = None) -> None:
+def merge(*, at: At, left: int | None = None) -> None:
     """Merge a region into its right neighbour.
 
     The neighbour keeps its id and leader and takes all keys; region `left` is gone. Every registration of both ends
     with `epoch_not_match` that names no region. Without `left`: two neighbours with the fewest handles of one table.
     Answers with the merged region.
     """
-    found = _harm(pd, "regions")["regions"]
+    found = _harm(at, "regions")["regions"]
     chosen, right = narrowest_pair(found) if left is None else (left, _right_of(found, left))
-    say(**_harm(pd, "merge", left=chosen, right=right))
+    say(**_harm(at, "merge", left=chosen, right=right))
 
 
 @harm.command
-def transfer(*, pd: Pd, region: int | None = None, store: int | None = None) -> None:
+def transfer(*, at: At, region: int | None = None, store: int | None = None) -> None:
     """Move a region's leadership to another store.
 
     Registrations end with `not_leader` that names the new one; the epoch stays. Without `region`: the one with the most
     handles; without `store`: the next one that has a peer. Answers with the region.
     """
-    found = _harm(pd, "regions")["regions"]
+    found = _harm(at, "regions")["regions"]
     chosen = _widest(found) if region is None else _named(found, region)
     stores = chosen["stores"]
     following = stores[(stores.index(chosen["leader_store"]) + 1) % len(stores)]
-    say(**_harm(pd, "transfer", region=chosen["id"], store=following if store is None else store))
+    say(**_harm(at, "transfer", region=chosen["id"], store=following if store is None else store))
 
 
 @harm.command
-def cut(*, pd: Pd, store: Store = None, messages: int = 0) -> None:
+def cut(*, at: At, store: Store = None, messages: int = 0) -> None:
     """Break connections of a store.
 
     At once, and all of them, as when a TiKV process dies and is back on its port; or, with `messages`, one change data
     stream after so many more messages of the store, which may be in the middle of a scan or of a transaction.
     """
-    say(**_harm(pd, "cut", store=store, messages=messages))
+    say(**_harm(at, "cut", store=store, messages=messages))
 
 
 @harm.command
-def stall(*, pd: Pd, seconds: Seconds = None, store: Store = None) -> None:
+def stall(*, at: At, seconds: Seconds = None, store: Store = None) -> None:
     """Send no change data, without any error: the streams stay open and silent.
 
     Everything goes on being queued, and comes afterwards; beyond 512 MiB a registration ends as `congested`.
     """
-    say(**_harm(pd, "stall", seconds=seconds, store=store))
+    say(**_harm(at, "stall", seconds=seconds, store=store))
 
 
 @harm.command(name="stall-region")
-def stall_region(*, pd: Pd, region: int | None = None, seconds: Seconds = None) -> None:
+def stall_region(*, at: At, region: int | None = None, seconds: Seconds = None) -> None:
     """Tell no resolved-ts of one region; its rows go on, and so do all other regions.
 
     Without `region`: the one with the most handles.
     """
-    chosen = region or _widest(_harm(pd, "regions")["regions"])["id"]
-    say(region=chosen, **_harm(pd, "stall-region", region=chosen, seconds=seconds))
+    chosen = region or _widest(_harm(at, "regions")["regions"])["id"]
+    say(region=chosen, **_harm(at, "stall-region", region=chosen, seconds=seconds))
 
 
 @harm.command
-def lock(*, pd: Pd, key: Key = None, seconds: Seconds = None) -> None:
+def lock(*, at: At, key: Key = None, seconds: Seconds = None) -> None:
     """Hold a lock on a key, as a long transaction does, and roll it back at the end.
 
     The transaction is alive all the time: nobody may resolve its lock, and the region's resolved-ts stays below its
     start ts, which is the answer.
     """
-    chosen = _key(pd, key)
-    say(key=chosen, **_harm(pd, "lock", key=chosen, seconds=seconds))
+    chosen = _key(at, key)
+    say(key=chosen, **_harm(at, "lock", key=chosen, seconds=seconds))
 
 
 @harm.command
-def abandon(*, pd: Pd, key: Key = None, ttl_ms: int = 0, committed: bool = False) -> None:
+def abandon(*, at: At, key: Key = None, ttl_ms: int = 0, committed: bool = False) -> None:
     """Abandon a transaction that has prewritten a key, as a TiDB server that died does.
 
     Its lock lives for `ttl-ms`; after that the watermark stands still until a client resolves it. With `committed` two
     rows from the key on are locked and the first, the primary, is committed: the second must be committed too, by
     whoever resolves it. Answers with the start ts, and the commit ts if there is one.
     """
-    chosen = _key(pd, key)
-    say(key=chosen, **_harm(pd, "abandon", key=chosen, ttl_ms=ttl_ms, committed=committed))
+    chosen = _key(at, key)
+    say(key=chosen, **_harm(at, "abandon", key=chosen, ttl_ms=ttl_ms, committed=committed))
 
 
 @harm.command
-def delay(*, pd: Pd, by: Amount, seconds: Seconds = None, store: Store = None) -> None:
+def delay(*, at: At, by: Amount, seconds: Seconds = None, store: Store = None) -> None:
     """Let `by` seconds pass between a change and its delivery, resolved-ts included: a slow network."""
-    say(**_harm(pd, "delay", by=by, seconds=seconds, store=store))
+    say(**_harm(at, "delay", by=by, seconds=seconds, store=store))
 
 
 @harm.command
-def repeat(*, pd: Pd, seconds: Seconds = None) -> None:
+def repeat(*, at: At, seconds: Seconds = None) -> None:
     """Send twice what a store may send twice.
 
     Each resolved-ts comes again, then an earlier one, then 0. A new registration's scan repeats as COMMITTED rows what
     came live before it, and some rows at or below the registration's checkpoint.
     """
-    say(**_harm(pd, "repeat", seconds=seconds))
+    say(**_harm(at, "repeat", seconds=seconds))
 
 
 @harm.command
-def reorder(*, pd: Pd, seconds: Seconds = None) -> None:
+def reorder(*, at: At, seconds: Seconds = None) -> None:
     """Send in any order what the protocol does not order.
 
     The rows of different regions, and the rows of a scan and the live rows of the same region. What one raft log orders
     stays, and no row comes after a resolved-ts at or above its commit ts.
     """
-    say(**_harm(pd, "reorder", seconds=seconds))
+    say(**_harm(at, "reorder", seconds=seconds))
 
 
 @harm.command
-def heal(*, pd: Pd) -> None:
+def heal(*, at: At) -> None:
     """End all that lasts: stalls, delays, repeats, reorders, cuts to come, and locks of `harm lock`.
 
     Splits, merges, transfers and abandoned locks stay.
     """
-    say(**_harm(pd, "heal"))
+    say(**_harm(at, "heal"))
 
 
-def _harm(pd: str, action: str, **arguments: Any) -> dict[str, Any]:
+def _harm(at: At, action: str, **arguments: Any) -> dict[str, Any]:
     body = json.dumps({"action": action, **arguments}).encode()
-    with grpc.insecure_channel(pd) as channel:
+    with _channel(at) as channel:
         call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(HARM_METHOD)
         try:
             answer: dict[str, Any] = json.loads(call(body, timeout=_HARM_S))
         except grpc.RpcError as error:
             raise CommandFailed(
-                f"No development cluster answers at {pd}: is it running? Its first output line names the address.",
+                f"No development cluster answers at {at.pd}: is it running? Its first output line names the address.",
                 UNAVAILABLE,
             ) from error
     if not answer.pop("ok"):
@@ -176,11 +188,20 @@ def _harm(pd: str, action: str, **arguments: Any) -> dict[str, Any]:
     return answer
 
 
+def _channel(at: At) -> grpc.Channel:
+    if at.tls is None:
+        return grpc.insecure_channel(at.pd)
+    try:
+        return client_channel(at.tls, at.pd)
+    except OSError as error:
+        raise CommandFailed(f"The certificates can't be read: {error.filename}: {error.strerror}") from error
+
+
 # --- which region, which key ---
 
 
-def _key(pd: str, key: str | None) -> str:
-    return widest_middle(_harm(pd, "regions")["regions"]) if key is None else key
+def _key(at: At, key: str | None) -> str:
+    return widest_middle(_harm(at, "regions")["regions"]) if key is None else key
 
 
 def _handles(region: dict[str, Any]) -> range:

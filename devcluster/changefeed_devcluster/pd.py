@@ -39,7 +39,7 @@ class PlacementDriver:
         safepoints: SafePoints,
     ) -> None:
         self.cluster_id = cluster_id
-        self.address = ""
+        self.url = ""
         self.stores: list[metapb.Store] = []
         self._oracle = oracle
         self._regions = regions
@@ -103,8 +103,8 @@ class PlacementDriver:
     # --- members and time ---
 
     async def _get_members(self, request: pdpb.GetMembersRequest, context: Context) -> pdpb.GetMembersResponse:
-        url = f"http://{self.address}"
-        member = pdpb.Member(name="pd-0", member_id=1, peer_urls=[url], client_urls=[url], binary_version=f"v{VERSION}")
+        urls = [self.url]
+        member = pdpb.Member(name="pd-0", member_id=1, peer_urls=urls, client_urls=urls, binary_version=f"v{VERSION}")
         return pdpb.GetMembersResponse(header=self._header(), members=[member], leader=member, etcd_leader=member)
 
     async def _get_cluster_info(

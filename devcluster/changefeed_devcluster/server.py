@@ -24,6 +24,8 @@ from changefeed.wire import pdpb_pb2 as pdpb
 
 from . import unfinished
 from .cdc import ChangeData
+from .certificates import Certificates
+from .common_names import CommonNames
 from .control import control_handler
 from .frozen import FrozenHistory
 from .frozen_store import FrozenStore
@@ -58,7 +60,8 @@ class DevCluster:
     Without `data_dir` nothing outlives it. With it, data, region boundaries, cluster id and safepoints go on where an
     earlier cluster with the same folder ended. `min_ts_interval`: seconds between two resolved-ts. `frozen`: history
     beside what the store holds. `replay`: show the data folder as it is, and keep nothing of what happens meanwhile.
-    `host`: the address of this machine that it listens at and that its PD names; everybody who reaches it is let in.
+    `host`: the address of this machine that it listens at and that its PD names. Everybody who reaches it is let in;
+    with `certificates` only who shows a good one, with `common_names` only who bears one of these.
 
     `first_start_ts`: what `note_start` was told in the folder's first life. `history_ts`: the last ts in the folder.
     """
@@ -72,8 +75,12 @@ class DevCluster:
         frozen: FrozenHistory | None = None,
         replay: bool = False,
         host: str = "127.0.0.1",
+        certificates: Certificates | None = None,
+        common_names: Sequence[str] = (),
     ) -> None:
         self._host = host
+        self._certificates = certificates
+        self._interceptors = [CommonNames(common_names)] if common_names else []
         self.pd_address = ""
         self.cluster_id = 0
         self.first_start_ts = 0
@@ -327,17 +334,13 @@ class DevCluster:
 
     async def _open(self) -> None:
         driver = PlacementDriver(self.cluster_id, self.oracle, self.regions, self.safepoints)
-        self._servers[_PD] = grpc.aio.server(options=(*_OPTIONS, ("grpc.so_reuseport", 0)))
-        self.pd_address = _bind(
-            self._servers[_PD], self._host, self._pd_port, [driver.handler(), control_handler(self)]
-        )
+        self._servers[_PD] = self._server(("grpc.so_reuseport", 0))
+        self.pd_address = self._bind(self._servers[_PD], self._pd_port, [driver.handler(), control_handler(self)])
         for store_id in self._store_ids:
             self._services[store_id] = ChangeData(store_id, self._subscriptions, self.troubles)
-            self._servers[store_id] = grpc.aio.server(options=_OPTIONS)
-            self.store_addresses[store_id] = _bind(
-                self._servers[store_id], self._host, 0, self._store_handlers(store_id)
-            )
-        driver.address = self.pd_address
+            self._servers[store_id] = self._server()
+            self.store_addresses[store_id] = self._bind(self._servers[store_id], 0, self._store_handlers(store_id))
+        driver.url = f"{'https' if self._certificates else 'http'}://{self.pd_address}"
         driver.stores = [
             metapb.Store(id=store_id, address=address, version=VERSION, start_timestamp=int(time.time()))
             for store_id, address in self.store_addresses.items()
@@ -347,8 +350,8 @@ class DevCluster:
 
     async def _restart(self, store_id: int) -> None:
         """A new server takes over the port before the old one is stopped, so nobody else can."""
-        old, new = self._servers[store_id], grpc.aio.server(options=_OPTIONS)
-        _bind(new, self._host, int(self.store_addresses[store_id].rpartition(":")[2]), self._store_handlers(store_id))
+        old, new = self._servers[store_id], self._server()
+        self._bind(new, int(self.store_addresses[store_id].rpartition(":")[2]), self._store_handlers(store_id))
         self._servers[store_id] = new
         await new.start()
         await old.stop(None)
@@ -357,11 +360,17 @@ class DevCluster:
         tikv = Tikv(store_id, self.cluster_id, self.store, self.regions)
         return [self._services[store_id].handler(), tikv.handler()]
 
+    def _server(self, *options: tuple[str, int]) -> grpc.aio.Server:
+        return grpc.aio.server(interceptors=self._interceptors, options=(*_OPTIONS, *options))
 
-def _bind(server: grpc.aio.Server, host: str, port: int, handlers: list[grpc.GenericRpcHandler]) -> str:
-    server.add_generic_rpc_handlers(handlers)
-    try:
-        bound = server.add_insecure_port(f"{host}:{port}")
-    except RuntimeError as error:
-        raise OSError(errno.EADDRINUSE, f"port {port} of {host} can't be bound, it is in use") from error
-    return f"{host}:{bound}"
+    def _bind(self, server: grpc.aio.Server, port: int, handlers: list[grpc.GenericRpcHandler]) -> str:
+        server.add_generic_rpc_handlers(handlers)
+        address = f"{self._host}:{port}"
+        try:
+            if self._certificates:
+                bound = server.add_secure_port(address, self._certificates.server_credentials())
+            else:
+                bound = server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise OSError(errno.EADDRINUSE, f"port {port} of {self._host} can't be bound, it is in use") from error
+        return f"{self._host}:{bound}"
