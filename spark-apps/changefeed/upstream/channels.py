@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import asyncio
 
 import grpc
 import grpc.aio
 
 from changefeed.errors import InvalidSpec
+from changefeed.upstream.tls import Tls, handshake
 
 OPTIONS = (
     ("grpc.max_receive_message_length", 256 << 20),
     ("grpc.max_send_message_length", 256 << 20),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.http2.ping_timeout_ms", 3_000),  # the one that counts, 60 s unless it is set
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 1_000),
@@ -22,15 +24,6 @@ OPTIONS = (
     # The cluster is on our own network; a proxy that the environment names can't carry its long-lived streams.
     ("grpc.enable_http_proxy", 0),
 )
-
-
-@dataclass(frozen=True)
-class Tls:
-    """PEM bytes; `ca` None: the system's roots. `cert` and `key`: where the cluster asks for a client certificate."""
-
-    ca: bytes | None = None
-    cert: bytes | None = None
-    key: bytes | None = field(default=None, repr=False)
 
 
 def parse_address(address: str) -> tuple[str, bool]:
@@ -47,9 +40,46 @@ def parse_address(address: str) -> tuple[str, bool]:
     return f"{host}:{port}", scheme == "https"
 
 
-def open_channel(target: str, tls: Tls | None) -> grpc.aio.Channel:
-    """A channel to `host:port`; `tls` None: without TLS. Nothing is dialled before the first call."""
-    if tls is None:
-        return grpc.aio.insecure_channel(target, OPTIONS)
-    credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.cert)
-    return grpc.aio.secure_channel(target, credentials, OPTIONS)
+class Channels:
+    """The channels to one cluster, one an address. `tls` None: without TLS.
+
+    Nothing is dialled before the first call. With TLS an address must be checked before its channel is asked for.
+    """
+
+    def __init__(self, tls: Tls | None) -> None:
+        self._tls = tls
+        self._open: dict[str, grpc.aio.Channel] = {}
+        self._made_of: dict[str, tuple[bytes, bytes | None, bytes | None]] = {}  # trusted, key, certificate
+        self._replaced: dict[str, grpc.aio.Channel] = {}
+
+    async def check(self, who: str, target: str, seconds: float) -> None:
+        """To be called before the first call to `target`, and after a failed one. Without TLS it does nothing.
+
+        It proves who answers at `target`, with the files as they are now; if they have changed, or the server's
+        certificate where common names are asked for, the channel is a new one. Raises Refused, NoAnswer.
+        """
+        if self._tls is None:
+            return
+        identity = self._tls.read()
+        peer = await handshake(who, target, self._tls, identity, seconds)
+        # gRPC knows no list of names: so it is told to trust the one certificate that was found to bear one.
+        trusted = peer.certificate if self._tls.allowed_common_names else identity.ca
+        made_of = (trusted, identity.key, identity.certificate)
+        if self._made_of.get(target) != made_of:
+            self._made_of[target] = made_of
+            if target in self._open:
+                # Never closed, which would cancel what goes on over it: a channel that is let go of lets that end.
+                # Kept until the next one is replaced, for calls that are just being made.
+                self._replaced[target] = self._open[target]
+            self._open[target] = grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(*made_of), OPTIONS)
+
+    def get(self, target: str) -> grpc.aio.Channel:
+        if target not in self._open:
+            assert self._tls is None, "checked before"
+            self._open[target] = grpc.aio.insecure_channel(target, OPTIONS)
+        return self._open[target]
+
+    async def close(self) -> None:
+        await asyncio.gather(*(channel.close() for channel in (*self._open.values(), *self._replaced.values())))
+        self._open.clear()
+        self._replaced.clear()

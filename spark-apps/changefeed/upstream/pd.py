@@ -5,7 +5,6 @@ It must never answer from another cluster than the one it was connected to, nor 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self, TypeVar
@@ -13,12 +12,13 @@ from typing import Protocol, Self, TypeVar
 import grpc
 import grpc.aio
 
-from changefeed.errors import NeedsHuman, Transient, Unavailable
+from changefeed.errors import InvalidSpec, NeedsHuman, Refused, Transient, Unavailable
 from changefeed.model.memcomparable import encode_bytes
 from changefeed.model.tso import physical_ms
 from changefeed.upstream.attempts import Attempts
-from changefeed.upstream.channels import Tls, open_channel, parse_address
+from changefeed.upstream.channels import Channels, parse_address
 from changefeed.upstream.timestamps import Timestamps
+from changefeed.upstream.tls import NoAnswer, Tls
 from changefeed.wire import metapb_pb2, pdpb_pb2
 
 PATIENCE = 20.0
@@ -26,7 +26,10 @@ _CALL_TIMEOUT = 3.0
 _SCAN_LIMIT = 1024
 _CHECK_ADDRESSES = "Check spec.upstream.pdAddresses and that PD runs and can be reached from here."
 _NOT_A_PD = "Give PD's client address in spec.upstream.pdAddresses: by default port 2379, https:// where there is TLS."
-_NOT_GRPC = ("http1.x server", "Failed parsing HTTP/2", "WRONG_VERSION_NUMBER")
+_GIVE_TLS = "Name the Secret that holds PD's CA; commands take it with -f FILE and --secrets-dir DIR."
+_LET_IN = "Use a client certificate whose common name the cluster allows (security.cert-allowed-cn)."
+_KEPT_OUT = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+_NOT_GRPC = ("http1.x server", "Failed parsing HTTP/2")
 
 
 class _Request(Protocol):
@@ -71,25 +74,29 @@ class PdClient:
     Every call raises Transient when PD does not answer for `PATIENCE` seconds, NeedsHuman when it is another cluster's.
     """
 
-    def __init__(self, addresses: Sequence[str], tls: Tls | None) -> None:
+    def __init__(self, addresses: Sequence[str], tls: Tls | None, cluster_id: int = 0) -> None:
         parsed = [parse_address(address) for address in addresses]
-        self._tls = tls or (Tls() if any(secure for _, secure in parsed) else None)
+        if tls is None and any(secure for _, secure in parsed):
+            raise InvalidSpec("spec.upstream.tls", "missing, and PD's address has https://", _GIVE_TLS)
         self._targets = {target: address for (target, _), address in zip(parsed, addresses, strict=True)}
         self._configured = tuple(self._targets)
-        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._channels = Channels(tls)
         self._leader = ""
         self._stores: dict[int, str] = {}
         self._timestamps = Timestamps(self, PATIENCE)
-        self.cluster_id = 0
+        self.cluster_id = cluster_id
 
     @classmethod
-    async def connect(cls, addresses: Sequence[str], deadline: float = 10.0, tls: Tls | None = None) -> PdClient:
+    async def connect(
+        cls, addresses: Sequence[str], deadline: float = 10.0, tls: Tls | None = None, cluster_id: int = 0
+    ) -> PdClient:
         """Find the leader by way of any of `addresses` ("http://h:p", "https://h:p" or "h:p").
 
+        `cluster_id`: whose PD it must be; 0: any, and from then on the one that answered.
         Waits up to `deadline` seconds for a PD that does not answer yet.
-        Raises Unavailable, NeedsHuman (what answers is not a PD), InvalidSpec.
+        Raises Unavailable, Refused (TLS), NeedsHuman (what answers is not a PD, or another cluster's), InvalidSpec.
         """
-        pd = cls(addresses, tls)
+        pd = cls(addresses, tls, cluster_id)
         attempts = Attempts("Finding PD's leader", deadline)
         try:
             while True:
@@ -107,27 +114,42 @@ class PdClient:
             raise
 
     async def find_leader(self, seconds: float = _CALL_TIMEOUT) -> None:
-        """Ask every known member who leads. Raises Unavailable, NeedsHuman."""
+        """Ask every known member who leads. Raises Unavailable, Refused, NeedsHuman."""
         not_pd: list[str] = []
         silent: list[str] = []
+        refused: list[Refused] = []
         for target in list(self._targets):
             try:
                 members = await self._members(target, seconds)
+                if self._follow(members, target):
+                    if self._leader != target:
+                        await self._check(self._leader, seconds)
+                    return
+                silent.append(f"PD at {self._targets[target]} knows no leader.")
             except _NotAPd as error:
                 not_pd.append(str(error))
             except _Silent as error:
                 silent.append(str(error))
-            else:
-                if self._follow(members, target):
-                    return
-                silent.append(f"PD at {self._targets[target]} knows no leader.")
+            except Refused as error:
+                refused.append(error)
+        if refused and not silent:
+            raise refused[0]
         if not_pd and not silent:
             raise NeedsHuman(" ".join(not_pd), _NOT_A_PD)
-        raise Unavailable(" ".join(silent + not_pd), _CHECK_ADDRESSES)
+        raise Unavailable(" ".join([*silent, *not_pd, *(each.message for each in refused)]), _CHECK_ADDRESSES)
+
+    async def _check(self, target: str, seconds: float) -> None:
+        """Raises Refused, _Silent."""
+        address = self._targets[target]
+        try:
+            await self._channels.check(f"PD at {address}", target, seconds)
+        except NoAnswer as error:
+            raise _Silent(f"PD at {address} does not answer: {error}.") from error
 
     async def _members(self, target: str, seconds: float) -> pdpb_pb2.GetMembersResponse:
+        await self._check(target, seconds)
         address = self._targets[target]
-        call = self._channel(target).unary_unary(
+        call = self._channels.get(target).unary_unary(
             "/pdpb.PD/GetMembers",
             request_serializer=pdpb_pb2.GetMembersRequest.SerializeToString,
             response_deserializer=pdpb_pb2.GetMembersResponse.FromString,
@@ -138,6 +160,8 @@ class PdClient:
             )
         except grpc.aio.AioRpcError as error:
             why = reason(error)
+            if error.code() in _KEPT_OUT:
+                raise Refused(f"PD at {address} does not let us in: {_short(why)}.", _LET_IN) from error
             if error.code() is grpc.StatusCode.UNIMPLEMENTED or any(sign in why for sign in _NOT_GRPC):
                 raise _NotAPd(f"What answers at {address} is not a PD ({_short(why)}).") from error
             raise _Silent(f"PD at {address} does not answer: {_short(why)}.") from error
@@ -151,7 +175,7 @@ class PdClient:
         if self.cluster_id and found != self.cluster_id:
             raise NeedsHuman(
                 f"PD at {self._targets[target]} belongs to cluster {found}, not to {self.cluster_id}.",
-                "Make all of spec.upstream.pdAddresses members of one cluster.",
+                "Point all of spec.upstream.pdAddresses at the changefeed's own cluster.",
             )
         if not members.leader.client_urls:
             return False
@@ -195,7 +219,10 @@ class PdClient:
                     found, position = [], low
 
     async def store_address(self, store_id: int) -> str:
-        """`host:port` of a store, from the cache or from PD. Raises Transient when there is no such store now."""
+        """`host:port` of a store, from the cache or from PD.
+
+        Raises Transient when there is no such store now or it does not answer, Refused (TLS).
+        """
         if store_id not in self._stores:
             response = await self.call(
                 "GetStore", pdpb_pb2.GetStoreRequest(store_id=store_id), pdpb_pb2.GetStoreResponse
@@ -203,6 +230,10 @@ class PdClient:
             store = response.store
             if store.state == metapb_pb2.Tombstone or not store.address:
                 raise Transient(f"Store {store_id} is gone.", "Its regions have moved: look them up again.")
+            try:
+                await self._channels.check(f"Store {store_id} at {store.address}", store.address, _CALL_TIMEOUT)
+            except NoAnswer as error:
+                raise Transient(f"Store {store_id} at {store.address} does not answer: {error}.") from error
             self._stores[store_id] = store.address
         return self._stores[store_id]
 
@@ -212,7 +243,7 @@ class PdClient:
 
     def store_channel(self, address: str) -> grpc.aio.Channel:
         """The shared channel to a store at `host:port`; closed with this client."""
-        return self._channel(address)
+        return self._channels.get(address)
 
     async def update_safepoint(self, service_id: str, ttl_seconds: int, safe_point: int) -> int:
         """Set (`ttl_seconds` > 0) or remove a service's safepoint; the minimum of all services' after that.
@@ -278,19 +309,15 @@ class PdClient:
             await self.find_leader()
         except Unavailable as unavailable:
             await attempts.pause(unavailable.message.rstrip("."), base=0.1)
+        except Refused as refused:  # it may be mended meanwhile, and what is to be mended is said
+            await attempts.pause(str(refused).rstrip("."), base=0.1)
 
     def leader_channel(self) -> grpc.aio.Channel:
-        return self._channel(self._leader)
-
-    def _channel(self, target: str) -> grpc.aio.Channel:
-        if target not in self._channels:
-            self._channels[target] = open_channel(target, self._tls)
-        return self._channels[target]
+        return self._channels.get(self._leader)
 
     async def close(self) -> None:
         await self._timestamps.close()
-        await asyncio.gather(*(channel.close() for channel in self._channels.values()))
-        self._channels.clear()
+        await self._channels.close()
 
 
 class _NotAPd(Exception):
@@ -347,8 +374,8 @@ def _short(why: str) -> str:
         ("Method not found", "it does not know PD's calls"),
         ("http1.x server", "it speaks HTTP/1, not gRPC"),
         ("Failed parsing HTTP/2", "it does not speak gRPC"),
-        ("WRONG_VERSION_NUMBER", "it does not speak TLS"),
-        ("CERTIFICATE_VERIFY_FAILED", "its certificate is not trusted"),
+        ("Socket closed", "it closes the connection, as a PD does that wants TLS (spec.upstream.tls)"),
+        ("CERTIFICATE_VERIFY_FAILED", "its certificate is another one than a moment ago"),
         ("Deadline Exceeded", "no reply in time"),
     ):
         if sign in why:

@@ -6,14 +6,11 @@ TiKV answers a read below its GC safepoint with an incomplete scan and no error,
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from changefeed.errors import SnapshotLostByGC
 from changefeed.model.tso import MAX_TS, to_datetime
 from changefeed.upstream.pd import PdClient
-
-
-def service_id(namespace: str, name: str, uid: str) -> str:
-    """Names the hold at PD; the uid keeps a changefeed from touching that of a namesake before it."""
-    return f"changefeed-{namespace}-{name}-{uid}"
 
 
 def check_held(ts: int, min_safe_point: int) -> None:
@@ -31,30 +28,35 @@ def lost_history(ts: int, safepoint: int) -> SnapshotLostByGC:
     )
 
 
+@dataclass(frozen=True)
+class Held:
+    """Every change after `ts` can be read until `until_ms` at least, by PD's clock (ms since 1970)."""
+
+    ts: int
+    until_ms: int
+
+
 class Safepoint:
-    """One changefeed's hold. It lapses `ttl_seconds` after the last `hold` or `refresh`."""
+    """One changefeed's hold. It lapses `ttl_seconds` after the last `hold`; `held` is what that got, None before it."""
 
     def __init__(self, pd: PdClient, service_id: str, ttl_seconds: int) -> None:
         self._pd = pd
         self._service_id = service_id
         self._ttl_seconds = ttl_seconds
-        self._ts = 0
+        self.held: Held | None = None
 
     async def hold(self, ts: int) -> int:
         """Keep every change with commit_ts >= `ts` readable; `ts` > 0, and normally rises.
 
         Returns the cluster's least safepoint, read after the call began. Raises SnapshotLostByGC, Transient.
         """
+        asked_at_ms = await self._pd.pd_ms()
         least = await self._pd.update_safepoint(self._service_id, self._ttl_seconds, ts - 1)
         # GC that had passed before the services were asked, or by somebody who asks none.
         least = max(least, await self._pd.gc_safepoint())
         check_held(ts, least)
-        self._ts = ts
+        self.held = Held(ts, asked_at_ms + self._ttl_seconds * 1000)
         return least
-
-    async def refresh(self) -> int:
-        """Hold the same ts on, for another TTL."""
-        return await self.hold(self._ts)
 
     async def remove(self) -> None:
         """Let GC go on; only after the changefeed's `closed` record."""
