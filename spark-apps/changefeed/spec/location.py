@@ -7,7 +7,7 @@ refused rather than ignored.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 S3_SCHEME = "s3://"
@@ -43,6 +43,12 @@ class S3Location:
         """A folder in this one."""
         prefix = "/".join(name for name in (self.prefix, *names) if name)
         return S3Location(self.bucket, prefix, self.endpoint, self.region, self.path_style)
+
+    def beside(self, suffix: str) -> S3Location:
+        """A folder next to this one, named like it with `suffix` behind. Raises ValueError for a whole bucket."""
+        if not self.prefix:
+            raise ValueError("a folder in a bucket")
+        return replace(self, prefix=self.prefix + suffix)
 
 
 def parse_s3(uri: str) -> S3Location:

@@ -39,6 +39,7 @@ from changefeed.spec.table_filter import BadRule, TableFilter
 LONGEST_NAME = 45
 
 DNS_1035 = "[a-z](?:[-a-z0-9]*[a-z0-9])?"
+STATE_ID = "1 to 63 characters: lower-case letters, digits, - inside"
 NAME_ALLOWED = f"1 to {LONGEST_NAME} characters: lower-case letters, digits, - inside; a letter first"
 
 
@@ -52,22 +53,40 @@ class Metadata(Section):
     uid: Annotated[str, text("[-0-9a-zA-Z]+", "the uid that Kubernetes gave", 63)] = "local"
 
 
+_TLS_AND_HTTPS = "upstream.tls and https:// for all of pdAddresses, or neither"
+
+
 class Upstream(Section):
     model_config = ruled(
         rule(
             "!has(oldSelf.clusterId) || (has(self.clusterId) && self.clusterId == oldSelf.clusterId)",
             "the clusterId that was set first; to follow another cluster, create another Changefeed",
-        )
+        ),
+        rule(
+            "self.pdAddresses.all(address, address.startsWith(has(self.tls) ? 'https:' : 'http:'))",
+            _TLS_AND_HTTPS,
+        ),
     )
 
     pd_addresses: Annotated[tuple[PdAddress, ...], many(1, 16, "1 to 16 addresses of PD")]
     """PD of the upstream."""
     cluster_id: Annotated[ClusterId | None, fixed("once set")] = None
     """The upstream's cluster id; a PD that serves another one is refused. Unset: the one seen first."""
-    tls: Annotated[Tls | None, not_yet("none, for now", lambda value: value is None)] = None
-    """TLS towards PD and TiKV."""
-    safepoint_ttl: Annotated[Seconds, duration("1m", "720h")] = 86_400.0
-    """How long the upstream keeps history for this changefeed while nothing refreshes its safepoint."""
+    tls: Annotated[Tls | None, Field(validate_default=True)] = None
+    """TLS towards PD and TiKV, for `https://` addresses of PD. New connections use the files as they are then."""
+    safepoint_ttl: Annotated[Seconds, duration("10m", "720h")] = 86_400.0
+    """
+    How long the upstream keeps history for this changefeed while nothing renews its hold. It is renewed at least three
+    times as often; what remains is the time in which an outage costs nothing.
+    """
+
+    @field_validator("tls")
+    @classmethod
+    def _as_the_addresses_say(cls, tls: Tls | None, info: ValidationInfo) -> Tls | None:
+        scheme = "https:" if tls else "http:"
+        if not all(address.startswith(scheme) for address in info.data.get("pd_addresses", ())):
+            raise wrong(_TLS_AND_HTTPS)
+        return tls
 
 
 _RULE = "a table-filter rule such as shop.* or !shop.tmp_*"
@@ -139,6 +158,11 @@ class Integrity(Section):
 class State(Section):
     uri: Annotated[Location | None, fixed(FROM_CREATION)] = None  # None: the operator's, or a laptop's own
     """Where the log and the event archive are kept. Unset: the operator's place, or a folder of a laptop's user."""
+    id: Annotated[Annotated[str, text(DNS_LABEL, STATE_ID, 63)] | None, fixed(FROM_CREATION)] = None
+    """
+    Name of the state: whichever Changefeed has it goes on from the same log and sink, so that one that was deleted and
+    created anew, moved to another namespace or cluster, or restored loses nothing. One at a time. Unset: the uid.
+    """
     credentials: Credentials | None = None
     """Who writes there."""
 
@@ -159,6 +183,33 @@ class Pullers(Section):
 
 _TEMPLATE = Kind(None, {"additionalProperties": None, "x-kubernetes-preserve-unknown-fields": True})
 _Template = Annotated[dict[str, Any], _TEMPLATE]
+
+
+_ANNOTATIONS = Kind(None, {"maxProperties": 32})
+_ACCOUNT = "[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?"
+
+
+class ServiceAccount(Section):
+    """The identity of the changefeed's pods, where a cloud gives rights by it (IRSA, GKE, Azure workload identity)."""
+
+    model_config = ruled(
+        rule(
+            "!has(self.name) || !has(self.annotations) || size(self.annotations) == 0",
+            "annotations for the account that the operator makes, or the name of one of yours",
+        )
+    )
+
+    name: Annotated[str, text(_ACCOUNT, "the name of a ServiceAccount", 253)] | None = None
+    """One of yours, which the operator binds to the driver's rights and does not change. Unset: one of its own."""
+    annotations: Annotated[dict[str, str], _ANNOTATIONS] = Field(default={})
+    """Of the one that the operator makes, such as eks.amazonaws.com/role-arn."""
+
+    @field_validator("annotations")
+    @classmethod
+    def _of_our_own(cls, annotations: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        if annotations and info.data.get("name"):
+            raise wrong("annotations for the account that the operator makes, or the name of one of yours")
+        return annotations
 
 
 class Driver(Section):
@@ -186,6 +237,13 @@ class Executor(Section):
         return self.instances * self.cores
 
 
+class Restart(Section):
+    nonce: Annotated[int, whole(0, (1 << 31) - 1)]
+    """Any other number than before: one rewind. It is done once; whether it stays in the spec then does not matter."""
+    from_ts: Ts
+    """The ts to go back to, at or below the checkpoint; the upstream must still have the history since then."""
+
+
 def _or_default(section: str, field: str, default: int) -> str:
     """CEL: the field's value as we read it."""
     return f"(has(self.{section}) && has(self.{section}.{field}) ? self.{section}.{field} : {default})"
@@ -211,6 +269,8 @@ class Spark(Section):
     """The driver's pod."""
     executor: Annotated[Executor, Field(validate_default=True)] = Executor()
     """The executors' pods."""
+    service_account: ServiceAccount = ServiceAccount()
+    """The account that the changefeed's pods run as."""
 
     @field_validator("executor")
     @classmethod
@@ -223,8 +283,13 @@ class Spark(Section):
 
 def _spec_rules() -> Iterator[JsonDict]:
     both = "has(self.targetTs) && has(self.startTs)"
+    rewound = "has(self.targetTs) && has(self.restart)"
+    yield rule(
+        f"!({rewound}) || {later_than('self.targetTs', 'self.restart.fromTs')}", "a targetTs above restart.fromTs"
+    )
     yield rule(f"!({both}) || {later_than('self.targetTs', 'self.startTs')}", "a targetTs above startTs")
-    for path, where in (("startTs", "start elsewhere"), ("state.uri", "keep it elsewhere")):
+    fixed_paths = (("startTs", "start elsewhere"), ("state.uri", "keep it elsewhere"), ("state.id", "use another"))
+    for path, where in fixed_paths:
         now, before = _if_set("self", path), _if_set("oldSelf", path)
         yield rule(
             f"{now} == {before}",
@@ -245,7 +310,12 @@ class Spec(Section):
     paused: Flag = False
     """Drain, then run nothing until this is false again."""
     restart_nonce: Annotated[int, whole(0, (1 << 31) - 1)] = 0
-    """Any other number than before: one drain and restart."""
+    """Any other number than before: one drain and restart, from the checkpoint."""
+    restart: Restart | None = None
+    """
+    Rewind: drain, go back to a ts, and write everything after it again. The files go to a new folder beside the sink,
+    `<uri>-gen-2`, then `-gen-3` and so on; what the folders before have stays as it is.
+    """
     mode: Annotated[str, one_of("Throughput", later=("LowLatency",))] = "Throughput"
     """LowLatency: changes reach the sink sooner, in smaller files."""
     upstream: Upstream
@@ -270,6 +340,11 @@ class Spec(Section):
     """The condition WithinLag is False while the checkpoint is further back than this."""
     drain_timeout: Annotated[Seconds, duration("1s", "1h")] = 60.0
     """How long a pause, an edit or a shutdown waits until what is planned is written."""
+    deletion_policy: Annotated[str, one_of("Close", "Retain")] = "Close"
+    """
+    What deleting the resource does. Close: end the log, let the upstream clean up and delete the stored events; the
+    deletion waits for it, an hour at most. Retain: nothing outside the cluster is touched.
+    """
     spark: Spark = Spark()
     """The SparkApplication: image, tasks, pods. On a laptop `executor` says how many local cores are taken."""
 
@@ -279,6 +354,9 @@ class Spec(Section):
         start_ts: int | None = info.data.get("start_ts")
         if target_ts is not None and start_ts is not None and target_ts <= start_ts:
             raise wrong(f'a ts above startTs ("{start_ts}")')
+        restart: Restart | None = info.data.get("restart")
+        if target_ts is not None and restart is not None and target_ts <= restart.from_ts:
+            raise wrong(f'a ts above restart.fromTs ("{restart.from_ts}")')
         return target_ts
 
 
@@ -294,6 +372,11 @@ class Changefeed(Section):
     @property
     def name(self) -> str:
         return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def identity(self) -> str:
+        """Whose the log, the sink and the hold on the upstream's history are: spec.state.id, or the resource's uid."""
+        return self.spec.state.id or self.metadata.uid
 
     @property
     def storage(self) -> Storage:

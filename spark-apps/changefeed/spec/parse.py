@@ -6,6 +6,7 @@ Never lets a library's own exception or wording out: a person reads what comes f
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
 from collections.abc import Hashable, Mapping
 from typing import Any, get_args
@@ -46,6 +47,20 @@ def effective(changefeed: Changefeed) -> dict[str, Any]:
     """
     config: dict[str, Any] = changefeed.model_dump(mode="json", by_alias=True, exclude_none=True)
     return config
+
+
+def given(changefeed: Changefeed) -> dict[str, Any]:
+    """The resource as JSON without what equals a default: `parse` of it gives the resource again.
+
+    A new version of the operator with more fields gives the same, and an older driver reads it.
+    """
+    dumped = changefeed.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
+    return {"apiVersion": API_VERSION, "kind": KIND, **dumped}
+
+
+def digest(config: bytes) -> str:
+    """What the operator calls a config file by: 32 hex digits of its SHA-256."""
+    return hashlib.sha256(config).hexdigest()[:32]
 
 
 def from_effective(config: Mapping[str, Any]) -> Changefeed:

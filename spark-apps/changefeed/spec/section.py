@@ -48,9 +48,12 @@ class Credentials(Section):
 
 class Tls(Section):
     secret_ref: SecretRef
-    """Keys of the Secret: ca.crt, tls.crt, tls.key."""
+    """Keys of the Secret, in PEM: ca.crt, the CAs to trust; for mutual TLS also tls.crt and tls.key, the client's."""
     allowed_common_names: Annotated[
         tuple[Annotated[str, text("[ -~]+", "the common name of a certificate", 253)], ...],
         many(0, 16, "at most 16 common names"),
     ] = ()
-    """Common names that a server's certificate may have; empty: any."""
+    """
+    Every server's certificate must have one of these common names; empty: any. It must be valid for the server's host
+    name in either case. If set, all servers behind one address must present the same certificate.
+    """

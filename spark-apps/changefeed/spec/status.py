@@ -1,6 +1,7 @@
 """The shape of a Changefeed's status, for the CRD: nothing here reads it (rule 22), the log is the truth.
 
-The driver writes `checkpointTs` to `rows`, `clusterId` and `startTs`; the operator writes the rest.
+The driver writes `checkpointTs` to `rows`, `clusterId`, `startTs` and, while it runs, `hold`; the operator writes the
+rest.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Condition(Section):
     """One answer about the changefeed, as kstatus and `kubectl wait` read it."""
 
     type: Annotated[str, _shape(maxLength=316, minLength=1)]
-    """Ready, Reconciling, Stalled, SinkAvailable, UpstreamAvailable or WithinLag."""
+    """Ready, Reconciling, Stalled, HistoryHeld, ReconcilePaused, SinkAvailable, UpstreamAvailable or WithinLag."""
     status: Annotated[str, _shape(enum=["True", "False", "Unknown"], maxLength=7)]
     """True, False or Unknown."""
     observed_generation: _Count | None = None
@@ -45,6 +46,16 @@ class Condition(Section):
 _Conditions = Annotated[
     tuple[Condition, ...],
     _shape(**{"maxItems": 16, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
+]
+
+
+_Names = Annotated[
+    tuple[str, ...],
+    _shape(
+        maxItems=32,
+        items={"type": "string", "maxLength": 320, "description": "Kind and name, as Role/changefeed-orders."},
+        **{"x-kubernetes-list-type": "atomic"},
+    ),
 ]
 
 
@@ -76,11 +87,33 @@ class Restarts(Section):
     """In a row, by class (docs/reference/events.md): since the changefeed was healthy, edited or paused."""
 
 
+class HoldError(Section):
+    """Why the upstream's history could not be held last time."""
+
+    class_: Annotated[str, _shape(maxLength=128)] | None = Field(default=None, alias="class")
+    """Its class."""
+    message: _Message | None = None
+    """What failed, and the next step."""
+    time: _Time | None = None
+    """When."""
+
+
+class Hold(Section):
+    """The changefeed's hold on the upstream's history: what is after `ts` can be read at least until `until`."""
+
+    ts: _Ts | None = None
+    """GC spares every change after this ts."""
+    until: _Time | None = None
+    """When the hold ends unless it is renewed, by PD's clock."""
+    last_error: HoldError | None = None
+    """Why it could not be renewed; unset once it has been."""
+
+
 class Status(Section):
     """What is known about the changefeed; a copy, the changefeed's log is the truth."""
 
     conditions: _Conditions | None = None
-    """Ready, Reconciling, Stalled (kstatus), SinkAvailable, UpstreamAvailable, WithinLag."""
+    """Ready, Reconciling, Stalled (kstatus), HistoryHeld, SinkAvailable, UpstreamAvailable, WithinLag."""
     observed_generation: Annotated[int, _shape(format="int64", minimum=-1)] | None = None
     """The generation of the spec that the operator saw last."""
     state: Annotated[str, _shape(enum=list(STATES), maxLength=16)] | None = None
@@ -93,6 +126,8 @@ class Status(Section):
     """The upstream's cluster id, as PD gives it."""
     start_ts: _Ts | None = None
     """The ts that the changefeed started from."""
+    sink_uri: Annotated[str, _shape(maxLength=2048)] | None = None
+    """Where the files go: the sink, or after a rewind the newest folder beside it."""
     checkpoint_ts: _Ts | None = None
     """Everything up to this ts is in the sink."""
     checkpoint_time: _Time | None = None
@@ -107,6 +142,8 @@ class Status(Section):
     """Tables that are followed."""
     rows: _Count | None = None
     """Rows written since the changefeed was created."""
+    hold: Hold | None = None
+    """The hold on the upstream's history; the driver renews it, or a Job while no driver runs."""
     attempt: _Count | None = None
     """Number of the SparkApplication: rises with each start."""
     attempt_phase: Annotated[str, _shape(enum=["Claimed", "Created", "Ended"], maxLength=16)] | None = None
@@ -117,6 +154,10 @@ class Status(Section):
     """How it ended; unset while it is under way."""
     effective_spec_hash: Annotated[str, _shape(maxLength=128)] | None = None
     """Hash of the spec that the attempt runs."""
+    config_digest: Annotated[str, _shape(maxLength=128)] | None = None
+    """Digest of the last valid spec as drivers read it: names its ConfigMap, and nothing else is believed of one."""
+    children: _Names | None = None
+    """Children that stood when the operator looked: one that is missing was deleted by somebody else."""
     state_uri: Annotated[str, _shape(maxLength=2048)] | None = None
     """Where the log is kept: fixed by the first attempt."""
     restarts: Restarts | None = None

@@ -26,6 +26,7 @@ INTERFACES_STATUS = [
     "sink",
     "clusterId",
     "startTs",
+    "sinkUri",
     "checkpointTs",
     "checkpointTime",
     "resolvedTs",
@@ -33,10 +34,13 @@ INTERFACES_STATUS = [
     "epoch",
     "tables",
     "rows",
+    "hold",
     "attempt",
     "attemptPhase",
     "attemptOutcome",
     "effectiveSpecHash",
+    "configDigest",
+    "children",
     "stateUri",
     "restarts",
     "lastError",
@@ -75,7 +79,8 @@ def test_the_schema_is_structural(path: str) -> None:
     schema = SCHEMAS[path]
     assert ("type" in schema) != schema.get("x-kubernetes-int-or-string", False)
     assert not {"$ref", "title", "nullable", "allOf", "oneOf"} & schema.keys()
-    assert ("additionalProperties" in schema) == (path == ".status.restarts.failures"), "the one map of numbers"
+    maps = (".status.restarts.failures", ".spec.spark.serviceAccount.annotations")
+    assert ("additionalProperties" in schema) == (path in maps)
     assert not [word for word in schema if word.startswith("x-changefeed")]
     assert ("default" in schema) == (path == ".status")
     if "anyOf" in schema:
@@ -121,6 +126,7 @@ def test_status_starts_as_not_seen_and_has_the_agreed_fields() -> None:
     assert "required" not in status
     assert status["properties"]["conditions"]["x-kubernetes-list-map-keys"] == ["type"]
     assert list(SCHEMAS[".status.lastError"]["properties"]) == ["class", "message", "time", "nextRetryTime"]
+    assert list(SCHEMAS[".status.hold"]["properties"]) == ["ts", "until", "lastError"]
     assert _version()["subresources"] == {"status": {}}
 
 

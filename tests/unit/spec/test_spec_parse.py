@@ -64,11 +64,13 @@ DEFAULTS = {
         },
         "lagThreshold": "1m",
         "drainTimeout": "1m",
+        "deletionPolicy": "Close",
         "spark": {
             "image": "",
             "pullers": {"count": 2, "memoryQuota": "1Gi"},
             "driver": {"cores": 1, "memory": "2Gi", "template": {}},
             "executor": {"instances": 2, "cores": 2, "memory": "4Gi", "template": {}},
+            "serviceAccount": {"annotations": {}},
         },
     },
 }
@@ -247,7 +249,21 @@ WRONG: list[tuple[str, object, str]] = [
         "allowed: none of its options, which have a meaning for protocol: csv only",
     ),
     ("spec.integrity.level", "Correctness", 'spec.integrity.level: "Correctness" is not supported yet; allowed: None'),
-    ("spec.upstream.tls", {"secretRef": {"name": "x"}}, "spec.upstream.tls: not supported yet; allowed: none, for now"),
+    (
+        "spec.upstream.tls",
+        {"secretRef": {"name": "x"}},
+        "spec.upstream.tls: allowed: upstream.tls and https:// for all of pdAddresses, or neither",
+    ),
+    (
+        "spec.upstream",
+        {"pdAddresses": ["https://pd:2379"]},
+        "spec.upstream.tls: allowed: upstream.tls and https:// for all of pdAddresses, or neither",
+    ),
+    (
+        "spec.upstream",
+        {"pdAddresses": ["https://pd:2379", "http://pd:2379"], "tls": {"secretRef": {"name": "x"}}},
+        "spec.upstream.tls: allowed: upstream.tls and https:// for all of pdAddresses, or neither",
+    ),
     ("spec.sink.storage.credentials", {}, "spec.sink.storage.credentials.secretRef: missing"),
     (
         "metadata.name",
