@@ -5,6 +5,7 @@ Pure: time is handed in. It must never let go of a token before its rows are in 
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
@@ -30,15 +31,21 @@ class Roll(NamedTuple, Generic[Token]):
     seq: int
     spans: list[SpanRows]
     tokens: list[Token]
+    bytes: int  # raw
+    first_at: float  # when its first row came
 
 
 class EventBuffer(Generic[Token]):
-    """Due at `roll_bytes` of raw bytes, or `roll_interval` seconds after the first row that waits."""
+    """A roll is due when it is full, with `roll_bytes` of raw bytes, or `roll_interval` seconds after its first row.
+
+    Full ones wait in order until they are taken.
+    """
 
     def __init__(self, roll_bytes: int = 32 << 20, roll_interval: float = 0.25) -> None:
         self._roll_bytes = roll_bytes
         self._roll_interval = roll_interval
         self._last_seq = 0
+        self._full: deque[Roll[Token]] = deque()
         self._clear()
 
     def _clear(self) -> None:
@@ -46,7 +53,7 @@ class EventBuffer(Generic[Token]):
         self._batches: dict[int, list[pa.RecordBatch]] = {}
         self._tokens: list[Token] = []
         self._first_at: float | None = None
-        self.bytes = 0  # raw bytes that wait
+        self._bytes = 0  # raw bytes
 
     def append(self, sub_id: int, span_id: int, batch: pa.RecordBatch, token: Token, now: float) -> None:
         """`token` comes back with the roll that holds `batch`, which has rows. `now`: monotonic seconds."""
@@ -56,24 +63,31 @@ class EventBuffer(Generic[Token]):
             raise ValueError(f"sub_id {sub_id} is span {self._span_ids[sub_id]}, not {span_id}")
         self._batches.setdefault(sub_id, []).append(batch)
         self._tokens.append(token)
-        self.bytes += raw_bytes(batch)
+        self._bytes += raw_bytes(batch)
         if self._first_at is None:
             self._first_at = now
+        if self._bytes >= self._roll_bytes:
+            self._full.append(self._close())
 
     def due(self, now: float) -> bool:
         deadline = self.next_deadline()
-        return deadline is not None and (self.bytes >= self._roll_bytes or now >= deadline)
+        return bool(self._full) or (deadline is not None and now >= deadline)
 
     def next_deadline(self) -> float | None:
         """When it will be due without another row; None: nothing waits."""
-        return None if self._first_at is None else self._first_at + self._roll_interval
+        first_at = self._full[0].first_at if self._full else self._first_at
+        return None if first_at is None else first_at + self._roll_interval
 
     def take(self) -> Roll[Token]:
-        """Everything that waits, under the next segment number, from 1. ValueError when nothing waits."""
+        """The oldest full roll, or else everything that waits. ValueError when nothing does."""
+        return self._full.popleft() if self._full else self._close()
+
+    def _close(self) -> Roll[Token]:
+        """Everything that is in no full roll, under the next segment number, from 1."""
         if self._first_at is None:
             raise ValueError("nothing waits for a segment")
         self._last_seq += 1
         spans = [SpanRows(span_id, sub_id, tuple(self._batches[sub_id])) for sub_id, span_id in self._span_ids.items()]
-        roll = Roll(self._last_seq, spans, self._tokens)
+        roll = Roll(self._last_seq, spans, self._tokens, self._bytes, self._first_at)
         self._clear()
         return roll

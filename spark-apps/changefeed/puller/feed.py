@@ -17,7 +17,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from changefeed.clock import Clock, SystemClock, until_set
-from changefeed.errors import ChangefeedError, NeedsHuman, ProtocolViolation, Transient, Unavailable
+from changefeed.errors import ChangefeedError, NeedsHuman, ProtocolViolation, Refused, Transient, Unavailable
 from changefeed.model.memcomparable import decode_bytes, encode_bytes
 from changefeed.puller.held_history import HeldHistory
 from changefeed.puller.pipeline_metrics import FeedMetrics
@@ -78,12 +78,6 @@ class _Subscription:
     locator: asyncio.Task[None] | None = None  # None: held
 
 
-@dataclass(frozen=True)
-class _Stream:
-    requests: StoreStream
-    task: asyncio.Task[None]
-
-
 class SpanFeed:
     """`async with SpanFeed(pd, emit) as feed: feed.subscribe(...)`.
 
@@ -104,12 +98,11 @@ class SpanFeed:
         self._rng = rng or Random()
         self._tasks = asyncio.TaskGroup()
         self._running: set[asyncio.Task[None]] = set()
-        self._streams: dict[tuple[int, int | None], _Stream] = {}  # by store and, of exclusive ones, sub_id
+        self._streams: dict[int, StoreStream] = {}  # by store
         self._history = HeldHistory()
         self._to_confirm = asyncio.Event()
         self._stuck = StuckRegions()
         self._locks = LockSweep(pd)
-        self._exclusive: set[int] = set()  # stores that know no multiplexed streams
         self._subscriptions: dict[int, _Subscription] = {}
         self.metrics = FeedMetrics()
 
@@ -155,12 +148,8 @@ class SpanFeed:
         subscription.locator = None
         subscription.ranges.release()
         self._history.released(sub_id)
-        for (store_id, only), stream in list(self._streams.items()):
-            if only == sub_id:
-                stream.task.cancel()
-                del self._streams[store_id, only]
-            elif only is None:
-                stream.requests.release(sub_id)
+        for stream in self._streams.values():
+            stream.release(sub_id)
 
     def resume(self, sub_id: int) -> None:
         """Pull again, from the subscription's resolved-ts; rows above that may repeat. Not held: nothing happens."""
@@ -179,7 +168,7 @@ class SpanFeed:
     @property
     def backlog_bytes(self) -> int:
         """Bytes that stores have sent and that wait for `emit`. Holding subscriptions is what stops their growth."""
-        return sum(stream.requests.backlog_bytes for stream in self._streams.values())
+        return sum(stream.backlog_bytes for stream in self._streams.values())
 
     async def data(self, sub_id: int, batch: pa.RecordBatch) -> None:
         """From a store stream."""
@@ -196,7 +185,7 @@ class SpanFeed:
 
     async def advanced(self, advances: list[tuple[Ask, int]]) -> None:
         """From a store stream: regions got on. At most one Resolved a subscription."""
-        self.metrics.pending_rows = sum(stream.requests.pending_rows for stream in self._streams.values())
+        self.metrics.pending_rows = sum(stream.pending_rows for stream in self._streams.values())
         await self._advance([(ask, ts) for ask, ts in advances if self._history.counts(ask, ts)])
 
     async def _advance(self, advances: list[tuple[Ask, int]]) -> None:
@@ -251,7 +240,7 @@ class SpanFeed:
         start, end = decode_bytes(sweep.piece.start)[0], decode_bytes(sweep.piece.end)[0]
         try:
             swept = await self._locks.sweep(start, end, sweep.max_version)
-        except (Transient, Unavailable, ProtocolViolation):
+        except (Transient, Unavailable, Refused, ProtocolViolation):
             self.metrics.errors["lock_sweep"] += 1
             return
         except NeedsHuman as error:
@@ -263,11 +252,6 @@ class SpanFeed:
         resolved_ts = sweep.piece.resolved_ts
         living = [Blocked(sweep.sub_id, resolved_ts, k.lock_version, k.key, k.primary_lock) for k in swept.living]
         self._stuck.found(sweep, living)
-
-    def needs_exclusive(self, store_id: int) -> None:
-        """From a store stream: its store must be spoken to by a stream a subscription."""
-        self._exclusive.add(store_id)
-        del self._streams[store_id, None]
 
     async def failed(self, ask: Ask, error: cdcpb_pb2.Error | ProtocolViolation) -> None:
         """From a store stream: one region's registration is over."""
@@ -349,18 +333,16 @@ class SpanFeed:
                     region.conf_ver,
                     region.version,
                 )
-                self._stream(store_id, ask.sub_id).register(ask)
+                self._stream(store_id).register(ask)
                 self.metrics.registrations += 1
         own = backoff(subscription.ranges.failures(start, end) + 1, self._rng)
         subscription.ranges.postpone(start, end, self._clock.monotonic() + max(wait, own))
 
-    def _stream(self, store_id: int, sub_id: int) -> StoreStream:
-        exclusive = store_id in self._exclusive
-        name = (store_id, sub_id if exclusive else None)
-        if name not in self._streams:
-            stream = StoreStream(store_id, self._pd.cluster_id, self._pd, self, self._clock, exclusive)
-            self._streams[name] = _Stream(stream, self._start(stream.run()))
-        return self._streams[name].requests
+    def _stream(self, store_id: int) -> StoreStream:
+        if store_id not in self._streams:
+            self._streams[store_id] = StoreStream(store_id, self._pd.cluster_id, self._pd, self, self._clock)
+            self._start(self._streams[store_id].run())
+        return self._streams[store_id]
 
     def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = self._tasks.create_task(work)

@@ -204,10 +204,7 @@ class Matcher:
             slots = self._pending.vstack(prewrites[_KEPT.names()])
         else:
             slots = self._roll_back(prewrites, rollbacks)
-        if slots["slot"].n_unique() < slots.height:
-            slots = slots.sort("generation", maintain_order=True)
-            slots = slots.unique(["reg", "start_ts", "key"], keep="last", maintain_order=True)
-        return slots
+        return _merged(slots) if slots["slot"].n_unique() < slots.height else slots
 
     def _roll_back(self, prewrites: pl.DataFrame, rollbacks: pl.DataFrame) -> pl.DataFrame:
         """The pending rows and these prewrites, less what is rolled back; having no slot is normal for a rollback."""
@@ -239,6 +236,18 @@ def _heartbeats(rows: pl.DataFrame, types: npt.NDArray[np.int32]) -> Flags:
     """A put without value is a lock rewritten by a heartbeat: never the row, and never what frees or fills a slot."""
     puts: Flags = (types == PREWRITE) & (rows["op_type"].to_numpy() == PUT)
     return puts & (rows["value"] == _EMPTY).to_numpy() if puts.any() else puts
+
+
+def _merged(slots: pl.DataFrame) -> pl.DataFrame:
+    """One row for each (reg, start_ts, key): the newest, with the old value that any of them has.
+
+    A server may repeat a lock without its old value (tikv-wire 2.7). The row before the transaction is the same for all
+    copies, so one without it has only left it out: taken at its word, it would turn a delete into a delete of nothing.
+    """
+    slot = ["reg", "start_ts", "key"]
+    known = pl.col("old_value").filter(pl.col("old_value") != b"").first()
+    slots = slots.sort("generation", maintain_order=True).with_columns(known.over(slot).fill_null(b""))
+    return slots.unique(slot, keep="last", maintain_order=True)
 
 
 def _changes(rows: pl.DataFrame) -> pl.DataFrame:

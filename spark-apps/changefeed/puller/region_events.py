@@ -26,7 +26,6 @@ from changefeed.wire import cdcpb_pb2
 
 #: A large transaction comes out as several batches, so that a quota can meter them and 32-bit offsets suffice.
 MAX_BATCH_BYTES = 32 << 20
-_FIRST_REQUEST = 1
 _NOTHING = Matched(pl.DataFrame(schema=COMMITTED_ROWS), [], {})
 
 
@@ -66,7 +65,7 @@ class RegionEvents:
         # None: deregistered by us, the store's acknowledgement is awaited.
         self._by_name: dict[tuple[int, int], Registration | None] = {}
         self._requests: dict[int, list[int]] = {}  # sub_id -> its request ids
-        self._next_request = _FIRST_REQUEST
+        self._next_request = 1  # 0 is what a store says that names none
         self._sub_of = np.zeros(64, np.int64)  # by reg
         self._span_of = np.zeros(64, np.uint64)
 
@@ -136,8 +135,7 @@ class RegionEvents:
 
     def _resolve(self, event: ResolvedEvent, out: Outcome) -> None:
         for region_id in event.regions.tolist():
-            # A stream without multiplexing has one request, the first, and its resolved-ts name none (tikv-wire 2.2).
-            registration = self._by_name.get((event.request_id or _FIRST_REQUEST, region_id))
+            registration = self._by_name.get((event.request_id, region_id))
             if registration is not None and self._matcher.advance(registration.reg, event.ts):
                 out.resolved[registration.reg] = event.ts
 

@@ -1,4 +1,4 @@
-"""What a puller tells the owner, and in which order (rule 2).
+"""What a puller tells the owner, and in which order (rule 2); and what the owner has heard of that (rule 17).
 
 Segments are written several at a time and end in any order; they are reported in the order of their numbers, without a
 gap, and a resolved-ts never before all segments that hold rows below it. Pure.
@@ -21,11 +21,14 @@ class _Subscription:
 
 
 class Reports:
-    def __init__(self, puller: int) -> None:
+    def __init__(self, puller: int, attempt: int | None = None) -> None:
+        """`attempt`: Spark's id of the task, by which the owner has it killed when it says nothing any more."""
         self._puller = puller
+        self._attempt = attempt
         self._subscriptions: dict[int, _Subscription] = {}
         self._written: dict[int, owner_pb2.SegmentMeta] = {}
         self._told_segment = 0
+        self._unheard: dict[int, int] = {}  # bytes of segments that the owner may not count yet
         self._failures: list[owner_pb2.Failure] = []
         self._metrics: list[owner_pb2.MetricDelta] = []
         self._trouble = ""
@@ -37,9 +40,23 @@ class Reports:
     def released(self, sub_id: int) -> None:
         self._subscriptions.pop(sub_id, None)
 
+    @property
+    def unheard_bytes(self) -> int:
+        """Of segments that are being written, or of which the owner has not heard: it may think that there is room."""
+        return sum(self._unheard.values())
+
+    def begun(self, seq: int, size: int) -> None:
+        """A segment of about that many bytes will be written."""
+        self._unheard[seq] = size
+
+    def heard(self, segment: int) -> None:
+        """The owner counts every segment up to this one."""
+        self._unheard = {seq: size for seq, size in self._unheard.items() if seq > segment}
+
     def written(self, meta: owner_pb2.SegmentMeta) -> None:
         """A segment can be read. Call it before what its persist lets advance."""
         self._written[meta.seq] = meta
+        self._unheard[meta.seq] = meta.bytes
         for span in meta.spans:
             subscription = self._subscriptions.get(span.sub_id)
             if subscription is not None:
@@ -67,6 +84,10 @@ class Reports:
         """No segment can be written, and each report says so; "": it can be again."""
         self._trouble = why
 
+    def first(self) -> owner_pb2.Report:
+        """What opens the stream."""
+        return owner_pb2.Report(puller=self._puller, task=self._attempt)
+
     def take(self) -> owner_pb2.Report | None:
         """What can be told now; None: nothing."""
         segments = []
@@ -89,6 +110,7 @@ class Reports:
         self._told_trouble = self._trouble
         return owner_pb2.Report(
             puller=self._puller,
+            task=self._attempt,
             resolved=resolved,
             segments=segments,
             failures=failures,

@@ -8,8 +8,8 @@ A stream is always read (rule 17), however slow the receiver is, and asks are se
 stops what comes for it. Only the last bound, MAX_BACKLOG_BYTES a stream, stops the reading; the store then buffers up
 to its own quota and fails registrations as `congested`, which are made again.
 
-A store without EventFeedV2 (before 7.3) gets one `exclusive` stream a subscription, by EventFeed: its resolved-ts name
-no request, and it knows no Deregister.
+A store without EventFeedV2 (TiKV before 7.3) is refused. EventFeed's resolved-ts name no request, and after a merge two
+pieces of one subscription may be registered for one region: nobody could tell whose resolved-ts it is.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ import grpc.aio
 import pyarrow as pa
 
 from changefeed.clock import Clock
-from changefeed.errors import ChangefeedError, ProtocolViolation, Transient, Unavailable
+from changefeed.errors import ChangefeedError, ProtocolViolation, Refused, Transient, Unavailable
 from changefeed.puller.range_lock import Piece
 from changefeed.puller.region_events import Outcome, RegionEvents, Registration
 from changefeed.wire import cdcpb_pb2, kvrpcpb_pb2, metapb_pb2
 
-EVENT_FEED = "/cdcpb.ChangeData/EventFeed"
 EVENT_FEED_V2 = "/cdcpb.ChangeData/EventFeedV2"
 #: Bare digits: with a version that TiKV can't parse it never sends a resolved-ts (tikv-wire 2.2).
 CLIENT_VERSION = "8.5.0"
@@ -88,23 +87,14 @@ class Receiver(Protocol):
 
     async def lost(self, asks: list[Ask], error: ChangefeedError) -> None: ...
 
-    def needs_exclusive(self, store_id: int) -> None:
-        """The store has no EventFeedV2. This stream ends after `lost`; nothing may be asked of it any more."""
-        ...
-
 
 class StoreStream:
-    """`exclusive`: for one subscription, by EventFeed; to stop that, cancel the stream."""
-
-    def __init__(
-        self, store_id: int, cluster_id: int, pd: Addresses, receiver: Receiver, clock: Clock, exclusive: bool = False
-    ) -> None:
+    def __init__(self, store_id: int, cluster_id: int, pd: Addresses, receiver: Receiver, clock: Clock) -> None:
         self._store_id = store_id
         self._cluster_id = cluster_id
         self._pd = pd
         self._receiver = receiver
         self._clock = clock
-        self._exclusive = exclusive
         self._waiting: deque[Ask] = deque()
         self._released: list[int] = []
         self._refused: list[Registration] = []
@@ -136,23 +126,16 @@ class StoreStream:
         self._asked.set()
 
     async def run(self) -> None:
-        """Until cancelled: connect when there is something to pull, and again after a loss.
-
-        Returns when the store wants exclusive streams.
-        """
+        """Until cancelled: connect when there is something to pull, and again after a loss."""
         while True:
             await self._asked.wait()
             error = await self._connected()
             self._pd.forget_store(self._store_id)
-            if isinstance(error, _NoMultiplexing):
-                self._receiver.needs_exclusive(self._store_id)
             asks = [*self._asks.values(), *self._waiting]
             self._waiting, self._released, self._refused = deque(), [], []
             self._begin()
             self._asked.clear()
             await self._receiver.lost(asks, error)
-            if isinstance(error, _NoMultiplexing):
-                return
             await self._clock.sleep(RECONNECT_SECONDS)
 
     async def _connected(self) -> ChangefeedError:
@@ -160,13 +143,13 @@ class StoreStream:
         self._begin()
         try:
             address = await self._pd.store_address(self._store_id)
-        except (Transient, Unavailable) as error:
-            return Transient(f"Store {self._store_id} has no address: {error}", "PD is asked again.")
+        except (Transient, Unavailable, Refused) as error:
+            return Transient(f"Store {self._store_id} can't be reached: {error}", "It is tried again.")
         method: Any = self._pd.store_channel(address).stream_stream(
-            EVENT_FEED if self._exclusive else EVENT_FEED_V2,
+            EVENT_FEED_V2,
             request_serializer=cdcpb_pb2.ChangeDataRequest.SerializeToString,
         )
-        call: _Call = method(metadata=None if self._exclusive else (("features", "stream-multiplexing"),))
+        call: _Call = method(metadata=(("features", "stream-multiplexing"),))
         parts = [
             asyncio.create_task(part)
             for part in (self._read(call), self._ask(call), self._turns(), self._until_silent())
@@ -190,9 +173,10 @@ class StoreStream:
             if isinstance(ending, grpc.aio.AioRpcError):
                 if ending.code() != grpc.StatusCode.UNIMPLEMENTED:
                     return Transient(f"{where} broke: {ending.code().name} {ending.details()}.", "It is opened again.")
-                if self._exclusive:
-                    return Unavailable(f"{where} is refused: {ending.details()}.", "Upgrade TiKV to 7.5 or later.")
-                return _NoMultiplexing(f"{where} can't be multiplexed: {ending.details()}.", "EventFeed is tried.")
+                return Unavailable(
+                    f"{where} is refused: {ending.details()}.",
+                    "It needs EventFeedV2 with stream multiplexing: upgrade TiKV to 7.5 or later.",
+                )
         for ending in endings:
             # A write to a call that is over: the reader, which knows why, was stopped before it said so.
             if ending is not None and not isinstance(ending, asyncio.InvalidStateError):
@@ -301,8 +285,6 @@ class StoreStream:
         for failure in outcome.failed:
             registration = failure.registration
             if isinstance(failure.error, ProtocolViolation):
-                if self._exclusive:
-                    raise failure.error
                 self._refused.append(registration)
             self._scanning.discard(registration.reg)
             ask = self._asks.pop(registration.reg, None)
@@ -340,7 +322,3 @@ class _Silence(Exception):
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds)
         self.seconds = seconds
-
-
-class _NoMultiplexing(Transient):
-    """The store knows no EventFeedV2, or not its feature."""

@@ -11,15 +11,16 @@ import math
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
 import grpc.aio
+import pyarrow as pa
 
 from changefeed.clock import Clock, SystemClock, until_set
-from changefeed.errors import ChangefeedError, Fenced, Unavailable
+from changefeed.errors import ChangefeedError, Fenced, Refused, Unavailable
 from changefeed.eventstore.buffer import EventBuffer, Roll
 from changefeed.eventstore.house import House
 from changefeed.eventstore.segment import write_segment
@@ -30,12 +31,14 @@ from changefeed.puller.feed import Data, Failed, FeedEvent, Pd, Resolved, SpanFe
 from changefeed.puller.pipeline_metrics import MetricDeltas
 from changefeed.puller.reports import Reports
 from changefeed.puller.span_pipeline import Action, Advance, Hold, Resume, SpanPipeline
+from changefeed.upstream.access import Access
 from changefeed.upstream.pd import PdClient
 from changefeed.wire import owner_pb2
 from changefeed.wire.owner import PULLER, OwnerAddress
 
 _METRICS_SECONDS = 1.0
 _WRITERS = 2
+_UNHEARD_ROLLS = 2
 
 _Token = tuple[int, int]  # sub_id, data seq
 _OwnerCall = grpc.aio.StreamStreamCall[owner_pb2.Report, owner_pb2.Command]
@@ -46,7 +49,8 @@ class Limits:
     """When subscriptions are held, and when a segment is cut.
 
     quota_bytes: raw bytes pulled and not yet written, from 80 % of which on subscriptions are held (rule 17).
-    roll_bytes, roll_interval (seconds): a segment is due.
+    roll_bytes, roll_interval (seconds): a segment is due. No other is begun while twice as much is in segments that the
+    owner has not heard of.
     """
 
     quota_bytes: int = 1 << 30
@@ -59,21 +63,30 @@ class PullerJob:
     """What the puller tasks need beyond the owner's address."""
 
     count: int
-    pd_addresses: tuple[str, ...]
+    upstream: Access
     state: Place  # the changefeed's own
     memory_quota: int
+    segment_bytes: int
 
 
 def run_puller(
-    owner: OwnerAddress, puller: int, task: str, pd_addresses: Sequence[str], state: Place, limits: Limits | None = None
+    owner: OwnerAddress,
+    puller: int,
+    task: str,
+    upstream: Access,
+    state: Place,
+    limits: Limits | None = None,
+    attempt: int | None = None,
 ) -> None:
-    """Pull until the owner closes the stream. `puller`: its number; `task`: the attempt's name, unique in the run.
+    """Pull until the owner closes the stream. `puller`: its number; `task`: the attempt's name, unique in the run;
+    `attempt`: Spark's id of it, for the owner.
 
-    `state`: the changefeed's own. Raises Fenced (a newer driver), Unavailable (PD, the owner, the disk).
+    `state`: the changefeed's own. Raises Fenced (a newer driver), Unavailable (PD, the owner, the disk), NeedsHuman
+    (PD is another cluster's).
     """
 
     async def pull() -> None:
-        pd = await PdClient.connect(pd_addresses)
+        pd = await _connect(upstream)
         try:
             house = House(state, owner.epoch, owner.nonce)
             async with owner.aio_channel() as channel:
@@ -82,18 +95,32 @@ def run_puller(
                     request_serializer=owner_pb2.Report.SerializeToString,
                     response_deserializer=owner_pb2.Command.FromString,
                 )
-                await PullerTask(puller, task, pd, house, limits or Limits()).run(method(metadata=owner.metadata))
+                task_body = PullerTask(puller, task, pd, house, limits or Limits(), attempt=attempt)
+                await task_body.run(method(metadata=owner.metadata))
         finally:
             await pd.close()
 
     asyncio.run(pull())
 
 
+async def _connect(upstream: Access) -> PdClient:
+    try:
+        return await upstream.connect()
+    except Refused as refused:  # a run waits, as it may be mended meanwhile
+        raise Unavailable(refused.message, refused.next_step) from refused
+
+
 class PullerTask:
     def __init__(
-        self, puller: int, task: str, pd: Pd, house: House, limits: Limits, clock: Clock | None = None
+        self,
+        puller: int,
+        task: str,
+        pd: Pd,
+        house: House,
+        limits: Limits,
+        clock: Clock | None = None,
+        attempt: int | None = None,
     ) -> None:
-        self._puller = puller
         self._task = task
         self._ending = threading.Event()
         self._limits = limits
@@ -102,7 +129,7 @@ class PullerTask:
         self._pipeline = SpanPipeline(limits.quota_bytes)
         self._deltas = MetricDeltas(self._pipeline.metrics, self._feed.metrics)
         self._buffer: EventBuffer[_Token] = EventBuffer(limits.roll_bytes, limits.roll_interval)
-        self._reports = Reports(puller)
+        self._reports = Reports(puller, attempt)
         # It waits for the event store until the owner, which is told why, ends it; the quota bounds what piles up.
         patience = Patience(
             math.inf,
@@ -116,7 +143,6 @@ class PullerTask:
         self._host = socket.gethostname() if house.state.uri.startswith("file:") else ""
         self._flush = False
         self._writing = 0  # segments that are taken and not yet written
-        self._writers = asyncio.Semaphore(_WRITERS)
         self._buffered = asyncio.Event()
         self._reportable = asyncio.Event()
 
@@ -152,6 +178,9 @@ class PullerTask:
             case "release":
                 self._feed.release(command.release.sub_id)
                 self._let_go(command.release.sub_id)
+            case "heard":
+                self._reports.heard(command.heard.segment)
+                self._buffered.set()
             case "drain":
                 self._flush = True
                 self._buffered.set()
@@ -164,11 +193,12 @@ class PullerTask:
         match event:
             case Data(sub_id, span_id, batch):
                 now = self._clock.monotonic()
-                seq, actions = self._pipeline.data(sub_id, raw_bytes(batch), now)
-                if seq:
-                    self._buffer.append(sub_id, span_id, batch, (sub_id, seq), now)
-                    self._buffered.set()
-                self._act(actions)
+                for part in _parts(batch, self._limits.roll_bytes):
+                    seq, actions = self._pipeline.data(sub_id, raw_bytes(part), now)
+                    if seq:
+                        self._buffer.append(sub_id, span_id, part, (sub_id, seq), now)
+                        self._buffered.set()
+                    self._act(actions)
             case Resolved(sub_id, ts):
                 self._act(self._pipeline.resolved(sub_id, ts))
             case Failed(sub_id, error):
@@ -198,28 +228,27 @@ class PullerTask:
             deadline = self._buffer.next_deadline()
             if deadline is None:
                 self._flush = False
-            elif self._buffer.bytes >= self._limits.roll_bytes or (
-                self._writing < _WRITERS and (self._flush or self._buffer.due(self._clock.monotonic()))
-            ):
-                self._flush = False
-                self._writing += 1
-                tasks.create_task(self._write(self._buffer.take()))
-            elif self._writing < _WRITERS:
-                await until_set(self._buffered, self._clock, deadline - self._clock.monotonic())
+            elif self._writing < _WRITERS and self._reports.unheard_bytes < _UNHEARD_ROLLS * self._limits.roll_bytes:
+                if self._flush or self._buffer.due(self._clock.monotonic()):
+                    self._writing += 1
+                    roll = self._buffer.take()
+                    self._reports.begun(roll.seq, roll.bytes)
+                    tasks.create_task(self._write(roll))
+                else:
+                    await until_set(self._buffered, self._clock, deadline - self._clock.monotonic())
                 self._buffered.set()
 
     async def _write(self, roll: Roll[_Token]) -> None:
-        async with self._writers:
-            spans = [span for span in roll.spans if self._pipeline.is_active(span.sub_id)]
-            meta = owner_pb2.SegmentMeta(seq=roll.seq)  # its number is told even if nobody wants its rows any more
-            if spans:
-                try:
-                    meta = await asyncio.to_thread(write_segment, self._house, self._task, roll.seq, spans)
-                except Unavailable:
-                    if self._ending.is_set():
-                        return  # nobody waits for it any more
-                    raise
-                meta.host = self._host
+        spans = [span for span in roll.spans if self._pipeline.is_active(span.sub_id)]
+        meta = owner_pb2.SegmentMeta(seq=roll.seq)  # its number is told even if nobody wants its rows any more
+        if spans:
+            try:
+                meta = await asyncio.to_thread(write_segment, self._house, self._task, roll.seq, spans)
+            except Unavailable:
+                if self._ending.is_set():
+                    return  # nobody waits for it any more
+                raise
+            meta.host = self._host
         self._writing -= 1
         self._buffered.set()
         self._reports.written(meta)
@@ -230,7 +259,7 @@ class PullerTask:
 
     async def _report(self, call: _OwnerCall) -> None:
         try:
-            await call.write(owner_pb2.Report(puller=self._puller))
+            await call.write(self._reports.first())
             while True:
                 await self._reportable.wait()
                 self._reportable.clear()
@@ -247,6 +276,13 @@ class PullerTask:
             self._feed.metrics.cpu_seconds = time.process_time()
             self._reports.measured(self._deltas.take())
             self._reportable.set()
+
+
+def _parts(batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
+    """A large transaction comes as one batch; a segment of it must not be much larger than others."""
+    step = max(1, batch.num_rows * size // max(size, raw_bytes(batch)))
+    for first in range(0, batch.num_rows, step):
+        yield batch.slice(first, step)
 
 
 def _owner_lost(error: grpc.aio.AioRpcError) -> ChangefeedError:

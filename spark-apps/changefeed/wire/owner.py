@@ -16,6 +16,7 @@ LATEST = "/changefeed.Owner/Latest"
 PLAN = "/changefeed.Owner/Plan"
 COMMIT = "/changefeed.Owner/Commit"
 FAIL = "/changefeed.Owner/Fail"
+WORKING = "/changefeed.Owner/Working"
 
 #: The name in the owner's certificate, which is made anew by every driver.
 SERVER_NAME = "changefeed-owner"

@@ -99,20 +99,22 @@ class Failure(_message.Message):
     def __init__(self, sub_id: _Optional[int] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., next_step: _Optional[str] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("puller", "resolved", "segments", "metrics", "failures", "trouble")
+    __slots__ = ("puller", "resolved", "segments", "metrics", "failures", "trouble", "task")
     PULLER_FIELD_NUMBER: _ClassVar[int]
     RESOLVED_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     FAILURES_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
     puller: int
     resolved: _containers.RepeatedCompositeFieldContainer[Resolved]
     segments: _containers.RepeatedCompositeFieldContainer[SegmentMeta]
     metrics: _containers.RepeatedCompositeFieldContainer[MetricDelta]
     failures: _containers.RepeatedCompositeFieldContainer[Failure]
     trouble: str
-    def __init__(self, puller: _Optional[int] = ..., resolved: _Optional[_Iterable[_Union[Resolved, _Mapping]]] = ..., segments: _Optional[_Iterable[_Union[SegmentMeta, _Mapping]]] = ..., metrics: _Optional[_Iterable[_Union[MetricDelta, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., trouble: _Optional[str] = ...) -> None: ...
+    task: int
+    def __init__(self, puller: _Optional[int] = ..., resolved: _Optional[_Iterable[_Union[Resolved, _Mapping]]] = ..., segments: _Optional[_Iterable[_Union[SegmentMeta, _Mapping]]] = ..., metrics: _Optional[_Iterable[_Union[MetricDelta, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., trouble: _Optional[str] = ..., task: _Optional[int] = ...) -> None: ...
 
 class Subscribe(_message.Message):
     __slots__ = ("sub_id", "span_id", "start_key", "end_key", "start_ts")
@@ -138,15 +140,23 @@ class Drain(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class Heard(_message.Message):
+    __slots__ = ("segment",)
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    segment: int
+    def __init__(self, segment: _Optional[int] = ...) -> None: ...
+
 class Command(_message.Message):
-    __slots__ = ("subscribe", "release", "drain")
+    __slots__ = ("subscribe", "release", "drain", "heard")
     SUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
+    HEARD_FIELD_NUMBER: _ClassVar[int]
     subscribe: Subscribe
     release: Release
     drain: Drain
-    def __init__(self, subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ...) -> None: ...
+    heard: Heard
+    def __init__(self, subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., heard: _Optional[_Union[Heard, _Mapping]] = ...) -> None: ...
 
 class LatestRequest(_message.Message):
     __slots__ = ()
@@ -197,6 +207,12 @@ class Done(_message.Message):
     files: _containers.RepeatedCompositeFieldContainer[FileDone]
     metrics: _containers.RepeatedCompositeFieldContainer[MetricDelta]
     def __init__(self, record: _Optional[int] = ..., nonce: _Optional[str] = ..., files: _Optional[_Iterable[_Union[FileDone, _Mapping]]] = ..., metrics: _Optional[_Iterable[_Union[MetricDelta, _Mapping]]] = ...) -> None: ...
+
+class AtWork(_message.Message):
+    __slots__ = ("task",)
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    task: int
+    def __init__(self, task: _Optional[int] = ...) -> None: ...
 
 class Acknowledged(_message.Message):
     __slots__ = ()

@@ -43,7 +43,18 @@ def test_due_by_bytes() -> None:
     assert not buffer.due(0.0)
     buffer.append(2, 11, rows(1), "b", now=0.0)
     assert buffer.due(0.0)
-    assert buffer.bytes == 999 + ROW_OVERHEAD
+    assert buffer.take().bytes == 999 + ROW_OVERHEAD
+
+
+def test_full_rolls_wait_in_order_and_do_not_grow() -> None:
+    buffer: EventBuffer[str] = EventBuffer(roll_bytes=1000, roll_interval=0.25)
+    for number in range(5):
+        buffer.append(1, 10, rows(1, b"x" * 600), str(number), now=float(number))
+    assert buffer.next_deadline() == 0.25
+    assert [(roll.seq, roll.tokens) for roll in (buffer.take(), buffer.take())] == [(1, ["0", "1"]), (2, ["2", "3"])]
+    assert not buffer.due(4.0)
+    assert buffer.next_deadline() == 4.25
+    assert (buffer.take().seq, buffer.next_deadline()) == (3, None)
 
 
 def test_a_roll_holds_every_token_with_its_rows_and_the_next_number() -> None:
@@ -52,11 +63,11 @@ def test_a_roll_holds_every_token_with_its_rows_and_the_next_number() -> None:
     buffer.append(1, 10, first, "a", now=0.0)
     buffer.append(2, 10, other, "b", now=0.1)  # the same span, assigned anew
     buffer.append(1, 10, second, "c", now=0.2)
-    seq, spans, tokens = buffer.take()
-    assert seq == 1
+    seq, spans, tokens, _, first_at = buffer.take()
+    assert (seq, first_at) == (1, 0.0)
     assert [(s.span_id, s.sub_id, s.batches) for s in spans] == [(10, 1, (first, second)), (10, 2, (other,))]
     assert tokens == ["a", "b", "c"]
-    assert (buffer.bytes, buffer.next_deadline()) == (0, None)
+    assert buffer.next_deadline() is None
 
     buffer.append(2, 10, first, "d", now=9.0)
     assert buffer.next_deadline() == 9.25

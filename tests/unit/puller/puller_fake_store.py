@@ -39,8 +39,7 @@ class FakeRegion:
 class FakeStream:
     """One stream as its store sees it."""
 
-    def __init__(self, version: int) -> None:
-        self.version = version  # of EventFeed
+    def __init__(self) -> None:
         self.over = False
         self.requests: list[cdcpb.ChangeDataRequest] = []
         self.outbox: asyncio.Queue[cdcpb.ChangeDataEvent | grpc.StatusCode] = asyncio.Queue()
@@ -59,8 +58,7 @@ class FakeStream:
         self.rows(request, cdcpb.Event.Row(type=cdcpb.Event.INITIALIZED))
 
     def resolve(self, request: cdcpb.ChangeDataRequest, ts: int) -> None:
-        name = request.request_id if self.version == 2 else 0
-        resolved = cdcpb.ResolvedTs(regions=[request.region_id], ts=ts, request_id=name)
+        resolved = cdcpb.ResolvedTs(regions=[request.region_id], ts=ts, request_id=request.request_id)
         self.outbox.put_nowait(cdcpb.ChangeDataEvent(resolved_ts=resolved))
 
     def error(self, request: cdcpb.ChangeDataRequest, **error: Any) -> None:
@@ -77,13 +75,13 @@ class FakeStream:
 
 
 class FakeStore:
-    """`async with FakeStore() as store`: is a feed's Pd as well. `version` 1: it has no EventFeedV2; 0: nothing."""
+    """`async with FakeStore() as store`: is a feed's Pd as well. `old`: it knows no EventFeedV2."""
 
     cluster_id = 7
 
-    def __init__(self, regions: Sequence[FakeRegion], version: int = 2) -> None:
+    def __init__(self, regions: Sequence[FakeRegion], old: bool = False) -> None:
         self.regions = list(regions)
-        self.version = version
+        self.old = old
         self.safe_point = 0
         self.safe_point_reads = 0
         self.safe_point_gate = asyncio.Event()
@@ -94,15 +92,12 @@ class FakeStore:
 
     async def __aenter__(self) -> FakeStore:
         self._server = grpc.aio.server()
-        methods = {"EventFeed": self._feed(1), "EventFeedV2": self._feed(2)}
-        names = list(methods)[: self.version]
         handlers = {
-            name: grpc.stream_stream_rpc_method_handler(
-                methods[name],
+            "EventFeedV2": grpc.stream_stream_rpc_method_handler(
+                self._feed,
                 request_deserializer=cdcpb.ChangeDataRequest.FromString,
                 response_serializer=lambda message: message.SerializeToString(),
             )
-            for name in names
         }
         self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("cdcpb.ChangeData", handlers)])
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
@@ -114,21 +109,20 @@ class FakeStore:
         await self._channel.close()
         await self._server.stop(None)
 
-    def _feed(self, version: int) -> Any:
-        async def feed(requests: AsyncIterator[cdcpb.ChangeDataRequest], context: Any) -> AsyncIterator[Any]:
-            stream = FakeStream(version)
-            self.streams.append(stream)
-            listener = asyncio.create_task(self._listen(stream, requests))
-            try:
-                while not isinstance(message := await stream.outbox.get(), grpc.StatusCode):
-                    yield message
-                await context.abort(message, "the test says so")
-            finally:
-                listener.cancel()
-                stream.over = True
-                self.changed.set()
-
-        return feed
+    async def _feed(self, requests: AsyncIterator[cdcpb.ChangeDataRequest], context: Any) -> AsyncIterator[Any]:
+        if self.old:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such method")
+        stream = FakeStream()
+        self.streams.append(stream)
+        listener = asyncio.create_task(self._listen(stream, requests))
+        try:
+            while not isinstance(message := await stream.outbox.get(), grpc.StatusCode):
+                yield message
+            await context.abort(message, "the test says so")
+        finally:
+            listener.cancel()
+            stream.over = True
+            self.changed.set()
 
     async def _listen(self, stream: FakeStream, requests: AsyncIterator[cdcpb.ChangeDataRequest]) -> None:
         async for request in requests:

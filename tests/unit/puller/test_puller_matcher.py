@@ -133,8 +133,9 @@ class Model:
     def match(self, row: Row, early: bool) -> None:
         slot = (row.start, row.key)
         if row.type == "PREWRITE" and slot not in self.moved:
-            if slot not in self.pending or row.generation >= self.pending[slot].generation:
-                self.pending[slot] = row
+            before = self.pending.get(slot, row)
+            newer = row if row.generation >= before.generation else before
+            self.pending[slot] = newer._replace(old=before.old or row.old)
             if not early and row.start in self.fates:
                 self.decide(row.start, self.fates[row.start])
         elif row.type == "ROLLBACK":
@@ -209,7 +210,7 @@ class Region:
             self.log.append(row._replace(value="", old=""))
         elif self.locks:  # a heartbeat rewrites a lock, with or without its value
             lock = self.rng.choice(list(self.locks.values()))
-            fake = lock.op == PUT and self.rng.random() < 0.5
+            fake = self.rng.random() < 0.5
             self.log.append(lock._replace(value="", old="") if fake else lock)
 
     def scan(self) -> list[Row]:

@@ -139,6 +139,16 @@ def test_rule_18_row_at_or_below_the_resolved_ts_is_a_violation_and_the_name_res
     assert events.register(1, 71, 9, 5, 20).request_id == request
 
 
+def test_resolved_ts_without_a_request_is_nobodys() -> None:
+    """After a merge a subscription may have two registrations of one region: whose would it be?"""
+    events = RegionEvents()
+    one, two = events.register(1, 71, 9, 5, 5), events.register(1, 71, 9, 5, 5)
+    assert one.request_id != two.request_id
+    outcome = events.process([rows(r.request_id, 9, INITIALIZED) for r in (one, two)] + [resolved(0, 20, 9)])
+    assert outcome.resolved == {}
+    assert events.process([resolved(two.request_id, 20, 9)]).resolved == {two.reg: 20}
+
+
 def test_error_event_ends_a_registration_and_the_next_one_starts_afresh() -> None:
     events = RegionEvents()
     one = events.register(1, 71, 9, 5, 5)

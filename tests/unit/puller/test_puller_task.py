@@ -16,7 +16,7 @@ import grpc
 import grpc.aio
 import pyarrow as pa
 import pytest
-from changefeed.errors import Fenced, Transient, Unavailable
+from changefeed.errors import Fenced, NeedsHuman, Transient, Unavailable
 from changefeed.eventstore.house import House
 from changefeed.model.rows import RAW_SCHEMA
 from changefeed.objectstore import Place
@@ -25,8 +25,11 @@ from changefeed.puller.feed import Data, Pd, Resolved
 from changefeed.puller.pipeline_metrics import FeedMetrics
 from changefeed.puller.reports import Reports
 from changefeed.puller.task import Limits, PullerTask, run_puller
+from changefeed.upstream.access import Access
+from changefeed.upstream.tls import Tls
 from changefeed.wire import owner_pb2
 from changefeed.wire.owner import SERVER_NAME, OwnerAddress
+from changefeed_devcluster.certificates import Certificates, retire, rotate
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.txn import Mutation, Op
 from cryptography import x509
@@ -67,6 +70,10 @@ def certificate() -> tuple[bytes, bytes]:
     return signed.public_bytes(serialization.Encoding.PEM), private
 
 
+def heard(segment: int) -> owner_pb2.Command:
+    return owner_pb2.Command(heard=owner_pb2.Heard(segment=segment))
+
+
 class Owner:
     """The other end of the stream: sends commands, keeps what is reported."""
 
@@ -97,6 +104,8 @@ class Owner:
                 assert resolved.last_segment <= len(self.segments)
                 self.resolved[resolved.sub_id] = resolved
             self.metrics |= {metric.name: metric.value for metric in report.metrics}
+            if report.segments:
+                self.commands.put_nowait(heard(len(self.segments)))
             self.changed.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -125,7 +134,7 @@ class Owner:
 
 @asynccontextmanager
 async def owning(
-    cluster: DevCluster, certificate: tuple[bytes, bytes], state: Path, limits: Limits
+    cluster: DevCluster, certificate: tuple[bytes, bytes], state: Path, limits: Limits, tls: Tls | None = None
 ) -> AsyncIterator[tuple[Owner, asyncio.Future[None]]]:
     owner = Owner()
     handler = grpc.stream_stream_rpc_method_handler(
@@ -139,8 +148,9 @@ async def owning(
     port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(private, pem)]))
     await server.start()
     address = OwnerAddress(f"127.0.0.1:{port}", 3, "ab", "secret", pem)
+    upstream = Access((cluster.pd_address,), tls, cluster.cluster_id)
     task = asyncio.ensure_future(
-        asyncio.to_thread(run_puller, address, 5, "puller-5-0", [cluster.pd_address], Place(state.as_uri()), limits)
+        asyncio.to_thread(run_puller, address, 5, "puller-5-0", upstream, Place(state.as_uri()), limits)
     )
     try:
         yield owner, task
@@ -191,6 +201,29 @@ async def test_rule_2_rows_below_a_reported_resolved_ts_stand_in_the_reported_se
         await owner.until(lambda: owner.metrics.get(active) == 1)
         owner.commands.put_nowait(None)
         assert await task is None
+
+
+async def test_rows_come_over_tls_through_a_rotation_of_all_certificates(
+    certificate: tuple[bytes, bytes], tmp_path: Path
+) -> None:
+    """In the end nothing is left of the old ones: neither side takes them, and every stream was opened anew."""
+    folder = tmp_path / "tls"
+    secure = Certificates(folder, ["127.0.0.1"])
+    with DevCluster(stores=2, min_ts_interval=0.05, certificates=secure, common_names=["changefeed"]) as cluster:
+        start_ts = cluster.oracle.next()
+        tls = Tls(folder / "client", ("devcluster",))
+        async with owning(cluster, certificate, tmp_path, Limits(roll_interval=0.02), tls) as (owner, _):
+            owner.subscribe(1, start_ts)
+            written = transaction(cluster, range(30))
+            await resolve(cluster, owner, 1)
+            rotate(folder)
+            written |= transaction(cluster, range(30, 60))
+            await resolve(cluster, owner, 1)
+            retire(folder)
+            await asyncio.to_thread(cluster.cut)
+            written |= transaction(cluster, range(60, 90))
+            await resolve(cluster, owner, 1)
+            assert owner.rows(1) == written
 
 
 async def test_drain_writes_what_waits_at_once(
@@ -279,9 +312,10 @@ class FakeFeed:
 
 
 class FakeCall:
-    """An owner that subscribes two spans, releases one of them when told to, and reads reports."""
+    """An owner that says what it is told to, and reads reports; `silent`: it does not say what it has heard."""
 
-    def __init__(self) -> None:
+    def __init__(self, silent: bool = False) -> None:
+        self.silent = silent
         self.commands: asyncio.Queue[owner_pb2.Command | None] = asyncio.Queue()
         self.segments: list[owner_pb2.SegmentMeta] = []
         self.resolved: dict[int, int] = {}
@@ -294,13 +328,53 @@ class FakeCall:
     async def write(self, report: owner_pb2.Report) -> None:
         self.segments += report.segments
         self.resolved |= {resolved.sub_id: resolved.ts for resolved in report.resolved}
+        if report.segments and not self.silent:
+            self.commands.put_nowait(heard(len(self.segments)))
         self.changed.set()
 
+    async def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self.changed.clear()
+            await self.changed.wait()
 
-def rows(commit_ts: int, size: int) -> pa.RecordBatch:
+
+def rows(commit_ts: int, size: int, count: int = 1) -> pa.RecordBatch:
     values = [0, commit_ts, commit_ts - 1, 2, b"k", bytes(size), None, 0]
-    columns = [pa.array([value], field.type) for value, field in zip(values, RAW_SCHEMA, strict=True)]
+    columns = [pa.array([value] * count, field.type) for value, field in zip(values, RAW_SCHEMA, strict=True)]
     return pa.record_batch(columns, RAW_SCHEMA)
+
+
+def pulling(call: FakeCall, feed: FakeFeed, state: Path, limits: Limits) -> tuple[PullerTask, asyncio.Future[None]]:
+    """A task, and its run, that is told to pull two spans."""
+    nobody: Pd = cast(Pd, None)
+    task = PullerTask(0, "puller-0-0", nobody, House(Place(state.as_uri()), 1, "ab"), limits)
+    task._feed = feed  # type: ignore[assignment]
+    for sub_id, start_ts in ((1, 10), (2, 20)):
+        asked = owner_pb2.Subscribe(sub_id=sub_id, span_id=sub_id, start_key=b"a", end_key=b"b", start_ts=start_ts)
+        call.commands.put_nowait(owner_pb2.Command(subscribe=asked))
+    return task, asyncio.ensure_future(task.run(call))  # type: ignore[arg-type]
+
+
+async def test_rule_17_no_more_is_written_than_the_owner_has_heard_of_and_four_segments(tmp_path: Path) -> None:
+    """The owner, which holds the store's quota, holds nobody back for what it does not know."""
+    call, feed = FakeCall(silent=True), FakeFeed()
+    segment = 10_000
+    task, running = pulling(call, feed, tmp_path, Limits(roll_bytes=segment, roll_interval=0.01))
+    async with asyncio.timeout(DEADLINE):
+        await feed.until("subscribe 2")
+        for number in range(40):
+            await task._on_event(Data(1, 1, rows(30 + number, 900, count=10)))
+        await task._on_event(Resolved(1, 80))
+        said = 0
+        while call.resolved.get(1) != 80:
+            await call.until(lambda said=said: len(call.segments) > said)
+            unheard = call.segments[said:]
+            assert all(meta.spans[0].bytes <= 2 * segment for meta in unheard), "a large batch is divided"
+            assert sum(meta.spans[0].bytes for meta in unheard) <= 4 * segment
+            said = len(call.segments)
+            call.commands.put_nowait(heard(said))
+        call.commands.put_nowait(None)
+        await running
 
 
 async def test_rule_17_memory_is_bounded_by_holding_subscriptions_and_no_event_waits(
@@ -315,14 +389,7 @@ async def test_rule_17_memory_is_bounded_by_holding_subscriptions_and_no_event_w
 
     monkeypatch.setattr(task_module, "write_segment", slow)
     call, feed = FakeCall(), FakeFeed()
-    limits = Limits(quota_bytes=10_000, roll_bytes=1_000, roll_interval=0.01)
-    nobody: Pd = cast(Pd, None)
-    task = PullerTask(0, "puller-0-0", nobody, House(Place(tmp_path.as_uri()), 1, "ab"), limits)
-    task._feed = feed  # type: ignore[assignment]
-    running = asyncio.ensure_future(task.run(call))  # type: ignore[arg-type]
-    for sub_id, start_ts in ((1, 10), (2, 20)):
-        asked = owner_pb2.Subscribe(sub_id=sub_id, span_id=sub_id, start_key=b"a", end_key=b"b", start_ts=start_ts)
-        call.commands.put_nowait(owner_pb2.Command(subscribe=asked))
+    task, running = pulling(call, feed, tmp_path, Limits(quota_bytes=10_000, roll_bytes=1_000, roll_interval=0.01))
     async with asyncio.timeout(DEADLINE):
         await feed.until("subscribe 2")
         for number in range(6):
@@ -333,9 +400,7 @@ async def test_rule_17_memory_is_bounded_by_holding_subscriptions_and_no_event_w
         call.commands.put_nowait(owner_pb2.Command(release=owner_pb2.Release(sub_id=2)))
         await feed.until("release 2")
         gate.set()
-        while call.resolved.get(1) != 35:
-            call.changed.clear()
-            await call.changed.wait()
+        await call.until(lambda: call.resolved.get(1) == 35)
         assert feed.said[-1] == "resume 1"
         assert {span.sub_id for meta in call.segments for span in meta.spans} == {1}, "the other one was released"
         assert all(meta.host == socket.gethostname() for meta in call.segments if meta.uri)
@@ -390,3 +455,19 @@ def test_rule_2_resolved_ts_waits_for_lower_segments_of_other_subscriptions_too(
     reports.written(meta(3, 1))
     reports.advanced(1, 30)
     assert told(reports.take()) == ([3], [])
+
+
+@pytest.mark.parametrize(
+    ("upstream", "error", "said"),
+    [
+        (lambda pd, folder: Access((pd,), cluster_id=5), NeedsHuman, r"belongs to cluster \d+, not to 5"),
+        (lambda pd, folder: Access((pd,), Tls(folder)), Unavailable, "ca.crt can't be read"),
+    ],
+    ids=["another cluster", "a Secret that is being replaced"],
+)
+def test_a_puller_takes_nothing_from_a_pd_that_is_not_the_changefeeds(
+    cluster: DevCluster, tmp_path: Path, upstream: Callable[[str, Path], Access], error: type[Exception], said: str
+) -> None:
+    nobody = OwnerAddress("127.0.0.1:1", 3, "ab", "secret", b"")
+    with pytest.raises(error, match=said):
+        run_puller(nobody, 5, "puller-5-0", upstream(cluster.pd_address, tmp_path), Place(tmp_path.as_uri()))
