@@ -1,6 +1,7 @@
 """`<state>/alive.json`: on a store without lock files it tells a second driver that a first one runs (INTERFACES.md).
 
-A courtesy to the person who starts it: what keeps drivers apart is the log. Its age is told by PD's time (rule 27).
+A courtesy to the person who starts it: what keeps drivers apart is the log. It also keeps two resources with the same
+spec.state.id from taking the changefeed from each other. Its age is told by PD's time (rule 27).
 """
 
 from __future__ import annotations
@@ -11,36 +12,58 @@ import socket
 from contextlib import suppress
 from typing import Any
 
-from changefeed.errors import Conflict, Fenced, NotFound
+from changefeed.errors import Conflict, Fenced, NotFound, StateInUse
 from changefeed.objectstore import ObjectStore
 from changefeed.objectstore.patience import PASSING
 
 ALIVE = "alive.json"
 REFRESH_S = 5.0
 _FRESH_MS = 15_000
+_OTHERS_FRESH_MS = 60_000  # of another resource's driver: its own operator is given the time to start it again
 _ATTEMPTS = 3
 
 
 class Alive:
     """One driver's word. Every call blocks on the store; one caller at a time."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, uid: str = "", name: str = "") -> None:
+        """`uid`, `name`: of the resource that this driver runs."""
         self._store = store
+        self._uid = uid
+        self._name = name
         self._etag: str | None = None
         self._epoch = 0
         self._pd_ms = 0
 
-    def check(self, pd_ms: int) -> None:
-        """Raises Conflict when another driver has refreshed it less than 15 s before `pd_ms`, and has not ended."""
+    def check(self, pd_ms: int, take_over: bool = False) -> None:
+        """Whether a driver that has not ended has refreshed it just before `pd_ms`, the cluster's time.
+
+        Raises Conflict when it has less than 15 s ago, unless the caller wants to `take_over`, StateInUse when it runs
+        another resource and has less than a minute ago.
+        """
         said = self._read()
-        age_ms = pd_ms - said["pdMs"] if said and not said["ended"] else _FRESH_MS
-        if age_ms < _FRESH_MS:
+        if not said or said["ended"]:
+            return
+        age_ms = pd_ms - said["pdMs"]
+        if self._uid and said["uid"] not in ("", self._uid):
+            if age_ms < _OTHERS_FRESH_MS:
+                raise StateInUse(
+                    f"StateInUse: Changefeed {said['name']}, uid {said['uid']}, runs with the state at "
+                    f"{self._store.uri}: its driver, on {said['host']}, was alive {max(age_ms, 0) / 1000:.0f} s ago.",
+                    "Delete that one, and this one can go on in its place; or use another spec.state.id and sink.",
+                )
+        elif age_ms < _FRESH_MS and not take_over:
             raise Conflict(
                 f"The changefeed of {self._store.uri} runs already: process {said['pid']} on {said['host']}, epoch "
                 f"{said['epoch']}, was alive {max(age_ms, 0) / 1000:.0f} s ago.",
                 f"Stop that one first. If it was killed, start again in {(_FRESH_MS - age_ms) / 1000:.0f} s, or now "
                 "with --take-over.",
             )
+
+    def last_refresh_ms(self) -> int | None:
+        """When a driver that has not ended last said that it is alive, by PD's clock; None: no such driver."""
+        said = self._read()
+        return said["pdMs"] if said and not said["ended"] else None
 
     def refresh(self, epoch: int, pd_ms: int) -> None:
         """Say that the driver of `epoch` is alive. Raises Fenced when a newer one has said so."""
@@ -57,6 +80,8 @@ class Alive:
         said = {
             "v": 1,
             "epoch": self._epoch,
+            "uid": self._uid,
+            "name": self._name,
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "pdMs": str(self._pd_ms),
@@ -98,8 +123,10 @@ class Alive:
                     "pid": int(pid),
                     "pdMs": str(pd_ms),
                     "ended": bool(ended),
+                    **more,
                 }:
-                    return {"epoch": epoch, "host": host, "pid": pid, "pdMs": int(pd_ms), "ended": ended}
+                    whose = {name: str(more.get(name, "")) for name in ("uid", "name")}
+                    return {"epoch": epoch, "host": host, "pid": pid, "pdMs": int(pd_ms), "ended": ended, **whose}
         except ValueError:
             return {}
         return {}

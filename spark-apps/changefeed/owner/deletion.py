@@ -6,8 +6,8 @@ from changefeed.errors import ChangefeedError
 from changefeed.eventstore.house import House
 from changefeed.objectstore.patience import PASSING
 from changefeed.owner.patience import in_thread
-from changefeed.owner.progress import Meter
-from changefeed.owner.segments import KnownFiles
+from changefeed.owner.pulling.segments import KnownFiles
+from changefeed.owner.reporting.progress import Meter
 
 _WHO = "deletion"
 

@@ -16,36 +16,35 @@ import time
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from changefeed.errors import ChangefeedError, SnapshotLostByGC, Unavailable
 from changefeed.metrics import Registry, View
-from changefeed.objectstore import Place
 from changefeed.owner.alive import REFRESH_S
-from changefeed.owner.barrier import Barrier, stopped_by
-from changefeed.owner.calls import Calls
-from changefeed.owner.ddl_span import DdlSpan
 from changefeed.owner.deletion import Deletion
+from changefeed.owner.execution import Execution, watch_tasks
 from changefeed.owner.owner import Action, Owner, Publish, Run, Stop
 from changefeed.owner.patience import answered, in_thread, patience_of
-from changefeed.owner.planner import Planner
+from changefeed.owner.places import upstream_access
+from changefeed.owner.planning.barrier import Barrier, stopped_by
+from changefeed.owner.planning.ddl_span import DdlSpan
+from changefeed.owner.planning.planner import Planner
 from changefeed.owner.pod import OWNER_PORT, Pod, check_pod
 from changefeed.owner.prepare import Prepared, check_attempt, open_places, prepare
-from changefeed.owner.progress import Meter
 from changefeed.owner.publication import Publication
-from changefeed.owner.quota import Quota
-from changefeed.owner.service import OwnerService
-from changefeed.owner.spans import Spans
-from changefeed.owner.status import Seen, Status
-from changefeed.owner.status_writer import StatusReports, StatusWriter
-from changefeed.puller.task import PullerJob
+from changefeed.owner.pulling.quota import Quota
+from changefeed.owner.pulling.spans import Spans
+from changefeed.owner.reporting.progress import Meter
+from changefeed.owner.reporting.status import Seen, Status
+from changefeed.owner.reporting.status_writer import StatusReports, StatusWriter
+from changefeed.owner.serving.calls import Calls
+from changefeed.owner.serving.health import Health
+from changefeed.owner.serving.service import OwnerService
 from changefeed.schema.keys import table_span
 from changefeed.schema.storage import Touched
 from changefeed.spec.model import Changefeed
-from changefeed.upstream.pd import PdClient
-from changefeed.wire.owner import OwnerAddress
 
 _METADATA_INTERVAL_S = 1.0
 _SAFEPOINT_INTERVAL_S = 60.0
@@ -78,18 +77,7 @@ class Outcome:
 
     state: str
     checkpoint_ts: int
-
-
-class Execution(Protocol):
-    """Spark, as the driver sees it. All calls block; one thread makes them, but for `failure`, which any may."""
-
-    def start_session(self) -> None: ...
-
-    def run(self, owner: OwnerAddress, sink_place: Place, pullers: PullerJob) -> None: ...
-
-    def failure(self) -> str | None: ...
-
-    def stop(self) -> None: ...
+    sink_uri: str = ""  # of the newest generation
 
 
 def run(changefeed: Changefeed, options: RunOptions, execution: Execution, view: View) -> Outcome:
@@ -109,7 +97,7 @@ async def _run(changefeed: Changefeed, options: RunOptions, execution: Execution
     async with AsyncExitStack() as stack:
         stack.callback(state_store.release)
         stack.callback(sink.release)
-        pd = await PdClient.connect(changefeed.spec.upstream.pd_addresses, options.pd_deadline_s)
+        pd = await upstream_access(changefeed, options.secrets_dir).connect(options.pd_deadline_s)
         stack.push_async_callback(pd.close)
         prepared = await prepare(changefeed, pd, state_store, sink, options.take_over, options.attempt)
         if prepared.alive:
@@ -175,14 +163,16 @@ class Driver:
         if self._reports:
             await self._pd_ms()
             await self._reports.last()
-        return Outcome("finished", self._owner.state.checkpoint_ts)
+        return Outcome("finished", self._owner.state.checkpoint_ts, self._prepared.sink.uri)
 
     async def run(self, stack: AsyncExitStack) -> Outcome:
         """Everything, from the first puller to the last `metadata`. `stack` closes what is opened here."""
         self._catch_signals(stack)
         pod = self._options.pod
         host = pod.every_address if pod else "127.0.0.1"
-        self._registry.serve(self._options.metrics_port, host)
+        health = Health(lambda: self._execution.silent_s)
+        stack.callback(health.close)
+        self._registry.serve(self._options.metrics_port, host, health.ill)
         stack.callback(self._registry.close)
         self._owner.begin(await self._pd_ms())
         # Spark knows its active session by thread, so one thread makes all calls.
@@ -203,7 +193,9 @@ class Driver:
 
         async def execute() -> None:
             await session
-            await loop.run_in_executor(spark, self._execution.run, address, prepared.sink.place, prepared.puller_job())
+            access = upstream_access(prepared.changefeed, self._options.secrets_dir)
+            job = prepared.puller_job(access)
+            await loop.run_in_executor(spark, self._execution.run, address, prepared.sink.place, job)
             await self._work()
 
         try:
@@ -211,6 +203,7 @@ class Driver:
                 execute(),
                 self._tend_pullers(),
                 self._watch_execution(),
+                watch_tasks(self._execution, self._calls.vigilance, lambda: self._owner.spans.complete),
                 self._keep_safepoint(),
                 self._keep_alive(),
                 self._show(),
@@ -309,7 +302,7 @@ class Driver:
         if self._stop.ddl is not None:
             raise stopped_by(self._stop.ddl, self._owner.state.checkpoint_ts)
         state = "finished" if self._owner.state.finished else "drained"
-        return Outcome(state, self._owner.state.checkpoint_ts)
+        return Outcome(state, self._owner.state.checkpoint_ts, self._prepared.sink.uri)
 
     # What goes on beside it.
 
@@ -386,7 +379,8 @@ class Driver:
     def _seen(self) -> Seen:
         """For status, which follows `metadata`."""
         published = self._prepared.state.checkpoint_ts if self._published is None else self._published
-        return self._meter.seen(time.monotonic(), published)
+        seen = self._meter.seen(time.monotonic(), published)
+        return replace(seen, history=self._prepared.safepoint.held, sink_uri=self._prepared.sink.uri)
 
     async def _show(self) -> None:
         while True:

@@ -13,12 +13,12 @@ from typing import Any, Protocol
 
 from changefeed.model.record import CommitRecord, FileCommitted, PlanRecord, Work, WorkEntry
 from changefeed.model.tso import compose
-from changefeed.owner.barrier import Barrier, Ddl
-from changefeed.owner.checkpoint import Checkpoint, Progress, flushed_ts
-from changefeed.owner.history import State
-from changefeed.owner.planner import Cut, Planner, Reason, Table, make_plan
-from changefeed.owner.quota import Quota
-from changefeed.owner.spans import Orders, Spans
+from changefeed.owner.planning.barrier import Barrier, Ddl
+from changefeed.owner.planning.checkpoint import Checkpoint, Progress, flushed_ts
+from changefeed.owner.planning.planner import Cut, Planner, Reason, Table, make_plan
+from changefeed.owner.pulling.quota import Quota
+from changefeed.owner.pulling.spans import Orders, Spans
+from changefeed.owner.transaction_log.history import State
 from changefeed.wire import owner_pb2 as pb
 
 
@@ -174,6 +174,8 @@ class Owner:
         commands = self._follow(self.spans.arrange(now)).commands
         if self._quota.is_concerned(self.spans.files.bytes, self.spans.held):
             commands += self._relieve()
+        if self._quota.lets_write(self.spans.files.bytes, self._idle):
+            commands += self.spans.heard()
         return commands
 
     def _relieve(self) -> list[tuple[int, pb.Command]]:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from changefeed.errors import Transient, Unavailable
 from changefeed.objectstore.patience import RUN_S, Patience
-from changefeed.owner.progress import Meter
+from changefeed.owner.reporting.progress import Meter
 
 T = TypeVar("T")
 

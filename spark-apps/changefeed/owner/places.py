@@ -1,34 +1,79 @@
-"""Where a changefeed keeps its state, and where its sink is (INTERFACES.md, State, sink ownership, secrets)."""
+"""Where a changefeed's upstream, state and sink are, and the folders of their Secrets (INTERFACES.md, State, sink
+ownership, secrets)."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+from changefeed.errors import InvalidSpec
 from changefeed.objectstore import Place
-from changefeed.objectstore.open import below, canonical, is_s3
+from changefeed.objectstore.digest import Digest
+from changefeed.objectstore.open import below, beside, canonical, is_s3
 from changefeed.spec.model import Changefeed
 from changefeed.spec.section import Credentials
+from changefeed.upstream.access import Access
+from changefeed.upstream.tls import Tls
 
 LOG = "log"
+_IDS = "_id"
+_SECRET_FILES = "Give the folder DIR with DIR/<secretRef.name>/ca.crt, and tls.crt and tls.key for mutual TLS."
 STATE_FIELD = "spec.state.uri"
 SINK_FIELD = "spec.sink.storage.uri"
 
 
 def state_place(changefeed: Changefeed, secrets_dir: Path | None = None) -> Place:
-    """`<state.uri>/<namespace>/<name>/<uid>`; without state.uri, a folder of this user on this machine."""
+    """`<state.uri>/<namespace>/<name>/<uid>`; without state.uri, a folder of this user on this machine.
+
+    With state.id, `<state.uri>/_id/<state.id>`: no namespace has a `_` in its name.
+    """
     metadata, state = changefeed.metadata, changefeed.spec.state
+    folders = (_IDS, state.id) if state.id else (metadata.namespace, metadata.name, metadata.uid)
     if state.uri:
-        uri = below(state.uri, metadata.namespace, metadata.name, metadata.uid, field=STATE_FIELD)
-        return Place(uri, _secret(state.uri, state.credentials, secrets_dir))
+        return Place(below(state.uri, *folders, field=STATE_FIELD), _secret(state.uri, state.credentials, secrets_dir))
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Place((Path(home).absolute() / "changefeed" / metadata.namespace / metadata.name).as_uri())
+    return Place((Path(home).absolute() / "changefeed").joinpath(*folders[:2]).as_uri())
+
+
+def service_id(changefeed: Changefeed) -> str:
+    """Names the changefeed's hold at PD.
+
+    The uid keeps it from touching that of a namesake before it. A state id means the same only at the same place, so
+    the place is part of the name.
+    """
+    metadata = changefeed.metadata
+    if not changefeed.spec.state.id:
+        return f"changefeed-{metadata.namespace}-{metadata.name}-{metadata.uid}"
+    place = Digest(state_place(changefeed).uri.encode()).hexdigest()[:8]
+    return f"changefeed-{_IDS}-{changefeed.spec.state.id}-{place}"
 
 
 def sink_place(changefeed: Changefeed, secrets_dir: Path | None = None) -> Place:
     """The sink's root, absolute."""
     storage = changefeed.storage
     return Place(canonical(storage.uri, SINK_FIELD), _secret(storage.uri, storage.credentials, secrets_dir))
+
+
+def upstream_access(changefeed: Changefeed, secrets_dir: Path | None = None) -> Access:
+    """Its PD, whatever cluster that is of.
+
+    Raises InvalidSpec for spec.upstream.tls without the folder of Secrets.
+    """
+    upstream, tls = changefeed.spec.upstream, None
+    if upstream.tls is not None:
+        secret = upstream.tls.secret_ref.name
+        if secrets_dir is None:
+            raise InvalidSpec("--secrets-dir", f"missing; spec.upstream.tls names Secret {secret}", _SECRET_FILES)
+        tls = Tls(secrets_dir.absolute() / secret, upstream.tls.allowed_common_names)
+    return Access(upstream.pd_addresses, tls)
+
+
+def generation_place(sink: Place, generation: int) -> Place:
+    """Where a generation's files are: the sink itself, then `<sink>-gen-2`, `<sink>-gen-3`, ... beside it.
+
+    Beside, not below: TiCDC's readers walk everything below a sink, and stop at a schema file that stands too deep.
+    """
+    return sink if generation == 1 else Place(beside(sink.uri, f"-gen-{generation}", SINK_FIELD), sink.secret)
 
 
 def _secret(uri: str, credentials: Credentials | None, secrets_dir: Path | None) -> Path | None:

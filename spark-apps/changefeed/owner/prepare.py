@@ -12,22 +12,23 @@ import os
 import secrets
 import socket
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from changefeed.errors import Conflict, Fenced, InvalidSpec, NeedsHuman, Unavailable
+from changefeed.errors import Conflict, InvalidSpec, NeedsHuman, Unavailable
 from changefeed.eventstore.house import House
-from changefeed.model.record import EpochRecord, StartRecord
+from changefeed.model.record import EpochRecord, RewindRecord, StartRecord
 from changefeed.objectstore import Place
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.open import Store, canonical, open_store, probe_store
 from changefeed.owner import places
 from changefeed.owner.alive import Alive
-from changefeed.owner.history import State, is_stale_attempt
-from changefeed.owner.log import Log
-from changefeed.owner.planner import Table
+from changefeed.owner.planning.planner import Table
+from changefeed.owner.pulling.quota import segment_bytes
+from changefeed.owner.transaction_log.history import State, check_claim
+from changefeed.owner.transaction_log.log import Log
 from changefeed.pipeline.codec.choice import codec_of
 from changefeed.puller.task import PullerJob
 from changefeed.schema.rowv2 import check_supported
@@ -39,11 +40,12 @@ from changefeed.sink.storage.claim import check_free, claim
 from changefeed.sink.storage.layout import Layout
 from changefeed.sink.storage.metadata import published
 from changefeed.sink.storage.schema_file import write_schema_file
-from changefeed.spec.model import Changefeed
+from changefeed.spec.model import Changefeed, Restart
 from changefeed.spec.parse import effective, from_effective
+from changefeed.upstream.access import Access
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
-from changefeed.upstream.safepoint import Safepoint, service_id
+from changefeed.upstream.safepoint import Safepoint
 
 
 @dataclass
@@ -71,17 +73,19 @@ class Prepared:
     def epoch(self) -> int:
         return self.state.epoch.number
 
-    def puller_job(self) -> PullerJob:
+    def puller_job(self, upstream: Access) -> PullerJob:
+        """`upstream`: for any cluster; pullers are held to the one that the log is of."""
         spec = self.changefeed.spec
         return PullerJob(
             count=spec.spark.pullers.count,
-            pd_addresses=tuple(spec.upstream.pd_addresses),
+            upstream=replace(upstream, cluster_id=self.state.cluster_id),
             state=self.state_place,
             memory_quota=spec.spark.pullers.memory_quota,
+            segment_bytes=segment_bytes(spec.event_store.quota, spec.spark.pullers.count),
         )
 
     def planned_tables(self) -> dict[int, Table]:
-        return {dispatcher: Table(info.id, info.hash, self.state.start_ts) for dispatcher, info in self.tables.items()}
+        return {dispatcher: Table(info.id, info.hash, self.state.from_ts) for dispatcher, info in self.tables.items()}
 
     def table_infos(self) -> dict[str, dict[str, Any]]:
         return {info.hash: info.to_json() for info in self.tables.values()}
@@ -119,16 +123,12 @@ def open_places(changefeed: Changefeed, secrets_dir: Path | None = None) -> tupl
 
 
 def check_attempt(changefeed: Changefeed, attempt: int, secrets_dir: Path | None = None) -> None:
-    """Raises Fenced when a driver of this attempt must not start (rule 6). Only reads: nothing may happen before it."""
+    """Raises Fenced, Superseded when a driver of this resource and attempt must not start (rule 6). Only reads: nothing
+    may happen before it.
+    """
     place = places.state_place(changefeed, secrets_dir)
     state = Log(open_store(place.uri, places.STATE_FIELD, place.secret), places.LOG).read()
-    _check_not_closed(changefeed, state)
-    if is_stale_attempt(state, attempt):
-        raise Fenced(
-            f"This driver of changefeed {changefeed.name} is attempt {attempt}; attempt {state.epoch.attempt} has "
-            "already started.",
-            "Leave the changefeed to the newer driver.",
-        )
+    check_claim(state, changefeed.metadata.uid, attempt, place.uri)
 
 
 async def prepare(
@@ -144,36 +144,44 @@ async def prepare(
     `take_over`: also from a driver that has said it is alive less than 15 s ago. `attempt`: INTERFACES.md, Epoch and
     attempt; 0 where nobody counts.
     """
-    alive = None if isinstance(state_store, LocalStore) else Alive(state_store)
-    if alive and not take_over:
-        await asyncio.to_thread(alive.check, await pd.pd_ms())
+    uid, identity = changefeed.metadata.uid, changefeed.identity
+    alive = None if isinstance(state_store, LocalStore) else Alive(state_store, uid, changefeed.name)
     log = Log(state_store, places.LOG)
     state = await asyncio.to_thread(log.read)
-    _check_same(changefeed, state, pd.cluster_id)
+    if state.n:
+        check_claim(state, uid, attempt, state_store.uri)
+    if alive and not state.closed:
+        await asyncio.to_thread(alive.check, await pd.pd_ms(), take_over)
+    check_same(changefeed, state, pd.cluster_id)
     nonce = secrets.token_hex(8)
-    uid = changefeed.metadata.uid
-    holder = service_id(changefeed.metadata.namespace, changefeed.metadata.name, uid)
-    safepoint = Safepoint(pd, holder, int(changefeed.spec.upstream.safepoint_ttl))
+    safepoint = Safepoint(pd, places.service_id(changefeed), int(changefeed.spec.upstream.safepoint_ttl))
+    restart = _due_restart(changefeed, state)
     if state.n == 0:
         start_ts = changefeed.spec.start_ts if changefeed.spec.start_ts is not None else await pd.tso()
         await _check_not_ahead(start_ts, pd)
     else:
-        start_ts = state.checkpoint_ts
+        start_ts = restart.from_ts if restart else state.checkpoint_ts
     await safepoint.hold(start_ts)
     schema = await load_schema(Snapshot(pd, start_ts), start_ts)
     tables = select(changefeed, schema, start_ts)
-    _check_plan_is_selected(state, tables, schema, start_ts)
-    await asyncio.to_thread(check_free, sink, state.uid or uid, state_store.uri)
+    if not restart:
+        _check_plan_is_selected(state, tables, schema, start_ts)
+    await asyncio.to_thread(check_free, sink, state.uid or identity, state_store.uri)
+    if restart:
+        await asyncio.to_thread(_check_next_folder, sink, state, state_store.uri)
     if state.n == 0:
-        start = StartRecord(n=1, epoch=0, nonce=nonce, start_ts=start_ts, cluster_id=pd.cluster_id, uid=uid)
-        await asyncio.to_thread(log.append, start)
+        await asyncio.to_thread(log.append, start_record(changefeed, nonce, start_ts, pd.cluster_id))
     state = await asyncio.to_thread(log.claim_epoch, lambda before: epoch_record(changefeed, before, nonce, attempt))
-    await asyncio.to_thread(_check_newest, state, state_store.uri, sink)
+    await asyncio.to_thread(check_newest, state, state_store.uri, folder_of(sink, state.generation))
+    if restart and restart.nonce != state.restart_nonce:
+        await asyncio.to_thread(log.append, rewind_record(state, restart))
+        state = log.state
+    sink = folder_of(sink, state.generation)
     if alive:
         await asyncio.to_thread(alive.refresh, state.epoch.number, await pd.pd_ms())
     house = House(state_store.place, state.epoch.number, nonce)
     storage = effective(changefeed)["spec"]["sink"]["storage"]
-    layout = Layout.of(storage, tables, state.start_ts)
+    layout = Layout.of(storage, tables, state.from_ts)
     prepared = Prepared(
         changefeed=changefeed,
         pd=pd,
@@ -220,12 +228,13 @@ def _settle_in(prepared: Prepared) -> None:
     for store in prepared.stores:
         store.clean_leftovers()
     prepared.house.delete_lower_epochs()
-    claim(prepared.sink, prepared.state.uid, prepared.state_place.uri)
+    state = prepared.state
+    claim(prepared.sink, state.uid, prepared.state_place.uri, generation=state.generation)
     for table in prepared.tables.values():
-        write_schema_file(prepared.sink, table, prepared.state.start_ts)
+        write_schema_file(prepared.sink, table, state.from_ts)
 
 
-def _check_same(changefeed: Changefeed, state: State, cluster_id: int) -> None:
+def check_same(changefeed: Changefeed, state: State, cluster_id: int) -> None:
     """The resource must still be the one that the log is of."""
     wanted = changefeed.spec.upstream.cluster_id
     if wanted is not None and wanted != cluster_id:
@@ -236,7 +245,6 @@ def _check_same(changefeed: Changefeed, state: State, cluster_id: int) -> None:
         )
     if state.n == 0:
         return
-    _check_not_closed(changefeed, state)
     if state.cluster_id != cluster_id:
         raise NeedsHuman(
             f"Changefeed {changefeed.name} belongs to cluster {state.cluster_id}, but PD serves {cluster_id}.",
@@ -259,12 +267,36 @@ def _check_same(changefeed: Changefeed, state: State, cluster_id: int) -> None:
             )
 
 
-def _check_not_closed(changefeed: Changefeed, state: State) -> None:
-    if state.closed:
-        raise Fenced(f"Changefeed {changefeed.name} was deleted.", "Create one with another name or state.uri.")
+def _due_restart(changefeed: Changefeed, state: State) -> Restart | None:
+    """spec.restart, when it asks for a rewind that is not done. A new changefeed has nothing to rewind."""
+    restart = changefeed.spec.restart
+    if restart is None or state.n == 0 or restart.nonce == state.restart_nonce:
+        return None
+    if restart.from_ts > state.checkpoint_ts:
+        raise InvalidSpec(
+            "spec.restart.fromTs",
+            f'"{restart.from_ts}" is above the checkpoint "{state.checkpoint_ts}"',
+            "Name a ts at or below it, or take spec.restart out: what is above comes by itself.",
+        )
+    return restart
 
 
-def _check_newest(state: State, state_uri: str, sink: Store) -> None:
+def _check_next_folder(sink: Store, state: State, state_uri: str) -> None:
+    """Whether the folder of the next generation can be written, and is nobody's."""
+    folder = folder_of(sink, state.generation + 1)
+    probe_store(folder)
+    check_free(folder, state.uid, state_uri)
+
+
+def folder_of(sink: Store, generation: int) -> Store:
+    """The lock of the sink, which is held, is that of all its generations."""
+    if generation == 1:
+        return sink
+    place = places.generation_place(sink.place, generation)
+    return open_store(place.uri, places.SINK_FIELD, place.secret)
+
+
+def check_newest(state: State, state_uri: str, sink: Store) -> None:
     """What is published is in the log (rule 11). So where more is published this is not all of the log: a listing of
     the store is stale and hides the newest snapshot, or somebody put an older log there. Only of a claimed log: of
     another driver that still ran, more could be published since it was read.
@@ -300,8 +332,36 @@ async def _check_not_ahead(start_ts: int, pd: PdClient) -> None:
         )
 
 
+def start_record(changefeed: Changefeed, nonce: str, start_ts: int, cluster_id: int) -> StartRecord:
+    """Record 1."""
+    restart = changefeed.spec.restart
+    return StartRecord(
+        n=1,
+        epoch=0,
+        nonce=nonce,
+        start_ts=start_ts,
+        cluster_id=cluster_id,
+        uid=changefeed.identity,
+        restart_nonce=restart.nonce if restart else None,
+    )
+
+
+def rewind_record(state: State, restart: Restart) -> RewindRecord:
+    return RewindRecord(
+        n=state.n + 1,
+        epoch=state.epoch.number,
+        nonce=state.epoch.nonce,
+        restart_nonce=restart.nonce,
+        from_ts=restart.from_ts,
+    )
+
+
 def epoch_record(changefeed: Changefeed, before: State, nonce: str, attempt: int) -> EpochRecord:
     """The record by which run `nonce` of this process takes over what `before` says."""
+    return next_epoch(before, nonce, attempt, effective(changefeed))
+
+
+def next_epoch(before: State, nonce: str, attempt: int, config: dict[str, Any]) -> EpochRecord:
     packages = ("changefeed-operator", "pyspark", "pyarrow", "polars", "ptars")
     return EpochRecord(
         n=before.n + 1,
@@ -310,6 +370,6 @@ def epoch_record(changefeed: Changefeed, before: State, nonce: str, attempt: int
         attempt=attempt,
         host=socket.gethostname(),
         pid=os.getpid(),
-        config=effective(changefeed),
+        config=config,
         versions={name: version(name) for name in packages},
     )

@@ -12,7 +12,7 @@ from functools import partial
 from changefeed.errors import Conflict, NeedsHuman
 from changefeed.objectstore import ObjectStore
 from changefeed.objectstore.patience import Patience
-from changefeed.owner.log import Log
+from changefeed.owner.transaction_log.log import Log
 from changefeed.sink.storage.index import write_index
 from changefeed.sink.storage.metadata import write_metadata
 

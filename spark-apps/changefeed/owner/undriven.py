@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from changefeed.errors import Fenced, NeedsHuman
@@ -17,26 +17,23 @@ from changefeed.model.record import ClosedRecord, EpochRecord, StartRecord
 from changefeed.objectstore import Place
 from changefeed.objectstore.open import Store, open_store
 from changefeed.owner import places
-from changefeed.owner.history import State
-from changefeed.owner.log import Log
-from changefeed.owner.prepare import epoch_record
+from changefeed.owner.prepare import epoch_record, start_record
+from changefeed.owner.transaction_log.history import State, is_of_another
+from changefeed.owner.transaction_log.log import Log
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.pd import PdClient
-from changefeed.upstream.safepoint import Safepoint, service_id
+from changefeed.upstream.safepoint import Held, Safepoint
 
 _PD_DEADLINE_S = 10.0
+_DELETED = "it was deleted"
 
 
 @dataclass(frozen=True)
-class Held:
-    """`ts`: history after it is kept readable until `seconds` from now; None: there is nothing to hold, `why`."""
-
-    ts: int | None
-    seconds: int
-    why: str = ""
+class NothingToHold:
+    why: str
 
 
-async def hold(changefeed: Changefeed, secrets_dir: Path | None = None) -> Held:
+async def hold(changefeed: Changefeed, secrets_dir: Path | None = None) -> Held | NothingToHold:
     """Keep what a later driver must pull from GC, for another spec.upstream.safepointTtl (rule 14).
 
     Raises NeedsHuman when some of it may be gone already, Unavailable.
@@ -44,10 +41,9 @@ async def hold(changefeed: Changefeed, secrets_dir: Path | None = None) -> Held:
     log = _log(changefeed, secrets_dir)
     state = await asyncio.to_thread(log.read)
     ts, why = _to_hold(changefeed, state)
-    seconds = int(changefeed.spec.upstream.safepoint_ttl)
     if ts is None:
-        return Held(None, seconds, why)
-    pd = await _connect(changefeed)
+        return NothingToHold(why)
+    pd = await _connect(changefeed, secrets_dir, state)
     try:
         safepoint = _safepoint(changefeed, pd)
         try:
@@ -55,40 +51,51 @@ async def hold(changefeed: Changefeed, secrets_dir: Path | None = None) -> Held:
         except NeedsHuman:
             if (await asyncio.to_thread(log.read)).n == state.n:
                 raise
-            return Held(None, seconds, "a driver runs, and holds it further on")
-        if (await asyncio.to_thread(log.read)).closed:  # meanwhile: nobody would remove it any more
+            return NothingToHold("a driver runs, and holds it further on")
+        why = _over(changefeed, await asyncio.to_thread(log.read))
+        if why == _DELETED:  # meanwhile: nobody would remove it any more
             await safepoint.remove()
-            return Held(None, seconds, "it was deleted")
+        if why:
+            return NothingToHold(why)
     finally:
         await pd.close()
-    return Held(ts, seconds)
+    assert safepoint.held is not None, "hold() has returned"
+    return safepoint.held
 
 
-async def close(changefeed: Changefeed, secrets_dir: Path | None = None) -> bool:
-    """Append `closed`, after which no driver can do anything; then let the upstream's GC go on. For a deletion.
+async def close(changefeed: Changefeed, secrets_dir: Path | None = None, place: Place | None = None) -> bool:
+    """Append `closed`, after which no driver of the resource can do anything; then let the upstream's GC go on. For a
+    deletion.
 
-    Gives False when it was closed before; the rest is done all the same, so it may be repeated until it succeeds.
-    The log stays, the event store is deleted. Raises Conflict (a driver runs on this machine), Unavailable.
+    Gives False when it was closed before; the rest is done all the same, so it may be repeated until it succeeds. When
+    another resource drives the changefeed (history.py, 10), everything is left to that one.
+    The log stays, the event store is deleted. `place`: its state, opened otherwise than by the changefeed's own
+    credentials. Raises Conflict (a driver runs on this machine), Unavailable.
     """
-    place = places.state_place(changefeed, secrets_dir)
+    place = place or places.state_place(changefeed, secrets_dir)
     store = open_store(place.uri, places.STATE_FIELD, place.secret)
     store.hold()
     try:
         closed_now = await asyncio.to_thread(_append_closed, changefeed, store)
-        pd = await _connect(changefeed)
+        if closed_now is None:
+            return False
+        await asyncio.to_thread(_delete_events, store)
+        state = await asyncio.to_thread(Log(store, places.LOG).read)
+        if is_of_another(state, changefeed.metadata.uid):
+            return closed_now  # what is held by now is held for that one
+        pd = await _connect(changefeed, secrets_dir, state)
         try:
             await _safepoint(changefeed, pd).remove()
         finally:
             await pd.close()
-        await asyncio.to_thread(_delete_events, store)
     finally:
         store.release()
     return closed_now
 
 
 def _to_hold(changefeed: Changefeed, state: State) -> tuple[int | None, str]:
-    if state.closed:
-        return None, "it was deleted"
+    if why := _over(changefeed, state):
+        return None, why
     if state.finished:
         return None, "it is finished"
     if state.n == 0:
@@ -96,9 +103,22 @@ def _to_hold(changefeed: Changefeed, state: State) -> tuple[int | None, str]:
     return state.checkpoint_ts, ""
 
 
-def _append_closed(changefeed: Changefeed, store: Store) -> bool:
-    log, nonce = Log(store, places.LOG), secrets.token_hex(8)
-    while not (state := log.read()).closed:
+def _over(changefeed: Changefeed, state: State) -> str:
+    """Why no driver of this resource can come any more; "" when one can."""
+    uid = changefeed.metadata.uid
+    if uid in state.superseded:
+        return "another Changefeed with its spec.state.id has taken over"
+    return _DELETED if state.closed and not is_of_another(state, uid) else ""
+
+
+def _append_closed(changefeed: Changefeed, store: Store) -> bool | None:
+    """Whether it is closed now; False: it was before. None: another resource drives it, which has taken over, or was
+    there first.
+    """
+    log, nonce, uid = Log(store, places.LOG), secrets.token_hex(8), changefeed.metadata.uid
+    while not (state := log.read()).closed or is_of_another(state, uid):
+        if uid in state.superseded or (is_of_another(state, uid) and not state.closed):
+            return None
         try:
             if state.n == 0:
                 # A driver of it that comes late must find it closed, too.
@@ -112,15 +132,14 @@ def _append_closed(changefeed: Changefeed, store: Store) -> bool:
 
 
 def _start_record(changefeed: Changefeed, nonce: str) -> StartRecord:
-    spec, uid = changefeed.spec, changefeed.metadata.uid
-    return StartRecord(
-        n=1, epoch=0, nonce=nonce, start_ts=spec.start_ts or 0, cluster_id=spec.upstream.cluster_id or 0, uid=uid
-    )
+    spec = changefeed.spec
+    return start_record(changefeed, nonce, spec.start_ts or 0, spec.upstream.cluster_id or 0)
 
 
 def _closing_epoch(changefeed: Changefeed, before: State) -> EpochRecord:
-    """Its attempt is above any that was counted, or 0 where nobody counts."""
-    attempt = before.epoch.attempt + 1 if before.epoch.attempt else 0
+    """Its attempt is above any that was counted of its resource, or 0 where nobody counts."""
+    counted = 0 if is_of_another(before, changefeed.metadata.uid) else before.epoch.attempt
+    attempt = counted + 1 if counted else 0
     return epoch_record(changefeed, before, secrets.token_hex(8), attempt)
 
 
@@ -135,11 +154,11 @@ def _log(changefeed: Changefeed, secrets_dir: Path | None) -> Log:
     return Log(open_store(place.uri, places.STATE_FIELD, place.secret), places.LOG)
 
 
-async def _connect(changefeed: Changefeed) -> PdClient:
-    return await PdClient.connect(changefeed.spec.upstream.pd_addresses, _PD_DEADLINE_S)
+async def _connect(changefeed: Changefeed, secrets_dir: Path | None, state: State) -> PdClient:
+    """Raises NeedsHuman when PD is of another cluster than the changefeed: the history there is not the one wanted."""
+    cluster_id = state.cluster_id or changefeed.spec.upstream.cluster_id or 0
+    return await replace(places.upstream_access(changefeed, secrets_dir), cluster_id=cluster_id).connect(_PD_DEADLINE_S)
 
 
 def _safepoint(changefeed: Changefeed, pd: PdClient) -> Safepoint:
-    metadata = changefeed.metadata
-    holder = service_id(metadata.namespace, metadata.name, metadata.uid)
-    return Safepoint(pd, holder, int(changefeed.spec.upstream.safepoint_ttl))
+    return Safepoint(pd, places.service_id(changefeed), int(changefeed.spec.upstream.safepoint_ttl))

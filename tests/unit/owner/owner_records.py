@@ -15,13 +15,17 @@ from changefeed.model.record import (
     Record,
     StartRecord,
 )
-from changefeed.owner.history import State, apply
+from changefeed.owner.transaction_log.history import State, apply
 
 START_TS = 100
 
 
 def start(nonce: str = "a") -> StartRecord:
     return StartRecord(n=1, epoch=0, nonce=nonce, start_ts=START_TS, cluster_id=7, uid="local")
+
+
+def config_of(uid: str) -> dict[str, Any]:
+    return {"metadata": {"namespace": "shop", "name": "orders", "uid": uid}}
 
 
 def epoch(state: State, nonce: str, attempt: int = 0, config: dict[str, Any] | None = None) -> EpochRecord:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from changefeed.owner.segments import Segment
+from changefeed.owner.pulling.segments import Segment
 from changefeed.wire import owner_pb2 as pb
 from hypothesis import HealthCheck, settings
 

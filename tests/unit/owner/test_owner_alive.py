@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from changefeed.errors import Conflict, Fenced, OutcomeUnknown, Transient
+from changefeed.errors import Conflict, Fenced, OutcomeUnknown, StateInUse, Transient
 from changefeed.objectstore.local import LocalStore
 from changefeed.owner.alive import ALIVE, Alive
 
@@ -43,6 +43,21 @@ def test_a_driver_that_has_ended_does_not_refuse(store: LocalStore) -> None:
         Alive(store).check(NOW_MS + 6_000)
     alive.end()
     Alive(store).check(NOW_MS + 6_000)
+
+
+def test_the_driver_of_another_resource_is_not_taken_over(store: LocalStore) -> None:
+    """Two Changefeeds with one spec.state.id: the second waits, although the operator tells it to take over."""
+    alive = Alive(store, "A", "shop/orders")
+    alive.refresh(4, NOW_MS)
+    second = Alive(store, "B", "sales/orders")
+    with pytest.raises(StateInUse, match=r"Changefeed shop/orders, uid A, runs .* was alive 59 s ago") as caught:
+        second.check(NOW_MS + 59_000, take_over=True)
+    assert caught.value.exit_code == 69, "it is tried again: the other one may be on its way out"
+    assert "Delete that one" in caught.value.next_step
+    Alive(store, "A").check(NOW_MS, take_over=True)
+    second.check(NOW_MS + 60_000)
+    alive.end()
+    second.check(NOW_MS + 1, take_over=True)
 
 
 def test_rule_6_a_newer_driver_is_noticed_and_left_alone(store: LocalStore) -> None:

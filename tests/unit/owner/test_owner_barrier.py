@@ -3,8 +3,8 @@ from __future__ import annotations
 import owner_segments as s
 import pytest
 from changefeed.errors import ProtocolViolation
-from changefeed.owner.barrier import Barrier, Ddl
-from changefeed.owner.checkpoint import Checkpoint, Progress, flushed_ts
+from changefeed.owner.planning.barrier import Barrier, Ddl
+from changefeed.owner.planning.checkpoint import Checkpoint, Progress, flushed_ts
 from hypothesis import given
 from hypothesis import strategies as st
 

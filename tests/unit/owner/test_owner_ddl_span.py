@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 from changefeed.errors import ChangefeedError, NeedsHuman, Unavailable
-from changefeed.owner import ddl_span as ddl_span_module
-from changefeed.owner.barrier import Barrier
-from changefeed.owner.ddl_span import SUB_ID, DdlSpan
+from changefeed.owner.planning import ddl_span as ddl_span_module
+from changefeed.owner.planning.barrier import Barrier
+from changefeed.owner.planning.ddl_span import SUB_ID, DdlSpan
 from changefeed.puller.feed import Failed, Resolved
 from changefeed.schema.snapshot import load_schema
 from changefeed.schema.storage import SchemaStorage, Touched

@@ -1,15 +1,24 @@
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Callable
 from typing import Any
 
 import owner_records as made
 import pytest
-from changefeed.errors import NeedsHuman
+from changefeed.errors import Fenced, NeedsHuman, Superseded
 from changefeed.model.position import Position
-from changefeed.model.record import DdlRecord, Record, decode_record, encode_record
-from changefeed.owner.history import State, apply, is_stale_attempt, restore, snapshot
+from changefeed.model.record import DdlRecord, Record, RewindRecord, decode_record, encode_record
+from changefeed.owner.transaction_log.history import (
+    Generation,
+    State,
+    apply,
+    check_claim,
+    is_stale_attempt,
+    restore,
+    snapshot,
+)
 
 
 def planned(to: int = 110) -> State:
@@ -93,6 +102,76 @@ def test_rule_6_a_stale_attempt_is_told_apart() -> None:
     assert [is_stale_attempt(newest_4, attempt) for attempt in (0, 3, 4, 5)] == [True, True, True, False]
     assert not is_stale_attempt(made.begun(), 0)
     refused(newest_4, made.epoch(newest_4, "b", attempt=4), "not above 4")
+
+
+def begun_by(uid: str, attempt: int = 1) -> State:
+    return apply(made.begun(), made.epoch(made.begun(), "b", attempt, made.config_of(uid)))
+
+
+def test_rule_6_attempts_of_another_resource_are_counted_anew() -> None:
+    old = begun_by("A", attempt=7)
+    new = apply(old, made.epoch(old, "c", 1, made.config_of("B")))
+    assert (new.epoch.attempt, new.superseded) == (1, ("A",))
+    assert [is_stale_attempt(new, attempt, "B") for attempt in (1, 2)] == [True, False]
+    assert apply(new, made.epoch(new, "d", 2, made.config_of("B"))).superseded == ("A",)
+    assert restore(snapshot(new)) == new
+
+
+@pytest.mark.parametrize("attempt", [7, 8, 99])
+def test_rule_6_a_superseded_resource_never_comes_back(attempt: int) -> None:
+    old = begun_by("A", attempt=7)
+    new = apply(old, made.epoch(old, "c", 1, made.config_of("B")))
+    refused(new, made.epoch(new, "d", attempt, made.config_of("A")), "resource A was superseded")
+    with pytest.raises(Superseded, match=r"Changefeed shop/orders, uid B, has taken over .* from this one, uid A"):
+        check_claim(new, "A", attempt, "s3://state")
+    third = apply(new, made.epoch(new, "d", 1, made.config_of("C")))
+    assert third.superseded == ("A", "B")
+
+
+def test_rule_5_closed_ends_a_resource_and_another_one_goes_on() -> None:
+    old = begun_by("A", attempt=7)
+    closed = apply(old, made.closed(old))
+    refused(closed, made.epoch(closed, "c", 8, made.config_of("A")), "closed")
+    refused(closed, made.commit(closed, 200), "closed")
+    with pytest.raises(Fenced, match="was deleted"):
+        check_claim(closed, "A", 8, "s3://state")
+    check_claim(closed, "B", 1, "s3://state")
+    opened = apply(closed, made.epoch(closed, "c", 1, made.config_of("B")))
+    assert (opened.closed, opened.superseded, opened.checkpoint_ts) == (False, ("A",), old.checkpoint_ts)
+    again = apply(opened, made.closed(opened))
+    refused(again, made.epoch(again, "d", 9, made.config_of("A")), "superseded")
+
+
+def test_the_newest_attempt_is_told_to_one_that_is_fenced() -> None:
+    with pytest.raises(Fenced) as caught:
+        check_claim(begun_by("A", attempt=7), "A", 3, "s3://state")
+    assert caught.value.newest_attempt == 7
+    assert pickle.loads(pickle.dumps(caught.value)).newest_attempt == 7
+
+
+def rewind(state: State, nonce: int, from_ts: int) -> RewindRecord:
+    return RewindRecord(**made.owned(state), restart_nonce=nonce, from_ts=from_ts)
+
+
+def test_a_rewind_begins_a_generation_with_nothing_in_it() -> None:
+    state = committed(to=110, checkpoint_ts=105)
+    state = apply(state, made.plan(state, made.entry(state, 120)))
+    again = apply(state, rewind(state, 1, 102))
+    assert (again.generation, again.from_ts, again.checkpoint_ts, again.start_ts) == (2, 102, 102, made.START_TS)
+    assert again.generations == (Generation(from_ts=made.START_TS, checkpoint_ts=105),)
+    assert (again.plan, again.dispatchers, again.flushed_ts(1), again.rows) == (None, {}, 102, state.rows)
+    assert restore(snapshot(again)) == again
+    first = made.entry(again, 110)
+    assert (first.index, apply(again, made.plan(again, first)).generation) == (1, 2)
+    refused(again, rewind(again, 1, 101), "nonce 1 is done")
+    refused(again, rewind(again, 2, 103), "above the checkpoint 102")
+
+
+def test_a_finished_changefeed_can_be_rewound() -> None:
+    begun = made.begun()
+    finished = apply(begun, made.commit(begun, 200, finished=True))
+    again = apply(finished, rewind(finished, 1, 150))
+    assert (again.finished, again.checkpoint_ts) == (False, 150)
 
 
 def test_rule_9_a_ddl_waits_for_the_rows_of_its_table_and_holds_the_checkpoint() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import owner_records as made
 import owner_segments as s
 from changefeed.model.tso import compose
-from changefeed.owner.barrier import Barrier
-from changefeed.owner.history import State, apply
-from changefeed.owner.owner import AppendPlan, Owner, Run
-from changefeed.owner.planner import Planner, Table
-from changefeed.owner.quota import Quota
-from changefeed.owner.spans import Spans
+from changefeed.owner.owner import AppendPlan, Owner, Publish, Run
+from changefeed.owner.planning.barrier import Barrier
+from changefeed.owner.planning.planner import Planner, Table
+from changefeed.owner.pulling.quota import Quota
+from changefeed.owner.pulling.spans import Spans
+from changefeed.owner.transaction_log.history import State, apply
 from changefeed.wire import owner_pb2 as pb
 
 BEGAN_MS = 5_000
@@ -28,7 +28,7 @@ class Names:
         return f"{directory}/{index}.csv"
 
 
-def began() -> Owner:
+def began(quota: int = 1 << 30) -> Owner:
     """Just now, with one span and its puller."""
     state = apply(State(), made.start())
     state = apply(state, made.epoch(state, "a"))
@@ -43,7 +43,7 @@ def began() -> Owner:
         spans=spans,
         barrier=Barrier(made.START_TS),
         planner=Planner(1 << 20, INTERVAL_S),
-        quota=Quota(1 << 30),
+        quota=Quota(quota),
     )
     owner.puller_joined(0.0, 0)
     owner.begin(BEGAN_MS)
@@ -78,3 +78,39 @@ def test_what_comes_later_waits_for_its_interval() -> None:
     owner.state = done
     assert not isinstance(owner.step(0.0, BEGAN_MS), AppendPlan)
     assert isinstance(owner.step(INTERVAL_S, BEGAN_MS), AppendPlan)
+
+
+def heard(owner: Owner) -> list[int]:
+    """What a look after the pullers tells puller 0 of its segments."""
+    return [command.heard.segment for _, command in owner.tend(0.0) if command.HasField("heard")]
+
+
+def test_rule_17_pullers_hear_once_what_is_counted() -> None:
+    owner = began()
+    row(owner, 1, 2_000, 2_000)
+    row(owner, 3, 4_000, 4_000)
+    assert (heard(owner), heard(owner)) == ([1], [])
+    row(owner, 2, 3_000, 3_000)
+    assert heard(owner) == [3]
+    owner.puller_joined(0.0, 0)
+    assert heard(owner) == [], "a new stream counts from 1"
+
+
+def test_rule_17_nothing_is_written_on_while_the_store_is_full_and_a_plan_makes_room() -> None:
+    owner, last = began(quota=2_000), compose(BEGAN_MS)
+    row(owner, 1, last, last)
+    action = owner.step(0.0, BEGAN_MS)
+    assert isinstance(action, AppendPlan)
+    owner.recorded(0.0, action, apply(owner.state, action.record))
+    row(owner, 2, last + 1, last + 1)
+    commands = [command for _, command in owner.tend(0.0)]
+    assert [command.WhichOneof("command") for command in commands] == ["release"], "full: held, and not heard"
+    owner.latest()
+    (file,) = made.files(1)
+    owner.file_done(action.record.n, "a", file)
+    published = owner.step(0.0, BEGAN_MS)
+    assert isinstance(published, Publish)
+    owner.recorded(0.0, published, apply(owner.state, published.record))
+    for uri in owner.unneeded_segments():
+        owner.spans.files.deleted(uri)
+    assert heard(owner) == [2]

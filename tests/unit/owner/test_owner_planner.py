@@ -8,8 +8,8 @@ import pytest
 from changefeed.errors import NeedsHuman
 from changefeed.model.position import Position
 from changefeed.model.record import PlanRecord
-from changefeed.owner.history import State, apply
-from changefeed.owner.planner import Cut, Planner, Table, make_plan
+from changefeed.owner.planning.planner import Cut, Planner, Table, make_plan
+from changefeed.owner.transaction_log.history import State, apply
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -15,8 +15,8 @@ from changefeed.model.position import Position
 from changefeed.model.record import CommitRecord
 from changefeed.objectstore.local import LocalStore
 from changefeed.owner import prepare as prepare_module
-from changefeed.owner.log import Log
 from changefeed.owner.prepare import Prepared, open_places, prepare
+from changefeed.owner.transaction_log.log import Log
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import parse
 from changefeed.upstream.pd import PdClient
@@ -318,3 +318,48 @@ async def test_nothing_here_blocks_the_event_loop(place: Place, monkeypatch: pyt
         sink.release()
     assert threads
     assert "MainThread" not in threads
+
+
+def restart(nonce: int, from_ts: int) -> dict[str, Any]:
+    return {"nonce": nonce, "fromTs": str(from_ts)}
+
+
+async def test_a_rewind_begins_beside_the_sink_with_a_claim_and_schema_files(place: Place, tidb: Tidb) -> None:
+    first = await place.prepare()
+    from_ts, checkpoint = tidb.now(), tidb.now()
+    first.log.append(CommitRecord(n=3, epoch=1, nonce=first.nonce, plan=None, checkpoint_ts=checkpoint))
+    before = sorted(place.lake.rglob("*"))
+    again = await place.prepare(restart=restart(1, from_ts))
+    assert place.kinds() == ["start", "epoch", "commit", "epoch", "rewind"]
+    beside = place.folder / "lake-gen-2"
+    assert again.sink.uri == beside.as_uri()
+    assert (again.state.checkpoint_ts, again.schema.snapshot_ts) == (from_ts, from_ts)
+    claimed = json.loads((beside / ".changefeed-owner.json").read_text())
+    assert claimed == {"uid": "local", "stateUri": again.state_place.uri, "generation": 2}
+    assert sorted(path.parts[-3] for path in beside.glob("shop/*/meta/schema_*.json")) == ["items", "orders"]
+    assert sorted(place.lake.rglob("*")) == before
+    assert again.layout.directory(next(iter(again.tables)), "").endswith(f"/{from_ts}")
+    # Done once: the next start goes on, also without it in the spec.
+    for spec in ({"restart": restart(1, from_ts)}, {}):
+        assert (await place.prepare(**spec)).sink.uri == beside.as_uri()
+    assert place.kinds().count("rewind") == 1
+    assert (await place.prepare(restart=restart(2, from_ts))).sink.uri == (place.folder / "lake-gen-3").as_uri()
+
+
+async def test_what_can_not_be_rewound_is_refused_before_the_log_is_touched(place: Place, tidb: Tidb) -> None:
+    first = await place.prepare()
+    before = place.records()
+    with pytest.raises(InvalidSpec, match=r"spec\.restart\.fromTs: .* is above the checkpoint"):
+        await place.prepare(restart=restart(1, first.state.checkpoint_ts + 1))
+    (place.folder / "lake-gen-2").mkdir()
+    (place.folder / "lake-gen-2" / "metadata").write_text("{}")
+    with pytest.raises(NeedsHuman, match="SinkOwned"):
+        await place.prepare(restart=restart(1, first.state.checkpoint_ts))
+    assert place.records() == before
+
+
+async def test_a_new_changefeed_has_nothing_to_rewind(place: Place, tidb: Tidb) -> None:
+    """Its nonce counts as done: it came with the manifest of one that is gone."""
+    for _ in range(2):
+        assert (await place.prepare(restart=restart(5, tidb.now()))).state.generation == 1
+    assert "rewind" not in place.kinds()

@@ -12,7 +12,7 @@ from changefeed.metrics import Registry
 from changefeed.model.tso import compose
 from changefeed.objectstore.patience import RUN_S
 from changefeed.owner.owner import AppendCheckpoint, AppendPlan, Publish
-from changefeed.owner.progress import Meter
+from changefeed.owner.reporting.progress import Meter
 from changefeed.wire import owner_pb2 as pb
 
 

@@ -11,8 +11,8 @@ import pytest
 from changefeed.errors import Conflict, Fenced, NeedsHuman, OutcomeUnknown, Transient, Unavailable
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.patience import Patience
-from changefeed.owner.log import Log
 from changefeed.owner.publication import Publication
+from changefeed.owner.transaction_log.log import Log
 
 
 class Disturbed(LocalStore):

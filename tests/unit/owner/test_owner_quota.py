@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from changefeed.owner.load import even_out
-from changefeed.owner.quota import Quota, Relief
+from changefeed.owner.pulling.load import even_out
+from changefeed.owner.pulling.quota import Quota, Relief
 from changefeed.puller.back_pressure import BackPressure
 
 LEAD = 10
@@ -76,6 +76,16 @@ def test_rule_17_the_lowest_alone_gets_an_empty_store_at_last() -> None:
     assert relieve(quota, store(85, only, held={1, 2}), idle=True) == ([], [], {1: 0, 2: 0})
     assert relieve(quota, store(0, only, held={1, 2}), idle=True) == ([], [1], {})
     assert relieve(quota, store(0, {1: 101, 2: 200}, held={2}), idle=True) == ([], [2], {})
+
+
+def test_rule_17_a_table_that_brings_more_than_the_quota_before_it_is_resolved_passes_it_alone() -> None:
+    """Else it would be held, forgotten and pulled again for ever."""
+    quota, only = Quota(100, LEAD), {1: 100, 2: 200}
+    assert relieve(quota, store(100, only, held={2}), idle=True) == ([1], [], {})
+    assert relieve(quota, store(50, only, held={1, 2}), idle=True) == ([], [1], {})
+    assert relieve(quota, store(100, only, held={2}), idle=True) == ([], [], {2: 0})
+    assert relieve(quota, store(150, {1: 100}), idle=True) == ([], [], {})
+    assert relieve(quota, store(150, {1: 101, 2: 200}, held={2}), idle=True) == ([1], [], {})
 
 
 def test_load_is_evened_out_with_the_fewest_moves() -> None:

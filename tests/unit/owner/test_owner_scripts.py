@@ -19,11 +19,11 @@ from pathlib import Path
 import owner_records as made
 import owner_segments as s
 import pytest
-from changefeed.owner.barrier import Barrier
-from changefeed.owner.checkpoint import Checkpoint, Progress, flushed_ts
-from changefeed.owner.history import State, apply, restore, snapshot
-from changefeed.owner.planner import Cut, Planner, Table, make_plan
-from changefeed.owner.spans import Spans
+from changefeed.owner.planning.barrier import Barrier
+from changefeed.owner.planning.checkpoint import Checkpoint, Progress, flushed_ts
+from changefeed.owner.planning.planner import Cut, Planner, Table, make_plan
+from changefeed.owner.pulling.spans import Spans
+from changefeed.owner.transaction_log.history import State, apply, restore, snapshot
 from changefeed.wire import owner_pb2 as pb
 
 STORIES = sorted((Path(__file__).parent / "testdata").glob("*.txt"))

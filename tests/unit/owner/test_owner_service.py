@@ -12,8 +12,8 @@ import grpc
 import grpc.aio
 import pytest
 from changefeed.errors import Fenced, NeedsHuman, Unavailable
-from changefeed.owner.certificate import self_signed
-from changefeed.owner.service import OwnerService
+from changefeed.owner.serving.certificate import self_signed
+from changefeed.owner.serving.service import OwnerService
 from changefeed.spark.owner_client import OwnerClient, reporting
 from changefeed.wire import owner_pb2 as pb
 from changefeed.wire.owner import PULLER, SERVER_NAME, OwnerAddress

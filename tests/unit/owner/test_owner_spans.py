@@ -4,7 +4,7 @@ import owner_records as made
 import owner_segments as s
 import pytest
 from changefeed.errors import NeedsHuman
-from changefeed.owner.spans import AWAY_S, Changes, Orders, Spans
+from changefeed.owner.pulling.spans import AWAY_S, Changes, Orders, Spans
 from changefeed.wire import owner_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st

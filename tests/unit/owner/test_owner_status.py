@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 from changefeed.model.tso import compose, from_datetime, physical_ms
-from changefeed.owner.status import Seen, Status, Troubles
+from changefeed.owner.reporting.status import Seen, Status, Troubles
+from changefeed.upstream.safepoint import Held
 
 STORIES = sorted((Path(__file__).parent / "testdata" / "status").glob("*.txt"))
 START = Seen(
@@ -120,8 +121,12 @@ def test_the_fields_are_the_resources() -> None:
     for command in ("at 12:00:00", "checkpoint 11:59:57", "resolved 11:59:58", "complete"):
         teller.run(command)
     body: dict[str, Any] = teller.status.last(0.0, replace(teller._now(), rows=9))
+    assert "hold" not in body, "nothing is held yet"
+    held = Held(_ts("11:59:57"), physical_ms(_ts("13:00:00")))
+    body = teller.status.last(0.0, replace(teller._now(), rows=9, history=held))
     conditions = body.pop("conditions")
     assert body == {
+        "hold": {"ts": str(_ts("11:59:57")), "until": "2026-11-21T13:00:00Z"},
         "clusterId": "7",
         "startTs": str(compose(1)),
         "checkpointTs": str(_ts("11:59:57")),

@@ -13,7 +13,8 @@ from changefeed.errors import ChangefeedError, InvalidSpec, NeedsHuman, OutputCo
 from changefeed.metrics import Registry
 from changefeed.model.record import FileCommitted
 from changefeed.owner.owner import Owner
-from changefeed.owner.progress import Meter
+from changefeed.owner.reporting.progress import Meter
+from changefeed.owner.serving.vigilance import Vigilance
 from changefeed.wire import owner_pb2 as pb
 
 _FILES = "files"
@@ -35,6 +36,7 @@ class Calls:
         self._registry = registry
         self._changed = changed
         self._failed = failed
+        self.vigilance = Vigilance()
         self.task_error: ChangefeedError | None = None  # the last one that a task reported, which is tried again
 
     def puller_joined(self, puller: int) -> list[pb.Command]:
@@ -43,11 +45,14 @@ class Calls:
         return commands
 
     def puller_left(self, puller: int) -> None:
+        self.vigilance.puller_left(puller)
         self._owner.puller_left(time.monotonic(), puller)
         self._meter.puller_left(puller)
         self._changed()
 
     def report(self, puller: int, report: pb.Report) -> None:
+        if report.HasField("task"):
+            self.vigilance.puller_heard(puller, report.task)
         try:
             self._owner.report(time.monotonic(), puller, report)
             self._meter.report(puller, report)
@@ -58,12 +63,15 @@ class Calls:
         self._changed()
 
     def latest(self) -> int:
+        self.vigilance.query_heard()
         return self._owner.latest()
 
     def plan(self, record: int) -> bytes:
+        self.vigilance.query_heard()
         return self._owner.work(record).model_dump_json(by_alias=True).encode()
 
     async def commit(self, done: pb.Done) -> None:
+        self.vigilance.query_heard()
         for file in done.files:
             committed = FileCommitted(
                 entry=file.entry,
@@ -91,6 +99,9 @@ class Calls:
         else:
             self.task_error = error
             self._meter.store_failed(_FILES, error)
+
+    def working(self, at_work: pb.AtWork) -> None:
+        self.vigilance.heard(at_work.task)
 
 
 def _error_of(failure: pb.Failure) -> ChangefeedError:

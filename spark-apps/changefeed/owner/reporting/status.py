@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from changefeed.model.tso import compose, physical_ms, to_datetime
+from changefeed.upstream.safepoint import Held
 
 _EVERY_S = 10.0
 _AT_MOST_EVERY_S = 1.0
@@ -74,6 +75,8 @@ class Seen:
     held: int  # spans that are held back because there is no room
     sink: Trouble | None = None
     upstream: Trouble | None = None
+    history: Held | None = None  # None: not held yet
+    sink_uri: str = ""  # of the newest generation
 
 
 @dataclass(frozen=True)
@@ -119,9 +122,12 @@ class Status:
     def last(self, now: float, seen: Seen) -> dict[str, Any]:
         """The status, due or not."""
         self._said, self._said_at = self._conditions(seen), now
+        hold = {"ts": str(seen.history.ts), "until": _time(seen.history.until_ms)} if seen.history else None
         return {
+            **({"hold": hold} if hold else {}),
             "clusterId": str(seen.cluster_id),
             "startTs": str(seen.start_ts),
+            **({"sinkUri": seen.sink_uri} if seen.sink_uri else {}),
             "checkpointTs": str(seen.checkpoint_ts),
             "checkpointTime": _time(physical_ms(seen.checkpoint_ts)),
             "resolvedTs": str(seen.resolved_ts),

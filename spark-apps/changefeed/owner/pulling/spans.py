@@ -37,8 +37,8 @@ from dataclasses import dataclass, field
 
 from changefeed.errors import NeedsHuman
 from changefeed.model.record import PlanEntry, SegmentSlice
-from changefeed.owner.load import even_out
-from changefeed.owner.segments import KnownFiles, Segment
+from changefeed.owner.pulling.load import even_out
+from changefeed.owner.pulling.segments import KnownFiles, Numbers, Segment
 from changefeed.wire import owner_pb2 as pb
 
 AWAY_S = 5.0  # a puller that is not back by then loses its spans
@@ -85,19 +85,8 @@ class _Span:
 @dataclass
 class _Stream:
     first_sub_id: int  # the lowest that can be its own
-    contiguous: int = 0  # segments 1..contiguous are known
-    beyond: set[int] = field(default_factory=set)
+    segments: Numbers = field(default_factory=Numbers)
     waiting: dict[int, _Span] = field(default_factory=dict)  # those with a resolved-ts that waits, by id
-
-    def know(self, seq: int) -> bool:
-        """False when it was known already."""
-        if seq <= self.contiguous or seq in self.beyond:
-            return False
-        self.beyond.add(seq)
-        while self.contiguous + 1 in self.beyond:
-            self.contiguous += 1
-            self.beyond.remove(self.contiguous)
-        return True
 
 
 class Spans:
@@ -195,7 +184,7 @@ class Spans:
             return Changes()
         segments: list[Segment] = []
         for meta in report.segments:
-            if all(share.sub_id >= stream.first_sub_id for share in meta.spans) and stream.know(meta.seq):
+            if all(share.sub_id >= stream.first_sub_id for share in meta.spans) and stream.segments.know(meta.seq):
                 segments += self._take(puller_id, meta)
         for resolved in report.resolved:
             span = self._current(puller_id, resolved.sub_id)
@@ -204,7 +193,7 @@ class Spans:
                 stream.waiting[span.span_id] = span
         risen: dict[int, int] = {}
         for span in list(stream.waiting.values()):
-            if self._count(span, stream.contiguous):
+            if self._count(span, stream.segments.contiguous):
                 risen[span.span_id] = span.resolved_ts
             if not span.waiting:
                 del stream.waiting[span.span_id]
@@ -232,6 +221,11 @@ class Spans:
         orders = Orders()
         self._fall_back(self._held[span_id], ts, orders)
         return orders
+
+    def heard(self) -> list[tuple[int, pb.Command]]:
+        """For each puller that does not know it yet: how many of its segments are counted."""
+        new = {puller: stream.segments.newly_contiguous() for puller, stream in self._streams.items()}
+        return [(puller, pb.Command(heard=pb.Heard(segment=to))) for puller, to in new.items() if to]
 
     def resolved_ts(self, span_id: int) -> int:
         """Every row of the span in (flushed ts, it] stands in `segments`."""

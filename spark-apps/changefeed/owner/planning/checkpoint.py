@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from changefeed.owner.barrier import Barrier
+from changefeed.owner.planning.barrier import Barrier
 
 RECORD_INTERVAL_S = 2.0
 

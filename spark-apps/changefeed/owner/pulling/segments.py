@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from changefeed.model.position import Position
 from changefeed.wire import owner_pb2 as pb
@@ -44,6 +44,32 @@ class Segment:
             curve=tuple((_position(point.position), point.bytes) for point in span.curve),
             host=meta.host,
         )
+
+
+@dataclass
+class Numbers:
+    """Which segments of a stream are known; they are numbered 1, 2, 3 ..."""
+
+    contiguous: int = 0  # 1..contiguous are
+    _beyond: set[int] = field(default_factory=set)
+    _told: int = 0  # how many of them the puller knows to be
+
+    def know(self, seq: int) -> bool:
+        """False when it was known already."""
+        if seq <= self.contiguous or seq in self._beyond:
+            return False
+        self._beyond.add(seq)
+        while self.contiguous + 1 in self._beyond:
+            self.contiguous += 1
+            self._beyond.remove(self.contiguous)
+        return True
+
+    def newly_contiguous(self) -> int:
+        """Up to which the puller is to be told that they are; 0: it was."""
+        if self._told == self.contiguous:
+            return 0
+        self._told = self.contiguous
+        return self._told
 
 
 class KnownFiles:

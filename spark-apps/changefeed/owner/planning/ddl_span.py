@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from changefeed.errors import ChangefeedError
-from changefeed.owner.barrier import Barrier
+from changefeed.owner.planning.barrier import Barrier
 from changefeed.puller.feed import Data, Failed, FeedEvent, Resolved, SpanFeed
 from changefeed.schema.job import Job, decode_job
 from changefeed.schema.keys import DDL_JOB_TABLE_ID, table_span

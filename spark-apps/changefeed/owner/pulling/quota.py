@@ -12,7 +12,12 @@ Why it does not stand still for ever:
 3. *The lowest alone brings more than there is room for before it is resolved, or its rows share their files with the
    others'.* It is held as well, which forgets all that it has above its resolved-ts; then it runs alone until that has
    risen. While a plan is executed there is no need to: its commit makes room. If that was not enough, all that is held
-   is given up, and the lowest starts again at its flushed ts in an empty store.
+   is given up, and the lowest starts again at its flushed ts in an empty store. If it brings more than the whole quota,
+   it passes that: nothing of it can be planned before it is resolved, and it would be pulled again for ever.
+
+Why it is not passed by much: a puller writes on only while less than two segments' bytes are in segments that it has
+not been told to be counted. It is told so after the orders that follow from them, and not while the store is full and a
+plan is being executed, whose commit makes room: until then no more than four segments' bytes a puller can come on top.
 """
 
 from __future__ import annotations
@@ -39,6 +44,16 @@ class Files(Protocol):
     bytes: int
 
 
+_SEGMENT_BYTES = (1 << 20, 32 << 20)
+_SEGMENTS = 64  # so many, at least, make a full store
+
+
+def segment_bytes(quota: int, pullers: int) -> int:
+    """Raw bytes of a full segment: four a puller, by which the quota may be passed, must be little beside it."""
+    least, most = _SEGMENT_BYTES
+    return max(least, min(most, quota // (_SEGMENTS * pullers)))
+
+
 @dataclass(frozen=True)
 class Relief:
     """Spans to hold, to resume, and, of those that are held then, to cut back to a ts (or their flushed one)."""
@@ -57,6 +72,10 @@ class Quota:
 
     def is_short(self, used: int) -> bool:
         return self._marks.is_short(used)
+
+    def lets_write(self, used: int, idle: bool) -> bool:
+        """Whether pullers may write on. When nothing can be planned what they bring may be what is waited for."""
+        return idle or not self._marks.is_full(used)
 
     def is_concerned(self, used: int, held: Collection[int]) -> bool:
         """Whether `relieve` could have anything to say."""
@@ -86,6 +105,8 @@ class Quota:
                 return Relief([], [], dict.fromkeys(stored, 0))
         hold, resume = self._marks.decide(used, reached, stored, held)
         if waits and lowest in hold:
+            if self._alone:
+                return Relief([], [], {span_id: 0 for span_id in sorted(stored) if span_id != lowest})
             self._alone = lowest, resolved[lowest]
         if self._alone:
             resume = [span_id for span_id in resume if span_id == lowest]

@@ -35,8 +35,8 @@ from typing import Literal, NamedTuple
 from changefeed.errors import NeedsHuman
 from changefeed.model.position import Position
 from changefeed.model.record import PlanEntry
-from changefeed.owner.history import State
-from changefeed.owner.segments import Segment
+from changefeed.owner.pulling.segments import Segment
+from changefeed.owner.transaction_log.history import State
 
 MIB = 1 << 20
 _NEWEST_SHARE = 0.3  # of a file in its table's learnt ratio

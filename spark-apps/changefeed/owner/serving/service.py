@@ -14,15 +14,16 @@ from typing import Any, Protocol
 import grpc
 import grpc.aio
 
-from changefeed.owner.certificate import self_signed
+from changefeed.owner.serving.certificate import self_signed
 from changefeed.wire import owner_pb2 as pb
 from changefeed.wire.owner import CHANNEL_OPTIONS, SERVER_NAME, OwnerAddress
 
 #: A puller whose machine is gone has left, though nobody closed its stream.
 _SERVER_OPTIONS = (
     *CHANNEL_OPTIONS,
-    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),  # the one that counts, 60 s unless it is set
     ("grpc.so_reuseport", 0),  # a taken port must be seen to be taken
 )
 
@@ -47,6 +48,8 @@ class Handler(Protocol):
     async def commit(self, done: pb.Done) -> None: ...
 
     def fail(self, failure: pb.Failure) -> None: ...
+
+    def working(self, at_work: pb.AtWork) -> None: ...
 
 
 class OwnerService:
@@ -113,6 +116,7 @@ class OwnerService:
                 "Plan": unary(self._plan, pb.PlanRequest, pb.PlanResponse),
                 "Commit": unary(self._commit, pb.Done, pb.Acknowledged),
                 "Fail": unary(self._fail, pb.Failure, pb.Acknowledged),
+                "Working": unary(self._working, pb.AtWork, pb.Acknowledged),
             },
         )
 
@@ -189,6 +193,11 @@ class OwnerService:
     async def _fail(self, request: pb.Failure, context: _Context) -> pb.Acknowledged:
         await self._authenticate(context)
         self._handler.fail(request)
+        return pb.Acknowledged()
+
+    async def _working(self, request: pb.AtWork, context: _Context) -> pb.Acknowledged:
+        await self._authenticate(context)
+        self._handler.working(request)
         return pb.Acknowledged()
 
 

@@ -17,6 +17,29 @@ Why the checks are the right ones:
    at or below a published checkpoint would appear later (promise 4): refused.
 5. *A driver with a slow clock takes over.* Date and table version of a dispatcher never fall (rule 15). Therefore a
    directory that was left is never entered again, and one counter, of the newest directory, is enough.
+
+A rewind (spec.restart) begins a new generation: a folder of its own beside the sink, where everything after a ts is
+written again. No checkpoint goes back for it: each generation has its own `metadata`, whose checkpoint only grows
+(promise 4). An uncommitted plan is dropped with the generation it belongs to; its files, if any, are above what that
+generation's index files publish.
+
+With spec.state.id a log outlives its resource. Resource A is deleted, B is created with A's state id:
+
+6. *B counts its attempts from 1, A got to 7.* Attempts order the drivers of one resource, and the config in an epoch
+   says which resource (uid) it drives: B's attempt 1 is compared with no attempt of A.
+7. *A driver of A is late: it starts, or wakes, after B's first epoch.* B's epoch made A superseded, which is for ever:
+   no epoch of A can follow, whatever its attempt. One that woke in the middle of a run finds B's epoch at its next
+   number.
+8. *A and B both live, by mistake.* Were the newest always right, they would fence each other for ever. As it is, the
+   second takes over once, at the most, and A is told who has superseded it. While A's driver is alive B does not start
+   (`alive`), so a mistake disturbs nothing that runs.
+9. *A is deleted with `closed`.* `closed` ends A, not the log: only an epoch of a resource that is neither A nor
+   superseded may follow, and opens it again. Without a state id no such resource can find the log.
+10. *The close of A is late: B drives already.* It sees that the newest epoch is B's, and touches nothing: neither the
+    log, nor the safepoint, nor the segments. So does the close of a B that never got to drive what is A's.
+11. *A's driver is late and never claimed an epoch, so nothing marks A as superseded.* While B's driver is alive it is
+    refused like any other resource (8). It can win only while B's does not run; then B says that it is superseded, and
+    `changefeed adopt` gives the log back to it. Files are right all the same: there is one history.
 """
 
 from __future__ import annotations
@@ -26,7 +49,7 @@ from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
-from changefeed.errors import NeedsHuman
+from changefeed.errors import Fenced, NeedsHuman, Superseded
 from changefeed.model.position import Position
 from changefeed.model.record import (
     ClosedRecord,
@@ -36,8 +59,10 @@ from changefeed.model.record import (
     PlanEntry,
     PlanRecord,
     Record,
+    RewindRecord,
     StartRecord,
     Ts,
+    uid_of,
 )
 
 _NEXT_STEP = (
@@ -68,7 +93,24 @@ class Epoch(_Frozen):
     number: int = 0
     nonce: str = ""
     attempt: int = 0
-    config: dict[str, Any] = {}  # effective spec
+    config: dict[str, Any] = {}  # effective resource
+
+    @property
+    def uid(self) -> str:
+        """Of the resource that it drives."""
+        return uid_of(self.config)
+
+    @property
+    def name(self) -> str:
+        metadata = self.config.get("metadata", {})
+        return f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
+
+
+class Generation(_Frozen):
+    """What is in a folder of the sink that a rewind has ended: `(from_ts, checkpoint_ts]`."""
+
+    from_ts: Ts
+    checkpoint_ts: Ts
 
 
 def _by_dispatcher(value: object) -> object:
@@ -105,6 +147,21 @@ class State(_Frozen):
     last_ddl: tuple[Ts, int] | None = Field(default=None)  # (ts, job_id) of the newest executed one
     finished: bool = False
     closed: bool = False
+    released: bool = False  # by `changefeed adopt`
+    generations: tuple[Generation, ...] = ()  # those before the present one
+    rewound_to: Ts | None = None  # where the present generation begins, if a rewind began it
+    restart_nonce: int | None = None  # of the newest spec.restart that is done
+    superseded: tuple[str, ...] = ()  # uids of the resources before the one that the newest epoch drives
+
+    @property
+    def generation(self) -> int:
+        """Number of the folder that is written now; the sink's own is 1."""
+        return len(self.generations) + 1
+
+    @property
+    def from_ts(self) -> int:
+        """Its files have what is after this."""
+        return self.start_ts if self.rewound_to is None else self.rewound_to
 
     def flushed_ts(self, dispatcher: int) -> int:
         """Every row of the dispatcher <= it is in committed files, or there was none (rule 11)."""
@@ -121,10 +178,37 @@ class State(_Frozen):
         return max([self.flushed_ts(dispatcher), *ends])
 
 
-def is_stale_attempt(state: State, attempt: int) -> bool:
+def is_of_another(state: State, uid: str) -> bool:
+    """Whether the newest epoch drives another resource than `uid`."""
+    return bool(uid and state.epoch.uid and uid != state.epoch.uid)
+
+
+def is_stale_attempt(state: State, attempt: int, uid: str = "") -> bool:
     """Whether a driver of this attempt must not start (rule 6). 0: nobody stamps attempts here (a laptop)."""
     newest = state.epoch.attempt
-    return attempt < newest or attempt == newest > 0
+    return not is_of_another(state, uid) and (attempt < newest or attempt == newest > 0)
+
+
+def check_claim(state: State, uid: str, attempt: int, where: str) -> None:
+    """Raises Superseded or Fenced when no driver of this resource and attempt may take over what `where` has."""
+    if uid in state.superseded:
+        by = "changefeed adopt" if state.released else f"Changefeed {state.epoch.name}, uid {state.epoch.uid},"
+        raise Superseded(
+            f"Superseded: {by} has taken over the state at {where} from this one, uid {uid}.",
+            "Delete one of the two, or give this one another spec.state.id and sink. If the other one is gone, hand "
+            "the state back with changefeed adopt.",
+        )
+    if state.closed and not is_of_another(state, uid):
+        raise Fenced(
+            f"The changefeed at {where} was deleted (record {state.n}).",
+            "Create a new one. With spec.state.id it goes on from here, without it give it another sink.",
+        )
+    if is_stale_attempt(state, attempt, uid):
+        raise Fenced(
+            f"This driver is attempt {attempt}; attempt {state.epoch.attempt} has already started, at {where}.",
+            "Leave the changefeed to the newer driver.",
+            newest_attempt=state.epoch.attempt,
+        )
 
 
 def apply(state: State, record: Record) -> State:
@@ -141,8 +225,12 @@ def apply(state: State, record: Record) -> State:
             changes = _commit(state, record)
         case DdlRecord():
             changes = _ddl(state, record)
+        case RewindRecord():
+            changes = _rewind(state, record)
         case ClosedRecord():
-            changes = {"closed": True}
+            released = record.superseded is not None
+            superseded = state.superseded if record.superseded is None else record.superseded
+            changes = {"closed": True, "released": released, "superseded": superseded}
     return state.model_copy(update={"n": record.n, **changes})
 
 
@@ -173,7 +261,7 @@ def _refuse(record: Record, why: str) -> NoReturn:
 def _check_frame(state: State, record: Record) -> None:
     if record.n != state.n + 1:
         _refuse(record, f"it follows record {state.n}")
-    if state.closed:
+    if state.closed and not (isinstance(record, EpochRecord) and is_of_another(state, record.uid)):
         _refuse(record, "the changefeed is closed")
     if isinstance(record, StartRecord) != (state.n == 0):
         _refuse(record, "record 1, and no other, is `start`")
@@ -185,7 +273,7 @@ def _check_frame(state: State, record: Record) -> None:
         )
     if state.epoch.number == 0:
         _refuse(record, "no driver has claimed an epoch yet")
-    if state.finished and not isinstance(record, ClosedRecord):
+    if state.finished and not isinstance(record, RewindRecord | ClosedRecord):
         _refuse(record, "the changefeed is finished")
 
 
@@ -197,6 +285,7 @@ def _start(record: StartRecord) -> dict[str, Any]:
         "cluster_id": record.cluster_id,
         "start_ts": record.start_ts,
         "checkpoint_ts": record.start_ts,
+        "restart_nonce": record.restart_nonce,
     }
 
 
@@ -205,10 +294,33 @@ def _epoch(state: State, record: EpochRecord) -> dict[str, Any]:
         _refuse(record, f"the epoch before it is {state.epoch.number}")
     if record.nonce == state.epoch.nonce:
         _refuse(record, f"run {record.nonce!r} has an epoch already")
-    if is_stale_attempt(state, record.attempt):
+    if record.uid in state.superseded:
+        _refuse(record, f"resource {record.uid} was superseded before")
+    if is_stale_attempt(state, record.attempt, record.uid):
         _refuse(record, f"its attempt {record.attempt} is not above {state.epoch.attempt}")
     epoch = Epoch(number=record.epoch, nonce=record.nonce, attempt=record.attempt, config=record.config)
-    return {"epoch": epoch}
+    before = (state.epoch.uid,) if is_of_another(state, record.uid) else ()
+    return {"epoch": epoch, "closed": False, "released": False, "superseded": (*state.superseded, *before)}
+
+
+def _rewind(state: State, record: RewindRecord) -> dict[str, Any]:
+    if record.restart_nonce == state.restart_nonce:
+        _refuse(record, f"spec.restart of nonce {record.restart_nonce} is done")
+    if record.from_ts > state.checkpoint_ts:
+        _refuse(record, f"it goes to {record.from_ts}, which is above the checkpoint {state.checkpoint_ts}")
+    ended = Generation(from_ts=state.from_ts, checkpoint_ts=state.checkpoint_ts)
+    return {
+        "generations": (*state.generations, ended),
+        "rewound_to": record.from_ts,
+        "restart_nonce": record.restart_nonce,
+        "checkpoint_ts": record.from_ts,
+        "plan": None,
+        "plan_config": None,
+        "dispatchers": {},
+        "table_infos": {},
+        "last_ddl": None,
+        "finished": False,
+    }
 
 
 def _plan(state: State, record: PlanRecord) -> dict[str, Any]:

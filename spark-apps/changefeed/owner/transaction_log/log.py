@@ -42,7 +42,7 @@ from changefeed.errors import AlreadyExists, Fenced, NeedsHuman, NotFound
 from changefeed.model.record import EpochRecord, Record, decode_record, encode_record
 from changefeed.objectstore import ObjectStore
 from changefeed.objectstore.patience import Patience
-from changefeed.owner.history import State, apply, is_stale_attempt, restore, snapshot
+from changefeed.owner.transaction_log.history import State, apply, check_claim, restore, snapshot
 
 T = TypeVar("T")
 
@@ -108,19 +108,13 @@ class Log:
     def claim_epoch(self, make_record: Callable[[State], EpochRecord]) -> State:
         """Take the changefeed over: append the epoch record that `make_record` gives for the newest state (rule 6).
 
-        Raises Fenced when the changefeed is closed, when the attempt is not above the newest recorded one, and when
-        this driver slept through a fold (rule 5).
+        Raises Fenced when the resource is closed, when its attempt is not above the newest recorded one, and when this
+        driver slept through a fold (rule 5); Superseded when another resource has taken over.
         """
         while True:
             before = self.read()
-            if before.closed:
-                raise Fenced(f"The changefeed of {self._where} was deleted (record {before.n}).", "Create a new one.")
             record = make_record(before)
-            if is_stale_attempt(before, record.attempt):
-                raise Fenced(
-                    f"This driver is attempt {record.attempt}; attempt {before.epoch.attempt} has already started.",
-                    "Leave the changefeed to the newer driver.",
-                )
+            check_claim(before, record.uid, record.attempt, self._where)
             state = apply(before, record)
             try:
                 self._create_record(record)

@@ -1,0 +1,163 @@
+"""`changefeed adopt`: a sink and its log are handed to a Changefeed with a spec.state.id (CORRECTNESS.md, rule 7).
+
+The log is the truth about the sink, so it goes along: with the log come the checkpoint and every index, and nothing is
+lost or written twice. Without it nobody knows what is in the files, and nothing can be adopted.
+
+1. Nothing is changed before it is clear what will be: `look` only reads.
+2. *The old driver lives, or comes back later.* An epoch of nobody's resource is claimed in the old log, and `closed`
+   behind it: whoever drives it finds that at its next record, whoever starts there later finds it closed.
+3. *It dies in the middle.* The hold at PD is set first, the claim in the sink is changed last. A Changefeed that is
+   started in between finds the sink owned (`check_free` comes before its first record). All of it may be repeated.
+4. *Another one adopts at the same time.* The claim is changed by compare-and-swap: one of them succeeds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from changefeed.errors import InvalidSpec, NeedsHuman
+from changefeed.eventstore.house import House
+from changefeed.model.record import ClosedRecord, EpochRecord
+from changefeed.objectstore.local import LocalStore
+from changefeed.objectstore.once import create_bytes
+from changefeed.objectstore.open import Store, open_store
+from changefeed.owner import places
+from changefeed.owner.alive import Alive
+from changefeed.owner.prepare import check_newest, check_same, folder_of, next_epoch
+from changefeed.owner.transaction_log.history import State
+from changefeed.owner.transaction_log.log import Log
+from changefeed.sink.storage.claim import Claim, hand_over, read_claim
+from changefeed.spec.model import Changefeed
+from changefeed.upstream.safepoint import Safepoint
+
+_PD_DEADLINE_S = 10.0
+_FIRST = f"{places.LOG}/{1:020}.json"
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """What is taken over, from whom, and where to. `steps`: what is done, a sentence each."""
+
+    owner: str  # namespace/name of the resource that drove it last
+    uid: str  # its uid
+    from_uri: str  # where its log is
+    to_uri: str  # where it will be
+    sink_uri: str
+    checkpoint_ts: int
+    steps: tuple[str, ...]
+
+
+async def adopt(changefeed: Changefeed, secrets_dir: Path | None = None, confirmed: bool = False) -> Adoption:
+    """What is to be done, and done when it is `confirmed`.
+
+    Raises InvalidSpec, NeedsHuman (there is nothing that this resource could go on from), Conflict (a driver runs),
+    SnapshotLostByGC, Unavailable.
+    """
+    if not changefeed.spec.state.id:
+        raise InvalidSpec(
+            "spec.state.id",
+            "missing: without it the state's place depends on a uid that the resource does not have yet",
+            "Give the state a name that stays.",
+        )
+    pd = await places.upstream_access(changefeed, secrets_dir).connect(_PD_DEADLINE_S)
+    try:
+        with ExitStack() as held:
+            plan = await asyncio.to_thread(_look, changefeed, secrets_dir, pd.cluster_id, await pd.pd_ms(), held)
+            if confirmed:
+                ttl = int(changefeed.spec.upstream.safepoint_ttl)
+                await Safepoint(pd, places.service_id(changefeed), ttl).hold(plan.state.checkpoint_ts)
+                await asyncio.to_thread(_carry_out, plan)
+    finally:
+        await pd.close()
+    return _told(plan)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    sink: Store
+    old: Store
+    new: Store  # the same as `old` when the state has this id already
+    state: State
+    claim: Claim
+    superseded: tuple[str, ...]
+
+
+def _look(changefeed: Changefeed, secrets_dir: Path | None, cluster_id: int, pd_ms: int, held: ExitStack) -> _Plan:
+    """Only reads; on this machine it holds the state and the sink against drivers."""
+    place, sink_place = places.state_place(changefeed, secrets_dir), places.sink_place(changefeed, secrets_dir)
+    new = open_store(place.uri, places.STATE_FIELD, place.secret)
+    sink = open_store(sink_place.uri, places.SINK_FIELD, sink_place.secret)
+    claim = read_claim(sink)
+    old = new if claim.state_uri == new.uri else open_store(claim.state_uri, secret=place.secret)
+    for store in {id(store): store for store in (sink, old, new)}.values():
+        held.callback(store.release)
+        store.hold()
+    state = Log(old, places.LOG).read()
+    if state.n == 0 or state.uid != claim.uid:
+        raise NeedsHuman(
+            f"The log of {sink.uri} is not at {old.uri}, where its claim says that it is.",
+            "Without the log nobody knows what is in the files: start a new changefeed with an empty sink.",
+        )
+    if not isinstance(old, LocalStore) and not state.closed:
+        Alive(old, f"adopt-{secrets.token_hex(4)}").check(pd_ms)
+    if changefeed.metadata.uid == state.epoch.uid and old is new and not state.closed:
+        raise NeedsHuman(
+            f"Changefeed {changefeed.name} has the state at {new.uri} already.", "There is nothing to adopt."
+        )
+    check_same(changefeed, state, cluster_id)
+    check_newest(state, old.uri, folder_of(sink, state.generation))
+    if old is not new:
+        found = Log(new, places.LOG).read()
+        if found.n > state.n or (found.n and new.get(_FIRST).body != old.get(_FIRST).body):
+            raise NeedsHuman(
+                f"There is a log of another changefeed at {new.uri} already.", "Choose another spec.state.id."
+            )
+    owner = state.epoch.uid
+    return _Plan(sink, old, new, state, claim, () if owner == changefeed.metadata.uid else (owner,))
+
+
+def _carry_out(plan: _Plan) -> None:
+    _close(plan)
+    if plan.old is plan.new:
+        return
+    # Snapshots first: a copy that ends in the middle is the beginning of the log, and can be gone on with.
+    for path in sorted(
+        (path for path, _ in plan.old.list(places.LOG)), key=lambda path: ("snapshot" not in path, path)
+    ):
+        create_bytes(plan.new, path, plan.old.get(path).body)
+    for generation in range(1, plan.state.generation + 1):
+        hand_over(folder_of(plan.sink, generation), plan.claim, plan.new.uri, generation)
+    # A cache of drivers that can't come back; the next one pulls again from the checkpoint.
+    epoch = Log(plan.old, places.LOG).read().epoch
+    House(plan.old.place, epoch.number, epoch.nonce).delete_lower_epochs()
+
+
+def _close(plan: _Plan) -> None:
+    """Whoever drove it last is superseded for good; whoever it had superseded before may come back."""
+    log, nonce = Log(plan.old, places.LOG), secrets.token_hex(8)
+    state = log.read()
+    if state.closed and state.released:
+        return  # it was done before
+
+    def epoch(before: State) -> EpochRecord:
+        nobody = {**before.epoch.config.get("metadata", {}), "uid": f"adopt-{nonce}"}
+        return next_epoch(before, nonce, 0, {**before.epoch.config, "metadata": nobody})
+
+    state = log.claim_epoch(epoch)
+    log.append(ClosedRecord(n=state.n + 1, epoch=state.epoch.number, nonce=nonce, superseded=plan.superseded))
+
+
+def _told(plan: _Plan) -> Adoption:
+    epoch, state = plan.state.epoch, plan.state
+    steps = [
+        f"Hold the upstream's history after {state.checkpoint_ts}.",
+        f"End the log at {plan.old.uri}: no driver of {epoch.name}, uid {epoch.uid}, can go on there.",
+    ]
+    if plan.old is not plan.new:
+        steps.append(f"Copy the log to {plan.new.uri}.")
+        steps.append(f"Change the owner in {plan.sink.uri} to the state at {plan.new.uri}.")
+    return Adoption(epoch.name, epoch.uid, plan.old.uri, plan.new.uri, plan.sink.uri, state.checkpoint_ts, tuple(steps))

@@ -1,0 +1,52 @@
+"""Spark, as the driver sees it, and the watch over its tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from changefeed.errors import Unavailable
+from changefeed.objectstore import Place
+from changefeed.owner.serving.vigilance import GiveUp, Restart, Vigilance
+from changefeed.puller.task import PullerJob
+from changefeed.wire.owner import OwnerAddress
+
+_LOOK_S = 1.0
+
+
+class Execution(Protocol):
+    """Spark, as the driver sees it. All calls block; one thread makes them, but for `failure`, which any may."""
+
+    @property
+    def silent_s(self) -> float:
+        """For how many seconds it has not answered. Any thread, at once."""
+        ...
+
+    def start_session(self) -> None: ...
+
+    def run(self, owner: OwnerAddress, sink_place: Place, pullers: PullerJob) -> None: ...
+
+    def failure(self) -> str | None: ...
+
+    def running(self) -> Collection[int]:
+        """The ids of the tasks that run, pullers included. Any thread."""
+        ...
+
+    def restart_task(self, task: int) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+async def watch_tasks(execution: Execution, vigilance: Vigilance, all_pull: Callable[[], bool]) -> None:
+    """Have tasks that have stopped working started again. Raises Unavailable when that does not help."""
+    while True:
+        await asyncio.sleep(_LOOK_S)
+        if not vigilance.look(all_pull()):
+            continue
+        for each in vigilance.judge(await asyncio.to_thread(execution.running)):
+            match each:
+                case Restart(task):
+                    await asyncio.to_thread(execution.restart_task, task)
+                case GiveUp(why):
+                    raise Unavailable(why, "A later start goes on from the checkpoint.")

@@ -1,0 +1,1 @@
+"""What has been decided, for ever: the records of the transaction log and what they say."""
