@@ -6,7 +6,8 @@ The bytes are a function of the work and the upstream's history alone; where the
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from changefeed.schema.table_info import TableInfo
 #: A chunk ends at so many rows, or at the row that reaches so many raw bytes; both depend on the rows alone (rule 10).
 CHUNK_ROWS = 100_000
 CHUNK_BYTES = 32 << 20
+_READERS = 16
 
 
 def run_entry(
@@ -59,7 +61,7 @@ def _spool_file(
     codec = codec_of(storage)
     cpu = CpuTime()
     with cpu.of("read"):
-        slices = [(piece, read(piece)) for piece in entry.segments]
+        slices = _read(entry.segments, read)
     with cpu.of("sort"):
         found = sort_rows(slices, table, plan.from_, plan.to, split=not storage["outputRawChangeEvent"])
         rows = drop_unseen(found.rows)
@@ -99,6 +101,14 @@ def _spool_file(
         describe(offset, chunk.num_rows)
     describe(spool.length, rows.num_rows, last=True)
     return descriptors
+
+
+def _read(
+    pieces: Sequence[SegmentSlice], read: Callable[[SegmentSlice], pa.Table]
+) -> list[tuple[SegmentSlice, pa.Table]]:
+    """Several at a time: hundreds of small segments in a store cost a round trip or two each, and next to no CPU."""
+    with ThreadPoolExecutor(_READERS) as readers:
+        return list(zip(pieces, readers.map(read, pieces), strict=True))
 
 
 def _chunks(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -23,11 +24,15 @@ from changefeed.wire.owner import OwnerAddress
 _PULLER_GROUP = "changefeed-pullers"
 _TRIGGER = "50 milliseconds"
 _GOOD_WHILE_S = 600.0
+_ALL = 1_000_000  # tasks of a stage
+_STOP_S = 30.0
+_DIES_S = 2.0  # between the last word of a JVM that was killed and the end of its process
+_NEXT = "A later start goes on from the checkpoint."
 _PLAN = "=== Streaming Query ==="  # from here on Spark shows the query's offsets and its plan, which help nobody
 
 
 class SparkExecution:
-    """Implements owner.driver.Execution. Every method blocks: the driver calls them in threads."""
+    """Implements owner.execution.Execution. Every method blocks: the driver calls them in threads."""
 
     def __init__(self, launch: Launch, slots: int) -> None:
         """`slots`: tasks that can run at the same time."""
@@ -52,7 +57,11 @@ class SparkExecution:
             raise
 
     def run(self, owner: OwnerAddress, sink_place: Place, pullers: PullerJob) -> None:
-        """Start the puller job and the query that executes the owner's plans."""
+        """Start the puller job and the query that executes the owner's plans. Raises Unavailable if Spark has ended."""
+        with self._unless_ended():
+            self._run(owner, sink_place, pullers)
+
+    def _run(self, owner: OwnerAddress, sink_place: Place, pullers: PullerJob) -> None:
         session = self._require_session()
         thread = threading.Thread(
             target=self._run_pullers, args=(session, owner, pullers), name="puller-job", daemon=True
@@ -71,17 +80,55 @@ class SparkExecution:
             .start()
         )
 
+    @property
+    def silent_s(self) -> float:
+        """For how long Spark's JVM has not answered. Any thread, at once."""
+        return self._launch.silent_s
+
+    def running(self) -> set[int]:
+        """Spark's ids of the tasks' attempts that have begun and not ended. Raises Unavailable when Spark has ended."""
+        if self._puller_thread is None:
+            return set()  # it is being started
+        with self._unless_ended():
+            context = self._require_session().sparkContext._jsc.sc()
+            tracker, store = context.statusTracker(), context.statusStore()
+            found = set()
+            for stage in tracker.getActiveStageIds():
+                with suppress(Py4JJavaError):  # it has just ended, and Spark has forgotten it
+                    tasks = store.taskList(stage, store.lastStageAttempt(stage).attemptId(), _ALL)
+                    listed = (tasks.apply(number) for number in range(tasks.size()))
+                    found |= {task.taskId() for task in listed if task.status() == "RUNNING"}
+            return found
+
+    def restart_task(self, task: int) -> None:
+        """Have Spark kill it, with its worker, and start it again. Raises Unavailable when Spark has ended."""
+        with self._unless_ended():
+            self._require_session().sparkContext._jsc.sc().killTaskAttempt(task, True, "it has stopped working")
+
     def failure(self) -> str | None:
-        """Why the pullers or the query have ended by themselves; None while they run."""
-        why = None if self._stopping else self._why_ended()
-        if why is None:
+        """Why Spark's JVM, the pullers or the query have ended by themselves; None while they run."""
+        if self._stopping:
             return None
-        self._failed = True
-        return why if self._launch.shows_output else f"{why}\nSpark's own output: {self._launch.scratch.log}"
+        try:
+            with self._unless_ended():
+                why = self._why_ended()
+        except Unavailable as error:
+            return error.message
+        return None if why is None else self._failed_as(why)
 
     def stop(self) -> None:
         """Stop the query, then the pullers, then Spark; the owner service must have closed its streams."""
         self._stopping = True
+        late = threading.Timer(_STOP_S, self._launch.kill)  # Spark waits for a frozen worker for ever
+        late.start()
+        try:
+            with suppress(Unavailable), self._unless_ended():  # the JVM is where they run: they ended with it
+                self._stop()
+            self._launch.end(keep_log=self._failed)
+        finally:
+            late.cancel()
+
+    def _stop(self) -> None:
         if self._query is not None:
             self._query.stop()
         if self._puller_thread is not None:
@@ -90,11 +137,28 @@ class SparkExecution:
             if self._puller_thread.is_alive():
                 self._require_session().sparkContext.cancelJobGroup(_PULLER_GROUP)
                 self._puller_thread.join(timeout=10)
-        self._launch.end(keep_log=self._failed)
+
+    @contextmanager
+    def _unless_ended(self) -> Iterator[None]:
+        """Around what asks the JVM. Raises Unavailable in the place of what py4j raises when that has ended."""
+        if why := self._launch.why_ended():
+            raise Unavailable(self._failed_as(why), _NEXT)
+        try:
+            yield
+        except (Py4JError, OSError) as error:
+            why = None if isinstance(error, Py4JJavaError) else self._launch.why_ended(_DIES_S)
+            if why is None:
+                raise
+            raise Unavailable(self._failed_as(why), _NEXT) from error
+
+    def _failed_as(self, why: str) -> str:
+        self._failed = True
+        return why if self._launch.shows_output else f"{why}\nSpark's own output: {self._launch.scratch.log}"
 
     def _why_ended(self) -> str | None:
         if self._puller_error is not None:
-            return f"The puller job ended: {last_lines(str(self._puller_error))}"
+            died = self._launch.why_ended(_DIES_S) if isinstance(self._puller_error, Py4JError | OSError) else None
+            return died or f"The puller job ended: {last_lines(str(self._puller_error))}"
         if self._puller_thread is not None and not self._puller_thread.is_alive():
             return "The puller job ended by itself."
         if self._query is not None and not self._query.isActive:

@@ -38,6 +38,7 @@ _LOADED = (
     "pyspark.sql.streaming.query",
 )
 _STANDARD_STREAMS = 3
+_END_S = 5.0
 
 
 class ForkServer:
@@ -67,7 +68,11 @@ class ForkServer:
 
     def close(self) -> None:
         """To be called when the JVM has ended."""
-        self._process.communicate()
+        try:
+            self._process.communicate(timeout=_END_S)
+        except subprocess.TimeoutExpired:  # it is frozen
+            self._process.kill()
+            self._process.communicate()
 
 
 def serve(listener: socket.socket) -> None:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import warnings
+from contextlib import suppress
 from typing import IO, TYPE_CHECKING
 
 from changefeed.errors import Unavailable
 from changefeed.spark.fork_server import ForkServer
 from changefeed.spark.jvm import Jvm
+from changefeed.spark.jvm_watch import JvmWatch
 from changefeed.spark.scratch import Scratch
 from changefeed.spark.settings import Where, worker_environment
 
@@ -33,6 +36,7 @@ class Launch:
         self._thread: threading.Thread | None = None
         self._has_jvm = threading.Event()  # or never will
         self._gateway: JavaGateway | None = None
+        self._watch: JvmWatch | None = None
         self._context: SparkContext | None = None
         self._session: SparkSession | None = None
         self._error: BaseException | None = None
@@ -47,6 +51,20 @@ class Launch:
         if self._scratch is None:
             raise RuntimeError("begin comes first")
         return self._scratch
+
+    @property
+    def silent_s(self) -> float:
+        """For how long the JVM has not answered. Any thread, at once."""
+        return self._watch.silent_s if self._watch is not None else 0.0
+
+    def why_ended(self, within_s: float = 0.0) -> str | None:
+        """A sentence, if the JVM has ended, or does so in the next seconds. Any thread."""
+        return self._watch.why_ended(within_s) if self._watch is not None else None
+
+    def kill(self) -> None:
+        """End the JVM at once; who waits for it gets an error. Any thread."""
+        if self._gateway is not None:
+            self._gateway.proc.kill()
 
     def begin(self) -> None:
         """Start Spark in a thread, which does not keep the process from ending; `session` tells how it went."""
@@ -66,7 +84,7 @@ class Launch:
         self.begin()
         assert self._thread is not None
         self._thread.join()
-        if isinstance(self._error, PySparkException | Py4JError):
+        if isinstance(self._error, PySparkException | Py4JError | OSError):
             why = "\n".join(str(self._error).splitlines()[:2])  # below it are the frames of Spark's own code
             said = last_lines(self.scratch.log.read_text(errors="replace"))
             raise Unavailable(f"Spark did not start: {why}\n{said}".rstrip(), "Java 17 is needed.") from self._error
@@ -80,7 +98,7 @@ class Launch:
         if self._thread is None:
             return
         if self._session is not None:
-            self._session.stop()
+            self._stop_session()
         elif self._error is None:
             self._has_jvm.wait()
             logging.disable()  # what talks to the JVM at this moment logs that it is gone
@@ -89,10 +107,21 @@ class Launch:
                 self._gateway.proc.communicate()
             self._thread.join()
             logging.disable(logging.NOTSET)
+        if self._watch is not None:
+            self._watch.close()
         if self._fork_server is not None:
             self._fork_server.close()
         self.scratch.remove(keep_log)
         self._scratch = self._thread = None
+
+    def _stop_session(self) -> None:
+        from py4j.protocol import Py4JError
+
+        assert self._session is not None
+        if self.why_ended() is None:
+            with suppress(Py4JError, OSError), warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # that the JVM has ended meanwhile
+                self._session.stop()
 
     def _start(self) -> None:
         try:
@@ -108,6 +137,7 @@ class Launch:
         with self.scratch.log.open("wb") as file:
             output = None if self._where.shows_output else file
             self._gateway = self._start_jvm(settings, output)
+        self._watch = JvmWatch(self._gateway)
         self._has_jvm.set()
         from pyspark import SparkContext
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
@@ -12,9 +11,8 @@ import grpc
 
 from changefeed import errors
 from changefeed.model.record import Work
-from changefeed.objectstore.patience import Patience
 from changefeed.wire import owner_pb2 as pb
-from changefeed.wire.owner import COMMIT, FAIL, LATEST, PLAN, OwnerAddress
+from changefeed.wire.owner import COMMIT, FAIL, LATEST, PLAN, WORKING, OwnerAddress
 
 _TIMEOUT = 30.0
 
@@ -28,16 +26,6 @@ def reporting(owner: OwnerAddress) -> Iterator[None]:
         with OwnerClient(owner) as client, suppress(errors.Fenced, errors.Unavailable):
             client.fail(error)
         raise
-
-
-def patience(owner: OwnerAddress) -> Patience:
-    """A task's: it waits for a store while there is an owner that wants it to, and tells it why each time."""
-
-    def failed(error: errors.ChangefeedError) -> None:
-        with OwnerClient(owner) as client:
-            client.wait(error)
-
-    return Patience(math.inf, failed=failed)
 
 
 class OwnerClient:
@@ -66,6 +54,10 @@ class OwnerClient:
     def wait(self, error: errors.ChangefeedError) -> None:
         """Tell the owner why a task waits, whatever kind of error it is."""
         self._fail(errors.Transient, error)
+
+    def working(self, task: int) -> None:
+        """The task works; `task`: Spark's id of the attempt."""
+        self._call(WORKING, pb.AtWork(task=task), pb.Acknowledged)
 
     def close(self) -> None:
         self._channel.close()

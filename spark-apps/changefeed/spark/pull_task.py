@@ -12,7 +12,7 @@ from changefeed.wire.owner import OwnerAddress
 def pull(owner: OwnerAddress, puller: int, job: PullerJob) -> None:
     """The body of puller number `puller`; returns when the owner closes its stream."""
     context = TaskContext.get()
-    attempt = context.taskAttemptId() if context is not None else 0  # unique, though the job may be started again
-    limits = Limits(quota_bytes=job.memory_quota)
+    attempt = context.taskAttemptId() if context is not None else None  # unique, though the job may be started again
+    limits = Limits(quota_bytes=job.memory_quota, roll_bytes=job.segment_bytes)
     with reporting(owner):
-        run_puller(owner, puller, f"puller-{puller}-{attempt}", job.pd_addresses, job.state, limits)
+        run_puller(owner, puller, f"puller-{puller}-{attempt}", job.upstream, job.state, limits, attempt)

@@ -11,11 +11,14 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from changefeed.errors import NeedsHuman
 from changefeed.spark.class_archive import SETTINGS, java_options
 from changefeed.spark.worker_client import DAEMON
+
+if TYPE_CHECKING:
+    from changefeed.spark.rpc_secret import SharedSecret
 
 _CLIENT = str(Path(__file__).with_name("worker_client.py"))
 _WORKERS = "spark.executorEnv."
@@ -36,6 +39,13 @@ _COMMON = {
     "spark.sql.shuffle.partitions": "1",
     **SETTINGS,
     "spark.python.daemon.module": DAEMON,
+    # The driver's port takes Java objects, and tasks' closures hold the owner's token: who has no secret is refused,
+    # also one who asks in the older, unencrypted way (SASL).
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+    "spark.network.crypto.authEngineVersion": "2",
+    "spark.network.crypto.cipher": "AES/GCM/NoPadding",
+    "spark.network.crypto.saslFallback": "false",
     # As many tasks run as there are cores: a thread pool in each would only get in the others' way.
     "spark.executorEnv.POLARS_MAX_THREADS": "1",
     "spark.executorEnv.OMP_NUM_THREADS": "1",
@@ -69,7 +79,10 @@ class Where(Protocol):
         ...
 
     def settings(self, scratch: Path) -> dict[str, str]:
-        """Spark's configuration; what is not in it is Spark's default, or the operator's."""
+        """Spark's configuration; what is not in it is Spark's default, or the operator's. May block for seconds.
+
+        Raises Unavailable when what a setting names can't be had.
+        """
         ...
 
     def environment(self, scratch: Path) -> dict[str, str]:
@@ -111,12 +124,13 @@ class Cluster:
     """Executor pods, as the operator's SparkApplication wants them.
 
     `properties`: the file that Spark's submission has mounted; `bind_address`: the pod's; `python`: of the image, for
-    workers here and in executors.
+    workers here and in executors; `secret`: of driver and executors, None for one that Spark makes.
     """
 
     properties: Path
     bind_address: str
     python: str
+    secret: SharedSecret | None = None
     shows_output = True
     runs_all_here = False
 
@@ -135,8 +149,10 @@ class Cluster:
     def settings(self, scratch: Path) -> dict[str, str]:
         """Over the properties file's, which names master, driver host, pods and memory."""
         java = java_options()
+        secret = self.secret.settings(scratch) if self.secret else {}
         return {
             **_COMMON,
+            **secret,
             "spark.driver.bindAddress": self.bind_address,
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
             "spark.log.level": "WARN",
@@ -144,7 +160,7 @@ class Cluster:
             "spark.driver.defaultJavaOptions": java,
             "spark.executor.defaultJavaOptions": java,
             "spark.task.maxFailures": "8",
-            # An executor whose machine is gone says nothing any more. Its pullers are missed after 15 s by the owner;
+            # An executor whose machine is gone says nothing any more. Its pullers are missed after 10 s by the owner;
             # its other tasks are started elsewhere after this, instead of two minutes.
             "spark.network.timeout": "40s",
             "spark.network.timeoutInterval": "10s",

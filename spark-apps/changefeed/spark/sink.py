@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,9 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 
 from changefeed.model.record import FileCommitted
 from changefeed.objectstore import Place
-from changefeed.spark.owner_client import OwnerClient, patience, reporting
+from changefeed.objectstore.patience import Patience
+from changefeed.spark.at_work import at_work
+from changefeed.spark.owner_client import OwnerClient, reporting
 from changefeed.wire import owner_pb2 as pb
 from changefeed.wire.owner import OwnerAddress
 
@@ -37,8 +40,9 @@ class FileWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         from changefeed.spark.write_task import publish
 
-        with reporting(self._owner):
-            record, files, cpu = publish(iterator, self._sink, patience(self._owner))
+        with reporting(self._owner), at_work(self._owner) as share:
+            patience = Patience(math.inf, failed=share.waits)
+            record, files, cpu = publish(share.taking(iterator), self._sink, patience)
         return FilesWritten(record, self._owner.nonce, tuple(files), cpu)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

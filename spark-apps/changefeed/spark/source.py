@@ -5,6 +5,7 @@ What it yields are descriptors of spooled pieces of output files, never rows (DE
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,7 +13,9 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 
 from changefeed.model.record import Work, WorkEntry
 from changefeed.objectstore import Place
-from changefeed.spark.owner_client import OwnerClient, patience, reporting
+from changefeed.objectstore.patience import Patience
+from changefeed.spark.at_work import at_work
+from changefeed.spark.owner_client import OwnerClient, reporting
 from changefeed.wire.owner import OwnerAddress
 
 NAME = "changefeed"
@@ -65,8 +68,8 @@ class PlanReader(DataSourceStreamReader):
 
         assert isinstance(partition, EntriesPartition)
         work = Work.model_validate_json(partition.work)
-        with reporting(self._owner):
-            yield from describe(work, self._state, patience(self._owner))
+        with reporting(self._owner), at_work(self._owner) as share:
+            yield from share.making(describe(work, self._state, Patience(math.inf, failed=share.waits)))
 
     def commit(self, end: dict[str, int]) -> None:
         """Nothing: the log is the truth, Spark's offsets are scratch (rule 20)."""

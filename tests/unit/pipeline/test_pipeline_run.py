@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from changefeed.errors import NeedsHuman, Transient, Unavailable
 from changefeed.model.position import OP_DELETE, Position
@@ -144,6 +146,19 @@ def test_failures_leave_no_spool_file(tmp_path):
     with pytest.raises(Transient, match=r"/0\.arrow"):
         list(run_entry(work, entry, lost, tmp_path))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_segments_are_read_several_at_a_time(tmp_path):
+    """After an outage a plan has hundreds of small ones, and a store takes its time for each."""
+    together = threading.Barrier(4, timeout=10)
+
+    def read(piece):
+        together.wait()
+        return raw([insert(5 + piece.seq, piece.seq)])
+
+    work, entry = make_work([segment(number) for number in range(8)])
+    (batch,) = run_entry(work, entry, read, tmp_path)
+    assert batch["rows"].to_pylist()[-1] == 8
 
 
 def test_an_unusable_spool_says_so(tmp_path):

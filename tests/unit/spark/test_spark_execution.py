@@ -8,9 +8,11 @@ from unittest.mock import MagicMock
 import pytest
 from changefeed.objectstore import Place
 from changefeed.puller.task import PullerJob
+from changefeed.spark import execution as execution_module
 from changefeed.spark.execution import SparkExecution
 from changefeed.spark.launch import Launch
 from changefeed.spark.settings import Laptop
+from changefeed.upstream.access import Access
 from changefeed.wire.owner import OwnerAddress
 
 PLACE = Place("file:///tmp/none", None)
@@ -34,7 +36,8 @@ def started(monkeypatch: pytest.MonkeyPatch, session: MagicMock) -> SparkExecuti
 
 
 def run(execution: SparkExecution) -> None:
-    execution.run(OwnerAddress("127.0.0.1:1", 1, "n", "t", b""), PLACE, PullerJob(1, (), PLACE, 1 << 30))
+    job = PullerJob(1, Access(()), PLACE, 1 << 30, 1 << 20)
+    execution.run(OwnerAddress("127.0.0.1:1", 1, "n", "t", b""), PLACE, job)
 
 
 def test_a_job_that_is_just_being_started_has_not_ended(monkeypatch: pytest.MonkeyPatch, session: MagicMock) -> None:
@@ -61,3 +64,20 @@ def test_a_query_that_failed_is_said_without_its_plan(monkeypatch: pytest.Monkey
     said = execution.failure()
     assert said is not None
     assert said.startswith("The streaming query ended: [STREAM_FAILED] The task is gone.\nSpark's own output")
+
+
+def test_a_query_that_does_not_stop_ends_with_the_jvm(monkeypatch: pytest.MonkeyPatch, session: MagicMock) -> None:
+    execution = started(monkeypatch, session)
+    killed = threading.Event()
+    monkeypatch.setattr(execution_module, "_STOP_S", 0.05)
+    monkeypatch.setattr(Launch, "kill", lambda _: killed.set())
+    monkeypatch.setattr(Launch, "why_ended", lambda *_: "Spark's JVM has ended." if killed.is_set() else None)
+
+    def stop() -> None:
+        assert killed.wait(10.0)
+        raise ConnectionResetError
+
+    run(execution)
+    session.readStream.format().load().writeStream.format().option().trigger().start().stop = stop
+    execution.stop()
+    assert killed.is_set()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from changefeed.spark import worker_client
+from changefeed.spark import fork_server, worker_client
 from changefeed.spark.fork_server import ForkServer
 from changefeed.spark.worker_client import ADDRESS
 
@@ -97,3 +97,13 @@ def test_without_a_server_it_loads_what_it_needs_itself(tmp_path: Path) -> None:
     assert process.stdout is not None
     assert len(process.stdout.read(4)) == 4
     assert process.communicate(timeout=60)[0] == b""
+
+
+def test_one_that_is_frozen_does_not_keep_the_driver_from_ending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fork_server, "_END_S", 0.1)
+    made = ForkServer(tmp_path, {}, None)
+    made._process.send_signal(signal.SIGSTOP)
+    made.close()
+    assert made._process.returncode == -signal.SIGKILL

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 
-from changefeed.errors import NeedsHuman, NotFound, OutputConflict
+from changefeed.errors import Conflict, NeedsHuman, NotFound, OutputConflict
 from changefeed.objectstore import ObjectStore
 from changefeed.objectstore.once import create_bytes
 from changefeed.objectstore.patience import Patience
@@ -24,13 +25,56 @@ def check_free(store: ObjectStore, uid: str, state_uri: str) -> None:
         _check_mine(store, uid, state_uri)
 
 
-def claim(store: ObjectStore, uid: str, state_uri: str, patience: Patience | None = None) -> None:
-    """Make the sink this changefeed's own, or find that it is. Before the first other write. Raises as `check_free`."""
+def claim(store: ObjectStore, uid: str, state_uri: str, patience: Patience | None = None, generation: int = 1) -> None:
+    """Make the sink this changefeed's own, or find that it is. Before the first other write. Raises as `check_free`.
+
+    `generation`: whose folder it is.
+    """
     check_free(store, uid, state_uri)
     try:
-        create_bytes(store, CLAIM, json.dumps({"uid": uid, "stateUri": state_uri}).encode(), patience)
+        create_bytes(store, CLAIM, claim_body(uid, state_uri, generation), patience)
     except OutputConflict:
         _check_mine(store, uid, state_uri)
+
+
+def claim_body(uid: str, state_uri: str, generation: int) -> bytes:
+    said: dict[str, object] = {"uid": uid, "stateUri": state_uri}
+    return json.dumps(said | ({"generation": generation} if generation > 1 else {})).encode()
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the claim object of a sink says, as it was read."""
+
+    uid: str
+    state_uri: str
+    etag: str
+
+
+def read_claim(store: ObjectStore) -> Claim:
+    """Whose the sink is. Raises NeedsHuman when it is nobody's."""
+    try:
+        found = store.get(CLAIM)
+    except NotFound:
+        raise NeedsHuman(
+            f"{store.uri} belongs to no changefeed: it has no {CLAIM}.",
+            "Look at spec.sink.storage.uri. An empty sink need not be adopted.",
+        ) from None
+    said = _parsed(store, found.body)
+    return Claim(said["uid"], said["stateUri"], found.etag)
+
+
+def hand_over(store: ObjectStore, before: Claim, state_uri: str, generation: int) -> None:
+    """Make the sink that of the state at `state_uri`, if it still is as in `before`, or is that already.
+
+    Raises Conflict when somebody else has changed it meanwhile.
+    """
+    now = read_claim(store)
+    if (now.uid, now.state_uri) == (before.uid, state_uri):
+        return
+    if (now.uid, now.state_uri) != (before.uid, before.state_uri):
+        raise Conflict(f"{CLAIM} in {store.uri} was changed by somebody else.", "Look who did, then start again.")
+    store.swap(CLAIM, claim_body(before.uid, state_uri, generation), now.etag)
 
 
 def _refuse_unclaimed(store: ObjectStore) -> None:
@@ -43,7 +87,16 @@ def _refuse_unclaimed(store: ObjectStore) -> None:
 
 
 def _check_mine(store: ObjectStore, uid: str, state_uri: str) -> None:
-    body = store.get(CLAIM).body
+    found = _parsed(store, store.get(CLAIM).body)
+    if (found["uid"], found["stateUri"]) != (uid, state_uri):
+        raise NeedsHuman(
+            f"SinkOwned: {store.uri} belongs to changefeed {found['uid']} with its state in {found['stateUri']}.",
+            "Choose another folder as spec.sink.storage.uri: two changefeeds can't share one. If that changefeed is "
+            "gone, take its place with changefeed adopt.",
+        )
+
+
+def _parsed(store: ObjectStore, body: bytes) -> dict[str, str]:
     try:
         found = json.loads(body)
     except ValueError:
@@ -53,8 +106,4 @@ def _check_mine(store: ObjectStore, uid: str, state_uri: str) -> None:
             f"SinkOwned: {CLAIM} in {store.uri} is no claim: {body[:80]!r}.",
             "Find out who wrote it, then choose another folder as spec.sink.storage.uri.",
         )
-    if (found["uid"], found["stateUri"]) != (uid, state_uri):
-        raise NeedsHuman(
-            f"SinkOwned: {store.uri} belongs to changefeed {found['uid']} with its state in {found['stateUri']}.",
-            "Choose another folder as spec.sink.storage.uri: two changefeeds can't share one.",
-        )
+    return found
