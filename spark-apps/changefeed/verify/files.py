@@ -74,6 +74,15 @@ class Sink:
         )
 
 
+@dataclass(frozen=True)
+class Owner:
+    """What a sink's claim says; `generation`: of the folder."""
+
+    uid: str
+    state_uri: str
+    generation: int = 1
+
+
 def checkpoint(store: ObjectStore) -> int:
     """The published checkpoint ts. Raises NotVerifiable when there is none."""
     try:
@@ -92,15 +101,17 @@ def checkpoint(store: ObjectStore) -> int:
     )
 
 
-def owner(store: ObjectStore) -> tuple[str, str]:
-    """(uid, state URI) of the changefeed that owns the sink. Raises NotVerifiable when nobody does."""
+def owner(store: ObjectStore) -> Owner:
+    """Whose the sink is. Raises NotVerifiable when it is nobody's."""
     try:
         body = store.get(OWNER).body
     except NotFound:
         raise NotVerifiable(f"{store.uri} belongs to no changefeed: it has no {OWNER}.", "Check the URI.") from None
     match parse_json(body):
-        case {"uid": str(uid), "stateUri": str(state_uri)}:
-            return uid, state_uri
+        case {"uid": str(uid), "stateUri": str(state_uri), **more}:
+            generation = more.get("generation", 1)
+            if isinstance(generation, int):
+                return Owner(uid, state_uri, generation)
     raise NotVerifiable(f"{OWNER} in {store.uri} is no claim: {body[:80]!r}.", "Find out who wrote it.")
 
 

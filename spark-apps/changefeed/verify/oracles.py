@@ -155,19 +155,31 @@ def replay(ledger: Ledger, checkpoint_ts: int) -> Replay:
 
 
 def add_moves(ledger: Ledger, checkpoint_ts: int) -> None:
-    """By how much each change moves the amount: what the row holds after it less what it held before. NULL is 0."""
-    keys = ", ".join(ledger.table.key_names)
+    """By how much each change moves the amount: what the row holds after it less what it held before. NULL is 0.
+
+    Where the files of a table do not say which row a change is of, the upstream's equal change does; equal changes of
+    one transaction may be given each other's row, for their sum is the same. A change that the upstream does not have
+    is left out then: O3 has counted it.
+    """
+    keys = ", ".join(ledger.table.key_names) or "key"
+    files = "files" if ledger.table.key else _FILES_BY_RAW_KEY
     ledger.run(
         f"""INSERT INTO moves
         WITH changes AS (
             SELECT 0::UBIGINT AS commit_ts, -1::BIGINT AS place, {keys}, coalesce(amount, 0) AS held FROM at_start
             UNION ALL SELECT commit_ts, place::BIGINT, {keys}, CASE op WHEN 'D' THEN 0 ELSE coalesce(amount, 0) END
-            FROM files WHERE commit_ts <= {checkpoint_ts}
+            FROM {files} WHERE commit_ts <= {checkpoint_ts}
         )
         SELECT commit_ts, sum(move) FROM (
             SELECT commit_ts, held - lag(held, 1, 0) OVER (PARTITION BY {keys} ORDER BY place) AS move FROM changes)
         GROUP BY commit_ts"""
     )
+
+
+_FILES_BY_RAW_KEY = """(
+    SELECT f.commit_ts, f.place, f.op, f.amount, u.key
+    FROM (SELECT *, row_number() OVER (PARTITION BY h ORDER BY place) AS nth FROM files) f
+    JOIN (SELECT h, key, row_number() OVER (PARTITION BY h ORDER BY key) AS nth FROM upstream) u USING (h, nth))"""
 
 
 def conserved(ledger: Ledger) -> tuple[str, int, int, str]:

@@ -13,11 +13,13 @@ from typing import Any
 
 from changefeed.model.tso import MAX_TS
 from changefeed.objectstore.open import open_store
-from changefeed.owner.history import State
-from changefeed.owner.log import Log
+from changefeed.owner.places import generation_place
+from changefeed.owner.transaction_log.history import State
+from changefeed.owner.transaction_log.log import Log
 from changefeed.schema.snapshot import load_schema
 from changefeed.schema.table_info import TableInfo
 from changefeed.spec.table_filter import TableFilter
+from changefeed.upstream.access import Access
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
 from changefeed.verify import files, oracles
@@ -41,44 +43,69 @@ class Places:
     uri: str
     secret: Path | None = None
     state_secret: Path | None = None
+    newest: bool = False  # the newest generation, of the sink at `uri`; else the folder at `uri`
 
 
 async def verify(
-    place: Places | str, pd_addresses: Sequence[str], conserved: str | None = None, progress: Progress | None = None
+    place: Places | str,
+    upstream: Access | Sequence[str],
+    conserved: str | None = None,
+    progress: Progress | None = None,
 ) -> Result:
-    """Check the sink at `place` against the upstream behind `pd_addresses`.
+    """Check the sink at `place` against `upstream`, or the one behind these addresses of PD.
 
     `conserved`: a column whose sum over all tables no transaction changes. Raises NotVerifiable when there is no
     answer; a broken promise is a Result that is not ok.
     """
     place = Places(place) if isinstance(place, str) else place
+    upstream = upstream if isinstance(upstream, Access) else Access(tuple(upstream))
     result = Result()
     progress = progress or Silent()
     progress.stage("the changefeed's log")
     store = open_store(place.uri, secret=place.secret)
+    owner = files.owner(store)
+    if place.newest:
+        generation = _read_log(place, store.uri, owner)[0].generation
+        store = open_store(generation_place(store.place, generation).uri, secret=place.secret)
+        owner = files.owner(store)
     # Before the log: what `metadata` says stands in the log by then, also while the changefeed runs.
-    uid, state_uri = files.owner(store)
     checkpoint_ts = files.checkpoint(store)
     result.checkpoint_ts = str(checkpoint_ts)
-    state, formats = _read_log(place, store.uri, uid, state_uri)
+    state, formats = _read_log(place, store.uri, owner)
+    state = _at_generation(state, owner.generation, store.uri)
     if not _is_checkpoint_right(checkpoint_ts, state, result):
         return result
-    pd = await PdClient.connect(pd_addresses)
+    pd = await upstream.connect()
     try:
         if pd.cluster_id != state.cluster_id:
             raise NotVerifiable(
                 f"The sink is of cluster {state.cluster_id}, but PD is of cluster {pd.cluster_id}.",
                 "Give the PD of the changefeed's upstream.",
             )
-        subject = Subject(store, pd, formats, state.start_ts, checkpoint_ts, conserved, progress, result)
-        async with _held(pd, state.start_ts):
+        subject = Subject(store, pd, formats, state.from_ts, checkpoint_ts, conserved, progress, result)
+        async with _held(pd, state.from_ts):
             await _compare(subject, state)
     finally:
         await pd.close()
     return result
 
 
-def _read_log(place: Places, sink_uri: str, uid: str, state_uri: str) -> tuple[State, Formats]:
+def _at_generation(state: State, number: int, sink_uri: str) -> State:
+    """The state as the folder of a generation shows it; of one that a rewind has ended only the bounds are known."""
+    if number == state.generation:
+        return state
+    if number > state.generation:
+        raise NotVerifiable(
+            f"{sink_uri} is of generation {number}, but the log knows {state.generation}.",
+            "The state was restored from an older copy; verify needs it as the changefeed left it.",
+        )
+    ended = state.generations[number - 1]
+    bounds = {"rewound_to": ended.from_ts, "checkpoint_ts": ended.checkpoint_ts, "dispatchers": {}}
+    return state.model_copy(update=bounds)
+
+
+def _read_log(place: Places, sink_uri: str, owner: files.Owner) -> tuple[State, Formats]:
+    uid, state_uri = owner.uid, owner.state_uri
     store = open_store(state_uri, secret=place.state_secret)
     state = Log(store, _LOG).read()
     if state.epoch.number == 0:
@@ -96,7 +123,7 @@ def _read_log(place: Places, sink_uri: str, uid: str, state_uri: str) -> tuple[S
 
 def _is_checkpoint_right(published: int, state: State, result: Result) -> bool:
     """Rows can be compared only up to a checkpoint that the changefeed has reached."""
-    reached, start = state.checkpoint_ts, state.start_ts
+    reached, start = state.checkpoint_ts, state.from_ts
     if published > reached:
         result.problem(
             f"`metadata` publishes checkpoint {published}, above {reached}, the last one in the log: "
@@ -195,8 +222,8 @@ async def _selected(subject: Subject, state: State) -> list[TableInfo]:
     """The tables that the changefeed writes, by name."""
     config: dict[str, Any] = state.epoch.config["spec"]["filter"]
     rules = TableFilter(config["rules"], config["caseSensitive"])
-    schema = await load_schema(Snapshot(subject.pd, state.start_ts), state.start_ts)
-    there = [table for table in schema.tables_at(state.start_ts) if not table.is_view and not table.is_sequence]
+    schema = await load_schema(Snapshot(subject.pd, state.from_ts), state.from_ts)
+    there = [table for table in schema.tables_at(state.from_ts) if not table.is_view and not table.is_sequence]
     selected = [table for table in there if rules.matches(table.schema_name, table.name)]
     names = {column.name for table in selected for column in table.output_columns}
     if subject.conserved is not None and subject.conserved not in names:

@@ -23,7 +23,7 @@ from changefeed.verify.lines import show, text_of
 from changefeed.verify.oracles import Differences, Replay, Version
 from changefeed.verify.progress import Progress
 from changefeed.verify.reading import TableFiles
-from changefeed.verify.result import NotVerifiable, Result
+from changefeed.verify.result import Result
 from changefeed.verify.schemas import check_schema
 
 _PAGE = 2048  # rows a call of a snapshot
@@ -67,11 +67,6 @@ class _Table:
         self._files = TableFiles(subject.store, (info.schema_name, info.name), self._shape, subject.formats)
         names = self._shape.names
         amount = names.index(subject.conserved) if subject.conserved in names else None
-        if amount is not None and not self._key:
-            raise NotVerifiable(
-                f"The rows of {info.full_name} have no key in the files: {subject.conserved} can't be added up.",
-                "Verify without --conserved.",
-            )
         ledger.begin(TableShape(info.full_name, self._shape, self._key, amount))
 
     async def check(
@@ -85,12 +80,17 @@ class _Table:
         if not oracles.is_same_sequence(ledger, subject.checkpoint_ts):
             await self._say_differences(oracles.differences(ledger, subject.checkpoint_ts))
             self._say_disorder(*oracles.disorder(ledger))
+        adds_up = ledger.table.amount is not None
+        if self._key or adds_up:
+            await self._read_rows("at_start", subject.start_ts)
         if self._key:
             await self._replay()
         else:
             self._result.note(
                 f"{self._info.full_name} has no key in its files: its changes were compared, but not replayed."
             )
+        if adds_up:
+            oracles.add_moves(ledger, subject.checkpoint_ts)
 
     def _images(self, versions: pa.Table) -> pl.DataFrame:
         return images(self._info, versions, self._format.split_updates, self._format.time_zone, self._format.choice)
@@ -160,9 +160,8 @@ class _Table:
         add()
 
     async def _replay(self) -> None:
-        """O4, and the moves of O7, which begin with the rows at startTs."""
+        """O4, from the rows at startTs."""
         subject, result = self._subject, self._result
-        await self._read_rows("at_start", subject.start_ts)
         await self._read_rows("at_end", subject.checkpoint_ts)
         subject.progress.stage(f"{self._info.full_name}: the replay")
         found = oracles.replay(self._ledger, subject.checkpoint_ts)
@@ -172,8 +171,6 @@ class _Table:
         result.replay_different += found.different
         if found.missing or found.extra or found.different:
             await self._say_replay(found)
-        if self._ledger.table.amount is not None:
-            oracles.add_moves(self._ledger, subject.checkpoint_ts)
 
     # -- saying
 

@@ -182,12 +182,12 @@ def test_o4_agrees_with_a_replay_by_hand(
     assert found.different == sum(rows[pk] != end[pk] for pk in rows.keys() & end.keys())
 
 
-def conserved(tmp_path: Path, *tables: tuple[dict[str, Any], list[Change]]) -> tuple[str, int, int, str]:
-    """Tables as (rows at startTs, files)."""
+def conserved(tmp_path: Path, *tables: tuple[dict[str, Any], list[Change]], **table: Any) -> tuple[str, int, int, str]:
+    """Tables as (rows at startTs, files); the upstream's history is that of the files. `table`: as for load."""
     ledger = Ledger(tmp_path)
     try:
         for start, files in tables:
-            load(ledger, files, [], amount=1)
+            load(ledger, files, [each for each in files if each[1] <= ALL], amount=1, **table)
             add_rows(ledger, "at_start", start)
             oracles.add_moves(ledger, ALL)
         return oracles.conserved(ledger)
@@ -200,6 +200,35 @@ def test_o7_a_sum_over_tables_deletes_and_reinserted_keys(tmp_path: Path) -> Non
     second: list[Change] = [("I", 1, "9", "10"), ("U", 2, "9", "10.5"), ("U", 3, "9", "10"), ("U", 4, "9", "9")]
     first.insert(2, ("U", 3, "2", "0.5"))
     assert conserved(tmp_path, ({"1": "10.5", "2": None}, first), ({}, second)) == ("10.5", 0, 0, "0")
+
+
+def test_o7_a_table_without_a_key_goes_by_the_upstreams(tmp_path: Path) -> None:
+    """What its files do not say, which row a change is of, the upstream's key does."""
+    first: list[Change] = [("U", 1, "1", "0.5"), ("D", 2, "1", "0.5"), ("D", 4, "2", "0.5"), ("I", 4, "2", "1.5")]
+    second: list[Change] = [("I", 1, "9", "10"), ("U", 2, "9", "10.5"), ("U", 3, "9", "10"), ("U", 4, "9", "9")]
+    first.insert(2, ("U", 3, "2", "0.5"))
+    tables = ({"1": "10.5", "2": None}, first), ({}, second)
+    assert conserved(tmp_path, *tables, key=[]) == ("10.5", 0, 0, "0")
+    assert conserved(tmp_path, ({"1": "10"}, [("U", 1, "1", "9.99")]), key=[]) == ("10", 1, 1, "-0.01")
+
+
+def test_o7_equal_changes_of_a_table_without_a_key_are_changes_of_different_rows(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    try:
+        ledger.begin(TableShape("t", Shape(["v"], [pa.string()]), [], 0))
+        changes = pa.table(
+            {"op": ["U", "U"], "commit_ts": pa.array([5, 5], pa.uint64()), "c0": pa.array(["3", "3"], pa.string())}
+        )
+        ledger.add_files(changes, 0)
+        upstream = {"commit_ts": 5, "start_ts": 4, "rank": 1, "op": "U", "c0": "3"}
+        kinds = {"commit_ts": pl.UInt64, "start_ts": pl.UInt64, "rank": pl.UInt8, "op": pl.String}
+        ledger.add_images(pl.DataFrame([{**upstream, "key": b"a"}, {**upstream, "key": b"b"}], schema_overrides=kinds))
+        at_start = pa.array([b"a", b"b"], pa.binary())
+        ledger.add_rows("at_start", at_start, {"c0": pa.array(["1", "5"], pa.string())})
+        oracles.add_moves(ledger, ALL)
+        assert oracles.conserved(ledger) == ("6", 0, 0, "0")
+    finally:
+        ledger.close()
 
 
 def test_o7_a_sum_that_changes_is_named(tmp_path: Path) -> None:

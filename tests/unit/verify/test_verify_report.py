@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 import pytest
 from changefeed.model.record import CommitRecord
 from changefeed.objectstore.open import open_store
-from changefeed.owner.history import State
-from changefeed.owner.log import Log
+from changefeed.owner.transaction_log.history import State
+from changefeed.owner.transaction_log.log import Log
 from changefeed.verify import files, report, table
 from changefeed.verify.history import read_history
 from changefeed.verify.report import verify
@@ -357,6 +357,15 @@ async def test_a_header_that_is_gone_or_wrong_is_named(shop: Shop, tmp_path: Pat
     problem = (await verify(sink.uri, shop.pd)).first_problem
     assert problem is not None
     assert problem.startswith(f"{sink.name(file)} does not begin with the header")
+
+
+async def test_tables_without_a_key_are_added_up_too(
+    shop: Shop, sink: HandSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "key_of", lambda *_: [])
+    result = await verify(sink.uri, shop.pd, "amount")
+    assert result.ok, result.first_problem
+    assert (result.conserved, result.replayed, len(result.notes)) == ("107.5", 0, 2)
 
 
 async def test_a_transaction_that_does_not_conserve_is_named(shop: Shop, sink: HandSink) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from changefeed.model.position import Position
 from changefeed.model.record import CommitRecord, EpochRecord, FileCommitted, PlanEntry, PlanRecord, StartRecord
 from changefeed.objectstore.open import open_store
-from changefeed.owner.log import Log
+from changefeed.owner.transaction_log.log import Log
 from changefeed.spec.parse import effective, parse
 from changefeed.verify.schemas import schema_checksum
 from changefeed_devcluster.schema import Column, Table
