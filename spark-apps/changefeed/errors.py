@@ -75,6 +75,22 @@ class Fenced(ChangefeedError):
 
     exit_code = 75
 
+    def __init__(self, message: str, next_step: str = "", newest_attempt: int = 0) -> None:
+        """`newest_attempt`: the one in the log, for whoever counts them; 0: that is not why."""
+        super().__init__(message, next_step)
+        self.newest_attempt = newest_attempt
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.message, self.next_step, self.newest_attempt))
+
+
+class StateInUse(Unavailable):
+    """The driver of another resource with the same state id is alive: wait until it has ended, or use another id."""
+
+
+class ForeignConfig(Fenced):
+    """The config file is not the one that the operator accepted: exit without another effect, it is put back."""
+
 
 class OutputConflict(ChangefeedError):
     """An output object exists with other bytes than its plan entry gives (rule 10): a person must look."""
@@ -88,8 +104,13 @@ class SnapshotLostByGC(NeedsHuman):
     """GC has taken changes that were to be pulled (rule 14): start a new changefeed, unless they are written by now."""
 
 
+class Superseded(NeedsHuman):
+    """Another resource with the same state id has taken the changefeed over: delete one of the two."""
+
+
 class Refused(NeedsHuman):
-    """A store does not let us in: at start a person must mend that; a run waits, as it may be mended meanwhile."""
+    """A store or the upstream does not let us in, or we don't trust it: at start a person must mend that; a run waits,
+    as it may be mended meanwhile."""
 
 
 class ProtocolViolation(ChangefeedError):

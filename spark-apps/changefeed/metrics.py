@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from changefeed.errors import NeedsHuman, ProtocolViolation
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 #: Upper bounds of the histogram of quota waits, seconds; "+Inf" follows.
 WAIT_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0)
@@ -140,9 +143,10 @@ class Registry:
         for metric in METRICS:
             yield self._family(metric, numbers)
 
-    def serve(self, port: int, address: str = "127.0.0.1") -> int:
-        """Answer `/metrics` in a thread until `close`; port 0 takes a free one. Gives the port.
+    def serve(self, port: int, address: str = "127.0.0.1", ill: Callable[[], str | None] = lambda: None) -> int:
+        """Answer `/metrics` and `/healthz` in threads until `close`; port 0 takes a free one. Gives the port.
 
+        `ill`: why this process should be killed, asked in one of these threads; None: it works.
         Raises NeedsHuman when the port is taken.
         """
         try:
@@ -152,6 +156,8 @@ class Registry:
                 f"Can't serve metrics on {address}:{port}: {e.strerror}.",
                 "Choose another port with --metrics-port; 0 takes a free one.",
             ) from e
+
+        server.set_app(_with_health(make_wsgi_app(self.registry), ill))
 
         def close() -> None:
             server.shutdown()
@@ -184,6 +190,19 @@ class Registry:
         else:
             family.add_metric(self._labels, numbers.get(metric.name, {}).get("", 0.0))
         return family
+
+
+def _with_health(metrics: WSGIApplication, ill: Callable[[], str | None]) -> WSGIApplication:
+    """Adds `/healthz`: 200 while the process works, else 503 and why it does not."""
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if environ["PATH_INFO"] != "/healthz":
+            return metrics(environ, start_response)
+        why = ill()
+        start_response("503 Service Unavailable" if why else "200 OK", [("Content-Type", "text/plain; charset=utf-8")])
+        return [f"{why or 'ok'}\n".encode()]
+
+    return answer
 
 
 def _kinds() -> Iterator[tuple[str, str]]:

@@ -88,6 +88,11 @@ def _facts(spec: Resource, status: Resource, now: datetime) -> Iterator[tuple[st
     for field, title in (("resolvedTs", "Resolved"), ("startTs", "Start"), ("tables", "Followed"), ("rows", "Rows")):
         if field in status:
             yield title, str(status[field])
+    if hold := status.get("hold"):
+        since = f"after {hold['ts']}, " if "ts" in hold else ""
+        until = f"until {hold['until']}" if "until" in hold else "not held"
+        why = f"; {hold['lastError'].get('message', '')}" if "lastError" in hold else ""
+        yield "History", f"{since}{until}{why}"
     if "attempt" in status:
         yield "Driver", f"attempt {status['attempt']}, epoch {status.get('epoch', '?')}"
 

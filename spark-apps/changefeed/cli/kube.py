@@ -19,6 +19,7 @@ from changefeed.spec.names import GROUP, KIND, PLURAL, VERSION
 
 FIELD_MANAGER = "changefeed-cli"
 _CONTAINER = "spark-kubernetes-driver"
+_NONCES = 1 << 31
 _MERGE_PATCH = "application/merge-patch+json"
 _LONGEST_WATCH_S = 60
 _REQUEST_S = 60
@@ -70,14 +71,23 @@ class Cluster:
 
     def set_paused(self, name: str, paused: bool) -> Resource:
         """Changes nothing but `spec.paused`. Gives the resource as it is now."""
-        with self._asking(self._shown(name)):
+        return self._patch_spec(self.namespace, name, {"paused": paused})
+
+    def restart(self, resource: Resource) -> Resource:
+        """Changes nothing but `spec.restartNonce`. Gives the resource as it is now."""
+        metadata = resource["metadata"]
+        nonce = (resource["spec"].get("restartNonce", 0) + 1) % _NONCES
+        return self._patch_spec(metadata["namespace"], metadata["name"], {"restartNonce": nonce})
+
+    def _patch_spec(self, namespace: str, name: str, spec: dict[str, Any]) -> Resource:
+        with self._asking(f"Changefeed {namespace}/{name}"):
             changed: Resource = self._custom().patch_namespaced_custom_object(
                 GROUP,
                 VERSION,
-                self.namespace,
+                namespace,
                 PLURAL,
                 name,
-                {"spec": {"paused": paused}},
+                {"spec": spec},
                 field_manager=FIELD_MANAGER,
                 field_validation="Strict",
                 _content_type=_MERGE_PATCH,
@@ -114,10 +124,17 @@ class Cluster:
             )
         return sorted(map(_event, found.items), key=lambda event: str(event["last"]))
 
-    def log(self, name: str, tail: int | None, follow: bool, previous: bool) -> Iterator[bytes]:
+    def last_log(self, name: str) -> tuple[str, str]:
+        """The last attempt that failed, and the end of its log. Raises NotFound when none has."""
+        config_map = f"changefeed-{name}-last-log"
+        with self._asking(f"The log of an attempt of {self._shown(name)} that failed"):
+            found = self._core().read_namespaced_config_map(config_map, self.namespace, _request_timeout=_REQUEST_S)
+        return found.data["attempt"], found.data["log"]
+
+    def log(self, name: str, tail: int | None, follow: bool) -> Iterator[bytes]:
         """The driver's log, as it comes."""
         pod = f"changefeed-{name}-driver"
-        options = {"container": _CONTAINER, "follow": follow, "previous": previous, "tail_lines": tail}
+        options = {"container": _CONTAINER, "follow": follow, "tail_lines": tail}
         with self._asking(f"The driver's pod {self.namespace}/{pod}"):
             answer = self._core().read_namespaced_pod_log(
                 pod,

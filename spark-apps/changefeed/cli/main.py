@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -17,13 +18,17 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, CycloptsError, Parameter
 
 from changefeed.cli.arguments import AsJson
+from changefeed.cli.config_file import read, read_accepted
+from changefeed.cli.gc import gc
 from changefeed.cli.output import write_error, write_failure, write_json, write_text
 from changefeed.cli.resources import resources
 from changefeed.cli.termination import termination_log, write_termination
-from changefeed.errors import ChangefeedError, InvalidSpec
+from changefeed.errors import ChangefeedError, Fenced, InvalidSpec
 from changefeed.model import tso as ts
 
 if TYPE_CHECKING:
+    from changefeed.owner.pod import Pod
+    from changefeed.spark.settings import Cluster
     from changefeed.spec.model import Changefeed
 
 _BAD_INPUT = 2
@@ -58,6 +63,12 @@ tso = App(
   changefeed tso at 2026-01-31T12:00:00Z --json""",
 )
 app.command(tso)
+app.command(
+    gc,
+    help_epilogue="""Examples:
+  changefeed gc --state s3://cdc-state
+  changefeed gc --state s3://cdc-state --close shop/orders""",
+)
 app.command(resources, name="*")
 
 File = Annotated[
@@ -68,7 +79,7 @@ SecretsDir = Annotated[
     Parameter(
         name="--secrets-dir",
         help="Folder of Secrets: DIR/<secretRef.name>/<key>, as pods mount them; without it the environment's own "
-        "credentials (AWS_ACCESS_KEY_ID ...) are used.",
+        "credentials (AWS_ACCESS_KEY_ID ...) are used; spec.upstream.tls needs it.",
     ),
 ]
 Pd = Annotated[list[str], Parameter(name="--pd", negative="", help='PD, such as "http://127.0.0.1:2379".')]
@@ -88,7 +99,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int | None = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except ChangefeedError as error:
         write_failure(error, as_json)
-        write_termination(log, type(error).__name__, error.message, error.next_step)
+        newest = error.newest_attempt if isinstance(error, Fenced) else 0
+        facts = {"newestAttempt": str(newest)} if newest else {}
+        write_termination(log, type(error).__name__, error.message, error.next_step, **facts)
         return error.exit_code
     except CycloptsError as error:
         write_error("BadArguments", str(error), "See changefeed --help.", as_json)
@@ -108,7 +121,7 @@ def validate(*, file: File, as_json: AsJson = False) -> None:
     """Check a Changefeed: all problems at once, each with its field, its value and what is allowed."""
     from changefeed.spec.parse import effective
 
-    changefeed = _read(file)
+    changefeed = read(file)
     if as_json:
         write_json({"ok": True, "name": changefeed.name, "effective": effective(changefeed)})
     else:
@@ -152,7 +165,7 @@ def run(
     from changefeed.spark.java import check_java
 
     check_java()
-    changefeed = _read(file)
+    changefeed = read_accepted(file)
     if attempt < 0:
         raise InvalidSpec("--attempt", f"{attempt}; allowed: 0 (nobody counts) and up")
     if changefeed.spec.paused:
@@ -161,19 +174,20 @@ def run(
 
     from changefeed.owner.pod import pod_of
     from changefeed.spark.launch import Launch
-    from changefeed.spark.settings import Cluster, Laptop
+    from changefeed.spark.settings import Laptop
 
     pod = pod_of(os.environ)
-    launch = Launch(Cluster.of(os.environ) if pod else Laptop(f"local[{slots},{_TASK_ATTEMPTS}]"))
+    launch = Launch(_cluster(pod) if pod else Laptop(f"local[{slots},{_TASK_ATTEMPTS}]"))
     if not pod:  # executor pods are not to be asked for before the attempt has proved to be the newest
         launch.begin()
 
     from rich.console import Console
 
     from changefeed.cli.view import LINE_INTERVAL_S, POD_LINE_INTERVAL_S, open_view
+    from changefeed.owner.api_server import api_server
     from changefeed.owner.driver import RunOptions
     from changefeed.owner.driver import run as drive
-    from changefeed.owner.status_writer import status_writer
+    from changefeed.owner.reporting.status_writer import StatusWriter
     from changefeed.spark.execution import SparkExecution
 
     options = RunOptions(
@@ -182,7 +196,7 @@ def run(
         take_over=take_over,
         attempt=attempt,
         pod=pod,
-        status=status_writer(pod, os.environ) if pod else None,
+        status=StatusWriter(pod, api_server(os.environ)) if pod else None,
     )
     every = POD_LINE_INTERVAL_S if pod else LINE_INTERVAL_S
     try:
@@ -196,9 +210,16 @@ def run(
         write_json({"name": changefeed.name, "state": outcome.state, "checkpoint_ts": str(outcome.checkpoint_ts)})
         return
     write_text(f"{outcome.state.capitalize()} at checkpoint {at}.")
-    write_text(f"Files: {changefeed.storage.uri}")
+    write_text(f"Files: {outcome.sink_uri}")
     if outcome.state == "drained":
         write_text("The same command goes on from there.")
+
+
+def _cluster(pod: Pod) -> Cluster:
+    from changefeed.spark.rpc_secret import mounted_secret
+    from changefeed.spark.settings import Cluster
+
+    return replace(Cluster.of(os.environ), secret=mounted_secret(pod, os.environ))
 
 
 @app.command(help_epilogue="Example:\n  changefeed hold -f orders.yaml --secrets-dir /etc/changefeed/secrets")
@@ -209,15 +230,61 @@ def hold(*, file: File, secrets_dir: SecretsDir = None, as_json: AsJson = False)
     """
     import asyncio
 
+    from changefeed.owner.undriven import NothingToHold
     from changefeed.owner.undriven import hold as hold_history
 
-    held = asyncio.run(hold_history(_read(file), secrets_dir))
-    if as_json:
-        write_json({"held": held.ts is not None, "ts": str(held.ts or 0), "seconds": held.seconds, "why": held.why})
-    elif held.ts is None:
-        write_text(f"There is nothing to hold: {held.why}.")
+    held, log = asyncio.run(hold_history(read_accepted(file), secrets_dir)), termination_log(os.environ)
+    if isinstance(held, NothingToHold):
+        text = f"There is nothing to hold: {held.why}."
+        write_termination(log, "NothingToHold", text)
+        facts = {"held": False, "why": held.why}
     else:
-        write_text(f"The history after {held.ts} ({_time(held.ts)}) is held for {held.seconds} s.")
+        until = ts.to_datetime(ts.compose(held.until_ms)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        text = f"The history after {held.ts} ({_time(held.ts)}) is held until {until}."
+        write_termination(log, "Held", text, ts=str(held.ts), until=until)
+        facts = {"held": True, "ts": str(held.ts), "until": until}
+    write_json(facts) if as_json else write_text(text)
+
+
+@app.command(
+    help_epilogue="""Examples:
+  changefeed adopt -f orders.yaml --secrets-dir secrets
+  changefeed adopt -f orders.yaml --secrets-dir secrets --confirm""",
+)
+def adopt(
+    *,
+    file: File,
+    secrets_dir: SecretsDir = None,
+    confirm: Annotated[bool, Parameter(negative="")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let a Changefeed with spec.state.id go on where one ended whose resource is gone: with its log and its sink.
+
+    Without --confirm it only says what it would do. While the old driver runs it is refused.
+
+    Parameters
+    ----------
+    confirm
+        Do it.
+    """
+    import asyncio
+    from dataclasses import asdict
+
+    from changefeed.owner.adoption import adopt as adopt_changefeed
+
+    changefeed = read(file)
+    adoption = asyncio.run(adopt_changefeed(changefeed, secrets_dir, confirm))
+    at = f"{adoption.checkpoint_ts} ({_time(adoption.checkpoint_ts)})"
+    if as_json:
+        write_json({"done": confirm, **asdict(adoption), "checkpoint_ts": str(adoption.checkpoint_ts)})
+        return
+    write_text(f"{adoption.sink_uri} was written last by {adoption.owner}, uid {adoption.uid}; its checkpoint is {at}.")
+    for step in adoption.steps:
+        write_text(f"  - {step}")
+    if confirm:
+        write_text(f"Done. Create Changefeed {changefeed.name}, and it goes on from there.")
+    else:
+        write_text("Nothing was changed. Make sure that the old Changefeed is gone, then say --confirm.")
 
 
 @app.command(help_epilogue="Example:\n  changefeed close -f orders.yaml --secrets-dir /etc/changefeed/secrets")
@@ -230,7 +297,7 @@ def close(*, file: File, secrets_dir: SecretsDir = None, as_json: AsJson = False
 
     from changefeed.owner.undriven import close as close_changefeed
 
-    changefeed = _read(file)
+    changefeed = read_accepted(file)
     now_closed = asyncio.run(close_changefeed(changefeed, secrets_dir))
     if as_json:
         write_json({"name": changefeed.name, "closed": True, "before": not now_closed})
@@ -273,22 +340,23 @@ def verify(
     from rich.console import Console
 
     from changefeed.cli.verdict import open_progress, write_verdict
-    from changefeed.owner.places import sink_place, state_place
+    from changefeed.owner.places import sink_place, state_place, upstream_access
+    from changefeed.upstream.access import Access
     from changefeed.verify.report import Places
     from changefeed.verify.report import verify as check
 
     if file is not None:
-        changefeed = _read(file)
+        changefeed = read(file)
         sink = sink_place(changefeed, secrets_dir)
-        place = Places(sink.uri, sink.secret, state_place(changefeed, secrets_dir).secret)
-        pd = list(changefeed.spec.upstream.pd_addresses)
+        place = Places(sink.uri, sink.secret, state_place(changefeed, secrets_dir).secret, newest=True)
+        upstream = upstream_access(changefeed, secrets_dir)
     else:
         assert uri is not None
-        place = Places(uri)
-    assert pd is not None
+        assert pd is not None
+        place, upstream = Places(uri), Access(tuple(pd))
 
     with open_progress(Console(file=sys.stderr), silent=as_json) as progress:
-        result = asyncio.run(check(place, pd, conserved, progress))
+        result = asyncio.run(check(place, upstream, conserved, progress))
     if as_json:
         write_json(result.to_json())
     else:
@@ -304,15 +372,33 @@ def parse(ts_text: Annotated[str, Parameter(name="TS")], *, as_json: AsJson = Fa
     _write_ts(int(ts_text), as_json)
 
 
-@tso.command(help_epilogue="Example:\n  changefeed tso now --pd http://127.0.0.1:2379 --json")
-def now(*, pd: Pd, as_json: AsJson = False) -> None:
+@tso.command(
+    help_epilogue="""Examples:
+  changefeed tso now --pd http://127.0.0.1:2379 --json
+  changefeed tso now -f orders.yaml --secrets-dir secrets""",
+)
+def now(
+    *,
+    pd: Pd | None = None,
+    file: Annotated[
+        Path | None, Parameter(name=["--file", "-f"], help="A Changefeed, whose upstream is asked.")
+    ] = None,
+    secrets_dir: SecretsDir = None,
+    as_json: AsJson = False,
+) -> None:
     """Ask PD for a ts: later than every commit before it."""
+    if (file is None) == (not pd):
+        raise InvalidSpec("arguments", "allowed: --pd ADDRESS, or -f FILE", "See changefeed tso now --help.")
+
     import asyncio
 
-    from changefeed.upstream.pd import PdClient
+    from changefeed.owner.places import upstream_access
+    from changefeed.upstream.access import Access
+
+    upstream = upstream_access(read(file), secrets_dir) if file is not None else Access(tuple(pd or ()))
 
     async def ask() -> int:
-        client = await PdClient.connect(pd)
+        client = await upstream.connect()
         try:
             return await client.tso()
         finally:
@@ -335,18 +421,6 @@ def at(time: Annotated[str, Parameter(name="TIME")], *, as_json: AsJson = False)
     if not 0 <= found <= _MAX_TS:
         raise InvalidSpec("TIME", f"{time!r} has no ts; allowed: from 1970 on")
     _write_ts(found, as_json)
-
-
-def _read(file: Path) -> Changefeed:
-    from changefeed.spec.parse import parse as parse_resource
-
-    try:
-        text = file.read_text(encoding="utf-8")
-    except OSError as e:
-        raise InvalidSpec("--file", f"can't read {file}: {e.strerror}", "Give the path of a Changefeed's YAML.") from e
-    except UnicodeDecodeError as e:
-        raise InvalidSpec("--file", f"{file} is not UTF-8 text", "Give the path of a Changefeed's YAML.") from e
-    return parse_resource(text)
 
 
 def _slots(master: str | None, changefeed: Changefeed) -> int:

@@ -99,8 +99,40 @@ def resume(
 
 @resources.command(
     help_epilogue="""Examples:
+  changefeed restart orders -n shop
+  changefeed restart --all -n shop
+  changefeed restart --all --all-namespaces"""
+)
+def restart(
+    name: Annotated[str | None, Parameter(name="NAME", help="Only this one.")] = None,
+    *,
+    every: Annotated[bool, Parameter(name="--all", negative="", help="All of the namespace.")] = False,
+    namespace: Namespace = None,
+    context: Context = None,
+    all_namespaces: Annotated[bool, Parameter(name=["--all-namespaces", "-A"], negative="")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let Changefeeds drain and start anew, from the checkpoint: with a new image, or after a failure was fixed."""
+    if (name is None) != every or (all_namespaces and not every):
+        raise InvalidSpec("arguments", "allowed: NAME, or --all, with --all-namespaces or without")
+    cluster = Cluster.connect(context, namespace)
+    found = [cluster.get(name)] if name else cluster.changefeeds(all_namespaces)
+    changed = [cluster.restart(resource) for resource in found]
+    if as_json:
+        write_json({"changefeeds": [summary(resource) for resource in changed]})
+        return
+    for resource in changed:
+        metadata = resource["metadata"]
+        write_text(f"Changefeed {metadata['namespace']}/{metadata['name']} restarts.")
+    if not changed:
+        write_text(f"No Changefeeds in {'any namespace' if all_namespaces else f'namespace {cluster.namespace}'}.")
+
+
+@resources.command(
+    help_epilogue="""Examples:
   changefeed logs orders -n shop --tail 100
-  changefeed logs orders --follow"""
+  changefeed logs orders --follow
+  changefeed logs orders --previous"""
 )
 def logs(
     name: Name,
@@ -109,10 +141,17 @@ def logs(
     context: Context = None,
     follow: Annotated[bool, Parameter(name=["--follow", "-f"], negative="", help="Go on as it grows.")] = False,
     tail: Annotated[int | None, Parameter(help="Only so many lines from its end.")] = None,
-    previous: Annotated[bool, Parameter(negative="", help="Of the container before, which has ended.")] = False,
+    previous: Annotated[bool, Parameter(negative="", help="Of the last attempt that failed: its end.")] = False,
 ) -> None:
     """Show the log of a Changefeed's driver."""
-    for part in Cluster.connect(context, namespace).log(name, tail, follow, previous):
+    cluster = Cluster.connect(context, namespace)
+    if previous:
+        attempt, log = cluster.last_log(name)
+        sys.stderr.write(f"The log of attempt {attempt}, which failed:\n")
+        lines = log.splitlines(keepends=True)
+        sys.stdout.write("".join(lines[-tail:] if tail else lines))
+        return
+    for part in cluster.log(name, tail, follow):
         sys.stdout.buffer.write(part)
         sys.stdout.buffer.flush()
 

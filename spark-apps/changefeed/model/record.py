@@ -6,6 +6,7 @@ bytes, because after an unknown outcome only the same bytes may be tried again (
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, TypeAdapter
@@ -66,7 +67,8 @@ class StartRecord(_Record):
     kind: Literal["start"] = "start"
     start_ts: Ts
     cluster_id: Ts
-    uid: str
+    uid: str  # of the resource, or its spec.state.id
+    restart_nonce: int | None = None  # of spec.restart: nothing is there yet that could be rewound
 
 
 class EpochRecord(_Record):
@@ -76,8 +78,17 @@ class EpochRecord(_Record):
     attempt: int
     host: str
     pid: int
-    config: dict[str, Any]  # the effective spec, JSON
+    config: dict[str, Any]  # the effective resource, JSON
     versions: dict[str, str]
+
+    @property
+    def uid(self) -> str:
+        return uid_of(self.config)
+
+
+def uid_of(config: Mapping[str, Any]) -> str:
+    """The uid of the resource whose effective config this is."""
+    return str(config.get("metadata", {}).get("uid", ""))
 
 
 class PlanRecord(_Record):
@@ -113,14 +124,23 @@ class DdlRecord(_Record):
     dispatchers: tuple[int, ...] = ()
 
 
+class RewindRecord(_Record):
+    """Everything after `from_ts` is written again, into the folder of the next generation."""
+
+    kind: Literal["rewind"] = "rewind"
+    restart_nonce: int  # of spec.restart, which is done once
+    from_ts: Ts
+
+
 class ClosedRecord(_Record):
-    """The changefeed was deleted; nothing may follow."""
+    """The resource was deleted: none of its drivers may follow. One of another resource may, see history.py."""
 
     kind: Literal["closed"] = "closed"
+    superseded: tuple[str, ...] | None = None  # by `changefeed adopt`: who can't come back; None: as before
 
 
 Record = Annotated[
-    StartRecord | EpochRecord | PlanRecord | CommitRecord | DdlRecord | ClosedRecord,
+    StartRecord | EpochRecord | PlanRecord | CommitRecord | DdlRecord | RewindRecord | ClosedRecord,
     Field(discriminator="kind"),
 ]
 _RECORD: TypeAdapter[Any] = TypeAdapter(Record)
@@ -133,12 +153,12 @@ def encode_record(record: BaseModel) -> bytes:
 
 def decode_record(
     body: bytes,
-) -> StartRecord | EpochRecord | PlanRecord | CommitRecord | DdlRecord | ClosedRecord:
+) -> StartRecord | EpochRecord | PlanRecord | CommitRecord | DdlRecord | RewindRecord | ClosedRecord:
     """The record in `body`.
 
     Raises pydantic.ValidationError when it has an unknown `v`, `kind` or member.
     """
-    record: StartRecord | EpochRecord | PlanRecord | CommitRecord | DdlRecord | ClosedRecord
+    record: StartRecord | EpochRecord | PlanRecord | CommitRecord | DdlRecord | RewindRecord | ClosedRecord
     record = _RECORD.validate_json(body)
     return record
 

@@ -63,6 +63,19 @@ def below(uri: str, *names: str, field: str = "uri") -> str:
     return local_path(uri, field).joinpath(*names).as_uri()
 
 
+def beside(uri: str, suffix: str, field: str = "uri") -> str:
+    """The canonical URI of a folder next to `uri`, named like it with `suffix` behind. Raises InvalidSpec."""
+    if not is_s3(uri):
+        path = local_path(uri, field)
+        return path.with_name(path.name + suffix).as_uri()
+    try:
+        return s3_location(uri, field).beside(suffix).uri
+    except ValueError:
+        raise InvalidSpec(
+            field, "is a whole bucket, which has no folder beside it", "A rewind needs a sink in a folder."
+        ) from None
+
+
 def s3_location(uri: str, field: str = "uri") -> S3Location:
     """Raises InvalidSpec."""
     try:

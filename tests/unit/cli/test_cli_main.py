@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 from changefeed.cli import main as cli
+from changefeed.cli.config_file import read, read_accepted
 from changefeed.cli.main import main
-from changefeed.errors import Fenced, NeedsHuman, Unavailable
+from changefeed.errors import Fenced, ForeignConfig, NeedsHuman, Unavailable
 from changefeed.model.tso import compose
+from changefeed.spec.parse import digest
+from changefeed.upstream.access import Access
 
 ROOT = Path(__file__).parents[3]
 RESOURCE = """
@@ -130,13 +133,28 @@ def test_an_error_gives_its_own_exit_code(
     def fail(_: Path) -> None:
         raise error
 
-    monkeypatch.setattr(cli, "_read", fail)
+    monkeypatch.setattr(cli, "read", fail)
     assert main(["validate", "-f", str(file), "--json"]) == code
     assert _json(capsys.readouterr().out)["error"]["class"] == type(error).__name__
 
 
+@pytest.mark.parametrize("verb", ["run", "hold", "close"])
+def test_another_config_than_the_operator_accepted_is_refused(
+    verb: str, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CHANGEFEED_CONFIG_DIGEST", digest(file.read_bytes()))
+    monkeypatch.setenv("CHANGEFEED_TERMINATION_LOG", str(tmp_path / "termination"))
+    assert read_accepted(file) == read(file)
+    accepted = digest(file.read_bytes())
+    file.write_text(RESOURCE.replace("./lake", "./other"))
+    assert main([verb, "-f", str(file)]) == ForeignConfig.exit_code == 75
+    assert f"the operator accepted {accepted}" in capsys.readouterr().err
+    assert json.loads((tmp_path / "termination").read_text())["class"] == "ForeignConfig"
+    assert main(["validate", "-f", str(file)]) == 0, "any file can be checked, in a pod too"
+
+
 def test_a_fault_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
-    monkeypatch.setattr(cli, "_read", lambda _: 1 / 0)
+    monkeypatch.setattr(cli, "read", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         main(["validate", "-f", str(file)])
 
@@ -200,8 +218,8 @@ def test_verify_holds(file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert main(["verify", "-f", str(file), "--conserved", "balance"]) == 0
     assert main(["verify", "--uri", "file:///x", "--pd", "a:1", "--pd", "b:2"]) == 0
     (first, *asked, _), (second, *asked_too, _) = calls
-    assert (first.uri, asked) == ((Path.cwd() / "lake").as_uri(), [["http://127.0.0.1:2379"], "balance"])
-    assert (second.uri, asked_too) == ("file:///x", [["a:1", "b:2"], None])
+    assert (first.uri, asked) == ((Path.cwd() / "lake").as_uri(), [Access(("http://127.0.0.1:2379",)), "balance"])
+    assert (second.uri, asked_too) == ("file:///x", [Access(("a:1", "b:2")), None])
     out = capsys.readouterr().out
     assert "1,234" in out
     assert "Every promise holds up to the checkpoint." in out

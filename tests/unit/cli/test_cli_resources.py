@@ -173,9 +173,17 @@ def test_describe_tells_all(server: ApiServer, capsys: pytest.CaptureFixture[str
         "message": "s3://lake does not answer.",
         "nextRetryTime": "2026-01-01T00:01:00Z",
     }
+    hold = {"ts": "449", "until": "2026-01-02T00:00:00Z", "lastError": {"message": "PD does not answer."}}
     server.changefeeds = {
         "orders": _changefeed(
-            "orders", message="It runs.", checkpointTs="449", attempt=4, epoch=7, lastError=error, clusterId="73"
+            "orders",
+            message="It runs.",
+            checkpointTs="449",
+            attempt=4,
+            epoch=7,
+            lastError=error,
+            clusterId="73",
+            hold=hold,
         )
     }
     server.events = [
@@ -196,6 +204,7 @@ def test_describe_tells_all(server: ApiServer, capsys: pytest.CaptureFixture[str
         "Upstream    http://pd:2379, cluster 73",
         "Sink        storage s3://lake/orders (csv)",
         "Checkpoint  449",
+        "History     after 449, until 2026-01-02T00:00:00Z; PD does not answer.",
         "Driver      attempt 4, epoch 7",
         "s3://lake does not answer.",
         "The next attempt starts at 2026-01-01T00:01:00Z.",
@@ -299,6 +308,26 @@ def test_the_namespace_is_the_arguments_or_the_contexts(server: ApiServer) -> No
 def test_a_context_that_is_not_there(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["get", "--context", "nowhere"]) == 2
     assert "nowhere" in capsys.readouterr().err
+
+
+def test_restart_counts_one_up(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+    server.changefeeds = {name: _changefeed(name) for name in ("orders", "items")}
+    server.changefeeds["items"]["spec"]["restartNonce"] = (1 << 31) - 1
+    assert main(["restart", "orders", "-n", "shop"]) == 0
+    assert capsys.readouterr().out == "Changefeed shop/orders restarts.\n"
+    assert server.changefeeds["orders"]["spec"]["restartNonce"] == 1
+    assert main(["restart", "--all", "--all-namespaces", "--json"]) == 0
+    assert [each["name"] for each in json.loads(capsys.readouterr().out)["changefeeds"]] == ["items", "orders"]
+    assert [server.changefeeds[name]["spec"]["restartNonce"] for name in ("orders", "items")] == [2, 0]
+    patches = [body for method, _, _, _, body in server.asked if method == "PATCH"]
+    assert patches[0] == {"spec": {"restartNonce": 1}}
+
+
+@pytest.mark.parametrize("arguments", [[], ["orders", "--all"], ["orders", "-A"]])
+def test_restart_wants_one_or_all(arguments: list[str], server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["restart", *arguments]) == 2
+    assert "allowed: NAME, or --all" in capsys.readouterr().err
+    assert not server.asked
 
 
 def test_nobody_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

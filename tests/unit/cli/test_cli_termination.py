@@ -15,6 +15,7 @@ from changefeed.errors import NeedsHuman
 from changefeed.owner import driver, undriven
 from changefeed.owner.driver import Outcome
 from changefeed.spark.launch import Launch
+from changefeed.upstream.safepoint import Held
 
 ROOT = Path(__file__).parents[3]
 RESOURCE = """
@@ -126,3 +127,24 @@ def test_a_fault_of_ours_is_named_too(log: Path, capsys: pytest.CaptureFixture[s
         "next": "Report it, with the driver's log.",
     }
     assert "ZeroDivisionError: by zero" in capsys.readouterr().err
+
+
+def test_a_hold_says_what_it_got(log: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held(ts=450_000_000_000_000_000, until_ms=1_716_700_000_000)
+
+    async def hold(*_: object) -> Held:
+        return held
+
+    monkeypatch.setattr(undriven, "hold", hold)
+    assert main(["hold", "-f", file]) == 0
+    answer = said(log)
+    assert (answer["class"], answer["ts"], answer["until"]) == ("Held", str(held.ts), "2024-05-26T05:06:40Z")
+
+
+def test_a_hold_of_nothing_says_why(log: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hold(*_: object) -> undriven.NothingToHold:
+        return undriven.NothingToHold("it is finished")
+
+    monkeypatch.setattr(undriven, "hold", hold)
+    assert main(["hold", "-f", file]) == 0
+    assert said(log) == {"class": "NothingToHold", "message": "There is nothing to hold: it is finished."}
