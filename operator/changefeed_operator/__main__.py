@@ -13,9 +13,9 @@ from changefeed.errors import ChangefeedError
 from cyclopts import App, Parameter, config
 
 from changefeed_operator import api
-from changefeed_operator.connection import Connection, from_kubeconfig, in_pod
-from changefeed_operator.runtime import Operator, Options
-from changefeed_operator.settings import Settings
+from changefeed_operator.cluster.connection import Connection, from_kubeconfig, in_pod
+from changefeed_operator.loop.runtime import Operator, Options
+from changefeed_operator.settings import Network, Settings
 
 app = App(
     name="changefeed-operator",
@@ -32,9 +32,12 @@ def run(
     state_uri: str = "",
     namespaces: str = "all",
     selector: str = "",
-    network_policy: Annotated[bool, Parameter(negative="")] = False,
+    network_policy: str = "",
+    disruption_budget: bool = True,
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent",
     image_pull_secrets: str = "",
+    driver_role: str = "changefeed-operator-driver",
+    allow_privileged_templates: Annotated[bool, Parameter(negative="")] = False,
     metrics_port: int = 8080,
     lease: str = api.OPERATOR,
     lease_namespace: Annotated[str, Parameter(env_var="POD_NAMESPACE")] = "",
@@ -55,11 +58,17 @@ def run(
     selector
         Serve only Changefeeds with these labels, as `kubectl -l` takes them.
     network_policy
-        Make a NetworkPolicy for each changefeed.
+        What a NetworkPolicy for each changefeed lets through, JSON as the chart writes it; without it there is none.
+    disruption_budget
+        Make a PodDisruptionBudget for each changefeed.
     image_pull_policy
         Of the image.
     image_pull_secrets
         Names of Secrets to pull it with, separated by commas.
+    driver_role
+        The ClusterRole that drivers are bound to; with a list of namespaces, the Role of that name in each of them.
+    allow_privileged_templates
+        Let pod templates ask for hostPath, hostNetwork, privileged containers and the like.
     metrics_port
         Where /metrics, /healthz and /readyz answer; 0 takes a free port.
     lease
@@ -75,7 +84,17 @@ def run(
     """
     start_logging(log_level)
     connection = from_kubeconfig(kubeconfig) if kubeconfig else in_pod()
-    settings = Settings(image, state_uri, network_policy, image_pull_policy, _names(image_pull_secrets))
+    settings = Settings(
+        image=image,
+        state_uri=state_uri,
+        network=Network.parse(network_policy) if network_policy else None,
+        disruption_budget=disruption_budget,
+        image_pull_policy=image_pull_policy,
+        image_pull_secrets=_names(image_pull_secrets),
+        driver_role=driver_role,
+        driver_role_kind="ClusterRole" if namespaces == "all" else "Role",
+        allow_privileged_templates=allow_privileged_templates,
+    )
     options = Options(
         settings=settings,
         lease_namespace=lease_namespace or connection.namespace,

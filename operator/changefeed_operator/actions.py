@@ -1,7 +1,7 @@
 """What `decide` asks for: the shapes of its actions, in the order in which they are done.
 
-An action that fails ends the pass (`Event` aside, whose failure is logged only); the next pass observes anew, so an
-action may be done twice, and never has to be undone.
+An action that fails ends the pass (`Event` and `KeepLog` aside, whose failure is logged only); the next pass observes
+anew, so an action may be done twice, and never has to be undone.
 """
 
 from __future__ import annotations
@@ -25,14 +25,24 @@ class EventReason(StrEnum):
     FINISHED = "Finished"
     STALLED = "Stalled"
     INVALID_SPEC = "InvalidSpec"
+    REFUSED = "Refused"
+    DRIVER_PENDING = "DriverPending"
     UNSCHEDULABLE = "Unschedulable"
     IMAGE_PULL_FAILED = "ImagePullFailed"
     EXECUTORS_PENDING = "ExecutorsPending"
+    EXECUTOR_OUT_OF_MEMORY = "ExecutorOutOfMemory"
     SINK_UNAVAILABLE = "SinkUnavailable"
     UPSTREAM_UNAVAILABLE = "UpstreamUnavailable"
     BLOCKED_BY_LOCK = "BlockedByLock"
     DRIVER_SILENT = "DriverSilent"
     POD_FORCE_DELETED = "PodForceDeleted"
+    RECONCILE_PAUSED = "ReconcilePaused"
+    CHILD_REPAIRED = "ChildRepaired"
+    HOLD_FAILED = "HoldFailed"
+    HOLD_LOST = "HoldLost"
+    CLOSED = "Closed"
+    CLOSE_FAILED = "CloseFailed"
+    CLOSE_GIVEN_UP = "CloseGivenUp"
     ACTION_FAILED = "ActionFailed"  # of the runtime: the API server refuses an action
 
 
@@ -76,6 +86,21 @@ class PatchStatus:
 
 
 @dataclass(frozen=True)
+class KeepLog:
+    """Server-side apply of the ConfigMap that keeps the log of a failed attempt; that it fails ends nothing."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True)
+class SetFinalizer:
+    """Merge patch of the Changefeed's finalizers, whole, over the `resource_version` observed; else 409."""
+
+    finalizers: tuple[str, ...]
+    resource_version: str
+
+
+@dataclass(frozen=True)
 class Event:
     """One Kubernetes event on the Changefeed."""
 
@@ -84,7 +109,7 @@ class Event:
     message: str
 
 
-Action = Apply | Create | Delete | PatchStatus | Event
+Action = Apply | Create | Delete | PatchStatus | SetFinalizer | KeepLog | Event
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,10 @@ NAME_LABEL: Final = f"{GROUP}/name"
 ATTEMPT_LABEL: Final = f"{GROUP}/attempt"
 SPEC_HASH_LABEL: Final = f"{GROUP}/spec-hash"
 APPLIED: Final = f"{GROUP}/applied"  # annotation: the hash of the manifest that was applied
-RESOURCE: Final = f"{GROUP}/resource"  # annotation of the close Job's pod: the effective resource
+RESOURCE: Final = f"{GROUP}/resource"  # annotation of a Job's pod: the effective resource
+JOB_LABEL: Final = f"{GROUP}/job"  # hold | close
+FINALIZER: Final = f"{GROUP}/close"
+RECONCILE: Final = f"{GROUP}/reconcile"  # annotation: "paused" keeps the operator's hands off
 ROLE_LABEL: Final = "spark-role"  # Spark's own: driver | executor
 DRIVER_CONTAINER: Final = "spark-kubernetes-driver"
 EXECUTOR_CONTAINER: Final = "spark-kubernetes-executor"
@@ -87,6 +90,11 @@ def child_name(name: str) -> str:
     return f"changefeed-{name}"
 
 
+def config_map_name(name: str, digest: str) -> str:
+    """Of the ConfigMap whose config has that digest; "" is that of versions that had one for all."""
+    return f"{child_name(name)}-{digest}" if digest else child_name(name)
+
+
 def driver_pod_name(name: str) -> str:
     return f"changefeed-{name}-driver"
 
@@ -102,6 +110,11 @@ def hold_cron_job_name(name: str) -> str:
         return plain
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
     return f"changefeed-{name[:26]}-{digest}-hold"
+
+
+def last_log_name(name: str) -> str:
+    """The ConfigMap with the log of the last attempt that failed."""
+    return f"changefeed-{name}-last-log"
 
 
 def labels(name: str) -> dict[str, str]:
@@ -185,6 +198,15 @@ def kind_of(raw: Json) -> str:
 
 def label_of(raw: Json, label: str) -> str:
     return text_at(raw, "metadata", "labels", label)
+
+
+def is_hands_off(changefeed: Json) -> bool:
+    """Whether somebody has asked the operator to leave the changefeed alone."""
+    return text_at(changefeed, "metadata", "annotations", RECONCILE) == "paused"
+
+
+def annotation_of(raw: Json, annotation: str) -> str:
+    return text_at(raw, "metadata", "annotations", annotation)
 
 
 def is_deleting(raw: Json) -> bool:

@@ -7,17 +7,18 @@ lag of a changefeed come from what its status last said: the operator writes not
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 
-from changefeed.spec.model import Spec
+from changefeed.spec.model import Spec, Upstream
 from changefeed.spec.quantity import parse_duration
+from changefeed.spec.section import Section
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from changefeed_operator import api
 from changefeed_operator.api import Json
-from changefeed_operator.queue import Key
+from changefeed_operator.loop.queue import Key
 
 #: Upper bounds of the histogram of passes, seconds.
 PASS_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -32,9 +33,11 @@ class Standing:
     queue_keys: int
     queue_oldest: float
     running_passes: int
-    leads: bool
+    works: bool
     watch_ages: Mapping[str, float]
     changefeeds: Mapping[Key, Json]
+    refused_namespaces: Collection[str] = ()
+    failed_passes: Mapping[Key, int] = field(default_factory=dict)
 
 
 class Metrics:
@@ -58,6 +61,7 @@ class Metrics:
         self.request_errors = self._counter(
             "changefeed_operator_request_errors_total", "Requests that failed, by status; 0 for no answer.", "reason"
         )
+        self.events = self._counter("changefeed_operator_events_total", "Events posted, by reason.", "reason")
         self._registry.register(self)
 
     def show(self, standing: Callable[[], Standing]) -> None:
@@ -82,7 +86,25 @@ class Metrics:
         yield _gauge("changefeed_operator_queue_keys_count", "Changefeeds that wait for a worker.", now.queue_keys)
         yield _gauge("changefeed_operator_queue_oldest_seconds", "How long the oldest has waited.", now.queue_oldest)
         yield _gauge("changefeed_operator_running_passes_count", "Changefeeds worked on.", now.running_passes)
-        yield _gauge("changefeed_operator_leader_info", "1 for the leader, 0 for a standby.", float(now.leads))
+        yield _gauge(
+            "changefeed_operator_leader_info",
+            "1 for a leader that works, 0 for a standby and for a leader that can't.",
+            float(now.works),
+        )
+        refused = GaugeMetricFamily(
+            "changefeed_operator_refused_namespace_info",
+            "1 for each of watchNamespaces that can't be served: it is gone, or its Role is.",
+            labels=["watched"],
+        )
+        for namespace in now.refused_namespaces:
+            refused.add_metric([namespace or "all"], 1)
+        yield refused
+        failed = GaugeMetricFamily(
+            "changefeed_operator_failed_passes_count", "Passes in a row that failed, where the last did.", labels=_FEED
+        )
+        for key, count in now.failed_passes.items():
+            failed.add_metric(key, count)
+        yield failed
         ages = GaugeMetricFamily(
             "changefeed_operator_watch_age_seconds",
             "Since the last event, bookmark or answer of a watch.",
@@ -112,8 +134,23 @@ def changefeed_families(changefeeds: Mapping[Key, Json], now: float) -> Iterator
     threshold = GaugeMetricFamily(
         "changefeed_operator_lag_threshold_seconds", "spec.lagThreshold: a lag above it is too much.", labels=_FEED
     )
+    held = GaugeMetricFamily(
+        "changefeed_operator_history_held_seconds",
+        "Until the hold on the upstream's history ends; 0 or less: nothing is held.",
+        labels=_FEED,
+    )
+    ttl = GaugeMetricFamily(
+        "changefeed_operator_safepoint_ttl_seconds",
+        "spec.upstream.safepointTtl: how long one hold lasts.",
+        labels=_FEED,
+    )
     restarts = CounterMetricFamily("changefeed_operator_restarts_total", "Attempts that failed.", labels=_FEED)
+    paused = GaugeMetricFamily(
+        "changefeed_operator_reconcile_paused_info", "1 for one that the operator is to leave alone.", labels=_FEED
+    )
     for key, changefeed in changefeeds.items():
+        if api.is_hands_off(changefeed):
+            paused.add_metric(key, 1)
         status = api.mapping_at(changefeed, "status")
         if word := api.text_at(status, "state"):
             state.add_metric([*key, word], 1)
@@ -124,17 +161,42 @@ def changefeed_families(changefeeds: Mapping[Key, Json], now: float) -> Iterator
         if checkpoint is not None:
             threshold.add_metric(key, _lag_threshold(changefeed))
             lag.add_metric(key, max(0.0, now - checkpoint))
+        if (seconds := _held_seconds(status, now)) is not None:
+            held.add_metric(key, seconds)
+            ttl.add_metric(key, _safepoint_ttl(changefeed))
         if "restarts" in status:
             restarts.add_metric(key, api.whole_at(status, "restarts", "total"))
-    yield from (state, ready, lag, threshold, restarts)
+    yield from (state, ready, lag, threshold, held, ttl, restarts, paused)
+
+
+def _held_seconds(status: Json, now: float) -> float | None:
+    """None where there is nothing to hold, or nobody has said yet."""
+    reasons = (api.text_at(each, "reason") for each in api.list_at(status, "conditions") if _is_history(each))
+    reason = next(reasons, "")
+    until = api.time_at(status, "hold", "until")
+    if reason in ("Finished", "NothingToHold") or (until is None and reason != "NotHeld"):
+        return None
+    return 0.0 if until is None or reason == "SnapshotLostByGC" else until - now
+
+
+def _is_history(condition: object) -> bool:
+    return api.text_at(condition, "type") == "HistoryHeld"
 
 
 def _lag_threshold(changefeed: Json) -> float:
-    """Seconds; the default when the spec has none, or none that can be read."""
+    return _seconds(api.text_at(changefeed, "spec", "lagThreshold"), Spec, "lag_threshold")
+
+
+def _safepoint_ttl(changefeed: Json) -> float:
+    return _seconds(api.text_at(changefeed, "spec", "upstream", "safepointTtl"), Upstream, "safepoint_ttl")
+
+
+def _seconds(text: str, section: type[Section], field: str) -> float:
+    """The default when the spec has none, or none that can be read."""
     try:
-        return parse_duration(api.text_at(changefeed, "spec", "lagThreshold"))
+        return parse_duration(text)
     except ValueError:
-        default: float = Spec.model_fields["lag_threshold"].default
+        default: float = section.model_fields[field].default
         return default
 
 

@@ -20,19 +20,27 @@ class Observed:
     - `changefeed`: the live object; None only when the API server answered that there is none (404). An object that
       couldn't be read, or that the operator's selector leaves out, is not None: skip the pass. Its
       `metadata.managedFields` must keep the entry of `changefeed-driver` (its manager and time alone are read).
-    - `deleted`: when `changefeed` is None, the last state seen of it (the watch's DELETED event), if any. It is handed
-      in until a pass with it has done all actions and its decision asked for no requeue, and never again after that.
     - `children`: every object of `api.CHILD_KINDS` in the namespace with the label `changefeed.dev/name: <name>`,
       whole, with `kind` filled in (lists of the API server leave it out), pods of ended attempts included.
+
+    What is read only while something is wrong, as `decision.evidence` says, and may be missing:
+
+    - `pod_events`: Kubernetes' events about the pods in question.
+    - `driver_log`: the end of the driver's log.
+    - `executor_ends`: executors that ended within the last minutes, as they were last seen; Spark deletes them at once.
+    - `refused`: what the API server refused the last pass, a sentence with the next step.
     """
 
     namespace: str
     name: str
     now: float
     changefeed: Json | None = None
-    deleted: Json | None = None
     children: tuple[Json, ...] = ()
     namespace_terminating: bool = False
+    pod_events: tuple[Json, ...] = ()
+    driver_log: str = ""
+    executor_ends: tuple[Json, ...] = ()
+    refused: str = ""
 
     def child(self, kind: api.Kind, name: str) -> Json | None:
         return self._by_kind_and_name.get((kind.kind, name))

@@ -1,6 +1,7 @@
 """Which spec a changefeed should run: the one it has, when that can run, else the last one that could.
 
-The last valid one stands in the changefeed's ConfigMap: the resource with all defaults, as drivers read it. Pure.
+The last valid one stands in a ConfigMap, as drivers read it. It is believed only when its digest is the one in status:
+who may edit ConfigMaps must not be able to decide what runs. Pure.
 """
 
 from __future__ import annotations
@@ -13,15 +14,14 @@ from functools import cached_property
 from typing import Any
 
 from changefeed.spec.model import Changefeed
-from changefeed.spec.parse import effective, from_effective
+from changefeed.spec.parse import digest, effective, from_effective, given
 from changefeed.spec.problem import InvalidResource
 from changefeed.spec.quantity import format_size
 
 from changefeed_operator import api
-from changefeed_operator.api import Json
 from changefeed_operator.observe import Observed
 from changefeed_operator.settings import Settings
-from changefeed_operator.template import template_problem
+from changefeed_operator.template import privilege_problem, template_problem
 
 CONFIG_KEY = "changefeed.yaml"
 #: Spark's driver and executors refuse a heap below 450 MiB, and Python needs room beside it.
@@ -36,9 +36,16 @@ def _escaped(match: re.Match[str]) -> str:
     return f"\\u{ord(match[0]):04x}"
 
 
+#: Fields of the spec for which no driver is restarted: the alerts go by the resource, the driver by its next start.
+_AT_THE_NEXT_START = ("lagThreshold",)
+
+
 @dataclass(frozen=True)
 class Target:
-    """A spec that can run: `resource` has all defaults, the operator's included, and is never paused."""
+    """A spec that can run: `resource` has all defaults, the operator's included.
+
+    What makes no difference to a driver stands there as its default: `paused`, `deletionPolicy`.
+    """
 
     resource: Changefeed
     hash: str
@@ -49,8 +56,17 @@ class Target:
 
     @cached_property
     def config_text(self) -> str:
-        """The file that drivers read: JSON, which is YAML, and is read and written on every pass."""
-        return _NOT_PLAIN.sub(_escaped, json.dumps(self.config, indent=2, ensure_ascii=False))
+        """The file that drivers read: JSON, which is YAML."""
+        return _NOT_PLAIN.sub(_escaped, json.dumps(given(self.resource), indent=2, ensure_ascii=False))
+
+    @cached_property
+    def config_digest(self) -> str:
+        """Names the ConfigMap; drivers are told it, and refuse another file."""
+        return digest(self.config_text.encode())
+
+    @property
+    def config_map_name(self) -> str:
+        return api.config_map_name(self.resource.metadata.name, self.config_digest)
 
     @property
     def state_uri(self) -> str:
@@ -97,59 +113,63 @@ def wanted(observed: Observed, settings: Settings) -> Wanted:
             }
         )
     except InvalidResource as e:
-        return Wanted(last_valid(observed), paused, "; ".join(problem.line for problem in e.problems))
-    target = _target(resource, resource.spec.state.uri or fixed_state or settings.state_uri)
-    if target.config_text == _config_text(observed):
+        return _refused(observed, paused, "; ".join(problem.line for problem in e.problems))
+    state_uri = resource.spec.state.uri or fixed_state or settings.state_uri
+    target = _target(resource, state_uri, api.text_at(live, "status", "effectiveSpecHash"))
+    if target.config_digest == api.text_at(live, "status", "configDigest"):
         return Wanted(target, paused)
-    last = last_valid(observed)
-    problem = _cannot_run(target) or _changed(target, last, fixed_state)
-    return Wanted(last, paused, problem) if problem else Wanted(target, paused)
+    problem = _cannot_run(target, settings) or _changed(target, last_valid(observed), fixed_state)
+    return _refused(observed, paused, problem) if problem else Wanted(target, paused)
+
+
+def _refused(observed: Observed, paused: bool, problem: str) -> Wanted:
+    last, accepted = last_valid(observed), api.text_at(observed.changefeed, "status", "configDigest")
+    if last is None and accepted:
+        name = api.config_map_name(observed.name, accepted)
+        problem = f"{problem}; the valid spec before it is not run: ConfigMap {name} is missing or was replaced"
+    return Wanted(last, paused, problem)
 
 
 def last_valid(observed: Observed) -> Target | None:
-    """What the ConfigMap of this very Changefeed holds."""
+    """The spec that was accepted last; None when its ConfigMap is missing, or is not as it was accepted."""
+    known = observed.changefeed or {}
+    accepted = api.text_at(known, "status", "configDigest")
+    found = observed.child(api.CONFIG_MAP, api.config_map_name(observed.name, accepted)) or {}
+    text = api.text_at(found, "data", CONFIG_KEY)
+    if accepted and digest(text.encode(errors="replace")) != accepted:
+        return None
     try:
-        document = json.loads(_config_text(observed))
+        document = json.loads(text)
         resource = from_effective(document if isinstance(document, dict) else {})
     except (ValueError, RecursionError, InvalidResource):
         return None
-    known = observed.changefeed or observed.deleted
-    is_ours = known is None or resource.metadata.uid == api.uid_of(known)
-    return _target(resource, resource.spec.state.uri or "") if is_ours else None
+    runs = api.text_at(known, "status", "effectiveSpecHash")
+    target = _target(resource, resource.spec.state.uri or "", runs)
+    # Versions before wrote no digest: what their ConfigMap holds must be what the newest attempt runs.
+    is_accepted = bool(accepted) or target.hash == runs
+    return target if is_accepted and resource.metadata.uid == api.uid_of(known) else None
 
 
-def _config_text(observed: Observed) -> str:
-    config_map = observed.child(api.CONFIG_MAP, api.child_name(observed.name)) or {}
-    return api.text_at(config_map, "data", CONFIG_KEY)
-
-
-def as_target(changefeed: Json, state_uri: str) -> Target | None:
-    """What a Changefeed that is gone ran; None when its spec can't be read."""
-    metadata = {name: api.text_at(changefeed, "metadata", name) for name in ("name", "namespace", "uid")}
-    document = {"apiVersion": api.API_VERSION, "kind": "Changefeed", "metadata": metadata}
-    try:
-        resource = from_effective({**document, "spec": changefeed.get("spec")})
-    except InvalidResource:
-        return None
-    return _target(resource, state_uri or resource.spec.state.uri or "")
-
-
-def _target(resource: Changefeed, state_uri: str) -> Target:
+def _target(resource: Changefeed, state_uri: str, runs: str = "") -> Target:
     spec = resource.spec
     state = spec.state.model_copy(update={"uri": state_uri or None})
-    full = resource.model_copy(update={"spec": spec.model_copy(update={"state": state, "paused": False})})
-    return Target(full, spec_hash(full))
+    same = {"paused": False, "deletion_policy": "Close"}
+    full = resource.model_copy(update={"spec": spec.model_copy(update={"state": state, **same})})
+    return Target(full, spec_hash(full, runs))
 
 
-def spec_hash(resource: Changefeed) -> str:
-    """Tells specs apart that need different drivers.
+def spec_hash(resource: Changefeed, runs: str = "") -> str:
+    """Tells specs apart that need different drivers. `runs`: the hash of the newest attempt.
 
     Defaults are left out, so that a new version of the operator with more fields restarts nothing.
     """
-    return api.digest(resource.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True))
+    spec = resource.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    if (whole := api.digest(spec)) == runs:
+        return whole  # as versions before had it, which left nothing out
+    return api.digest({name: value for name, value in spec.items() if name not in _AT_THE_NEXT_START})
 
 
-def _cannot_run(target: Target) -> str:
+def _cannot_run(target: Target, settings: Settings) -> str:
     spec = target.resource.spec
     if not target.state_uri:
         return "spec.state.uri: missing, and the operator has no default; allowed: such as s3://bucket/folder"
@@ -157,7 +177,10 @@ def _cannot_run(target: Target) -> str:
         if pod.memory < LEAST_MEMORY:
             least = format_size(LEAST_MEMORY)
             return f"spec.spark.{role}.memory: {format_size(pod.memory)}; allowed in a cluster: {least} or more"
-        if problem := template_problem(pod.template):
+        problem = template_problem(pod.template)
+        if not problem and not settings.allow_privileged_templates:
+            problem = privilege_problem(pod.template)
+        if problem:
             return f"spec.spark.{role}.template{problem}"
     return ""
 
@@ -174,14 +197,14 @@ def _changed(target: Target, last: Target | None, fixed_state: str) -> str:
     return ""
 
 
-_FIXED = ("spec.state.uri", "spec.startTs", "spec.upstream.clusterId", "spec.sink", "spec.sink.*.uri")
+_FIXED = ("spec.state.uri", "spec.state.id", "spec.startTs", "spec.upstream.clusterId", "spec.sink", "spec.sink.*.uri")
 
 
 def _fixed(target: Target) -> tuple[object, ...]:
     spec = target.resource.spec
     sink = target.config["spec"]["sink"].get(target.sink)
     uri = sink.get("uri") if isinstance(sink, Mapping) else None
-    return (target.state_uri, spec.start_ts, spec.upstream.cluster_id, target.sink, uri)
+    return (target.state_uri, spec.state.id, spec.start_ts, spec.upstream.cluster_id, target.sink, uri)
 
 
 def _immutable(field: str, new: object, old: object) -> str:

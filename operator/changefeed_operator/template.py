@@ -5,11 +5,11 @@ A template comes as JSON that the API server has not checked: anything may stand
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 #: By which member the things of a list are told apart; other lists of the two are joined.
-_KEYS = {
+KEYS = {
     "containers": "name",
     "initContainers": "name",
     "volumes": "name",
@@ -17,6 +17,7 @@ _KEYS = {
     "ports": "name",
     "imagePullSecrets": "name",
     "volumeMounts": "mountPath",
+    "tolerations": "key",
 }
 _MERGED = ("containers", "initContainers")
 _REPLACED = ("command", "args", "drop", "add")
@@ -40,11 +41,11 @@ def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _merge_lists(under: list[Any], over: list[Any], name: str) -> list[Any]:
-    key = _KEYS.get(name)
-    places = {item[key]: place for place, item in enumerate(under)} if key else {}
+    key = KEYS.get(name)
+    places = {item.get(key): place for place, item in enumerate(under)} if key else {}
     merged = list(under)
     for item in over:
-        place = places.get(item[key]) if key else None
+        place = places.get(item.get(key)) if key else None
         if place is not None:
             merged[place] = merge(merged[place], item) if name in _MERGED else item
         elif item not in merged:
@@ -70,13 +71,39 @@ def template_problem(template: Mapping[str, Any]) -> str:
     return ""
 
 
+def privilege_problem(template: Mapping[str, Any]) -> str:
+    """What of a template of a right shape asks for power over the node, from the path on; "" when nothing does.
+
+    What Kubernetes' baseline Pod Security Standard forbids, as far as one pod reaches others with it.
+    """
+    for path, value in _privileges(template.get("spec") or {}):
+        if value:
+            shown = "true" if value is True else "set"
+            return f"{path}: {shown}; allowed: false or none, unless the chart sets allowPrivilegedTemplates"
+    return ""
+
+
+def _privileges(spec: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    for name in ("hostNetwork", "hostPID", "hostIPC"):
+        yield f".spec.{name}", spec.get(name)
+    for volume in spec.get("volumes") or ():
+        yield f".spec.volumes[{volume['name']}].hostPath", volume.get("hostPath")
+    for kind in ("containers", "initContainers"):
+        for container in spec.get(kind) or ():
+            path = f".spec.{kind}[{container['name']}]"
+            for name in ("privileged", "allowPrivilegeEscalation", "capabilities.add"):
+                yield f"{path}.securityContext.{name}", _at(container, f"securityContext.{name}")
+            for port in container.get("ports") or ():
+                yield f"{path}.ports[{port['name']}].hostPort", port.get("hostPort")
+
+
 def _list_problem(section: Mapping[str, Any], name: str, path: str) -> str:
     items = section.get(name)
     if items is None:
         return ""
     if not isinstance(items, list) or not all(isinstance(item, Mapping) for item in items):
         return f"{path}: allowed: a list of mappings"
-    key = _KEYS.get(name)
+    key = KEYS.get(name)
     if key and not all(isinstance(item.get(key), str) for item in items):
         return f"{path}: allowed: a list whose members have a {key}"
     return ""

@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 from changefeed_operator import api
-from changefeed_operator.kube import EVENT, LEASE, NAMESPACE
+from changefeed_operator.cluster.kube import EVENT, LEASE, NAMESPACE
 from operator_api_server import ApiServer, refusal
 
 _CRD = api.Kind("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions")
@@ -28,6 +28,7 @@ class TinyCluster(ApiServer):
         self.version = 0
         self.selectors: dict[str, str] = {}
         self._history: list[tuple[int, str, bytes]] = []
+        self.forbidden: set[str] = set()  # namespaces
         self.watches: dict[str, list[asyncio.Queue[bytes | None]]] = {}
 
     def put(self, kind: api.Kind, manifest: dict[str, Any]) -> None:
@@ -54,6 +55,8 @@ class TinyCluster(ApiServer):
         return f"{root}/namespaces/{namespace}/{kind.plural}" if namespace else f"{root}/{kind.plural}"
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
+        if any(f"/namespaces/{namespace}/" in request.path for namespace in self.forbidden):
+            return refusal(403, "Forbidden", 'User "operator" cannot list')
         if request.query.get("watch") == "true":
             return await self._watch(request)
         last = request.path.rpartition("/")[2]

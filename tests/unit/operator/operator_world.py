@@ -12,9 +12,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from changefeed_operator import api
-from changefeed_operator.actions import Action, Apply, Create, Decision, Delete, Event, PatchStatus
-from changefeed_operator.conditions import OWN_CONDITIONS
-from changefeed_operator.decide import OWN_FIELDS, decide
+from changefeed_operator.actions import (
+    Action,
+    Apply,
+    Create,
+    Decision,
+    Delete,
+    Event,
+    KeepLog,
+    PatchStatus,
+    SetFinalizer,
+)
+from changefeed_operator.decision.conditions import OWN_CONDITIONS
+from changefeed_operator.decision.decide import OWN_FIELDS, decide
 from changefeed_operator.observe import Observed
 from changefeed_operator.settings import Settings
 
@@ -25,6 +35,7 @@ SPEC: dict[str, Any] = {
     "state": {"uri": "s3://cdc-state"},
     "sink": {"storage": {"uri": "s3://lake/orders", "protocol": "csv"}},
 }
+TTL = 86_400
 SETTINGS = Settings(image="changefeed-spark:1")
 
 Manifest = dict[str, Any]
@@ -45,13 +56,18 @@ class World:
         self.settings = settings
         self.now = START
         self.objects: dict[tuple[str, str], Manifest] = {}
-        self.gone: Manifest | None = None
+        self.namespace_terminating = False
+        self.events: list[Event] = []
         self.writes = 0
         self.acts = 0
         self.dies_at = -1
         self.passes = 1  # of the operator, for each step of the others
         self.most_attempts_alive = 0
         self.broken: list[str] = []
+        self.pod_events: list[Manifest] = []
+        self.driver_log = ""
+        self.executor_ends: list[Manifest] = []
+        self.refused = ""
         self._numbers = 0
 
     # The people
@@ -75,8 +91,20 @@ class World:
         self.changefeed["metadata"]["generation"] += 1
         self._bump(self.changefeed)
 
+    def annotate(self, key: str, value: str | None) -> None:
+        annotations = self.changefeed["metadata"].setdefault("annotations", {})
+        if value is None:
+            annotations.pop(key, None)
+        else:
+            annotations[key] = value
+        self._bump(self.changefeed)
+
     def delete(self) -> None:
-        self.gone = self.objects.pop(("Changefeed", NAME))
+        if self.changefeed["metadata"].get("finalizers"):
+            self.changefeed["metadata"]["deletionTimestamp"] = api.time_text(self.now)
+            self._bump(self.changefeed)
+            return
+        del self.objects["Changefeed", NAME]
         self._collect()
 
     @property
@@ -118,8 +146,12 @@ class World:
             NAME,
             self.now,
             copy.deepcopy(self.objects.get(("Changefeed", NAME))),
-            copy.deepcopy(self.gone),
             tuple(copy.deepcopy(found) for (kind, _), found in self.objects.items() if kind != "Changefeed"),
+            namespace_terminating=self.namespace_terminating,
+            pod_events=tuple(self.pod_events),
+            driver_log=self.driver_log,
+            executor_ends=tuple(self.executor_ends),
+            refused=self.refused,
         )
 
     def one_pass(self, actions: int | None = None) -> Decision:
@@ -134,8 +166,6 @@ class World:
             except Refused:
                 return decision
             self.acts += 1
-        if self.gone is not None and decision.requeue_after is None and actions is None:
-            self.gone = None
         return decision
 
     def reconcile(self, passes: int = 20) -> list[Action]:
@@ -168,8 +198,12 @@ class World:
                     self.writes += 1
             case PatchStatus(status, version):
                 self._patch_status(status, version)
-            case Event():
+            case SetFinalizer(finalizers, version):
+                self._set_finalizers(finalizers, version)
+            case KeepLog():
                 pass
+            case Event():
+                self.events.append(action)
 
     # The API server
 
@@ -191,27 +225,43 @@ class World:
 
     def _apply(self, manifest: Mapping[str, Any]) -> None:
         found = self.objects.get((manifest["kind"], manifest["metadata"]["name"]))
+        written = [{"manager": api.FIELD_MANAGER, "operation": "Apply", "time": api.time_text(self.now)}]
         if found is None:
             self.writes += 1
-            self._put(manifest)
+            self._put(manifest)["metadata"]["managedFields"] = written
             return
+        if found.get("immutable") and found["data"] != manifest["data"]:
+            raise Refused("Invalid: field is immutable")
         mine = {**manifest, "metadata": {**found["metadata"], **manifest["metadata"]}}
         if {**found, **mine} != found:
             self.writes += 1
             found.update(copy.deepcopy(mine))
+            found["metadata"]["managedFields"] = written
             self._bump(found)
 
     def _patch_status(self, status: Mapping[str, Any], version: str) -> None:
         found = self.objects.get(("Changefeed", NAME))
         if found is None or (version and found["metadata"]["resourceVersion"] != version):
             raise Refused("Conflict")
-        others = [each for each in found["status"].get("conditions", []) if each["type"] not in OWN_CONDITIONS]
+        applied = {*OWN_CONDITIONS, *(each["type"] for each in status["conditions"])}
+        others = [each for each in found["status"].get("conditions", []) if each["type"] not in applied]
         kept = {name: value for name, value in found["status"].items() if name not in OWN_FIELDS}
         after = {**kept, **copy.deepcopy(dict(status)), "conditions": [*status["conditions"], *others]}
         if after != found["status"]:
             self.writes += 1
             found["status"] = after
             self._bump(found)
+
+    def _set_finalizers(self, finalizers: tuple[str, ...], version: str) -> None:
+        found = self.objects.get(("Changefeed", NAME))
+        if found is None or found["metadata"]["resourceVersion"] != version:
+            raise Refused("Conflict")
+        self.writes += 1
+        found["metadata"]["finalizers"] = list(finalizers)
+        self._bump(found)
+        if not finalizers and "deletionTimestamp" in found["metadata"]:
+            del self.objects["Changefeed", NAME]
+            self._collect()
 
     def _remove(self, found: Manifest, grace_s: int | None = None) -> bool:
         """Delete: a pod that runs gets its grace. Returns whether that changed anything."""
@@ -223,6 +273,7 @@ class World:
                 if metadata.get("deletionTimestamp", "9") <= late:
                     return False
                 metadata["deletionTimestamp"] = late
+                metadata["deletionGracePeriodSeconds"] = grace
                 self._bump(found)
                 return True
         self.objects.pop((found["kind"], metadata["name"]), None)
@@ -238,6 +289,22 @@ class World:
                 self._remove(found)
 
     # The Spark operator, the kubelets, the driver
+
+    def kubelet_says(self, pod: str, reason: str, message: str) -> None:
+        """An event about the pod, of this very moment."""
+        about = {"uid": self.objects["Pod", pod]["metadata"]["uid"]}
+        times = {"lastTimestamp": api.time_text(self.now)}
+        self.pod_events.append({"involvedObject": about, "reason": reason, "message": message, **times})
+
+    def end_executor(self, name: str, code: int, reason: str) -> None:
+        """Its container ends, and Spark deletes it before a pass can see it."""
+        pod = self.objects.pop(("Pod", name))
+        end = {"exitCode": code, "reason": reason, "finishedAt": api.time_text(self.now)}
+        pod["status"] = {
+            "phase": "Failed",
+            "containerStatuses": [{"name": api.EXECUTOR_CONTAINER, "state": {"terminated": end}}],
+        }
+        self.executor_ends.append(pod)
 
     def app_state(self, state: str, message: str = "") -> None:
         assert self.application is not None
@@ -292,15 +359,19 @@ class World:
         mine = [{"type": kind, "status": s, "reason": r, "message": m} for kind, (s, r, m) in said.items()]
         own = [each for each in self.status.get("conditions", []) if each["type"] in OWN_CONDITIONS]
         self.status["conditions"] = [*own, *mine]
+        self.status["hold"] = {"ts": "7", "until": api.time_text(self.now + TTL)}
         entry = {"manager": api.DRIVER_FIELD_MANAGER, "time": api.time_text(self.now)}
         self.changefeed["metadata"]["managedFields"] = [entry]
         self._bump(self.changefeed)
 
-    def exit_driver(self, code: int, said: str = "", reason: str = "Error", after: float = 300.0) -> None:
-        """The driver's container ends, having run for `after` seconds."""
+    def exit_driver(
+        self, code: int, said: str = "", reason: str = "Error", after: float = 300.0, newest: str = ""
+    ) -> None:
+        """The driver's container ends, having run for `after` seconds. `newest`: the attempt in the log."""
         driver = self.driver
         assert driver is not None
-        words = json.dumps({"class": said, "message": f"{said} it is.", "next": "Do this."}) if said else ""
+        last = {"class": said, "message": f"{said} it is.", "next": "Do this."}
+        words = json.dumps(last | ({"newestAttempt": newest} if newest else {})) if said else ""
         terminated = {
             "exitCode": code,
             "reason": reason,
@@ -314,6 +385,52 @@ class World:
         if self.application is not None:
             text = f"driver container failed with ExitCode: {code}, Reason: {reason}"
             self.app_state("FAILED", text) if code else self.app_state("COMPLETED")
+
+    def job(self, name: str) -> Manifest:
+        return self.objects["Job", name]
+
+    def run_job(self, name: str, code: int = 0, **said: str) -> None:
+        """Its pod runs and ends, with these last words."""
+        found = self.job(name)
+        template = found["spec"]["template"]
+        owner = {"uid": found["metadata"]["uid"], "kind": "Job", "name": name}
+        metadata = {
+            "name": f"{name}-{code}",
+            "labels": template["metadata"]["labels"],
+            "ownerReferences": [owner],
+        }
+        ended = {"exitCode": code, "message": json.dumps(said), "finishedAt": api.time_text(self.now)}
+        container = {"name": template["spec"]["containers"][0]["name"], "state": {"terminated": ended}}
+        pod = {"kind": "Pod", "metadata": metadata, "spec": copy.deepcopy(template["spec"])}
+        status = {"phase": "Failed" if code else "Succeeded", "containerStatuses": [container]}
+        self._put({**pod, "status": status})
+        self.end_job(name, "Failed" if code else "Complete")
+
+    def end_job(self, name: str, how: str, reason: str = "BackoffLimitExceeded") -> None:
+        """The Job controller says that it is over; pods of one whose deadline has passed are gone."""
+        found, time = self.job(name), api.time_text(self.now)
+        why = {"reason": reason, "message": "Job has reached the specified backoff limit"} if how == "Failed" else {}
+        found["status"] = {"conditions": [{"type": how, "status": "True", "lastTransitionTime": time, **why}]}
+        self._bump(found)
+        if reason == "DeadlineExceeded":
+            for pod in [pod for pod in self.pods() if pod["metadata"]["ownerReferences"][0]["name"] == name]:
+                del self.objects["Pod", pod["metadata"]["name"]]
+
+    def pend_job(self, name: str, message: str) -> None:
+        """Its pod finds no node."""
+        template = self.job(name)["spec"]["template"]
+        owner = {"uid": self.job(name)["metadata"]["uid"], "kind": "Job", "name": name}
+        metadata = {"name": f"{name}-p", "labels": template["metadata"]["labels"], "ownerReferences": [owner]}
+        why = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+        pod = {"kind": "Pod", "metadata": metadata, "spec": copy.deepcopy(template["spec"])}
+        self._put({**pod, "status": {"phase": "Pending", "conditions": [why]}})
+
+    def expire_jobs(self) -> None:
+        """The TTL controller takes Jobs away that are over, and their pods go with them."""
+        for name in [name for kind, name in self.objects if kind == "Job"]:
+            if self.job(name).get("status", {}).get("conditions"):
+                del self.objects["Job", name]
+        self._collect()
 
     def end_deletions(self) -> None:
         """Pods that are being deleted end, within their grace; what their end brings about comes later."""
@@ -335,14 +452,23 @@ class World:
             self.run()
         elif driver is not None and driver["status"]["phase"] == "Running" and self._is_unheard():
             self.report()
+        elif (job := self._idle_job()) is not None:
+            name = job["metadata"]["name"]
+            self.run_job(name, **({"class": "Held", "ts": "7", "until": api.time_text(self.now + TTL)}))
         else:
             return False
         self.note_attempts()
         return True
 
+    def _idle_job(self) -> Manifest | None:
+        jobs = (found for (kind, _), found in self.objects.items() if kind == "Job")
+        return next((found for found in jobs if "status" not in found), None)
+
     def _is_unheard(self) -> bool:
         if ("Changefeed", NAME) not in self.objects or self.driver is None:
             return False
+        if self.condition("WithinLag").get("reason") == "NoDriver":
+            return True
         entries = self.changefeed["metadata"].get("managedFields", [{"time": ""}])
         return bool(entries[0]["time"] < self.driver["metadata"]["creationTimestamp"])
 
@@ -383,7 +509,7 @@ class World:
 
 
 def _running(container: str, now: float) -> Manifest:
-    state = {"name": container, "state": {"running": {"startedAt": api.time_text(now)}}}
+    state = {"name": container, "ready": True, "state": {"running": {"startedAt": api.time_text(now)}}}
     return {"phase": "Running", "containerStatuses": [state]}
 
 
@@ -395,16 +521,16 @@ def _broken(action: Action, world: World) -> list[str]:
     match action:
         case Create(manifest) if manifest["kind"] == "SparkApplication":
             claimed = manifest["metadata"]["labels"][api.ATTEMPT_LABEL] == attempt and phase == "Claimed"
-            clean = not world.pods()
+            clean = not [pod for pod in world.pods() if api.ROLE_LABEL in pod["metadata"]["labels"]]
             return ([] if claimed else ["created before it was claimed"]) + ([] if clean else ["created beside pods"])
         case Delete("SparkApplication", _, _, _) if lives:
             return ["an application deleted under its driver"]
         case Delete("Pod", name, _, _) if driver is not None and lives:
             deleted = world.objects.get(("Pod", name), driver)["metadata"]
-            of_driver = deleted["labels"][api.ATTEMPT_LABEL] == driver["metadata"]["labels"][api.ATTEMPT_LABEL]
+            of_driver = deleted["labels"].get(api.ATTEMPT_LABEL) == driver["metadata"]["labels"][api.ATTEMPT_LABEL]
             if of_driver and name != driver["metadata"]["name"]:
                 return ["an executor deleted under its driver"]
-            late = "deletionTimestamp" in driver["metadata"]
+            late = "deletionTimestamp" in driver["metadata"] or "deletionTimestamp" in world.changefeed["metadata"]
             if of_driver and not late and deleted["labels"][api.ATTEMPT_LABEL] == attempt and phase != "Ended":
                 return ["a driver stopped before its end was noted"]
     return []

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from changefeed_operator import api
-from changefeed_operator.driver_pod import disruption_of, end_in_text, end_of, is_over, started_at, trouble_of
-from changefeed_operator.ledger import Outcome
-from changefeed_operator.restart import Failure
+from changefeed_operator.decision.driver_pod import disruption_of, end_in_text, end_of, is_over, started_at, trouble_of
+from changefeed_operator.decision.ledger import Outcome
+from changefeed_operator.decision.restart import Failure
 
 
 def _pod(code: int, message: str = "", reason: str = "Error", seconds: int = 300) -> dict[str, Any]:
@@ -39,6 +39,7 @@ def _said(cause: str) -> str:
         (_pod(1, "Traceback ..."), Outcome.FAILED, "Crash", Failure.CRASH),
         (_pod(1, seconds=59), Outcome.FAILED, "FastFail", Failure.FAST_FAIL),
         (_pod(2), Outcome.STALLED, "InvalidSpec", None),
+        (_pod(1, _said("Refused"), seconds=1), Outcome.FAILED, "Refused", Failure.UNAVAILABLE),
         (_pod(69, _said("Unavailable")), Outcome.FAILED, "Unavailable", Failure.UNAVAILABLE),
         (_pod(69, seconds=1), Outcome.FAILED, "Unavailable", Failure.UNAVAILABLE),
         (_pod(75), Outcome.FAILED, "Fenced", Failure.FENCED),

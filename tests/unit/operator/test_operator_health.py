@@ -25,9 +25,9 @@ from changefeed_operator.health import (
     sick,
     unready,
 )
-from changefeed_operator.metrics import Metrics, Standing
-from changefeed_operator.seen import Seen
-from changefeed_operator.watch import WATCHED, Endless, listening
+from changefeed_operator.loop.seen import Seen
+from changefeed_operator.loop.watch import WATCHED, Endless, listening
+from changefeed_operator.metrics import Metrics, Standing, changefeed_families
 from operator_api_server import ApiServer, refusal
 
 WELL = Vitals(lease_age=1.0, watch_ages={"Changefeed": 5.0, "Pod": 60.0})
@@ -136,7 +136,33 @@ def test_metrics_tell_what_stands_and_what_happened() -> None:
     lag = next(line for line in lines if line.startswith("changefeed_operator_checkpoint_lag_seconds{"))
     assert float(lag.split()[-1]) > (datetime.now(UTC) - datetime(2021, 1, 1, tzinfo=UTC)).total_seconds()
     assert not any("new" in line for line in lines)
+    assert not any("reconcile_paused_info{" in line for line in lines)
+    feed["metadata"] = {"annotations": {"changefeed.dev/reconcile": "paused"}}
+    paused = 'changefeed_operator_reconcile_paused_info{changefeed="orders",namespace="shop"} 1.0'
+    assert paused in metrics.text().decode().splitlines()
     assert not any('reason="404"' in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("reason", "until", "seconds"),
+    [
+        ("Held", "2027-01-15T08:10:00Z", 600.0),
+        ("Lapsed", "2027-01-15T07:59:00Z", -60.0),
+        ("NotHeld", "", 0.0),
+        ("SnapshotLostByGC", "2027-01-15T08:10:00Z", 0.0),
+        ("NotHeldYet", "", None),
+        ("NothingToHold", "", None),
+        ("Finished", "2027-01-15T08:10:00Z", None),
+    ],
+)
+def test_metrics_tell_how_long_history_is_held(reason: str, until: str, seconds: float | None) -> None:
+    status = {"hold": {"until": until}, "conditions": [{"type": "HistoryHeld", "status": "True", "reason": reason}]}
+    spec = {"upstream": {"safepointTtl": "10m"}}
+    families = {each.name: each for each in changefeed_families({KEY: {"spec": spec, "status": status}}, 1_800_000_000)}
+    told = [sample.value for sample in families["changefeed_operator_history_held_seconds"].samples]
+    assert told == ([] if seconds is None else [seconds])
+    ttl = [sample.value for sample in families["changefeed_operator_safepoint_ttl_seconds"].samples]
+    assert ttl == ([] if seconds is None else [600.0])
 
 
 def feed(**status: Any) -> dict[str, Any]:
@@ -194,19 +220,16 @@ def test_a_driver_that_was_silent_wakes_with_its_report() -> None:
         assert seen.note(KEY, "MODIFIED", reported) is wakes
 
 
-def test_a_deleted_one_wakes_is_kept_and_is_no_longer_counted() -> None:
+def test_a_deleted_one_wakes_and_is_no_longer_counted() -> None:
     seen = Seen()
     seen.note(KEY, "ADDED", feed())
     assert KEY in seen.live()
     assert seen.note(KEY, "DELETED", feed(attempt=4))
     assert seen.live() == {}
-    kept = seen.last(KEY)
-    assert kept is not None
-    assert kept["status"] == {"attempt": 4}
-    assert [each["manager"] for each in kept["metadata"]["managedFields"]] == [api.DRIVER_FIELD_MANAGER]
     assert seen.note(KEY, "ADDED", feed(attempt=4))
+    assert [each["manager"] for each in seen.live()[KEY]["metadata"]["managedFields"]] == [api.DRIVER_FIELD_MANAGER]
     seen.forget(KEY)
-    assert seen.last(KEY) is None
+    assert seen.live() == {}
 
 
 def test_pauses_between_attempts_never_end_and_start_anew_each_time() -> None:
@@ -253,5 +276,5 @@ async def test_each_piece_of_a_watch_is_heard_bookmarks_too(server: ApiServer) -
     assert len(heard) == 1 + len(pieces)
 
 
-def test_all_children_that_tell_of_a_running_attempt_are_watched() -> None:
-    assert [kind.kind for kind in WATCHED] == ["Changefeed", "SparkApplication", "Pod", "Job"]
+def test_every_kind_of_child_is_watched() -> None:
+    assert set(WATCHED) == set(api.KINDS.values())

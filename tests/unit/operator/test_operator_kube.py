@@ -11,9 +11,9 @@ import yaml
 from aiohttp import web
 from changefeed.errors import AlreadyExists, ChangefeedError, Conflict, NeedsHuman, NotFound, Transient
 from changefeed_operator import api
-from changefeed_operator import kube as kube_module
-from changefeed_operator.connection import Connection, from_kubeconfig, in_pod
-from changefeed_operator.kube import Kube, path_of
+from changefeed_operator.cluster import kube as kube_module
+from changefeed_operator.cluster.connection import Connection, from_kubeconfig, in_pod
+from changefeed_operator.cluster.kube import Kube, path_of
 from operator_api_server import ApiServer, refusal
 
 FEED = {
@@ -175,7 +175,7 @@ async def test_every_answer_is_counted(server: ApiServer) -> None:
 async def test_a_rotated_token_is_read_again(
     server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("changefeed_operator.connection.TOKEN_AGE", 0.0)
+    monkeypatch.setattr("changefeed_operator.cluster.connection.TOKEN_AGE", 0.0)
     token = tmp_path / "token"
     token.write_text("first\n")
     kube = Kube(Connection(server.url, token_file=str(token)))

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 from changefeed.errors import Fenced
-from changefeed_operator import leader as leader_module
-from changefeed_operator.connection import Connection
-from changefeed_operator.kube import Kube
-from changefeed_operator.leader import LEASE_DURATION, RENEW_DEADLINE, Election, Leadership
+from changefeed_operator.cluster import leader as leader_module
+from changefeed_operator.cluster.connection import Connection
+from changefeed_operator.cluster.kube import Kube
+from changefeed_operator.cluster.leader import LEASE_DURATION, RENEW_DEADLINE, Election, Leadership
 from hypothesis import given
 from hypothesis import strategies as st
 from operator_api_server import ApiServer, refusal

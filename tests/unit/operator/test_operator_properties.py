@@ -10,8 +10,8 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 from changefeed_operator import api
-from changefeed_operator.actions import Apply, Decision
-from changefeed_operator.decide import decide
+from changefeed_operator.actions import Decision
+from changefeed_operator.decision.decide import decide
 from hypothesis import given, settings
 from operator_world import NAME, World
 
@@ -281,14 +281,3 @@ def _do(world: World, step: str, data: st.DataObject) -> None:
         world.reconcile()
     elif step == "wait":
         world.now += data.draw(st.sampled_from([1.0, 60.0, 700.0, 5000.0]))
-
-
-@given(changes=st.sets(st.sampled_from(["ConfigMap", "Role", "Service", "ServiceAccount"]), min_size=1))
-@settings(max_examples=5, deadline=None)
-def test_children_that_were_taken_away_or_stale_are_made_again(changes: set[str]) -> None:
-    world = _running()
-    for kind in changes:
-        del world.objects[kind, api.child_name(NAME)]
-    applied = [action.manifest["kind"] for action in world.reconcile() if isinstance(action, Apply)]
-    assert set(applied) == changes
-    assert world.one_pass().actions == ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from changefeed_operator.queue import (
+from changefeed_operator.loop.queue import (
     APART,
     EAGER,
     FIRST_RETRY,

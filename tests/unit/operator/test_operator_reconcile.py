@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from changefeed_operator import api, reconcile
-from changefeed_operator.actions import Apply, Create, Decision, Delete, Event, EventReason, PatchStatus
-from changefeed_operator.connection import Connection
-from changefeed_operator.kube import Kube, path_of
+from changefeed_operator import api
+from changefeed_operator.actions import Apply, Create, Decision, Delete, Event, EventReason, PatchStatus, SetFinalizer
+from changefeed_operator.cluster.connection import Connection
+from changefeed_operator.cluster.kube import Kube, path_of
+from changefeed_operator.loop import reconcile
+from changefeed_operator.loop.queue import Again, Failed, Gone
+from changefeed_operator.loop.reconcile import CONFIRM, Reconciler
+from changefeed_operator.loop.seen import Seen
 from changefeed_operator.metrics import Metrics
 from changefeed_operator.observe import Observed
-from changefeed_operator.queue import Again, Failed, Gone
-from changefeed_operator.reconcile import CONFIRM, Reconciler
-from changefeed_operator.seen import Seen
 from changefeed_operator.settings import Settings
 from operator_api_server import ApiServer, refusal
 
@@ -158,8 +159,68 @@ async def test_an_action_that_fails_ends_the_pass_and_comes_back(
     bench.server.fail("PATCH", "/api/v1/namespaces/shop/configmaps/changefeed-orders", answer)
     bench.decision = Decision((Apply(CONFIG_MAP), STATUS))
     assert await bench.reconciler().work(KEY) == outcome
-    assert not [asked for asked in bench.server.writes() if asked.path == f"{PATH}/status"]
+    told = [asked for asked in bench.server.writes() if asked.path == f"{PATH}/status"]
+    assert bool(told) == (answer.status in (403, 500)), "what it refuses is told, what is to be done after it is not"
     assert bench.number(f'changefeed_operator_retries_total{{reason="{reason}"}}') == 1.0
+
+
+POD: dict[str, Any] = {
+    "metadata": {"name": "changefeed-orders-driver", "uid": "u-pod", "namespace": "shop"},
+    "status": {"phase": "Failed", "containerStatuses": [{"state": {"terminated": {"exitCode": 137}}}]},
+}
+LOG = f"{path_of(api.POD, 'shop')}/changefeed-orders-driver/log"
+
+
+async def test_what_the_kubelet_and_the_driver_said_is_read_of_one_that_was_killed(bench: Bench) -> None:
+    bench.server.objects[path_of(api.POD, "shop")] = {"items": [POD]}
+    event = {"involvedObject": {"uid": "u-pod"}, "reason": "Killing"}
+    bench.server.objects["/api/v1/namespaces/shop/events"] = {"items": [event]}
+    bench.server.fail("GET", LOG, web.Response(text="first\nlast\n"))
+    await bench.reconciler().work(KEY)
+    assert bench.shown[0].driver_log == "first\nlast\n"
+    assert [each["reason"] for each in bench.shown[0].pod_events] == ["Killing"]
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 500, 502])
+async def test_a_log_that_cannot_be_had_is_done_without(bench: Bench, status: int) -> None:
+    bench.server.objects[path_of(api.POD, "shop")] = {"items": [POD]}
+    bench.server.objects["/api/v1/namespaces/shop/events"] = {"items": []}
+    bench.server.fail("GET", LOG, refusal(status))
+    assert await bench.reconciler().work(KEY) == Again(None)
+    assert bench.shown[0].driver_log == ""
+    assert "request_errors_total{" not in bench.metrics.text().decode()
+
+
+async def test_events_that_may_not_be_read_are_done_without(bench: Bench) -> None:
+    bench.server.objects[path_of(api.POD, "shop")] = {"items": [POD]}
+    bench.server.fail("GET", "/api/v1/namespaces/shop/events", refusal(403))
+    assert await bench.reconciler().work(KEY) == Again(None)
+    assert bench.shown[0].pod_events == ()
+
+
+async def test_a_refusal_is_told_in_the_status_until_it_is_over(bench: Bench) -> None:
+    refused = refusal(403, "Forbidden", 'configmaps "x" is forbidden: exceeded quota: small')
+    bench.server.fail("PATCH", "/api/v1/namespaces/shop/configmaps/changefeed-orders", refused)
+    bench.decision = Decision((Apply(CONFIG_MAP), STATUS))
+    reconciler = bench.reconciler()
+    await reconciler.work(KEY)
+    await reconciler.work(KEY)
+    await reconciler.work(KEY)
+    told = 'The API server refuses ConfigMap changefeed-orders: configmaps "x" is forbidden: exceeded quota: small. '
+    what_then = "Have that rule changed, or ask for less in the spec."
+    assert [observed.refused for observed in bench.shown] == ["", told + what_then, told + what_then, ""]
+
+
+@pytest.mark.parametrize(
+    "answer", [refusal(429), refusal(409, "Conflict"), refusal(503)], ids=lambda it: str(it.status)
+)
+async def test_a_server_that_is_busy_refuses_nothing(bench: Bench, answer: web.Response) -> None:
+    bench.server.fail("PATCH", "/api/v1/namespaces/shop/configmaps/changefeed-orders", answer)
+    bench.decision = Decision((Apply(CONFIG_MAP),))
+    reconciler = bench.reconciler()
+    await reconciler.work(KEY)
+    await reconciler.work(KEY)
+    assert [observed.refused for observed in bench.shown] == ["", ""]
 
 
 async def test_what_the_server_refuses_for_good_is_told_in_an_event(bench: Bench) -> None:
@@ -167,7 +228,7 @@ async def test_what_the_server_refuses_for_good_is_told_in_an_event(bench: Bench
     bench.decision = Decision((STATUS,))
     await bench.reconciler().work(KEY)
     event = bench.server.writes()[-1].body
-    assert (event["reason"], event["type"]) == ("ActionFailed", "Warning")
+    assert (event["reason"], event["type"]) == ("Refused", "Warning")
     assert "no patch of changefeeds/status" in event["message"]
     assert event["involvedObject"]["uid"] == "u1"
 
@@ -235,10 +296,9 @@ async def test_one_that_the_selector_leaves_out_is_not_touched(bench: Bench) -> 
     assert len(bench.shown) == 1
 
 
-async def test_one_that_is_gone_is_shown_as_it_was_last_seen_until_all_is_done_for_it(bench: Bench) -> None:
+async def test_what_one_that_is_gone_left_behind_is_looked_at_until_nothing_is_left(bench: Bench) -> None:
     del bench.server.objects[PATH]
     bench.server.objects["/api/v1/namespaces/shop"] = {"status": {"phase": "Active"}}
-    bench.seen.note(KEY, "DELETED", FEED)
     bench.decision = Decision((Apply(CONFIG_MAP),))
     reconciler = bench.reconciler()
     bench.server.fail("PATCH", "/api/v1/namespaces/shop/configmaps/changefeed-orders", refusal(500))
@@ -246,18 +306,15 @@ async def test_one_that_is_gone_is_shown_as_it_was_last_seen_until_all_is_done_f
     assert await reconciler.work(KEY) == Again(CONFIRM)
     bench.decision = Decision()
     assert await reconciler.work(KEY) == Gone()
-    shown = [observed.deleted and api.uid_of(observed.deleted) for observed in bench.shown]
-    assert shown == ["u1", "u1", None]
     assert [observed.changefeed for observed in bench.shown] == [None, None, None]
 
 
-async def test_one_that_is_gone_is_kept_while_decide_wants_to_look_again(bench: Bench) -> None:
-    del bench.server.objects[PATH]
-    bench.server.objects["/api/v1/namespaces/shop"] = {"status": {"phase": "Active"}}
-    bench.seen.note(KEY, "DELETED", FEED)
-    bench.decision = Decision(requeue_after=5.0)
-    assert await bench.reconciler().work(KEY) == Again(5.0)
-    assert bench.seen.last(KEY) is not None
+async def test_finalizers_are_patched_over_what_was_observed(bench: Bench) -> None:
+    bench.decision = Decision((SetFinalizer(("theirs", "changefeed.dev/close"), "7"),))
+    assert await bench.reconciler().work(KEY) == Again(CONFIRM)
+    asked = bench.server.asked[-1]
+    assert (asked.method, asked.path) == ("PATCH", PATH)
+    assert asked.body == {"metadata": {"resourceVersion": "7", "finalizers": ["theirs", "changefeed.dev/close"]}}
 
 
 @pytest.mark.parametrize(("phase", "terminating"), [("Active", False), ("Terminating", True), ("", True)])

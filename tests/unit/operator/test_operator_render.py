@@ -10,15 +10,17 @@ import pytest
 import yaml
 from changefeed.spec.parse import from_effective, parse
 from changefeed_operator import api
-from changefeed_operator.children import children, close_job, hold_schedule
-from changefeed_operator.render import application
-from changefeed_operator.settings import Settings
-from changefeed_operator.target import CONFIG_KEY, Target, as_target, spec_hash
+from changefeed_operator.manifests.application import application
+from changefeed_operator.manifests.children import children
+from changefeed_operator.manifests.jobs import close_job, hold_cron_job, hold_job, hold_schedule
+from changefeed_operator.observe import Observed
+from changefeed_operator.settings import Network, Settings
+from changefeed_operator.target import CONFIG_KEY, Target, spec_hash, wanted
 from changefeed_operator.template import merge, template_problem
 from operator_world import NAME, SPEC
 
 GOLDEN = Path(__file__).parent / "testdata" / "rendered.yaml"
-SETTINGS = Settings(image="changefeed-spark:1", network_policy=True, image_pull_secrets=("registry",))
+SETTINGS = Settings(image="changefeed-spark:1", network=Network(), image_pull_secrets=("registry",))
 TEMPLATE = {
     "metadata": {"labels": {"team": "shop"}},
     "spec": {
@@ -49,7 +51,7 @@ def _owner(**changes: Any) -> dict[str, Any]:
 
 
 def _target(**changes: Any) -> Target:
-    target = as_target(_owner(**changes), "")
+    target = wanted(Observed("shop", NAME, 0.0, _owner(**changes)), SETTINGS).target
     assert target is not None
     return target
 
@@ -59,7 +61,8 @@ def _all(target: Target) -> list[dict[str, Any]]:
     return [
         application(target, SETTINGS, 7, owner),
         *children(target, SETTINGS, owner, hold=True),
-        close_job(target, SETTINGS),
+        hold_job(target, SETTINGS, owner),
+        close_job(target, SETTINGS, "changefeed-orders"),
     ]
 
 
@@ -68,6 +71,31 @@ def test_the_manifests_are_the_golden_ones(rewrite: bool) -> None:
     if rewrite:
         GOLDEN.write_text(text)
     assert text == GOLDEN.read_text()
+
+
+def test_pods_leave_a_lost_node_after_half_a_minute_unless_their_template_says_otherwise() -> None:
+    slow = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"}
+    template = {"spec": {"tolerations": [{**slow, "tolerationSeconds": 600}]}}
+    spec = application(_target(spark={"driver": {"template": template}}), SETTINGS, 1, _owner())["spec"]
+    found = {role: spec[role]["template"]["spec"]["tolerations"] for role in ("driver", "executor")}
+    seconds = {
+        role: {each["key"].rpartition("/")[2]: each["tolerationSeconds"] for each in tolerations}
+        for role, tolerations in found.items()
+    }
+    assert seconds == {
+        "driver": {"not-ready": 30, "unreachable": 600},
+        "executor": {"not-ready": 30, "unreachable": 30},
+    }
+
+
+def test_a_driver_that_hangs_is_killed_and_an_executor_has_no_probe() -> None:
+    spec = application(_target(), SETTINGS, 1, _owner())["spec"]
+    driver, executor = (spec[role]["template"]["spec"]["containers"][0] for role in ("driver", "executor"))
+    probe = driver["livenessProbe"]
+    assert probe["httpGet"] == {"path": "/healthz", "port": 9464}
+    assert probe["periodSeconds"] * probe["failureThreshold"] == 40
+    assert driver["startupProbe"]["periodSeconds"] * driver["startupProbe"]["failureThreshold"] == 300
+    assert "livenessProbe" not in executor
 
 
 def _pod_specs(manifest: Any) -> list[dict[str, Any]]:
@@ -80,25 +108,59 @@ def _pod_specs(manifest: Any) -> list[dict[str, Any]]:
 
 def test_every_pod_is_what_the_restricted_standard_wants() -> None:
     pods = [pod for manifest in _all(_target()) for pod in _pod_specs(manifest)]
-    assert len(pods) == 4, "driver, executor, hold, close"
+    assert len(pods) == 5, "driver, executor, hold twice, close"
     for pod in pods:
         security = pod["securityContext"]
         assert security["runAsNonRoot"]
-        assert security["runAsUser"]
+        assert not {"runAsUser", "runAsGroup", "fsGroup"} & set(security), "OpenShift gives its own"
         assert security["seccompProfile"] == {"type": "RuntimeDefault"}
         for container in pod["containers"]:
             context = container["securityContext"]
             assert context["capabilities"] == {"drop": ["ALL"]}
             assert not context["allowPrivilegeEscalation"]
             assert context["readOnlyRootFilesystem"]
-        assert {"emptyDir": {}, "name": "changefeed-tmp"} in pod["volumes"]
+        assert {"emptyDir": {"sizeLimit": "8Gi"}, "name": "changefeed-tmp"} in pod["volumes"]
         secrets = {volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
         assert secrets == {"lake-writer", "state-writer"}
 
 
+def test_every_pod_has_the_certificates_for_the_upstream() -> None:
+    upstream = {"pdAddresses": ["https://pd:2379"], "tls": {"secretRef": {"name": "tidb-client"}}}
+    pods = [pod for manifest in _all(_target(upstream=upstream)) for pod in _pod_specs(manifest)]
+    for pod in pods:
+        (name,) = [each["name"] for each in pod["volumes"] if each.get("secret", {}).get("secretName") == "tidb-client"]
+        (container,) = pod["containers"]
+        mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+        assert mounts[name] == "/etc/changefeed/secrets/tidb-client"
+
+
 def test_only_the_driver_has_a_token() -> None:
     pods = [pod for manifest in _all(_target()) for pod in _pod_specs(manifest)]
-    assert [pod["automountServiceAccountToken"] for pod in pods] == [True, False, False, False]
+    assert [pod["automountServiceAccountToken"] for pod in pods] == [True, False, False, False, False]
+
+
+def _accounts(target: Target) -> tuple[set[str], list[dict[str, Any]]]:
+    """Those that pods run as and that rights are given to; the ServiceAccounts that the operator makes."""
+    manifests = _all(target)
+    spec = manifests[0]["spec"]
+    used = {spec["driver"]["serviceAccount"], spec["executor"]["serviceAccount"]}
+    (hold,) = [manifest for manifest in manifests if manifest["kind"] == "CronJob"]
+    used |= {pod["serviceAccountName"] for pod in _pod_specs(hold)}
+    used |= {each["subjects"][0]["name"] for each in manifests if each["kind"] == "RoleBinding"}
+    return used, [each for each in manifests if each["kind"] == "ServiceAccount"]
+
+
+def test_the_account_of_the_pods_bears_the_annotations_of_a_cloud() -> None:
+    annotations = {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/cdc"}
+    used, (made,) = _accounts(_target(spark={"serviceAccount": {"annotations": annotations}}))
+    assert used == {f"changefeed-{NAME}"} == {made["metadata"]["name"]}
+    assert annotations.items() <= made["metadata"]["annotations"].items()
+    assert api.APPLIED in made["metadata"]["annotations"]
+
+
+def test_an_account_of_the_users_is_given_the_rights_and_not_touched() -> None:
+    used, made = _accounts(_target(spark={"serviceAccount": {"name": "cdc"}}))
+    assert (used, made) == ({"cdc"}, [])
 
 
 def test_sparks_network_policy_step_is_switched_off() -> None:
@@ -186,20 +248,52 @@ def test_any_text_comes_through_the_config_map(text: str) -> None:
     assert parse(target.config_text) == target.resource
 
 
-def test_the_close_job_needs_no_child_and_nobody_owns_it() -> None:
-    job = close_job(_target(), SETTINGS)
-    assert "ownerReferences" not in job["metadata"]
-    assert (job["spec"]["activeDeadlineSeconds"], job["spec"]["ttlSecondsAfterFinished"]) == (120, 60)
-    pod = job["spec"]["template"]
-    assert pod["spec"]["serviceAccountName"] == "default"
-    assert not [volume for volume in pod["spec"]["volumes"] if "configMap" in volume]
-    told = from_effective(json.loads(pod["metadata"]["annotations"][api.RESOURCE]))
-    assert told.spec.state == _target().resource.spec.state
-    assert told.spec.spark.driver.template == {}, "an annotation has its bounds"
+def _job_pods() -> dict[str, dict[str, Any]]:
+    spec = TEMPLATE["spec"]
+    beside = {"containers": [{"name": "sidecar", "image": "proxy"}, *spec["containers"]], "restartPolicy": "Always"}
+    template = {**TEMPLATE, "spec": {**spec, **beside, "imagePullSecrets": [{"name": "theirs"}]}}
+    target = _target(spark={"driver": {"template": template}})
+    hold = hold_cron_job(target, SETTINGS, _owner())["spec"]["jobTemplate"]["spec"]
+    close = close_job(target, SETTINGS, "changefeed-orders")["spec"]
+    return {"hold": hold["template"], "close": close["template"]}
+
+
+def test_nobody_owns_the_close_job_and_it_needs_no_config_map() -> None:
+    job = close_job(_target(), SETTINGS, "changefeed-orders")
+    assert "ownerReferences" not in job["metadata"], "a foreground deletion would take it away"
+    for pod in _job_pods().values():
+        assert not [volume for volume in pod["spec"]["volumes"] if "configMap" in volume and volume["name"] != "certs"]
+        told = from_effective(json.loads(pod["metadata"]["annotations"][api.RESOURCE]))
+        assert told.spec.state == _target().resource.spec.state
+        assert told.spec.spark.driver.template == {}, "an annotation has its bounds"
+
+
+def test_a_job_waits_for_a_node_to_be_added() -> None:
+    assert hold_job(_target(), SETTINGS, _owner())["spec"]["activeDeadlineSeconds"] == 900
+    assert close_job(_target(), SETTINGS, "")["spec"]["activeDeadlineSeconds"] == 900
+
+
+@pytest.mark.parametrize("verb", ["hold", "close"])
+def test_a_jobs_pod_comes_of_the_drivers_template(verb: str) -> None:
+    spec = _job_pods()[verb]["spec"]
+    assert spec["nodeSelector"] == {"disk": "ssd"}
+    assert spec["tolerations"] == [{"key": "cdc", "operator": "Exists"}]
+    assert spec["imagePullSecrets"] == [{"name": "registry"}, {"name": "theirs"}]
+    assert spec["serviceAccountName"] == "changefeed-orders"
+    assert spec["restartPolicy"] == "Never"
+    (container,) = spec["containers"]
+    assert container["name"] == verb, "a sidecar would keep the Job from ending"
+    assert {"name": "RUST_LOG", "value": "info"} in container["env"]
+    assert {"name": "certs", "mountPath": "/certs"} in container["volumeMounts"]
+    assert container["command"][:2] == ["changefeed", verb]
+    assert container["resources"] == {
+        "requests": {"cpu": "50m", "memory": "128Mi"},
+        "limits": {"cpu": "2", "memory": "512Mi"},
+    }, "a quota on limits.cpu is met, and the Job asks for no more than it needs"
 
 
 @pytest.mark.parametrize(
-    ("ttl", "every"), [("1m", "* * * * *"), ("10m", "/2 "), ("1h", "/15 "), ("24h", "/30 "), ("720h", "/30 ")]
+    ("ttl", "every"), [("10m", "/2 "), ("15m", "/5 "), ("1h", "/15 "), ("24h", "/30 "), ("720h", "/30 ")]
 )
 def test_the_hold_comes_three_times_in_a_ttl(ttl: str, every: str) -> None:
     assert every in hold_schedule(_target(upstream={**SPEC["upstream"], "safepointTtl": ttl}))

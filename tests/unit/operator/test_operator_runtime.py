@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,16 @@ from typing import Any
 import pytest
 import structlog
 from aiohttp import web
-from changefeed_operator import api, leader, runtime, watch
+from changefeed_operator import api, health
 from changefeed_operator.__main__ import main, start_logging
 from changefeed_operator.actions import Apply, Decision
-from changefeed_operator.connection import Connection
-from changefeed_operator.kube import LEASE
+from changefeed_operator.cluster import leader
+from changefeed_operator.cluster.connection import Connection
+from changefeed_operator.cluster.kube import LEASE
+from changefeed_operator.loop import runtime, watch
+from changefeed_operator.loop.runtime import Operator, Options
 from changefeed_operator.observe import Observed
-from changefeed_operator.runtime import Operator, Options
-from changefeed_operator.settings import Settings
+from changefeed_operator.settings import Network, Settings
 from operator_api_server import refusal
 from operator_tiny_cluster import TinyCluster
 
@@ -78,6 +81,10 @@ class Process:
                     raise AssertionError(f"the operator ended with {self.task.result()}")
                 await asyncio.sleep(0.005)
 
+    @property
+    def metrics(self) -> str:
+        return self.operator._metrics.text().decode()
+
     async def end(self) -> int:
         self.operator.stop()
         async with asyncio.timeout(20.0):
@@ -93,7 +100,7 @@ async def test_what_is_there_and_what_comes_and_changes_is_worked_on(cluster: Ti
     cluster.put(api.CHANGEFEED, feed())
     process = Process(cluster)
     await process.until(lambda: generation(cluster) == "1")
-    await process.until(lambda: len(cluster.watches) == 4 and all(cluster.watches.values()))
+    await process.until(lambda: len(cluster.watches) == len(watch.WATCHED) and all(cluster.watches.values()))
     cluster.put(api.CHANGEFEED, feed("late"))
     await process.until(lambda: generation(cluster, "late") == "1")
     cluster.put(api.CHANGEFEED, feed(generation=2))
@@ -105,15 +112,53 @@ async def test_only_the_named_namespaces_are_asked_about(cluster: TinyCluster) -
     cluster.put(api.CHANGEFEED, feed())
     process = Process(cluster, namespaces=("shop", "bank"))
     await process.until(lambda: generation(cluster) == "1")
-    await process.until(lambda: len(cluster.watches) == 8)
+    await process.until(lambda: len(cluster.watches) == 2 * len(watch.WATCHED))
     assert all("/namespaces/" in path for path in cluster.watches)
+    assert await process.end() == 0
+
+
+async def test_a_namespace_that_is_forbidden_stops_only_itself(
+    cluster: TinyCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the start, and while the operator runs; it is served again when it is back."""
+    monkeypatch.setattr(runtime, "LOOK_SECONDS", 0.02)
+    impatient = watch.Endless((0.02,))
+    monkeypatch.setattr(watch, "Endless", lambda: impatient)
+    cluster.put(api.CHANGEFEED, feed())
+    cluster.forbidden.add("bank")
+    process = Process(cluster, namespaces=("bank", "shop"))
+    await process.until(lambda: generation(cluster) == "1")
+    await process.until(lambda: "leader_info 1.0" in process.metrics)
+    assert 'changefeed_operator_refused_namespace_info{watched="bank"} 1.0' in process.metrics
+
+    cluster.forbidden.clear()
+    await process.until(lambda: "refused_namespace_info{" not in process.metrics)
+    await process.until(lambda: sum(map(len, cluster.watches.values())) == 2 * len(watch.WATCHED))
+    cluster.forbidden.add("bank")
+    cluster.end_watches()
+    await process.until(lambda: "refused_namespace_info{" in process.metrics)
+    long_ago = time.monotonic() - 2 * health.WATCH_DEAD
+    process.operator._heard |= {at: long_ago for at in process.operator._heard if at[1] == "bank"}
+    assert health.unready(process.operator._vitals()) == []
+    cluster.put(api.CHANGEFEED, feed(generation=2))
+    await process.until(lambda: generation(cluster) == "2")
+    assert await process.end() == 0
+
+
+async def test_a_leader_that_can_serve_nothing_does_not_say_that_it_leads(cluster: TinyCluster) -> None:
+    cluster.forbidden.add("bank")
+    process = Process(cluster, namespaces=("bank",))
+    await process.until(lambda: process.operator._waits_for)
+    assert process.operator._leadership.holds()
+    assert "leader_info 0.0" in process.metrics
+    assert "cannot list" in health.unready(process.operator._vitals())[0]
     assert await process.end() == 0
 
 
 async def test_watches_that_are_cut_come_back_and_lose_nothing(cluster: TinyCluster) -> None:
     process = Process(cluster)
-    await process.until(lambda: sum(map(len, cluster.watches.values())) == 4)
-    assert cluster.end_watches() == 4
+    await process.until(lambda: sum(map(len, cluster.watches.values())) == len(watch.WATCHED))
+    assert cluster.end_watches() == len(watch.WATCHED)
     cluster.put(api.CHANGEFEED, feed())
     await process.until(lambda: generation(cluster) == "1")
     assert await process.end() == 0
@@ -137,7 +182,7 @@ async def test_a_storm_of_errors_on_a_watch_does_not_end_it(
 
 async def test_a_selector_is_for_changefeeds_and_of_the_rest_only_children_are_watched(cluster: TinyCluster) -> None:
     process = Process(cluster, selector="tier=gold")
-    await process.until(lambda: len(cluster.watches) == 4)
+    await process.until(lambda: len(cluster.watches) == len(watch.WATCHED))
     by_plural = {path.rpartition("/")[2]: selector for path, selector in cluster.selectors.items()}
     assert by_plural.pop("changefeeds") == "tier=gold"
     assert set(by_plural.values()) == {"changefeed.dev/name"}
@@ -177,7 +222,7 @@ async def test_a_crd_that_comes_later_is_waited_for(cluster: TinyCluster) -> Non
 
 async def test_sigterm_gives_the_lease_back(cluster: TinyCluster) -> None:
     process = Process(cluster)
-    await process.until(lambda: len(cluster.watches) == 4)
+    await process.until(lambda: len(cluster.watches) == len(watch.WATCHED))
     os.kill(os.getpid(), signal.SIGTERM)  # after kopf has taken the signals: they are ours again
     async with asyncio.timeout(20.0):
         assert await process.task == 0
@@ -192,7 +237,7 @@ async def test_a_standby_does_nothing_until_the_leader_is_gone(cluster: TinyClus
     await second.until(lambda: second.operator._leadership.election._seen)
     assert not second.operator._leadership.holds()
     watches = sum(map(len, cluster.watches.values()))
-    assert watches == 4
+    assert watches == len(watch.WATCHED)
     assert await first.end() == 0
     cluster.put(api.CHANGEFEED, feed(generation=2))
     await second.until(lambda: generation(cluster) == "2")
@@ -211,7 +256,7 @@ async def test_a_standby_ends_when_told_to(cluster: TinyCluster) -> None:
 
 async def test_a_lost_lease_ends_the_process_at_once(cluster: TinyCluster) -> None:
     process = Process(cluster)
-    await process.until(lambda: len(cluster.watches) == 4)
+    await process.until(lambda: len(cluster.watches) == len(watch.WATCHED))
     lease = cluster.objects[LEASE_PATH]
     cluster.put(LEASE, {**lease, "spec": {**lease["spec"], "holderIdentity": "another"}})
     async with asyncio.timeout(20.0):
@@ -272,11 +317,30 @@ def test_options_come_from_the_environment_too(monkeypatch: pytest.MonkeyPatch, 
         ("KUBECONFIG", str(kubeconfig)),
     ):
         monkeypatch.setenv(name, value)
-    assert main(["--namespaces", "shop, bank", "--network-policy", "--metrics-port", "8081"]) == 0
+    assert (
+        main(
+            [
+                "--namespaces",
+                "shop, bank",
+                "--network-policy",
+                '{"metrics_from": []}',
+                "--no-disruption-budget",
+                "--metrics-port",
+                "8081",
+            ]
+        )
+        == 0
+    )
     connection, options = given[0]
     assert connection.server == "http://127.0.0.1:1"
     assert options == Options(
-        Settings("changefeed-spark:1", "s3://state", network_policy=True),
+        Settings(
+            "changefeed-spark:1",
+            "s3://state",
+            network=Network(),
+            disruption_budget=False,
+            driver_role_kind="Role",
+        ),
         lease_namespace="ops",
         namespaces=("shop", "bank"),
         lease="release-changefeed-operator",

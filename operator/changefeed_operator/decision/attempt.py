@@ -1,0 +1,398 @@
+"""The life of an attempt: claimed, created, watched, ended, cleared away; then perhaps the next one. Pure.
+
+What happens is written to the ledger before it is done. An attempt is claimed only when nothing of another is left, and
+its SparkApplication is made once and never edited.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from changefeed_operator import api
+from changefeed_operator.actions import Action, Create, Delete, Event, EventReason, KeepLog
+from changefeed_operator.api import Json
+from changefeed_operator.decision.conditions import Reason, Situation, condition
+from changefeed_operator.decision.drift import changed_by_others
+from changefeed_operator.decision.driver_pod import (
+    End,
+    disruption_of,
+    end_in_text,
+    end_of,
+    is_over,
+    is_unreachable,
+    started_at,
+    trouble_of,
+)
+from changefeed_operator.decision.evidence import LOOK_S
+from changefeed_operator.decision.ledger import Ledger, Outcome, Phase
+from changefeed_operator.decision.progress import progress
+from changefeed_operator.decision.restart import HEALTHY_S, Failure
+from changefeed_operator.decision.spark_words import AGAINST_REFUSAL, cause_in, refusal_in
+from changefeed_operator.manifests.application import application, outline
+from changefeed_operator.manifests.last_log import last_log
+from changefeed_operator.observe import Observed
+from changefeed_operator.settings import Settings
+from changefeed_operator.target import Wanted
+
+#: Seconds after which a SparkApplication without a driver pod counts as stuck.
+STUCK_S = 180.0
+#: Seconds that a driver pod may wait: for a node, for its image, for whatever else.
+PENDING_S = {Failure.UNSCHEDULABLE: 900.0, Failure.IMAGE_PULL: 300.0, Failure.DRIVER_START: 600.0}
+#: Seconds that a pod may outlive its grace; then its node is taken for lost, and the pod is taken away by force. A
+#: driver that lives on there is fenced by the log (rule 6).
+LATE_S = 120.0
+#: Seconds that a pod of a lost node is left, once Kubernetes or the operator has asked it to go.
+UNREACHABLE_S = 5.0
+
+#: The class of an attempt's error when the API server said no to a pod of it.
+REFUSED = str(Reason.REFUSED)
+
+_EXECUTOR_GRACE_S = 30
+
+
+@dataclass(frozen=True)
+class View:
+    """What a pass goes by."""
+
+    observed: Observed
+    settings: Settings
+    wanted: Wanted
+    ledger: Ledger
+
+    @property
+    def now(self) -> float:
+        return self.observed.now
+
+    @property
+    def uid(self) -> str:
+        return api.uid_of(self.observed.changefeed or {})
+
+    @property
+    def drain_s(self) -> int | None:
+        return self.wanted.target.drain_s if self.wanted.target else None
+
+    def wants(self, *hashes: str) -> bool:
+        """Whether attempts of these spec hashes are to go on."""
+        target = self.wanted.target
+        return not self.wanted.paused and (target is None or set(hashes) == {target.hash})
+
+
+@dataclass(frozen=True)
+class Step:
+    """`look_again_at`: Unix seconds; what is not ahead means nothing."""
+
+    ledger: Ledger
+    situation: Situation
+    actions: tuple[Action, ...] = ()
+    events: tuple[Event, ...] = ()
+    look_again_at: float | None = None
+    keeps: tuple[KeepLog, ...] = ()  # done first: what is kept of an attempt that is to be cleared away
+
+
+@dataclass
+class _Removal:
+    """Pods that are being taken away."""
+
+    actions: list[Action] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    look_again_at: float | None = None
+
+    def take(self, pod: Json, now: float, grace_s: int | None) -> None:
+        name, uid = api.name_of(pod), api.uid_of(pod)
+        late_at = now + (grace_s or _EXECUTOR_GRACE_S) + LATE_S
+        if not api.is_deleting(pod):
+            self.actions.append(Delete(api.POD.kind, name, uid, grace_s))
+        else:
+            ends_at = api.time_at(pod, "metadata", "deletionTimestamp") or now
+            text = f"Pod {name} outlived its grace by {LATE_S:.0f} s and was deleted by force. Look at its node."
+            late_at = ends_at + LATE_S
+            if is_unreachable(pod):
+                node = api.text_at(pod, "spec", "nodeName")
+                text = f"Pod {name} was deleted by force, because its node {node} is lost. Look at the node."
+                late_at = ends_at - api.whole_at(pod, "metadata", "deletionGracePeriodSeconds") + UNREACHABLE_S
+            if now >= late_at:
+                self.events.append(Event("Warning", EventReason.POD_FORCE_DELETED, text))
+                self.actions.append(Delete(api.POD.kind, name, uid, 0))
+                late_at = now + LATE_S
+        self.look_again_at = min(late_at, self.look_again_at or late_at)
+
+
+def advance(view: View) -> Step:
+    """The next step of the newest attempt, or of the one after it."""
+    if view.ledger.phase is Phase.ENDED:
+        return _between(view)
+    step = _under_way(view)
+    if isinstance(step, Step):
+        return step
+    after = _between(replace(view, ledger=step.ledger))
+    return replace(after, events=(*step.events, *after.events), keeps=step.keeps)
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """The attempt is over, as the ledger says."""
+
+    ledger: Ledger
+    events: tuple[Event, ...] = ()
+    keeps: tuple[KeepLog, ...] = ()
+
+
+def _under_way(view: View) -> Step | _Ended:
+    observed, ledger = view.observed, view.ledger
+    number = str(ledger.attempt)
+    found, driver = observed.application, _of_attempt(observed.driver, number)
+    if ledger.phase is Phase.CLAIMED and found is None and observed.driver is None and not observed.executors:
+        return _create(view, ledger) if view.wants(ledger.spec_hash) else _Ended(ledger.stopped())
+    if driver is not None and is_over(driver):
+        return _ended(view, end_of(driver, observed.pod_events, observed.driver_log))
+    marks = [api.label_of(each, api.SPEC_HASH_LABEL) for each in (found, driver) if each is not None]
+    if not view.wants(ledger.spec_hash, *marks):
+        return _Ended(ledger.stopped())
+    ours = _of_attempt(found, number)
+    if ours is None or view.uid not in api.owner_uids(ours) or api.is_deleting(ours):
+        return _ended(view, _lost("Its SparkApplication was deleted by somebody else."))
+    if view.wanted.target is not None:
+        made = application(view.wanted.target, view.settings, ledger.attempt, observed.changefeed or {})
+        if changed := changed_by_others(outline(made), ours):
+            return _ended(view, _lost(f"Its SparkApplication was changed by somebody else: {changed}."))
+    view = replace(view, ledger=ledger.created())
+    step = _without_driver(view, ours) if driver is None else _with_driver(view, driver)
+    return _without_strays(step, observed, number, view.now) if isinstance(step, Step) else step
+
+
+def _create(view: View, ledger: Ledger) -> Step | _Ended:
+    target = view.wanted.target
+    if target is None:
+        return _Ended(ledger.stopped())
+    manifest = application(target, view.settings, ledger.attempt, view.observed.changefeed or {})
+    situation = Situation(Reason.STARTING, "The SparkApplication is being created.")
+    return Step(ledger, situation, (Create(manifest),))
+
+
+def _of_attempt(found: Json | None, number: str) -> Json | None:
+    return found if found is not None and api.label_of(found, api.ATTEMPT_LABEL) == number else None
+
+
+def _without_strays(step: Step, observed: Observed, number: str, now: float) -> Step:
+    """Pods of other attempts that have turned up late are taken away."""
+    strays = _Removal()
+    for pod in (observed.driver, *observed.executors):
+        if pod is not None and _of_attempt(pod, number) is None:
+            strays.take(pod, now, _EXECUTOR_GRACE_S)
+    return replace(
+        step,
+        actions=(*step.actions, *strays.actions),
+        events=(*step.events, *strays.events),
+        look_again_at=_sooner(step.look_again_at, strays.look_again_at),
+    )
+
+
+def _ended(view: View, end: End) -> _Ended:
+    """The attempt ended by itself: what comes of it."""
+    ledger = view.ledger
+    if end.outcome is Outcome.FINISHED:
+        return _Ended(ledger.finished())
+    if not view.wants(ledger.spec_hash):
+        return _Ended(ledger.stopped())
+    keeps = _kept_log(view)
+    if end.outcome is Outcome.STALLED:
+        return _Ended(ledger.stalled(end.cause, end.message, view.now), keeps=keeps)
+    if end.newest_attempt > ledger.attempt:
+        text = f"Attempt {ledger.attempt} is older than the log's: the status was lost or restored. {end.message}"
+        behind = ledger.behind(end.newest_attempt, end.message, view.now)
+        return _Ended(behind, (Event("Warning", EventReason.ATTEMPT_FAILED, text),), keeps)
+    failed = ledger.failed_with(end.failure, end.cause, end.message, view.now, view.uid)
+    text = f"Attempt {ledger.attempt} failed: {end.message}"
+    return _Ended(failed, (Event("Warning", EventReason.ATTEMPT_FAILED, text),), keeps)
+
+
+def _kept_log(view: View) -> tuple[KeepLog, ...]:
+    """The attempt's pod goes, and the next one has its name."""
+    observed = view.observed
+    if not observed.driver_log:
+        return ()
+    return (KeepLog(last_log(observed.name, observed.changefeed or {}, view.ledger.attempt, observed.driver_log)),)
+
+
+def _lost(message: str) -> End:
+    return End(Outcome.FAILED, "Lost", message, Failure.LOST)
+
+
+def _without_driver(view: View, ours: Json) -> Step | _Ended:
+    """The SparkApplication alone: on its way to a driver pod, stuck, or over and its pod gone."""
+    state = api.text_at(ours, "status", "applicationState", "state")
+    said = api.text_at(ours, "status", "applicationState", "errorMessage")
+    if state == "SUBMISSION_FAILED" or (state == "FAILED" and not api.whole_at(ours, "status", "executionAttempts")):
+        return _ended(view, _not_submitted(said))
+    if state in ("FAILED", "COMPLETED"):
+        why = cause_in(said) or "nothing says why"
+        return _ended(view, end_in_text(said) or _lost(f"Its driver pod is gone: {why}."))
+    stuck_at = max(_created(ours), _unready_since(view)) + STUCK_S
+    if view.now < stuck_at:
+        is_new = state in ("", "SUBMITTED")
+        text = f"The SparkApplication is {state} and has no driver pod."
+        situation = Situation(Reason.STARTING, "The Spark operator is to make the driver's pod." if is_new else text)
+        return Step(view.ledger, situation, look_again_at=stuck_at)
+    if not state:
+        namespace = view.observed.namespace
+        text = (
+            "The Spark operator has not taken the SparkApplication up. "
+            f"See that it runs, and that its spark.jobNamespaces hold {namespace}."
+        )
+        return _ended(view, End(Outcome.FAILED, "NotTakenUp", text, Failure.SUBMISSION))
+    text = f"The SparkApplication stays {state} without a driver pod. Look at the Spark operator's log."
+    return _ended(view, End(Outcome.FAILED, "Stuck", text, Failure.STUCK))
+
+
+def _not_submitted(said: str) -> End:
+    if refusal := refusal_in(said):
+        text = f"The API server refuses the driver's pod: {refusal}. {AGAINST_REFUSAL}"
+        return End(Outcome.FAILED, REFUSED, text, Failure.SUBMISSION)
+    why = cause_in(said) or "it does not say why"
+    text = f"The Spark operator could not submit it: {why}. Look at the Spark operator's log."
+    return End(Outcome.FAILED, "Submission", text, Failure.SUBMISSION)
+
+
+def _with_driver(view: View, driver: Json) -> Step | _Ended:
+    if api.is_deleting(driver):
+        going = _Removal()
+        going.take(driver, view.now, view.drain_s)
+        why = disruption_of(driver)
+        who = f"Kubernetes takes the driver's pod away ({why})" if why else "Somebody deleted the driver's pod"
+        situation = Situation(Reason.CLEANING_UP, f"{who}; the next attempt follows it.")
+        return Step(view.ledger, situation, tuple(going.actions), tuple(going.events), going.look_again_at)
+    started = started_at(driver)
+    if started is None:
+        return _pending(view, driver)
+    number = str(view.ledger.attempt)
+    executors = tuple(pod for pod in view.observed.executors if _of_attempt(pod, number))
+    got = progress(view.observed, driver, executors, number)
+    ledger, look_again_at = view.ledger, got.look_again_at
+    if got.situation.is_ready and (ledger.failures or ledger.last_error):
+        if view.now >= started + HEALTHY_S:
+            ledger = ledger.healthy()
+        else:
+            look_again_at = _sooner(look_again_at, started + HEALTHY_S)
+    return Step(ledger, got.situation, look_again_at=look_again_at)
+
+
+_PENDING_REASON = {
+    Failure.UNSCHEDULABLE: Reason.UNSCHEDULABLE,
+    Failure.IMAGE_PULL: Reason.IMAGE_PULL_FAILED,
+    Failure.DRIVER_START: Reason.DRIVER_PENDING,
+}
+
+
+def _pending(view: View, driver: Json) -> Step | _Ended:
+    trouble = trouble_of(driver, events=view.observed.pod_events)
+    failure = trouble.failure if trouble else Failure.DRIVER_START
+    deadline = _created(driver) + PENDING_S[failure]
+    if view.now >= deadline:
+        late = f"The driver's pod did not start in {PENDING_S[failure]:.0f} s; see kubectl describe pod."
+        return _ended(view, End(Outcome.FAILED, str(failure), trouble.message if trouble else late, failure))
+    situation = Situation(Reason.STARTING, "The driver's pod is starting.")
+    if trouble:
+        situation = Situation(_PENDING_REASON[failure], trouble.message)
+    return Step(view.ledger, situation, look_again_at=min(view.now + LOOK_S, deadline))
+
+
+def _between(view: View) -> Step:
+    """No attempt is under way: clear away what is left of the newest, then rest or claim the next."""
+    observed, ledger, paused = view.observed, view.ledger, view.wanted.paused
+    if paused and ledger.outcome in (Outcome.FAILED, Outcome.STALLED):
+        ledger = ledger.stopped()
+        view = replace(view, ledger=ledger)
+    starts = _may_start(view)
+    # What ended by itself keeps its SparkApplication and dead driver pod, so that its log can be read.
+    is_kept = ledger.outcome in (Outcome.FAILED, Outcome.STALLED, Outcome.FINISHED) and not starts and not paused
+    removal = _Removal()
+    if observed.driver is not None and not is_over(observed.driver):
+        removal.take(observed.driver, view.now, view.drain_s)
+        situation = Situation(Reason.DRAINING, _why_draining(view))
+    elif observed.executors:
+        for pod in observed.executors:
+            removal.take(pod, view.now, _EXECUTOR_GRACE_S)
+        situation = Situation(Reason.CLEANING_UP, "The executors of the attempt before are on their way out.")
+    elif not is_kept and (observed.application is not None or observed.driver is not None):
+        _remove_application(removal, view)
+        situation = Situation(Reason.CLEANING_UP, "The SparkApplication of the attempt before is on its way out.")
+    else:
+        return _claim(view) if starts else _rest(view)
+    if is_kept:
+        situation = _rest(view).situation
+    rest_at = ledger.retry_at if is_kept and ledger.outcome is Outcome.FAILED else None
+    look_again_at = _sooner(removal.look_again_at, rest_at)
+    return Step(ledger, situation, tuple(removal.actions), tuple(removal.events), look_again_at)
+
+
+def _remove_application(removal: _Removal, view: View) -> None:
+    """Its pods go with it; a dead driver pod without one goes by itself."""
+    found, driver = view.observed.application, view.observed.driver
+    if found is None:
+        if driver is not None:
+            removal.take(driver, view.now, _EXECUTOR_GRACE_S)
+    elif not api.is_deleting(found):
+        removal.actions.append(Delete(api.APPLICATION.kind, api.name_of(found), api.uid_of(found)))
+
+
+def _may_start(view: View) -> bool:
+    target, ledger = view.wanted.target, view.ledger
+    if target is None or view.wanted.paused:
+        return False
+    if target.hash != ledger.spec_hash or ledger.outcome in (None, Outcome.STOPPED):
+        return True
+    return ledger.outcome is Outcome.FAILED and view.now >= ledger.retry_at
+
+
+def _claim(view: View) -> Step:
+    target = view.wanted.target
+    assert target is not None, "_may_start has seen to it"
+    ledger = view.ledger.claimed(target.hash, target.state_uri)
+    manifest = application(target, view.settings, ledger.attempt, view.observed.changefeed or {})
+    situation = Situation(Reason.STARTING, "The SparkApplication is being created.")
+    text = f"Attempt {ledger.attempt} of spec {target.hash} is created."
+    event = Event("Normal", EventReason.ATTEMPT_CREATED, text)
+    return Step(ledger, situation, (Create(manifest),), (event,))
+
+
+def _rest(view: View) -> Step:
+    """Nothing is left, and nothing is due."""
+    target, ledger, error = view.wanted.target, view.ledger, view.ledger.last_error
+    if ledger.outcome is Outcome.FINISHED and (target is None or target.hash == ledger.spec_hash):
+        text = "Finished: everything up to spec.targetTs is in the sink. Raise it to go on, or delete the changefeed."
+        return Step(ledger, Situation(Reason.FINISHED, text))
+    if view.wanted.paused:
+        text = "Paused, as asked. Set spec.paused to false to go on from the checkpoint."
+        return Step(ledger, Situation(Reason.PAUSED, text))
+    if ledger.outcome is Outcome.STALLED and error is not None:
+        text = f"{error.message} Then give spec.restartNonce another value."
+        return Step(ledger, Situation(Reason.STALLED, text, error.cause))
+    if ledger.outcome is Outcome.FAILED and error is not None:
+        text = (
+            f"Attempt {ledger.attempt} failed: {error.message} The next one starts at {api.time_text(ledger.retry_at)}."
+        )
+        return Step(ledger, Situation(Reason.BACK_OFF, text), look_again_at=ledger.retry_at)
+    return Step(ledger, Situation(Reason.STARTING, "There is no valid spec yet."))
+
+
+def _why_draining(view: View) -> str:
+    if view.wanted.paused:
+        return "The driver drains before the pause."
+    if view.ledger.outcome is Outcome.STOPPED:
+        return "The driver drains, then the changed spec starts from the checkpoint."
+    return "The driver of the attempt before is being stopped."
+
+
+def _created(found: Json) -> float:
+    return api.time_at(found, "metadata", "creationTimestamp") or 0.0
+
+
+def _unready_since(view: View) -> float:
+    """Since when the changefeed has not been Ready."""
+    ready = condition(api.mapping_at(view.observed.changefeed, "status"), "Ready")
+    since = api.time_at(ready, "lastTransitionTime")
+    return since if since is not None and api.text_at(ready, "status") == "False" else view.now
+
+
+def _sooner(one: float | None, other: float | None) -> float | None:
+    return min((time for time in (one, other) if time is not None), default=None)

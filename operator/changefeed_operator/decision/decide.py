@@ -1,0 +1,204 @@
+"""From what was observed to what to do: pure and total (DESIGN.md 4).
+
+The status is written before anything is done, and says all that the next pass must know. Nothing here may raise,
+read a clock or remember.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from changefeed_operator import api
+from changefeed_operator.actions import Action, Create, Decision, PatchStatus, SetFinalizer
+from changefeed_operator.api import Json
+from changefeed_operator.decision import removal
+from changefeed_operator.decision.attempt import Step, View, advance
+from changefeed_operator.decision.conditions import (
+    DRIVERS_CONDITIONS,
+    NO_DRIVER,
+    OWN_CONDITIONS,
+    Reason,
+    Situation,
+    conditions,
+    events,
+    unknown,
+)
+from changefeed_operator.decision.evidence import is_short
+from changefeed_operator.decision.hands_off import hands_off
+from changefeed_operator.decision.held_history import HeldHistory, held_history
+from changefeed_operator.decision.ledger import Ledger, Outcome, Phase
+from changefeed_operator.decision.progress import is_heard
+from changefeed_operator.decision.upkeep import look_after, superfluous
+from changefeed_operator.manifests.children import children
+from changefeed_operator.observe import Observed
+from changefeed_operator.settings import Settings
+from changefeed_operator.target import CONFIG_KEY, Wanted, wanted
+
+#: The status fields of the operator, conditions aside.
+OWN_FIELDS = (
+    "observedGeneration",
+    "state",
+    "message",
+    "sink",
+    "attempt",
+    "attemptPhase",
+    "attemptOutcome",
+    "effectiveSpecHash",
+    "configDigest",
+    "children",
+    "stateUri",
+    "restarts",
+    "lastError",
+    "hold",
+)
+
+_LONGEST_MESSAGE = 2000
+#: Seconds after which a child that is being deleted is looked for again: it has to be gone before it is made anew.
+_GONE_BY_S = 5.0
+
+
+def decide(observed: Observed, settings: Settings) -> Decision:
+    """The next actions for one changefeed; equal input gives equal output, and no input raises."""
+    if observed.changefeed is None:
+        return removal.gone(observed)
+    before = api.mapping_at(observed.changefeed, "status")
+    want = wanted(observed, settings)
+    ledger = Ledger.read(before).or_of(observed.application or {}, api.uid_of(observed.changefeed))
+    view = View(observed, settings, want, ledger)
+    if api.is_deleting(observed.changefeed):
+        return _going(view)
+    if observed.namespace_terminating:
+        return Decision()
+    if api.is_hands_off(observed.changefeed):
+        return hands_off(observed.changefeed, own_status(before), observed.now)
+    if finalizer := removal.finalizer(view):
+        return Decision(finalizer)
+    step = advance(view)
+    held = held_history(observed, settings, want, step.ledger)
+    protects = not is_short(observed)
+    manifests = children(want.target, settings, observed.changefeed, held.by_jobs, protects) if want.target else []
+    upkeep = look_after(observed, manifests, api.list_at(before, "children"))
+    if upkeep.in_the_way:
+        step = _delayed(step, upkeep.in_the_way)
+    situation = _situation(observed, step, want)
+    accepted = _accepted(observed, want, before)
+    status = _status(observed, step, situation, want, held)
+    if accepted:
+        status["configDigest"] = accepted
+    if standing := upkeep.standing if want.target else api.list_at(before, "children"):
+        status["children"] = standing
+    actions: list[Action] = [*step.keeps, *_patched(observed, status), *upkeep.actions]
+    if want.target:
+        actions += superfluous(observed, manifests, _optional(observed), accepted)
+    actions += held.create
+    actions += step.actions
+    actions += (*upkeep.events, *step.events, *held.events, *events(situation, before))
+    wait = _wait(observed, bool(upkeep.in_the_way), step.look_again_at, upkeep.look_again_at, held.look_again_at)
+    return Decision(tuple(actions), wait)
+
+
+def _delayed(step: Step, by: str) -> Step:
+    """Without the start of an attempt."""
+    kept = tuple(each for each in step.actions if not isinstance(each, Create))
+    if kept == step.actions:
+        return step
+    text = f"The attempt starts when {by} is gone, which is being deleted or belongs to a deleted changefeed."
+    return replace(step, actions=kept, situation=Situation(Reason.CLEANING_UP, text))
+
+
+def _going(view: View) -> Decision:
+    """It is being deleted; when the finalizer goes, so does the status."""
+    observed, step = view.observed, removal.going(view)
+    if any(isinstance(action, SetFinalizer) for action in step.actions):
+        return Decision(step.actions)
+    held = held_history(observed, view.settings, view.wanted, step.ledger)
+    before = api.mapping_at(observed.changefeed, "status")
+    message = f"{step.situation.message} {observed.refused}".strip()[:_LONGEST_MESSAGE]
+    status = _status(observed, step, replace(step.situation, message=message), view.wanted, held)
+    status |= {name: before[name] for name in ("configDigest", "children") if name in before}
+    actions = (*_patched(observed, status), *step.actions, *step.events)
+    return Decision(actions, _wait(observed, False, step.look_again_at))
+
+
+def _patched(observed: Observed, status: dict[str, Any]) -> list[Action]:
+    """The status is written only when it changes."""
+    live = observed.changefeed or {}
+    if status == own_status(api.mapping_at(live, "status")):
+        return []
+    return [PatchStatus(status, api.text_at(live, "metadata", "resourceVersion"))]
+
+
+def _optional(observed: Observed) -> list[tuple[api.Kind, str]]:
+    """Children that are not always wanted."""
+    return [
+        (api.CRON_JOB, api.hold_cron_job_name(observed.name)),
+        (api.NETWORK_POLICY, api.child_name(observed.name)),
+        (api.BUDGET, api.child_name(observed.name)),
+    ]
+
+
+def _wait(observed: Observed, is_soon: bool, *look_again_at: float | None) -> float | None:
+    """Seconds to the moment at which time alone changes something."""
+    times = [time for time in look_again_at if time is not None]
+    if is_soon or any(api.is_deleting(child) for child in observed.children):
+        times.append(observed.now + _GONE_BY_S)
+    return min((time - observed.now for time in times if time > observed.now), default=None)
+
+
+def _situation(observed: Observed, step: Step, want: Wanted) -> Situation:
+    situation = step.situation
+    if observed.refused and not situation.is_stalled:
+        situation = Situation(Reason.REFUSED, observed.refused, still_ready=situation.is_ready)
+    if want.problem:
+        runs = _runs(step.ledger, want)
+        kept = "The last valid spec keeps running meanwhile." if runs else "Nothing runs until then."
+        situation = Situation(Reason.INVALID_SPEC, f"{want.problem}. Mend it. {kept}", runs_last_valid=runs)
+    return replace(situation, message=situation.message[:_LONGEST_MESSAGE])
+
+
+def _runs(ledger: Ledger, want: Wanted) -> bool:
+    """Whether a driver is there, or will be by itself."""
+    is_over = want.target is None or want.paused or ledger.outcome in (Outcome.STALLED, Outcome.FINISHED)
+    return ledger.phase is not Phase.ENDED or not is_over
+
+
+def _status(observed: Observed, step: Step, situation: Situation, want: Wanted, held: HeldHistory) -> dict[str, Any]:
+    """All that the operator owns of the status."""
+    live: Json = observed.changefeed or {}
+    before, generation = api.mapping_at(live, "status"), api.whole_at(live, "metadata", "generation")
+    status = {
+        "observedGeneration": generation,
+        "state": situation.state,
+        "message": situation.message,
+        **step.ledger.fields(),
+        **held.fields,
+        "conditions": [
+            *conditions(situation, held.answer, before, generation, observed.now),
+            *([] if is_heard(observed) else unknown(before, generation, observed.now)),
+        ],
+    }
+    return {**status, "sink": want.target.sink} if want.target else status
+
+
+def _is_own(told: Json) -> bool:
+    kind = api.text_at(told, "type")
+    return kind in OWN_CONDITIONS or (kind in DRIVERS_CONDITIONS and api.text_at(told, "reason") == NO_DRIVER)
+
+
+def own_status(before: Json) -> dict[str, Any]:
+    """The operator's part of the status observed."""
+    own = {name: before[name] for name in OWN_FIELDS if name in before}
+    known = (*OWN_CONDITIONS, *DRIVERS_CONDITIONS)
+    said = [each for each in api.list_at(before, "conditions") if _is_own(each)]
+    said.sort(key=lambda each: known.index(api.text_at(each, "type")))
+    return {**own, "conditions": said}
+
+
+def _accepted(observed: Observed, want: Wanted, before: Json) -> str:
+    """Digest of the last valid spec: a new one's only once its ConfigMap stands, so that there is one to read."""
+    known = api.text_at(before, "configDigest")
+    if want.target is None:
+        return known
+    found = observed.child(api.CONFIG_MAP, want.target.config_map_name) or {}
+    return want.target.config_digest if api.text_at(found, "data", CONFIG_KEY) == want.target.config_text else known

@@ -1,0 +1,129 @@
+"""What of a child is not as its manifest says, judged by the data itself. Pure.
+
+The API server adds to what it is given: defaults, addresses, empty members left out. So everything in the manifest must
+be in the object, and lists must have nothing more; other members of the object are not looked at. Whatever an object
+holds, comparing it never raises.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from changefeed_operator import api
+from changefeed_operator.api import Json
+from changefeed_operator.template import KEYS
+
+#: Nothing is filled into these: a member more is a change.
+_CLOSED = ("data", "matchLabels", "selector", "podSelector", "nodeSelector", "roleRef")
+#: What can't be changed in an object that exists.
+_FIXED = (".roleRef", ".data", ".immutable", ".spec.clusterIP")
+#: Members that the API server leaves out when they are false.
+_FALSE_IS_LEFT_OUT = ("hostIPC", "hostNetwork", "hostPID", "readOnly", "stdin", "stdinOnce", "tty")
+_QUANTITY = re.compile(r"([+-]?[0-9]{1,20}(?:[.][0-9]{1,20})?)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|e[+-]?[0-9]{1,3})?")
+_MOST_PATHS = 3
+_BINARY = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+_EXPONENTS = {"m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """`path`: as ".spec.selector". `needs_new`: applying the manifest is not enough, the object must be made anew."""
+
+    path: str
+    needs_new: bool = False
+
+
+def differences(manifest: Json, found: Json) -> tuple[Difference, ...]:
+    """What of `manifest` is not so in `found`, the same object as it is. Its status is not compared."""
+    compared = {name: value for name, value in manifest.items() if name not in ("apiVersion", "kind", "metadata")}
+    annotations = dict(api.mapping_at(manifest, "metadata", "annotations"))
+    annotations.pop(api.APPLIED, None)
+    marks = {"labels": api.mapping_at(manifest, "metadata", "labels"), "annotations": annotations}
+    owners = api.list_at(found, "metadata", "ownerReferences")
+    lacks_owner = not all(
+        any(_same(owner, each) for each in owners) for owner in api.list_at(manifest, "metadata", "ownerReferences")
+    )
+    return (
+        *_below("", compared, {name: found.get(name) for name in compared}),
+        *_below(".metadata", marks, api.mapping_at(found, "metadata")),
+        *([Difference(".metadata.ownerReferences")] if lacks_owner else []),
+    )
+
+
+def changed_by_others(manifest: Json, found: Json) -> str:
+    """What differs, in words; "" when nothing does, or when the operator made it from another manifest."""
+    if api.annotation_of(found, api.APPLIED) != api.annotation_of(manifest, api.APPLIED):
+        return ""
+    paths = [each.path.removeprefix(".") for each in differences(manifest, found)]
+    more = f" and {len(paths) - _MOST_PATHS} more" if len(paths) > _MOST_PATHS else ""
+    return ", ".join(paths[:_MOST_PATHS]) + more
+
+
+def _below(path: str, wanted: Any, found: Any) -> Iterator[Difference]:
+    if isinstance(wanted, Mapping) and isinstance(found, Mapping):
+        yield from _of_mapping(path, wanted, found)
+    elif _is_list(wanted) and _is_list(found):
+        yield from _of_list(path, wanted, found)
+    elif not _is_same_value(path, wanted, found):
+        yield Difference(path, _is_fixed(path))
+
+
+def _of_mapping(path: str, wanted: Json, found: Json) -> Iterator[Difference]:
+    for name, value in wanted.items():
+        yield from _below(f"{path}.{name}", value, found.get(name))
+    if path.rpartition(".")[2] in _CLOSED and not found.keys() <= wanted.keys():
+        yield Difference(path, _is_fixed(path))
+
+
+def _of_list(path: str, wanted: Sequence[Any], found: Sequence[Any]) -> Iterator[Difference]:
+    """The API server tells the things of some lists apart by a key, and keeps what somebody added to them when it
+    applies; other lists are replaced as a whole."""
+    name = path.rpartition(".")[2]
+    key = "" if name == "tolerations" else KEYS.get(name, "")
+    if not key or not all(isinstance(each, Mapping) and key in each for each in wanted):
+        if len(wanted) != len(found) or not all(map(_same, wanted, found)):
+            yield Difference(path)
+        return
+    by_key = {each.get(key): each for each in found if isinstance(each, Mapping) and isinstance(each.get(key), str)}
+    for each in wanted:
+        yield from _below(f"{path}[{each[key]}]", each, by_key.get(each[key]))
+    if len(found) > len(wanted) or not by_key.keys() <= {each[key] for each in wanted}:
+        yield Difference(path, needs_new=True)
+
+
+def _is_fixed(path: str) -> bool:
+    return any(path == fixed or path.startswith(f"{fixed}.") for fixed in _FIXED)
+
+
+def _same(wanted: Any, found: Any) -> bool:
+    return next(_below("", wanted, found), None) is None
+
+
+def _is_same_value(path: str, wanted: Any, found: Any) -> bool:
+    if wanted == found and isinstance(wanted, bool) == isinstance(found, bool):
+        return True
+    if found is None:
+        name = path.rpartition(".")[2]
+        return wanted in ("", None) or wanted in ({}, []) or (wanted is False and name in _FALSE_IS_LEFT_OUT)
+    is_resource = ".limits." in path or ".requests." in path or path.endswith(".sizeLimit")
+    return is_resource and _quantity(wanted) is not None and _quantity(wanted) == _quantity(found)
+
+
+def _quantity(value: Any) -> Fraction | None:
+    """As a number: the API server writes "1000m" as "1"."""
+    match = _QUANTITY.fullmatch(str(value))
+    if match is None:
+        return None
+    unit = match[2] or ""
+    if unit in _BINARY:
+        return Fraction(match[1]) * (1 << 10 * (_BINARY.index(unit) + 1))
+    exponent = unit[1:] if unit.startswith("e") else _EXPONENTS[unit]
+    return Fraction(f"{match[1]}e{exponent}")
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple)

@@ -1,0 +1,185 @@
+"""Whether the upstream's history is held for a changefeed, and when a Job must see to it (rule 14). Pure.
+
+A driver holds it and reports until when; the Jobs say it in their last words. `status.hold` keeps the latest of both.
+The condition's message names the moment only while Jobs renew it: a driver does so each minute, and each
+change is a write.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from changefeed_operator import api
+from changefeed_operator.actions import Create, Event, EventReason
+from changefeed_operator.api import Json
+from changefeed_operator.decision import job
+from changefeed_operator.decision.conditions import condition
+from changefeed_operator.decision.evidence import LOOK_S, pending_jobs
+from changefeed_operator.decision.job import Error
+from changefeed_operator.decision.ledger import Ledger, Outcome
+from changefeed_operator.manifests.jobs import hold_job
+from changefeed_operator.observe import Observed
+from changefeed_operator.settings import Settings
+from changefeed_operator.target import Target, Wanted
+
+CONDITION = "HistoryHeld"
+_LOST = "SnapshotLostByGC"
+
+
+@dataclass(frozen=True)
+class HeldHistory:
+    """`fields`: of status; `answer`: status, reason and message of the condition; `by_jobs`: a CronJob renews it."""
+
+    fields: dict[str, Any]
+    answer: tuple[str, str, str]
+    by_jobs: bool = False
+    create: tuple[Create, ...] = ()
+    events: tuple[Event, ...] = ()
+    look_again_at: float | None = None
+
+
+@dataclass(frozen=True)
+class _Hold:
+    """`ts` is held until `until`, Unix seconds; None: nobody has said so yet."""
+
+    ts: str = ""
+    until: float | None = None
+    error: Error | None = None
+
+
+def held_history(observed: Observed, settings: Settings, want: Wanted, ledger: Ledger) -> HeldHistory:
+    """What is to be said and done about the hold on the upstream's history."""
+    status = api.mapping_at(observed.changefeed, "status")
+    before = _read(api.mapping_at(status, "hold"))
+    hold, now = _newest(observed, before, _ttl(want)), observed.now
+    if ledger.outcome is Outcome.FINISHED or not _has_history(want, ledger):
+        return HeldHistory(_fields(hold), _not_needed(ledger))
+    by_jobs = want.target is not None and _must_be_renewed(hold, want, ledger, now)
+    create = _at_once(observed, settings, want.target, hold) if by_jobs and want.target else ()
+    answer = _answer(hold, by_jobs, now)
+    return HeldHistory(
+        fields=_fields(hold),
+        answer=answer,
+        by_jobs=by_jobs,
+        create=create,
+        events=_events(observed, hold, before, answer, status),
+        look_again_at=now + LOOK_S if pending_jobs(observed) else _next(hold, _ttl(want), now),
+    )
+
+
+def _ttl(want: Wanted) -> float:
+    return want.target.resource.spec.upstream.safepoint_ttl if want.target else 0.0
+
+
+def _has_history(want: Wanted, ledger: Ledger) -> bool:
+    """Whether there is a ts that it must be able to go on from."""
+    return ledger.attempt > 0 or _start_ts(want.target) is not None
+
+
+def _start_ts(target: Target | None) -> int | None:
+    return target.resource.spec.start_ts if target else None
+
+
+def _must_be_renewed(hold: _Hold, want: Wanted, ledger: Ledger, now: float) -> bool:
+    """Nothing runs for long, or it has not started yet, or nobody has renewed it for a third of the TTL."""
+    if want.paused or ledger.outcome is Outcome.STALLED or ledger.is_crash_looping:
+        return True
+    if hold.until is None:
+        return _start_ts(want.target) is not None
+    return hold.until - now < _ttl(want) * 2 / 3
+
+
+def _at_once(observed: Observed, settings: Settings, target: Target, hold: _Hold) -> tuple[Create, ...]:
+    """The CronJob's next Job may come half an hour from now, and TiDB's GC spares ten minutes."""
+    if hold.until is None and _start_ts(target) is None:
+        return ()
+    ttl = target.resource.spec.upstream.safepoint_ttl
+    is_urgent = hold.until is None or hold.until - observed.now < ttl / 3
+    name = api.hold_cron_job_name(observed.name)
+    known = job.jobs(observed, "hold")
+    if not is_urgent or observed.child(api.JOB, name) or any(job.is_under_way(each) for each in known):
+        return ()
+    return (Create(hold_job(target, settings, observed.changefeed or {})),)
+
+
+def _next(hold: _Hold, ttl: float, now: float) -> float | None:
+    """When time alone changes something."""
+    if hold.until is None:
+        return None
+    times = (hold.until - ttl * 2 / 3, hold.until - ttl / 3, hold.until)
+    return min((time for time in times if time > now), default=None)
+
+
+def _newest(observed: Observed, before: _Hold, ttl: float) -> _Hold:
+    ts, until = before.ts, before.until
+    for words in job.results(observed, "hold"):
+        said = api.parse_time(words.get("until", ""))
+        if said is not None and words.get("ts", "").isdecimal() and said > (until or 0.0):
+            ts, until = words["ts"], said
+    failed = [each for each in job.jobs(observed, "hold") if job.has_failed(each)]
+    found = [before.error, job.trouble(observed, "hold")]
+    found += [job.failure(observed, each, before.error) for each in failed]
+    error = max((each for each in found if each is not None), key=lambda each: each.time, default=None)
+    if error is not None and until is not None and until - ttl >= error.time:
+        error = None  # it has been renewed since
+    return _Hold(ts, until, error)
+
+
+def _not_needed(ledger: Ledger) -> tuple[str, str, str]:
+    if ledger.outcome is Outcome.FINISHED:
+        return "False", "Finished", "Nothing more is held: everything up to spec.targetTs is in the sink."
+    return "False", "NothingToHold", "It has not started and has no startTs: it will begin with what is new then."
+
+
+def _answer(hold: _Hold, by_jobs: bool, now: float) -> tuple[str, str, str]:
+    error = hold.error
+    why = f" {error.message}" if error else ""
+    if error is not None and error.cause == _LOST:
+        return "False", _LOST, error.message
+    if hold.until is None:
+        if error is not None:
+            return "False", "NotHeld", f"The upstream may clean up what is still needed.{why}"
+        return "Unknown", "NotHeldYet", "Nobody has said yet that the upstream's history is held."
+    until = api.time_text(hold.until)
+    if now >= hold.until:
+        text = f"The hold ended at {until}: the upstream may have cleaned up what came after {hold.ts}.{why}"
+        return "False", "Lapsed", text
+    if error is not None:
+        return "True", "NotRenewed", f"What came after {hold.ts} is held until {until}, and was not renewed.{why}"
+    if by_jobs:
+        return "True", "Held", f"What came after {hold.ts} is held until {until}; a Job renews it."
+    return "True", "Held", "The driver renews it each minute; status.hold says until when it lasts without that."
+
+
+def _events(
+    observed: Observed, hold: _Hold, before: _Hold, answer: tuple[str, str, str], status: Json
+) -> tuple[Event, ...]:
+    told: list[Event] = []
+    has_failed = any(job.has_failed(each) for each in job.jobs(observed, "hold"))
+    if hold.error is not None and has_failed and hold.error != before.error:
+        text = f"The hold on the upstream's history could not be renewed: {hold.error.message}"
+        told.append(Event("Warning", EventReason.HOLD_FAILED, text))
+    was = api.text_at(condition(status, CONDITION), "reason")
+    if answer[1] in ("Lapsed", _LOST) and was != answer[1]:
+        told.append(Event("Warning", EventReason.HOLD_LOST, answer[2]))
+    return tuple(told)
+
+
+def _read(raw: Json) -> _Hold:
+    error = api.mapping_at(raw, "lastError")
+    known = Error(api.text_at(error, "class"), api.text_at(error, "message"), api.time_at(error, "time") or 0.0)
+    return _Hold(api.text_at(raw, "ts"), api.time_at(raw, "until"), known if error else None)
+
+
+def _fields(hold: _Hold) -> dict[str, Any]:
+    """As `status.hold`: what a driver has said is said again, since nobody else may take it away."""
+    fields: dict[str, Any] = {}
+    if hold.ts:
+        fields["ts"] = hold.ts
+    if hold.until is not None:
+        fields["until"] = api.time_text(hold.until)
+    if hold.error is not None:
+        error = hold.error
+        fields["lastError"] = {"class": error.cause, "message": error.message, "time": api.time_text(error.time)}
+    return {"hold": fields} if fields else {}

@@ -1,0 +1,190 @@
+"""What the operator must not forget, as it stands in the Changefeed's status: a log that is written before acting.
+
+Nothing else that the operator knows of earlier passes decides anything. A status that somebody has damaged reads as
+something, never as an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from changefeed_operator import api
+from changefeed_operator.api import Json
+from changefeed_operator.decision.restart import Failure, is_exhausted, wait_s
+
+_LONGEST_MESSAGE = 1000
+_LONGEST_CAUSE = 128
+
+
+class Phase(StrEnum):
+    """How far the newest attempt has got."""
+
+    CLAIMED = "Claimed"  # its number is taken; its SparkApplication may or may not exist
+    CREATED = "Created"  # its SparkApplication was seen
+    ENDED = "Ended"  # it is over; what is left of it goes away
+
+
+class Outcome(StrEnum):
+    """How the newest attempt ended."""
+
+    STOPPED = "Stopped"  # as asked: paused, or another spec
+    FINISHED = "Finished"  # targetTs is reached
+    FAILED = "Failed"  # the next one is due at nextRetryTime
+    STALLED = "Stalled"  # a person is needed
+
+
+@dataclass(frozen=True)
+class LastError:
+    """`next_retry`: Unix seconds of whole ones, None when none is due. `cause`: CamelCase."""
+
+    cause: str
+    message: str
+    time: float
+    next_retry: float | None = None
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """`attempt`: the newest number, 0 before the first. `spec_hash`: the spec that it was made with."""
+
+    attempt: int = 0
+    phase: Phase = Phase.ENDED
+    outcome: Outcome | None = None
+    spec_hash: str = ""
+    state_uri: str = ""
+    failed: int = 0  # attempts, since the creation
+    failures: Mapping[str, int] = field(default_factory=dict)  # in a row, by class
+    last_error: LastError | None = None
+
+    @staticmethod
+    def read(status: Json) -> Ledger:
+        attempt = max(0, api.whole_at(status, "attempt"))
+        phase, outcome = api.text_at(status, "attemptPhase"), api.text_at(status, "attemptOutcome")
+        counts = api.mapping_at(status, "restarts", "failures")
+        return Ledger(
+            attempt=attempt,
+            phase=Phase(phase) if phase in list(Phase) else Phase.CREATED if attempt else Phase.ENDED,
+            outcome=Outcome(outcome) if outcome in list(Outcome) else None,
+            spec_hash=api.text_at(status, "effectiveSpecHash"),
+            state_uri=api.text_at(status, "stateUri"),
+            failed=max(0, api.whole_at(status, "restarts", "total")),
+            failures={name: api.whole_at(counts, name) for name in Failure if api.whole_at(counts, name) > 0},
+            last_error=_read_error(api.mapping_at(status, "lastError")),
+        )
+
+    def or_of(self, application: Json, uid: str) -> Ledger:
+        """This one; or, where the status was lost (a restored backup), what the application of owner `uid` tells."""
+        number = api.label_of(application, api.ATTEMPT_LABEL)
+        if self.attempt or uid not in api.owner_uids(application) or not (number.isdecimal() and len(number) < 10):
+            return self
+        return Ledger(int(number), Phase.CREATED, spec_hash=api.label_of(application, api.SPEC_HASH_LABEL))
+
+    def fields(self) -> dict[str, Any]:
+        """The status fields; what is unset is left out."""
+        fields: dict[str, Any] = {"attempt": self.attempt, "attemptPhase": str(self.phase)}
+        if self.outcome is not None:
+            fields["attemptOutcome"] = str(self.outcome)
+        if self.spec_hash:
+            fields["effectiveSpecHash"] = self.spec_hash
+        if self.state_uri:
+            fields["stateUri"] = self.state_uri
+        restarts: dict[str, Any] = {"total": self.failed}
+        if self.failures:
+            restarts["failures"] = {str(name): count for name, count in self.failures.items()}
+        fields["restarts"] = restarts
+        if self.last_error is not None:
+            fields["lastError"] = _error_fields(self.last_error)
+        return fields
+
+    @property
+    def retry_at(self) -> float:
+        """Unix seconds before which no new attempt is made with the same spec."""
+        error = self.last_error
+        return error.next_retry or 0.0 if self.outcome is Outcome.FAILED and error is not None else 0.0
+
+    @property
+    def is_crash_looping(self) -> bool:
+        return max(self.failures.values(), default=0) >= 3
+
+    def claimed(self, spec_hash: str, state_uri: str) -> Ledger:
+        """The next attempt; another spec starts with a full budget."""
+        error = self.last_error
+        return replace(
+            self,
+            attempt=self.attempt + 1,
+            phase=Phase.CLAIMED,
+            outcome=None,
+            spec_hash=spec_hash,
+            state_uri=state_uri,
+            failures=self.failures if spec_hash == self.spec_hash else {},
+            last_error=error and replace(error, next_retry=None),
+        )
+
+    def created(self) -> Ledger:
+        return replace(self, phase=Phase.CREATED)
+
+    def stopped(self) -> Ledger:
+        error = self.last_error
+        return replace(
+            self,
+            phase=Phase.ENDED,
+            outcome=Outcome.STOPPED,
+            failures={},
+            last_error=error and replace(error, next_retry=None),
+        )
+
+    def finished(self) -> Ledger:
+        return replace(self, phase=Phase.ENDED, outcome=Outcome.FINISHED, failures={}, last_error=None)
+
+    def stalled(self, cause: str, message: str, now: float) -> Ledger:
+        error = LastError(cause[:_LONGEST_CAUSE], _clip(message), now)
+        return replace(self, phase=Phase.ENDED, outcome=Outcome.STALLED, failed=self.failed + 1, last_error=error)
+
+    def failed_with(self, failure: Failure, cause: str, message: str, now: float, seed: str) -> Ledger:
+        """The attempt failed: the next one is due later, or a person is needed."""
+        count = self.failures.get(failure, 0) + 1
+        ended = replace(
+            self, phase=Phase.ENDED, failed=self.failed + 1, failures={**self.failures, str(failure): count}
+        )
+        error = LastError(cause[:_LONGEST_CAUSE], _clip(message), now)
+        if is_exhausted(failure, count):
+            return replace(ended, outcome=Outcome.STALLED, last_error=error)
+        retry = float(round(now + wait_s(failure, count, seed)))
+        return replace(ended, outcome=Outcome.FAILED, last_error=replace(error, next_retry=retry))
+
+    def behind(self, newest: int, message: str, now: float) -> Ledger:
+        """The log knows attempt `newest`, this status does not, as after a restore: the next one is above it, at once.
+
+        It can't go round in circles: each time the number rises.
+        """
+        error = LastError(str(Failure.FENCED), _clip(message), now, next_retry=now)
+        return replace(self, attempt=newest, phase=Phase.ENDED, outcome=Outcome.FAILED, last_error=error)
+
+    def healthy(self) -> Ledger:
+        """The attempt has run long enough to forget what was before."""
+        return replace(self, failures={}, last_error=None)
+
+
+def _clip(message: str) -> str:
+    return message if len(message) <= _LONGEST_MESSAGE else message[: _LONGEST_MESSAGE - 3] + "..."
+
+
+def _read_error(raw: Json) -> LastError | None:
+    if not raw:
+        return None
+    return LastError(
+        api.text_at(raw, "class"),
+        api.text_at(raw, "message"),
+        api.time_at(raw, "time") or 0.0,
+        api.time_at(raw, "nextRetryTime"),
+    )
+
+
+def _error_fields(error: LastError) -> dict[str, str]:
+    fields = {"class": error.cause, "message": error.message, "time": api.time_text(error.time)}
+    if error.next_retry is not None:
+        fields["nextRetryTime"] = api.time_text(error.next_retry)
+    return fields

@@ -1,0 +1,143 @@
+"""Whether a driver that runs gets on: what it says of itself, and what its silence says. Pure.
+
+Nothing here ends an attempt: the driver's words are shown, not acted on (rule 22).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from changefeed_operator import api
+from changefeed_operator.api import Json
+from changefeed_operator.decision.conditions import DRIVERS_CONDITIONS, NO_DRIVER, Reason, Situation, condition
+from changefeed_operator.decision.driver_pod import started_at, trouble_of
+from changefeed_operator.decision.evidence import EXECUTORS_S, LOOK_S, lacks_executors, out_of_memory
+from changefeed_operator.decision.spark_words import AGAINST_REFUSAL, refusal_in
+from changefeed_operator.observe import Observed
+
+#: Seconds that a driver has for its first report.
+FIRST_REPORT_S = 180.0
+#: A driver reports every 10 s; one that hasn't for this many seconds is silent.
+SILENT_S = 300.0
+
+#: Seconds that Spark has to make all executors before a lack that nothing explains is told.
+ALL_EXECUTORS_S = 120.0
+
+_SILENT = "Look at its log (changefeed logs), and at its way to the API server."
+
+
+@dataclass(frozen=True)
+class Progress:
+    """`look_again_at`: Unix seconds at which silence alone would change the situation."""
+
+    situation: Situation
+    look_again_at: float | None = None
+
+
+def progress(observed: Observed, driver: Json, executors: tuple[Json, ...], attempt: str) -> Progress:
+    """Where a changefeed stands whose driver runs. `executors`: of its attempt."""
+    status = api.mapping_at(observed.changefeed, "status")
+    reported = _report_time(observed.changefeed or {})
+    created = api.time_at(driver, "metadata", "creationTimestamp") or 0.0
+    started = started_at(driver) or created
+    trouble = _executor_trouble(observed, driver, executors, attempt)
+    if reported is None or reported < created:
+        got = _unheard(observed.now, started + FIRST_REPORT_S, trouble)
+        return _looking(observed, driver, executors, got)
+    if observed.now >= reported + SILENT_S:
+        message = f"The driver runs, but has not reported for {SILENT_S:.0f} s. {_SILENT}"
+        return Progress(Situation(Reason.DRIVER_SILENT, message))
+    return _looking(observed, driver, executors, Progress(_told(status, trouble), reported + SILENT_S))
+
+
+def _looking(observed: Observed, driver: Json, executors: tuple[Json, ...], got: Progress) -> Progress:
+    """Look again soon, while executors are missing or don't start."""
+    is_waiting = any(api.text_at(pod, "status", "phase") == "Pending" for pod in executors)
+    if not is_waiting and not lacks_executors(observed, driver, 0.0):
+        return got
+    soon = observed.now + LOOK_S
+    return Progress(got.situation, min(soon, got.look_again_at or soon))
+
+
+def _unheard(now: float, deadline: float, pending: Situation | None) -> Progress:
+    if now >= deadline:
+        message = f"The driver runs, but has not reported in {FIRST_REPORT_S:.0f} s. {_SILENT}"
+        return Progress(pending or Situation(Reason.DRIVER_SILENT, message))
+    return Progress(pending or Situation(Reason.STARTING, "The driver runs, its first report is awaited."), deadline)
+
+
+def _told(status: Json, trouble: Situation | None) -> Situation:
+    """The first of the driver's troubles that explains the others."""
+    sink, upstream, lag = (condition(status, kind) for kind in ("SinkAvailable", "UpstreamAvailable", "WithinLag"))
+    if _answer(sink) == "False":
+        return Situation(Reason.SINK_UNAVAILABLE, _message(sink, "The sink can't be written to."))
+    if trouble is not None:
+        return replace(trouble, still_ready=_answer(lag) == "True")
+    if api.text_at(lag, "reason") == "BlockedByLock":
+        return Situation(Reason.BLOCKED_BY_LOCK, _message(lag, "A transaction's locks hold the checkpoint back."))
+    if _answer(upstream) == "False":
+        return Situation(Reason.UPSTREAM_UNAVAILABLE, _message(upstream, "The upstream does not answer."))
+    if _answer(upstream) == "Unknown":
+        return Situation(Reason.STARTING, _message(upstream, "The pullers are on their way."))
+    if _answer(lag) == "False":
+        return Situation(Reason.CATCHING_UP, _message(lag, "The lag is above lagThreshold."))
+    if api.text_at(lag, "reason") == "Idle":
+        return Situation(Reason.IDLE, "Running; the selected tables do not change at present.")
+    return Situation(Reason.RUNNING, "Running; status.checkpointTs says how far.")
+
+
+def _executor_trouble(observed: Observed, driver: Json, executors: tuple[Json, ...], attempt: str) -> Situation | None:
+    for pod in executors:
+        trouble = trouble_of(pod, api.EXECUTOR_CONTAINER, observed.pod_events)
+        if trouble is not None and api.text_at(pod, "status", "phase") == "Pending":
+            return Situation(Reason.EXECUTORS_PENDING, trouble.message)
+    if (killed := out_of_memory(observed, attempt)) is not None:
+        text = f"Executor {api.name_of(killed)} was killed for its memory. Raise spec.spark.executor.memory."
+        return Situation(Reason.EXECUTOR_OUT_OF_MEMORY, text)
+    if lacks_executors(observed, driver, EXECUTORS_S) and (refusal := refusal_in(observed.driver_log)):
+        text = f"The API server refuses an executor's pod: {refusal}. {AGAINST_REFUSAL}"
+        return Situation(Reason.REFUSED, text)
+    if lacks_executors(observed, driver, ALL_EXECUTORS_S) and not _keeps_up(observed):
+        wanted = api.whole_at(observed.application, "spec", "executor", "instances")
+        text = f"Spark has made {len(executors)} of {wanted} executors. Look at the driver's log: changefeed logs."
+        return Situation(Reason.EXECUTORS_PENDING, text)
+    return None
+
+
+def _keeps_up(observed: Observed) -> bool:
+    """Spark replaces an executor in seconds: one that is missing is worth a word only when it is missed."""
+    return _answer(condition(api.mapping_at(observed.changefeed, "status"), "WithinLag")) == "True"
+
+
+def is_heard(observed: Observed) -> bool:
+    """Whether the driver that runs has reported."""
+    driver = observed.driver
+    if driver is None or started_at(driver) is None:
+        return False
+    reported = _report_time(observed.changefeed or {})
+    return reported is not None and reported >= (api.time_at(driver, "metadata", "creationTimestamp") or 0.0)
+
+
+def _report_time(changefeed: Json) -> float | None:
+    """When the driver's fields of the status changed last, by the API server's clock.
+
+    None, when they are not the driver's any more, because none ran.
+    """
+    status = api.mapping_at(changefeed, "status")
+    if any(api.text_at(condition(status, kind), "reason") == NO_DRIVER for kind in DRIVERS_CONDITIONS):
+        return None
+    times = (
+        api.time_at(entry, "time")
+        for entry in api.list_at(changefeed, "metadata", "managedFields")
+        if isinstance(entry, Mapping) and api.text_at(entry, "manager") == api.DRIVER_FIELD_MANAGER
+    )
+    return max((time for time in times if time is not None), default=None)
+
+
+def _answer(told: Json) -> str:
+    return api.text_at(told, "status")
+
+
+def _message(told: Json, otherwise: str) -> str:
+    return api.text_at(told, "message") or otherwise

@@ -1,0 +1,313 @@
+"""One pass over one changefeed: read everything, decide, act in order.
+
+It reads the API server itself, never a cache: thirteen small reads, done at the same moment, and events and a log
+where there is trouble. Whatever goes wrong ends
+the pass, is logged with the changefeed's key, counted, and tried again; nothing that a pass raises reaches the queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, assert_never
+
+import structlog
+from changefeed.errors import ChangefeedError, Conflict, NeedsHuman, Transient
+
+from changefeed_operator import api
+from changefeed_operator.actions import (
+    Action,
+    Apply,
+    Create,
+    Decision,
+    Delete,
+    Event,
+    EventReason,
+    KeepLog,
+    PatchStatus,
+    SetFinalizer,
+)
+from changefeed_operator.cluster.kube import EVENT, NAMESPACE, Kube, Manifest, refusal_in
+from changefeed_operator.decision import evidence
+from changefeed_operator.decision.decide import own_status
+from changefeed_operator.loop.queue import Again, Failed, Gone, Key, Outcome
+from changefeed_operator.loop.seen import Seen
+from changefeed_operator.metrics import Metrics
+from changefeed_operator.observe import Observed
+from changefeed_operator.settings import Settings
+
+#: A pass that takes longer is ended and tried again; seconds.
+PASS_TIMEOUT = 90.0
+
+#: A pass that did something is followed by another one that soon, until one finds nothing to do; seconds.
+CONFIRM = 1.0
+
+#: So many reports of a driver may come between a look and the write of a step.
+REPORTS_BETWEEN = 5
+
+#: So many of the last lines of a driver's log are read when it is in trouble.
+LOG_LINES = 1000
+
+_LONGEST_MESSAGE = 1024  # of an event, as the API server allows
+
+#: So many events are counted up when they happen again.
+EVENTS_KEPT = 4096
+
+log = structlog.get_logger(__name__)
+
+Decide = Callable[[Observed, Settings], Decision]
+
+
+class Reconciler:
+    """Passes over changefeeds that match `selector` ("" for all)."""
+
+    def __init__(
+        self, kube: Kube, seen: Seen, settings: Settings, metrics: Metrics, decide: Decide, selector: str = ""
+    ) -> None:
+        self._kube = kube
+        self._seen = seen
+        self._settings = settings
+        self._metrics = metrics
+        self._decide = decide
+        self._selector = selector
+        self._refused: dict[Key, str] = {}  # what the API server refused the last pass of each
+        self._events: OrderedDict[str, tuple[int, str]] = OrderedDict()  # name -> how often, first time
+
+    async def work(self, key: Key) -> Outcome:
+        """One pass; never raises, cancellation aside."""
+        with structlog.contextvars.bound_contextvars(changefeed="/".join(key)), self._metrics.reconcile_seconds.time():
+            try:
+                async with asyncio.timeout(PASS_TIMEOUT):
+                    outcome = await self._pass(key)
+            except Conflict as e:
+                log.info("changed meanwhile", error=str(e))
+                outcome = self._failed(e)
+            except Transient as e:
+                log.warning("tried again", error=str(e))
+                outcome = self._failed(e, e.retry_after)
+            except (ChangefeedError, TimeoutError) as e:
+                log.error("pass failed", error=str(e) or f"took more than {PASS_TIMEOUT:.0f} s", type=type(e).__name__)
+                outcome = self._failed(e)
+            except Exception as e:
+                log.exception("unexpected error", type=type(e).__name__)
+                self._metrics.unexpected.labels(type(e).__name__).inc()
+                outcome = self._failed(e)
+        self._metrics.reconciles.labels({Again: "done", Failed: "failed", Gone: "gone"}[type(outcome)]).inc()
+        return outcome
+
+    async def _pass(self, key: Key) -> Outcome:
+        observed = await self.observe(key)
+        if observed is None:
+            self._forget(key)
+            return Gone()
+        decision = self._decide(observed, self._settings)
+        await self._act(observed, decision.actions)
+        if observed.changefeed is None:
+            self._forget(key)
+            if decision == Decision() and not observed.children:
+                return Gone()
+        if decision.actions:
+            return Again(min(CONFIRM, decision.requeue_after or CONFIRM))
+        return Again(decision.requeue_after)
+
+    def _forget(self, key: Key) -> None:
+        self._seen.forget(key)
+        self._refused.pop(key, None)
+
+    async def observe(self, key: Key) -> Observed | None:
+        """What `decide` needs to know; None for a changefeed that is not ours. Raises what a read raises."""
+        namespace, name = key
+        changefeed = await self._kube.get(api.CHANGEFEED, namespace, name)
+        if changefeed is not None and not await self._is_ours(changefeed):
+            return None
+        labels = f"{api.NAME_LABEL}={name}"
+        lists = await asyncio.gather(*(self._kube.list(kind, namespace, labels) for kind in api.CHILD_KINDS))
+        ending = changefeed is None or api.is_deleting(changefeed)
+        observed = Observed(
+            namespace=namespace,
+            name=name,
+            now=time.time(),
+            changefeed=changefeed,
+            children=tuple(child for found in lists for child in found),
+            namespace_terminating=ending and await self._is_terminating(namespace),
+            executor_ends=self._seen.executor_ends(key),
+            refused=self._refused.get(key, ""),
+        )
+        return observed if ending else await self._explained(observed)
+
+    async def _explained(self, observed: Observed) -> Observed:
+        """With what tells of a trouble, if there is one; a read that is not allowed leaves it out."""
+        pods = evidence.pods_in_question(observed)
+        events = await asyncio.gather(*(self._events_of(pod) for pod in pods))
+        log_of_driver = ""
+        if evidence.is_log_wanted(observed) and observed.driver is not None:
+            pod = api.name_of(observed.driver)
+            log_of_driver = await self._kube.log(observed.namespace, pod, api.DRIVER_CONTAINER, LOG_LINES)
+        return replace(observed, pod_events=tuple(each for found in events for each in found), driver_log=log_of_driver)
+
+    async def _events_of(self, pod: api.Json) -> list[Manifest]:
+        about = f"involvedObject.uid={api.uid_of(pod)}"
+        try:
+            return await self._kube.list(EVENT, api.text_at(pod, "metadata", "namespace"), fields=about)
+        except NeedsHuman as e:
+            log.warning("events not read", error=str(e))
+            return []
+
+    async def _is_ours(self, changefeed: Manifest) -> bool:
+        """The API server itself applies the selector."""
+        if not self._selector:
+            return True
+        metadata = changefeed["metadata"]
+        by_name = f"metadata.name={metadata['name']}"
+        return bool(await self._kube.list(api.CHANGEFEED, metadata["namespace"], self._selector, by_name))
+
+    async def _is_terminating(self, namespace: str) -> bool:
+        found = await self._kube.get(NAMESPACE, "", namespace)
+        return found is None or api.text_at(found, "status", "phase") == "Terminating"
+
+    async def _act(self, observed: Observed, actions: Iterable[Action]) -> None:
+        """In order; the first that fails ends the pass, and what the API server refuses is told in the status."""
+        key = observed.namespace, observed.name
+        for action in actions:
+            try:
+                await self._do(observed, action)
+            except ChangefeedError as e:
+                if refusal := refusal_in(e):
+                    await self._tell_refusal(key, action, f"{refusal}. {e.next_step}")
+                raise
+        self._refused.pop(key, None)
+
+    async def _tell_refusal(self, key: Key, action: Action, why: str) -> None:
+        """In the status and in an event; in the event alone when it is the status that is refused."""
+        self._refused[key] = f"The API server refuses {_named(action)}: {why}"
+        try:
+            observed = await self.observe(key)
+            if observed is None or observed.changefeed is None:
+                return
+            if isinstance(action, PatchStatus):
+                await self._tell(observed, Event("Warning", EventReason.REFUSED, self._refused[key]))
+                return
+            for each in self._decide(observed, self._settings).actions:
+                if isinstance(each, PatchStatus | Event):
+                    await self._do(observed, each)
+        except ChangefeedError as e:
+            log.warning("refusal not told", error=str(e))
+
+    async def _do(self, observed: Observed, action: Action) -> None:
+        match action:
+            case Apply(manifest):
+                await self._kube.apply(manifest)
+                log.info("applied", kind=manifest["kind"], name=manifest["metadata"]["name"])
+            case Create(manifest):
+                await self._kube.create(manifest)
+                log.info("created", kind=manifest["kind"], name=manifest["metadata"]["name"])
+            case Delete(kind, name, uid, grace_s):
+                await self._kube.delete(api.KINDS[kind], observed.namespace, name, uid, grace_s)
+                log.info("deleted", kind=kind, name=name, uid=uid)
+            case PatchStatus():
+                await self._patch_status(observed, action)
+                log.info("status", state=action.status.get("state"), message=action.status.get("message"))
+            case KeepLog(manifest):
+                await self._keep_log(manifest)
+            case SetFinalizer(finalizers, version):
+                await self._kube.set_finalizers(api.CHANGEFEED, observed.namespace, observed.name, finalizers, version)
+                log.info("finalizers", finalizers=finalizers)
+            case Event():
+                await self._tell(observed, action)
+            case _:
+                assert_never(action)
+
+    async def _keep_log(self, manifest: Mapping[str, Any]) -> None:
+        try:
+            await self._kube.apply(manifest)
+        except ChangefeedError as e:
+            log.warning("log not kept", error=str(e))
+
+    async def _patch_status(self, observed: Observed, action: PatchStatus) -> None:
+        """A driver's report that came between changes the resourceVersion, but nothing that a pass goes by.
+
+        Where passes are slower than reports, each write would fail for ever otherwise.
+        """
+        for _ in range(REPORTS_BETWEEN):
+            try:
+                await self._kube.apply(_status_manifest(observed, action), "status")
+                return
+            except Conflict:
+                found = await self._kube.get(api.CHANGEFEED, observed.namespace, observed.name)
+                if _basis(found) != _basis(observed.changefeed):
+                    raise
+                action = replace(action, resource_version=api.text_at(found, "metadata", "resourceVersion"))
+        await self._kube.apply(_status_manifest(observed, action), "status")
+
+    async def _tell(self, observed: Observed, event: Event) -> None:
+        """Post an event; the same one again counts up. Failing to is no reason to stop."""
+        log.info("event", reason=event.reason, message=event.message)
+        self._metrics.events.labels(event.reason).inc()
+        about = observed.changefeed
+        if about is None:
+            return
+        now = api.time_text(observed.now)
+        name = f"{observed.name}.{api.digest([api.uid_of(about), event.type, event.reason, event.message])}"
+        count, first = self._events.get(name, (0, now))
+        try:
+            await self._kube.apply(_event_manifest(about, event, name, count + 1, first, now))
+        except ChangefeedError as e:
+            log.warning("event not posted", error=str(e))
+            return
+        self._events[name] = (count + 1, first)
+        while len(self._events) > EVENTS_KEPT:
+            self._events.popitem(last=False)
+
+    def _failed(self, error: Exception, retry_after: float = 0.0) -> Failed:
+        self._metrics.retries.labels(type(error).__name__).inc()
+        return Failed(retry_after)
+
+
+def _named(action: Action) -> str:
+    match action:
+        case Apply(manifest) | Create(manifest) | KeepLog(manifest):
+            return f"{manifest['kind']} {manifest['metadata']['name']}"
+        case Delete(kind, name, _, _):
+            return f"the deletion of {kind} {name}"
+        case _:
+            return "the status"
+
+
+def _basis(changefeed: api.Json | None) -> object:
+    """What of a Changefeed a pass goes by: all but what the driver reports."""
+    metadata = api.mapping_at(changefeed, "metadata")
+    marks = [metadata.get(name) for name in ("uid", "generation", "deletionTimestamp")]
+    return [*marks, own_status(api.mapping_at(changefeed, "status"))]
+
+
+def _status_manifest(observed: Observed, action: PatchStatus) -> Manifest:
+    metadata = {"namespace": observed.namespace, "name": observed.name, "uid": api.uid_of(observed.changefeed or {})}
+    metadata["resourceVersion"] = action.resource_version
+    kind = api.CHANGEFEED
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "status": action.status}
+
+
+def _event_manifest(about: api.Json, event: Event, name: str, count: int, first: str, now: str) -> Manifest:
+    namespace = api.text_at(about, "metadata", "namespace")
+    return {
+        "apiVersion": EVENT.api_version,
+        "kind": EVENT.kind,
+        "metadata": {"namespace": namespace, "name": name},
+        "involvedObject": {
+            "apiVersion": api.CHANGEFEED.api_version,
+            "kind": api.CHANGEFEED.kind,
+            "namespace": namespace,
+            "name": api.name_of(about),
+            "uid": api.uid_of(about),
+        },
+        "type": event.type,
+        "reason": event.reason,
+        "message": event.message[:_LONGEST_MESSAGE],
+        "count": count,
+        "firstTimestamp": first,
+        "lastTimestamp": now,
+        "source": {"component": api.OPERATOR},
+    }

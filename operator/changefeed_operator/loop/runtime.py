@@ -1,0 +1,261 @@
+"""The operator as a process: one leader that watches and works, standbys that wait, an end that loses nothing.
+
+Nothing here decides about a changefeed. When something ends that must not (a watch, the workers, the Lease), the
+process ends with it and says why: a new one lists everything again, which is the one way back that is always right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from changefeed.errors import ChangefeedError, Fenced, NeedsHuman, NotFound
+
+from changefeed_operator import api
+from changefeed_operator.cluster.connection import Connection
+from changefeed_operator.cluster.kube import Kube, Manifest
+from changefeed_operator.cluster.leader import Leadership
+from changefeed_operator.decision.decide import decide
+from changefeed_operator.health import Vitals, serve, unready
+from changefeed_operator.loop.queue import Again, Key, Outcome, Queue, Workers
+from changefeed_operator.loop.reconcile import Reconciler
+from changefeed_operator.loop.seen import Seen
+from changefeed_operator.loop.watch import WATCHED, Watch, key_of
+from changefeed_operator.metrics import Metrics, Standing
+from changefeed_operator.settings import Settings
+
+#: Passes that run get so many seconds to end after SIGTERM (a pod has 30).
+STOP_SECONDS = 15.0
+
+#: Seconds between two looks for a missing CRD or right: while nothing can be served, and while some can.
+WAIT_SECONDS = 5.0
+LOOK_SECONDS = 30.0
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How one operator runs; `namespaces` empty: all. `workers`: passes at the same moment."""
+
+    settings: Settings
+    lease_namespace: str
+    namespaces: Sequence[str] = ()
+    selector: str = ""
+    lease: str = api.OPERATOR
+    metrics_port: int = 8080
+    workers: int = 8
+
+
+class Operator:
+    """To be made inside a running loop. `exit_now` ends the process on the spot, when it must not act any more."""
+
+    def __init__(self, connection: Connection, options: Options, exit_now: Callable[[int], object] = os._exit) -> None:
+        self._connection = connection
+        self._options = options
+        self._exit_now = exit_now
+        self._stop = asyncio.Event()
+        self._metrics = Metrics()
+        self._seen = Seen()
+        self._lease_kube = Kube(connection)
+        identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
+        self._leadership = Leadership(self._lease_kube, options.lease_namespace, options.lease, identity)
+        self._kube = Kube(connection, self._leadership.holds, self._metrics.count_request)
+        reconciler = Reconciler(self._kube, self._seen, options.settings, self._metrics, decide, options.selector)
+        self._reconciler = reconciler
+        self._workers = Workers(Queue(options.workers), self._pass)
+        self._heard: dict[tuple[str, str], float] = {}  # kind and namespace of a watch -> when it was last heard of
+        self._refused: dict[str, str] = {}  # namespace -> why it can't be served
+        self._watches = False
+
+    async def run(self) -> int:
+        """Run until SIGTERM (0), or until something ended that must not (1)."""
+        async with contextlib.AsyncExitStack() as open_things:
+            open_things.push_async_callback(self._kube.close)
+            open_things.push_async_callback(self._lease_kube.close)
+            self._take_signals()
+            self._metrics.show(self._standing)
+            server, port = await serve(self._options.metrics_port, self._vitals, self._metrics.text)
+            open_things.push_async_callback(server.cleanup)
+            open_things.push_async_callback(self._leadership.release)
+            log.info("started", server=self._connection.server, port=port, identity=self._leadership.election.identity)
+            if not await self._or_stop(self._leadership.acquire()):
+                return 0
+            log.info("leads", lease=f"{self._options.lease_namespace}/{self._options.lease}")
+            return await self._lead()
+
+    def stop(self) -> None:
+        """End in good order."""
+        log.info("stopping")
+        self._stop.set()
+
+    async def _lead(self) -> int:
+        """Work as the leader until told to stop; the exit code."""
+        work = asyncio.create_task(self._work(), name="work")
+        keep = asyncio.create_task(self._leadership.keep(), name="lease")
+        stop = asyncio.create_task(self._stop.wait(), name="stop")
+        try:
+            await asyncio.wait((work, keep, stop), return_when=asyncio.FIRST_COMPLETED)
+            if keep.done():
+                log.critical("does not lead any more", error=str(keep.exception()))
+                self._exit_now(Fenced.exit_code)
+                return 1
+            if work.done() and (work.exception() is not None or not self._stop.is_set()):
+                log.critical("ended unexpectedly", error=str(work.exception()), exc_info=work.exception())
+                return 1
+            return 0
+        finally:
+            self._workers.stop()
+            # A pass that runs may end what it does; the Lease is kept meanwhile.
+            await asyncio.wait((work, keep), timeout=STOP_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            for task in (work, keep, stop):
+                task.cancel()
+            await asyncio.gather(work, keep, stop, return_exceptions=True)
+
+    async def _work(self) -> None:
+        """Watch and work; returns after `Workers.stop`, raises when a watch ends."""
+        await self._served()
+        if self._stop.is_set():
+            return
+        options, now = self._options, time.monotonic()
+        self._heard = {(kind.kind, namespace): now for kind in WATCHED for namespace in self._namespaces}
+        watch = Watch(self._connection, options.namespaces, options.selector, self._on_event, self._on_heard)
+        watching = asyncio.create_task(watch.run(self._take_signals), name="watch")
+        working = asyncio.create_task(self._workers.run(), name="workers")
+        looking = asyncio.create_task(self._look_after_namespaces(), name="namespaces")
+        tasks = (watching, working, looking)
+        self._watches = True
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
+        finally:
+            self._watches = False
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def _namespaces(self) -> Sequence[str]:
+        return self._options.namespaces or ("",)
+
+    async def _pass(self, key: Key) -> Outcome:
+        """Of what can't even be read there is nothing to say."""
+        return Again(LOOK_SECONDS) if key[0] in self._refused else await self._reconciler.work(key)
+
+    async def _served(self) -> None:
+        """Return once one namespace can be served: CRDs may come later than the operator. Or at `stop`."""
+        while not self._stop.is_set():
+            await self._look_at_namespaces(is_first=True)
+            if not self._waits_for:
+                return
+            await self._sleep(WAIT_SECONDS)
+
+    async def _look_after_namespaces(self) -> None:
+        """Each that is lost, or forbidden, stops only itself, and is served again when it is back; until `stop`."""
+        while not self._stop.is_set():
+            await self._sleep(LOOK_SECONDS)
+            await self._look_at_namespaces()
+
+    async def _look_at_namespaces(self, is_first: bool = False) -> None:
+        """`is_first`: nothing was served yet, so that no answer counts as a refusal."""
+        for namespace in self._namespaces:
+            try:
+                for kind in WATCHED:
+                    await self._kube.list(kind, namespace, limit=1)
+            except (NeedsHuman, NotFound) as e:
+                self._refuse(namespace, f"{kind.kind} objects can't be listed: {e}")
+            except ChangefeedError as e:
+                if is_first:
+                    self._refuse(namespace, f"{kind.kind} objects can't be listed: {e}")
+            else:
+                if self._refused.pop(namespace, None) is not None:
+                    log.info("namespace served", namespace=namespace or "all")
+                    now = time.monotonic()
+                    self._heard |= {at: now for at in self._heard if at[1] == namespace}
+
+    def _refuse(self, namespace: str, why: str) -> None:
+        if self._refused.get(namespace) != why:
+            log.warning("namespace not served", namespace=namespace or "all", error=why)
+        self._refused[namespace] = why
+
+    async def _sleep(self, seconds: float) -> None:
+        """Or until `stop`."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stop.wait(), seconds)
+
+    @property
+    def _waits_for(self) -> str:
+        """Why nothing at all can be served, or ""."""
+        return next(iter(self._refused.values())) if len(self._refused) == len(set(self._namespaces)) else ""
+
+    def _on_event(self, kind: api.Kind, event: str, manifest: Manifest) -> None:
+        key = key_of(kind, manifest)
+        if kind is api.POD:
+            self._seen.note_pod(key, manifest)
+        if kind is not api.CHANGEFEED or self._seen.note(key, event, manifest):
+            self._workers.add(key)
+
+    def _on_heard(self, kind: api.Kind, namespace: str) -> None:
+        self._heard[kind.kind, namespace] = time.monotonic()
+
+    async def _or_stop(self, what: Coroutine[Any, Any, None]) -> bool:
+        """Await it; False when told to stop first."""
+        task, stop = asyncio.create_task(what), asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                await task
+            return task.done()
+        finally:
+            task.cancel()
+            stop.cancel()
+
+    def _take_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+
+    def _watch_ages(self) -> dict[str, float]:
+        """By kind, the oldest of all namespaces that are served."""
+        now, ages = time.monotonic(), dict[str, float]()
+        for (kind, namespace), heard in self._heard.items():
+            if namespace not in self._refused:
+                ages[kind] = max(ages.get(kind, 0.0), now - heard)
+        return ages
+
+    def _vitals(self) -> Vitals:
+        now = time.monotonic()
+        queue = self._workers.queue
+        return Vitals(
+            lease_age=now - self._leadership.answered_at,
+            watch_ages=self._watch_ages(),
+            longest_pass=queue.longest_pass(now),
+            oldest_wait=queue.oldest_age(now),
+            running=queue.running,
+            waits_for=self._waits_for,
+        )
+
+    def _standing(self) -> Standing:
+        queue = self._workers.queue
+        plurals = {kind.kind: kind.plural for kind in WATCHED}
+        return Standing(
+            queue_keys=queue.depth,
+            queue_oldest=queue.oldest_age(time.monotonic()),
+            running_passes=queue.running,
+            works=self._leadership.holds() and self._watches and not unready(self._vitals()),
+            refused_namespaces=tuple(self._refused),
+            failed_passes=queue.failing(),
+            watch_ages={plurals[kind]: age for kind, age in self._watch_ages().items()},
+            changefeeds=self._seen.live(),
+        )

@@ -1,0 +1,181 @@
+"""What wakes the operator: kopf's watches, each event reduced to "look at this changefeed".
+
+kopf lists and watches; nothing here decides, writes, or keeps state for kopf: no timers, daemons, finalizers, patches
+(they end silently, facts/kubernetes.md 5.3). A lost event costs time only, because every key is looked at again anyway.
+kopf does not tell of bookmarks, so the answers are listened to as they come in: that is how old a watch is known to be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import kopf
+from changefeed.errors import Unavailable
+
+from changefeed_operator import api
+from changefeed_operator.cluster.connection import Connection
+from changefeed_operator.cluster.kube import Manifest
+from changefeed_operator.loop.queue import Key
+
+#: What is watched; of all but Changefeeds only what carries the label of a changefeed.
+WATCHED = (api.CHANGEFEED, *api.CHILD_KINDS)
+
+#: Seconds without an event or a bookmark after which kopf connects anew (the API server sends one a minute).
+INACTIVITY = 70.0
+
+#: The API server ends a watch after so many seconds.
+WATCH_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Endless:
+    """Pauses between attempts that never end: kopf gives up, and ends, when its list of them does."""
+
+    pauses: Sequence[float] = (0.5, 1, 2, 4, 8, 15)
+
+    def __iter__(self) -> Iterator[float]:
+        return itertools.chain(self.pauses, itertools.repeat(self.pauses[-1]))
+
+
+class Watch:
+    """Watches in all namespaces (`namespaces` empty) or in each that is named.
+
+    `event(kind, type, object)`: ADDED, MODIFIED, DELETED, or "" for what was there already. `heard(kind, namespace)`:
+    the API server answered or sent something on that watch; namespace "" for all.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        namespaces: Sequence[str],
+        selector: str,
+        event: Callable[[api.Kind, str, Manifest], None],
+        heard: Callable[[api.Kind, str], None],
+    ) -> None:
+        self._connection = connection
+        self._namespaces = namespaces
+        self._selector = selector
+        self._event = event
+        self._heard = heard
+
+    async def run(self, started: Callable[[], None]) -> None:
+        """Watch until cancelled; `started` is called once kopf has taken the signals, to take them back.
+
+        Raises Unavailable when a watch ended for good, as when a CRD was deleted.
+        """
+        registry, settings = kopf.OperatorRegistry(), self._settings()
+        kopf.on.login(registry=registry)(self._login)
+        for kind in WATCHED:
+            kopf.on.event(*_selector(kind), id=kind.kind, param=kind, registry=registry)(self._on_event)
+        tasks = await kopf.spawn_tasks(
+            registry=registry,
+            settings=settings,
+            standalone=True,
+            clusterwide=not self._namespaces,
+            namespaces=self._namespaces,
+        )
+        started()
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            causes = [repr(task.exception()) for task in done if not task.cancelled() and task.exception()]
+            raise Unavailable(
+                f"The watches ended: {', '.join(causes) or 'no cause was given'}.",
+                "The operator starts again; look for deleted CRDs and missing rights if this lasts.",
+            )
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _settings(self) -> kopf.OperatorSettings:
+        settings = kopf.OperatorSettings()
+        settings.posting.enabled = False
+        settings.scanning.disabled = True
+        # We end it by cancelling; its own last resort is to kill the process.
+        settings.process.ultimate_exiting_timeout = None
+        settings.watching.server_timeout = WATCH_SECONDS
+        settings.watching.client_timeout = WATCH_SECONDS + 30
+        settings.watching.connect_timeout = 10
+        settings.watching.inactivity_timeout = INACTIVITY
+        settings.watching.reconnect_backoff = 1
+        settings.watching.chunk_size = 500
+        settings.networking.request_timeout = 30
+        settings.networking.connect_timeout = 10
+        settings.networking.error_backoffs = Endless()
+        settings.networking.enforce_retry_after = True
+        settings.persistence.diffbase_storage = _NoState()
+        settings.queueing.worker_limit = 50
+        settings.queueing.idle_timeout = 1
+        for kind in WATCHED:
+            labels = self._selector if kind is api.CHANGEFEED else api.NAME_LABEL
+            if labels:
+                settings.watching.label_selectors[_selector(kind)] = labels
+        return settings
+
+    async def _login(self, **_: Any) -> kopf.AiohttpSession:
+        session = self._connection.session(timeout=30, limit=0, middlewares=(listening(self._heard),))
+        return kopf.AiohttpSession(server=self._connection.server, aiohttp_session=session)
+
+    async def _on_event(self, *, event: Any, param: Any = None, **_: Any) -> None:
+        self._event(param, event["type"] or "", dict(event["object"]))
+
+
+class _NoState(kopf.DiffBaseStorage):
+    """What kopf compares an object with, for handlers that we have none of: it would copy each object of each event."""
+
+    def build(self, *, body: kopf.Body, extra_fields: Any = None) -> kopf.BodyEssence:
+        return kopf.BodyEssence()
+
+    def fetch(self, *, body: kopf.Body) -> None:
+        return None
+
+    def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
+        raise AssertionError("Nothing here lets kopf write.")
+
+
+def _selector(kind: api.Kind) -> tuple[str, str, str]:
+    return kind.group, kind.api_version.rpartition("/")[2], kind.plural
+
+
+def listening(heard: Callable[[api.Kind, str], None]) -> aiohttp.ClientMiddlewareType:
+    """Calls `heard(kind, namespace)` for each good answer to a list or a watch, and for each piece of its stream."""
+    kinds = {kind.plural: kind for kind in WATCHED}
+
+    async def middleware(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+        response = await handler(request)
+        kind = kinds.get(request.url.name)
+        if kind and response.status == 200:
+            namespace = request.url.parts[-2] if "namespaces" in request.url.parts else ""
+            heard(kind, namespace)
+            response.content = _Heard(response.content, lambda: heard(kind, namespace))  # type: ignore[assignment]
+        return response
+
+    return middleware
+
+
+class _Heard:
+    """A response's content that tells of each piece that is read."""
+
+    def __init__(self, content: aiohttp.StreamReader, heard: Callable[[], None]) -> None:
+        self._content = content
+        self._tell = heard
+
+    async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
+        async for chunk in self._content.iter_chunked(size):
+            self._tell()
+            yield chunk
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._content, name)
+
+
+def key_of(kind: api.Kind, manifest: Manifest) -> Key:
+    """The changefeed that an object is, or belongs to."""
+    metadata = manifest["metadata"]
+    name = metadata["name"] if kind is api.CHANGEFEED else metadata["labels"][api.NAME_LABEL]
+    return metadata["namespace"], name

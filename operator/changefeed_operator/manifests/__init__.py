@@ -1,0 +1,1 @@
+"""What is written into the cluster, as plain objects: pure."""

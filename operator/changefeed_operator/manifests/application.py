@@ -1,0 +1,200 @@
+"""The SparkApplication of an attempt. Pure.
+
+Every field that Spark's operator would default is written, pod settings stand in the templates: its webhook isn't
+needed (facts/kubernetes.md 1.1, 1.7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from changefeed.spec.model import Driver, Executor
+
+from changefeed_operator import api
+from changefeed_operator.api import Json
+from changefeed_operator.manifests import pods
+from changefeed_operator.settings import Settings
+from changefeed_operator.target import Target
+from changefeed_operator.template import merge
+
+SPARK_VERSION = "4.3.0"
+APPLICATION_FILE = "local:///opt/changefeed/changefeed_app.py"
+
+_MI = 1 << 20
+_SPARK_CONF = {
+    # Spark 4.2 and later create a NetworkPolicy at submission, which the Spark operator's chart has no right to
+    # (facts/test-cluster.md).
+    "spark.kubernetes.driver.pod.excludedFeatureSteps": (
+        "org.apache.spark.deploy.k8s.features.NetworkPolicyFeatureStep"
+    ),
+    "spark.kubernetes.executor.deleteOnTermination": "true",
+    # Both true, as they are by default, make the driver ask for volume claims, to which it has no right.
+    "spark.kubernetes.driver.ownPersistentVolumeClaim": "false",
+    "spark.kubernetes.driver.reusePersistentVolumeClaim": "false",
+    # Nor has it one to Services and ConfigMaps: the submission's go with the driver's pod, and executors need none.
+    "spark.kubernetes.driver.service.deleteOnTermination": "false",
+    "spark.kubernetes.executor.disableConfigMap": "true",
+    "spark.dynamicAllocation.enabled": "false",
+    "spark.task.maxFailures": "8",
+    # Spark ends the driver by default after a few executors that died or were refused, however long ago each was.
+    "spark.executor.maxNumFailures": "2147483647",
+    "spark.ui.enabled": "false",
+}
+
+
+def application(target: Target, settings: Settings, attempt: int, owner: Json) -> dict[str, Any]:
+    """The SparkApplication (v1beta2) of attempt `attempt`, owned by the Changefeed `owner`."""
+    metadata = target.resource.metadata
+    name = api.child_name(metadata.name)
+    marks = {api.ATTEMPT_LABEL: str(attempt), api.SPEC_HASH_LABEL: target.hash}
+    conf = {**_SPARK_CONF, "spark.kubernetes.executor.podNamePrefix": f"{name}-{attempt}"}
+    spec: dict[str, Any] = {
+        "type": "Python",
+        "pythonVersion": "3",
+        "mode": "cluster",
+        "sparkVersion": SPARK_VERSION,
+        "image": pods.image(target, settings),
+        "imagePullPolicy": settings.image_pull_policy,
+        "mainApplicationFile": APPLICATION_FILE,
+        "arguments": ["run", *pods.config_arguments(), "--attempt", str(attempt), "--take-over"],
+        "restartPolicy": {"type": "Never"},
+        "sparkConf": conf,
+        "driver": _driver(target, marks, attempt),
+        "executor": _executor(target, marks),
+    }
+    if settings.image_pull_secrets:
+        spec["imagePullSecrets"] = list(settings.image_pull_secrets)
+    manifest = pods.child(api.APPLICATION, name, metadata.name, owner)
+    manifest["metadata"]["labels"].update(marks)
+    return pods.sealed({**manifest, "spec": spec})
+
+
+def outline(manifest: Json) -> dict[str, Any]:
+    """Without the pods' templates: what users write there the API server drops where it does not know it."""
+    spec = dict(api.mapping_at(manifest, "spec"))
+    for role in ("driver", "executor"):
+        spec[role] = {name: value for name, value in api.mapping_at(spec, role).items() if name != "template"}
+    return {**manifest, "spec": spec}
+
+
+def _driver(target: Target, marks: Mapping[str, str], attempt: int) -> dict[str, Any]:
+    metadata, driver = target.resource.metadata, target.resource.spec.spark.driver
+    env = [
+        {"name": "CHANGEFEED_NAMESPACE", "value": metadata.namespace},
+        {"name": "CHANGEFEED_NAME", "value": metadata.name},
+        {"name": "CHANGEFEED_UID", "value": metadata.uid},
+        {"name": "CHANGEFEED_ATTEMPT", "value": str(attempt)},
+        pods.config_env(target.config_digest),
+        {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        # The owner of the Secret that the driver makes for its executors.
+        {"name": "CHANGEFEED_POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": "CHANGEFEED_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
+    ]
+    ours = {
+        "spec": {
+            "terminationGracePeriodSeconds": target.drain_s,
+            "automountServiceAccountToken": True,
+            "containers": [
+                {
+                    "name": api.DRIVER_CONTAINER,
+                    "env": env,
+                    "ports": [
+                        {"name": "metrics", "containerPort": pods.METRICS_PORT, "protocol": "TCP"},
+                        {"name": "owner", "containerPort": pods.OWNER_PORT, "protocol": "TCP"},
+                    ],
+                    "volumeMounts": [pods.config_mount(), *pods.secret_mounts(target)],
+                }
+            ],
+            "volumes": [pods.config_volume(target), *pods.secret_volumes(target)],
+        }
+    }
+    heap = _heap_mib(driver.memory, 4)
+    return {
+        **_pod(driver, api.DRIVER_CONTAINER, heap, ours, marks, target, _probes()),
+        **_cpu(driver, api.DRIVER_CONTAINER),
+    }
+
+
+def _executor(target: Target, marks: Mapping[str, str]) -> dict[str, Any]:
+    executor = target.resource.spec.spark.executor
+    ours = {
+        "spec": {
+            "automountServiceAccountToken": False,
+            "containers": [{"name": api.EXECUTOR_CONTAINER, "volumeMounts": pods.secret_mounts(target)}],
+            "volumes": pods.secret_volumes(target),
+        }
+    }
+    heap = _heap_mib(executor.memory, 6)
+    pod = _pod(executor, api.EXECUTOR_CONTAINER, heap, ours, marks, target)
+    return {"instances": executor.instances, **pod, **_cpu(executor, api.EXECUTOR_CONTAINER)}
+
+
+def _probes() -> dict[str, Any]:
+    """A driver that hangs is killed by the kubelet, and followed by the next attempt: `restartPolicy` is Never.
+
+    It has five minutes to start, and 40 s without an answer; then the kubelet gives it the pod's whole grace to end. It
+    heeds a probe's own grace only where it restarts the container.
+    """
+    probe = {"httpGet": {"path": "/healthz", "port": pods.METRICS_PORT}, "periodSeconds": 10, "timeoutSeconds": 5}
+    return {
+        "startupProbe": {**probe, "failureThreshold": 30},
+        "livenessProbe": {**probe, "failureThreshold": 4},
+    }
+
+
+def _pod(
+    role: Driver | Executor,
+    container: str,
+    heap_mib: int,
+    ours: Json,
+    marks: Mapping[str, str],
+    target: Target,
+    probes: Json | None = None,
+) -> dict[str, Any]:
+    """What the application's two kinds of pod have in common. The container's limit is the spec's memory."""
+    defaults = {
+        "spec": {
+            **pods.pod_basics(),
+            "tolerations": pods.lost_node_tolerations(),
+            "containers": [
+                {
+                    "name": container,
+                    "env": pods.scratch_env(),
+                    "securityContext": pods.container_security(),
+                    "volumeMounts": [pods.scratch_mount()],
+                    **(probes or {}),
+                }
+            ],
+            "volumes": [pods.scratch_volume()],
+        },
+    }
+    return {
+        "cores": role.cores,
+        "memory": f"{heap_mib}m",
+        "memoryOverhead": f"{role.memory // _MI - heap_mib}m",
+        "serviceAccount": pods.service_account(target),
+        "labels": {**api.labels(target.resource.metadata.name), **marks},
+        # Else Argo CD takes a running pod that is never restarted for one that is still on its way.
+        "annotations": {"argocd.argoproj.io/ignore-restart-policy": "true"},
+        "template": merge(merge(defaults, role.template), ours),
+    }
+
+
+def _heap_mib(memory: int, share: int) -> int:
+    """The JVM's part: it moves no rows, Python and Arrow need the most. Spark refuses less than about 450 MiB."""
+    return min(max(memory // _MI // share, 512), 4096)
+
+
+def _cpu(role: Driver | Executor, container: str) -> dict[str, Any]:
+    """`coreRequest` and `coreLimit`: Spark sets them over the template's, so theirs are handed on."""
+    containers = api.list_at(role.template, "spec", "containers")
+    resources: Json = next((api.mapping_at(each, "resources") for each in containers if each["name"] == container), {})
+    cpu = {"coreRequest": _quantity(resources, "requests") or str(role.cores)}
+    limit = _quantity(resources, "limits")
+    return {**cpu, "coreLimit": limit} if limit else cpu
+
+
+def _quantity(resources: Json, bound: str) -> str:
+    value = api.mapping_at(resources, bound).get("cpu")
+    return str(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
