@@ -53,3 +53,13 @@ capabilities: {drop: [ALL]}
 runAsNonRoot: true
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
+
+{{/* What changefeeds' NetworkPolicies let through, as the operator reads it. */}}
+{{- define "changefeed-operator.network" -}}
+{{- $ports := list }}
+{{- range .Values.networkPolicy.apiServerPorts }}{{ $ports = append $ports (int .) }}{{ end }}
+{{- $tikv := list }}
+{{- range .Values.changefeedEgress.tikvPorts }}{{ $tikv = append $tikv (int .) }}{{ end }}
+{{- dict "metrics_from" .Values.metricsFrom "api_server_ports" $ports "tikv_ports" $tikv
+    "to" .Values.changefeedEgress.to "extra_egress" .Values.changefeedEgress.extra | toJson }}
+{{- end }}

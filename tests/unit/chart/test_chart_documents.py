@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from changefeed_operator.conditions import Reason, Situation
+from changefeed_operator.decision.conditions import Reason, Situation
 from changefeed_operator.metrics import Metrics
 
 TEXT = (Path(__file__).parents[3] / "docs" / "operator.md").read_text()
@@ -26,7 +26,7 @@ def _row(section: str, name: str) -> list[str]:
 def test_every_reason_stands_in_the_table_with_its_state(reason: Reason) -> None:
     _, ready, state, meaning, _ = _row(_section("Reasons"), reason)
     situation = Situation(reason, "")
-    assert ready == str(situation.is_ready)
+    assert ready.startswith(str(situation.is_ready))
     assert state.startswith(situation.state)
     assert meaning
 

@@ -70,6 +70,7 @@ def served() -> dict[str, set[str]]:
     standing = Standing(1, 1.0, 1, True, {"Changefeed": 1.0}, {("shop", "orders"): changefeed})
     operator.show(lambda: standing)
     operator.retries.labels("Transient").inc()
+    operator.events.labels("CloseGivenUp").inc()
     operator.reconciles.labels("done").inc()
     operator.count_request("GET", 500)
     names: dict[str, set[str]] = {}
