@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from changefeed.eventstore.house import House
-from changefeed.owner import history
-from changefeed.owner.history import State
-from changefeed.owner.log import Log
 from changefeed.owner.owner import Owner
-from changefeed.owner.spans import Spans
+from changefeed.owner.pulling.spans import Spans
+from changefeed.owner.transaction_log import history
+from changefeed.owner.transaction_log.history import State
+from changefeed.owner.transaction_log.log import Log
 from mutation import Mutation
 
 _CREATE = "self._retry(lambda: self._store.create(path, body))"
@@ -65,8 +65,8 @@ LOG = (
         "a plan outlives one takeover, not two",
         history,
         "_epoch",
-        '{"epoch": epoch}',
-        '{"epoch": epoch, "plan": state.plan if state.plan and record.epoch == state.plan.epoch + 1 else None}',
+        '{"epoch": epoch,',
+        '{"epoch": epoch, "plan": state.plan if state.plan and record.epoch == state.plan.epoch + 1 else None,',
         story="A plan's driver is killed, and its successor too, before the plan is committed.",
     ),
     Mutation("log", "folding deletes epoch records", Log, "_is_kept", "return n in self._kept", "return False", rule=5),
@@ -117,9 +117,9 @@ RECOVERY = (
         "a plan runs under the config of the second driver after it",
         history,
         "_epoch",
-        '{"epoch": epoch}',
+        '{"epoch": epoch,',
         '{"epoch": epoch, "plan_config": record.config'
-        " if state.plan and record.epoch > state.plan.epoch + 1 else state.plan_config}",
+        " if state.plan and record.epoch > state.plan.epoch + 1 else state.plan_config,",
         rule=10,
         story="A plan's driver is killed, and its successor too, before the plan is committed; its files are in part "
         "written.",
@@ -147,8 +147,8 @@ RECOVERY = (
         "the plan of the driver before is forgotten",
         history,
         "_epoch",
-        'return {"epoch": epoch}',
-        'return {"epoch": epoch, "plan": None}',
+        'return {"epoch": epoch,',
+        'return {"epoch": epoch, "plan": None,',
     ),
     Mutation(
         "recovery",

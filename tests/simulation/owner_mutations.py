@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from changefeed.owner import checkpoint, planner
-from changefeed.owner.barrier import Barrier
-from changefeed.owner.checkpoint import Checkpoint
 from changefeed.owner.owner import Owner
-from changefeed.owner.planner import Planner
-from changefeed.owner.quota import Quota
-from changefeed.owner.spans import Spans
+from changefeed.owner.planning import checkpoint, planner
+from changefeed.owner.planning.barrier import Barrier
+from changefeed.owner.planning.checkpoint import Checkpoint
+from changefeed.owner.planning.planner import Planner
+from changefeed.owner.pulling.quota import Quota
+from changefeed.owner.pulling.spans import Spans
 from mutation import Mutation
 
 PLANNER = (
@@ -256,8 +256,8 @@ OWNER = (
         "a segment of an earlier stream fills a gap",
         Spans,
         "on_report",
-        "all(share.sub_id >= stream.first_sub_id for share in meta.spans) and stream.know(meta.seq)",
-        "stream.know(meta.seq)",
+        "all(share.sub_id >= stream.first_sub_id for share in meta.spans) and stream.segments.know(meta.seq)",
+        "stream.segments.know(meta.seq)",
         rule=2,
     ),
     Mutation(
@@ -285,6 +285,24 @@ OWNER = (
         "relieve",
         "used, resolved, stored, held =",
         "return Relief([], [], {})\n    used, resolved, stored, held =",
+        rule=17,
+    ),
+    Mutation(
+        "quota",
+        "pullers hear nothing of what is counted",
+        Owner,
+        "tend",
+        "commands += self.spans.heard()",
+        "pass",
+        rule=17,
+    ),
+    Mutation(
+        "quota",
+        "a table that brings more than the quota is held again and again",
+        Quota,
+        "relieve",
+        "if self._alone:\n            return",
+        "if False:\n            return",
         rule=17,
     ),
     Mutation(

@@ -38,6 +38,14 @@ MATCHER = (
     ),
     Mutation(
         "matcher",
+        "a repeated lock without the old value counts, and a delete becomes one of nothing",
+        matcher,
+        "_merged",
+        '.with_columns(known.over(slot).fill_null(b""))',
+        "",
+    ),
+    Mutation(
+        "matcher",
         "what commits in one phase during a scan is left to the scan",
         Matcher,
         "feed",
@@ -281,9 +289,9 @@ AROUND_THEM = (
         "event buffer",
         "of several spans one is written",
         EventBuffer,
-        "take",
-        "Roll(self._last_seq, spans, self._tokens)",
-        "Roll(self._last_seq, spans[:1], self._tokens)",
+        "_close",
+        "Roll(self._last_seq, spans, ",
+        "Roll(self._last_seq, spans[:1], ",
     ),
     Mutation("feed", "a region that failed is left alone", SpanFeed, "_unlock", "subscription.changed.set()", "pass"),
     Mutation(

@@ -202,9 +202,9 @@ class ChangeData:
     def prewritten(self, key: bytes, start_ts: int, value: bytes | None, old: bytes | None) -> None:
         self._tell(key, _prewrite(key, start_ts, value, old))
 
-    def heartbeat(self, key: bytes, start_ts: int) -> None:
-        """The lock is rewritten, without its value."""
-        self._tell(key, cdcpb.Event.Row(type=cdcpb.Event.PREWRITE, op_type=_PUT, start_ts=start_ts, key=key))
+    def heartbeat(self, key: bytes, start_ts: int, value: bytes | None) -> None:
+        """The lock is rewritten, and told of without its value and without the old one."""
+        self._tell(key, cdcpb.Event.Row(type=cdcpb.Event.PREWRITE, op_type=_op(value), start_ts=start_ts, key=key))
 
     def commit(self, row: Row) -> None:
         change = cdcpb.Event.Row(

@@ -10,14 +10,14 @@ from changefeed.eventstore.house import House
 from changefeed.model.record import EpochRecord, StartRecord
 from changefeed.model.tso import compose, physical_ms
 from changefeed.objectstore.patience import Patience
-from changefeed.owner.barrier import Barrier
-from changefeed.owner.history import State
-from changefeed.owner.log import Log
 from changefeed.owner.owner import AppendPlan, Owner, Publish, Recorded, Run, Stop
-from changefeed.owner.planner import Planner, Table
+from changefeed.owner.planning.barrier import Barrier
+from changefeed.owner.planning.planner import Planner, Table
 from changefeed.owner.publication import Publication
-from changefeed.owner.quota import Quota
-from changefeed.owner.spans import Spans
+from changefeed.owner.pulling.quota import Quota
+from changefeed.owner.pulling.spans import Spans
+from changefeed.owner.transaction_log.history import State
+from changefeed.owner.transaction_log.log import Log
 from changefeed.schema.keys import table_span
 from changefeed.sink.storage.index import write_index
 from changefeed.wire import owner_pb2 as pb
@@ -50,7 +50,7 @@ class Driver(Process):
         self.ddls_to = 0  # all of them up to it were handed to the barrier
         self.ddls_stand_until = 0.0
         self.drained_to: int | None = None
-        self.seen_full = 0  # bytes of its segments when they first were above the quota
+        self.passed_alone = 0  # bytes of its segments, while a span that ran alone has them above the quota
         self.planned_to: dict[int, int] = {}  # by sub_id: of its span, when it was assigned
         self.published_ts, self.published_at = 0, -OFTEN_S
 
@@ -202,7 +202,8 @@ class Driver(Process):
         if self.owner is None:
             return
         for puller, command in self.owner.tend(self.world.time.now):
-            self.world.say(f"{self.name} tells puller {puller} " + self.world.named_command(command))
+            if not command.HasField("heard"):
+                self.world.say(f"{self.name} tells puller {puller} " + self.world.named_command(command))
             self.pullers[puller].command(command)
         self.world.check_store_size(self)
 

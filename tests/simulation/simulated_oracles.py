@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from changefeed.model.record import CommitRecord, EpochRecord, PlanEntry, PlanRecord, StartRecord, decode_record
-from changefeed.owner.history import State, apply, restore
+from changefeed.owner.transaction_log.history import State, apply, restore
 from changefeed.sink.storage.layout import METADATA
 from simulated_upstream import START_TS, Row, Upstream
 

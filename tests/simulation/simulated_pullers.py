@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from changefeed.errors import ChangefeedError
-from changefeed.owner.spans import AWAY_S
+from changefeed.owner.pulling.spans import AWAY_S
 from changefeed.puller.task import Limits, PullerTask
 from changefeed.wire import owner_pb2 as pb
 from simulated_pd import SimulatedPd, broken
@@ -69,7 +69,8 @@ class OwnerCall:
 
     def send(self, command: pb.Command) -> None:
         self._puller.driver.commands(command)
-        self._last_command = max(self._last_command, self._world.time.now + self._world.network.random() * _LATENCY_S)
+        late = _LATENCY_S / 2 if command.HasField("heard") else self._world.network.random() * _LATENCY_S
+        self._last_command = max(self._last_command, self._world.time.now + late)
         self._world.time.at(self._last_command, lambda: self.mailbox.put(command))
 
     def end(self, error: BaseException | None) -> None:
@@ -160,7 +161,7 @@ class Puller:
         """Once everything is resolved, no transaction is open, and none is remembered as such."""
         if self.task is not None and self.task._feed.resolved():
             lowest = min(self.task._feed.resolved().values())
-            kept = sum(stream.requests.pending_rows for stream in self.task._feed._streams.values())
+            kept = sum(stream.pending_rows for stream in self.task._feed._streams.values())
             assert not kept or lowest < self.world.upstream.quiet_since, f"{self.name} keeps {kept} rows"
 
     # Ends.

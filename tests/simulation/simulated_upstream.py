@@ -268,7 +268,7 @@ class Upstream:
         self.locks[key] = Lock(transaction, transaction.writes[key])
         self.changed().prewritten(key, transaction.start_ts, transaction.writes[key], self.value_of(key))
         if self._rng.random() < self.odds.heartbeat:
-            self.changed().heartbeat(key, transaction.start_ts)
+            self.changed().heartbeat(key, transaction.start_ts, transaction.writes[key])
 
     def _decide(self, transaction: Transaction) -> None:
         if transaction.over:

@@ -15,9 +15,9 @@ from unittest.mock import patch
 
 import grpc.aio
 from changefeed.errors import Conflict
-from changefeed.owner import checkpoint
-from changefeed.owner.log import Log
 from changefeed.owner.owner import Stop
+from changefeed.owner.planning import checkpoint
+from changefeed.owner.transaction_log.log import Log
 from changefeed.puller import task as puller_task
 from changefeed.sink.storage.layout import Layout
 from changefeed.wire import owner_pb2 as pb
@@ -38,7 +38,7 @@ _MAX_DRIVERS = 3
 _PLENTY = 1 << 40
 _LONGEST_S = 400.0
 _LOOK_S = 0.25
-_ON_ITS_WAY = 6_000
+_ON_ITS_WAY = 9_000  # four segments of a puller: their own bytes are more than their rows'
 
 
 class Broken(Exception):
@@ -344,10 +344,14 @@ class World:
         self.segments.lose(folder)
 
     def check_store_size(self, driver: Driver) -> None:
-        """Once a driver has seen the store full, only what is on its way then comes on top."""
-        used = driver.require_owner().spans.files.bytes
-        driver.seen_full = (driver.seen_full or used) if used > self.quota else 0
-        most = max(driver.seen_full, self.quota) + _ON_ITS_WAY * (1 + self.pullers)
+        """The quota is passed by what is on its way, or by a span that runs alone."""
+        owner = driver.require_owner()
+        used = owner.spans.files.bytes
+        if used <= self.quota:
+            driver.passed_alone = 0
+        elif owner._quota._alone:
+            driver.passed_alone = max(driver.passed_alone, used)
+        most = max(driver.passed_alone, self.quota) + _ON_ITS_WAY * self.pullers
         assert used <= most, f"{used} bytes of segments, {most} at most"
 
 
