@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shlex
 import signal
 import socket
 import subprocess
@@ -43,9 +44,7 @@ class Cluster:
 
     def next_line(self) -> dict[str, Any]:
         """What it prints when its workload has ended."""
-        assert self.process.stdout is not None
-        line: dict[str, Any] = json.loads(self.process.stdout.readline())
-        return line
+        return _next_line(self.process)
 
     def end_workload(self) -> None:
         """Nothing is written any more when this returns."""
@@ -62,13 +61,22 @@ class Cluster:
 def cluster(*options: str) -> Iterator[Cluster]:
     """Options as of `changefeed-devcluster start`."""
     command = [str(_BIN / "changefeed-devcluster"), "start", *options]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        yield Cluster(process, json.loads(process.stdout.readline()))
-    finally:
-        process.terminate()
-        process.wait()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield Cluster(process, _next_line(process))
+        finally:
+            process.terminate()
+
+
+def _next_line(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """The next line of a development cluster. Ends this program when there is none; why has been printed by then."""
+    assert process.stdout is not None
+    text = process.stdout.readline()
+    if not text:
+        command = shlex.join(map(str, process.args)) if isinstance(process.args, list) else process.args
+        raise SystemExit(f"the development cluster ended with {process.wait()} before its next line: {command}")
+    line: dict[str, Any] = json.loads(text)
+    return line
 
 
 @contextmanager

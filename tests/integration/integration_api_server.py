@@ -1,4 +1,5 @@
-"""As much of a Kubernetes API server as a driver sees: PATCH of a status over TLS, with a ServiceAccount's files."""
+"""As much of a Kubernetes API server as a driver sees, over TLS and with a ServiceAccount's files: PATCH of a status,
+POST of a Secret."""
 
 from __future__ import annotations
 
@@ -44,13 +45,20 @@ def api_server(folder: Path) -> Iterator[ApiServer]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_PATCH(self) -> None:
+            self.answer(made.answer, b"{}")
+
+        def do_POST(self) -> None:
+            status = 201 if made.answer == 200 else made.answer
+            self.answer(status, json.dumps({"metadata": {"name": "given"}}).encode())
+
+        def answer(self, status: int, said_back: bytes) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             said = {"path": self.path, "token": self.headers["Authorization"], "type": self.headers["Content-Type"]}
             made.asked.append({**said, "body": body})
-            self.send_response(made.answer)
-            self.send_header("Content-Length", "2")
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(said_back)))
             self.end_headers()
-            self.wfile.write(b"{}")
+            self.wfile.write(said_back)
 
         def log_message(self, format: str, *args: Any) -> None:
             pass

@@ -22,15 +22,16 @@ from changefeed.eventstore import segment as segment_module
 from changefeed.eventstore.files import LocalSegments
 from changefeed.objectstore import Place
 from changefeed.objectstore.local import LocalStore
-from changefeed.owner import checkpoint as checkpoint_module
 from changefeed.owner import driver as driver_module
 from changefeed.owner import undriven
-from changefeed.owner.barrier import Barrier
 from changefeed.owner.driver import RunOptions
 from changefeed.owner.owner import Owner
+from changefeed.owner.planning import checkpoint as checkpoint_module
+from changefeed.owner.planning.barrier import Barrier
 from changefeed.puller.task import PullerJob, run_puller
 from changefeed.spark.owner_client import OwnerClient, reporting
 from changefeed.spec.parse import parse
+from changefeed.upstream.access import Access
 from changefeed.upstream.pd import PdClient
 from changefeed.wire.owner import OwnerAddress
 from integration_inprocess import LIMITS, InProcessExecution, Seen, execute
@@ -45,9 +46,10 @@ _LOOK_S = 0.005
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """owner.driver.Execution that starts nothing: the test does."""
+    """owner.execution.Execution that starts nothing: the test does."""
 
     say: Say
+    silent_s = 0.0
 
     def start_session(self) -> None:
         pass
@@ -58,9 +60,15 @@ class Elsewhere:
                 "owner": {**owner.__dict__, "certificate": owner.certificate.decode()},
                 "sink": sink.uri,
                 "state": pullers.state.uri,
-                "pd_addresses": pullers.pd_addresses,
+                "pd_addresses": pullers.upstream.pd_addresses,
             }
         )
+
+    def running(self) -> set[int]:
+        return {time.monotonic_ns()}  # always another one, so that none is ever silent
+
+    def restart_task(self, task: int) -> None:
+        raise NotImplementedError
 
     def failure(self) -> str | None:
         return None
@@ -119,7 +127,8 @@ def pull(
     owner = _owner(tasks)
     try:
         with reporting(owner):
-            run_puller(owner, 0, f"puller-0-{attempt}", tasks["pd_addresses"], Place(tasks["state"]), LIMITS)
+            upstream = Access(tuple(tasks["pd_addresses"]))
+            run_puller(owner, 0, f"puller-0-{attempt}", upstream, Place(tasks["state"]), LIMITS)
     except ChangefeedError as error:
         _refused(say, error)
     else:

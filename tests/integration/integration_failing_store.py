@@ -15,7 +15,7 @@ from changefeed.objectstore import s3 as s3_module
 from changefeed.objectstore.open import Store, open_store
 from changefeed.owner import alive as alive_module
 from changefeed.owner.driver import RunOptions
-from changefeed.owner.status_writer import StatusWriter
+from changefeed.owner.reporting.status_writer import StatusWriter
 from changefeed.puller.task import Limits
 from changefeed.verify.report import verify
 from changefeed_devcluster.server import DevCluster

@@ -85,6 +85,7 @@ def _nothing(method: str, path: str) -> str:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # head and body are two writes: each answer would wait 40 ms for the client's ACK
     server: FaultyProxy
 
     def _serve(self) -> None:

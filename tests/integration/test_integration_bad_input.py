@@ -339,13 +339,13 @@ def test_a_file_that_is_missing(tmp_path: Path, capfd: pytest.CaptureFixture[str
         one_screen(*capfd.readouterr(), bool(mode), said)
 
 
-def test_tls_is_refused_and_not_ignored(refused: Check) -> None:
+def test_tls_for_an_address_without_it(refused: Check) -> None:
     def make(folder: Path) -> dict[str, Any]:
         spec = spec_of(folder, "127.0.0.1:1")
         spec["upstream"]["tls"] = {"secretRef": {"name": "tidb-client"}}
         return spec
 
-    refused(make, BAD_INPUT, "spec.upstream.tls: not supported yet", "changefeed validate -f FILE")
+    refused(make, BAD_INPUT, "spec.upstream.tls", "https:// for all of pdAddresses", "changefeed validate -f FILE")
 
 
 # The machine

@@ -13,7 +13,7 @@ import pytest
 from changefeed import errors
 from changefeed.owner import driver as driver_module
 from changefeed.owner import patience
-from changefeed.owner.spans import Spans
+from changefeed.owner.pulling.spans import Spans
 from changefeed.puller import task as puller_task
 from changefeed.puller.task import PullerJob
 from changefeed.spark import write_task

@@ -19,7 +19,6 @@ from changefeed.errors import NeedsHuman
 from changefeed.owner.driver import Outcome
 from changefeed.spark.launch import Launch
 from changefeed.spec.parse import effective
-from changefeed.upstream.safepoint import service_id
 from changefeed_devcluster import keys
 from changefeed_devcluster.schema import Column, Table
 from changefeed_devcluster.tidb import Change, Tidb
@@ -28,7 +27,7 @@ from integration_inprocess import World, new_world
 from integration_screen import CANNOT_CHECK, FAILED, one_screen
 
 Check = Callable[..., None]
-HOLDER = service_id("default", "test", "local").encode()
+HOLDER = b"changefeed-default-test-local"
 SIGNS = {"insert": "I", "update": "U", "delete": "D"}
 
 

@@ -10,11 +10,13 @@ from changefeed.errors import Fenced, NeedsHuman
 from changefeed.model.record import EpochRecord
 from changefeed.model.tso import physical_ms, to_datetime
 from changefeed.objectstore.local import LocalStore
-from changefeed.owner import status_writer as module
+from changefeed.owner.api_server import ApiServer as DriversApi
+from changefeed.owner.api_server import api_server as drivers_api
 from changefeed.owner.driver import RunOptions
-from changefeed.owner.log import Log
 from changefeed.owner.pod import Pod
-from changefeed.owner.status_writer import StatusWriter, status_writer
+from changefeed.owner.reporting import status_writer as module
+from changefeed.owner.reporting.status_writer import StatusWriter
+from changefeed.owner.transaction_log.log import Log
 from integration_api_server import ApiServer, api_server
 from integration_inprocess import InProcessExecution, Run, World, new_world
 
@@ -34,7 +36,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def writer(api: ApiServer) -> StatusWriter:
-    return StatusWriter(POD, "127.0.0.1", api.port, api.account)
+    return StatusWriter(POD, DriversApi("127.0.0.1", api.port, api.account))
 
 
 def reporting_run(world: World, api: ApiServer, **spec: object) -> Run:
@@ -69,7 +71,7 @@ def test_what_goes_wrong_is_a_word(api: ApiServer, tmp_path: Path) -> None:
     api.answer = 409
     assert writer(api).apply({}) == "409"
     with api_server(tmp_path / "other") as other:
-        stranger = StatusWriter(POD, "127.0.0.1", other.port, api.account)  # another's certificate
+        stranger = StatusWriter(POD, DriversApi("127.0.0.1", other.port, api.account))  # another's certificate
         assert stranger.apply({}) == "unreachable"
         assert other.asked == []
     assert stranger.apply({}) == "unreachable"  # nobody listens any more
@@ -79,7 +81,7 @@ def test_what_goes_wrong_is_a_word(api: ApiServer, tmp_path: Path) -> None:
 
 def test_a_pod_without_an_api_server_says_what_is_missing() -> None:
     with pytest.raises(NeedsHuman, match="KUBERNETES_SERVICE_HOST or _PORT is missing"):
-        status_writer(POD, {"KUBERNETES_SERVICE_HOST": "10.96.0.1"})
+        drivers_api({"KUBERNETES_SERVICE_HOST": "10.96.0.1"})
 
 
 async def test_a_run_says_how_it_goes_and_how_it_ended(world: World, api: ApiServer) -> None:
@@ -93,6 +95,7 @@ async def test_a_run_says_how_it_goes_and_how_it_ended(world: World, api: ApiSer
     assert last["checkpointTime"] == to_datetime(target).strftime("%Y-%m-%dT%H:%M:%SZ")
     assert (last["rows"], last["tables"], last["epoch"]) == (200, 1, 1)
     assert last["startTs"] == str(world.start_ts)
+    assert last["sinkUri"] == world.lake.as_uri()
     assert last["clusterId"] == world.records("start")[0]["cluster_id"]
     assert conditions == {"SinkAvailable": "True", "UpstreamAvailable": "True", "WithinLag": "True"}
     # One that was finished before says it again: the last word may have been lost.

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from changefeed.metrics import Registry
 from changefeed.owner import driver as driver_module
-from changefeed.owner.quota import Quota
+from changefeed.owner.pulling.quota import Quota
 from changefeed.puller.task import Limits
 from integration_failing_store import ROLL_S, SINK, STATE, Feed, everything, new_feed, running_feed, surround, writes
 from integration_inprocess import Run

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 from changefeed.errors import Conflict, Fenced, NeedsHuman, Unavailable
 from changefeed.model.record import EpochRecord
+from changefeed.model.tso import physical_ms
 from changefeed.objectstore.local import LocalStore
 from changefeed.owner import driver as driver_module
 from changefeed.owner import undriven
 from changefeed.owner.driver import RunOptions
-from changefeed.owner.log import Log
 from changefeed.owner.prepare import check_attempt
-from changefeed.owner.undriven import Held, close, hold
-from changefeed.upstream.safepoint import Safepoint
+from changefeed.owner.transaction_log.log import Log
+from changefeed.owner.undriven import NothingToHold, close, hold
+from changefeed.upstream.safepoint import Held, Safepoint
 from changefeed_devcluster.safepoints import GC_WORKER
 from integration_inprocess import InProcessExecution, Run, Seen, World, new_world
 
@@ -81,9 +82,13 @@ async def test_rule_14_hold_keeps_history_without_taking_over(world: World) -> N
     world.cluster.safepoints.remove(HOLDER)  # it has lapsed
     before = everything_in(world.log)
     changefeed = world.changefeed(
-        upstream={"pdAddresses": [f"http://{world.cluster.pd_address}"], "safepointTtl": "5m"}
+        upstream={"pdAddresses": [f"http://{world.cluster.pd_address}"], "safepointTtl": "10m"}
     )
-    assert await hold(changefeed) == Held(checkpoint, 300)
+    before_ms = physical_ms(world.tidb.now())
+    held = await hold(changefeed)
+    assert isinstance(held, Held)
+    assert held.ts == checkpoint
+    assert before_ms + 600_000 <= held.until_ms <= physical_ms(world.tidb.now()) + 600_000, "by PD's clock"
     assert held_ts(world) == checkpoint
     assert everything_in(world.log) == before
 
@@ -109,7 +114,7 @@ async def test_hold_beside_a_driver_that_has_gone_on_is_no_error(world: World, m
         return await real(self, ts)
 
     monkeypatch.setattr(undriven.Safepoint, "hold", overtaken)
-    assert (await hold(world.changefeed())).why == "a driver runs, and holds it further on"
+    assert await hold(world.changefeed()) == NothingToHold("a driver runs, and holds it further on")
 
 
 async def test_hold_that_meets_a_close_leaves_no_safepoint(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,16 +126,18 @@ async def test_hold_that_meets_a_close_leaves_no_safepoint(world: World, monkeyp
         return await real(self, ts)
 
     monkeypatch.setattr(undriven.Safepoint, "hold", closed_meanwhile)
-    assert (await hold(world.changefeed())).why == "it was deleted"
+    assert await hold(world.changefeed()) == NothingToHold("it was deleted")
     assert held_ts(world) is None
 
 
 async def test_hold_of_one_that_has_not_started(world: World) -> None:
-    assert await hold(world.changefeed()) == Held(world.start_ts, 86_400)
+    held = await hold(world.changefeed())
+    assert isinstance(held, Held)
+    assert held.ts == world.start_ts
     assert held_ts(world) == world.start_ts
     world.cluster.safepoints.remove(HOLDER)
     unset = await hold(world.changefeed(startTs=None))
-    assert (unset.ts, unset.why) == (None, "it has not started, and has no startTs")
+    assert unset == NothingToHold("it has not started, and has no startTs")
     assert held_ts(world) is None
 
 
@@ -145,7 +152,7 @@ async def test_rule_5_close_ends_the_log_and_lets_gc_go_on(world: World) -> None
     before = everything_in(world.log)
     assert not await close(world.changefeed())
     assert everything_in(world.log) == before
-    assert (await hold(world.changefeed())).why == "it was deleted"
+    assert await hold(world.changefeed()) == NothingToHold("it was deleted")
     assert held_ts(world) is None
     assert not list((world.log.parent / "events").glob("*")), "the cache of the deleted one stays"
 
@@ -162,7 +169,7 @@ async def test_rule_6_a_zombie_of_a_closed_changefeed_is_fenced(world: World, mo
     lake = everything_in(world.lake)
     # A late one, however high its attempt, does nothing at all.
     state = everything_in(world.log)
-    with pytest.raises(Fenced, match="default/test was deleted"):
+    with pytest.raises(Fenced, match="default/test/local was deleted"):
         await driver_module._run(
             world.changefeed(), RunOptions(metrics_port=0, attempt=99), InProcessExecution(), Seen()
         )
@@ -212,6 +219,7 @@ async def test_close_with_pd_away_has_closed_and_may_be_repeated(world: World, m
         with pytest.raises(Unavailable):
             await close(away)
     assert kinds(world)[-1] == "closed"
+    assert not list((world.log.parent / "events").glob("*")), "what PD has no part in is done"
     assert held_ts(world) is not None
     assert not await close(world.changefeed())
     assert held_ts(world) is None

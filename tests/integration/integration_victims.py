@@ -1,0 +1,65 @@
+"""The processes of a changefeed that runs, for tests that kill and freeze them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import psutil
+from conftest import Changefeed, Upstream
+
+
+class Victims:
+    """Those that run at the moment."""
+
+    def __init__(self, upstream: Upstream, changefeed: Changefeed) -> None:
+        self._changefeed = changefeed
+        addresses = (upstream.cluster.pd_address, *upstream.cluster.store_addresses.values())
+        self._upstream_ports = {int(address.rpartition(":")[2]) for address in addresses}
+
+    def driver(self) -> psutil.Process:
+        assert self._changefeed.process is not None
+        return psutil.Process(self._changefeed.process.pid)
+
+    def jvm(self) -> psutil.Process:
+        return next(process for process in self.driver().children() if process.name() == "java")
+
+    def pullers(self) -> set[psutil.Process]:
+        """The tasks' workers that hold a connection to the upstream."""
+        return {worker for worker in self._workers() if self._is_puller(worker)}
+
+    def executing(self) -> psutil.Process | None:
+        """A task's worker that is in the middle of writing a file; it is frozen, so it stays there."""
+        for worker in self._workers():
+            if not self._is_puller(worker) and _spools(worker):
+                with suppress(psutil.NoSuchProcess):
+                    worker.suspend()
+                    if _spools(worker):
+                        return worker
+                    worker.resume()
+        return None
+
+    def _workers(self) -> list[psutil.Process]:
+        """Spark forks a task's workers from a daemon, whose name they have."""
+        found = []
+        for process in self.driver().children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                parent = process.parent()
+                if _is_worker(process) and parent is not None and _is_worker(parent):
+                    found.append(process)
+        return found
+
+    def _is_puller(self, worker: psutil.Process) -> bool:
+        with suppress(psutil.NoSuchProcess):
+            connections = worker.net_connections("tcp")
+            return any(connection.raddr and connection.raddr.port in self._upstream_ports for connection in connections)
+        return False
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    return str(process.name()) == "pyspark.worker"
+
+
+def _spools(worker: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return any("/spool/" in file.path for file in worker.open_files())
+    return False

@@ -1,0 +1,17 @@
+"""What a bench says when what it measures does not start."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
+from measured import cluster
+
+
+def test_an_upstream_that_does_not_start_is_named() -> None:
+    said = r"the development cluster ended with 2 before its next line: .*changefeed-devcluster start --no-such-option"
+    with pytest.raises(SystemExit, match=said), cluster("--no-such-option"):
+        pass
