@@ -57,7 +57,7 @@ test-integration: $(STAMP) classes ## tests with real processes: development clu
 test-cluster: $(STAMP) java ## tests against a real Kubernetes API server, which is built first (Linux with Go)
 	@$(PY) tests/cluster/cluster_programs.py
 	@$(PY) tests/cluster/cluster_images.py
-	$(PYTEST) tests/cluster
+	$(PYTEST) -n 2 --dist loadgroup tests/cluster
 
 lint: $(STAMP) check-generated ## style, types, layers, generated files
 	.venv/bin/ruff check $(CODE)
@@ -119,7 +119,8 @@ evidence: $(STAMP) classes ## the full-length figures, into bench/results/ for c
 	$(PY) tests/integration/integration_crash_table.py docs/crash-points.md
 	$(PY) bench/operator_scale.py --out bench/results/operator_scale.json
 	$(PY) bench/dashboards.py
-	CHANGEFEED_EVIDENCE=bench/results/kills.json $(PYTEST) -s tests/integration/test_integration_nemesis.py
+	CHANGEFEED_EVIDENCE=bench/results/kills.json $(PYTEST) -s tests/integration/test_integration_nemesis.py # it goes on too
+	CHANGEFEED_EVIDENCE=bench/results/chaos.json $(PYTEST) -s tests/cluster/test_cluster_chaos.py
 	$(PY) bench/outage.py
 	$(PY) bench/soak.py
 	$(SIMULATE) 100000 --out bench/results/simulation.json # stopped, it goes on where it was

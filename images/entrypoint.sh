@@ -31,6 +31,8 @@ executor)
   while read -r name; do
     options+=("${!name}")
   done < <(compgen -v SPARK_JAVA_OPT_ | sort -t _ -k 4 -n)
+  # Spark reads the file with its secret only where it knows that it is in Kubernetes; here it has yet to ask the driver.
+  options+=(-Dspark.master=k8s://)
   # The class path is that of Spark's own launcher, to the letter: the class archive was made with it.
   logging=("$SPARK_HOME"/jars/slf4j-api-*.jar)
   exec "${init[@]}" "$JAVA_HOME/bin/java" "${options[@]}" "-Xms$SPARK_EXECUTOR_MEMORY" "-Xmx$SPARK_EXECUTOR_MEMORY" \

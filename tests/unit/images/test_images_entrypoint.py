@@ -108,6 +108,7 @@ def test_an_executor_is_sparks_back_end(image: Image) -> None:
         str(image.folder / "java/bin/java"),
         "-Dtwo=a b",
         "-Dten=10",
+        "-Dspark.master=k8s://",
         "-Xms1024m",
         "-Xmx1024m",
         "-cp",
@@ -132,7 +133,7 @@ def test_an_executor_is_sparks_back_end(image: Image) -> None:
 
 def test_an_executor_without_java_options(image: Image) -> None:
     env = {name: value for name, value in EXECUTOR.items() if not name.startswith("SPARK_JAVA_OPT")}
-    assert image.start("executor", **env).argv[1] == "-Xms1024m"
+    assert image.start("executor", **env).argv[1:3] == ["-Dspark.master=k8s://", "-Xms1024m"]
 
 
 def test_another_command_is_run_as_it_is(image: Image) -> None:

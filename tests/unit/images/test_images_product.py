@@ -1,0 +1,28 @@
+"""What of our code is in the images."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_production_images_hold_no_development_cluster(tmp_path: Path) -> None:
+    source, home = tmp_path / "source", tmp_path / "home"
+    for folder in ("spark-apps", "operator", "devcluster"):
+        shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
+    for file in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / file, source)
+    home.mkdir()
+    (home / "venv").symlink_to(sys.prefix)
+    subprocess.run(
+        [ROOT / "images" / "product.sh", source], env={**os.environ, "CHANGEFEED_HOME": str(home)}, check=True
+    )
+    packages = {path.name for path in (home / "product").iterdir() if path.name.startswith("changefeed")}
+    assert {"changefeed", "changefeed_operator"} <= packages
+    assert "changefeed_devcluster" not in packages
+    assert {path.name for path in (home / "product" / "bin").iterdir()} == {"changefeed", "kubectl-changefeed"}
