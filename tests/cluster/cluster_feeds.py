@@ -8,7 +8,7 @@ from typing import Any
 
 from cluster_api import Namespace
 from cluster_history import History
-from cluster_processes import READY_S
+from cluster_processes import READY_S, wait_until
 
 SPEC: dict[str, Any] = {
     "upstream": {"pdAddresses": ["http://pd:2379"]},
@@ -52,6 +52,11 @@ class Feeds:
         self.wait_for(is_seen, f"the edit of {name} is seen")
 
     def delete(self, name: str) -> None:
+        """Returns when it is gone, as kubectl does."""
+        self.ask_to_delete(name)
+        wait_until(lambda: self.namespace.api.find(self.namespace.changefeeds(name)) is None, f"{name} is gone")
+
+    def ask_to_delete(self, name: str) -> None:
         self.namespace.api.delete(self.namespace.changefeeds(name))
 
     def status(self, name: str) -> Status:

@@ -84,6 +84,12 @@ class History:
 
     def _note(self, event: dict[str, Any]) -> None:
         state = event["object"]
+        if event["type"] == "ERROR" and state["code"] == 410:
+            # The API server has begun anew, as it does for a CRD that changed: from what is there now.
+            self._from = {}
+            with self._news:
+                self._latest.clear()
+            return
         if event["type"] == "ERROR":
             raise RuntimeError(f"the watch of {self._path} has lost events: {state}")
         self._from = {"resourceVersion": state["metadata"]["resourceVersion"]}

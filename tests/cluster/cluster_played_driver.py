@@ -39,6 +39,7 @@ def report(namespace: str, name: str, epoch: int, rows: int) -> tuple[str, dict[
         "epoch": epoch,
         "tables": 3,
         "rows": rows,
+        "hold": {"ts": "450000000000000000", "until": "2099-01-01T00:00:00Z"},
         "conditions": conditions,
     }
     body = {

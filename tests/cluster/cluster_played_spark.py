@@ -28,6 +28,13 @@ _IMAGE = "changefeed-spark:test"
 _NEVER = float("inf")
 
 
+def mounted_config(application: dict[str, Any]) -> str:
+    """Name of the ConfigMap that the driver reads."""
+    volumes = application["spec"]["driver"]["template"]["spec"]["volumes"]
+    (name,) = (volume["configMap"]["name"] for volume in volumes if "configMap" in volume)
+    return str(name)
+
+
 @dataclass
 class _Driver:
     """`report_at`: when it reports next. `reports`: how many it made. `is_last`: it finishes after the first."""
@@ -124,7 +131,7 @@ class PlayedSpark:
         namespace, name, attempt = metadata["namespace"], labels[NAME_LABEL], int(labels[ATTEMPT_LABEL])
         self.started.append((namespace, name, attempt))
         await self._check(application, [pod for pod in pods if pod["metadata"]["namespace"] == namespace])
-        config = await self._ask("GET", f"{_of(CORE, namespace)}/configmaps/changefeed-{name}")
+        config = await self._ask("GET", f"{_of(CORE, namespace)}/configmaps/{mounted_config(application)}")
         if not config:
             self.broken.append(f"attempt {attempt} of {name} starts without its configuration")
             return

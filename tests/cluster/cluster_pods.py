@@ -100,6 +100,30 @@ class PlayedNode:
         state = {"waiting": {"reason": reason, "message": message}}
         self._report(self._get(name), "Pending", state, [_condition("PodScheduled", True)])
 
+    def tell(self, name: str, reason: str, message: str) -> None:
+        """An event about the pod, as the kubelet posts it again and again; this is the one after 16 seconds."""
+        metadata = self._get(name)["metadata"]
+        created = datetime.datetime.fromisoformat(metadata["creationTimestamp"])
+        event = {
+            "metadata": {"name": f"{name}.{reason.lower()}"},
+            "involvedObject": {"kind": "Pod", "namespace": metadata["namespace"], "name": name, "uid": metadata["uid"]},
+            "type": "Warning",
+            "reason": reason,
+            "message": message,
+            "count": 6,
+            "lastTimestamp": (created + datetime.timedelta(seconds=16)).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "source": {"component": "kubelet"},
+        }
+        self._api.create(self._namespace.core("events"), event)
+
+    def lose(self, name: str) -> None:
+        """What the controller of lost nodes does to a pod: not ready, and asked to go by its tolerations."""
+        lost = {**_condition("Ready", False)}
+        taken = {**_condition("DisruptionTarget", True), "reason": "DeletionByTaintManager"}
+        taken["message"] = "Taint manager: deleting due to NoExecute taint"
+        self._patch(name, {"conditions": [_condition("PodScheduled", True), lost, taken]})
+        self._api.delete(self._namespace.core("pods", name))
+
     def unschedulable(self, name: str, message: str = "0/1 nodes are available: 1 Insufficient cpu.") -> None:
         unplaced = {**_condition("PodScheduled", False), "reason": "Unschedulable", "message": message}
         self._patch(name, {"phase": "Pending", "conditions": [unplaced]})

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,12 @@ from cluster_processes import wait_until
 from cluster_programs import program
 
 #: Where changefeeds of tests may be.
-NAMESPACES = ("bank", "lost")
+NAMESPACES = ("bank", "lost", "faults")
 RELEASE, SYSTEM = "changefeeds", "changefeed-system"
 PD = f"{NODE_ADDRESS}:2379"
 ENDPOINT = f"http://{NODE_ADDRESS}:9000"
 _SECRET, _KEY_ID, _KEY = "lake-writer", "testkey", "testsecret"
+_UPSTREAM_SECRET, _CERTIFICATES = "upstream-client", "upstream-tls"
 _BIN = Path(sys.executable).parent
 #: What takes a minute here may take several on a machine that has other work.
 LATE_S = 600
@@ -94,8 +96,9 @@ def s3_server(node: Node, folder: Path) -> Iterator[Store]:
 
 @contextmanager
 def upstream(node: Node) -> Iterator[None]:
-    """A bank at `PD` whose customers never rest."""
+    """A bank at `PD` whose customers never rest. It lets in nobody without a certificate."""
     command: list[str | Path] = [_BIN / "changefeed-devcluster", "start", "--host", NODE_ADDRESS, "--port", "2379"]
+    command += ["--tls", node.cluster.folder / _CERTIFICATES]
     command += ["--workload", "bank", "--tables", "4", "--regions", "4", "--rows", "200", "--rate", "100"]
     processes = node.cluster.processes
     processes.start("devcluster", command)
@@ -134,12 +137,16 @@ def install(cluster: ControlPlane) -> None:
 
 @dataclass
 class Demo:
-    """examples/demo.yaml in a namespace that the Spark operator watches; what differs there stands in a patch."""
+    """examples/demo.yaml in a namespace that the Spark operator watches; what differs there stands in a patch.
+
+    `more`: of the spec.
+    """
 
     node: Node
     store: Store
     namespace: Namespace
     folder: Path
+    more: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.kustomization = self.folder / "demo"
@@ -157,19 +164,20 @@ class Demo:
             for role, each in sparing
         }
         spec = {
-            "upstream": {"pdAddresses": [f"http://{PD}"]},
+            "upstream": {"pdAddresses": [f"https://{PD}"], "tls": {"secretRef": {"name": _UPSTREAM_SECRET}}},
             "state": {"uri": self.store.uri("cdc-state"), "credentials": credentials},
             "sink": {"storage": {"uri": self.store.uri(f"lake/{name}"), "credentials": credentials}},
             "spark": frugal,
+            **self.more,
         }
         self._write_patch(spec)
-        key = (f"--from-literal=access-key-id={_KEY_ID}", f"--from-literal=secret-access-key={_KEY}")
-        self.kubectl("create", "secret", "generic", _SECRET, *key)
         self.secrets = self.folder / "secrets"
+        (self.secrets / _SECRET).mkdir(parents=True)
         for key_name, value in (("access-key-id", _KEY_ID), ("secret-access-key", _KEY)):
-            file = self.secrets / _SECRET / key_name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(value)
+            (self.secrets / _SECRET / key_name).write_text(value)
+        shutil.copytree(self.node.cluster.folder / _CERTIFICATES / "client", self.secrets / _UPSTREAM_SECRET)
+        for secret in self.secrets.iterdir():
+            self.kubectl("create", "secret", "generic", secret.name, f"--from-file={secret}")
 
     def _write_patch(self, spec: dict[str, Any]) -> None:
         patch = {
@@ -235,7 +243,7 @@ class Demo:
 
     def now(self) -> int:
         """A ts of the upstream."""
-        done = self._changefeed("tso", "now", "--pd", f"http://{PD}", "--json")
+        done = self._changefeed("tso", "now", "-f", self._resource_file(), "--secrets-dir", self.secrets, "--json")
         return int(json.loads(done.stdout)["ts"])
 
     def wait_until_past(self, ts: int) -> dict[str, Any]:
@@ -256,10 +264,20 @@ class Demo:
 
     def verify_later(self) -> Callable[[], dict[str, Any]]:
         """To be called when the resource may be gone."""
+        arguments = ("-f", self._resource_file(), "--secrets-dir", self.secrets, "--conserved", "balance", "--json")
+        return lambda: json.loads(self._changefeed("verify", *arguments).stdout)
+
+    def _resource_file(self) -> Path:
         file = self.folder / "resource.json"
         file.write_text(self.kubectl("get", "cf", "demo", "-o", "json"))
-        arguments = ("-f", file, "--secrets-dir", self.secrets, "--conserved", "balance", "--json")
-        return lambda: json.loads(self._changefeed("verify", *arguments).stdout)
+        return file
+
+    def cli(self, *arguments: str) -> str:
+        """What a command of ours says about the cluster."""
+        environment = {**os.environ, "KUBECONFIG": str(self.node.cluster.kubeconfig)}
+        command = [str(_BIN / "changefeed"), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LATE_S, check=True, env=environment)
+        return done.stderr + done.stdout
 
     def _changefeed(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         """A command of ours, in the node's network."""

@@ -171,6 +171,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "spec.mode": st.sampled_from(["Throughput", "LowLatency", "throughput"]),
     "spec.upstream.pdAddresses": st.lists(ADDRESSES, max_size=3),
     "spec.upstream.clusterId": DIGITS,
+    "spec.upstream.tls": st.fixed_dictionaries({"secretRef": st.just({"name": "tidb-client"})}),
     "spec.upstream.safepointTtl": DURATIONS,
     "spec.startTs": DIGITS,
     "spec.targetTs": DIGITS,

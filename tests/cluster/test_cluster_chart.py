@@ -16,10 +16,11 @@ from changefeed.spec.parse import parse
 from changefeed_operator import api
 from changefeed_operator.__main__ import app as operator_app
 from changefeed_operator.__main__ import run as operator_run
-from changefeed_operator.children import children
-from changefeed_operator.conditions import Reason, Situation, conditions
+from changefeed_operator.decision.conditions import Reason, Situation, conditions
+from changefeed_operator.manifests.children import children
+from changefeed_operator.observe import Observed
 from changefeed_operator.settings import Settings
-from changefeed_operator.target import as_target
+from changefeed_operator.target import wanted
 from cluster_chart_tools import CHART, KUBE_VERSION, MONITORING, ROOT, from_prometheus, lua, of_kind, render, run
 from cluster_programs import program
 
@@ -31,6 +32,7 @@ FULL: dict[str, Any] = {
     "watchNamespaces": ["shop", "billing"],
     "selector": "changefeed.dev/channel=canary",
     "changefeedNetworkPolicies": True,
+    "allowPrivilegedTemplates": True,
     "state": {"uri": "s3://cdc-state"},
     "logLevel": "debug",
     "sparkImage": {"registry": "images.example.com", "pullPolicy": "Always", "pullSecrets": ["pull"]},
@@ -47,7 +49,8 @@ FULL: dict[str, Any] = {
     "priorityClassName": "system-cluster-critical",
     "extraEnv": [{"name": "TZ", "value": "UTC"}],
     "podDisruptionBudget": {"enabled": True},
-    "networkPolicy": {"enabled": True, "from": [{"namespaceSelector": {}}]},
+    "metricsFrom": [{"namespaceSelector": {}}],
+    "changefeedEgress": {"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}], "extra": [{"ports": [{"port": 3128}]}]},
     "service": {"annotations": {"e": "f"}},
     "serviceMonitor": {"enabled": True},
     "podMonitor": {"enabled": True},
@@ -82,49 +85,83 @@ def test_every_object_fits_the_schemas_of_kubernetes(values: dict[str, Any], tmp
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@VALUES
-def test_the_operator_reads_no_secret_and_has_no_wildcard(values: dict[str, Any]) -> None:
-    documents = render(values)
-    rules = [rule for kind in ("Role", "ClusterRole") for role in of_kind(documents, kind) for rule in role["rules"]]
-    assert rules
-    for rule in rules:
-        assert "secrets" not in rule["resources"]
-        assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
-        assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"])
+DRIVER_ROLE = "prod-changefeed-operator-driver"
 
 
-def test_the_operator_holds_every_right_that_it_grants() -> None:
-    """Else the API server refuses the driver's Role as an escalation."""
-    (role,) = of_kind(render(), "ClusterRole")[-1:]
-    held = {
+def _rules(documents: list[dict[str, Any]], of_drivers: bool) -> list[dict[str, Any]]:
+    """What drivers may, or what everybody else may."""
+    roles = [role for kind in ("Role", "ClusterRole") for role in of_kind(documents, kind)]
+    return [rule for role in roles if (role["metadata"]["name"] == DRIVER_ROLE) == of_drivers for rule in role["rules"]]
+
+
+def _granted(rules: list[dict[str, Any]]) -> set[tuple[str, str, str]]:
+    return {
         (group, resource, verb)
-        for rule in role["rules"]
+        for rule in rules
         for group in rule["apiGroups"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
+
+
+@VALUES
+def test_the_operator_reads_no_secret_and_has_no_wildcard(values: dict[str, Any]) -> None:
+    documents = render(values)
+    rules = _rules(documents, of_drivers=False)
+    assert rules
+    assert not [granted for granted in _granted(rules) if granted[1] == "secrets" or "*" in granted]
+    assert not {"escalate", "impersonate"} & {verb for _, _, verb in _granted(rules)}
+
+
+@VALUES
+def test_the_operator_makes_no_pod_and_may_bind_the_drivers_role_alone(values: dict[str, Any]) -> None:
+    """Who makes pods in a namespace has its Secrets; who binds any role has them all."""
+    documents = render(values)
+    rules = _rules(documents, of_drivers=False)
+    assert {verb for _, resource, verb in _granted(rules) if resource == "pods"} == {"get", "list", "watch", "delete"}
+    binds = [rule for rule in rules if "bind" in rule["verbs"]]
+    kind = "Role" if values.get("watchNamespaces") else "ClusterRole"
+    for rule in binds:
+        assert rule == {
+            "apiGroups": ["rbac.authorization.k8s.io"],
+            "resources": [f"{kind.lower()}s"],
+            "resourceNames": [DRIVER_ROLE],
+            "verbs": ["bind"],
+        }
+    bound = [role["metadata"].get("namespace") for role in of_kind(documents, kind)]
+    assert len(binds) == len(values.get("watchNamespaces") or [None])
+    assert set(bound) >= set(values.get("watchNamespaces") or [None])
+
+
+@VALUES
+def test_a_driver_handles_its_executors_and_may_read_no_secret_and_write_no_configuration(
+    values: dict[str, Any],
+) -> None:
+    granted = _granted(_rules(render(values), of_drivers=True))
+    pods = {("", "pods", verb) for verb in ("create", "get", "list", "watch", "delete", "deletecollection")}
+    assert granted == {*pods, ("", "secrets", "create")}
+
+
+def test_the_operator_holds_every_right_that_it_grants() -> None:
+    """Else the API server refuses the driver's Role as an escalation. What it binds is another matter."""
+    held = _granted(_rules(render(), of_drivers=False))
     changefeed = yaml.safe_load((GITOPS / "kustomize" / "base" / "changefeed.yaml").read_text())
     changefeed["metadata"] |= {"namespace": "shop", "uid": "u"}
-    target = as_target(changefeed, "s3://state")
+    target = wanted(Observed("shop", "orders", 0.0, changefeed), Settings("image")).target
     assert target
-    manifests = children(target, Settings("image", network_policy=True), changefeed, hold=True)
-    for rule in next(of_kind([made], "Role") for made in manifests if made["kind"] == "Role")[0]["rules"]:
-        for group in rule["apiGroups"]:
-            for resource in rule["resources"]:
-                for verb in rule["verbs"]:
-                    assert (group, resource, verb) in held
+    manifests = children(target, Settings("image", driver_role=DRIVER_ROLE), changefeed, hold=True)
+    (role,) = of_kind(manifests, "Role")
+    assert _granted(role["rules"]) <= held
+    bound = {binding["roleRef"]["name"] for binding in of_kind(manifests, "RoleBinding")}
+    assert bound == {role["metadata"]["name"], DRIVER_ROLE}
 
 
 def test_the_operator_may_write_and_delete_every_kind_of_child() -> None:
-    (role,) = of_kind(render(), "ClusterRole")[-1:]
+    granted = _granted(_rules(render(), of_drivers=False))
     for kind in api.CHILD_KINDS:
-        verbs = {
-            verb
-            for rule in role["rules"]
-            if kind.group in rule["apiGroups"] and kind.plural in rule["resources"]
-            for verb in rule["verbs"]
-        }
-        assert {"get", "list", "watch", "create", "patch", "delete"} <= verbs, kind.kind
+        verbs = {verb for group, resource, verb in granted if (group, resource) == (kind.group, kind.plural)}
+        written = set() if kind is api.POD else {"create", "patch"}
+        assert {"get", "list", "watch", "delete", *written} <= verbs, kind.kind
 
 
 def test_in_namespaced_mode_only_what_people_need_is_of_the_cluster() -> None:
@@ -218,7 +255,7 @@ def _changefeed(situation: Situation | None = None, observed: int = 3) -> dict[s
     status: dict[str, Any] = {"observedGeneration": observed}
     if situation:
         status |= {"state": situation.state, "message": situation.message}
-        status["conditions"] = conditions(situation, {}, observed, now=0.0)
+        status["conditions"] = conditions(situation, ("True", "Held", "It is held."), {}, observed, now=0.0)
     return {"metadata": {"name": "orders", "generation": 3}, "spec": {"paused": False}, "status": status}
 
 
@@ -232,6 +269,10 @@ HEALTH = {
     Reason.STARTING: "Progressing",
     Reason.DRAINING: "Progressing",
     Reason.CLEANING_UP: "Progressing",
+    Reason.DELETING: "Progressing",
+    Reason.REFUSED: "Degraded",
+    Reason.DRIVER_PENDING: "Degraded",
+    Reason.EXECUTOR_OUT_OF_MEMORY: "Degraded",
     Reason.UNSCHEDULABLE: "Degraded",
     Reason.IMAGE_PULL_FAILED: "Degraded",
     Reason.EXECUTORS_PENDING: "Degraded",

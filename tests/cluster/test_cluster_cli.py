@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from changefeed.cli.main import main
+from changefeed_operator.manifests.last_log import last_log
 from cluster_api import Namespace
 from cluster_control_plane import ControlPlane
 from cluster_processes import wait_until
@@ -70,6 +71,18 @@ def test_pause_owns_one_field(orders: dict[str, Any], namespace: Namespace) -> N
     assert ours["fieldsV1"] == {"f:spec": {"f:paused": {}}}
     assert main(["resume", "orders", "-n", namespace.name]) == 0
     assert namespace.api.get(namespace.changefeeds("orders"))["spec"]["paused"] is False
+
+
+def test_the_log_of_the_last_attempt_that_failed(
+    orders: dict[str, Any], namespace: Namespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["logs", "orders", "-n", namespace.name, "--previous"]) == 1
+    assert "that failed: there is none" in capsys.readouterr().err
+    kept = last_log("orders", orders, 3, "first\nlast\n")
+    namespace.api.create(namespace.core("configmaps"), kept)
+    assert main(["logs", "orders", "-n", namespace.name, "--previous", "--tail", "1"]) == 0
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("last\n", "The log of attempt 3, which failed:\n")
 
 
 def test_pause_waits_until_the_operator_says_so(

@@ -14,9 +14,10 @@ from functools import partial
 from typing import Any
 
 import pytest
-from cluster_changefeed_operator import ForkedOperator, Forks
+from cluster_changefeed_operator import ForkedOperator
 from cluster_control_plane import ControlPlane
 from cluster_feeds import Feeds, Status
+from cluster_forks import Forks
 from cluster_history import History
 from cluster_pods import End, PlayedNode, Pod
 from cluster_processes import wait_until
@@ -32,6 +33,8 @@ SUBMIT_S = 240.0
 NO_SUCH_CLASS = {"spec": {"priorityClassName": "gold"}}
 
 
+#: As the kubelet says it in an event of the pod, and nowhere else (test_cluster_real_faults.py has the real one).
+NO_SECRET = 'MountVolume.SetUp failed for volume "changefeed-secret-0" : secret "lake-writer" not found'
 NO_BUCKET = {"class": "SinkUnavailable", "message": "The bucket lake does not answer.", "next": "Look at it."}
 
 
@@ -52,8 +55,13 @@ class Way:
 
 
 WAYS = {
-    "submission": Way("Submission", ("could not submit it", "Look at the Spark operator's log."), 10),
-    "start": Way("DriverStart", ("container can't be made", "at the Secrets"), 10, "CreateContainerConfigError"),
+    "submission": Way(
+        "Submission",
+        ("The API server refuses the driver's pod", "no PriorityClass with name gold was found"),
+        10,
+        cause="Refused",
+    ),
+    "start": Way("DriverStart", (NO_SECRET, "Create what is missing"), 10, "ContainerCreating"),
     "image": Way("ImagePull", ("changefeed-spark:test can't be pulled", "registry"), 60, "ImagePullBackOff"),
     "node": Way("Unschedulable", ("No node takes", "Insufficient cpu", "Make room"), 60, "Unschedulable"),
     "crash": Way("Crash", ("ended with exit code 1", "changefeed logs"), 5, ends=End(1)),
@@ -120,8 +128,11 @@ def _let_wait(node: PlayedNode, name: str) -> None:
     reason = WAYS[name].waits
     if reason == "Unschedulable":
         node.unschedulable(pod)
+    elif reason == "ContainerCreating":
+        node.wait_for_image(pod, reason, "")
+        node.tell(pod, "FailedMount", NO_SECRET)
     else:
-        node.wait_for_image(pod, reason, 'secret "lake-writer" not found')
+        node.wait_for_image(pod, reason)
 
 
 def _time(text: str) -> float:

@@ -20,9 +20,10 @@ from typing import Any
 import pytest
 from cluster_api import CORE, Namespace
 from cluster_api_proxy import ApiProxy
-from cluster_changefeed_operator import ForkedOperator, Forks
+from cluster_changefeed_operator import ForkedOperator
 from cluster_control_plane import ControlPlane
 from cluster_feeds import Feeds
+from cluster_forks import Forks
 from cluster_history import History
 from cluster_played_spark import PlayedSpark
 from cluster_processes import READY_S, wait_until
@@ -167,9 +168,8 @@ class Living:
         self._until_in(state, event)
 
     def _delete(self) -> None:
-        # A changefeed that goes while there is no operator gets no close Job: its safepoint's TTL does then.
         self._until(self._is_idle, "the operator has done its pass")
-        self._feeds.delete(self._name)
+        self._feeds.ask_to_delete(self._name)
         self._until(self._is_closed, "the close Job has run", every_s=0.2)
         # All but the Job and its pod.
         self._until(lambda: len(self._feeds.children(self._name)) <= 2, "its children are gone", every_s=0.3)

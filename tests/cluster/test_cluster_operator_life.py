@@ -76,6 +76,7 @@ def _runs(namespace: Namespace, feeds: Feeds, operator: ChangefeedOperator) -> N
         "Ready": "True",
         "Reconciling": "False",
         "Stalled": "False",
+        "HistoryHeld": "True",
         "SinkAvailable": "True",
         "UpstreamAvailable": "True",
         "WithinLag": "True",
@@ -131,7 +132,8 @@ def _takes_edits(namespace: Namespace, feeds: Feeds) -> None:
     feeds.edit("orders", sink={"storage": {"flushInterval": "1s"}})
     status = feeds.wait_until("orders", "Normal")
     assert status["attempt"] == 3, "one for the spec, none for the label"
-    config = namespace.api.get(namespace.core("configmaps", "changefeed-orders"))["data"]["changefeed.yaml"]
+    name = f"changefeed-orders-{status['configDigest']}"
+    config = namespace.api.get(namespace.core("configmaps", name))["data"]["changefeed.yaml"]
     assert json.loads(config)["spec"]["sink"]["storage"]["flushInterval"] == "1s"
     after = feeds.driver("orders")
     assert pod is not None
@@ -200,3 +202,21 @@ def test_a_deleted_application_is_made_anew_when_its_driver_has_drained(
     pod = feeds.driver("orders")
     assert pod is not None
     assert _attempt(pod) == "2"
+
+
+def test_a_driver_on_a_lost_node_is_followed_by_another_at_once(
+    namespace: Namespace, running: ChangefeedOperator, feeds: Feeds, node: PlayedNode
+) -> None:
+    """Its pod has half a minute of toleration, and no kubelet that ends it."""
+    pod = feeds.driver("orders")
+    assert pod is not None
+    seconds = {each["key"]: each.get("tolerationSeconds") for each in pod["spec"]["tolerations"]}
+    assert seconds["node.kubernetes.io/unreachable"] == seconds["node.kubernetes.io/not-ready"] == 30
+    node.stops = lambda stopped: None if role(stopped) == "driver" and _attempt(stopped) == "1" else End(0)
+
+    node.lose(DRIVER)
+
+    feeds.wait_for(lambda: feeds.is_in("orders", "Normal") and feeds.status("orders")["attempt"] == 2, "it runs again")
+    events = namespace.api.items(namespace.core("events"))
+    forced = [each["message"] for each in events if each["reason"] == "PodForceDeleted"]
+    assert f"Pod {DRIVER} was deleted by force, because its node played is lost. Look at the node." in forced

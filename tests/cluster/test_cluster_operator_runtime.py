@@ -11,7 +11,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from cluster_api import Namespace
+from changefeed_operator.loop.watch import WATCHED
+from cluster_api import CORE, Namespace
 from cluster_api_proxy import ApiProxy
 from cluster_changefeed_operator import ChangefeedOperator, ForkedOperator
 from cluster_control_plane import ControlPlane
@@ -38,6 +39,31 @@ def spark(namespace: Namespace, spark_crds: None) -> Iterator[PlayedSpark]:
 def behind_proxy(operator: ChangefeedOperator, proxy: ApiProxy) -> ChangefeedOperator:
     operator.server = proxy.server
     return operator
+
+
+@pytest.mark.usefixtures("spark_crds")
+def test_a_namespace_that_forbids_the_operator_stops_only_itself(
+    cluster: ControlPlane, namespace: Namespace, forked: ForkedOperator, feeds: Feeds
+) -> None:
+    other = cluster.create_namespace(f"{namespace.name[:40]}-other")
+    forked.install(f"watchNamespaces={{{other.name},{namespace.name}}}")
+    binding = other.of("rbac.authorization.k8s.io/v1", "rolebindings", f"{forked.release}-changefeed-operator")
+    kept = other.api.get(binding)
+    other.api.delete(binding)
+    forked.start()
+    with PlayedSpark(namespace.api, [namespace.name, other.name]):
+        theirs = Feeds(other, feeds.history)
+        feeds.create("orders")
+        theirs.create("orders")
+        feeds.wait_until("orders", "Normal")
+        wait_until(lambda: forked.leads, "the operator says that it works")
+        assert f'refused_namespace_info{{watched="{other.name}"}} 1.0' in forked.metrics()
+
+        kept["metadata"] = {name: kept["metadata"][name] for name in ("name", "namespace")}
+        other.api.create(binding.rpartition("/")[0], kept)
+        theirs.wait_until("orders", "Normal")
+        wait_until(lambda: "refused_namespace_info{" not in forked.metrics(), "it is served again")
+    other.api.delete(f"{CORE}/namespaces/{other.name}")
 
 
 def another(operator: ChangefeedOperator, folder: str) -> ChangefeedOperator:
@@ -116,11 +142,11 @@ def test_of_two_operators_one_leads_and_the_other_takes_over(
 def test_watches_that_are_cut_lose_nothing(behind_proxy: ChangefeedOperator, feeds: Feeds, proxy: ApiProxy) -> None:
     behind_proxy.install()
     behind_proxy.start()
-    wait_until(lambda: proxy.open_watches == 4, "all is watched")
-    assert proxy.drop_watches() == 4
+    wait_until(lambda: proxy.open_watches == len(WATCHED), "all is watched")
+    assert proxy.drop_watches() == len(WATCHED)
     feeds.create("orders")
     feeds.wait_until("orders", "Normal")
-    wait_until(lambda: proxy.open_watches == 4, "all is watched again")
+    wait_until(lambda: proxy.open_watches == len(WATCHED), "all is watched again")
     assert behind_proxy.process.poll() is None
 
 

@@ -52,7 +52,6 @@ def test_rule_6_the_older_of_two_living_drivers_has_no_effect_of_its_own(demo: D
 
     with second_node.cut_off():
         demo.kubectl("wait", "--for=condition=Ready=Unknown", f"node/{second_node.name}", f"--timeout={LATE_S}s")
-        demo.kubectl("taint", "node", second_node.name, "node.kubernetes.io/out-of-service=lost:NoExecute")
         wait_until(lambda: not pods & {pod["metadata"]["uid"] for pod in demo.pods()}, "the pods are given up", LATE_S)
         given_up = demo.published()
         wait_until(lambda: demo.published() > given_up, "the older driver goes on", LATE_S)
