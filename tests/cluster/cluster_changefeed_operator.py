@@ -5,22 +5,21 @@ environment come from the release that helm has installed; only the pod is missi
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
 from cluster_api import CHANGEFEEDS, Namespace
 from cluster_control_plane import ControlPlane
+from cluster_forks import Forks
 from cluster_processes import Processes, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -176,48 +175,22 @@ class ChangefeedOperator:
         return pod
 
 
-class Forks:
-    """`with Forks(folder) as forks`: the program of cluster_operator_forks.py, which starts operators quickly."""
-
-    def __init__(self, folder: Path) -> None:
-        self._log = folder / "operator-forks.log"
-        self._lock = threading.Lock()
-
-    def __enter__(self) -> Self:
-        program = Path(__file__).with_name("cluster_operator_forks.py")
-        command = ["setpriv", "--pdeathsig", "KILL", sys.executable, str(program)]
-        with self._log.open("w") as log:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
-            )
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-    def start(self, order: Mapping[str, Any]) -> int:
-        """`order`: as of cluster_operator_forks.py. Gives the process id."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with self._lock:
-            self._process.stdin.write(f"{json.dumps(order)}\n")
-            self._process.stdin.flush()
-            return int(self._process.stdout.readline())
-
-
 @dataclass
 class ForkedOperator(ChangefeedOperator):
-    """`ahead_s`: its wall clock is ahead by so much, from its next start on; `resync_s`: how often it looks at all."""
+    """`ahead_s`: its wall clock is ahead by so much, from its next start on; `resync_s`: how often it looks at all;
+    `jumps`: of time, as of cluster_operator_forks.py.
+    """
 
     forks: Forks = field(kw_only=True)
     ahead_s: float = 0.0
     resync_s: float = 0.0
+    jumps: list[tuple[float, float]] = field(default_factory=list)
     _pid: int = 0
 
     def _run(self, arguments: list[str], environment: Mapping[str, str]) -> None:
         order = {"arguments": arguments, "environment": environment, "log": str(self._log_file)}
-        self._pid = self.forks.start({**order, "ahead_s": self.ahead_s, "resync_s": self.resync_s})
+        clocks = {"ahead_s": self.ahead_s, "resync_s": self.resync_s, "jumps": self.jumps}
+        self._pid = self.forks.start({**order, **clocks})
 
     @property
     def _log_file(self) -> Path:

@@ -2,23 +2,23 @@
 import all anew. It reads one order a line, JSON (`Order`), and answers with the process id.
 
 An order may set the operator's wall clock ahead, and shorten the time after which it looks at each changefeed again
-though nothing happened: what would take hours is then a matter of seconds.
+though nothing happened: what would take hours is then a matter of seconds. Or let time jump: what others wrote before a
+jump is older by it, for the times that the operator reads and writes are told in its own time and in theirs.
 """
 
 from __future__ import annotations
 
-import ctypes
-import json
-import os
-import signal
-import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TypedDict
 
-from changefeed_operator import queue
+from changefeed_operator import api
 from changefeed_operator.__main__ import main
+from changefeed_operator.loop import queue
+from cluster_forks import serve, settle
 
-_PR_SET_PDEATHSIG = 1
+Jumps = Sequence[tuple[float, float]]
 
 
 class Order(TypedDict):
@@ -29,36 +29,39 @@ class Order(TypedDict):
     log: str
     ahead_s: float
     resync_s: float
-
-
-def serve() -> None:
-    """Until standard input ends; the operators end with it."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them: they shall leave no zombies
-    for line in sys.stdin:
-        pid = os.fork()
-        if not pid:
-            os._exit(_operator(json.loads(line)))
-        sys.stdout.write(f"{pid}\n")
-        sys.stdout.flush()
+    jumps: list[tuple[float, float]]  # (true Unix seconds, by how much), in order
 
 
 def _operator(order: Order) -> int:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    with open(os.devnull) as nothing, open(order["log"], "a") as log:
-        os.dup2(nothing.fileno(), 0)
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
-    os.environ.update(order["environment"])
+    settle(order["environment"], Path(order["log"]))
     _set_clocks(order)
     return main(order["arguments"])
 
 
 def _set_clocks(order: Order) -> None:
     true_time = time.time
-    time.time = lambda: true_time() + order["ahead_s"]
+    jumps = order["jumps"]
+    time.time = lambda: jumped(true_time(), jumps) + order["ahead_s"]
     queue.RESYNC = order["resync_s"] or queue.RESYNC
+    if jumps:
+        text_of, time_of = api.time_text, api.parse_time
+        api.time_text = lambda seconds: text_of(true(seconds, jumps))
+        api.parse_time = lambda text: None if (seconds := time_of(text)) is None else jumped(seconds, jumps)
+
+
+def jumped(seconds: float, jumps: Jumps) -> float:
+    """The time after the jumps, of a true one."""
+    return seconds + sum(by for at, by in jumps if at <= seconds)
+
+
+def true(seconds: float, jumps: Jumps) -> float:
+    """The inverse; what lies in a jump is when it was."""
+    for at, by in jumps:
+        if seconds < at:
+            break
+        seconds = max(seconds - by, at)
+    return seconds
 
 
 if __name__ == "__main__":
-    serve()
+    serve(_operator)

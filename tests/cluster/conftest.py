@@ -16,9 +16,10 @@ import cluster_spark_operator
 import pytest
 from cluster_api import CHANGEFEEDS, CORE, Namespace
 from cluster_api_proxy import ApiProxy
-from cluster_changefeed_operator import ChangefeedOperator, ForkedOperator, Forks
+from cluster_changefeed_operator import ChangefeedOperator, ForkedOperator
 from cluster_control_plane import ControlPlane
 from cluster_feeds import Feeds
+from cluster_forks import Forks
 from cluster_history import History
 from cluster_network import new_network
 from cluster_node import Node
@@ -26,6 +27,15 @@ from cluster_pods import PlayedNode
 from cluster_programs import cache_folder, unsupported
 
 _numbers = itertools.count(1)
+
+
+# pytest-xdist names the groups in a hook of the same name, and asks no order of it.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Two halves that can run side by side, for most of them wait most of the time: the real node's, and the rest."""
+    for item in items:
+        fixtures: list[str] = getattr(item, "fixturenames", [])
+        item.add_marker(pytest.mark.xdist_group("node" if "can_have_nodes" in fixtures else "api"))
 
 
 def _skip(reason: str) -> None:
@@ -52,7 +62,15 @@ def namespace(cluster: ControlPlane, request: pytest.FixtureRequest) -> Iterator
     words = re.sub("[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower()).strip("-")
     made = cluster.create_namespace(f"{words[:40].rstrip('-')}-{next(_numbers)}")
     yield made
+    _release_changefeeds(made)
     cluster.api.delete(f"{CORE}/namespaces/{made.name}")
+
+
+def _release_changefeeds(namespace: Namespace) -> None:
+    """Their operator has ended: nobody else takes their finalizers away, and the namespace would stay."""
+    found = namespace.api.request("GET", namespace.changefeeds())
+    for each in found.body["items"] if found.status == 200 else ():
+        namespace.api.merge(namespace.changefeeds(each["metadata"]["name"]), {"metadata": {"finalizers": None}})
 
 
 @pytest.fixture
@@ -69,9 +87,14 @@ def spark_crds(cluster: ControlPlane) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark_operator(cluster: ControlPlane, spark_crds: None) -> Iterator[None]:
-    """The kubeflow controller, for all namespaces but those where Spark is played."""
+def spark_operator_rights(cluster: ControlPlane, spark_crds: None) -> None:
+    """The kubeflow controller may work."""
     cluster_spark_operator.grant(cluster)
+
+
+@pytest.fixture(scope="session")
+def spark_operator(cluster: ControlPlane, spark_operator_rights: None) -> Iterator[None]:
+    """The kubeflow controller, for all namespaces but those where Spark is played."""
     with cluster_spark_operator.running(cluster):
         yield
 
@@ -149,7 +172,7 @@ def feeds(namespace: Namespace, history: History) -> Feeds:
 
 @pytest.fixture(scope="session")
 def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
-    with Forks(tmp_path_factory.mktemp("forks")) as started:
+    with Forks("cluster_operator_forks.py", tmp_path_factory.mktemp("forks") / "log") as started:
         yield started
 
 
