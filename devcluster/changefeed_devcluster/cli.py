@@ -40,7 +40,8 @@ app.command(harm)
 tls_app = App(name="tls", help="Rotate the certificates of `start --tls` while the cluster runs.")
 app.command(tls_app)
 
-Port = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
+_PORTS = 1 << 16
+Port = Annotated[int, Parameter(validator=Number(gte=0, lt=_PORTS))]
 Count = Annotated[int, Parameter(validator=Number(gte=1, lte=10_000_000))]
 
 
@@ -50,6 +51,7 @@ def start(
     stores: Count = 3,
     host: str = "127.0.0.1",
     port: Port = 0,
+    store_port: Port = 0,
     data: Path | None = None,
     workload: Literal["none", "bank", "sysbench"] = "none",
     tables: Count = 2,
@@ -76,6 +78,8 @@ def start(
         IPv4 address of this machine to listen at. Without `tls` whoever reaches it reads and writes.
     port
         Port of PD; 0 takes a free one.
+    store_port
+        Port of the first store, the others have the next ones; 0 takes free ones.
     data
         Folder that keeps the cluster's data; without it nothing outlives the process.
     workload
@@ -113,12 +117,15 @@ def start(
         raise CommandFailed("--replay is for a --data folder that a cluster has written, without a --workload.")
     if tls is None and (tls_name or tls_common_name):
         raise CommandFailed("--tls-name and --tls-common-name are for a cluster with --tls.")
+    if store_port and store_port + stores > _PORTS:
+        raise CommandFailed(f"--store-port {store_port} is too high for {stores} stores: there are {_PORTS} ports.")
     try:
         secure = Certificates(tls, [host, "127.0.0.1", "localhost", *(tls_name or ())]) if tls else None
         cluster = DevCluster(
             stores=stores,
             data_dir=data,
             pd_port=port,
+            store_port=store_port,
             frozen=history,
             replay=replay,
             host=host,
@@ -136,7 +143,7 @@ def start(
         start_ts = cluster.first_start_ts if replay else tidb.now()
         cluster.note_start(start_ts)
         frozen_rows = work.freeze(history) if history and isinstance(work, Sysbench) else 0
-        _open(cluster, host, port)
+        _open(cluster, host, [port, *(range(store_port, store_port + stores) if store_port else ())])
         say(
             pd=cluster.pd_address,
             cluster_id=str(cluster.cluster_id),
@@ -180,9 +187,10 @@ def _frozen(how: str | None, workload: str, data: Path | None, rate: float) -> F
     return FrozenHistory(live=how == "live")
 
 
-def _open(cluster: DevCluster, host: str, port: int) -> None:
+def _open(cluster: DevCluster, host: str, ports: Sequence[int]) -> None:
     try:
-        _check_free(host, port)
+        for port in ports:
+            _check_free(host, port)
         cluster.start()
     except OSError as error:
         raise _cant_start(error) from error

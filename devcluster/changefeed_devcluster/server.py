@@ -60,8 +60,9 @@ class DevCluster:
     Without `data_dir` nothing outlives it. With it, data, region boundaries, cluster id and safepoints go on where an
     earlier cluster with the same folder ended. `min_ts_interval`: seconds between two resolved-ts. `frozen`: history
     beside what the store holds. `replay`: show the data folder as it is, and keep nothing of what happens meanwhile.
-    `host`: the address of this machine that it listens at and that its PD names. Everybody who reaches it is let in;
-    with `certificates` only who shows a good one, with `common_names` only who bears one of these.
+    `host`: the address of this machine that it listens at and that its PD names. `store_port`: of the first store, the
+    others have the next ones; 0 for free ones. Everybody who reaches it is let in; with `certificates` only who shows a
+    good one, with `common_names` only who bears one of these.
 
     `first_start_ts`: what `note_start` was told in the folder's first life. `history_ts`: the last ts in the folder.
     """
@@ -71,6 +72,7 @@ class DevCluster:
         stores: int = 3,
         data_dir: Path | None = None,
         pd_port: int = 0,
+        store_port: int = 0,
         min_ts_interval: float = 0.2,
         frozen: FrozenHistory | None = None,
         replay: bool = False,
@@ -89,6 +91,7 @@ class DevCluster:
         self._held: dict[int, bytes] = {}
         self.store_addresses: dict[int, str] = {}
         self._pd_port = pd_port
+        self._store_port = store_port
         self._interval = min_ts_interval
         self._journal = Journal(data_dir, replay) if data_dir is not None else None
         self._store_ids = tuple(range(1, stores + 1))
@@ -339,7 +342,8 @@ class DevCluster:
         for store_id in self._store_ids:
             self._services[store_id] = ChangeData(store_id, self._subscriptions, self.troubles)
             self._servers[store_id] = self._server()
-            self.store_addresses[store_id] = self._bind(self._servers[store_id], 0, self._store_handlers(store_id))
+            port = self._store_port + store_id - 1 if self._store_port else 0
+            self.store_addresses[store_id] = self._bind(self._servers[store_id], port, self._store_handlers(store_id))
         driver.url = f"{'https' if self._certificates else 'http'}://{self.pd_address}"
         driver.stores = [
             metapb.Store(id=store_id, address=address, version=VERSION, start_timestamp=int(time.time()))

@@ -109,6 +109,8 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path, capfd: pytest.Cap
         port = str(busy.getsockname()[1])
         for arguments, named in (
             (("--port", port), port),
+            (("--store-port", str(int(port) - 1)), port),
+            (("--store-port", "65535"), "65535"),
             (("--data", str(file)), str(file)),
             (("--workload", "bank", "--rows", "3"), "at least 4 accounts"),
             (("--replay",), "--data"),
