@@ -156,14 +156,20 @@ def _events(
     observed: Observed, hold: _Hold, before: _Hold, answer: tuple[str, str, str], status: Json
 ) -> tuple[Event, ...]:
     told: list[Event] = []
-    has_failed = any(job.has_failed(each) for each in job.jobs(observed, "hold"))
-    if hold.error is not None and has_failed and hold.error != before.error:
+    if hold.error is not None and _is_new(hold.error, before.error, observed):
         text = f"The hold on the upstream's history could not be renewed: {hold.error.message}"
         told.append(Event("Warning", EventReason.HOLD_FAILED, text))
     was = api.text_at(condition(status, CONDITION), "reason")
     if answer[1] in ("Lapsed", _LOST) and was != answer[1]:
         told.append(Event("Warning", EventReason.HOLD_LOST, answer[2]))
     return tuple(told)
+
+
+def _is_new(error: Error, before: Error | None, observed: Observed) -> bool:
+    """Each Job that fails is told of; of one that waits, the scheduler's words change with every node that comes."""
+    if any(job.has_failed(each) for each in job.jobs(observed, "hold")):
+        return error != before
+    return before is None or error.cause != before.cause
 
 
 def _read(raw: Json) -> _Hold:
