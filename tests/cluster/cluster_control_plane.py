@@ -25,6 +25,7 @@ from cluster_network import API_SERVICE, NODE_ADDRESS, PODS, SERVICES, Bridge, N
 from cluster_processes import Processes, free_ports
 from cluster_programs import program
 
+_PORT = 6443  # of the API server in a network of its own, as installers have it
 _COMMAND_S = 900.0  # more than any of them is told to wait
 # Who plays the lives of pods (cluster_pods.py) sends no heartbeats, which these controllers would punish.
 _WITHOUT_NODES = "*,-node-lifecycle-controller,-pod-garbage-collector-controller,-taint-eviction-controller"
@@ -48,7 +49,9 @@ class ControlPlane:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.processes = Processes(self.folder, self.network.enter if self.network else ())
         self._etcd, self._etcd_peer, self.port, self._controllers = free_ports(4)
-        self._address = NODE_ADDRESS if self.network else "127.0.0.1"
+        self._address = "127.0.0.1"
+        if self.network:
+            self._address, self.port = NODE_ADDRESS, _PORT
         self._open = contextlib.ExitStack()
         self.kubeconfig = self.folder / "admin.kubeconfig"
 

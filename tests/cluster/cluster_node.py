@@ -19,7 +19,7 @@ from typing import Any
 import cluster_node_remains
 from cluster_control_plane import CommandFailed, ControlPlane, flags
 from cluster_images import PAUSE
-from cluster_network import DNS_SERVICE, NODE_ADDRESSES, POD_BRIDGE, PODS, Network
+from cluster_network import DNS_SERVICE, NODE_ADDRESSES, POD_BRIDGE, PODS, Address, Network
 from cluster_programs import program
 from cluster_registry import Registry
 
@@ -104,6 +104,14 @@ class Node:
         finally:
             os.kill(kubelet.pid, signal.SIGCONT)
             self.network.run("iptables", "--wait", "--delete", *rule)
+
+    def reaches(self, ends: Sequence[Address]) -> list[Address]:
+        """Those of `ends` that a program of the node reaches."""
+        return [end for end in ends if self._connects(end)]
+
+    def _connects(self, end: Address) -> bool:
+        with self.network.new_socket() as probe:
+            return probe.connect_ex(end) == 0
 
     def runs(self, uid: str) -> bool:
         """Whether a container of the pod lives, whatever the API server says of it."""

@@ -29,9 +29,10 @@ from cluster_processes import wait_until
 from cluster_programs import program
 
 #: Where changefeeds of tests may be.
-NAMESPACES = ("bank", "lost", "faults")
+NAMESPACES = ("bank", "lost", "faults", "held")
 RELEASE, SYSTEM = "changefeeds", "changefeed-system"
 PD = f"{NODE_ADDRESS}:2379"
+STORE_PORTS = (20160, 20161, 20162)
 ENDPOINT = f"http://{NODE_ADDRESS}:9000"
 _SECRET, _KEY_ID, _KEY = "lake-writer", "testkey", "testsecret"
 _UPSTREAM_SECRET, _CERTIFICATES = "upstream-client", "upstream-tls"
@@ -88,7 +89,7 @@ def s3_server(node: Node, folder: Path) -> Iterator[Store]:
     processes = node.cluster.processes
     processes.start("versitygw", command, {"ROOT_ACCESS_KEY": _KEY_ID, "ROOT_SECRET_KEY": _KEY})
     try:
-        processes.wait_until(lambda: _listens(node, 9000), "the S3 server listens")
+        processes.wait_until(lambda: node.reaches([(NODE_ADDRESS, 9000)]), "the S3 server listens")
         yield store
     finally:
         processes.stop("versitygw")
@@ -96,8 +97,9 @@ def s3_server(node: Node, folder: Path) -> Iterator[Store]:
 
 @contextmanager
 def upstream(node: Node) -> Iterator[None]:
-    """A bank at `PD` whose customers never rest. It lets in nobody without a certificate."""
+    """A bank at `PD` and `STORE_PORTS` whose customers never rest. It lets in nobody without a certificate."""
     command: list[str | Path] = [_BIN / "changefeed-devcluster", "start", "--host", NODE_ADDRESS, "--port", "2379"]
+    command += ["--stores", str(len(STORE_PORTS)), "--store-port", str(STORE_PORTS[0])]
     command += ["--tls", node.cluster.folder / _CERTIFICATES]
     command += ["--workload", "bank", "--tables", "4", "--regions", "4", "--rows", "200", "--rate", "100"]
     processes = node.cluster.processes
@@ -107,11 +109,6 @@ def upstream(node: Node) -> Iterator[None]:
         yield
     finally:
         processes.stop("devcluster")
-
-
-def _listens(node: Node, port: int) -> bool:
-    with node.network.new_socket() as probe:
-        return probe.connect_ex((NODE_ADDRESS, port)) == 0
 
 
 def install_spark_operator(cluster: ControlPlane, namespaces: list[str]) -> None:
@@ -126,10 +123,11 @@ def install_spark_operator(cluster: ControlPlane, namespaces: list[str]) -> None
 
 def install(cluster: ControlPlane) -> None:
     """Our chart, for all namespaces; returns when the operator is ready."""
-    values = {}
+    values: dict[str, str] = {}
     for key, image in (("image", cluster_images.OPERATOR), ("sparkImage", cluster_images.SPARK)):
         repository, _, values[f"{key}.tag"] = image.rpartition(":")
         values[f"{key}.registry"], _, values[f"{key}.repository"] = repository.partition("/")
+    values["changefeedEgress.tikvPorts"] = f"{{{','.join(map(str, STORE_PORTS))}}}"
     settings = [argument for name, value in values.items() for argument in ("--set", f"{name}={value}")]
     where = ("--namespace", SYSTEM, "--create-namespace")
     cluster.helm("install", RELEASE, CHART, *where, *settings, "--wait", "--timeout", f"{LATE_S}s")

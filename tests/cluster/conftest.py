@@ -24,6 +24,7 @@ from cluster_history import History
 from cluster_network import new_network
 from cluster_node import Node
 from cluster_pods import PlayedNode
+from cluster_policies import Policies
 from cluster_programs import cache_folder, unsupported
 
 _numbers = itertools.count(1)
@@ -131,8 +132,9 @@ def spark_operator_pods(real_node: Node) -> None:
 def product(
     real_node: Node, spark_operator_pods: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[cluster_product.Store]:
-    """Both charts on the real node, an upstream, and an S3 server, which is given."""
+    """Both charts on the real node, an upstream, and an S3 server, which is given. NetworkPolicies are enforced."""
     with (
+        Policies(real_node.cluster, real_node.network),
         cluster_product.s3_server(real_node, tmp_path_factory.mktemp("s3")) as store,
         cluster_product.upstream(real_node),
     ):

@@ -5,16 +5,21 @@ One changefeed lives through all of these tests, in their order. After each, eve
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
+import cluster_images
 import pytest
-from cluster_api import Namespace
+from changefeed_operator.manifests.pods import METRICS_PORT, OWNER_PORT
+from cluster_api import CORE, Namespace
 from cluster_control_plane import CommandFailed
+from cluster_network import NODE_ADDRESS, Address
 from cluster_node import Node
 from cluster_processes import wait_until
-from cluster_product import LATE_S, Demo, Store
+from cluster_product import ENDPOINT, LATE_S, PD, STORE_PORTS, SYSTEM, Demo, Store
 
 pytestmark = pytest.mark.timeout(1800)
 _FROZEN_MS = 30_000
@@ -51,6 +56,22 @@ held = b"x" * (48 << 20)
 time.sleep(600)
 """
 
+#: In a pod: which of the addresses and ports can be connected to.
+_CONNECT = """
+import json, socket, sys
+def connects(end):
+    try:
+        socket.create_connection(end, timeout=3).close()
+    except OSError:
+        return False
+    return True
+print(json.dumps([end for end in json.loads(sys.argv[1]) if connects(tuple(end))]))
+"""
+_API_SERVER, _KUBELET, _OPERATOR_METRICS = 6443, 10250, 8080
+_SPARK = (7078, 7079)
+_LISTENER, _LISTENS_AT = "listener", 8000
+_OPERATOR = "app.kubernetes.io/component=operator"
+
 
 @pytest.fixture(scope="module")
 def demo(real_node: Node, product: Store, tmp_path_factory: pytest.TempPathFactory) -> Demo:
@@ -72,6 +93,26 @@ def test_what_is_applied_becomes_ready_and_its_checkpoint_rises(demo: Demo) -> N
 
     demo.wait_until_past(demo.now())
     assert demo.verify()["ok"]
+
+
+def test_its_policy_lets_nothing_else_in_or_out(demo: Demo) -> None:
+    """What is refused listens: the node, whose packets no policy stops, reaches it."""
+    (operator,) = demo.node.cluster.api.items(f"{CORE}/namespaces/{SYSTEM}/pods", _OPERATOR)
+    driver, executor = (demo.pods(role)[0] for role in ("driver", "executor"))
+    stranger = _start_listener(demo.namespace)
+    scraper = _start_listener(demo.node.cluster.create_namespace("monitoring"))
+    upstream, store = [int(PD.rpartition(":")[2]), *STORE_PORTS], int(ENDPOINT.rpartition(":")[2])
+    reached = [(NODE_ADDRESS, port) for port in (*upstream, store, _API_SERVER)]
+    refused = [(NODE_ADDRESS, _KUBELET), (_address(operator), _OPERATOR_METRICS), (_address(stranger), _LISTENS_AT)]
+    for each in (driver, executor):
+        assert _reaches(demo, each, [*reached, *refused]) == reached
+    of_driver = [(_address(driver), port) for port in (METRICS_PORT, OWNER_PORT, *_SPARK)]
+    assert _reaches(demo, executor, of_driver) == of_driver
+    assert _reaches(demo, scraper, of_driver) == of_driver[:1]
+    assert _reaches(demo, stranger, of_driver) == []
+    assert demo.node.reaches([*refused, *of_driver]) == [*refused, *of_driver]
+
+    demo.kubectl("delete", "pod", _LISTENER, "--now")
 
 
 def test_a_killed_executor_is_replaced_and_the_driver_goes_on(demo: Demo) -> None:
@@ -159,6 +200,39 @@ def test_what_is_deleted_leaves_nothing_but_its_files(demo: Demo, before: set[st
     assert demo.log_records()[-1]["kind"] == "closed"
     wait_until(lambda: _everything(demo) == before, f"nothing is left but {before}", LATE_S)
     assert verify()["ok"]
+
+
+def _start_listener(namespace: Namespace) -> dict[str, Any]:
+    """A pod that is no changefeed's; it, when it listens."""
+    container = {
+        "name": "main",
+        "image": cluster_images.SPARK,
+        "imagePullPolicy": "Never",
+        "command": ["python", "-m", "http.server", str(_LISTENS_AT)],
+        "readinessProbe": {"tcpSocket": {"port": _LISTENS_AT}, "periodSeconds": 1},
+    }
+    pod = {"metadata": {"name": _LISTENER}, "spec": {"containers": [container]}}
+    namespace.api.create(namespace.core("pods"), pod)
+
+    def listens() -> dict[str, Any] | None:
+        found = namespace.api.get(namespace.core("pods", _LISTENER))
+        conditions = found["status"].get("conditions", ())
+        return found if any(each["type"] == "Ready" and each["status"] == "True" for each in conditions) else None
+
+    ready: dict[str, Any] = wait_until(listens, "the pod listens", LATE_S)
+    return ready
+
+
+def _address(pod: dict[str, Any]) -> str:
+    address: str = pod["status"]["podIP"]
+    return address
+
+
+def _reaches(demo: Demo, pod: dict[str, Any], ends: list[Address]) -> list[Address]:
+    """Those of `ends` that a program in the pod reaches."""
+    where = (pod["metadata"]["name"], "--namespace", pod["metadata"]["namespace"])
+    said = demo.node.cluster.kubectl("exec", *where, "--", "python", "-c", _CONNECT, json.dumps(ends))
+    return [(address, port) for address, port in json.loads(said)]
 
 
 def _everything(demo: Demo) -> set[str]:

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 from cluster_api import Namespace
+from cluster_control_plane import CommandFailed
 from cluster_node import Node
 from cluster_processes import wait_until
-from cluster_product import LATE_S, Demo, Store
+from cluster_product import LATE_S, Demo, Resource, Store
 
 pytestmark = pytest.mark.timeout(1800)
 _EACH_PROCESS = """
@@ -52,6 +53,28 @@ def demo(real_node: Node, product: Store, tmp_path_factory: pytest.TempPathFacto
     """With a short grace, which one that hangs does not use."""
     namespace = Namespace(real_node.cluster.api, "faults")
     return Demo(real_node, product, namespace, tmp_path_factory.mktemp("faults"), {"drainTimeout": "1s"})
+
+
+def test_without_a_node_the_history_is_held_as_soon_as_there_is_one(
+    real_node: Node, product: Store, tmp_path: Path
+) -> None:
+    """As with a pool of nodes that is scaled from zero. The changefeed is paused: nothing but the hold has to run."""
+    start_ts = json.loads(real_node.cluster.processes.log("devcluster").read_text().splitlines()[0])["startTs"]
+    more = {"startTs": str(start_ts), "paused": True}
+    held = Demo(real_node, product, Namespace(real_node.cluster.api, "held"), tmp_path, more)
+    held.kubectl("cordon", real_node.name)
+    held.kubectl("apply", "-k", held.kustomization)
+
+    found = held.wait_for(lambda found: "lastError" in found["status"].get("hold", {}), "the hold's trouble is named")
+    assert "nodes are available" in found["status"]["hold"]["lastError"]["message"]
+    assert _history(found)["status"] == "False"
+    _wait_until_told(held, "HoldFailed", "nodes are available")
+
+    held.kubectl("uncordon", real_node.name)
+
+    found = held.wait_for(lambda found: _history(found)["status"] == "True", "the history is held")
+    assert int(found["status"]["hold"]["ts"]) <= start_ts
+    held.kubectl("delete", "cf", "demo")
 
 
 def test_a_missing_secret_is_named_and_the_driver_starts_when_it_is_there(demo: Demo) -> None:
@@ -124,7 +147,10 @@ def _wait_until_named(demo: Demo, reason: str, *words: str) -> None:
 
     demo.wait_for(is_named, f"{reason} is named")
     _record(demo, reason)
+    _wait_until_told(demo, reason, *words)
 
+
+def _wait_until_told(demo: Demo, reason: str, *words: str) -> None:
     def is_told() -> bool:
         events = demo.namespace.api.items(demo.namespace.core("events"))
         return any(each["reason"] == reason and all(word in each["message"] for word in words) for each in events)
@@ -132,9 +158,13 @@ def _wait_until_named(demo: Demo, reason: str, *words: str) -> None:
     wait_until(is_told, f"an event says {words}", LATE_S)
 
 
-def _use_up_memory(demo: Demo, pod: str) -> None:
-    from cluster_control_plane import CommandFailed
+def _history(found: Resource) -> dict[str, Any]:
+    """The condition, empty before there is one."""
+    conditions: list[dict[str, Any]] = found["status"].get("conditions", [])
+    return next((each for each in conditions if each["type"] == "HistoryHeld"), {"status": ""})
 
+
+def _use_up_memory(demo: Demo, pod: str) -> None:
     with pytest.raises(CommandFailed):  # with the container
         demo.kubectl("exec", pod, "--", "python", "-c", _USE_UP_MEMORY)
 
