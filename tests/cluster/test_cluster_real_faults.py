@@ -19,6 +19,7 @@ from cluster_processes import wait_until
 from cluster_product import LATE_S, Demo, Resource, Store
 
 pytestmark = pytest.mark.timeout(1800)
+_EXECUTORS = 2  # of examples/demo.yaml
 _EACH_PROCESS = """
 import os, pathlib, time
 def said(file):
@@ -60,7 +61,7 @@ def test_without_a_node_the_history_is_held_as_soon_as_there_is_one(
 ) -> None:
     """As with a pool of nodes that is scaled from zero. The changefeed is paused: nothing but the hold has to run."""
     start_ts = json.loads(real_node.cluster.processes.log("devcluster").read_text().splitlines()[0])["startTs"]
-    more = {"startTs": str(start_ts), "paused": True}
+    more = {"startTs": start_ts, "paused": True}
     held = Demo(real_node, product, Namespace(real_node.cluster.api, "held"), tmp_path, more)
     held.kubectl("cordon", real_node.name)
     held.kubectl("apply", "-k", held.kustomization)
@@ -73,7 +74,7 @@ def test_without_a_node_the_history_is_held_as_soon_as_there_is_one(
     held.kubectl("uncordon", real_node.name)
 
     found = held.wait_for(lambda found: _history(found)["status"] == "True", "the history is held")
-    assert int(found["status"]["hold"]["ts"]) <= start_ts
+    assert int(found["status"]["hold"]["ts"]) <= int(start_ts)
     held.kubectl("delete", "cf", "demo")
 
 
@@ -99,7 +100,8 @@ def test_an_executor_without_memory_is_named(demo: Demo) -> None:
 
 
 def test_a_quota_that_refuses_spark_an_executor_is_named(demo: Demo) -> None:
-    before = {pod["metadata"]["name"] for pod in demo.pods("executor")}
+    attempt = demo.status["attempt"]
+    before = wait_until(lambda: len(found := _running(demo, "executor")) == _EXECUTORS and found, "all run", LATE_S)
     quota = {
         "apiVersion": "v1",
         "kind": "ResourceQuota",
@@ -114,6 +116,7 @@ def test_a_quota_that_refuses_spark_an_executor_is_named(demo: Demo) -> None:
 
     demo.kubectl("delete", "resourcequota", "small")
     demo.wait_until_past(demo.now())
+    assert demo.status["attempt"] == attempt
 
 
 def test_a_driver_that_hangs_is_killed_named_and_followed_and_its_log_is_kept(demo: Demo) -> None:
@@ -156,6 +159,15 @@ def _wait_until_told(demo: Demo, reason: str, *words: str) -> None:
         return any(each["reason"] == reason and all(word in each["message"] for word in words) for each in events)
 
     wait_until(is_told, f"an event says {words}", LATE_S)
+
+
+def _running(demo: Demo, role: str) -> set[str]:
+    """Names of the pods whose container runs."""
+    return {
+        pod["metadata"]["name"]
+        for pod in demo.pods(role)
+        if any("running" in each["state"] for each in pod["status"].get("containerStatuses", ()))
+    }
 
 
 def _history(found: Resource) -> dict[str, Any]:

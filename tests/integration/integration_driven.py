@@ -28,6 +28,7 @@ from changefeed.owner.driver import RunOptions
 from changefeed.owner.owner import Owner
 from changefeed.owner.planning import checkpoint as checkpoint_module
 from changefeed.owner.planning.barrier import Barrier
+from changefeed.owner.serving.vigilance import Tasks
 from changefeed.puller.task import PullerJob, run_puller
 from changefeed.spark.owner_client import OwnerClient, reporting
 from changefeed.spec.parse import parse
@@ -64,8 +65,8 @@ class Elsewhere:
             }
         )
 
-    def running(self) -> set[int]:
-        return {time.monotonic_ns()}  # always another one, so that none is ever silent
+    def tasks(self) -> Tasks:
+        return Tasks({time.monotonic_ns()})  # always another one, so that none is ever silent
 
     def restart_task(self, task: int) -> None:
         raise NotImplementedError

@@ -20,6 +20,7 @@ from changefeed.objectstore import Place
 from changefeed.owner.driver import Driver, Outcome, RunOptions
 from changefeed.owner.places import upstream_access
 from changefeed.owner.prepare import open_places, prepare
+from changefeed.owner.serving.vigilance import Tasks
 from changefeed.puller.task import Limits, PullerJob, run_puller
 from changefeed.spark.owner_client import OwnerClient, reporting
 from changefeed.spark.sink import FileWriter
@@ -58,8 +59,8 @@ class InProcessExecution:
             self._start(self._pull, owner, puller, pullers)
         self._start(self._execute, owner, sink, pullers.state)
 
-    def running(self) -> set[int]:
-        return {time.monotonic_ns()}  # always another one, so that none is ever silent
+    def tasks(self) -> Tasks:
+        return Tasks({time.monotonic_ns()})  # always another one, so that none is ever silent
 
     def restart_task(self, task: int) -> None:
         raise NotImplementedError

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Protocol
 
 from changefeed.errors import Unavailable
 from changefeed.objectstore import Place
-from changefeed.owner.serving.vigilance import GiveUp, Restart, Vigilance
+from changefeed.owner.serving.vigilance import GiveUp, Restart, Tasks, Vigilance
 from changefeed.puller.task import PullerJob
 from changefeed.wire.owner import OwnerAddress
 
@@ -29,8 +29,8 @@ class Execution(Protocol):
 
     def failure(self) -> str | None: ...
 
-    def running(self) -> Collection[int]:
-        """The ids of the tasks that run, pullers included. Any thread."""
+    def tasks(self) -> Tasks:
+        """Pullers included. Any thread."""
         ...
 
     def restart_task(self, task: int) -> None: ...
@@ -44,7 +44,7 @@ async def watch_tasks(execution: Execution, vigilance: Vigilance, all_pull: Call
         await asyncio.sleep(_LOOK_S)
         if not vigilance.look(all_pull()):
             continue
-        for each in vigilance.judge(await asyncio.to_thread(execution.running)):
+        for each in vigilance.judge(await asyncio.to_thread(execution.tasks)):
             match each:
                 case Restart(task):
                     await asyncio.to_thread(execution.restart_task, task)

@@ -16,6 +16,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from changefeed.errors import Unavailable
 from changefeed.objectstore import Place
+from changefeed.owner.serving.vigilance import Tasks
 from changefeed.puller.task import PullerJob
 from changefeed.spark import sink, source
 from changefeed.spark.launch import Launch, last_lines
@@ -85,20 +86,23 @@ class SparkExecution:
         """For how long Spark's JVM has not answered. Any thread, at once."""
         return self._launch.silent_s
 
-    def running(self) -> set[int]:
-        """Spark's ids of the tasks' attempts that have begun and not ended. Raises Unavailable when Spark has ended."""
+    def tasks(self) -> Tasks:
+        """Of the pullers' job and the query's. Raises Unavailable when Spark has ended."""
         if self._puller_thread is None:
-            return set()  # it is being started
+            return Tasks(set())  # it is being started
         with self._unless_ended():
             context = self._require_session().sparkContext._jsc.sc()
-            tracker, store = context.statusTracker(), context.statusStore()
-            found = set()
-            for stage in tracker.getActiveStageIds():
+            store = context.statusStore()
+            running, has_waiting = set(), False
+            for number in context.statusTracker().getActiveStageIds():
                 with suppress(Py4JJavaError):  # it has just ended, and Spark has forgotten it
-                    tasks = store.taskList(stage, store.lastStageAttempt(stage).attemptId(), _ALL)
-                    listed = (tasks.apply(number) for number in range(tasks.size()))
-                    found |= {task.taskId() for task in listed if task.status() == "RUNNING"}
-            return found
+                    stage = store.lastStageAttempt(number)
+                    tasks = store.taskList(number, stage.attemptId(), _ALL)
+                    listed = [tasks.apply(place) for place in range(tasks.size())]
+                    running |= {task.taskId() for task in listed if task.status() == "RUNNING"}
+                    begun = stage.numActiveTasks() + stage.numCompleteTasks()
+                    has_waiting |= begun < stage.numTasks()
+            return Tasks(running, has_waiting)
 
     def restart_task(self, task: int) -> None:
         """Have Spark kill it, with its worker, and start it again. Raises Unavailable when Spark has ended."""

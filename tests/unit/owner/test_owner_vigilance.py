@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import pytest
-from changefeed.owner.serving.vigilance import KILLS, QUERY_SILENT_LOOKS, SILENT_LOOKS, GiveUp, Restart, Vigilance
+from changefeed.owner.serving.vigilance import (
+    KILLS,
+    QUERY_SILENT_LOOKS,
+    SILENT_LOOKS,
+    GiveUp,
+    Restart,
+    Tasks,
+    Vigilance,
+)
 
 PULLER, WRITER = 0, 7  # Spark's first task has the id 0
 
@@ -19,7 +27,7 @@ def vigilance() -> Vigilance:
 
 
 def look(vigilance: Vigilance, running: Collection[int], all_pull: bool = True) -> list[Restart | GiveUp]:
-    return vigilance.judge(running) if vigilance.look(all_pull) else []
+    return vigilance.judge(Tasks(running)) if vigilance.look(all_pull) else []
 
 
 def looks(
@@ -97,3 +105,12 @@ def test_a_query_that_asks_for_nothing_and_runs_nothing_ends_the_run(vigilance: 
 
 def test_a_query_that_waits_for_a_task_is_left_alone(vigilance: Vigilance) -> None:
     assert looks(vigilance, QUERY_SILENT_LOOKS * 3, {PULLER, WRITER}, heard={PULLER, WRITER}) == []
+
+
+def test_a_query_whose_tasks_find_no_executor_is_left_alone(vigilance: Vigilance) -> None:
+    """A quota, or a full cluster: Spark goes on asking for executors, and another driver would get none either."""
+    for _ in range(QUERY_SILENT_LOOKS * 3):
+        vigilance.puller_heard(0, PULLER)
+        vigilance.look(all_pull=True)
+        assert vigilance.judge(Tasks({PULLER}, has_waiting=True)) == []
+    assert [type(each) for each in looks(vigilance, QUERY_SILENT_LOOKS, {PULLER}, heard={PULLER})] == [GiveUp]

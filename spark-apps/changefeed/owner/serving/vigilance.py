@@ -17,6 +17,14 @@ KILLS = 6  # Spark needs 40 s to see that a machine is gone, and until then it a
 
 
 @dataclass(frozen=True)
+class Tasks:
+    """What Spark says of its tasks. `running`: have begun and not ended; `has_waiting`: some have found no room yet."""
+
+    running: Collection[int]
+    has_waiting: bool = False
+
+
+@dataclass(frozen=True)
 class Restart:
     """Spark is to kill this task, and so to start it again."""
 
@@ -64,10 +72,10 @@ class Vigilance:
             self._query += 1
         return not all_pull or max([self._query or 0, *self._silent.values()]) >= _UNEASY_LOOKS
 
-    def judge(self, running: Collection[int]) -> list[Restart | GiveUp]:
-        """`running`: Spark's tasks that have begun and not ended."""
+    def judge(self, tasks: Tasks) -> list[Restart | GiveUp]:
+        """`tasks`: of all of Spark, pullers included."""
         since = self._query or 0  # a task that nobody knew has begun after the query was heard
-        self._silent = {task: self._silent.get(task, since) for task in running}
+        self._silent = {task: self._silent.get(task, since) for task in tasks.running}
         self._kills = {task: times for task, times in self._kills.items() if task in self._silent}
         found: list[Restart | GiveUp] = []
         for task, looks in self._silent.items():
@@ -75,12 +83,11 @@ class Vigilance:
                 self._silent[task] = 0
                 self._kills[task] = self._kills.get(task, 0) + 1
                 found.append(Restart(task) if self._kills[task] <= KILLS else GiveUp(_UNENDING.format(task)))
-        if self._silent.keys() - self._pullers.values():
-            self._query = None if self._query is None else 0  # it waits for them
+        # The query waits for its tasks, which wait for an executor where a quota or a full cluster allows none.
+        if tasks.has_waiting or self._silent.keys() - self._pullers.values():
+            self._query = None if self._query is None else 0
         elif self._query is not None and self._query >= QUERY_SILENT_LOOKS:
-            found.append(
-                GiveUp(f"The streaming query has not asked for work or run a task for {QUERY_SILENT_LOOKS} s.")
-            )
+            found.append(GiveUp(_IDLE.format(QUERY_SILENT_LOOKS)))
         return found
 
 
