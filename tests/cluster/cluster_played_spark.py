@@ -48,17 +48,25 @@ class PlayedSpark:
     """`with PlayedSpark(api, namespaces) as spark`. `report_s`: how often each driver reports; 0 for once only.
 
     `reports`: how many there were; `started`: (namespace, changefeed, attempt) of each driver, in their order;
-    `broken`: rules of attempts that were; `errors`: answers that are bad news, as 422 and 500 are.
+    `broken`: rules of attempts that were; `errors`: answers that are bad news, as 422 and 500 are. `unsaid`: fields of
+    status that the first attempt, of a version before them, does not report.
     """
 
     def __init__(
-        self, api: Api, namespaces: Iterable[str], report_s: float = 10.0, poll_s: float = 0.2, executors: int = 1
+        self,
+        api: Api,
+        namespaces: Iterable[str],
+        report_s: float = 10.0,
+        poll_s: float = 0.2,
+        executors: int = 1,
+        unsaid: Iterable[str] = (),
     ) -> None:
         self._api = api
         self._namespaces = frozenset(namespaces)
         self._report_s = report_s
         self._poll_s = poll_s
         self._executors = executors
+        self._unsaid = frozenset(unsaid)
         self.reports = 0
         self.started: list[tuple[str, str, int]] = []
         self.broken: list[str] = []
@@ -192,7 +200,10 @@ class PlayedSpark:
     async def _report(self, application: dict[str, Any]) -> None:
         labels = application["spec"]["driver"]["labels"]
         namespace, name = application["metadata"]["namespace"], labels[NAME_LABEL]
-        path, body = report(namespace, name, int(labels[ATTEMPT_LABEL]), self.reports)
+        attempt = int(labels[ATTEMPT_LABEL])
+        path, body = report(namespace, name, attempt, self.reports)
+        if attempt == 1:
+            body["status"] = {field: value for field, value in body["status"].items() if field not in self._unsaid}
         await self._ask("PATCH", f"{path}?fieldManager=changefeed-driver&force=true", body, APPLY_PATCH)
         self.reports += 1
 

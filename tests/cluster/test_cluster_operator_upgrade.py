@@ -20,6 +20,7 @@ from cluster_processes import wait_until
 PREVIOUS = Path(__file__).with_name("cluster_previous_crd.yaml")
 #: What the operator had made of a changefeed when configs were mutable and all in ConfigMap changefeed-X.
 PREVIOUS_CHILDREN = Path(__file__).with_name("cluster_previous_children.yaml")
+_UNKNOWN_BEFORE = ("hold",)
 _CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/changefeeds.changefeed.dev"
 WITH_CRD = "crds.install=true"
 pytestmark = [pytest.mark.timeout(200), pytest.mark.usefixtures("spark_crds")]
@@ -44,8 +45,8 @@ def previous(cluster: ControlPlane, operator: ChangefeedOperator, tmp_path: Path
 def test_an_upgrade_disturbs_nothing_that_runs(
     cluster: ControlPlane, namespace: Namespace, previous: ChangefeedOperator, feeds: Feeds, tmp_path: Path
 ) -> None:
-    with PlayedSpark(cluster.api, [namespace.name], report_s=1.0):
-        wait_until(lambda: not _takes(namespace, "drainTimeout"), "the CRD is the one before")
+    with PlayedSpark(cluster.api, [namespace.name], report_s=1.0, unsaid=_UNKNOWN_BEFORE) as spark:
+        wait_until(lambda: (fields := _fields(namespace)) and "drainTimeout" not in fields, "the CRD is the one before")
         feeds.create("orders")
         _runs_as_before(cluster, namespace, tmp_path / "children.yaml")
         feeds.wait_for(lambda: feeds.status("orders").get("checkpointTs"), "the driver reports")
@@ -53,7 +54,7 @@ def test_an_upgrade_disturbs_nothing_that_runs(
 
         previous.chart = CHART
         previous.install(WITH_CRD)
-        wait_until(lambda: _takes(namespace, "drainTimeout"), "the CRD is today's")
+        wait_until(lambda: "drainTimeout" in _fields(namespace), "the CRD is today's")
         previous.start()
         feeds.wait_for(lambda: feeds.status("orders").get("configDigest"), "its config is immutable")
         status = feeds.wait_until("orders", "Normal")
@@ -76,7 +77,9 @@ def test_an_upgrade_disturbs_nothing_that_runs(
 
         feeds.edit("orders", drainTimeout="5s")
         assert feeds.wait_until("orders", "Normal")["attempt"] == 2, "what is new can be used"
+        feeds.wait_for(lambda: feeds.status("orders").get("hold"), "what is new is reported")
         wait_until(lambda: _configs(namespace) == {_config(feeds)}, "nobody reads the old configs")
+        assert spark.errors == []
 
 
 def _runs_as_before(cluster: ControlPlane, namespace: Namespace, file: Path) -> None:
@@ -120,12 +123,13 @@ def _configs(namespace: Namespace) -> set[str]:
     return {str(each["metadata"]["name"]) for each in found}
 
 
-def _takes(namespace: Namespace, field: str) -> bool:
-    """Whether the API server knows a field of the spec."""
-    found = namespace.api.request("GET", "/openapi/v3/apis/changefeed.dev/v1alpha1").body["components"]["schemas"][
-        "dev.changefeed.v1alpha1.Changefeed"
-    ]
-    return field in found["properties"]["spec"]["properties"]
+def _fields(namespace: Namespace) -> set[str]:
+    """Of the spec, as the API server knows it; empty while it says nothing of the kind."""
+    answer = namespace.api.request("GET", "/openapi/v3/apis/changefeed.dev/v1alpha1")
+    if answer.status != 200:
+        return set()
+    kind = answer.body["components"]["schemas"]["dev.changefeed.v1alpha1.Changefeed"]
+    return set(kind["properties"]["spec"]["properties"])
 
 
 def _is_quiet(operator: ChangefeedOperator) -> bool:
