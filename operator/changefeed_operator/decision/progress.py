@@ -92,12 +92,12 @@ def _executor_trouble(observed: Observed, driver: Json, executors: tuple[Json, .
         trouble = trouble_of(pod, api.EXECUTOR_CONTAINER, observed.pod_events)
         if trouble is not None and api.text_at(pod, "status", "phase") == "Pending":
             return Situation(Reason.EXECUTORS_PENDING, trouble.message)
-    if (killed := out_of_memory(observed, attempt)) is not None:
-        text = f"Executor {api.name_of(killed)} was killed for its memory. Raise spec.spark.executor.memory."
-        return Situation(Reason.EXECUTOR_OUT_OF_MEMORY, text)
     if lacks_executors(observed, driver, EXECUTORS_S) and (refusal := refusal_in(observed.driver_log)):
         text = f"The API server refuses an executor's pod: {refusal}. {AGAINST_REFUSAL}"
         return Situation(Reason.REFUSED, text)
+    if (killed := out_of_memory(observed, attempt)) is not None:
+        text = f"Executor {api.name_of(killed)} was killed for its memory. Raise spec.spark.executor.memory."
+        return Situation(Reason.EXECUTOR_OUT_OF_MEMORY, text)
     if lacks_executors(observed, driver, ALL_EXECUTORS_S) and not _keeps_up(observed):
         wanted = api.whole_at(observed.application, "spec", "executor", "instances")
         text = f"Spark has made {len(executors)} of {wanted} executors. Look at the driver's log: changefeed logs."
