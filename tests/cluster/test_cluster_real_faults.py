@@ -97,6 +97,8 @@ def test_an_executor_without_memory_is_named(demo: Demo) -> None:
     _use_up_memory(demo, victim)
 
     _wait_until_named(demo, "ExecutorOutOfMemory", f"{victim} was killed for its memory")
+    ts = demo.now()
+    demo.wait_for(lambda found: int(found["status"]["checkpointTs"]) > ts, "the checkpoint rises")
 
 
 def test_a_quota_that_refuses_spark_an_executor_is_named(demo: Demo) -> None:

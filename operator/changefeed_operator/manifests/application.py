@@ -36,6 +36,9 @@ _SPARK_CONF = {
     "spark.kubernetes.driver.service.deleteOnTermination": "false",
     "spark.kubernetes.executor.disableConfigMap": "true",
     "spark.dynamicAllocation.enabled": "false",
+    # After an executor's end by memory all new ones would take a single task: pullers would leave no room for what
+    # writes the files.
+    "spark.kubernetes.allocation.recoveryMode.enabled": "false",
     "spark.task.maxFailures": "8",
     # Spark ends the driver by default after a few executors that died or were refused, however long ago each was.
     "spark.executor.maxNumFailures": "2147483647",
