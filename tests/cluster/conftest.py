@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import cluster_changefeed_operator
 import cluster_images
@@ -26,17 +27,22 @@ from cluster_node import Node
 from cluster_pods import PlayedNode
 from cluster_policies import Policies
 from cluster_programs import cache_folder, unsupported
+from xdist.scheduler import LoadScopeScheduling
 
 _numbers = itertools.count(1)
 
 
-# pytest-xdist names the groups in a hook of the same name, and asks no order of it.
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two halves that can run side by side, for most of them wait most of the time: the real node's, and the rest."""
-    for item in items:
-        fixtures: list[str] = getattr(item, "fixturenames", [])
-        item.add_marker(pytest.mark.xdist_group("node" if "can_have_nodes" in fixtures else "api"))
+class _Halves(LoadScopeScheduling):  # type: ignore[misc]
+    """Two that can run side by side, for most of them wait most of the time: the real node's, and the rest."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0].rpartition("/")[2]
+        return "node" if file.startswith(("test_cluster_real_", "test_cluster_node")) else "api"
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Halves:
+    # Its own groups go by names of tests that pytest does not let it change any more.
+    return _Halves(config, log)
 
 
 def _skip(reason: str) -> None:
