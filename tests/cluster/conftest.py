@@ -32,17 +32,17 @@ from xdist.scheduler import LoadScopeScheduling
 _numbers = itertools.count(1)
 
 
-class _Halves(LoadScopeScheduling):  # type: ignore[misc]
-    """Two that can run side by side, for most of them wait most of the time: the real node's, and the rest."""
+class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
+    """All of the real node in one process, all else file by file: most tests wait most of the time."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0].rpartition("/")[2]
-        return "node" if file.startswith(("test_cluster_real_", "test_cluster_node")) else "api"
+        return "node" if file.startswith(("test_cluster_real_", "test_cluster_node")) else file
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Halves:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _ByFile:
     # Its own groups go by names of tests that pytest does not let it change any more.
-    return _Halves(config, log)
+    return _ByFile(config, log)
 
 
 def _skip(reason: str) -> None:
