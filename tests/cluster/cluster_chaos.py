@@ -21,6 +21,7 @@ from cluster_api import ApiRefused, Namespace
 from cluster_changefeed_operator import RELEASE, ForkedOperator
 from cluster_control_plane import ControlPlane
 from cluster_running_drivers import RunningDrivers
+from cluster_spark_operator import SparkOperator
 
 WEIGHTS = {
     "edit": 8,
@@ -64,7 +65,7 @@ class Chaos:
     operator: ForkedOperator
     namespaces: Sequence[Namespace]
     drivers: RunningDrivers
-    spark_operator: Callable[[bool], None]
+    spark_operator: SparkOperator
     rng: random.Random
     say: Callable[[str], None]
     done: Counter[str] = field(default_factory=Counter)
@@ -174,9 +175,11 @@ class Chaos:
         return f"away for {JUMPS * JUMP_S:.0f} s of the operator's time"
 
     def without_spark_operator(self) -> str:
-        self.spark_operator(False)
-        self._outage()
-        self.spark_operator(True)
+        self.spark_operator.stop()
+        try:
+            self._outage()
+        finally:
+            self.spark_operator.start()
         return f"away for {JUMPS * JUMP_S:.0f} s of the operator's time"
 
     def _outage(self) -> None:

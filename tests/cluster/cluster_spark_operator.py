@@ -5,10 +5,9 @@ No webhook runs: what only a webhook would set must not be needed.
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 from urllib.parse import urlsplit
 
 import pyspark
@@ -22,6 +21,7 @@ ACCOUNT = "spark-operator-controller"
 #: Of namespaces that the controller leaves alone, because its part is played there (cluster_played_spark.py).
 PLAYED_LABELS = {"spark": "played"}
 _SELECTOR = "spark!=played"
+_PROCESS = "spark-operator"
 _RBAC = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
 
 
@@ -53,32 +53,43 @@ def grant(cluster: ControlPlane) -> None:
     cluster.kubectl("apply", "--server-side", "-f", "-", text=listed)
 
 
-@contextlib.contextmanager
-def running(cluster: ControlPlane) -> Iterator[None]:
-    """The controller, which must have its CRDs and rights; stopped at the end."""
-    config = cluster.folder / "spark-operator.kubeconfig"
-    cluster.service_account_kubeconfig(NAMESPACE, ACCOUNT, config)
-    server = urlsplit(cluster.server)
-    home = cluster.folder / "spark-operator"
-    home.mkdir(exist_ok=True)
-    environment = {
-        "KUBECONFIG": str(config),
-        "HOME": str(home),
-        "SPARK_HOME": str(Path(pyspark.__file__).parent),
-        # Its spark-submit connects to the API server that these name, as in a pod.
-        "KUBERNETES_SERVICE_HOST": str(server.hostname),
-        "KUBERNETES_SERVICE_PORT": str(server.port),
-        # The least that a JVM of a few seconds needs.
-        "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    }
-    command: list[str | Path] = [program("spark-operator"), "controller", "start", "--enable-ui-service=false"]
-    command += ["--leader-election=false", "--enable-metrics=false", "--namespace-selector", _SELECTOR]
-    command += ["--health-probe-bind-address=127.0.0.1:0", "--kubeconfig", config]
-    cluster.processes.start("spark-operator", command, environment)
-    try:
-        yield
-    finally:
-        cluster.processes.stop("spark-operator")
+class SparkOperator:
+    """`with SparkOperator(cluster) as operator`: the controller, which must have its CRDs and rights, runs inside."""
+
+    def __init__(self, cluster: ControlPlane) -> None:
+        self._cluster = cluster
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        self._cluster.processes.stop(_PROCESS)
+
+    def start(self) -> None:
+        cluster = self._cluster
+        config = cluster.folder / "spark-operator.kubeconfig"
+        cluster.service_account_kubeconfig(NAMESPACE, ACCOUNT, config)
+        server = urlsplit(cluster.server)
+        home = cluster.folder / "spark-operator"
+        home.mkdir(exist_ok=True)
+        environment = {
+            "KUBECONFIG": str(config),
+            "HOME": str(home),
+            "SPARK_HOME": str(Path(pyspark.__file__).parent),
+            # Its spark-submit connects to the API server that these name, as in a pod.
+            "KUBERNETES_SERVICE_HOST": str(server.hostname),
+            "KUBERNETES_SERVICE_PORT": str(server.port),
+            # The least that a JVM of a few seconds needs.
+            "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        }
+        command: list[str | Path] = [program("spark-operator"), "controller", "start", "--enable-ui-service=false"]
+        command += ["--leader-election=false", "--enable-metrics=false", "--namespace-selector", _SELECTOR]
+        command += ["--health-probe-bind-address=127.0.0.1:0", "--kubeconfig", config]
+        cluster.processes.start(_PROCESS, command, environment)
 
 
 def allow_network_policies(namespace: Namespace) -> None:

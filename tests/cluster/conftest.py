@@ -27,6 +27,7 @@ from cluster_node import Node
 from cluster_pods import PlayedNode
 from cluster_policies import Policies
 from cluster_programs import cache_folder, unsupported
+from cluster_spark_operator import SparkOperator
 from xdist.scheduler import LoadScopeScheduling
 
 _numbers = itertools.count(1)
@@ -100,10 +101,10 @@ def spark_operator_rights(cluster: ControlPlane, spark_crds: None) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark_operator(cluster: ControlPlane, spark_operator_rights: None) -> Iterator[None]:
+def spark_operator(cluster: ControlPlane, spark_operator_rights: None) -> Iterator[SparkOperator]:
     """The kubeflow controller, for all namespaces but those where Spark is played."""
-    with cluster_spark_operator.running(cluster):
-        yield
+    with SparkOperator(cluster) as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

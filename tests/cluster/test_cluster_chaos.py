@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import cluster_spark_operator
 import pytest
 from cluster_api import Namespace
 from cluster_changefeed_operator import ForkedOperator
@@ -33,6 +32,7 @@ from cluster_pods import PlayedNode
 from cluster_processes import Processes, free_ports, wait_until
 from cluster_programs import program
 from cluster_running_drivers import RunningDrivers
+from cluster_spark_operator import SparkOperator
 
 _BIN = Path(sys.executable).parent
 _EVIDENCE = os.environ.get("CHANGEFEED_EVIDENCE")
@@ -42,7 +42,7 @@ SEED = int(os.environ.get("CHANGEFEED_SEED") or int(_COMMIT.stdout[:8] or "1", 1
 #: From the end of the chaos until all is well.
 CALM_S = 240.0
 _KEY_ID, _KEY, _SECRET = "testkey", "testsecret", "writer"
-pytestmark = [pytest.mark.timeout(SECONDS + CALM_S + 600), pytest.mark.usefixtures("spark_operator_rights", "crd")]
+pytestmark = [pytest.mark.timeout(SECONDS + CALM_S + 600), pytest.mark.usefixtures("crd")]
 
 
 @dataclass
@@ -126,7 +126,12 @@ def world(cluster: ControlPlane, history: History, tmp_path: Path) -> Iterator[W
 
 
 def test_every_changefeed_is_ready_and_whole_whatever_was_done(
-    cluster: ControlPlane, world: World, tmp_path: Path, forks: Forks, capfd: pytest.CaptureFixture[str]
+    cluster: ControlPlane,
+    spark_operator: SparkOperator,
+    world: World,
+    tmp_path: Path,
+    forks: Forks,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     story: list[str] = []
     with ExitStack() as stack:
@@ -136,15 +141,6 @@ def test_every_changefeed_is_ready_and_whole_whatever_was_done(
         operator.start()
         nodes = {namespace: stack.enter_context(PlayedNode(namespace)) for namespace in world.namespaces}
         drivers = stack.enter_context(RunningDrivers(cluster, tmp_path, nodes))
-        spark = stack.enter_context(ExitStack())
-
-        def spark_operator(runs: bool) -> None:
-            if runs:
-                spark.enter_context(cluster_spark_operator.running(cluster))
-            else:
-                spark.close()
-
-        spark_operator(True)
         for namespace, name in zip(world.namespaces, ("orders", "invoices"), strict=True):
             world.create(namespace, name)
         _wait_until_well(world, operator, drivers, story)

@@ -21,6 +21,7 @@ from cluster_forks import Forks
 from cluster_history import History
 from cluster_pods import End, PlayedNode, Pod
 from cluster_processes import wait_until
+from cluster_spark_operator import SparkOperator
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -88,7 +89,7 @@ class Scene:
 def scene(
     cluster: ControlPlane,
     crd: None,
-    spark_operator: None,
+    spark_operator: SparkOperator,
     history: History,
     forks: Forks,
     tmp_path_factory: pytest.TempPathFactory,

@@ -18,6 +18,7 @@ from cluster_control_plane import ControlPlane
 from cluster_feeds import Feeds
 from cluster_forks import Forks
 from cluster_history import History
+from cluster_spark_operator import SparkOperator
 
 pytestmark = pytest.mark.timeout(400)
 _ADMISSION = "admissionregistration.k8s.io/v1"
@@ -64,7 +65,7 @@ def _add_policy(cluster: ControlPlane) -> None:
 def operator(
     cluster: ControlPlane,
     crd: None,
-    spark_operator: None,
+    spark_operator: SparkOperator,
     namespaces: dict[str, Namespace],
     forks: Forks,
     tmp_path_factory: pytest.TempPathFactory,

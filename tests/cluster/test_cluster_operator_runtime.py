@@ -21,6 +21,7 @@ from cluster_played_spark import PlayedSpark
 from cluster_processes import wait_until
 
 #: What an hour brings: looks of the operator at each changefeed though nothing happened, and reports of its driver.
+_RETRIES = "changefeed_operator_retries_total"
 LOOKS_AN_HOUR = 12
 REPORTS_AN_HOUR = 360
 GONE_S = 30.0
@@ -91,12 +92,13 @@ def test_a_steady_hour_has_no_write(
         settled = _looks(forked) + 2
         wait_until(lambda: _looks(forked) > settled, "the last write is done")
         writes, looks, reports = _writes(cluster, forked), _looks(forked), spark.reports
+        retries = forked.number(_RETRIES)  # while it came up it may have met the driver's reports
         wait_until(lambda: _looks(forked) >= looks + LOOKS_AN_HOUR, "the operator looks again and again")
         wait_until(lambda: spark.reports >= reports + REPORTS_AN_HOUR, "the driver reports")
         assert _writes(cluster, forked) == writes
     assert spark.errors == []
     assert forked.number("changefeed_operator_unexpected_errors_total") == 0
-    assert forked.number("changefeed_operator_retries_total") == 0
+    assert forked.number(_RETRIES) == retries
 
 
 def _looks(operator: ChangefeedOperator) -> float:
