@@ -2,18 +2,20 @@
 
 Rules are `schema.table` patterns with wildcards, quoted names or /regular expressions/; the last rule that matches
 decides, and a table that none matches is left out. No rule can ever select a system schema.
-
-Every pattern is handed to the regular-expression engine that pydantic brings: linear time, whole Unicode, and - like
-the Go dialect the rules are defined in - without look-around and back-references.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
-from pydantic_core import SchemaError, SchemaValidator, core_schema
+from pydantic_core import SchemaValidator
+
+from changefeed.spec.go_regex import BadRegex, compiled, from_go
+
+T = TypeVar("T")
 
 SYSTEM_SCHEMAS = frozenset(
     {
@@ -34,20 +36,6 @@ _QUOTED = {'"': re.compile(r'"((?:""|[^"])+)"'), "`": re.compile(r"`((?:``|[^`])
 _REGEX = re.compile(r"/((?:\\.|[^/\\])+)/")
 _CLASS = re.compile(r"\[(!?+)((?:\\[^0-9A-Za-z]|[^\\\]])+)\]")
 _SPECIAL = re.compile(r"[!-/:;=?@\[-^`{-~]")
-_GO_TOKEN = re.compile(r"\\.|\[\^?\]?|.", re.DOTALL)
-_GO_IN_CLASS = re.compile(r"\\.|\[:\^?[a-z]+:\]|--|.", re.DOTALL)
-# Go's classes are ASCII, the engine's are Unicode.
-_GO_ESCAPES = {
-    "d": "[0-9]",
-    "D": "[^0-9]",
-    "w": "[0-9A-Za-z_]",
-    "W": "[^0-9A-Za-z_]",
-    "s": r"[\t\n\f\r ]",
-    "S": r"[^\t\n\f\r ]",
-    "b": r"(?-u:\b)",
-    "<": "<",
-    ">": ">",
-}
 
 
 class BadRule(ValueError):
@@ -68,6 +56,7 @@ class _Rule:
     schema: SchemaValidator
     table: SchemaValidator
     selects: bool
+    is_for_all_tables: bool
 
 
 class TableFilter:
@@ -94,23 +83,66 @@ class TableFilter:
                 return rule.selects
         return False
 
+    def matches_schema(self, schema: str) -> bool:
+        """Whether some table of the schema may be selected."""
+        if schema.lower() in SYSTEM_SCHEMAS:
+            return False
+        for rule in self._latest_first:
+            if rule.schema.isinstance_python(schema) and (rule.selects or rule.is_for_all_tables):
+                return rule.selects
+        return False
 
-def _parse(rule: str, case_sensitive: bool) -> _Rule | None:
+
+class ColumnFilter:
+    """Decides by name whether a column is selected: rules as a table's pattern, capital and small letters the same.
+
+    Raises BadRule for the first rule that is none.
+    """
+
+    def __init__(self, rules: Iterable[str]) -> None:
+        parsed = (_parse_column(rule) for rule in rules)
+        self._latest_first = tuple(rule for rule in parsed if rule)[::-1]
+
+    def matches(self, column: str) -> bool:
+        return next((selects for name, selects in self._latest_first if name.isinstance_python(column)), False)
+
+
+def _parse_column(rule: str) -> tuple[SchemaValidator, bool] | None:
     """None for a blank line or a comment."""
+    parser = _begin(rule, case_sensitive=False)
+    if parser is None:
+        return None
+    selects = not parser.take("!")
+    name = parser.pattern("column")
+    if not parser.at_end:
+        raise parser.bad("nothing may follow the column's pattern")
+    return name, selects
+
+
+def _begin(rule: str, case_sensitive: bool) -> _Parser | None:
+    """At the first character; None for a blank line or a comment."""
     text = rule.strip(" \t")
     if not text or text.startswith("#"):
         return None
     if text.startswith("@"):
         raise BadRule(rule, rule.index("@") + 1, "rules can't be imported from a file; write them into the list")
-    parser = _Parser(rule, rule.index(text), len(rule.rstrip(" \t")), case_sensitive)
+    return _Parser(rule, rule.index(text), len(rule.rstrip(" \t")), case_sensitive)
+
+
+def _parse(rule: str, case_sensitive: bool) -> _Rule | None:
+    """None for a blank line or a comment."""
+    parser = _begin(rule, case_sensitive)
+    if parser is None:
+        return None
     selects = not parser.take("!")
     schema = parser.pattern("schema")
     if not parser.take("."):
         raise parser.bad("missing '.' between schema and table")
+    start = parser.at
     table = parser.pattern("table")
     if not parser.at_end:
         raise parser.bad("nothing may follow the table's pattern")
-    return _Rule(schema, table, selects)
+    return _Rule(schema, table, selects, rule[start : parser.at] == "*")
 
 
 class _Parser:
@@ -195,31 +227,16 @@ class _Parser:
         return _literal(escaped)
 
     def _compile(self, pattern: str) -> SchemaValidator:
-        try:
-            return SchemaValidator(core_schema.str_schema(pattern=pattern))
-        except SchemaError as e:
-            why = str(e).rpartition("error: ")[2].splitlines()[0]
-            raise self.bad(f"invalid pattern: {why}") from e
+        return self._checked(compiled, pattern)
 
     def _from_go(self, expression: str) -> str:
-        """The engine's spelling of an expression in Go's dialect."""
-        out, at, in_class = "", 0, False
-        while at < len(expression):
-            match = (_GO_IN_CLASS if in_class else _GO_TOKEN).match(expression, at)
-            assert match, "the patterns match any character"
-            token, at = match[0], match.end()
-            if token == "--":
-                raise self.bad("'--' inside [...]: write \\- for the character '-'")
-            if token.startswith("\\"):
-                out += _GO_ESCAPES.get(token[1:], token) if not in_class or token != r"\b" else token
-            elif in_class:
-                in_class = token != "]"
-                # The engine has sets of sets ([a&&b], [a~~b], [a[b]]); Go has not.
-                out += "\\" + token if token in "[&~" else token
-            else:
-                in_class = token.startswith("[")
-                out += token.replace("]", "\\]")
-        return out
+        return self._checked(from_go, expression)
+
+    def _checked(self, make: Callable[[str], T], expression: str) -> T:
+        try:
+            return make(expression)
+        except BadRegex as error:
+            raise self.bad(str(error)) from error
 
 
 def _literal(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from changefeed.spec.table_filter import SYSTEM_SCHEMAS, BadRule, TableFilter
+from changefeed.spec.table_filter import SYSTEM_SCHEMAS, BadRule, ColumnFilter, TableFilter
 
 BOTH = (True, True)
 NEITHER = (False, False)
@@ -113,3 +113,44 @@ def test_a_filter_travels_in_a_pickle() -> None:
     copy = pickle.loads(pickle.dumps(TableFilter(["Shop.*"], case_sensitive=True)))
     assert copy.matches("Shop", "t")
     assert not copy.matches("shop", "t")
+
+
+@pytest.mark.parametrize(
+    ("rules", "schema", "expected"),
+    [
+        (["shop.*"], "SHOP", True),
+        (["shop.orders"], "shop", True),
+        (["*.*", "!shop.*"], "shop", False),
+        (["*.*", "!shop.tmp_*"], "shop", True),
+        (["!shop.*", "shop.a"], "shop", True),
+        (["shop.*"], "bank", False),
+        (["*.*"], "MySQL", False),
+    ],
+)
+def test_a_schema_matches_when_one_of_its_tables_may(rules: list[str], schema: str, expected: bool) -> None:
+    assert TableFilter(rules).matches_schema(schema) is expected
+
+
+@pytest.mark.parametrize(
+    ("rules", "column", "expected"),
+    [
+        (["*"], "a", True),
+        (["*", "!a?"], "AB", False),
+        (["!a?", "*"], "ab", True),
+        (["a"], "b", False),
+        (["# a", " ", "/^[ab]$/"], "B", True),
+        (["`a.b`"], "a.b", True),
+        ([], "a", False),
+    ],
+)
+def test_a_column_is_selected_by_the_last_rule_that_fits(rules: list[str], column: str, expected: bool) -> None:
+    assert ColumnFilter(rules).matches(column) is expected
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [("a.b", "column 2: nothing may follow"), ("!", "missing column pattern"), ("@x", "column 1: rules")],
+)
+def test_a_bad_column_rule_is_named_with_its_position(rule: str, said: str) -> None:
+    with pytest.raises(BadRule, match=said):
+        ColumnFilter([rule])
