@@ -19,12 +19,14 @@ import yaml
 from changefeed.cli.ticdc_keys import (
     CANAL,
     LATER,
+    MEMBERS,
     PLACE_PARAMETERS,
     SAME,
     SECRETS,
     STORAGE,
     STORES,
     URI_KEYS,
+    WIDER,
     WITHOUT,
 )
 from changefeed.errors import InvalidSpec
@@ -171,10 +173,28 @@ def _setting(draft: _Draft, key: str, value: object) -> None:
         draft.notes.append(f"{_shown(key, value)}: {LATER}")
     elif path in _RENAMED:
         draft.put(path, _WORDS[str(value)])
+    elif key in MEMBERS:
+        if tables := list(_tables(draft, key, value)):
+            draft.put(path, tables)
+    elif path.endswith(".ignoreTxnStartTs") and isinstance(value, list):
+        draft.put(path, [str(ts) for ts in value])
     elif path.endswith(".fileSize") and str(value).isdecimal():
         draft.put(path, format_size(int(str(value))))
     else:
         draft.put(path, value)
+
+
+def _tables(draft: _Draft, key: str, tables: object) -> Iterator[dict[str, object]]:
+    """A list of tables under their members' names here. An empty member says nothing in TiCDC."""
+    for number, table in enumerate(tables if isinstance(tables, list) else []):
+        place, renamed = f"{key}[{number}]", {}
+        for name, value in table.items():
+            if name not in MEMBERS[key]:
+                draft.notes.append(_unknown(f"{place}.{name}", [f"{place}.{member}" for member in MEMBERS[key]]))
+            elif value:
+                renamed[MEMBERS[key][name]] = value
+                draft.notes += [f"{place}.{name}: {WIDER[name]}"] if name in WIDER else []
+        yield renamed
 
 
 def _unknown(key: str, known: list[str]) -> str:

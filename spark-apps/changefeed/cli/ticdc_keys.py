@@ -13,12 +13,15 @@ SAME = {
     "case-sensitive": "spec.filter.caseSensitive",
     "performance-mode": "spec.mode",
     "filter.rules": "spec.filter.rules",
+    "filter.ignore-txn-start-ts": "spec.filter.ignoreTxnStartTs",
+    "filter.event-filters": "spec.filter.eventFilters",
     "integrity.integrity-check-level": "spec.integrity.level",
     "integrity.corruption-handle-level": "spec.integrity.onCorruption",
     "sink.protocol": f"{STORAGE}.protocol",
     "sink.terminator": f"{STORAGE}.terminator",
     "sink.date-separator": f"{STORAGE}.dateSeparator",
     "sink.file-index-digit": f"{STORAGE}.fileIndexWidth",
+    "sink.column-selectors": f"{STORAGE}.columnSelectors",
     "sink.only-output-updated-columns": f"{CANAL}.onlyOutputUpdatedColumns",
     "sink.delete-only-output-handle-key-columns": f"{CANAL}.deleteOnlyOutputHandleKeyColumns",
     "sink.content-compatible": f"{CANAL}.contentCompatible",
@@ -33,6 +36,22 @@ SAME = {
     "sink.cloud-storage-config.file-size": f"{STORAGE}.fileSize",
     "sink.cloud-storage-config.output-raw-change-event": f"{STORAGE}.outputRawChangeEvent",
 }
+#: Of the keys whose value is a list of tables: the members of one.
+MEMBERS = {
+    "filter.event-filters": {
+        "matcher": "matcher",
+        "ignore-event": "ignoreEvent",
+        "ignore-sql": "ignoreSql",
+        "ignore-insert-value-expr": "ignoreInsertValueExpr",
+        "ignore-update-new-value-expr": "ignoreUpdateNewValueExpr",
+        "ignore-update-old-value-expr": "ignoreUpdateOldValueExpr",
+        "ignore-delete-value-expr": "ignoreDeleteValueExpr",
+        "ignore-update-only-columns": "ignoreUpdateOnlyColumns",
+    },
+    "sink.column-selectors": {"matcher": "matcher", "columns": "columns"},
+}
+#: Members that mean more here than in TiCDC.
+WIDER = {"ignore-update-only-columns": "TiCDC heeds it for Kafka only; here such updates are dropped for every sink"}
 #: TiCDC's key -> its default, which needs no equivalent, and why any other value has none.
 WITHOUT: dict[str, tuple[object, str]] = {
     "memory-quota": (1 << 30, "see spec.spark.pullers.memoryQuota and spec.eventStore"),
@@ -54,11 +73,8 @@ WITHOUT: dict[str, tuple[object, str]] = {
     "event-collector-batch-count": (None, _OWN),
     "event-collector-batch-bytes": (None, _OWN),
     "sql-mode": (None, "TiCDC has given it up"),
-    "filter.ignore-txn-start-ts": ([], f"{LATER}: these transactions will be written"),
-    "filter.event-filters": ([], f"{LATER}: what they drop will be written"),
     "sink.transaction-atomicity": ("none", "a transaction is never split"),
     "sink.dispatchers": ([], f"routing: {LATER}"),
-    "sink.column-selectors": ([], f"{LATER}: every column will be written"),
     "sink.schema-registry": ("", LATER),
     "sink.encoder-concurrency": (32, "see spec.spark.executor"),
     "sink.enable-partition-separator": (True, "a partition always has its own folder"),

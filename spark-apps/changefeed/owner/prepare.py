@@ -19,6 +19,8 @@ from typing import Any
 
 from changefeed.errors import Conflict, InvalidSpec, NeedsHuman, Unavailable
 from changefeed.eventstore.house import House
+from changefeed.filter.rows import fingerprint as filter_fingerprint
+from changefeed.filter.selection import Selection
 from changefeed.model.record import EpochRecord, RewindRecord, StartRecord
 from changefeed.objectstore import Place
 from changefeed.objectstore.local import LocalStore
@@ -189,7 +191,7 @@ async def prepare(
         log=log,
         state=state,
         nonce=nonce,
-        codec=codec_of(storage).fingerprint,
+        codec=f"{codec_of(storage).fingerprint} {filter_fingerprint(changefeed.spec.filter)}".strip(),
         state_place=state_store.place,
         sink=sink,
         schema=schema,
@@ -205,7 +207,10 @@ async def prepare(
 
 
 def select(changefeed: Changefeed, schema: SchemaStorage, ts: int) -> dict[int, TableInfo]:
-    """The tables that the filter selects at `ts`, each supported. Raises InvalidSpec when there are none."""
+    """The tables that the filter selects at `ts`, each supported.
+
+    Raises InvalidSpec when there are none, or when a condition or a column selector does not fit one of them.
+    """
     table_filter = changefeed.spec.filter.table_filter()
     there = [table for table in schema.tables_at(ts) if not table.is_view and not table.is_sequence]
     selected = [table for table in there if table_filter.matches(table.schema_name, table.name)]
@@ -218,8 +223,10 @@ def select(changefeed: Changefeed, schema: SchemaStorage, ts: int) -> dict[int, 
             f"Mend them. Tables that exist at ts {ts}: {names}{more}.",
         )
     check_time_zone(changefeed.spec.time_zone)
+    config = effective(changefeed)
     for table in selected:
         check_supported(table)
+        Selection.of(config, table)
     return {table.id: table for table in selected}
 
 

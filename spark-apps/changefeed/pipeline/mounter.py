@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.schema.rowv2 import decode_rows
-from changefeed.schema.table_info import TableInfo
+from changefeed.schema.table_info import ColumnInfo, TableInfo
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,11 @@ class Records:
     commit_ts: pa.Array  # uint64
     columns: list[pa.Array]  # what the record shows: a delete's row before, any other's row after the change
     old_columns: list[pa.Array] | None = None  # the row before an update, null for the other ops; if asked for
+    written: tuple[ColumnInfo, ...] | None = None  # what `columns` are; None: all output columns of the table
+
+    @property
+    def shown(self) -> tuple[ColumnInfo, ...]:
+        return self.table.output_columns if self.written is None else self.written
 
 
 def drop_unseen(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -40,29 +45,39 @@ def drop_unseen(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def mount(
-    rows: pa.RecordBatch, table: TableInfo, time_zone: str, *, halve_updates: bool = False, with_old: bool = False
+    rows: pa.RecordBatch,
+    table: TableInfo,
+    time_zone: str,
+    *,
+    written: tuple[ColumnInfo, ...] | None = None,
+    halve_updates: bool = False,
+    with_old: bool = False,
 ) -> Records:
     """The records of sorted RAW_SCHEMA rows: a delete shows the row that was, an insert or update the new one.
 
-    `time_zone`: in which TIMESTAMP values are written. `halve_updates`: an update is two records instead, a delete of
-    the old row and an insert of the new one (csv's output-old-value). `with_old`: `old_columns` are filled. Raises
-    NeedsHuman for a row that cannot be decoded.
+    `time_zone`: in which TIMESTAMP values are written. `written`: the columns that are, by default all output columns.
+    `halve_updates`: an update is two records instead, a delete of the old row and an insert of the new one (csv's
+    output-old-value). `with_old`: `old_columns` are filled. Raises NeedsHuman for a row that cannot be decoded.
     """
     op = rows.column("op").to_numpy()
     is_update = np.zeros(len(op), np.bool_)
     if halve_updates and (op == OP_UPDATE).any():
         rows, op, is_update = _halve(rows, op)
-    columns = decode_rows(table, rows.column("key"), _shown(rows, op), time_zone)
-    old_columns = _before_updates(rows, op, table, time_zone) if with_old else None
-    return Records(table, op, is_update, rows.column("commit_ts"), columns, old_columns)
+    columns = decode_rows(table, rows.column("key"), _shown(rows, op), time_zone, written)
+    old_columns = _before_updates(rows, op, table, time_zone, written) if with_old else None
+    return Records(table, op, is_update, rows.column("commit_ts"), columns, old_columns, written)
 
 
 def _before_updates(
-    rows: pa.RecordBatch, op: npt.NDArray[np.uint8], table: TableInfo, time_zone: str
+    rows: pa.RecordBatch,
+    op: npt.NDArray[np.uint8],
+    table: TableInfo,
+    time_zone: str,
+    written: tuple[ColumnInfo, ...] | None,
 ) -> list[pa.Array]:
     updates = op == OP_UPDATE
     chosen = rows.filter(pa.array(updates))
-    old = decode_rows(table, chosen.column("key"), pc.fill_null(chosen.column("old_value"), b""), time_zone)
+    old = decode_rows(table, chosen.column("key"), pc.fill_null(chosen.column("old_value"), b""), time_zone, written)
     if updates.all():
         return old
     places = pa.array(np.cumsum(updates) - 1, mask=~updates)

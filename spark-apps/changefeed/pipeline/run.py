@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from changefeed.filter.selection import Selection
 from changefeed.model.record import SegmentSlice, Work, WorkEntry
 from changefeed.objectstore.patience import Patience
 from changefeed.pipeline.codec.choice import codec_of
@@ -58,7 +59,7 @@ def _spool_file(
     plan = entry.plan_entry
     storage, time_zone = work.config["spec"]["sink"]["storage"], work.config["spec"]["timeZone"]
     table = TableInfo.from_json(work.table_infos[plan.table_info])
-    codec = codec_of(storage)
+    codec, selection = codec_of(storage), Selection.of(work.config, table)
     cpu = CpuTime()
     with cpu.of("read"):
         slices = _read(entry.segments, read)
@@ -66,6 +67,7 @@ def _spool_file(
         found = sort_rows(slices, table, plan.from_, plan.to, split=not storage["outputRawChangeEvent"])
         rows = drop_unseen(found.rows)
     descriptors: list[Descriptor] = []
+    filtered = 0
 
     def describe(offset: int, count: int, *, last: bool = False) -> None:
         descriptors.append(
@@ -80,26 +82,36 @@ def _spool_file(
                 length=spool.length - offset,
                 rows=count,
                 raw_rows=found.raw_rows if last else 0,
-                filtered_rows=0,
+                filtered_rows=filtered if last else 0,
                 hash=spool.hash,
                 cpu=tuple(cpu.seconds.values()) if last else (),
             )
         )
 
-    if head := codec.header(table):
+    if head := codec.header(selection.columns):
         spool.append(pa.py_buffer(head))
         describe(0, 0)
     for chunk in _chunks(rows):
         offset = spool.length
+        with cpu.of("filter"):
+            kept = selection.rows.kept(chunk)
+            filtered += chunk.num_rows - kept.num_rows
         with cpu.of("mount"):
-            records = mount(chunk, table, time_zone, halve_updates=codec.halve_updates, with_old=codec.with_old)
+            records = mount(
+                kept,
+                table,
+                time_zone,
+                written=selection.columns,
+                halve_updates=codec.halve_updates,
+                with_old=codec.with_old,
+            )
         with cpu.of("encode"):
             pieces = list(codec.encode(records, work.pd_ms))
         with cpu.of("spool"):
             for lines in pieces:
                 spool.append(lines)
-        describe(offset, chunk.num_rows)
-    describe(spool.length, rows.num_rows, last=True)
+        describe(offset, kept.num_rows)
+    describe(spool.length, rows.num_rows - filtered, last=True)
     return descriptors
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-STAGES = ("read", "sort", "mount", "encode", "spool")
+STAGES = ("read", "sort", "filter", "mount", "encode", "spool")
 
 
 class CpuTime:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 from pydantic.config import JsonDict
 
 from changefeed.spec.fields import (
@@ -24,17 +24,16 @@ from changefeed.spec.fields import (
     duration,
     later_than,
     many,
-    not_yet,
     one_of,
     size,
     text,
     whole,
 )
-from changefeed.spec.kind import RULES, Kind, fixed, rule, wrong
+from changefeed.spec.filters import Filter
+from changefeed.spec.kind import Kind, fixed, rule, wrong
 from changefeed.spec.names import API_VERSION, KIND
 from changefeed.spec.section import DNS_LABEL, FROM_CREATION, Credentials, Section, Tls, ruled
 from changefeed.spec.sinks import Sink, Storage
-from changefeed.spec.table_filter import BadRule, TableFilter
 
 LONGEST_NAME = 45
 
@@ -87,65 +86,6 @@ class Upstream(Section):
         if not all(address.startswith(scheme) for address in info.data.get("pd_addresses", ())):
             raise wrong(_TLS_AND_HTTPS)
         return tls
-
-
-_RULE = "a table-filter rule such as shop.* or !shop.tmp_*"
-
-
-def _checked(line: str) -> str:
-    try:
-        TableFilter((line,))
-    except BadRule as e:
-        raise wrong(f"{_RULE}; {e}") from e
-    return line
-
-
-_LINE = Kind(None, {RULES: [rule("self.matches('^[ \\t]*(#|$)') || self.contains('.')", _RULE)]})
-_Rule = Annotated[str, AfterValidator(_checked), text(r"[^\r\n]*", f"{_RULE}, on one line", 512), _LINE]
-_Sql = Annotated[str, text(r"[\s\S]+", "an expression", 1024)]
-_Sqls = Annotated[tuple[_Sql, ...], many(0, 64, "at most 64 expressions")]
-
-
-class EventFilter(Section):
-    """TiCDC's event filters: changes of the tables that `matcher` selects are dropped when one of the others fits."""
-
-    matcher: Annotated[tuple[_Rule, ...], many(1, 64, "1 to 64 table-filter rules")]
-    """Tables it is about, in the syntax of `rules`."""
-    ignore_event: Annotated[
-        tuple[Annotated[str, text("[a-z]+(?: [a-z]+)*", "an event type such as delete or drop table", 64)], ...],
-        many(0, 64, "at most 64 event types"),
-    ] = ()
-    """Event types, such as `delete`, `all dml` or `drop table`."""
-    ignore_sql: _Sqls = ()
-    """Regular expressions on a DDL's text."""
-    ignore_insert_value_expr: _Sql | None = None
-    """SQL condition on an inserted row."""
-    ignore_update_new_value_expr: _Sql | None = None
-    """SQL condition on the new row of an update."""
-    ignore_update_old_value_expr: _Sql | None = None
-    """SQL condition on the old row of an update."""
-    ignore_delete_value_expr: _Sql | None = None
-    """SQL condition on a deleted row."""
-    ignore_update_only_columns: _Sqls = ()
-    """Updates that touch only these columns."""
-
-
-def _none(value: object) -> bool:
-    return value in ([], ())
-
-
-class Filter(Section):
-    case_sensitive: Flag = False
-    """Whether `A.b` and `a.b` are two tables to the rules."""
-    rules: Annotated[tuple[_Rule, ...], many(1, 1024, '1 to 1024 rules; ["*.*"] selects every table')] = ("*.*",)
-    """TiDB's table filter: `schema.table` with wildcards, `!` takes tables out, the last rule that matches decides."""
-    events: Annotated[tuple[EventFilter, ...], many(0, 32, "at most 32 event filters"), not_yet("[]", _none)] = ()
-    """Which changes of the selected tables are dropped."""
-    ignore_txn_start_ts: Annotated[tuple[Ts, ...], many(0, 1024, "at most 1024 ts"), not_yet("[]", _none)] = ()
-    """Transactions to drop, by start ts."""
-
-    def table_filter(self) -> TableFilter:
-        return TableFilter(self.rules, self.case_sensitive)
 
 
 class Integrity(Section):

@@ -169,6 +169,8 @@ def _fields(section: list[str | int]) -> list[str]:
     """The names that the mapping at `section` may have."""
     model: type[BaseModel] = Changefeed
     for part in section:
+        if isinstance(part, int):
+            continue
         model = next(
             candidate
             for field in model.model_fields.values()

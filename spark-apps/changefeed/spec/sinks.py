@@ -14,6 +14,7 @@ from changefeed.spec.fields import (
     Location,
     Seconds,
     duration,
+    many,
     not_yet,
     one_of,
     server,
@@ -21,6 +22,7 @@ from changefeed.spec.fields import (
     text,
     whole,
 )
+from changefeed.spec.filters import ColumnSelector
 from changefeed.spec.kind import RULES, Kind, cel_text, fixed, rule, wrong
 from changefeed.spec.section import FROM_CREATION, Credentials, Section, Tls, ruled
 
@@ -102,13 +104,22 @@ def _other_options(protocol: str) -> str:
     return f"none of its options, which have a meaning for protocol: {protocol} only"
 
 
+_NAMED_COLUMNS = "none with protocol: csv, unless csv.outputFieldHeader: true says which columns a file has"
 _STAYS = Kind(None, {RULES: [rule("self == oldSelf", f"the uri that it was created with; {_ELSEWHERE}")]})
 
 
 class Storage(Section):
     """TiCDC's layout on an object store."""
 
-    model_config = ruled(_options_of("csv", Csv(), "csv"), _options_of("canalJson", CanalJson(), "canal-json"))
+    model_config = ruled(
+        _options_of("csv", Csv(), "csv"),
+        _options_of("canalJson", CanalJson(), "canal-json"),
+        rule(
+            "self.protocol != 'csv' || !has(self.columnSelectors) || size(self.columnSelectors) == 0 "
+            "|| (has(self.csv) && has(self.csv.outputFieldHeader) && self.csv.outputFieldHeader)",
+            _NAMED_COLUMNS,
+        ),
+    )
 
     uri: Annotated[Location, _STAYS, fixed(FROM_CREATION)]
     """Root of the files."""
@@ -130,8 +141,18 @@ class Storage(Section):
     """Options of protocol csv."""
     canal_json: CanalJson = CanalJson()
     """Options of protocol canal-json."""
+    column_selectors: Annotated[tuple[ColumnSelector, ...], many(0, 16, "at most 16 column selectors")] = ()
+    """Which columns are written; the first selector that a table's name fits decides. None fits: all of them."""
     credentials: Credentials | None = None
     """Who writes there."""
+
+    @field_validator("column_selectors")
+    @classmethod
+    def _named(cls, selectors: tuple[ColumnSelector, ...], info: ValidationInfo) -> tuple[ColumnSelector, ...]:
+        csv: Csv | None = info.data.get("csv")
+        if selectors and info.data.get("protocol") == "csv" and csv and not csv.output_field_header:
+            raise wrong(_NAMED_COLUMNS)
+        return selectors
 
     @field_validator("csv", "canal_json")
     @classmethod

@@ -81,6 +81,65 @@ def test_what_means_the_same_is_taken_over() -> None:
     parse(to_yaml(converted))
 
 
+FILTERS = """
+[filter]
+ignore-txn-start-ts = [449, 450]
+[[filter.event-filters]]
+matcher = ["shop.*"]
+ignore-event = ["all ddl", "delete"]
+ignore-sql = ["^drop"]
+ignore-insert-value-expr = "id > 10"
+ignore-update-new-value-expr = "name = 'x'"
+ignore-update-old-value-expr = ""
+ignore-delete-value-expr = "id IS NULL"
+[[filter.event-filters]]
+matcher = ["bank.*"]
+ignore-update-only-columns = ["seen_at"]
+ignore-events = ["delete"]
+[[sink.column-selectors]]
+matcher = ["shop.*"]
+columns = ["*", "!secret"]
+"""
+
+
+def test_event_filters_and_column_selectors_are_taken_over() -> None:
+    converted = _convert("s3://lake/x?protocol=canal-json", FILTERS)
+    assert converted.resource["spec"]["filter"] == {
+        "ignoreTxnStartTs": ["449", "450"],
+        "eventFilters": [
+            {
+                "matcher": ["shop.*"],
+                "ignoreEvent": ["all ddl", "delete"],
+                "ignoreSql": ["^drop"],
+                "ignoreInsertValueExpr": "id > 10",
+                "ignoreUpdateNewValueExpr": "name = 'x'",
+                "ignoreDeleteValueExpr": "id IS NULL",
+            },
+            {"matcher": ["bank.*"], "ignoreUpdateOnlyColumns": ["seen_at"]},
+        ],
+    }
+    selectors = converted.resource["spec"]["sink"]["storage"]["columnSelectors"]
+    assert selectors == [{"matcher": ["shop.*"], "columns": ["*", "!secret"]}]
+    assert converted.notes == (
+        "filter.event-filters[1].ignore-update-only-columns: TiCDC heeds it for Kafka only; "
+        "here such updates are dropped for every sink",
+        "unknown key filter.event-filters[1].ignore-events; did you mean filter.event-filters[1].ignore-event?",
+    )
+    parse(to_yaml(converted))
+
+
+def test_empty_lists_of_filters_say_nothing() -> None:
+    config = "[filter]\nevent-filters = []\n[sink]\ncolumn-selectors = []"
+    converted = _convert("s3://lake/x?protocol=csv", config)
+    assert converted.notes == ()
+    assert "filter" not in converted.resource["spec"]
+
+
+def test_column_selectors_of_csv_need_a_header() -> None:
+    (note,) = _convert("s3://lake/x?protocol=csv", FILTERS[FILTERS.index("[[sink") :]).notes
+    assert "unless csv.outputFieldHeader: true" in note
+
+
 def test_the_uri_wins_over_the_configuration() -> None:
     config = '[sink]\nprotocol = "csv"\n[sink.cloud-storage-config]\nflush-interval = "9s"'
     uri = "file:///lake?protocol=canal-json&flush-interval=3s&file-size=1048576&enable-tidb-extension=true"

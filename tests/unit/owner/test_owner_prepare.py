@@ -129,6 +129,40 @@ async def test_second_start_goes_on_from_the_checkpoint_with_a_fresh_nonce(place
     assert len(list(place.lake.glob("shop/orders/meta/schema_*.json"))) == 1
 
 
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (
+            {"filter": {"eventFilters": [{"matcher": ["shop.items"], "ignoreInsertValueExpr": "zip = 1"}]}},
+            r"eventFilters\[0\].ignoreInsertValueExpr: for table shop.items: there is no column zip",
+        ),
+        (
+            {"filter": {"eventFilters": [{"matcher": ["shop.*"], "ignoreDeleteValueExpr": "SLEEP(1) = 0"}]}},
+            "for table shop.orders: the function SLEEP is not supported",
+        ),
+        (
+            {"columnSelectors": [{"matcher": ["shop.items"], "columns": ["name"]}]},
+            "leave no key of table shop.items",
+        ),
+    ],
+)
+async def test_what_a_table_does_not_allow_is_refused_at_start(
+    place: Place, tidb: Tidb, spec: dict[str, Any], said: str
+) -> None:
+    storage = {"uri": place.lake.as_uri(), "protocol": "csv", "csv": {"outputFieldHeader": True}}
+    wanted = {"sink": {"storage": storage | {"columnSelectors": spec.get("columnSelectors", [])}}}
+    wanted["filter"] = {"rules": ["shop.*"], **spec.get("filter", {})}
+    with pytest.raises(InvalidSpec, match=said):
+        await place.prepare(**wanted)
+    assert place.kinds() == []
+
+
+async def test_the_plans_of_a_changefeed_with_conditions_name_the_parser(place: Place, tidb: Tidb) -> None:
+    rule = {"matcher": ["shop.*"], "ignoreInsertValueExpr": "id > 5"}
+    assert "sqlglot" in (await place.prepare(filter={"rules": ["shop.*"], "eventFilters": [rule]})).codec
+    assert "sqlglot" not in (await place.prepare()).codec
+
+
 async def test_rule_24_history_is_held_before_record_1(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     hold, append = Safepoint.hold, Log.append

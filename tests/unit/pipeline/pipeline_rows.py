@@ -38,6 +38,7 @@ STORAGE = {
     "protocol": "csv",
     "terminator": "\n",
     "outputRawChangeEvent": False,
+    "columnSelectors": [],
     "csv": CSV,
     "canalJson": CANAL_JSON,
 }
@@ -148,6 +149,7 @@ def make_work(
     table: TableInfo = PEOPLE,
     from_: Position | None = None,
     to: Position | None = None,
+    filter_: Mapping[str, Any] | None = None,
     **storage: Any,
 ) -> tuple[Work, WorkEntry]:
     """An entry over every ts unless bounds are given; `storage` are members of sink.storage or of its csv."""
@@ -177,7 +179,7 @@ def make_work(
         nonce="a",
         pd_ms=0,
         codec="",
-        config={"spec": {"timeZone": "UTC", "sink": {"storage": settings}}},
+        config={"spec": {"timeZone": "UTC", "filter": filter_ or {}, "sink": {"storage": settings}}},
         entries=(entry,),
         table_infos={table.hash: table.to_json()},
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 
 import pytest
@@ -132,6 +133,52 @@ def test_rule_10_chunks_do_not_reach_the_bytes(tmp_path, monkeypatch, rows, size
     assert [c["offset"] for c in chunks] == [sum(c["length"] for c in chunks[:n]) for n in range(len(chunks))]
     assert all(c["rows"] <= rows for c in chunks)
     assert sum(c["rows"] for c in chunks) == end["rows"] == 80
+
+
+def test_filters_drop_changes_after_updates_of_keys_are_split(tmp_path):
+    rules = {"matcher": ["shop.t"], "ignoreDeleteValueExpr": "k = 20", "ignoreUpdateNewValueExpr": "name = 'Anna'"}
+    descriptors, content = spool_file(
+        tmp_path, ROWS[2:], table=with_index(PEOPLE, index("k")), filter_={"eventFilters": [rules]}
+    )
+    assert content == (b'"I","t","shop",6,2,21,"Bo"\n"D","t","shop",7,1,10,"Anna"\n"I","t","shop",7,3,-1,"a""b"\n')
+    end = descriptors[-1]
+    assert (end["rows"], end["raw_rows"], end["filtered_rows"]) == (3, 4, 2)
+    assert [d["rows"] for d in descriptors[:-1]] == [3]
+
+
+def test_transactions_that_are_to_be_ignored_are_not_written(tmp_path):
+    changes = [insert(5, 1, start_ts=3), insert(6, 2, start_ts=4)]
+    descriptors, content = spool_file(tmp_path, changes, filter_={"ignoreTxnStartTs": ["3"]})
+    assert content == b'"I","t","shop",6,2,0,"n"\n'
+    assert descriptors[-1]["filtered_rows"] == 1
+    _, nothing = spool_file(tmp_path, changes, filter_={"ignoreTxnStartTs": ["3", "4"]})
+    assert nothing == b""
+
+
+SELECTORS = [{"matcher": ["shop.*"], "columns": ["*", "!name"]}]
+
+
+def test_csv_has_the_selected_columns_and_names_them(tmp_path):
+    _, content = spool_file(tmp_path, ROWS[1:4], outputFieldHeader=True, columnSelectors=SELECTORS)
+    assert content == (
+        b"ticdc-meta$operation,ticdc-meta$table,ticdc-meta$schema,ticdc-meta$commit-ts,id,k\n"
+        b'"I","t","shop",5,2,20\n"U","t","shop",6,1,10\n"U","t","shop",6,2,21\n'
+    )
+
+
+def test_canal_json_has_the_selected_columns(tmp_path):
+    _, content = spool_file(tmp_path, ROWS[3:5], protocol="canal-json", columnSelectors=SELECTORS)
+    changed, deleted = map(json.loads, content.splitlines())
+    assert changed["data"] == [{"id": "2", "k": "21"}]
+    assert changed["old"] == [{"id": "2", "k": "20"}]
+    assert deleted["data"] == [{"id": "1", "k": "10"}]
+    assert [set(line[name]) for line in (changed, deleted) for name in ("sqlType", "mysqlType")] == [{"id", "k"}] * 4
+    assert changed["pkNames"] == ["id"]
+
+
+def test_a_plan_of_a_version_without_event_filters_is_executed(tmp_path):
+    _, content = spool_file(tmp_path, ROWS[:1], filter_={"rules": ["*.*"], "events": [], "ignoreTxnStartTs": []})
+    assert content == b'"I","t","shop",5,1,10,"Ann"\n'
 
 
 def test_failures_leave_no_spool_file(tmp_path):

@@ -31,7 +31,7 @@ DEFAULTS = {
         "mode": "Throughput",
         "upstream": {"pdAddresses": ["http://127.0.0.1:2379"], "safepointTtl": "24h"},
         "timeZone": "UTC",
-        "filter": {"caseSensitive": False, "rules": ["*.*"], "events": [], "ignoreTxnStartTs": []},
+        "filter": {"caseSensitive": False, "rules": ["*.*"], "eventFilters": [], "ignoreTxnStartTs": []},
         "integrity": {"level": "None", "onCorruption": "Warn"},
         "state": {},
         "eventStore": {"quota": "20Gi", "bufferSize": "640Mi"},
@@ -60,6 +60,7 @@ DEFAULTS = {
                     "onlyOutputUpdatedColumns": False,
                     "deleteOnlyOutputHandleKeyColumns": False,
                 },
+                "columnSelectors": [],
             }
         },
         "lagThreshold": "1m",
@@ -113,6 +114,62 @@ def test_the_effective_config_gives_the_same_changefeed_again() -> None:
     assert json.dumps(effective(from_effective(config))) == json.dumps(effective(changefeed))
 
 
+def test_a_log_of_before_event_filters_is_read() -> None:
+    changefeed = parse(MINIMAL)
+    config = effective(changefeed)
+    before = {"caseSensitive": False, "rules": ["*.*"], "events": [], "ignoreTxnStartTs": []}
+    assert from_effective({**config, "spec": {**config["spec"], "filter": before}}) == changefeed
+
+
+EVENT_FILTER = {
+    "matcher": ["shop.*", "!shop.tmp_*"],
+    "ignoreEvent": ["delete", "all ddl"],
+    "ignoreSql": ["^drop", r"\balter\b"],
+    "ignoreInsertValueExpr": "id > 10 AND name = 'x'",
+    "ignoreUpdateNewValueExpr": "id > 10",
+    "ignoreUpdateOldValueExpr": "id < 10",
+    "ignoreDeleteValueExpr": "id IS NULL",
+    "ignoreUpdateOnlyColumns": ["seen_at"],
+}
+
+
+def test_event_filters_are_taken_and_written_out_again() -> None:
+    changefeed = parse(_with("spec.filter", {"eventFilters": [EVENT_FILTER], "ignoreTxnStartTs": ["449"]}))
+    assert effective(changefeed)["spec"]["filter"]["eventFilters"] == [EVENT_FILTER]
+    assert changefeed.spec.filter.ignore_txn_start_ts == (449,)
+    assert from_effective(effective(changefeed)) == changefeed
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"matcher": []}, "spec.filter.eventFilters[0].matcher: []; allowed: 1 to 64 table-filter rules"),
+        ({"matcher": ["shop"]}, "a table-filter rule such as shop.*"),
+        (
+            {"ignoreEvent": ["DELETE"]},
+            'spec.filter.eventFilters[0].ignoreEvent[0]: "DELETE"; allowed: all dml | insert',
+        ),
+        (
+            {"ignoreSql": ["a("]},
+            'spec.filter.eventFilters[0].ignoreSql[0]: "a("; allowed: a regular expression; invalid',
+        ),
+        ({"ignoreInsertValueExpr": " "}, 'eventFilters[0].ignoreInsertValueExpr: " "; allowed: a SQL condition'),
+        ({"ignoreEvents": []}, "unknown field spec.filter.eventFilters[0].ignoreEvents; did you mean ignoreEvent?"),
+    ],
+)
+def test_a_wrong_event_filter_is_refused_by_field(change: dict[str, Any], line: str) -> None:
+    (found,) = _problems(_with("spec.filter.eventFilters", [EVENT_FILTER | change]))
+    assert line in found
+
+
+def test_a_column_selector_takes_rules_of_columns() -> None:
+    selector = {"matcher": ["shop.*"], "columns": ["*", "!secret_*"]}
+    storage = {"uri": "file:///lake", "protocol": "canal-json", "columnSelectors": [selector]}
+    assert parse(_with("spec.sink.storage", storage)).storage.column_selectors
+    (found,) = _problems(_with("spec.sink.storage.columnSelectors", [selector | {"columns": ["a.b"]}]))
+    assert 'columnSelectors[0].columns[0]: "a.b"; allowed: a column rule such as * or !secret_*; column 2' in found
+
+
 def test_canal_json_has_its_own_options() -> None:
     storage = {"uri": "file:///lake/orders", "protocol": "canal-json", "canalJson": {"contentCompatible": True}}
     changefeed = parse(_with("spec.sink.storage", storage))
@@ -152,7 +209,7 @@ spec:
   mode: LowLatency
   upstream: {pdAddresses: ["127.0.0.1:2379"], clusterId: 7}
   startTs: 449
-  filter: {rules: ["shop.*", "shop"], events: [{}]}
+  filter: {rules: ["shop.*", "shop"], eventFilters: [{}]}
   sink:
     storage: {uri: gs://lake/orders, protocol: parquet, flushIntervall: 5s, fileSize: 4Gi, csv: {delimiter: '"'}}
   spark: {pullers: {count: 4}, driver: []}
@@ -166,7 +223,7 @@ spec:
         "spec.startTs: 449; allowed: a ts: a string of 1 to 20 digits, in quotes, below 2^64",
         'spec.filter.rules[1]: "shop"; allowed: a table-filter rule such as shop.* or !shop.tmp_*; '
         "column 5: missing '.' between schema and table",
-        "spec.filter.events: [{}] is not supported yet; allowed: []",
+        "spec.filter.eventFilters[0].matcher: missing",
         'spec.sink.storage.uri: "gs://lake/orders" is not supported yet; allowed: ' + PLACES,
         'spec.sink.storage.protocol: "parquet" is not supported yet; allowed: csv | canal-json',
         'spec.sink.storage.fileSize: "4Gi"; allowed: a size from 1Mi to 512Mi, such as "64Mi"',

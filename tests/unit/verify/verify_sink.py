@@ -143,6 +143,7 @@ def write_sink(folder: Path, shop: Shop, **options: Any) -> HandSink:
 
 
 def _config(sink: HandSink, shop: Shop, options: dict[str, Any]) -> dict[str, Any]:
+    filter_ = {"rules": ["shop.*"], **options.pop("filter_", {})}
     storage = {"uri": sink.uri, "protocol": "csv", **options}
     storage["csv"] = {"includeCommitTs": True, **options.get("csv", {})}
     resource = {
@@ -151,7 +152,7 @@ def _config(sink: HandSink, shop: Shop, options: dict[str, Any]) -> dict[str, An
         "metadata": {"name": "test"},
         "spec": {
             "upstream": {"pdAddresses": shop.pd},
-            "filter": {"rules": ["shop.*"]},
+            "filter": filter_,
             "sink": {"storage": storage},
         },
     }

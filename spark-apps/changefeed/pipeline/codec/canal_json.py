@@ -22,7 +22,7 @@ from changefeed.pipeline.codec.go_float import plain_float
 from changefeed.pipeline.codec.json_text import escaped, json_string
 from changefeed.pipeline.codec.lines import joined, text_of
 from changefeed.pipeline.mounter import Records
-from changefeed.schema.table_info import ColumnInfo, TableInfo
+from changefeed.schema.table_info import ColumnInfo
 
 VERSION = 1
 
@@ -65,15 +65,15 @@ def fingerprint() -> str:
 
 def encode(records: Records, pd_ms: int, fmt: CanalJsonFormat) -> Iterator[pa.Buffer]:
     """The lines of `records`, which have `old_columns`, in pieces of bounded size."""
-    rows = max(1, _CONSTANT_BYTES // _constant_bytes(records.table, fmt))
+    rows = max(1, _CONSTANT_BYTES // _constant_bytes(records.shown, fmt))
     for start in range(0, len(records.op), rows):
         yield text_of(_lines(_slice(records, start, rows), pd_ms, fmt))
 
 
-def _constant_bytes(table: TableInfo, fmt: CanalJsonFormat) -> int:
+def _constant_bytes(columns: Sequence[ColumnInfo], fmt: CanalJsonFormat) -> int:
     """Of a line, at most about."""
-    names = sum(4 * len(json_string(column.name)) for column in table.output_columns)
-    types = sum(len(mysql_type(column, full=fmt.content_compatible)) + 16 for column in table.output_columns)
+    names = sum(4 * len(json_string(column.name)) for column in columns)
+    types = sum(len(mysql_type(column, full=fmt.content_compatible)) + 16 for column in columns)
     return 1024 + names + types
 
 
@@ -94,6 +94,7 @@ def _picked(records: Records, places: Any, pick: Any) -> Records:
         pick(records.commit_ts),
         [pick(values) for values in records.columns],
         [pick(values) for values in records.old_columns] if records.old_columns is not None else None,
+        records.written,
     )
 
 
@@ -112,8 +113,8 @@ def _lines(records: Records, pd_ms: int, fmt: CanalJsonFormat) -> pa.Array:
 def _lines_of_op(op: int, records: Records, pd_ms: int, fmt: CanalJsonFormat) -> pa.Array:
     table = records.table
     names = ",".join(json_string(name) for name in primary_key(table))
-    shown = _shown(op, table, fmt)
-    pairs = zip(table.output_columns, records.columns, strict=True)
+    shown = _shown(op, records, fmt)
+    pairs = zip(records.shown, records.columns, strict=True)
     columns = [(column, values) for column, values in pairs if column.name in shown]
     mysql_types = (
         f"{json_string(column.name)}:{json_string(mysql_type(column, full=fmt.content_compatible))}"
@@ -136,10 +137,10 @@ def _lines_of_op(op: int, records: Records, pd_ms: int, fmt: CanalJsonFormat) ->
     return joined([*parts, "}", fmt.terminator])
 
 
-def _shown(op: int, table: TableInfo, fmt: CanalJsonFormat) -> frozenset[str]:
+def _shown(op: int, records: Records, fmt: CanalJsonFormat) -> frozenset[str]:
     if op == OP_DELETE and fmt.delete_only_output_handle_key_columns:
-        return handle_key(table)
-    return frozenset(column.name for column in table.output_columns)
+        return handle_key(records.table)
+    return frozenset(column.name for column in records.shown)
 
 
 def _sql_types(columns: Sequence[tuple[ColumnInfo, pa.Array]]) -> _Parts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ from changefeed.pipeline.codec import canal_json, csv
 from changefeed.pipeline.codec.canal_json import CanalJsonFormat
 from changefeed.pipeline.codec.csv import CsvFormat
 from changefeed.pipeline.mounter import Records
-from changefeed.schema.table_info import TableInfo
+from changefeed.schema.table_info import ColumnInfo
 
 
 class Codec(Protocol):
@@ -31,8 +31,8 @@ class Codec(Protocol):
         """Whether an update is to come with the row before it."""
         ...
 
-    def header(self, table: TableInfo) -> bytes:
-        """What a file begins with, even one without rows."""
+    def header(self, columns: Sequence[ColumnInfo]) -> bytes:
+        """What a file of these columns begins with, even one without rows."""
         ...
 
     def encode(self, records: Records, pd_ms: int) -> Iterator[pa.Buffer]:
@@ -53,8 +53,8 @@ class CsvCodec:
     def halve_updates(self) -> bool:
         return self.fmt.output_old_value
 
-    def header(self, table: TableInfo) -> bytes:
-        return csv.header([column.name for column in table.output_columns], self.fmt)
+    def header(self, columns: Sequence[ColumnInfo]) -> bytes:
+        return csv.header([column.name for column in columns], self.fmt)
 
     def encode(self, records: Records, pd_ms: int) -> Iterator[pa.Buffer]:
         yield csv.encode(records, self.fmt)
@@ -70,7 +70,7 @@ class CanalJsonCodec:
     def fingerprint(self) -> str:
         return canal_json.fingerprint()
 
-    def header(self, table: TableInfo) -> bytes:
+    def header(self, columns: Sequence[ColumnInfo]) -> bytes:
         return b""
 
     def encode(self, records: Records, pd_ms: int) -> Iterator[pa.Buffer]:

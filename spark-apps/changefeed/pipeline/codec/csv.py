@@ -81,7 +81,7 @@ def encode(records: Records, fmt: CsvFormat) -> pa.Buffer:
         parts += [fmt.delimiter, records.commit_ts.cast(pa.string())]
     if fmt.output_old_value:
         parts += [fmt.delimiter, pa.array(["false", "true"]).take(pa.array(records.is_update.astype(np.uint8)))]
-    for column, values in zip(records.table.output_columns, records.columns, strict=True):
+    for column, values in zip(records.shown, records.columns, strict=True):
         parts += [fmt.delimiter, *_cells(column, values, fmt)]
     return text_of(joined([*parts, fmt.terminator]))
 

@@ -1,0 +1,102 @@
+"""Which DDLs are not handed on, by kind and by text, as TiCDC decides it (facts, ticdc-compatibility 1.1).
+
+A DDL that is ignored still changes the definitions that later rows are decoded with: it is only not written.
+"""
+
+from __future__ import annotations
+
+from changefeed.schema.actions import Action
+from changefeed.spec.event_types import ALL_DDL, ALTER_TABLE
+from changefeed.spec.filters import EventFilter, Filter
+from changefeed.spec.go_regex import compiled, from_go
+from changefeed.spec.table_filter import TableFilter
+
+_ADD_FULLTEXT_INDEX, _CREATE_HYBRID_INDEX = 230, 231  # of newer TiDBs
+_EVENT_TYPES: dict[int, str] = {
+    Action.CREATE_SCHEMA: "create database",
+    Action.DROP_SCHEMA: "drop database",
+    Action.MODIFY_SCHEMA_CHARSET_AND_COLLATE: "modify schema charset and collate",
+    Action.CREATE_TABLE: "create table",
+    Action.CREATE_TABLES: "create table",
+    Action.DROP_TABLE: "drop table",
+    Action.TRUNCATE_TABLE: "truncate table",
+    Action.RENAME_TABLE: "rename table",
+    Action.RENAME_TABLES: "rename table",
+    Action.RECOVER_TABLE: "recover table",
+    Action.MODIFY_TABLE_COMMENT: "modify table comment",
+    Action.MODIFY_TABLE_CHARSET_AND_COLLATE: "modify table charset and collate",
+    Action.CREATE_VIEW: "create view",
+    Action.DROP_VIEW: "drop view",
+    Action.ADD_TABLE_PARTITION: "add table partition",
+    Action.DROP_TABLE_PARTITION: "drop table partition",
+    Action.TRUNCATE_TABLE_PARTITION: "truncate table partition",
+    Action.EXCHANGE_TABLE_PARTITION: "exchange table partition",
+    Action.REORGANIZE_PARTITION: "reorganize table partition",
+    Action.ALTER_TABLE_PARTITIONING: "alter table partitioning",
+    Action.REMOVE_PARTITIONING: "remove table partitioning",
+    Action.ADD_COLUMN: "add column",
+    Action.ADD_COLUMNS: "add column",
+    Action.DROP_COLUMN: "drop column",
+    Action.DROP_COLUMNS: "drop column",
+    Action.MODIFY_COLUMN: "modify column",
+    Action.SET_DEFAULT_VALUE: "set default value",
+    Action.REBASE_AUTO_ID: "rebase auto id",
+    Action.ADD_PRIMARY_KEY: "add primary key",
+    Action.DROP_PRIMARY_KEY: "drop primary key",
+    Action.ADD_INDEX: "create index",
+    Action.DROP_INDEX: "drop index",
+    Action.RENAME_INDEX: "rename index",
+    Action.ALTER_INDEX_VISIBILITY: "alter index visibility",
+    Action.ADD_FOREIGN_KEY: "add foreign key",
+    Action.DROP_FOREIGN_KEY: "drop foreign key",
+    Action.ALTER_TTL_INFO: "alter ttl info",
+    Action.ALTER_TTL_REMOVE: "alter ttl remove",
+    Action.MULTI_SCHEMA_CHANGE: "multi schema change",
+    _ADD_FULLTEXT_INDEX: "add fulltext index",
+    _CREATE_HYBRID_INDEX: "create hybrid index",
+}
+_ALIASES = {"create schema": "create database", "drop schema": "drop database"}
+#: Beside these, whatever changes a table in place is ALTER TABLE; foreign keys and the newer indexes are not to TiCDC.
+_NOT_ALTER_TABLE = frozenset(
+    {
+        "create database",
+        "drop database",
+        "modify schema charset and collate",
+        "create table",
+        "drop table",
+        "truncate table",
+        "recover table",
+        "create view",
+        "drop view",
+        "add foreign key",
+        "drop foreign key",
+        "add fulltext index",
+        "create hybrid index",
+    }
+)
+
+
+def ignores_ddl(spec: Filter, *, action: int, query: str, schema: str, table: str, start_ts: int) -> bool:
+    """Whether a DDL job is not handed on. `table` "" is a DDL of the schema; of several tables, ask for each.
+
+    `action`: the job's type. One that TiCDC has no name for is never ignored by it or by its text.
+    """
+    if start_ts in spec.ignore_txn_start_ts:
+        return True
+    event_type = _EVENT_TYPES.get(action)
+    return event_type is not None and any(
+        _is_about(rule, spec.case_sensitive, schema, table) and _ignores(rule, event_type, query)
+        for rule in spec.event_filters
+    )
+
+
+def _is_about(rule: EventFilter, case_sensitive: bool, schema: str, table: str) -> bool:
+    matcher = TableFilter(rule.matcher, case_sensitive)
+    return matcher.matches(schema, table) if table else matcher.matches_schema(schema)
+
+
+def _ignores(rule: EventFilter, event_type: str, query: str) -> bool:
+    named = {_ALIASES.get(name, name) for name in rule.ignore_event}
+    if named & {event_type, ALL_DDL} or (ALTER_TABLE in named and event_type not in _NOT_ALTER_TABLE):
+        return True
+    return any(compiled("(?i)" + from_go(pattern)).isinstance_python(query) for pattern in rule.ignore_sql)
