@@ -53,6 +53,7 @@ def test_a_ddl_is_ignored_by_its_kind(event: str, action: int, expected: bool) -
 )
 def test_a_ddl_of_a_schema_is_about_every_matcher_that_may_have_tables_of_it(event: str, action: int) -> None:
     assert ignores({"ignoreEvent": [event]}, action, table="")
+    assert ignores({"ignoreEvent": [event], "matcher": ["shop.orders"]}, action, table="")
     assert not ignores({"ignoreEvent": [event]}, action, table="", schema="bank")
     assert not ignores({"ignoreEvent": [event], "matcher": ["shop.*", "!shop.*"]}, action, table="")
 

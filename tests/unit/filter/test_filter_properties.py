@@ -52,13 +52,13 @@ def constant(text: str, value: Any) -> Sql:
     return Sql(text, lambda row: value)
 
 
-NUMERIC = st.one_of(
-    st.sampled_from([*map(number, NUMBERS), Sql("s", lambda row: row["s"])]),
-    st.sampled_from([0, 1, -1, 5, 1 << 63]).map(lambda n: constant(str(n), n)),
-    st.sampled_from(["1.5", "-1.5", "0.25"]).map(lambda n: constant(n, Decimal(n))),
-    st.just(constant("NULL", None)),
-    st.sampled_from(["5", "1.5x"]).map(lambda text: constant(f"'{text}'", text)),
-)
+NUMERIC = [*map(number, NUMBERS), Sql("s", lambda row: row["s"])]
+CONSTANTS = [
+    *(constant(str(n), n) for n in (0, 1, -1, 5, 1 << 63)),
+    *(constant(n, Decimal(n)) for n in ("1.5", "-1.5", "0.25")),
+    *(constant(f"'{text}'", text) for text in ("5", "1.5x")),
+    constant("NULL", None),
+]
 TEXTS = {
     "s": lambda text: text.rstrip(" "),
     "g": lambda text: text.rstrip(" ").upper().replace("É", "E"),
@@ -92,10 +92,8 @@ def compare(operator: str, left: Any, right: Any, doubles: bool) -> bool | None:
 @st.composite
 def of_numbers(draw: st.DrawFn) -> Sql:
     operator = draw(st.sampled_from([*OPERATORS, "<=>"]))
-    left, right = draw(NUMERIC), draw(NUMERIC)
-    both_text = all(side.text == "s" or side.text.startswith("'") for side in (left, right))
-    if both_text:
-        right = number("i")
+    sides = [draw(st.sampled_from(NUMERIC[:-1])), draw(st.sampled_from([*NUMERIC, *CONSTANTS]))]
+    left, right = sides if draw(st.booleans()) else sides[::-1]
     doubles = "s" in (left.text, right.text) or "f" in (left.text, right.text)
     return Sql(
         f"{left.text} {operator} {right.text}", lambda row: compare(operator, left.of(row), right.of(row), doubles)
@@ -165,11 +163,21 @@ def connected(inner: st.SearchStrategy[Sql]) -> st.SearchStrategy[Sql]:
     )
 
 
-CONDITIONS = st.recursive(st.one_of(of_numbers(), of_texts(), of_lists(), of_nulls()), connected, max_leaves=6)
+LEAVES = st.one_of(of_numbers(), of_texts(), of_lists(), of_nulls())
 
 
-@settings(max_examples=400, deadline=None)
-@given(CONDITIONS, st.lists(ROWS, min_size=1, max_size=6))
-def test_whole_columns_mean_what_each_row_means(sql: Sql, rows: list[Row]) -> None:
+def check(sql: Sql, rows: list[Row]) -> None:
     columns = {name: [row[name] for row in rows] for name in (*NUMBERS, *TEXTS)}
     assert holds(sql.text, **columns) == [sql.of(row) is True for row in rows], sql.text
+
+
+@settings(max_examples=500, deadline=None)
+@given(of_numbers(), st.lists(ROWS, min_size=4, max_size=8))
+def test_numbers_meet_numbers_and_texts_as_in_sql(sql: Sql, rows: list[Row]) -> None:
+    check(sql, rows)
+
+
+@settings(max_examples=250, deadline=None)
+@given(st.recursive(LEAVES, connected, max_leaves=4), st.lists(ROWS, min_size=4, max_size=8))
+def test_whole_columns_mean_what_each_row_means(sql: Sql, rows: list[Row]) -> None:
+    check(sql, rows)
