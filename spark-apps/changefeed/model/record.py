@@ -113,15 +113,16 @@ class CommitRecord(_Record):
 
 
 class DdlRecord(_Record):
-    """A DDL was executed."""
+    """A DDL was executed: every row <= `ts` of the involved dispatchers is written, and so are its schema files."""
 
     kind: Literal["ddl"] = "ddl"
-    ts: Ts
+    ts: Ts  # finish ts
     job_id: int
     query: str
-    tables: tuple[int, ...]
-    schema_files: tuple[str, ...] = ()
-    dispatchers: tuple[int, ...] = ()
+    involved: tuple[int, ...] = ()  # dispatchers that were there before
+    schema_files: tuple[str, ...] = ()  # below the sink's root
+    dispatchers: tuple[int, ...] = ()  # whose rows > ts have table version ts: those that stay, and those that join
+    left: tuple[int, ...] = ()  # that end here
 
 
 class RewindRecord(_Record):

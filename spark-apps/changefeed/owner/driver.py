@@ -25,12 +25,13 @@ from changefeed.metrics import Registry, View
 from changefeed.owner.alive import REFRESH_S
 from changefeed.owner.deletion import Deletion
 from changefeed.owner.execution import Execution, watch_tasks
-from changefeed.owner.owner import Action, Owner, Publish, Run, Stop
+from changefeed.owner.owner import Action, Owner, Publish, Run, Stop, WriteDdl
 from changefeed.owner.patience import answered, in_thread, patience_of
 from changefeed.owner.places import upstream_access
-from changefeed.owner.planning.barrier import Barrier, stopped_by
+from changefeed.owner.planning.barrier import Barrier
 from changefeed.owner.planning.ddl_span import DdlSpan
 from changefeed.owner.planning.planner import Planner
+from changefeed.owner.planning.timeline import Timeline
 from changefeed.owner.pod import OWNER_PORT, Pod, check_pod
 from changefeed.owner.prepare import Prepared, check_attempt, open_places, prepare
 from changefeed.owner.publication import Publication
@@ -43,7 +44,6 @@ from changefeed.owner.serving.calls import Calls
 from changefeed.owner.serving.health import Health
 from changefeed.owner.serving.service import OwnerService
 from changefeed.schema.keys import table_span
-from changefeed.schema.storage import Touched
 from changefeed.spec.model import Changefeed
 
 _METADATA_INTERVAL_S = 1.0
@@ -118,7 +118,7 @@ class Driver:
         self._options = options
         self._execution = execution
         self._view = view
-        self._barrier = Barrier(prepared.state.checkpoint_ts, spec.target_ts)
+        self._barrier = Barrier(prepared.schema.snapshot_ts, spec.target_ts)
         spans = Spans(spec.spark.pullers.count, socket.gethostname())
         storage, quota = prepared.changefeed.storage, spec.event_store.quota
         self._owner = Owner(
@@ -142,7 +142,7 @@ class Driver:
         self._published: int | None = None  # checkpoint in `metadata`
         self._published_at = 0.0
         self._registry = Registry(prepared.changefeed.metadata.namespace, prepared.changefeed.metadata.name)
-        self._meter = Meter(self._owner, self._registry, len(prepared.tables))
+        self._meter = Meter(self._owner, self._registry)
         prepared.log.patience = patience_of("log", self._meter, self._ending)
         patience = patience_of("publication", self._meter, self._ending)
         self._publication = Publication(prepared.sink, prepared.log, patience)
@@ -183,9 +183,10 @@ class Driver:
         address = await self._service.start(host, OWNER_PORT if pod else 0, pod.ip if pod else host)
         stack.push_async_callback(self._service.stop)
         prepared = self._prepared
-        start_ts = prepared.state.checkpoint_ts
+        table_filter = prepared.changefeed.spec.filter.table_filter()
+        timeline = Timeline(table_filter.matches, table_filter.matches_schema, prepared.tables)
         await stack.enter_async_context(
-            DdlSpan(prepared.pd, prepared.schema, self._barrier, start_ts, self._selects, self._wake.set, self._fail)
+            DdlSpan(prepared.pd, prepared.schema, timeline, self._barrier, self._wake.set, self._fail)
         )
 
         if self._reports:
@@ -267,6 +268,8 @@ class Driver:
             case Publish(indexes=indexes):
                 await in_thread(self._publication.write_indexes, indexes)
                 self._calls.task_error = None
+            case WriteDdl(schema_files=schema_files):
+                await in_thread(self._publication.write_schema_files, schema_files)
         await in_thread(log.append, action.record)
         self._owner.recorded(time.monotonic(), action, log.state)
         self._meter.recorded(action)
@@ -298,9 +301,6 @@ class Driver:
         self._wake.clear()
 
     def _outcome(self) -> Outcome:
-        assert self._stop is not None
-        if self._stop.ddl is not None:
-            raise stopped_by(self._stop.ddl, self._owner.state.checkpoint_ts)
         state = "finished" if self._owner.state.finished else "drained"
         return Outcome(state, self._owner.state.checkpoint_ts, self._prepared.sink.uri)
 
@@ -394,10 +394,3 @@ class Driver:
         """End the run with `error`; the first one counts."""
         if not self._failure.done():
             self._failure.set_result(error)
-
-    def _selects(self, touched: Touched) -> bool:
-        """Whether a DDL involves a selected table, or one that it would make so."""
-        table_filter = self._prepared.changefeed.spec.filter.table_filter()
-        return bool(touched.table_ids & self._prepared.tables.keys()) or any(
-            table_filter.matches(schema, table) for schema, table in touched.tables
-        )

@@ -11,14 +11,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from changefeed.model.record import CommitRecord, FileCommitted, PlanRecord, Work, WorkEntry
+from changefeed.model.record import CommitRecord, DdlRecord, FileCommitted, PlanRecord, Work, WorkEntry
 from changefeed.model.tso import compose
 from changefeed.owner.planning.barrier import Barrier, Ddl
-from changefeed.owner.planning.checkpoint import Checkpoint, Progress, flushed_ts
+from changefeed.owner.planning.checkpoint import Checkpoint, Progress, flushed_to, flushed_ts
 from changefeed.owner.planning.planner import Cut, Planner, Reason, Table, make_plan
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Orders, Spans
 from changefeed.owner.transaction_log.history import State
+from changefeed.schema.keys import table_span
+from changefeed.schema.table_info import TableInfo
+from changefeed.sink.storage.schema_file import SchemaFile
 from changefeed.wire import owner_pb2 as pb
 
 
@@ -29,9 +32,13 @@ class Names(Protocol):
         """The date part of directories at a time; "" when they have none."""
         ...
 
-    def directory(self, dispatcher: int, date: str) -> str: ...
+    def directory(self, place: str, date: str) -> str: ...
 
     def data_file(self, directory: str, index: int) -> str: ...
+
+    def place(self, table: TableInfo, dispatcher: int, table_version: int) -> str:
+        """A directory but for its date."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -70,13 +77,19 @@ class AppendCheckpoint:
 
 
 @dataclass(frozen=True)
+class WriteDdl:
+    """Every row before a DDL is written: write the schema files, then append the record."""
+
+    schema_files: tuple[SchemaFile, ...]
+    record: DdlRecord
+
+
+@dataclass(frozen=True)
 class Stop:
-    """There is nothing more to do: drained, finished, or a DDL (`ddl`) that can't be handled yet."""
-
-    ddl: Ddl | None = None
+    """There is nothing more to do: drained or finished."""
 
 
-Recorded = AppendPlan | Publish | AppendCheckpoint
+Recorded = AppendPlan | Publish | AppendCheckpoint | WriteDdl
 Action = Recorded | Stop
 
 
@@ -97,8 +110,8 @@ class Owner:
     ) -> None:
         self.state = state
         self._run = run
-        self._tables = tables
-        self._table_infos = table_infos
+        self._tables = dict(tables)
+        self._table_infos = dict(table_infos)
         self._names = names
         self._schema_files = {(dispatcher, table.table_version) for dispatcher, table in tables.items()}
         self.spans = spans
@@ -111,10 +124,16 @@ class Owner:
         self._files: dict[int, FileCommitted] = {}
         self._drain_ts: int | None = None
         self._began_ts: int | None = None  # until a plan has all that came before it
+        self._commands: list[tuple[int, pb.Command]] = []  # that a DDL has brought, not yet told
         self._idle = True  # no plan is executed, and none could be made when that was last looked at
         planner.on_checkpoint(state.checkpoint_ts)
         for dispatcher in tables:
             planner.add(dispatcher, state.planned_ts(dispatcher))
+
+    @property
+    def dispatchers(self) -> int:
+        """How many there are."""
+        return len(self._tables)
 
     # What happens.
 
@@ -171,7 +190,8 @@ class Owner:
 
     def tend(self, now: float) -> list[tuple[int, pb.Command]]:
         """What to tell which puller, now: moves of spans, and what keeps the event store within its quota."""
-        commands = self._follow(self.spans.arrange(now)).commands
+        commands, self._commands = self._commands, []
+        commands += self._follow(self.spans.arrange(now)).commands
         if self._quota.is_concerned(self.spans.files.bytes, self.spans.held):
             commands += self._relieve()
         if self._quota.lets_write(self.spans.files.bytes, self._idle):
@@ -181,7 +201,7 @@ class Owner:
     def _relieve(self) -> list[tuple[int, pb.Command]]:
         spans, entries = self.spans, self.state.plan.entries if self.state.plan else ()
         needed = {entry.dispatcher for entry in entries if not spans.is_whole([entry])}
-        limits = dict.fromkeys(self._tables, 0 if entries else self.barrier.limit())
+        limits = {dispatcher: 0 if entries else self.barrier.limit(dispatcher) for dispatcher in self._tables}
         limits |= {entry.dispatcher: entry.to.commit_ts for entry in entries}  # the last one of each counts
         relief = self._quota.relieve(spans, needed, limits, self._idle)
         orders = [spans.hold(relief.hold), spans.resume(relief.resume)]
@@ -198,6 +218,8 @@ class Owner:
 
     def step(self, now: float, pd_ms: int) -> Action | None:
         """The next thing to do, or None until something happens or `next_deadline`. Ask again only once it is done."""
+        if (ddl := self.barrier.due(self._flushed)) is not None:
+            return self._write_ddl(ddl)
         plan = self.state.plan
         if plan is not None:
             if len(self._files) == len(plan.entries):
@@ -217,6 +239,9 @@ class Owner:
         self.state = state
         if isinstance(action, AppendPlan):
             return
+        if isinstance(action, WriteDdl):
+            self._executed(self.barrier.executed())
+            return
         if isinstance(action, Publish):
             self._learn()
             self._work, self._files = None, {}
@@ -232,21 +257,26 @@ class Owner:
 
     def resolved_ts(self) -> int:
         """Every row and DDL of the changefeed up to it has arrived."""
-        limit = self.barrier.limit()
-        return min(min(map(self.spans.resolved_ts, self._tables), default=limit), limit)
+        reached = (min(self.spans.resolved_ts(each), self.barrier.limit(each)) for each in self._tables)
+        return min(reached, default=self.barrier.ceiling())
 
     def _cuts(self, now: float) -> list[Cut]:
         """While draining, what is resolved later is left to the next driver, or a drain under load would never end."""
-        ceiling = self.barrier.limit() if self._drain_ts is None else min(self.barrier.limit(), self._drain_ts)
 
         def limit(dispatcher: int) -> int:
-            return min(self.spans.resolved_ts(dispatcher), ceiling)
+            limits = (self.spans.resolved_ts(dispatcher), self.barrier.limit(dispatcher), self._drain_ts)
+            return min(ts for ts in limits if ts is not None)
 
-        edge = self.barrier.edge()
-        cuts = self.planner.due(now, limit, edge, self._all_for())
+        stopped = self._stopped()
+        cuts = self.planner.due(now, limit, stopped, self._all_for())
         if not cuts and self._quota.is_short(self.spans.files.bytes):
-            cuts = self.planner.due(now, limit, edge, "quota")
+            cuts = self.planner.due(now, limit, stopped, "quota")
         return cuts
+
+    def _stopped(self) -> set[int]:
+        """The dispatchers that nothing more comes for until a DDL is executed, or ever."""
+        stopped = self.barrier.stopped(self._tables) & self._tables.keys()
+        return {each for each in stopped if self.spans.resolved_ts(each) >= self.barrier.limit(each)}
 
     def _all_for(self) -> Reason | None:
         """Why everything that can be planned is to be, however little it is; None: it is not."""
@@ -273,7 +303,7 @@ class Owner:
             epoch=self._run.epoch,
             nonce=self._run.nonce,
             pd_ms=pd_ms,
-            resolved_ts=self.barrier.limit(),
+            resolved_ts=self.barrier.ceiling(),
             codec=self._run.codec,
             entries=entries,
             table_infos={name: self._table_infos[name] for name in sorted(new)},
@@ -299,7 +329,7 @@ class Owner:
         return Publish(tuple(last.values()), record)
 
     def _checkpoint_if_due(self, now: float) -> AppendCheckpoint | None:
-        ends = self._drain_ts is not None or self.barrier.edge() is not None
+        ends = self._drain_ts is not None or self.barrier.is_at_target()
         if not (ends or self.checkpoint.may_be_due(now)):
             return None
         progress = self._progress()
@@ -322,16 +352,14 @@ class Owner:
 
     def _stop(self) -> Stop | None:
         """Whether this was all, once everything that can be recorded is."""
-        if self._drain_ts is None and self.barrier.edge() is None and not self.state.finished:
+        if self._drain_ts is None and not self.state.finished:
             return None
         progress = self._progress()
         if self.checkpoint.next(progress, self.barrier) > self.checkpoint.recorded_ts:
             return None
         if self.state.finished:
             return Stop()
-        if ddl := self.barrier.stopped_at(flushed_ts(progress, self.barrier.limit())):
-            return Stop(ddl)
-        if self._drain_ts is not None and flushed_ts(progress, self.barrier.limit()) >= self._drain_ts:
+        if self._drain_ts is not None and flushed_ts(progress, self.barrier.ceiling()) >= self._drain_ts:
             return Stop()
         return None
 
@@ -339,15 +367,54 @@ class Owner:
         plan = self.state.plan
         planned = {entry.dispatcher for entry in plan.entries} if plan and not plan_is_done else set()
         reached: Callable[[int], int] = self.state.planned_ts if plan_is_done else self.state.flushed_ts
-        return [
-            Progress(
-                flushed_ts=reached(dispatcher),
-                resolved_ts=self.spans.resolved_ts(dispatcher),
-                in_plan=dispatcher in planned,
-                first_unplanned_ts=self.planner.first_unplanned_ts(dispatcher),
-            )
-            for dispatcher in self._tables
-        ]
+        return [self._progress_of(dispatcher, reached, dispatcher in planned) for dispatcher in self._tables]
+
+    def _progress_of(self, dispatcher: int, reached: Callable[[int], int], in_plan: bool) -> Progress:
+        return Progress(
+            flushed_ts=reached(dispatcher),
+            resolved_ts=self.spans.resolved_ts(dispatcher),
+            in_plan=in_plan,
+            first_unplanned_ts=self.planner.first_unplanned_ts(dispatcher),
+        )
+
+    # DDLs.
+
+    def _flushed(self, dispatcher: int) -> int:
+        """Every row of the dispatcher <= it is in committed files."""
+        plan = self.state.plan
+        in_plan = plan is not None and any(entry.dispatcher == dispatcher for entry in plan.entries)
+        progress = self._progress_of(dispatcher, self.state.flushed_ts, in_plan)
+        return flushed_to(progress, self.barrier.limit(dispatcher))
+
+    def _write_ddl(self, ddl: Ddl) -> WriteDdl:
+        record = DdlRecord(
+            n=self.state.n + 1,
+            epoch=self._run.epoch,
+            nonce=self._run.nonce,
+            ts=ddl.ts,
+            job_id=ddl.job_id,
+            query=ddl.query,
+            involved=tuple(sorted(ddl.involved)),
+            schema_files=tuple(file.path for file in ddl.schema_files),
+            dispatchers=tuple(sorted(ddl.tables)),
+            left=tuple(sorted(ddl.left)),
+        )
+        return WriteDdl(ddl.schema_files, record)
+
+    def _executed(self, ddl: Ddl) -> None:
+        """Those that it ends are pulled no more; of the others what is above its ts has the definition after it."""
+        for dispatcher in ddl.left:
+            del self._tables[dispatcher]
+            self.planner.remove(dispatcher)
+            self._commands += self.spans.remove_span(dispatcher).commands
+        for dispatcher, info in ddl.tables.items():
+            if dispatcher not in self._tables:
+                self.planner.add(dispatcher, ddl.ts)
+                self._commands += self.spans.add_span(dispatcher, *table_span(dispatcher), ddl.ts).commands
+            place = self._names.place(info, dispatcher, ddl.ts)
+            self._tables[dispatcher] = Table(dispatcher, info.hash, ddl.ts, place)
+            self._table_infos[info.hash] = info.to_json()
+            self._schema_files.add((dispatcher, ddl.ts))
 
     def _learn(self) -> None:
         if self._work is not None:

@@ -39,7 +39,7 @@ from changefeed.schema.storage import SchemaStorage
 from changefeed.schema.table_info import TableInfo
 from changefeed.schema.times import check_time_zone
 from changefeed.sink.storage.claim import check_free, claim
-from changefeed.sink.storage.layout import Layout
+from changefeed.sink.storage.layout import Layout, place_of
 from changefeed.sink.storage.metadata import published
 from changefeed.sink.storage.schema_file import write_schema_file
 from changefeed.spec.model import Changefeed, Restart
@@ -87,7 +87,11 @@ class Prepared:
         )
 
     def planned_tables(self) -> dict[int, Table]:
-        return {dispatcher: Table(info.id, info.hash, self.state.from_ts) for dispatcher, info in self.tables.items()}
+        return {
+            dispatcher: Table(dispatcher, info.hash, version, place_of(info, dispatcher, version))
+            for dispatcher, info in self.tables.items()
+            for version in [self.state.table_version(dispatcher)]
+        }
 
     def table_infos(self) -> dict[str, dict[str, Any]]:
         return {info.hash: info.to_json() for info in self.tables.values()}
@@ -164,10 +168,12 @@ async def prepare(
     else:
         start_ts = restart.from_ts if restart else state.checkpoint_ts
     await safepoint.hold(start_ts)
-    schema = await load_schema(Snapshot(pd, start_ts), start_ts)
-    tables = select(changefeed, schema, start_ts)
+    # DDLs that were executed above the checkpoint are a part of what the run begins with.
+    schema_ts = max(start_ts, state.last_ddl[0]) if state.last_ddl and not restart else start_ts
+    schema = await load_schema(Snapshot(pd, schema_ts), schema_ts)
+    tables = select(changefeed, schema, schema_ts, may_be_none=state.last_ddl is not None)
     if not restart:
-        _check_plan_is_selected(state, tables, schema, start_ts)
+        _check_plan_is_selected(state, tables, schema, schema_ts)
     await asyncio.to_thread(check_free, sink, state.uid or identity, state_store.uri)
     if restart:
         await asyncio.to_thread(_check_next_folder, sink, state, state_store.uri)
@@ -183,7 +189,7 @@ async def prepare(
         await asyncio.to_thread(alive.refresh, state.epoch.number, await pd.pd_ms())
     house = House(state_store.place, state.epoch.number, nonce)
     storage = effective(changefeed)["spec"]["sink"]["storage"]
-    layout = Layout.of(storage, tables, state.from_ts)
+    layout = Layout.of(storage)
     prepared = Prepared(
         changefeed=changefeed,
         pd=pd,
@@ -206,15 +212,18 @@ async def prepare(
     return prepared
 
 
-def select(changefeed: Changefeed, schema: SchemaStorage, ts: int) -> dict[int, TableInfo]:
-    """The tables that the filter selects at `ts`, each supported.
+def select(
+    changefeed: Changefeed, schema: SchemaStorage, ts: int, *, may_be_none: bool = False
+) -> dict[int, TableInfo]:
+    """The tables that the filter selects at `ts`, each supported, by physical id.
 
-    Raises InvalidSpec when there are none, or when a condition or a column selector does not fit one of them.
+    Raises InvalidSpec when there are none, unless DDLs may have dropped them all (`may_be_none`), or when a condition
+    or a column selector does not fit one of them.
     """
     table_filter = changefeed.spec.filter.table_filter()
     there = [table for table in schema.tables_at(ts) if not table.is_view and not table.is_sequence]
     selected = [table for table in there if table_filter.matches(table.schema_name, table.name)]
-    if not selected:
+    if not selected and not may_be_none:
         names = ", ".join(sorted(table.full_name for table in there)[:8]) or "none at all"
         more = f" and {len(there) - 8} more" if len(there) > 8 else ""
         raise InvalidSpec(
@@ -227,7 +236,7 @@ def select(changefeed: Changefeed, schema: SchemaStorage, ts: int) -> dict[int, 
     for table in selected:
         check_supported(table)
         Selection.of(config, table)
-    return {table.id: table for table in selected}
+    return {dispatcher: table for table in selected for dispatcher in table.physical_ids}
 
 
 def _settle_in(prepared: Prepared) -> None:
@@ -237,8 +246,9 @@ def _settle_in(prepared: Prepared) -> None:
     prepared.house.delete_lower_epochs()
     state = prepared.state
     claim(prepared.sink, state.uid, prepared.state_place.uri, generation=state.generation)
-    for table in prepared.tables.values():
-        write_schema_file(prepared.sink, table, state.from_ts)
+    for dispatcher, table in prepared.tables.items():
+        if state.table_version(dispatcher) == state.from_ts:  # else a DDL has written it
+            write_schema_file(prepared.sink, table, state.from_ts)
 
 
 def check_same(changefeed: Changefeed, state: State, cluster_id: int) -> None:

@@ -15,6 +15,8 @@ from changefeed.objectstore.patience import Patience
 from changefeed.owner.transaction_log.log import Log
 from changefeed.sink.storage.index import write_index
 from changefeed.sink.storage.metadata import write_metadata
+from changefeed.sink.storage.schema_file import SchemaFile
+from changefeed.sink.storage.schema_file import write as write_schema
 
 _CONFLICTS = 3
 _AT_ONCE = 16  # index files
@@ -35,6 +37,14 @@ class Publication:
         with ThreadPoolExecutor(_AT_ONCE, "index") as pool:
             for _ in pool.map(self._grow, writes):
                 pass
+
+    def write_schema_files(self, files: Iterable[SchemaFile]) -> None:
+        """What a DDL at T has made of the tables, before anything above T is written of them (rules 9, 26)."""
+        for file in files:
+            self._grow(partial(self._write_schema_file, file))
+
+    def _write_schema_file(self, file: SchemaFile) -> None:
+        write_schema(self._sink, file)
 
     def write_checkpoint(self, checkpoint_ts: int) -> None:
         """A checkpoint that stands in the log (rule 11)."""

@@ -18,11 +18,21 @@ from changefeed.schema.table_info import SYSTEM_SCHEMAS, DatabaseInfo, TableInfo
 
 @dataclass(frozen=True)
 class Touched:
-    """What a job involves, before and after it. A job that changes nothing for us touches nothing."""
+    """What a job involves. A job that changes nothing for us touches nothing."""
 
-    tables: frozenset[tuple[str, str]] = frozenset()  # (database, table)
-    table_ids: frozenset[int] = frozenset()  # physical
+    before: tuple[TableInfo, ...] = ()  # as they were
+    after: tuple[TableInfo, ...] = ()  # as they are then; of one that is renamed twice at once the last one counts
     databases: frozenset[str] = frozenset()  # created, altered or dropped themselves
+
+    @property
+    def tables(self) -> frozenset[tuple[str, str]]:
+        """(database, table) of each, before and after."""
+        return frozenset((table.schema_name, table.name) for table in (*self.before, *self.after))
+
+    @property
+    def table_ids(self) -> frozenset[int]:
+        """Physical ones, before and after."""
+        return frozenset(id_ for table in (*self.before, *self.after) for id_ in table.physical_ids)
 
 
 @dataclass(frozen=True)
@@ -174,15 +184,13 @@ class SchemaStorage:
         return database.name if database else job.schema_name
 
     def _involved(self, change: _Change) -> Touched:
-        ids = {*change.dropped, *(table.id for table in change.tables)}
-        before = [self._tables[table_id] for table_id in ids if table_id in self._tables]
-        involved = [*before, *change.tables]
+        ids = sorted({*change.dropped, *(table.id for table in change.tables)})
         databases = {change.database.name} if change.database else set()
         if change.dropped_database in self._databases:
             databases.add(self._databases[change.dropped_database].name)
         return Touched(
-            tables=frozenset((table.schema_name, table.name) for table in involved),
-            table_ids=frozenset(table_id for table in involved for table_id in table.physical_ids),
+            before=tuple(self._tables[table_id] for table_id in ids if table_id in self._tables),
+            after=change.tables,
             databases=frozenset(databases),
         )
 

@@ -4,9 +4,11 @@ import owner_segments as s
 import pytest
 from changefeed.errors import ProtocolViolation
 from changefeed.owner.planning.barrier import Barrier, Ddl
-from changefeed.owner.planning.checkpoint import Checkpoint, Progress, flushed_ts
+from changefeed.owner.planning.checkpoint import Checkpoint, Progress
 from hypothesis import given
 from hypothesis import strategies as st
+
+TABLE, OTHER = 1, 2
 
 
 def idle(resolved_ts: int, flushed: int = 100) -> Progress:
@@ -19,11 +21,15 @@ def at(resolved_ts: int, target_ts: int | None = None) -> Barrier:
     return barrier
 
 
+def alter(ts: int, job_id: int = 1, *involved: int) -> Ddl:
+    return Ddl(ts, job_id, description="alter table t", involved=frozenset(involved or (TABLE,)))
+
+
 def test_rule_1_nothing_passes_the_ddl_span() -> None:
     barrier = at(90 + 100)
-    assert barrier.limit() == 190
+    assert barrier.limit(TABLE) == 190
     assert Checkpoint(100).next([idle(210)], barrier) == 190
-    assert barrier.edge() is None
+    assert not barrier.stopped([TABLE])
 
 
 def test_rule_1_without_dispatchers_the_ddl_span_is_the_checkpoint() -> None:
@@ -34,73 +40,88 @@ def test_rule_1_without_dispatchers_the_ddl_span_is_the_checkpoint() -> None:
 def test_rule_1_the_ddl_spans_resolved_ts_does_not_go_back() -> None:
     barrier = at(150)
     barrier.on_resolved(120)
-    assert barrier.limit() == 150
+    assert barrier.limit(TABLE) == 150
 
 
 def test_rule_9_a_ddl_lets_rows_at_its_ts_pass_and_holds_the_checkpoint_below() -> None:
     barrier = at(120)
-    barrier.on_ddl(150, 1, True, "alter table t")
-    assert (barrier.limit(), barrier.edge()) == (120, None)
+    barrier.on_ddl(alter(150))
+    assert (barrier.limit(TABLE), barrier.stopped([TABLE])) == (120, frozenset())
     barrier.on_resolved(200)
-    assert (barrier.limit(), barrier.edge(), barrier.checkpoint_limit()) == (150, 150, 149)
+    assert (barrier.limit(TABLE), barrier.stopped([TABLE]), barrier.checkpoint_limit()) == (150, {TABLE}, 149)
     checkpoint = Checkpoint(100)
     assert checkpoint.next([idle(300)], barrier) == 149
     assert checkpoint.next([], barrier) == 149
 
 
-def test_rule_9_it_stops_once_every_dispatcher_is_flushed_to_the_ddl() -> None:
+def test_rule_9_tables_that_a_ddl_does_not_involve_go_on_and_the_checkpoint_does_not() -> None:
+    barrier = at(120)
+    barrier.on_ddl(alter(150))
+    barrier.on_resolved(200)
+    assert barrier.limit(OTHER) == 200
+    assert OTHER not in barrier.stopped([TABLE, OTHER])
+    assert Checkpoint(100).next([idle(300), idle(300, flushed=200)], barrier) == 149
+
+
+def test_rule_9_it_is_due_once_all_that_it_involves_is_flushed_to_it() -> None:
     barrier = at(200)
-    barrier.on_resolved(120)
-    barrier.on_ddl(250, 1, True, "alter table t")
-    behind, there = idle(249), idle(260)
-    assert barrier.stopped_at(flushed_ts([there], barrier.limit())) is None  # an earlier DDL may still come
+    barrier.on_ddl(alter(250, 1, TABLE, OTHER))
+    flushed = {TABLE: 260, OTHER: 250}
+    assert barrier.due(flushed.__getitem__) is None, "an earlier DDL may still come"
     barrier.on_resolved(251)
-    assert barrier.stopped_at(flushed_ts([behind, there], barrier.limit())) is None
-    assert barrier.stopped_at(flushed_ts([there], barrier.limit())) == Ddl(250, 1, "alter table t")
-    rows_at_250 = Progress(240, 260, in_plan=False, first_unplanned_ts=250)
-    assert barrier.stopped_at(flushed_ts([rows_at_250], barrier.limit())) is None
+    assert barrier.due({**flushed, OTHER: 249}.__getitem__) is None
+    assert barrier.due(flushed.__getitem__) == alter(250, 1, TABLE, OTHER)
+    assert barrier.executed() == alter(250, 1, TABLE, OTHER)
+    assert barrier.due(flushed.__getitem__) is None
+    assert (barrier.limit(TABLE), barrier.checkpoint_limit()) == (251, 251)
 
 
-def test_rule_9_the_first_ddl_by_ts_then_job_id_decides() -> None:
+def test_rule_9_ddls_are_due_in_the_order_of_ts_and_job_id_and_drain_meanwhile() -> None:
     barrier = at(100)
-    for ts, job in ((180, 4), (150, 9), (150, 3)):
-        barrier.on_ddl(ts, job, True, f"job {job}")
+    for ddl in (alter(150, 3), alter(150, 9), alter(180, 4, OTHER)):
+        barrier.on_ddl(ddl)
     barrier.on_resolved(200)
-    assert barrier.stopped_at(150) == Ddl(150, 3, "job 3")
+    assert (barrier.limit(TABLE), barrier.limit(OTHER)) == (150, 180)
+    assert barrier.due({TABLE: 149, OTHER: 180}.__getitem__) is None
+    done = []
+    while ddl := barrier.due(lambda _: 200):
+        done.append(ddl.order)
+        assert barrier.checkpoint_limit() == ddl.ts - 1
+        barrier.executed()
+    assert done == [(150, 3), (150, 9), (180, 4)]
 
 
-def test_rule_9_a_repeated_ddl_is_one_and_others_do_not_block() -> None:
-    barrier = at(100)
-    barrier.on_ddl(150, 1, True, "alter")
-    barrier.on_ddl(140, 2, False, "another table")
-    barrier.on_resolved(200)
-    barrier.on_ddl(150, 1, True, "alter")
-    barrier.on_ddl(140, 2, False, "another table")
-    assert barrier.limit() == 150
-
-
-def test_rule_1_a_ddl_below_the_resolved_ts_is_a_violation() -> None:
+def test_rule_1_a_ddl_below_the_resolved_ts_or_out_of_order_is_a_violation() -> None:
     with pytest.raises(ProtocolViolation, match="job 1 at 150"):
-        at(150).on_ddl(150, 1, True, "alter")
+        at(150).on_ddl(alter(150))
+    barrier = at(150)
+    barrier.on_ddl(alter(160, 2))
+    with pytest.raises(ProtocolViolation, match="job 2 at 160"):
+        barrier.on_ddl(alter(160, 2))
 
 
-def test_rule_24_ranges_are_after_start_and_up_to_target() -> None:
+def test_rule_24_ranges_are_up_to_the_target() -> None:
     barrier = at(100, target_ts=180)
-    barrier.on_ddl(100, 1, True, "part of the schema at start_ts")
-    barrier.on_ddl(181, 2, True, "after the target")
+    barrier.on_ddl(alter(181))
     barrier.on_resolved(300)
-    assert (barrier.limit(), barrier.edge(), barrier.checkpoint_limit()) == (180, 180, 180)
-    assert barrier.stopped_at(180) is None
+    assert (barrier.limit(TABLE), barrier.stopped([TABLE, OTHER]), barrier.checkpoint_limit()) == (
+        180,
+        {TABLE, OTHER},
+        180,
+    )
+    assert barrier.due(lambda _: 400) is None
     assert [barrier.is_finished(ts) for ts in (179, 180)] == [False, True]
     assert not at(500).is_finished(499)
 
 
 def test_rule_24_a_ddl_at_the_target_comes_before_the_end() -> None:
     barrier = at(100, target_ts=180)
-    barrier.on_ddl(180, 1, True, "alter")
+    barrier.on_ddl(alter(180))
     barrier.on_resolved(300)
     assert not barrier.is_finished(Checkpoint(100).next([idle(400)], barrier))
-    assert barrier.stopped_at(180) is not None
+    assert barrier.due(lambda _: 180) is not None
+    barrier.executed()
+    assert barrier.is_finished(Checkpoint(100).next([idle(400)], barrier))
 
 
 def test_the_checkpoint_stays_below_rows_that_are_not_written() -> None:
@@ -136,7 +157,7 @@ def test_the_checkpoint_is_below_every_unwritten_row_whatever_the_order(
     values: list[tuple[int, int, bool, int | None]],
 ) -> None:
     barrier, checkpoint, last = at(170), Checkpoint(100), 100
-    barrier.on_ddl(175, 1, True, "alter")
+    barrier.on_ddl(alter(175))
     for flushed, resolved, in_plan, first in values:
         one = Progress(flushed, resolved, in_plan, first)
         ts = checkpoint.next([one], barrier)

@@ -1,4 +1,6 @@
-"""The DDL span against a development cluster: a DDL reaches the barrier before the resolved-ts that covers it."""
+"""The DDL span against a development cluster: a DDL reaches the barrier before the resolved-ts that covers it, and in
+its order.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,10 @@ from changefeed.errors import ChangefeedError, NeedsHuman, Unavailable
 from changefeed.owner.planning import ddl_span as ddl_span_module
 from changefeed.owner.planning.barrier import Barrier
 from changefeed.owner.planning.ddl_span import SUB_ID, DdlSpan
+from changefeed.owner.planning.timeline import Timeline
 from changefeed.puller.feed import Failed, Resolved
 from changefeed.schema.snapshot import load_schema
-from changefeed.schema.storage import SchemaStorage, Touched
+from changefeed.schema.storage import SchemaStorage
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
 from changefeed_devcluster.schema import Column
@@ -45,13 +48,14 @@ async def pd(tidb: Tidb) -> AsyncIterator[PdClient]:
 class Following:
     """A DDL span from now on, of a changefeed of `shop.*`."""
 
-    def __init__(self, pd: PdClient, schema: SchemaStorage, start_ts: int) -> None:
+    def __init__(self, pd: PdClient, schema: SchemaStorage) -> None:
         self.schema = schema
-        self.start_ts = start_ts
-        self.barrier = Barrier(start_ts)
+        self.barrier = Barrier(schema.snapshot_ts)
+        there = [table.id for table in schema.tables_at(schema.snapshot_ts) if table.schema_name == "shop"]
+        timeline = Timeline(lambda schema, _: schema == "shop", lambda schema: schema == "shop", there)
         self.errors: list[ChangefeedError] = []
         self.changed = asyncio.Event()
-        self.span = DdlSpan(pd, schema, self.barrier, start_ts, _selects, self.changed.set, self.errors.append)
+        self.span = DdlSpan(pd, schema, timeline, self.barrier, self.changed.set, self.errors.append)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(DEADLINE):
@@ -60,14 +64,10 @@ class Following:
                 await self.changed.wait()
 
 
-def _selects(touched: Touched) -> bool:
-    return any(schema == "shop" for schema, _ in touched.tables)
-
-
 @asynccontextmanager
 async def following(tidb: Tidb, pd: PdClient) -> AsyncIterator[Following]:
     ts = tidb.now()
-    followed = Following(pd, await load_schema(Snapshot(pd, ts), ts), ts)
+    followed = Following(pd, await load_schema(Snapshot(pd, ts), ts))
     async with followed.span:
         yield followed
 
@@ -78,13 +78,18 @@ async def test_rule_1_nothing_is_let_past_a_ddl_of_a_selected_table(tidb: Tidb, 
         finish_ts = tidb.last_ddl_ts
         later = tidb.now()
         await followed.until(lambda: followed.barrier.resolved_ts >= later)
-        assert followed.barrier.limit() == followed.barrier.edge() == finish_ts
-        stop = followed.barrier.stopped_at(finish_ts)
-        assert stop is not None
-        assert (stop.ts, stop.description[:44]) == (finish_ts, "ADD_COLUMN of shop.orders: ALTER TABLE `shop")
-        table = followed.schema.table(tidb.tables["shop.orders"].id, finish_ts)
-        assert table is not None
-        assert [column.name for column in table.columns] == ["id", "note"]
+        orders = tidb.tables["shop.orders"].id
+        assert followed.barrier.limit(orders) == finish_ts
+        assert followed.barrier.limit(tidb.tables["other.orders"].id) >= later
+        ddl = followed.barrier.due(lambda _: finish_ts)
+        assert ddl is not None
+        assert (ddl.ts, ddl.description[:44]) == (finish_ts, "ADD_COLUMN of shop.orders: ALTER TABLE `shop")
+        assert (ddl.involved, ddl.left, ddl.tables.keys()) == ({orders}, frozenset(), {orders})
+        assert [column.name for column in ddl.tables[orders].columns] == ["id", "note"]
+        assert [(file.path.rpartition("_")[0], file.query[:11], file.type) for file in ddl.schema_files] == [
+            (f"shop/orders/meta/schema_{finish_ts}", "ALTER TABLE", 5)
+        ]
+        assert followed.schema.table(orders, finish_ts) == ddl.tables[orders]
         assert followed.errors == []
 
 
@@ -92,14 +97,14 @@ async def test_rule_1_the_limit_never_passes_a_ddl_that_is_not_yet_seen(tidb: Ti
     """Looked at after every event: a limit above a finish ts would file rows under the old schema."""
     limits: list[int] = []
     async with following(tidb, pd) as followed:
-        followed.span._changed = lambda: (limits.append(followed.barrier.limit()), followed.changed.set())[1]
+        followed.span._changed = lambda: (limits.append(followed.barrier.checkpoint_limit()), followed.changed.set())[1]
         for number in range(3):
             await asyncio.to_thread(tidb.create_table, "other", f"t{number}", COLUMNS)
         await asyncio.to_thread(tidb.create_table, "shop", "items", COLUMNS)
         finish_ts = tidb.last_ddl_ts
         later = tidb.now()
         await followed.until(lambda: followed.barrier.resolved_ts >= later)
-    assert max(limits) == limits[-1] == finish_ts
+    assert max(limits) == limits[-1] == finish_ts - 1
 
 
 async def test_a_ddl_of_other_tables_is_followed_and_stops_nothing(tidb: Tidb, pd: PdClient) -> None:
@@ -108,8 +113,7 @@ async def test_a_ddl_of_other_tables_is_followed_and_stops_nothing(tidb: Tidb, p
         tidb.drop_table(tidb.tables["other.orders"])
         later = tidb.now()
         await followed.until(lambda: followed.barrier.resolved_ts >= later)
-        assert followed.barrier.limit() >= later
-        assert followed.barrier.edge() is None
+        assert followed.barrier.checkpoint_limit() >= later
         assert followed.schema.table(created.id, later) is not None
 
 
@@ -118,7 +122,7 @@ async def test_ddls_up_to_the_start_are_part_of_the_snapshot(tidb: Tidb, pd: PdC
     async with following(tidb, pd) as followed:
         later = tidb.now()
         await followed.until(lambda: followed.barrier.resolved_ts >= later)
-        assert followed.barrier.edge() is None
+        assert followed.barrier.checkpoint_limit() >= later
 
 
 async def test_rule_29_nothing_counts_behind_a_job_that_cant_be_followed(
@@ -133,7 +137,7 @@ async def test_rule_29_nothing_counts_behind_a_job_that_cant_be_followed(
         finish_ts = tidb.last_ddl_ts
         await followed.until(lambda: bool(followed.errors))
         await followed.span._on_event(Resolved(SUB_ID, tidb.now()))
-        assert followed.barrier.limit() < finish_ts
+        assert followed.barrier.ceiling() < finish_ts
         assert [str(error) for error in followed.errors] == ["DDL job 7 cannot be followed."]
 
 
@@ -147,7 +151,7 @@ async def test_rule_29_a_job_that_cant_be_read_is_not_skipped(
     async with following(tidb, pd) as followed:
         tidb.create_table("other", "new", COLUMNS)
         await followed.until(lambda: bool(followed.errors))
-        assert followed.barrier.limit() < tidb.last_ddl_ts
+        assert followed.barrier.ceiling() < tidb.last_ddl_ts
 
 
 async def test_a_span_that_cant_be_pulled_fails(tidb: Tidb, pd: PdClient) -> None:

@@ -90,11 +90,33 @@ def test_rule_1_an_entry_does_not_pass_the_barrier_of_its_plan() -> None:
 
 def test_rule_1_a_dispatcher_of_a_ddl_joins_with_its_ts() -> None:
     begun = made.begun()
-    ddl = DdlRecord(**made.owned(begun), ts=150, job_id=3, query="create table", tables=(9,), dispatchers=(5,))
+    ddl = DdlRecord(**made.owned(begun), ts=150, job_id=3, query="create table", dispatchers=(5,))
     state = apply(begun, ddl)
     assert state.flushed_ts(5) == 150
     again = ddl.model_copy(update={"n": 4})
     refused(state, again, "not after the last executed one")
+    refused(state, again.model_copy(update={"ts": 160}), r"dispatchers \[5\] exist already")
+
+
+def test_rule_15_after_a_ddl_files_go_to_a_directory_of_its_version() -> None:
+    state = committed(to=110, checkpoint_ts=105)
+    ddl = DdlRecord(**made.owned(state), ts=150, job_id=3, query="alter", involved=(1,), dispatchers=(1,))
+    altered = apply(state, ddl)
+    assert altered.position(1) == Position.end_of(150)
+    assert altered.dispatchers[1].date == "2026-01-01", "which never goes back"
+    refused(altered, made.plan(altered, made.entry(altered, 160, index=2)), "goes back to version 1")
+    new = made.entry(altered, 160, table_version=150, directory="t1/150/2026-01-01", index=1)
+    assert apply(altered, made.plan(altered, new)).plan is not None
+    ahead = ddl.model_copy(update={"ts": 109})
+    refused(state, ahead, "already flushed to 110")
+
+
+def test_rule_9_a_dispatcher_that_a_ddl_ends_is_known_no_more() -> None:
+    state = committed(to=110, checkpoint_ts=105)
+    ddl = DdlRecord(**made.owned(state), ts=150, job_id=3, query="truncate", left=(1,), dispatchers=(7,))
+    truncated = apply(state, ddl)
+    assert truncated.dispatchers.keys() == {7}
+    assert restore(snapshot(truncated)) == truncated
 
 
 def test_rule_6_a_stale_attempt_is_told_apart() -> None:
@@ -176,11 +198,12 @@ def test_a_finished_changefeed_can_be_rewound() -> None:
 
 def test_rule_9_a_ddl_waits_for_the_rows_of_its_table_and_holds_the_checkpoint() -> None:
     state = planned()
-    ddl = DdlRecord(**made.owned(state), ts=150, job_id=3, query="alter", tables=(11,))
+    ddl = DdlRecord(**made.owned(state), ts=150, job_id=3, query="alter", involved=(1,), dispatchers=(1,))
     refused(state, ddl, "has not drained")
-    assert apply(state, ddl.model_copy(update={"tables": (12,)})).last_ddl == (150, 3)
+    refused(state, ddl.model_copy(update={"involved": (), "dispatchers": (), "left": (1,)}), "has not drained")
+    assert apply(state, ddl.model_copy(update={"involved": (2,), "dispatchers": (2,)})).last_ddl == (150, 3)
     late = committed(checkpoint_ts=105)
-    refused(late, DdlRecord(**made.owned(late), ts=105, job_id=3, query="", tables=()), "already passed")
+    refused(late, DdlRecord(**made.owned(late), ts=105, job_id=3, query=""), "already passed")
 
 
 def test_rule_10_a_plan_keeps_the_config_that_recorded_it() -> None:

@@ -11,6 +11,7 @@ from changefeed.owner.planning.planner import Planner, Table
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.transaction_log.history import State, apply
+from changefeed.schema.table_info import TableInfo
 from changefeed.wire import owner_pb2 as pb
 
 BEGAN_MS = 5_000
@@ -21,8 +22,11 @@ class Names:
     def date(self, pd_ms: int) -> str:
         return ""
 
-    def directory(self, dispatcher: int, date: str) -> str:
-        return f"t{dispatcher}"
+    def directory(self, place: str, date: str) -> str:
+        return place
+
+    def place(self, table: TableInfo, dispatcher: int, table_version: int) -> str:
+        return f"t{dispatcher}/{table_version}"
 
     def data_file(self, directory: str, index: int) -> str:
         return f"{directory}/{index}.csv"
@@ -37,7 +41,7 @@ def began(quota: int = 1 << 30) -> Owner:
     owner = Owner(
         state=state,
         run=Run(1, "a", "codec"),
-        tables={1: Table(11, "info1", 1)},
+        tables={1: Table(11, "info1", 1, "s/t1/1")},
         table_infos={"info1": {}},
         names=Names(),
         spans=spans,

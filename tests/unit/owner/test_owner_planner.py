@@ -182,7 +182,7 @@ def test_idle_dispatchers_cost_nothing() -> None:
         return 200
 
     plans.due(5.0, limit)
-    plans.due(5.0, limit, edge=200)
+    plans.due(5.0, limit, stopped=range(3000))
     plans.due(5.0, limit, all_for="shutdown")
     assert asked == [SPAN]
 
@@ -209,9 +209,9 @@ def test_rule_4_rows_at_or_below_the_planned_ts_start_no_timer() -> None:
 def test_rule_9_a_barrier_drains_up_to_its_ts_inclusive() -> None:
     plans = planner()
     plans.on_rows(0.0, s.segment(SPAN, [105, 110, 120]))
-    assert plans.due(0.0, to(109), edge=110) == []  # its span has not got there
-    assert short(plans.due(0.0, to(110), edge=110)) == [(100, 110, 20, "barrier")]
-    assert plans.due(9.0, to(110), edge=110) == []
+    assert plans.due(0.0, to(110), stopped={SPAN + 1}) == []
+    assert short(plans.due(0.0, to(110), stopped={SPAN})) == [(100, 110, 20, "barrier")]
+    assert plans.due(9.0, to(110), stopped={SPAN}) == []
 
 
 def test_rule_9_a_barrier_cuts_even_where_rows_are_only_possible() -> None:
@@ -219,7 +219,18 @@ def test_rule_9_a_barrier_cuts_even_where_rows_are_only_possible() -> None:
     plans.on_rows(0.0, s.segment(SPAN, [105, 106, 107, 120], point_every=4))
     assert plans.due(5.0, to(106))[0].reason == "interval"
     assert plans.due(99.0, to(110)) == []
-    assert [cut.to for cut in plans.due(99.0, to(110), edge=110)] == [Position.end_of(110)]
+    assert [cut.to for cut in plans.due(99.0, to(110), stopped={SPAN})] == [Position.end_of(110)]
+
+
+def test_rule_9_what_a_ddl_has_ended_is_planned_no_more() -> None:
+    plans = planner()
+    plans.on_rows(0.0, s.segment(SPAN, [105]))
+    plans.remove(SPAN)
+    assert plans.dirty == 0
+    assert plans.due(99.0, to(200), all_for="shutdown") == []
+    plans.add(SPAN, 150)
+    plans.on_rows(0.0, s.segment(SPAN, [140, 160]))
+    assert short(plans.due(99.0, to(200)))[0][:2] == (150, 200)
 
 
 def test_shutdown_cuts_everything_up_to_the_limit() -> None:
@@ -282,13 +293,13 @@ class AnyVersion:
 def entries_of(
     state: State, cuts: list[Cut], date: str = "2026-01-01", version: int = 1, schema_files: object = None
 ) -> PlanRecord:
-    tables = {cut.dispatcher: Table(10 + cut.dispatcher, f"info{cut.dispatcher}", version) for cut in cuts}
+    tables = {d: Table(10 + d, f"info{d}", version, f"t{d}/{version}") for d in (cut.dispatcher for cut in cuts)}
     entries = make_plan(
         state,
         cuts,
         tables,
         date,
-        directory=lambda dispatcher, day: f"t{dispatcher}/{tables[dispatcher].table_version}/{day}",
+        directory=lambda place, day: f"{place}/{day}",
         data_file=lambda directory, index: f"{directory}/CDC{index:06}.csv",
         schema_files=schema_files or AnyVersion(),  # type: ignore[arg-type]
     )
@@ -338,7 +349,9 @@ def test_rule_11_a_cut_starts_at_the_checkpoint_of_the_log() -> None:
 @st.composite
 def histories(draw: st.DrawFn) -> list[tuple[str, int, list[int]]]:
     rows = st.lists(st.integers(1, 30), min_size=1, max_size=12)
-    what = st.sampled_from(["rows", "rows", "rows", "resolve", "resolve", "due", "edge", "shutdown", "lose", "learn"])
+    what = st.sampled_from(
+        ["rows", "rows", "rows", "resolve", "resolve", "due", "barrier", "shutdown", "lose", "learn"]
+    )
     return draw(st.lists(st.tuples(what, st.integers(0, 30), rows), min_size=5, max_size=60))
 
 
@@ -368,8 +381,8 @@ def test_rule_4_and_11_every_row_stands_in_exactly_one_entry(events: list[tuple[
         elif what == "learn":
             plans.learn(1, 100, 10 * number)
         else:
-            edge = resolved if what == "edge" else None
-            while cuts := plans.due(now, to(resolved), edge, "shutdown" if what == "shutdown" else None):
+            stopped = {1} if what == "barrier" else ()
+            while cuts := plans.due(now, to(resolved), stopped, "shutdown" if what == "shutdown" else None):
                 assert cuts[-1].to.commit_ts <= resolved
                 state = apply(state, entries_of(state, cuts))  # refuses gaps and overlaps
                 entries += [(one.from_.commit_ts, one.to.commit_ts) for one in cuts]

@@ -24,6 +24,7 @@ class FakeOwner:
         self.planner = SimpleNamespace(dirty=1)
         self.spans = SimpleNamespace(complete=True, held=[], moves=0, files=SimpleNamespace(bytes=0))
         self.resolved = 0
+        self.dispatchers = 3
 
     def resolved_ts(self) -> int:
         return self.resolved
@@ -42,7 +43,7 @@ def registry() -> Registry:
 @pytest.fixture
 def meter(owner: FakeOwner, registry: Registry) -> Meter:
     fake: Any = owner
-    return Meter(fake, registry, tables=3)
+    return Meter(fake, registry)
 
 
 def _delta(name: str, value: float, label: str = "", gauge: bool = False) -> pb.MetricDelta:

@@ -5,10 +5,11 @@ A story is commands, `----`, and what they print; blank lines part it. `#` start
     span ID START_TS | puller N | left N
     rows PULLER SEQ SPAN TS...        segment SEQ of the puller's stream
     resolved PULLER SPAN TS LAST      said of the span's current assignment; `stale` instead: of its one before
-    ddl TS JOB TEXT | ddl-resolved TS
+    ddl TS JOB SPAN... | ddl-resolved TS
     due SECONDS [shutdown]            record the plan that is due
     execute                           commit the plan if its rows are there
     checkpoint SECONDS                commit without files if it is due
+    write-ddl                         record the DDL that is due
     restart                           forget everything but the log's state
 """
 
@@ -19,8 +20,9 @@ from pathlib import Path
 import owner_records as made
 import owner_segments as s
 import pytest
-from changefeed.owner.planning.barrier import Barrier
-from changefeed.owner.planning.checkpoint import Checkpoint, Progress, flushed_ts
+from changefeed.model.record import DdlRecord
+from changefeed.owner.planning.barrier import Barrier, Ddl
+from changefeed.owner.planning.checkpoint import Checkpoint, Progress, flushed_to
 from changefeed.owner.planning.planner import Cut, Planner, Table, make_plan
 from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.transaction_log.history import State, apply, restore, snapshot
@@ -36,7 +38,8 @@ class World:
         self.state = state
         self.known = spans
         self.spans = Spans(2)
-        self.barrier = Barrier(state.checkpoint_ts)
+        self.barrier = Barrier(max(state.checkpoint_ts, state.last_ddl[0] if state.last_ddl else 0))
+        self.versions = {number: known.table_version for number, known in state.dispatchers.items()}
         self.planner = Planner(100, 5.0)
         self.checkpoint = Checkpoint(state.checkpoint_ts)
         self.subs: dict[int, list[int]] = {}
@@ -48,7 +51,7 @@ class World:
         self.planner.add(span_id, self.state.planned_ts(span_id))
 
     def limit(self, span_id: int) -> int:
-        return min(self.spans.resolved_ts(span_id), self.barrier.limit())
+        return min(self.spans.resolved_ts(span_id), self.barrier.limit(span_id))
 
     def progress(self, committing: bool = False) -> list[Progress]:
         plan = None if committing else self.state.plan
@@ -99,36 +102,61 @@ class World:
             self.planner.on_rows(0.0, segment)
         return "\n".join(f"span {span_id} resolved {ts}" for span_id, ts in changes.resolved.items())
 
-    def do_ddl(self, ts: str, job: str, *text: str) -> str:
-        self.barrier.on_ddl(int(ts), int(job), True, " ".join(text))
+    def do_ddl(self, ts: str, job: str, *span_ids: str) -> str:
+        self.barrier.on_ddl(Ddl(int(ts), int(job), involved=frozenset(map(int, span_ids))))
         return ""
 
     def do_ddl_resolved(self, ts: str) -> str:
         self.barrier.on_resolved(int(ts))
-        return f"limit {self.barrier.limit()}"
+        limits = ", ".join(f"{span_id} to {self.barrier.limit(span_id)}" for span_id in self.known)
+        return f"limits: {limits}; checkpoint to {self.barrier.checkpoint_limit()}"
+
+    def do_write_ddl(self) -> str:
+        at = dict(zip(self.known, self.progress(), strict=True))
+        ddl = self.barrier.due(lambda span_id: flushed_to(at[span_id], self.barrier.limit(span_id)))
+        if ddl is None:
+            return "no DDL is due"
+        self.barrier.executed()
+        ids = tuple(sorted(ddl.involved))
+        record = DdlRecord(
+            **made.owned(self.state), ts=ddl.ts, job_id=ddl.job_id, query="", involved=ids, dispatchers=ids
+        )
+        self.state = apply(self.state, record)
+        self.versions |= dict.fromkeys(ids, ddl.ts)
+        return f"DDL {ddl.job_id} at {ddl.ts} is written"
 
     def do_due(self, now: str, shutdown: str = "") -> str:
-        cuts = self.planner.due(float(now), self.limit, self.barrier.edge(), "shutdown" if shutdown else None)
+        stopped = {
+            span_id
+            for span_id in self.barrier.stopped(self.known)
+            if self.spans.resolved_ts(span_id) >= self.barrier.limit(span_id)
+        }
+        cuts = self.planner.due(float(now), self.limit, stopped, "shutdown" if shutdown else None)
         if not cuts:
             return "nothing"
         entries = make_plan(
             self.state,
             cuts,
-            {cut.dispatcher: Table(cut.dispatcher, "info", 1) for cut in cuts},
+            {cut.dispatcher: self._table(cut.dispatcher) for cut in cuts},
             "2026-01-01",
-            lambda dispatcher, date: f"t{dispatcher}/{date}",
+            lambda place, date: f"{place}/{date}",
             lambda directory, index: f"{directory}/{index}",
-            [(cut.dispatcher, 1) for cut in cuts],
+            [(cut.dispatcher, self.versions.get(cut.dispatcher, 1)) for cut in cuts],
         )
-        self.state = apply(self.state, made.plan(self.state, *entries, resolved_ts=str(self.barrier.limit())))
+        self.state = apply(self.state, made.plan(self.state, *entries, resolved_ts=str(self.barrier.ceiling())))
         return "\n".join(f"{self._shown(cut)} {entry.path}" for cut, entry in zip(cuts, entries, strict=True))
+
+    def _table(self, span_id: int) -> Table:
+        version = self.versions.get(span_id, 1)
+        return Table(span_id, "info", version, f"t{span_id}/{version}")
 
     def _shown(self, cut: Cut) -> str:
         return f"{cut.reason}: {cut.dispatcher} ({cut.from_.commit_ts}, {cut.to.commit_ts}]"
 
     def do_execute(self) -> str:
         plan = self.state.plan
-        assert plan is not None
+        if plan is None:
+            return "no plan"
         if not self.spans.is_whole(plan.entries):
             return "waits"
         ts = self.checkpoint.next(self.progress(committing=True), self.barrier)
@@ -136,23 +164,19 @@ class World:
         self._recorded(0.0, ts)
         for entry in plan.entries:
             self.spans.release_below(entry.dispatcher, entry.to.commit_ts)
-        return f"committed, checkpoint {ts}{self._stop()}"
+        return f"committed, checkpoint {ts}"
 
     def do_checkpoint(self, now: str) -> str:
         ts = self.checkpoint.next(self.progress(), self.barrier)
         if not self.checkpoint.is_due(float(now), ts):
-            return "not due" + self._stop()
+            return "not due"
         self.state = apply(self.state, made.commit(self.state, ts, plan=None, files=()))
         self._recorded(float(now), ts)
-        return f"checkpoint {ts}{self._stop()}"
+        return f"checkpoint {ts}"
 
     def _recorded(self, now: float, ts: int) -> None:
         self.checkpoint.recorded(now, ts)
         self.planner.on_checkpoint(ts)
-
-    def _stop(self) -> str:
-        ddl = self.barrier.stopped_at(flushed_ts(self.progress(), self.barrier.limit()))
-        return f", stopped by {ddl.description} at {ddl.ts}" if ddl else ""
 
     def do_restart(self) -> str:
         state = restore(snapshot(self.state))

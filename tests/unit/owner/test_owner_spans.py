@@ -459,3 +459,24 @@ def test_rule_2_no_order_of_events_makes_a_resolved_ts_count_early(events: list[
         elif event == "hold":
             world.obey(spans.hold([span_id]))
         world.check()
+
+
+def test_rule_9_a_span_that_a_ddl_ends_is_pulled_no_more_and_leaves_nothing() -> None:
+    spans, sub_id = one_span()
+    spans.add_span(8, b"c", b"d", 100)
+    spans.on_report(0, report(s.meta(1, s.share(SPAN, sub_id, [105])), s.resolved(sub_id, 110, 2)))
+    orders = spans.remove_span(SPAN)
+    assert [command.release.sub_id for _, command in orders.commands] == [sub_id]
+    assert orders.ended == {}, "nothing of it is planned again"
+    assert len(spans.files.take_unneeded(set())) == 1
+    assert spans.on_report(0, report(s.meta(2, s.share(SPAN, sub_id, [120])))) == Changes(), "it comes too late"
+    assert spans.reached().keys() == {8}
+    assert [c.span_id for c in subscribed(spans.add_span(SPAN, b"a", b"b", 200))] == [SPAN], "renamed back"
+
+
+def test_a_held_span_can_be_ended() -> None:
+    spans, _ = one_span()
+    spans.hold([SPAN])
+    assert spans.remove_span(SPAN) == Orders()
+    assert spans.complete
+    assert not spans.held

@@ -21,6 +21,7 @@ from changefeed.sink.storage.layout import (
     is_schema_file,
     parse_index_path,
     parse_schema_path,
+    place_of,
     schema_file,
     version_directory,
 )
@@ -199,17 +200,18 @@ def test_a_database_file_stands_beside_its_tables(tmp_path):
 
 def layout(separator: str = "day", **more: Any) -> Layout:
     storage = {"dateSeparator": separator, "fileIndexWidth": 20, "protocol": "csv"} | more
-    return Layout.of(storage, {7: make_table("shop", "orders", column("id", 8, 3))}, 400)
+    return Layout.of(storage)
 
 
 def test_a_layout_names_directories_and_files():
     day = layout()
-    directory = day.directory(7, day.date(ms("2026-03-01T23:59:59")))
+    place = place_of(make_table("shop", "orders", column("id", 8, 3)), 7, 400)
+    directory = day.directory(place, day.date(ms("2026-03-01T23:59:59")))
     assert directory == "shop/orders/400/2026-03-01"
     assert day.data_file(directory, 3) == "shop/orders/400/2026-03-01/CDC00000000000000000003.csv"
     none = layout("none", fileIndexWidth=6)
     assert none.date(ms("2026-03-01T00:00:00")) == ""
-    assert none.data_file(none.directory(7, ""), 12) == "shop/orders/400/CDC000012.csv"
+    assert none.data_file(none.directory(place, ""), 12) == "shop/orders/400/CDC000012.csv"
 
 
 def test_canal_json_files_end_as_ticdcs_do():
@@ -221,7 +223,7 @@ def test_canal_json_files_end_as_ticdcs_do():
 def test_a_table_whose_name_is_no_folder_is_refused(name, tmp_path):
     table = make_table("shop", name, column("id", 8, 3))
     with pytest.raises(NeedsHuman, match="folder"):
-        Layout.of({"dateSeparator": "day", "fileIndexWidth": 20, "protocol": "csv"}, {7: table}, 400)
+        place_of(table, 7, 400)
     with pytest.raises(NeedsHuman, match="folder"):
         write_schema_file(LocalStore(tmp_path / "sink"), table, 400)
 

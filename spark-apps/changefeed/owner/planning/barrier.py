@@ -1,103 +1,126 @@
-"""How far anything may be planned: the DDL span's resolved-ts, the first pending DDL, the target (rules 1, 9, 24).
-
-Pure. Until DDLs are executed, one that touches a selected table stops the changefeed at its ts: none is ever skipped.
+"""How far anything may be planned: the DDL span's resolved-ts, the pending DDLs, the target (rules 1, 9, 24). Pure.
 
 Why data never overtakes a schema change:
 
 1. *A table is resolved to 110, the DDL span is stuck at 90, an ALTER at 100 has not been seen.* `limit` is 90.
-2. *The ALTER at T is seen.* `limit` is T itself: rows at exactly T belong to the old schema (rule 9), so they are
-   planned. The checkpoint stays at T - 1, for a reader of checkpoint T expects the DDL.
-3. *A later DDL arrives first.* DDLs are ordered by (finish ts, job id), and nothing is decided before the DDL span has
-   resolved to T: then no earlier one can come.
-4. *The DDL span is pulled anew and repeats itself.* Jobs are known by their id; those at or below start_ts are part of
-   the schema at start_ts. Its resolved-ts starts again lower, but what it once said of its past stays true, so the
-   highest holds.
+2. *The ALTER at T is seen.* The limit of the dispatchers that it involves is T itself: rows at exactly T belong to the
+   old schema (rule 9). When all of them are flushed to T it is executed and recorded; their rows > T have the new
+   schema. Others go on above T, but the checkpoint stays at T - 1, for a reader of checkpoint T expects the DDL.
+3. *A later DDL arrives first.* DDLs are executed in the order of (finish ts, job id). None is handed in before the DDL
+   span has resolved to it: then no earlier one can come.
+4. *Two DDLs at T1 < T2 are pending, of other tables.* The tables of the second drain to T2 meanwhile; it is executed
+   after the first.
+5. *The DDL span is pulled anew and repeats itself.* What was executed, or is part of the schema that the run began
+   with, is left out before it comes here. The resolved-ts starts again lower, but what it once said of its past stays
+   true, so the highest holds.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
-from changefeed.errors import NeedsHuman, ProtocolViolation
+from changefeed.errors import ProtocolViolation
+from changefeed.schema.table_info import TableInfo
+from changefeed.sink.storage.schema_file import SchemaFile
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Ddl:
+    """A DDL as it concerns the changefeed; dispatchers are known by the physical ids of their tables.
+
+    `involved`: those that are there before it. Of them `left` end with it, the others go on under a new version.
+    """
+
     ts: int  # finish ts
     job_id: int
-    description: str  # of the statement and its table, for people
+    query: str = field(default="", compare=False)
+    description: str = field(default="", compare=False)  # of the statement and its table, for people
+    involved: frozenset[int] = frozenset()
+    left: frozenset[int] = frozenset()
+    tables: Mapping[int, TableInfo] = field(default_factory=dict, compare=False)  # of those that go on or join
+    schema_files: tuple[SchemaFile, ...] = field(default=(), compare=False)
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return self.ts, self.job_id
 
 
 class Barrier:
     """The one barrier of a changefeed over `(start_ts, target_ts]`; target_ts None: for ever.
 
-    On a restart start_ts is the recorded checkpoint: the ts of the schema that the run begins with.
+    On a restart start_ts is the ts of the schema that the run begins with: every DDL up to it is executed.
     """
 
     def __init__(self, start_ts: int, target_ts: int | None = None) -> None:
-        self._start_ts = start_ts
         self._target_ts = target_ts
         self._resolved_ts = start_ts
-        self._pending: dict[int, Ddl] = {}
+        self._pending: deque[Ddl] = deque()
+        self._last = (start_ts, 0)
 
     @property
     def resolved_ts(self) -> int:
         """Every DDL <= it is known."""
         return self._resolved_ts
 
-    def on_ddl(self, ts: int, job_id: int, touches_selected: bool, description: str) -> None:
-        """A finished DDL job; report it before the resolved-ts that covers it.
+    def on_ddl(self, ddl: Ddl) -> None:
+        """A finished one, in their order, and before the resolved-ts that covers it.
 
-        Raises ProtocolViolation when the DDL span had already said that nothing more comes at or below ts.
+        Raises ProtocolViolation when the DDL span had already said that nothing more comes at or below its ts.
         """
-        if ts <= self._start_ts or not touches_selected or job_id in self._pending:
-            return
-        if ts <= self._resolved_ts:
+        if ddl.ts <= self._resolved_ts or ddl.order <= self._last:
             raise ProtocolViolation(
-                f"DDL job {job_id} at {ts} ({description}) came after the DDL span resolved to {self._resolved_ts}.",
+                f"DDL job {ddl.job_id} at {ddl.ts} ({ddl.description}) came after the DDL span resolved to "
+                f"{self._resolved_ts}.",
                 "Start the changefeed again; if this comes back, report it as a bug.",
             )
-        self._pending[job_id] = Ddl(ts, job_id, description)
+        self._last = ddl.order
+        if self._target_ts is None or ddl.ts <= self._target_ts:
+            self._pending.append(ddl)
 
     def on_resolved(self, ts: int) -> None:
         """Every DDL <= ts was handed to `on_ddl`."""
         self._resolved_ts = max(self._resolved_ts, ts)
 
-    def limit(self) -> int:
-        """No row above it may be planned; T of the first pending DDL is still allowed."""
-        return min([self._resolved_ts, *self._stops()])
+    def ceiling(self) -> int:
+        """No row of any dispatcher above it may be planned."""
+        return min(ts for ts in (self._resolved_ts, self._target_ts) if ts is not None)
+
+    def limit(self, dispatcher: int) -> int:
+        """No row of the dispatcher above it may be planned; T of a DDL that involves it is still allowed."""
+        stops = (ddl.ts for ddl in self._pending if dispatcher in ddl.involved)
+        return min(self.ceiling(), next(stops, self._resolved_ts))
 
     def checkpoint_limit(self) -> int:
         """No checkpoint may be above it: T - 1 while a DDL at T is pending."""
-        first = self._first()
-        return min(self.limit(), first.ts - 1) if first else self.limit()
+        return min(self.ceiling(), self._pending[0].ts - 1) if self._known() else self.ceiling()
 
-    def edge(self) -> int | None:
-        """The ts at which all stops, once the DDL span has reached it: rows <= it are to be written now."""
-        limit = self.limit()
-        return limit if limit in self._stops() else None
+    def stopped(self, dispatchers: Iterable[int]) -> frozenset[int]:
+        """Those of which everything up to their limit is known to the DDL span, and nothing above it can be planned."""
+        if self.is_at_target():
+            return frozenset(dispatchers)
+        return frozenset(dispatcher for ddl in self._known() for dispatcher in ddl.involved)
 
-    def stopped_at(self, flushed_ts: int) -> Ddl | None:
-        """The DDL that stops the changefeed, once every dispatcher is flushed to its ts (`checkpoint.flushed_ts`)."""
-        first = self._first()
-        return first if first and self.edge() == first.ts <= flushed_ts else None
+    def is_at_target(self) -> bool:
+        """Whether the DDL span has reached the end."""
+        return self.ceiling() == self._target_ts
+
+    def due(self, flushed_ts: Callable[[int], int]) -> Ddl | None:
+        """The next DDL, once every dispatcher that it involves is flushed to its ts."""
+        for ddl in self._known()[:1]:
+            if all(flushed_ts(dispatcher) >= ddl.ts for dispatcher in ddl.involved):
+                return ddl
+        return None
+
+    def executed(self) -> Ddl:
+        """The next one is recorded; it."""
+        return self._pending.popleft()
 
     def is_finished(self, checkpoint_ts: int) -> bool:
         """Whether a checkpoint completes the changefeed; no pending DDL <= target can be below it."""
         return self._target_ts is not None and checkpoint_ts >= self._target_ts
 
-    def _first(self) -> Ddl | None:
-        return min(self._pending.values(), default=None)
-
-    def _stops(self) -> list[int]:
-        first = self._first()
-        return [ts for ts in (first.ts if first else None, self._target_ts) if ts is not None]
-
-
-def stopped_by(ddl: Ddl, checkpoint_ts: int) -> NeedsHuman:
-    """What a run ends with that has come to a DDL."""
-    return NeedsHuman(
-        f"Stopped at {ddl.ts} by a DDL on a selected table: {ddl.description} (job {ddl.job_id}). "
-        f"Everything up to that ts is written; the checkpoint is {checkpoint_ts}.",
-        "DDLs are not replicated yet: apply it downstream, then start a new changefeed with that ts as startTs.",
-    )
+    def _known(self) -> list[Ddl]:
+        """Those that no earlier one can come before."""
+        return [ddl for ddl in self._pending if ddl.ts <= self._resolved_ts]

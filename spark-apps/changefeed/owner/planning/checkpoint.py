@@ -34,11 +34,12 @@ class Progress:
 
 
 def flushed_ts(progress: Iterable[Progress], limit: int) -> int:
-    """Every dispatcher is flushed to it; `limit` (Barrier.limit) when there are none."""
-    return min((_flushed(one, limit) for one in progress), default=limit)
+    """Every dispatcher is flushed to it; `limit` (Barrier.ceiling) when there are none, and at most."""
+    return min((flushed_to(one, limit) for one in progress), default=limit)
 
 
-def _flushed(one: Progress, limit: int) -> int:
+def flushed_to(one: Progress, limit: int) -> int:
+    """`limit`: nothing above it counts."""
     if one.in_plan:
         return min(one.flushed_ts, limit)
     idle_to = one.resolved_ts
@@ -56,7 +57,7 @@ class Checkpoint:
 
     def next(self, progress: Iterable[Progress], barrier: Barrier) -> int:
         """What a commit record written now may say: at least what is recorded."""
-        reached = min(flushed_ts(progress, barrier.limit()), barrier.checkpoint_limit())
+        reached = min(flushed_ts(progress, barrier.ceiling()), barrier.checkpoint_limit())
         return max(self.recorded_ts, reached)
 
     def may_be_due(self, now: float) -> bool:

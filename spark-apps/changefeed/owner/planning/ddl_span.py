@@ -1,53 +1,55 @@
 """The DDL span: pulled by the driver itself, because every minimum waits for it (rule 1).
 
-It is a span like any other, of `mysql.tidb_ddl_job`; its few rows go to schema storage and the barrier.
+It is a span like any other, of `mysql.tidb_ddl_job`; its few rows go to schema storage, the timeline and the barrier.
+What a DDL means depends on those before it, so jobs wait until the span has resolved to them and go on in their order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from changefeed.errors import ChangefeedError
+from changefeed.errors import ChangefeedError, ProtocolViolation
 from changefeed.owner.planning.barrier import Barrier
+from changefeed.owner.planning.timeline import Timeline
 from changefeed.puller.feed import Data, Failed, FeedEvent, Resolved, SpanFeed
 from changefeed.schema.job import Job, decode_job
 from changefeed.schema.keys import DDL_JOB_TABLE_ID, table_span
-from changefeed.schema.storage import SchemaStorage, Touched
+from changefeed.schema.storage import SchemaStorage
 from changefeed.upstream.pd import PdClient
 
 SUB_ID = 1
 
 
 class DdlSpan:
-    """Feeds DDL jobs after `start_ts` into `schema` and `barrier`.
+    """Feeds DDL jobs after `schema.snapshot_ts` into `schema` and, as `timeline` sees them, into `barrier`.
 
-    `selects` says whether a DDL that involves these tables concerns the changefeed; `changed` is called after events;
-    `failed` once, when a job can't be followed or the span can't be pulled: the barrier stays where it is then.
+    `changed` is called after events; `failed` once, when a job can't be followed or the span can't be pulled: the
+    barrier stays where it is then.
     """
 
     def __init__(
         self,
         pd: PdClient,
         schema: SchemaStorage,
+        timeline: Timeline,
         barrier: Barrier,
-        start_ts: int,
-        selects: Callable[[Touched], bool],
         changed: Callable[[], None],
         failed: Callable[[ChangefeedError], None],
     ) -> None:
         self._schema = schema
+        self._timeline = timeline
         self._barrier = barrier
-        self._start_ts = start_ts
-        self._selects = selects
         self._changed = changed
         self._failed = failed
         self._feed = SpanFeed(pd, self._on_event)
+        self._waiting: dict[int, tuple[int, Job]] = {}  # by job id, with its finish ts
+        self._done: set[int] = set()  # job ids
         self._broken = False
 
     async def __aenter__(self) -> DdlSpan:
         await self._feed.__aenter__()
         start, end = table_span(DDL_JOB_TABLE_ID)
-        self._feed.subscribe(SUB_ID, DDL_JOB_TABLE_ID, start, end, self._start_ts)
+        self._feed.subscribe(SUB_ID, DDL_JOB_TABLE_ID, start, end, self._schema.snapshot_ts)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -72,18 +74,27 @@ class DdlSpan:
                     if value:  # else: moved to the history table
                         self._row(ts, value)
             case Resolved(ts=ts):
+                self._go_on(ts)
                 self._barrier.on_resolved(ts)
             case Failed(error=error):
                 raise error
 
     def _row(self, commit_ts: int, value: bytes) -> None:
         job = decode_job(value, self._schema.ddl_job_table)
-        if job.is_done:
-            self._schema.apply(job, commit_ts)
-            selected = self._selects(self._schema.touches(job))
-            self._barrier.on_ddl(commit_ts, job.id, selected, _describe(job))
+        if not job.is_done or job.id in self._done or commit_ts <= self._schema.snapshot_ts:
+            return
+        if commit_ts <= self._barrier.resolved_ts:
+            raise ProtocolViolation(
+                f"{job} at {commit_ts} came after the DDL span resolved to {self._barrier.resolved_ts}.",
+                "Start the changefeed again; if this comes back, report it as a bug.",
+            )
+        self._waiting[job.id] = commit_ts, job
 
-
-def _describe(job: Job) -> str:
-    table = f"{job.schema_name}.{job.table_name}".rstrip(".")
-    return f"{job.type_name} of {table}: {job.query}" if job.query else f"{job.type_name} of {table}"
+    def _go_on(self, resolved_ts: int) -> None:
+        due = sorted((ts, job_id) for job_id, (ts, _) in self._waiting.items() if ts <= resolved_ts)
+        for ts, job_id in due:
+            _, job = self._waiting.pop(job_id)
+            self._done.add(job_id)
+            self._schema.apply(job, ts)
+            if (ddl := self._timeline.follow(job, ts, self._schema.touches(job))) is not None:
+                self._barrier.on_ddl(ddl)

@@ -27,7 +27,7 @@ makes no files but full ones.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Literal, NamedTuple
@@ -115,6 +115,11 @@ class Planner:
         """A dispatcher whose rows <= planned_ts are planned or written (State.planned_ts)."""
         self._dispatchers[dispatcher] = _Dispatcher(planned_ts)
 
+    def remove(self, dispatcher: int) -> None:
+        """A DDL has ended it."""
+        self._unmark(dispatcher)
+        del self._dispatchers[dispatcher]
+
     def on_rows(self, now: float, segment: Segment) -> None:
         """The span's assignment brought a segment."""
         known = self._dispatchers[segment.span_id]
@@ -150,24 +155,28 @@ class Planner:
             self._mark_full(dispatcher)
 
     def due(
-        self, now: float, limit: Callable[[int], int], edge: int | None = None, all_for: Reason | None = None
+        self,
+        now: float,
+        limit: Callable[[int], int],
+        stopped: Collection[int] = (),
+        all_for: Reason | None = None,
     ) -> list[Cut]:
         """The files of the next plan; they count as planned from now on, so ask only when it can be recorded.
 
-        `limit(dispatcher)`: the lower of its span's resolved-ts and Barrier.limit. `edge`: Barrier.edge. `all_for`:
-        "shutdown" or "quota", why everything that can be planned is to be, however little it is. Cuts of one dispatcher
-        are in order and consecutive. No more than plan_bytes, but at least one cut; full files that are left are due
-        at once.
+        `limit(dispatcher)`: the lower of its span's resolved-ts and Barrier.limit. `stopped`: those dispatchers whose
+        span has reached that limit and which a DDL, or the end, waits for. `all_for`: "shutdown" or "quota", why
+        everything that can be planned is to be, however little it is. Cuts of one dispatcher are in order and
+        consecutive. No more than plan_bytes, but at least one cut; full files that are left are due at once.
         """
         if self._interval_ends is not None and self._interval_ends <= now:
             self._ripe |= self._dirty - self._left_over
             self._interval_ends = None
         self._ripe |= {d for d in self._left_over if self._own_interval_ends(d) <= now}
-        candidates = self._dirty if all_for or edge is not None else self._full | self._ripe
+        candidates = self._dirty if all_for else self._full | self._ripe | (self._dirty & frozenset(stopped))
         plan: list[Cut] = []
         budget = self._plan_bytes
         for dispatcher in sorted(candidates, key=lambda d: (self._dispatchers[d].since, d)):
-            for cut in self._cuts(dispatcher, limit(dispatcher), edge, all_for):
+            for cut in self._cuts(dispatcher, limit(dispatcher), dispatcher in stopped, all_for):
                 if plan and cut.estimate > budget:
                     return plan
                 budget -= cut.estimate
@@ -192,7 +201,7 @@ class Planner:
     def _planned_ts(self, known: _Dispatcher) -> int:
         return max(known.planned_ts, self._checkpoint_ts)
 
-    def _cuts(self, dispatcher: int, limit: int, edge: int | None, all_for: Reason | None) -> list[Cut]:
+    def _cuts(self, dispatcher: int, limit: int, is_stopped: bool, all_for: Reason | None) -> list[Cut]:
         known = self._dispatchers[dispatcher]
         known.pass_over(self._planned_ts(known))
         start = known.planned_ts
@@ -202,7 +211,7 @@ class Planner:
             cuts.append(Cut(dispatcher, Position.end_of(start), Position.end_of(to), estimate, "size"))
             start = to
         rest = [piece for piece in _above(known.pieces, start) if piece.first_ts <= limit]
-        reason = self._reason_for_rest(dispatcher, rest, limit, edge, all_for)
+        reason = self._reason_for_rest(dispatcher, rest, limit, is_stopped, all_for)
         if reason is not None:
             estimate = sum(piece.bytes for piece in rest) - sum(piece.bytes for piece in _above(rest, limit))
             cuts.append(Cut(dispatcher, Position.end_of(start), Position.end_of(limit), estimate, reason))
@@ -222,11 +231,11 @@ class Planner:
                 raw = 0
 
     def _reason_for_rest(
-        self, dispatcher: int, rest: Sequence[_Piece], limit: int, edge: int | None, all_for: Reason | None
+        self, dispatcher: int, rest: Sequence[_Piece], limit: int, is_stopped: bool, all_for: Reason | None
     ) -> Reason | None:
         if not rest:
             return None
-        if limit == edge:
+        if is_stopped:
             return "barrier"
         if all_for:
             return all_for
@@ -294,6 +303,7 @@ class Table:
     table_id: int  # physical
     table_info: str  # hash
     table_version: int
+    place: str  # its directory but for the date
 
 
 def make_plan(
@@ -301,14 +311,14 @@ def make_plan(
     cuts: Iterable[Cut],
     tables: Mapping[int, Table],
     date: str,
-    directory: Callable[[int, str], str],
+    directory: Callable[[str, str], str],
     data_file: Callable[[str, int], str],
     schema_files: Container[tuple[int, int]],
 ) -> tuple[PlanEntry, ...]:
     """The entries of a plan record: names and indexes come from the log (rule 15).
 
     `date` is the sink's date of the plan's pd_ms ("" when directories have none); a dispatcher whose newest directory
-    has a later one stays there, so `directory(dispatcher, date)` must go by the date it is given. It and
+    has a later one stays there, so `directory(place, date)` must go by the date it is given. It and
     `data_file(directory, index)` give paths below the sink's root. `schema_files` holds
     (dispatcher, table_version) of the schema files known to exist. Raises NeedsHuman when one is missing (rule 26) or
     when a cut does not go on from the log.
@@ -324,7 +334,7 @@ def make_plan(
             )
         last = state.dispatchers.get(cut.dispatcher)
         day = max(date, last.date) if last else date
-        place = directory(cut.dispatcher, day)
+        place = directory(table.place, day)
         start, before, index = reached.get(cut.dispatcher) or (
             state.position(cut.dispatcher),
             last.directory if last else "",

@@ -134,6 +134,18 @@ class Spans:
         self._assign(span, orders)
         return orders
 
+    def remove_span(self, span_id: int) -> Orders:
+        """A DDL has ended it: nobody pulls it any more, and nothing of it is needed."""
+        orders = Orders()
+        span = self._spans[span_id]
+        self._release(span, orders)
+        self._forget(span, lambda _: True)
+        orders.ended.pop(span_id, None)
+        self._held.pop(span_id, None)
+        self._counts[span.puller] -= 1
+        del self._spans[span_id]
+        return orders
+
     def puller_joined(self, now: float, puller_id: int) -> Orders:
         """A puller's stream is open: what to tell it. One that was still thought open has ended."""
         if puller_id not in self._counts:

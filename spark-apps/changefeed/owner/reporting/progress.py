@@ -23,10 +23,9 @@ _STAGES = ("puller", "event_store", "pipeline", "sink")
 class Meter:
     """Counts into `registry`, reads progress out of it. `pd_ms` is PD's clock as last seen; 0: not yet."""
 
-    def __init__(self, owner: Owner, registry: Registry, tables: int) -> None:
+    def __init__(self, owner: Owner, registry: Registry) -> None:
         self._owner = owner
         self._registry = registry
-        self._tables = tables
         self._samples: deque[tuple[float, dict[str, tuple[float, float]]]] = deque()
         self._moves = 0  # counted
         self.draining = False
@@ -110,7 +109,7 @@ class Meter:
             ("changefeed_event_store_used_bytes", spans.files.bytes, ""),
             ("changefeed_owner_held_spans_count", len(spans.held), ""),
             ("changefeed_owner_dispatchers_count", dirty, "dirty"),
-            ("changefeed_owner_dispatchers_count", self._tables - dirty, "idle"),
+            ("changefeed_owner_dispatchers_count", self._owner.dispatchers - dirty, "idle"),
             *(("changefeed_owner_state_info", word == self._word(state), word) for word in _STATES),
         ):
             self._registry.apply_delta(name, label, value, True)
@@ -128,7 +127,7 @@ class Meter:
             pipeline=stages["pipeline"],
             sink=stages["sink"],
             files=int(self._registry.total("changefeed_sink_files_total")),
-            tables=self._tables,
+            tables=self._owner.dispatchers,
             dirty=dirty,
         )
 
@@ -146,7 +145,7 @@ class Meter:
             start_ts=state.start_ts,
             checkpoint_ts=published_ts,
             resolved_ts=self._owner.resolved_ts(),
-            tables=self._tables,
+            tables=self._owner.dispatchers,
             rows=state.rows,
             pulled=int(self._registry.total("changefeed_puller_events_total")),
             complete=spans.complete,

@@ -78,7 +78,7 @@ class DispatcherState(_Frozen):
     """How far one dispatcher's files have got, and where the next one goes."""
 
     dispatcher: int  # span_id
-    table_id: int  # 0: created by a DDL, nothing planned yet
+    table_id: int  # 0: joined by a DDL, nothing planned yet
     flushed_ts: Ts  # every row <= it is in committed files; see State.flushed_ts for the one to resume at
     table_version: Ts = 0
     directory: str = ""
@@ -167,6 +167,11 @@ class State(_Frozen):
         """Every row of the dispatcher <= it is in committed files, or there was none (rule 11)."""
         known = self.dispatchers.get(dispatcher)
         return max(known.flushed_ts, self.checkpoint_ts) if known else self.checkpoint_ts
+
+    def table_version(self, dispatcher: int) -> int:
+        """That of the rows which are written next: the ts of the last DDL on its table, or where the files begin."""
+        known = self.dispatchers.get(dispatcher)
+        return known.table_version if known and known.table_version else self.from_ts
 
     def position(self, dispatcher: int) -> Position:
         """Where the dispatcher's next entry must start."""
@@ -443,13 +448,24 @@ def _ddl(state: State, record: DdlRecord) -> dict[str, Any]:
         _refuse(record, f"DDL {record.job_id} at {record.ts} is not after the last executed one, {state.last_ddl}")
     if state.checkpoint_ts >= record.ts:
         _refuse(record, f"the checkpoint {state.checkpoint_ts} has already passed its ts {record.ts}")
+    drained = {*record.involved, *record.left}
     for entry in state.plan.entries if state.plan else ():
-        if entry.table_id in record.tables:
+        if entry.dispatcher in drained:
             _refuse(record, f"entry {entry.entry} of plan {state.plan.n if state.plan else 0} has not drained")
-    joined = {
-        dispatcher: DispatcherState(dispatcher=dispatcher, table_id=0, flushed_ts=record.ts)
-        for dispatcher in record.dispatchers
-    }
-    if again := sorted(joined.keys() & state.dispatchers.keys()):
+    if again := sorted((state.dispatchers.keys() & record.dispatchers) - drained):
         _refuse(record, f"dispatchers {again} exist already")
-    return {"last_ddl": (record.ts, record.job_id), "dispatchers": {**state.dispatchers, **joined}}
+    follow = {dispatcher: _follow(state, record, dispatcher) for dispatcher in record.dispatchers}
+    stay = {number: known for number, known in state.dispatchers.items() if number not in record.left}
+    return {"last_ddl": (record.ts, record.job_id), "dispatchers": {**stay, **follow}}
+
+
+def _follow(state: State, record: DdlRecord, dispatcher: int) -> DispatcherState:
+    """The dispatcher after the DDL: its next file is the first in a directory of the new version."""
+    known = state.dispatchers.get(dispatcher) or DispatcherState(
+        dispatcher=dispatcher, table_id=0, flushed_ts=record.ts
+    )
+    if known.flushed_ts > record.ts:
+        _refuse(record, f"dispatcher {dispatcher} is already flushed to {known.flushed_ts}")
+    return known.model_copy(
+        update={"flushed_ts": record.ts, "table_version": record.ts, "directory": "", "next_index": 1}
+    )

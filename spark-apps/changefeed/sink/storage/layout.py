@@ -38,32 +38,27 @@ class SchemaPath:
 
 @dataclass(frozen=True)
 class Layout:
-    """Names of the data files of a changefeed's dispatchers."""
+    """Names of a changefeed's data files."""
 
     date_separator: str
     index_width: int
     extension: str  # with its dot
-    places: Mapping[int, str]  # by dispatcher: its directory but for the date
 
     @classmethod
-    def of(cls, storage: Mapping[str, Any], tables: Mapping[int, TableInfo], table_version: int) -> Layout:
-        """`storage`: `sink.storage` of the effective spec; `tables` by dispatcher, which is a physical table id.
-
-        Raises NeedsHuman for a table whose name can't be a folder.
-        """
-        places = {}
-        for dispatcher, table in tables.items():
-            partition = dispatcher if table.partition_ids else None
-            places[dispatcher] = version_directory(table_path(table), table_version, partition)
-        return cls(storage["dateSeparator"], storage["fileIndexWidth"], _EXTENSIONS[storage["protocol"]], places)
+    def of(cls, storage: Mapping[str, Any]) -> Layout:
+        """`storage`: `sink.storage` of the effective spec."""
+        return cls(storage["dateSeparator"], storage["fileIndexWidth"], _EXTENSIONS[storage["protocol"]])
 
     def date(self, pd_ms: int, last: str = "") -> str:
         """See `date_of`."""
         return date_of(self.date_separator, pd_ms, last)
 
-    def directory(self, dispatcher: int, date: str) -> str:
-        place = self.places[dispatcher]
+    def directory(self, place: str, date: str) -> str:
         return f"{place}/{date}" if date else place
+
+    def place(self, table: TableInfo, dispatcher: int, table_version: int) -> str:
+        """See `place_of`."""
+        return place_of(table, dispatcher, table_version)
 
     def data_file(self, directory: str, index: int) -> str:
         return data_file(directory, index, self.index_width, self.extension)
@@ -83,6 +78,14 @@ def table_path(table: TableInfo) -> str:
                 "Exclude the table by spec.filter.rules, or rename it.",
             )
     return f"{table.schema_name}/{table.name}"
+
+
+def place_of(table: TableInfo, physical_id: int, table_version: int) -> str:
+    """The directory, but for its date, of the rows that stand under `physical_id` in TiKV.
+
+    Raises NeedsHuman for a name that can't be a folder.
+    """
+    return version_directory(table_path(table), table_version, physical_id if table.partition_ids else None)
 
 
 def version_directory(path: str, table_version: int, partition_id: int | None = None) -> str:

@@ -1,0 +1,88 @@
+"""What a DDL means for a changefeed: which dispatchers drain, end, go on or join, and what readers are told. Pure.
+
+The set of dispatchers is a function of ts: one for each physical table that the filter selects at that ts.
+
+1. *A table is created, recovered, or renamed into the filter at T.* Its dispatcher joins with everything <= T behind
+   it: rows that were written under a name that was not selected are in no file.
+2. *A table is dropped, truncated, or renamed out of the filter at T.* Its dispatcher drains to T and ends. A truncated
+   table has another physical id, and so another dispatcher, which joins at T.
+3. *A partition is exchanged.* The ids change places: each dispatcher goes on, with the other table's definition.
+4. *The definition stays what it was*, as when an index is added. Rows after T have version T all the same, as TiCDC's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from changefeed.owner.planning.barrier import Ddl
+from changefeed.schema.actions import Action
+from changefeed.schema.job import Job
+from changefeed.schema.rowv2 import check_supported
+from changefeed.schema.storage import Touched
+from changefeed.schema.table_info import TableInfo
+from changefeed.sink.storage.schema_file import SchemaFile
+
+Selects = Callable[[str, str], bool]  # (schema, table)
+
+
+class Timeline:
+    """Follows the DDLs of one run, in their order."""
+
+    def __init__(self, selects: Selects, selects_database: Callable[[str], bool], dispatchers: Iterable[int]) -> None:
+        """`dispatchers`: those with which the run begins."""
+        self._selects = selects
+        self._selects_database = selects_database
+        self._dispatchers = set(dispatchers)
+
+    def follow(self, job: Job, ts: int, touched: Touched) -> Ddl | None:
+        """The finished `job` as it concerns the changefeed; None if it does not.
+
+        Raises NeedsHuman for a table that it selects and that cannot be replicated.
+        """
+        after = {table.id: table for table in touched.after}  # of one that stands there twice the last one counts
+        selected = [table for table in after.values() if self._is_selected(table)]
+        involved = self._dispatchers & {id_ for table in touched.before for id_ in table.physical_ids}
+        tables = {id_: table for table in selected if not table.is_view for id_ in table.physical_ids}
+        files = self._schema_files(job, ts, touched, after)
+        if not (involved or tables or files):
+            return None
+        for table in selected:
+            check_supported(table)
+        left = involved - tables.keys()
+        self._dispatchers = (self._dispatchers - left) | tables.keys()
+        name = f"{job.schema_name}.{job.table_name}".rstrip(".")
+        return Ddl(
+            ts=ts,
+            job_id=job.id,
+            query=job.query,
+            description=f"{job.type_name} of {name}: {job.query}".rstrip(": "),
+            involved=frozenset(involved),
+            left=frozenset(left),
+            tables=tables,
+            schema_files=files,
+        )
+
+    def _is_selected(self, table: TableInfo) -> bool:
+        return self._selects(table.schema_name, table.name)
+
+    def _schema_files(self, job: Job, ts: int, touched: Touched, after: dict[int, TableInfo]) -> tuple[SchemaFile, ...]:
+        """Of what was or is selected: a reader who has a table is told what becomes of it."""
+        had = {table.id for table in touched.before if self._is_selected(table)}
+        files = [
+            SchemaFile(name, "", ts, query=job.query, type=job.type)
+            for name in sorted(touched.databases)
+            if self._selects_database(name)
+        ]
+        gone = [table for table in touched.before if table.id in had and not after]
+        for table in [*after.values(), *(gone if not touched.databases else ())]:
+            if table.id in had or self._is_selected(table):
+                says_why = self._is_of_statement(job, table, had, touched)
+                files.append(SchemaFile.of(table, ts, *((job.query, job.type) if says_why else ("", 0))))
+        return tuple(files)
+
+    def _is_of_statement(self, job: Job, table: TableInfo, had: set[int], touched: Touched) -> bool:
+        """Whether a reader executes the statement for the sake of this table: once a statement, on what it has."""
+        if job.type == Action.EXCHANGE_TABLE_PARTITION:
+            return not table.partition_ids
+        is_new_name = job.type in (Action.RENAME_TABLE, Action.RENAME_TABLES)
+        return not is_new_name or table.id in had

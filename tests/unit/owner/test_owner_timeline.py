@@ -1,0 +1,143 @@
+"""What DDLs mean for the dispatchers of a changefeed of `shop.*`, without `shop.tmp_*`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from changefeed.errors import NeedsHuman
+from changefeed.owner.planning.barrier import Ddl
+from changefeed.owner.planning.timeline import Timeline
+from changefeed.schema.actions import Action
+from changefeed.schema.job import parse_job
+from changefeed.schema.storage import SchemaStorage
+from changefeed.schema.table_info import parse_database_info, parse_table_info
+
+START_TS = 100
+SHOP, OTHER = 1, 2
+ORDERS, ITEMS, SCRATCH, ELSEWHERE = 10, 11, 12, 20
+
+
+def raw(id_: int, name: str, column: str = "id", **more: Any) -> dict[str, Any]:
+    column_ = {"id": 1, "name": {"O": column}, "offset": 0, "type": {"Tp": 8}, "state": 5}
+    return {"id": id_, "name": {"O": name}, "cols": [column_], "state": 5, **more}
+
+
+class Followed:
+    def __init__(self) -> None:
+        databases = [parse_database_info({"id": i, "db_name": {"O": n}}) for i, n in ((SHOP, "shop"), (OTHER, "other"))]
+        tables = [
+            parse_table_info(raw(ORDERS, "orders"), "shop"),
+            parse_table_info(raw(ITEMS, "items"), "shop"),
+            parse_table_info(raw(SCRATCH, "tmp_scratch"), "shop"),
+            parse_table_info(raw(ELSEWHERE, "elsewhere"), "other"),
+        ]
+        job_table = parse_table_info(raw(1, "tidb_ddl_job"), "mysql")
+        self.schema = SchemaStorage(START_TS, databases, tables, job_table)
+        self.timeline = Timeline(_selects, lambda schema: schema == "shop", [ORDERS, ITEMS])
+        self.ts = START_TS
+
+    def ddl(self, type_: Action, schema_id: int = SHOP, table: dict[str, Any] | None = None, **more: Any) -> Ddl | None:
+        self.ts += 10
+        name = {SHOP: "shop", OTHER: "other"}[schema_id]
+        binlog = {"TableInfo": table, "MultipleTableInfos": more.pop("tables", None)}
+        job = parse_job(
+            {
+                "id": self.ts,
+                "type": int(type_),
+                "state": 4,
+                "schema_id": schema_id,
+                "schema_name": name,
+                "table_id": table["id"] if table else 0,
+                "query": f"{type_.name} at {self.ts}",
+                "binlog": binlog,
+                **more,
+            }
+        )
+        self.schema.apply(job, self.ts)
+        return self.timeline.follow(job, self.ts, self.schema.touches(job))
+
+
+def _selects(schema: str, table: str) -> bool:
+    return schema == "shop" and not table.startswith("tmp_")
+
+
+def shown(ddl: Ddl | None) -> tuple[set[int], set[int], set[int], list[tuple[str, bool]]]:
+    """Involved, left, those that go on or join, and the schema files: where, and whether with the statement."""
+    assert ddl is not None
+    files = [(f"{file.schema}/{file.table}", bool(file.query)) for file in ddl.schema_files]
+    return set(ddl.involved), set(ddl.left), set(ddl.tables), files
+
+
+@pytest.fixture
+def followed() -> Followed:
+    return Followed()
+
+
+def test_an_altered_table_goes_on(followed: Followed) -> None:
+    ddl = followed.ddl(Action.ADD_COLUMN, table=raw(ORDERS, "orders", "wide"))
+    assert shown(ddl) == ({ORDERS}, set(), {ORDERS}, [("shop/orders", True)])
+    assert ddl is not None
+    assert [column.name for column in ddl.tables[ORDERS].columns] == ["wide"]
+    assert (ddl.ts, ddl.schema_files[0].table_version, ddl.schema_files[0].type) == (110, 110, Action.ADD_COLUMN)
+
+
+def test_what_is_not_selected_does_not_concern_the_changefeed(followed: Followed) -> None:
+    assert followed.ddl(Action.ADD_COLUMN, table=raw(SCRATCH, "tmp_scratch", "wide")) is None
+    assert followed.ddl(Action.ADD_COLUMN, OTHER, raw(ELSEWHERE, "elsewhere", "wide")) is None
+    assert followed.ddl(Action.LOCK_TABLE, table=raw(ORDERS, "orders")) is None
+
+
+def test_a_created_table_joins_and_a_dropped_one_leaves(followed: Followed) -> None:
+    assert shown(followed.ddl(Action.CREATE_TABLE, table=raw(30, "new"))) == (set(), set(), {30}, [("shop/new", True)])
+    assert followed.ddl(Action.CREATE_TABLE, table=raw(31, "tmp_new")) is None
+    dropped = followed.ddl(Action.DROP_TABLE, table=raw(30, "new"))
+    assert shown(dropped) == ({30}, {30}, set(), [("shop/new", True)])
+
+
+def test_a_truncated_table_is_another_dispatcher(followed: Followed) -> None:
+    truncated = followed.ddl(Action.TRUNCATE_TABLE, table=raw(40, "orders"), table_id=ORDERS)
+    assert shown(truncated) == ({ORDERS}, {ORDERS}, {40}, [("shop/orders", True)])
+
+
+def test_renames_within_out_of_and_into_the_filter(followed: Followed) -> None:
+    within = followed.ddl(Action.RENAME_TABLE, table=raw(ORDERS, "sales"))
+    assert shown(within) == ({ORDERS}, set(), {ORDERS}, [("shop/sales", True)])
+    out = followed.ddl(Action.RENAME_TABLE, table=raw(ORDERS, "tmp_sales"))
+    assert shown(out) == ({ORDERS}, {ORDERS}, set(), [("shop/tmp_sales", True)])
+    again = followed.ddl(Action.RENAME_TABLE, table=raw(ORDERS, "orders"))
+    assert shown(again) == (set(), set(), {ORDERS}, [("shop/orders", False)]), "a reader has no table to rename"
+
+
+def test_tables_that_swap_names_at_once_go_on_under_each_others(followed: Followed) -> None:
+    swapped = [raw(ORDERS, "tmp_swap"), raw(ITEMS, "orders"), raw(ORDERS, "items")]
+    args = [[SHOP] * 3, [SHOP] * 3, [], [], []]
+    ddl = followed.ddl(Action.RENAME_TABLES, tables=swapped, raw_args=args)
+    involved, left, tables, files = shown(ddl)
+    assert (involved, left, tables) == ({ORDERS, ITEMS}, set(), {ORDERS, ITEMS})
+    assert ddl is not None
+    assert {id_: table.name for id_, table in ddl.tables.items()} == {ORDERS: "items", ITEMS: "orders"}
+    assert sorted(files) == [("shop/items", True), ("shop/orders", True)]
+
+
+def test_a_dropped_database_takes_its_tables_along_and_is_told_once(followed: Followed) -> None:
+    dropped = followed.ddl(Action.DROP_SCHEMA)
+    assert shown(dropped) == ({ORDERS, ITEMS}, {ORDERS, ITEMS}, set(), [("shop/", True)])
+
+
+def test_a_view_is_told_and_not_pulled(followed: Followed) -> None:
+    view = followed.ddl(Action.CREATE_VIEW, table=raw(50, "v", view={}))
+    assert shown(view) == (set(), set(), set(), [("shop/v", True)])
+
+
+def test_a_partitioned_table_is_not_supported_yet(followed: Followed) -> None:
+    parts = {"partition": {"enable": True, "definitions": [{"id": 61}, {"id": 62}]}}
+    with pytest.raises(NeedsHuman, match="partitioned"):
+        followed.ddl(Action.CREATE_TABLE, table=raw(60, "parted", **parts))
+
+
+def test_a_table_that_cannot_be_replicated_stops_the_run_by_name(followed: Followed) -> None:
+    odd = raw(ORDERS, "orders")
+    odd["cols"][0]["type"]["Tp"] = 0xFF
+    with pytest.raises(NeedsHuman, match=r"shop\.orders.*GEOMETRY"):
+        followed.ddl(Action.MODIFY_COLUMN, table=odd)
