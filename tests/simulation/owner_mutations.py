@@ -1,10 +1,9 @@
-"""Bugs in what decides: planner, barrier, spans, quota."""
+"""Bugs in what decides: planner, spans, quota."""
 
 from __future__ import annotations
 
 from changefeed.owner.owner import Owner
 from changefeed.owner.planning import checkpoint, planner
-from changefeed.owner.planning.barrier import Barrier
 from changefeed.owner.planning.checkpoint import Checkpoint
 from changefeed.owner.planning.planner import Planner
 from changefeed.owner.pulling.quota import Quota
@@ -67,8 +66,8 @@ PLANNER = (
         "what a span has not resolved yet is planned",
         Owner,
         "_cuts",
-        "return min(self.spans.resolved_ts(dispatcher), ceiling)",
-        "return ceiling",
+        "limits = (self.spans.resolved_ts(dispatcher), self.barrier",
+        "limits = (None, self.barrier",
     ),
     Mutation(
         "planner",
@@ -86,105 +85,6 @@ PLANNER = (
         "index = index if place == before else 1",
         "index = index",
         story="A day begins between two plans of a table.",
-    ),
-)
-
-BARRIER = (
-    Mutation(
-        "barrier",
-        "the DDL span is in no minimum",
-        Barrier,
-        "limit",
-        "min([self._resolved_ts, *self._stops()])",
-        "min([1 << 63, *self._stops()])",
-        rule=1,
-        story="The DDL span stands still while tables are resolved beyond a DDL that nobody has seen yet.",
-    ),
-    Mutation(
-        "barrier",
-        "the checkpoint reaches the DDL's own ts",
-        Barrier,
-        "checkpoint_limit",
-        "min(self.limit(), first.ts - 1)",
-        "min(self.limit(), first.ts)",
-        rule=9,
-    ),
-    Mutation(
-        "barrier",
-        "rows at the DDL's own ts are left out",
-        Barrier,
-        "_stops",
-        "(first.ts if first else None, self._target_ts)",
-        "(first.ts - 1 if first else None, self._target_ts)",
-        rule=9,
-    ),
-    Mutation(
-        "barrier",
-        "the last of several DDLs counts",
-        Barrier,
-        "_first",
-        "min(self._pending.values()",
-        "max(self._pending.values()",
-    ),
-    Mutation(
-        "barrier",
-        "the target is no barrier",
-        Barrier,
-        "_stops",
-        "(first.ts if first else None, self._target_ts)",
-        "(first.ts if first else None,)",
-        rule=24,
-    ),
-    Mutation(
-        "barrier",
-        "no plan is limited by it",
-        Owner,
-        "_cuts",
-        "return min(self.spans.resolved_ts(dispatcher), ceiling)",
-        "return self.spans.resolved_ts(dispatcher)",
-    ),
-    Mutation(
-        "barrier",
-        "a plan's record says what is resolved, not what it may reach",
-        Owner,
-        "_plan",
-        "resolved_ts=self.barrier.limit()",
-        "resolved_ts=self.resolved_ts()",
-    ),
-    Mutation(
-        "barrier",
-        "only a drain stops a run, no DDL and no target",
-        Owner,
-        "_stop",
-        "self._drain_ts is None and self.barrier.edge() is None and",
-        "self._drain_ts is None and",
-    ),
-    Mutation(
-        "barrier",
-        "while draining, a table's files may end past the DDL span",
-        Owner,
-        "_cuts",
-        "min(self.barrier.limit(), self._drain_ts)",
-        "max(map(self.spans.resolved_ts, self._tables))",
-        rule=1,
-    ),
-    Mutation(
-        "barrier",
-        "beside a second DDL, the checkpoint reaches the first one's own ts",
-        Barrier,
-        "checkpoint_limit",
-        "if first else",
-        "if first and len(self._pending) == 1 else",
-        rule=9,
-    ),
-    Mutation(
-        "barrier",
-        "no commit record says that the target is reached",
-        Owner,
-        "_commit_record",
-        "finished=self.barrier.is_finished(ts)",
-        "finished=False",
-        rule=24,
     ),
 )
 
@@ -220,7 +120,7 @@ OWNER = (
         "checkpoint",
         "rows of a plan that runs count as written",
         checkpoint,
-        "_flushed",
+        "flushed_to",
         "if one.in_plan:",
         "if False:",
     ),
@@ -317,4 +217,4 @@ OWNER = (
     ),
 )
 
-OWNER_MUTATIONS = (*PLANNER, *BARRIER, *OWNER)
+OWNER_MUTATIONS = (*PLANNER, *OWNER)

@@ -10,8 +10,8 @@ from changefeed.eventstore.house import House
 from changefeed.model.record import EpochRecord, StartRecord
 from changefeed.model.tso import compose, physical_ms
 from changefeed.objectstore.patience import Patience
-from changefeed.owner.owner import AppendPlan, Owner, Publish, Recorded, Run, Stop
-from changefeed.owner.planning.barrier import Barrier
+from changefeed.owner.owner import AppendPlan, Owner, Publish, Recorded, Run, Stop, WriteDdl
+from changefeed.owner.planning.barrier import Barrier, Ddl
 from changefeed.owner.planning.planner import Planner, Table
 from changefeed.owner.publication import Publication
 from changefeed.owner.pulling.quota import Quota
@@ -20,10 +20,12 @@ from changefeed.owner.transaction_log.history import State
 from changefeed.owner.transaction_log.log import Log
 from changefeed.schema.keys import table_span
 from changefeed.sink.storage.index import write_index
+from changefeed.sink.storage.schema_file import SchemaFile
 from changefeed.wire import owner_pb2 as pb
 from simulated_pullers import Puller
 from simulated_store import Process
-from simulated_upstream import START_TS, Row
+from simulated_tables import definition
+from simulated_upstream import START_TS, SimulatedDdl
 
 if TYPE_CHECKING:
     from simulated_world import World
@@ -47,7 +49,7 @@ class Driver(Process):
         self.owner: Owner | None = None
         self.stop: Stop | None = None
         self.pullers: list[Puller] = []
-        self.ddls_to = 0  # all of them up to it were handed to the barrier
+        self.ddls_to = (0, 0)  # all of them up to it were handed to the barrier
         self.ddls_stand_until = 0.0
         self.drained_to: int | None = None
         self.passed_alone = 0  # bytes of its segments, while a span that ran alone has them above the quota
@@ -100,13 +102,17 @@ class Driver(Process):
         self.takes_over, self.dwells = False, 0.2
         spans = Spans(world.pullers, "owner's")
         planner = Planner(world.file_size, world.flush_interval, world.plan_bytes, world.entry_cap)
-        barrier = Barrier(state.checkpoint_ts, upstream.target_ts)
-        infos = {str(table): {"name": f"table {table}"} for table in upstream.tables}
-        known = {table: Table(table, str(table), state.start_ts) for table in upstream.tables}
+        schema_ts = max(state.checkpoint_ts, state.last_ddl[0] if state.last_ddl else 0)
+        barrier = Barrier(schema_ts, upstream.target_ts)
+        self.ddls_to = (schema_ts, 1 << 62)
+        versions = {table: state.table_version(table) for table in sorted(upstream.selected(schema_ts))}
+        definitions = [definition(table, version) for table, version in versions.items()]
+        infos = {info.hash: info.to_json() for info in definitions}
+        known = {table: self._table(table, version) for table, version in versions.items()}
         quota = Quota(world.quota, lead=compose(1000))
         self.owner = Owner(state, self.run, known, infos, world.layout, spans, barrier, planner, quota)
         self.owner.begin(physical_ms(upstream.tso()))
-        for table in upstream.tables:
+        for table in known:
             spans.add_span(table, *table_span(table), state.flushed_ts(table))
         world.say(f"{self.name} is epoch {self.run.epoch} at {world.named(state.checkpoint_ts)}")
         self.pullers = [Puller(self, number) for number in range(world.pullers)]
@@ -133,7 +139,7 @@ class Driver(Process):
         action = owner.step(now, pd_ms)
         if isinstance(action, AppendPlan):
             for entry in action.record.entries:
-                known_to = min(owner.spans.resolved_ts(entry.dispatcher), owner.barrier.limit())
+                known_to = min(owner.spans.resolved_ts(entry.dispatcher), owner.barrier.limit(entry.dispatcher))
                 assert entry.to.commit_ts <= known_to, f"{entry.path} ends past {known_to}"
         if action is None:
             if owner.state.checkpoint_ts > self.published_ts and now - self.published_at >= OFTEN_S:
@@ -151,6 +157,8 @@ class Driver(Process):
         if isinstance(action, Publish):
             for index in action.indexes:  # one after the other: `write_indexes` has threads for it
                 self.publication._grow(partial(write_index, self.store, *index))
+        if isinstance(action, WriteDdl):
+            self.publication.write_schema_files(action.schema_files)
         self.log.append(action.record)
         owner.recorded(self.world.time.now, action, self.log.state)
         if self.log.tail > self.world.fold_after and self.log.state.plan is None:
@@ -162,41 +170,46 @@ class Driver(Process):
         self.published_ts, self.published_at = ts, self.world.time.now
 
     def _finish(self, owner: Owner, stop: Stop) -> None:
-        upstream, state = self.world.upstream, owner.state
+        state = owner.state
         self._publish_metadata(owner)
-        if stop.ddl is not None:
-            assert upstream.stop is not None
-            assert (stop.ddl.job_id, state.checkpoint_ts) == (upstream.stop.job_id, upstream.limit_ts)
-            assert all(state.flushed_ts(table) >= stop.ddl.ts or not rows for table, rows in self._last(stop.ddl.ts))
-        elif not state.finished:
+        if not state.finished:
             assert self.drained_to is not None, f"{self.name} stops for nothing"
             assert state.checkpoint_ts >= min(self.drained_to, owner.barrier.checkpoint_limit()), "not drained"
         self.stop = stop
         self.end(f"ends at {self.world.named(state.checkpoint_ts)}: {stop}")
 
-    def _last(self, ts: int) -> list[tuple[int, list[Row]]]:
-        upstream = self.world.upstream
-        return [(table, upstream.between(table, ts - 1, ts)) for table in upstream.tables]
+    def _table(self, table: int, version: int) -> Table:
+        info = definition(table, version)
+        return Table(table, info.hash, version, self.world.layout.place(info, table, version))
 
     def pull_ddls(self) -> None:
-        """The driver's own DDL span; it repeats itself when it is pulled anew."""
+        """The driver's own DDL span, and what it makes of its jobs once it has resolved to them."""
         now = self.world.time.now
         if self.world.happens("ddl_stall"):
             self.ddls_stand_until = now + self.world.network.uniform(1.0, 6.0)
         if self.owner is None or now < self.ddls_stand_until:
             return
         rng, upstream, barrier = self.world.network, self.world.upstream, self.owner.barrier
-        if self.world.happens("leave"):
-            self.ddls_to = 0
         now_ts = upstream.tso()
         resolved_ts = now_ts if rng.random() < 0.7 else rng.randint(START_TS, now_ts)
-        known = [ddl for ddl in upstream.ddls if ddl.ts <= resolved_ts]
-        early = [ddl for ddl in upstream.ddls if resolved_ts < ddl.ts and rng.random() < 0.5]
-        for ddl in rng.sample(known + early, len(known + early)):
-            if ddl.ts > self.ddls_to:
-                barrier.on_ddl(ddl.ts, ddl.job_id, ddl.touches, "a DDL")
-        self.ddls_to = max(self.ddls_to, resolved_ts)
+        for ddl in upstream.ddls_after(self.ddls_to):
+            if ddl.ts <= resolved_ts:
+                barrier.on_ddl(self._meant(ddl))
+        self.ddls_to = max(self.ddls_to, (resolved_ts, 1 << 62))
         barrier.on_resolved(resolved_ts)
+
+    def _meant(self, ddl: SimulatedDdl) -> Ddl:
+        tables = {table: definition(table, ddl.ts) for table in sorted(ddl.alters | ddl.joins)}
+        files = tuple(SchemaFile.of(table, ddl.ts, "a DDL") for table in tables.values())
+        return Ddl(
+            ddl.ts,
+            ddl.job_id,
+            query="a DDL",
+            involved=ddl.alters | ddl.leaves,
+            left=ddl.leaves,
+            tables=tables,
+            schema_files=files,
+        )
 
     def tend(self) -> None:
         if self.owner is None:

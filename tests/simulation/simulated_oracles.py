@@ -10,16 +10,27 @@ import ast
 import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from changefeed.model.record import CommitRecord, EpochRecord, PlanEntry, PlanRecord, StartRecord, decode_record
+from changefeed.model.record import (
+    CommitRecord,
+    DdlRecord,
+    EpochRecord,
+    PlanEntry,
+    PlanRecord,
+    StartRecord,
+    decode_record,
+)
 from changefeed.owner.transaction_log.history import State, apply, restore
-from changefeed.sink.storage.layout import METADATA
+from changefeed.sink.storage.layout import METADATA, is_schema_file
+from simulated_tables import definition
 from simulated_upstream import START_TS, Row, Upstream
 
 
-def file_body(config: Mapping[str, str], pd_ms: int, info: Mapping[str, str], rows: Sequence[Row]) -> bytes:
+def file_body(config: Mapping[str, str], pd_ms: int, info: Mapping[str, Any], rows: Sequence[Row]) -> bytes:
     """A data file: all that may reach its bytes (rule 10), then its rows."""
-    return repr((config["written by"], pd_ms, info["name"], [tuple(row) for row in rows])).encode()
+    described = f"{info['name']} {info['cols'][0]['name']}"
+    return repr((config["written by"], pd_ms, described, [tuple(row) for row in rows])).encode()
 
 
 def file_rows(body: bytes) -> list[Row]:
@@ -47,6 +58,8 @@ class Oracles:
 
     def on_create(self, path: str, body: bytes) -> None:
         name = path.removeprefix("log/")
+        if is_schema_file(path):
+            return
         if name == path:
             self._on_file(path, body)
         elif name.startswith("snapshot-"):
@@ -58,8 +71,12 @@ class Oracles:
     def _on_file(self, path: str, body: bytes) -> None:
         assert path in self._plans, f"{path} is in no recorded plan"
         plan, entry = self._plans[path]
-        rows = self._upstream.between(entry.dispatcher, entry.from_.commit_ts, entry.to.commit_ts)
-        expected = file_body(self._configs[plan.n], plan.pd_ms, {"name": f"table {entry.table_id}"}, rows)
+        rows = self._upstream.selected_rows(entry.dispatcher, entry.from_.commit_ts, entry.to.commit_ts)
+        version = self._upstream.version(entry.dispatcher, entry.from_.commit_ts)
+        assert version == self._upstream.version(entry.dispatcher, entry.to.commit_ts - 1), f"{path} has two versions"
+        assert entry.table_version == version, f"{path} has version {entry.table_version}, its rows have {version}"
+        info = definition(entry.table_id, version).to_json()
+        expected = file_body(self._configs[plan.n], plan.pd_ms, info, rows)
         assert body == expected, f"{path} of plan {plan.n} is {body!r}, not {expected!r}"
         assert not rows or rows[0].commit_ts > self.state.checkpoint_ts, f"{path} has rows <= the checkpoint"
         assert not rows or rows[-1].commit_ts <= self._upstream.last_row_ts, f"{path} has rows past the last ts"
@@ -86,6 +103,8 @@ class Oracles:
                     self._plans[entry.path] = record, entry
             case CommitRecord():
                 self._on_commit(record, before)
+            case DdlRecord():
+                self._on_ddl(record, before)
 
     def _on_commit(self, record: CommitRecord, before: State) -> None:
         assert record.checkpoint_ts >= before.checkpoint_ts
@@ -96,12 +115,26 @@ class Oracles:
                 self._committed[entry.dispatcher].append(entry)
         ts = record.checkpoint_ts
         assert ts <= self._upstream.now_ts, f"checkpoint {ts} is in the future"
-        assert ts <= self._upstream.limit_ts, f"checkpoint {ts} is above {self._upstream.limit_ts}"
+        assert ts <= self._upstream.last_row_ts, f"checkpoint {ts} is above {self._upstream.last_row_ts}"
+        for ddl in self._upstream.ddls_after(before.last_ddl or (START_TS, 0))[:1]:
+            assert ts < ddl.ts, f"checkpoint {ts} is published, the DDL at {ddl.ts} is not written"
         assert record.finished == (self._upstream.target_ts is not None and ts >= self._upstream.target_ts)
         for table in self._upstream.tables:
-            for row in self._upstream.between(table, before.checkpoint_ts, ts):
-                there = any(entry.from_ < row.position <= entry.to for entry in self._committed[table])
-                assert there, f"checkpoint {ts} is published, {row} of {table} is in no committed file"
+            self._check_committed(table, before.checkpoint_ts, ts, f"checkpoint {ts} is published")
+
+    def _check_committed(self, table: int, from_ts: int, to_ts: int, when: str) -> None:
+        for row in self._upstream.selected_rows(table, from_ts, to_ts):
+            there = any(entry.from_ < row.position <= entry.to for entry in self._committed[table])
+            assert there, f"{when}, {row} of {table} is in no committed file"
+
+    def _on_ddl(self, record: DdlRecord, before: State) -> None:
+        expected = self._upstream.ddls_after(before.last_ddl or (START_TS, 0))[0]
+        assert (record.ts, record.job_id) == expected.order, f"{record} is written, {expected} comes first"
+        for table in expected.alters | expected.leaves:
+            self._check_committed(table, before.checkpoint_ts, record.ts, f"the DDL at {record.ts} is written")
+        assert len(record.schema_files) == len(expected.alters | expected.joins)
+        for path in record.schema_files:
+            assert path in self._objects, f"the DDL at {record.ts} is written without {path}"
 
     def on_swap(self, path: str, body: bytes) -> None:
         if path == METADATA:
@@ -121,7 +154,7 @@ class Oracles:
             assert read_log() == self.state, "the log in the store isn't the one history"
         files = {path: body for path, body in self._objects.items() if path in self._plans}
         uncommitted = {entry.path for entry in self.state.plan.entries} if self.state.plan else set()
-        for dispatcher, all_rows in self._upstream.rows.items():
+        for dispatcher in self._upstream.tables:
             entries = self._committed[dispatcher]
             paths = [entry.path for entry in entries]
             assert paths == sorted(paths), f"files of {dispatcher} are out of order: {paths}"
@@ -132,6 +165,6 @@ class Oracles:
             rows = [row for path in paths for row in file_rows(files.pop(path))]
             assert rows == sorted(set(rows)), f"rows of {dispatcher} are doubled or out of order"
             settled = [row for row in rows if row.commit_ts <= self.state.checkpoint_ts]
-            expected = [row for row in all_rows if START_TS < row.commit_ts <= self.state.checkpoint_ts]
+            expected = self._upstream.selected_rows(dispatcher, START_TS, self.state.checkpoint_ts)
             assert settled == expected, f"dispatcher {dispatcher}: {set(settled) ^ set(expected)} lost or invented"
         assert files.keys() <= uncommitted, f"nobody's files: {sorted(files.keys() - uncommitted)}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from changefeed.model.record import CommitRecord, decode_record
+from changefeed.model.record import CommitRecord, DdlRecord, decode_record
 from changefeed.sink.storage.layout import Layout
 from simulated_upstream import Shape, Upstream
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Past:
-    """An upstream's whole history, the log up to a plan, the files of all plans before it, and those of the plan."""
+    """An upstream's whole history, the log up to a plan, the files of all before it, and those of the plan."""
 
     upstream: Upstream
     shape: Shape
@@ -31,6 +31,8 @@ def pasts(world: World) -> Iterator[Past]:
     records, before = world.oracles.records, dict[str, bytes]()
     for body in records[1:]:
         record = decode_record(body)
+        if isinstance(record, DdlRecord):
+            before |= {path: world.store.objects[path] for path in record.schema_files}
         if isinstance(record, CommitRecord) and record.plan is not None:
             plan = world.oracles.states[record.plan].plan
             assert plan is not None

@@ -42,9 +42,21 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class SimulatedDdl:
+    """`alters` tables that are selected, or makes them so (`joins`) or not (`leaves`), as a rename does."""
+
     ts: int
     job_id: int
-    touches: bool
+    alters: frozenset[int] = frozenset()
+    joins: frozenset[int] = frozenset()
+    leaves: frozenset[int] = frozenset()
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return self.ts, self.job_id
+
+    @property
+    def tables(self) -> frozenset[int]:
+        return self.alters | self.joins | self.leaves
 
 
 @dataclass(frozen=True)
@@ -141,6 +153,7 @@ class Upstream:
         self._spans = {table: table_span(table) for table in self.tables}
         self.target_ts = self.ahead(rng.uniform(0.5, shape.busy_s * 1.5)) if rng.random() < 0.2 else None
         self.ddls: list[SimulatedDdl] = []
+        self.first_tables = frozenset(self.tables)  # that are selected at startTs
         self._prepare()
 
     def _prepare(self) -> None:
@@ -157,7 +170,9 @@ class Upstream:
         for _ in range(self._shape.transactions):
             when = rng.choice(bursts) + rng.random() if bursty else rng.random() * self._shape.busy_s
             self._time.at(when, self._begin)
-        for job_id in range(rng.choice((0, 0, 0, 0, 1, 2))):
+        if len(self.tables) > 1 and rng.random() < 0.3:
+            self.first_tables -= {self.tables[-1]}
+        for job_id in range(rng.choice((0, 0, 1, 2, 4))):
             self._time.at(rng.random() * self._shape.busy_s * 1.3, lambda job_id=job_id: self._ddl(job_id))  # type: ignore[misc]
 
     def ahead(self, seconds: float) -> int:
@@ -179,26 +194,30 @@ class Upstream:
         return self._begun >= self._shape.transactions and self._running == 0
 
     @property
-    def stop(self) -> SimulatedDdl | None:
-        """The DDL that must stop the changefeed."""
-        for ddl in self.ddls:
-            if ddl.touches and ddl.ts > START_TS and (self.target_ts is None or ddl.ts <= self.target_ts):
-                return ddl
-        return None
-
-    @property
     def last_row_ts(self) -> int:
         """No row above it may be written."""
-        return min(
-            [self._last_ts, *([self.stop.ts] if self.stop else []), *([self.target_ts] if self.target_ts else [])]
-        )
+        return min(ts for ts in (self._last_ts, self.target_ts) if ts is not None)
 
-    @property
-    def limit_ts(self) -> int:
-        """No checkpoint may be above it."""
-        return min(
-            [self._last_ts, *([self.stop.ts - 1] if self.stop else []), *([self.target_ts] if self.target_ts else [])]
-        )
+    def ddls_after(self, order: tuple[int, int]) -> list[SimulatedDdl]:
+        """Those that concern the changefeed, in their order."""
+        ends = self.target_ts or self._last_ts
+        return sorted((d for d in self.ddls if d.tables and order < d.order and d.ts <= ends), key=lambda d: d.order)
+
+    def selected(self, ts: int) -> frozenset[int]:
+        """The tables that are, after the DDLs <= ts."""
+        found = self.first_tables
+        for ddl in sorted(self.ddls, key=lambda ddl: ddl.order):
+            if ddl.ts <= ts:
+                found = (found | ddl.joins) - ddl.leaves
+        return found
+
+    def version(self, table: int, ts: int) -> int:
+        """Of the table's definition after the DDLs <= ts."""
+        return max([START_TS, *(ddl.ts for ddl in self.ddls if ddl.ts <= ts and table in ddl.alters | ddl.joins)])
+
+    def selected_rows(self, table: int, from_ts: int, to_ts: int) -> list[Row]:
+        """The rows in (from_ts, to_ts] of the times at which it is selected; a row at T is before a DDL at T."""
+        return [row for row in self.between(table, from_ts, to_ts) if table in self.selected(row.commit_ts - 1)]
 
     def between(self, table: int, from_ts: int, to_ts: int) -> list[Row]:
         """The rows in (from_ts, to_ts]."""
@@ -211,6 +230,7 @@ class Upstream:
         assert past.quiet
         assert not past.gc_ts
         self.versions, self.rows, self.ddls, self.target_ts = past.versions, past.rows, past.ddls, past.target_ts
+        self.first_tables = past.first_tables
         self._last_ts = self.read_ts = self.quiet_since = past.now_ts
 
     # Transactions.
@@ -340,7 +360,15 @@ class Upstream:
         self.quiet_since = self.tso()
 
     def _ddl(self, job_id: int) -> None:
-        self.ddls.append(SimulatedDdl(self.tso(), job_id, self._rng.random() < 0.3))
+        rng, ts = self._rng, self.tso()
+        there = sorted(self.selected(ts))
+        others = [table for table in self.tables if table not in there]
+        kind = rng.choice(("alters", "alters", "joins", "leaves", "nothing"))
+        of = {"alters": there, "leaves": there[1:], "joins": others, "nothing": []}[kind]
+        tables = frozenset(rng.sample(of, min(len(of), rng.choice((1, 1, 2)))))
+        self.ddls.append(SimulatedDdl(ts, job_id, **({kind: tables} if tables else {})))
+        if tables:
+            self.quiet_since = ts
 
     def changed(self) -> ChangeData:
         assert self.cdc is not None

@@ -109,9 +109,7 @@ class World:
         self.plan_bytes = min(rng.choice((150, 500, 10_000)), self.quota // 4)
         self.fold_after = rng.choice((1, 1, 2) if takeovers else (1, 2, 8))
         self.entry_cap = rng.choice((150, 500, 10_000))
-        self.layout = Layout(
-            rng.choice(("none", "day", "day")), 20, ".csv", {table: f"s/t{table}/100" for table in self.upstream.tables}
-        )
+        self.layout = Layout(rng.choice(("none", "day", "day")), 20, ".csv")
         if past is not None:
             self.layout = past.layout
             self.upstream.go_on_from(past.upstream)
@@ -177,7 +175,7 @@ class World:
             return True
         if not upstream.quiet:
             return False
-        if upstream.stop is not None or upstream.target_ts is not None:
+        if upstream.target_ts is not None:
             return self.stop is not None and not self.drivers
         if self._end_ts is None:
             self._end_ts = upstream.tso()
@@ -297,7 +295,7 @@ class World:
             return
         assert isinstance(process, Driver)
         self.drivers.remove(process)
-        if process.stop is not None and (process.stop.ddl is not None or process.require_owner().state.finished):
+        if process.stop is not None and process.require_owner().state.finished:
             self.stop = process.stop
         self.time.after(0.0, self.check)
 

@@ -1,0 +1,14 @@
+"""Definitions of the simulated tables: each version differs from every other."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from changefeed.schema.table_info import TableInfo, parse_table_info
+
+
+@cache
+def definition(table: int, version: int) -> TableInfo:
+    """Of the table after the DDL at `version`."""
+    column = {"id": 1, "name": f"c{version}", "offset": 0, "type": {"Tp": 3}, "state": 5}
+    return parse_table_info({"id": table, "name": f"t{table}", "cols": [column], "state": 5}, "s")
