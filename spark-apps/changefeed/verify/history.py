@@ -60,6 +60,25 @@ class Versions(Protocol):
         ...
 
 
+class Collected:
+    """Versions in memory, where there are few."""
+
+    def __init__(self) -> None:
+        self._tables: list[pa.Table] = [SCAN_SCHEMA.empty_table()]
+
+    async def add(self, versions: pa.Table) -> None:
+        self._tables.append(versions)
+
+    async def keep(self) -> None:
+        pass
+
+    async def drop(self) -> None:
+        self._tables = self._tables[:1]
+
+    def table(self) -> pa.Table:
+        return pa.concat_tables(self._tables)
+
+
 class _NotNow(Exception):
     """The region can't be read as it was looked up, or not yet."""
 

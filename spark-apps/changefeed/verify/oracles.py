@@ -154,12 +154,18 @@ def replay(ledger: Ledger, checkpoint_ts: int) -> Replay:
     return Replay(rows, missing, extra, different, *first)
 
 
-def add_moves(ledger: Ledger, checkpoint_ts: int) -> None:
+def first_above(ledger: Ledger, ts: int) -> int | None:
+    """The place of the first row of the files above ts."""
+    ((place,),) = ledger.run("SELECT min(place) FROM files WHERE commit_ts > ?", [ts])
+    return None if place is None else int(place)
+
+
+def add_moves(ledger: Ledger, checkpoint_ts: int, *, with_start: bool) -> None:
     """By how much each change moves the amount: what the row holds after it less what it held before. NULL is 0.
 
     Where the files of a table do not say which row a change is of, the upstream's equal change does; equal changes of
     one transaction may be given each other's row, for their sum is the same. A change that the upstream does not have
-    is left out then: O3 has counted it.
+    is left out then: O3 has counted it. `with_start`: what the rows hold at the start counts too.
     """
     keys = ", ".join(ledger.table.key_names) or "key"
     files = "files" if ledger.table.key else _FILES_BY_RAW_KEY
@@ -172,7 +178,7 @@ def add_moves(ledger: Ledger, checkpoint_ts: int) -> None:
         )
         SELECT commit_ts, sum(move) FROM (
             SELECT commit_ts, held - lag(held, 1, 0) OVER (PARTITION BY {keys} ORDER BY place) AS move FROM changes)
-        GROUP BY commit_ts"""
+        WHERE {with_start} OR commit_ts > 0 GROUP BY commit_ts"""
     )
 
 

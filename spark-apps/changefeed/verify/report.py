@@ -16,16 +16,14 @@ from changefeed.objectstore.open import open_store
 from changefeed.owner.places import generation_place
 from changefeed.owner.transaction_log.history import State
 from changefeed.owner.transaction_log.log import Log
-from changefeed.schema.snapshot import load_schema
-from changefeed.schema.table_info import TableInfo
 from changefeed.spec.table_filter import TableFilter
 from changefeed.upstream.access import Access
-from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
 from changefeed.verify import files, oracles
 from changefeed.verify.finality import Finality
 from changefeed.verify.formats import Formats, read_formats
 from changefeed.verify.ledger import Ledger
+from changefeed.verify.lives import Life, Lives, read_lives
 from changefeed.verify.progress import Progress, Silent
 from changefeed.verify.reading import lowest_commit_ts
 from changefeed.verify.result import Break, NotVerifiable, Result
@@ -167,7 +165,7 @@ async def _check_held(pd: PdClient, holder: str, start_ts: int) -> None:
 
 async def _compare(subject: Subject, state: State) -> None:
     result, store = subject.result, subject.store
-    selected = await _selected(subject, state)
+    lives = await _lives(subject, state)
     subject.progress.stage("the sink's files")
     sink = files.read_layout(store, subject.checkpoint_ts)
     for problem in sink.problems:
@@ -175,21 +173,25 @@ async def _compare(subject: Subject, state: State) -> None:
     finality = Finality()
     finality.see(sink.listing(), {})
     _check_published(state, sink, result)
+    for table, ts in lives.statements:
+        if (table, ts) not in sink.schemas:
+            result.problem(f"No file {table}/meta/schema_{ts}_….json tells a reader of the DDL at {ts}.")
     with tempfile.TemporaryDirectory(prefix="changefeed-verify-") as folder:
         ledger = Ledger(Path(folder))
         try:
-            await _check_tables(subject, selected, sink, ledger)
+            await _check_tables(subject, lives.all, sink, ledger)
         finally:
             ledger.close()
     _check_finality(subject, finality)
 
 
-async def _check_tables(subject: Subject, selected: list[TableInfo], sink: files.Sink, ledger: Ledger) -> None:
+async def _check_tables(subject: Subject, lives: list[Life], sink: files.Sink, ledger: Ledger) -> None:
     result = subject.result
-    remaining = dict(sink.directories)
-    for info in selected:
-        await check_table(subject, info, _directories_of(info, remaining, result), sink.schemas, ledger)
-    result.tables = len(selected)
+    # A reader does not look into directories of a later version yet.
+    remaining = {p: d for p, d in sink.directories.items() if (_version(p) or 0) <= subject.checkpoint_ts}
+    for life in lives:
+        await check_table(subject, life, _directories_of(life, remaining), sink.schemas, ledger)
+    result.tables = len({life.physical_id for life in lives if not life.has_ended})
     ((result.transactions,),) = ledger.run("SELECT count(*) FROM (SELECT DISTINCT * FROM transactions)")
     for path in sorted(remaining):
         result.problem(f"{path} holds files, but no table that the changefeed selects is written there.")
@@ -218,21 +220,22 @@ def _check_finality(subject: Subject, finality: Finality) -> None:
         subject.result.problem(problem)
 
 
-async def _selected(subject: Subject, state: State) -> list[TableInfo]:
-    """The tables that the changefeed writes, by name."""
+async def _lives(subject: Subject, state: State) -> Lives:
+    """Of the tables that the changefeed writes."""
     config: dict[str, Any] = state.epoch.config["spec"]["filter"]
     _check_all_is_written(state.epoch.config["spec"])
     rules = TableFilter(config["rules"], config["caseSensitive"])
-    schema = await load_schema(Snapshot(subject.pd, state.from_ts), state.from_ts)
-    there = [table for table in schema.tables_at(state.from_ts) if not table.is_view and not table.is_sequence]
-    selected = [table for table in there if rules.matches(table.schema_name, table.name)]
-    names = {column.name for table in selected for column in table.output_columns}
+    subject.progress.stage("the upstream's DDLs")
+    lives = await read_lives(
+        subject.pd, lambda table: rules.matches(table.schema_name, table.name), state.from_ts, subject.checkpoint_ts
+    )
+    names = {column.name for life in lives.all for column in life.info.output_columns}
     if subject.conserved is not None and subject.conserved not in names:
         raise NotVerifiable(
             f"No selected table has a column {subject.conserved!r}: there is nothing conserved to check.",
             f"Name one of {', '.join(sorted(names))}.",
         )
-    return sorted(selected, key=lambda table: table.full_name)
+    return lives
 
 
 def _check_all_is_written(spec: dict[str, Any]) -> None:
@@ -265,17 +268,13 @@ def _check_published(state: State, sink: files.Sink, result: Result) -> None:
             result.problem(f"{hole} is missing: {directory.index_file} publishes {directory.published} files.")
 
 
-def _directories_of(
-    info: TableInfo, remaining: dict[str, files.Directory], result: Result
-) -> list[tuple[int, files.Directory]]:
-    """The table's directories with their versions, in a consumer's order. They are taken out of `remaining`."""
-    prefix = f"{info.schema_name}/{info.name}/"
-    mine: list[tuple[int, str, files.Directory]] = []
-    for path in [path for path in remaining if path.startswith(prefix)]:
-        version, _, date = path.removeprefix(prefix).partition("/")
-        directory = remaining.pop(path)
-        if version.isdecimal():
-            mine.append((int(version), date, directory))
-        else:
-            result.problem(f"{path} is not named after a version of {info.full_name}.")
-    return [(version, directory) for version, _, directory in sorted(mine, key=lambda one: one[:2])]
+def _version(path: str) -> int | None:
+    """The table version in the path of a data directory."""
+    parts = path.split("/")
+    return int(parts[2]) if len(parts) > 2 and parts[2].isdecimal() else None
+
+
+def _directories_of(life: Life, remaining: dict[str, files.Directory]) -> list[files.Directory]:
+    """Its directories by their dates. They are taken out of `remaining`."""
+    mine = sorted(path for path in remaining if path == life.place or path.startswith(f"{life.place}/"))
+    return [remaining.pop(path) for path in mine]

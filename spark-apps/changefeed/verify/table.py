@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 import pyarrow as pa
 
 from changefeed.objectstore import ObjectStore
 from changefeed.schema.keys import table_span
-from changefeed.schema.table_info import TableInfo
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
 from changefeed.verify import oracles
 from changefeed.verify.expected import images, key_of, shape_of, values_of
 from changefeed.verify.files import Directory
 from changefeed.verify.formats import Formats
-from changefeed.verify.history import SCAN_SCHEMA, read_history
+from changefeed.verify.history import Collected, read_history
 from changefeed.verify.ledger import Ledger, RegionsOfLedger, TableShape
 from changefeed.verify.lines import show, text_of
+from changefeed.verify.lives import Life
 from changefeed.verify.oracles import Differences, Replay, Version
 from changefeed.verify.progress import Progress
 from changefeed.verify.reading import TableFiles
@@ -46,19 +46,20 @@ class Subject:
 
 async def check_table(
     subject: Subject,
-    info: TableInfo,
-    directories: Sequence[tuple[int, Directory]],
+    life: Life,
+    directories: Sequence[Directory],
     schemas: Mapping[tuple[str, int], list[str]],
     ledger: Ledger,
 ) -> None:
-    """O1, O3, O4 and O6 of one table; O7's moves go on in the ledger. `directories`: with their versions, in order."""
-    await _Table(subject, info, ledger).check(directories, schemas)
+    """O1, O3, O4 and O6 of one life of a table; O7's moves go on in the ledger. `directories`: in their order."""
+    await _Table(subject, life, ledger).check(directories, schemas)
 
 
 class _Table:
-    def __init__(self, subject: Subject, info: TableInfo, ledger: Ledger) -> None:
-        self._subject = subject
-        self._info = info
+    def __init__(self, subject: Subject, life: Life, ledger: Ledger) -> None:
+        self._subject = replace(subject, start_ts=life.from_ts, checkpoint_ts=life.to_ts)
+        self._life = life
+        self._info = info = life.info
         self._ledger = ledger
         self._result = subject.result
         self._format = subject.formats.newest
@@ -69,14 +70,18 @@ class _Table:
         amount = names.index(subject.conserved) if subject.conserved in names else None
         ledger.begin(TableShape(info.full_name, self._shape, self._key, amount))
 
-    async def check(
-        self, directories: Sequence[tuple[int, Directory]], schemas: Mapping[tuple[str, int], list[str]]
-    ) -> None:
+    async def check(self, directories: Sequence[Directory], schemas: Mapping[tuple[str, int], list[str]]) -> None:
         subject, ledger = self._subject, self._ledger
         self._read_files(directories, schemas)
         subject.progress.stage(f"{self._info.full_name}: the upstream's history")
         into = RegionsOfLedger(ledger, self._images, subject.progress.advance)
-        await read_history(subject.pd, *table_span(self._info.id), subject.start_ts, subject.checkpoint_ts, into=into)
+        span = table_span(self._life.physical_id)
+        await read_history(subject.pd, *span, subject.start_ts, subject.checkpoint_ts, into=into)
+        if self._life.has_ended and (behind := oracles.first_above(ledger, subject.checkpoint_ts)) is not None:
+            self._result.problem(
+                f"{self._files.where(behind)}: a change of {self._info.full_name} stands there under the definition "
+                f"before the DDL at {subject.checkpoint_ts}: {self._show_row(behind)}."
+            )
         if not oracles.is_same_sequence(ledger, subject.checkpoint_ts):
             await self._say_differences(oracles.differences(ledger, subject.checkpoint_ts))
             self._say_disorder(*oracles.disorder(ledger))
@@ -90,7 +95,7 @@ class _Table:
                 f"{self._info.full_name} has no key in its files: its changes were compared, but not replayed."
             )
         if adds_up:
-            oracles.add_moves(ledger, subject.checkpoint_ts)
+            oracles.add_moves(ledger, subject.checkpoint_ts, with_start=self._life.is_first)
 
     def _images(self, versions: pa.Table) -> pl.DataFrame:
         return images(self._info, versions, self._format.split_updates, self._format.time_zone, self._format.choice)
@@ -100,17 +105,13 @@ class _Table:
 
     # -- reading
 
-    def _read_files(
-        self, directories: Sequence[tuple[int, Directory]], schemas: Mapping[tuple[str, int], list[str]]
-    ) -> None:
-        paths = sum(len(directory.readable) for _, directory in directories)
+    def _read_files(self, directories: Sequence[Directory], schemas: Mapping[tuple[str, int], list[str]]) -> None:
+        paths = sum(len(directory.readable) for directory in directories)
         self._subject.progress.stage(f"{self._info.full_name}: the files", paths)
-        written: dict[int, float | None] = {}  # when each version's schema file was
-        for version, directory in directories:
-            if version not in written:
-                written[version] = self._check_schemas(version, directory, schemas)
+        written = self._check_schemas(directories, schemas) if directories else None
+        for directory in directories:
             for path in directory.readable:
-                self._read_file(path, written[version])
+                self._read_file(path, written)
                 self._subject.progress.advance(1)
         self._result.files += paths
         ((rows,),) = self._ledger.run("SELECT count(*) FROM files WHERE commit_ts <= ?", [self._subject.checkpoint_ts])
@@ -124,14 +125,14 @@ class _Table:
             self._ledger.add_files(piece, self._files.rows)
 
     def _check_schemas(
-        self, version: int, directory: Directory, schemas: Mapping[tuple[str, int], list[str]]
+        self, directories: Sequence[Directory], schemas: Mapping[tuple[str, int], list[str]]
     ) -> float | None:
         """When the version's schema file was written; None: the store does not say, or there is none."""
-        info = self._info
+        info, version = self._info, self._life.from_ts
         table = f"{info.schema_name}/{info.name}"
         paths = schemas.get((table, version), [])
         if not paths:
-            self._result.problem(f"{directory.path} has no schema file {table}/meta/schema_{version}_….json.")
+            self._result.problem(f"{directories[0].path} has no schema file {table}/meta/schema_{version}_….json.")
         names = (info.schema_name, info.name)
         times = [check_schema(self._subject.store, path, names, self._shape, self._result) for path in paths]
         return min((time for time in times if time is not None), default=None)
@@ -150,7 +151,7 @@ class _Table:
             values.clear()
 
         size = 0
-        async for page in Snapshot(self._subject.pd, ts).pages(*table_span(self._info.id), _PAGE):
+        async for page in Snapshot(self._subject.pd, ts).pages(*table_span(self._life.physical_id), _PAGE):
             keys += [pair.key for pair in page]
             values += [pair.value for pair in page]
             size += sum(map(len, values[-len(page) :]))
@@ -227,7 +228,7 @@ class _Table:
 
     async def _show(self, version: Version) -> str:
         """One change of the upstream, read again."""
-        found = _Collected()
+        found = Collected()
         bounds = (version.commit_ts - 1, version.commit_ts)
         await read_history(self._subject.pd, version.key, version.key + b"\0", *bounds, into=found)
         for row in self._images(found.table()).iter_rows(named=True):
@@ -242,22 +243,3 @@ class _Table:
             return ""
         columns = self._values(pa.array([key], pa.binary()), pa.array([value], pa.binary()))
         return self._show_values([columns[place][0].as_py() for place in self._shape.places])
-
-
-class _Collected:
-    """history.Versions in memory: those of one key."""
-
-    def __init__(self) -> None:
-        self._tables: list[pa.Table] = [SCAN_SCHEMA.empty_table()]
-
-    async def add(self, versions: pa.Table) -> None:
-        self._tables.append(versions)
-
-    async def keep(self) -> None:
-        pass
-
-    async def drop(self) -> None:
-        self._tables = self._tables[:1]
-
-    def table(self) -> pa.Table:
-        return pa.concat_tables(self._tables)

@@ -165,21 +165,20 @@ def test_a_file_and_its_index_that_appear_while_the_sink_is_listed(tmp_path: Pat
     assert (directory.published, directory.first_hole) == (2, None)
 
 
-class Named:
-    """As much of a TableInfo as placing directories needs."""
+class At:
+    """As much of a life as placing directories needs."""
 
-    def __init__(self, schema_name: str, name: str) -> None:
-        self.schema_name = schema_name
-        self.name = name
-        self.full_name = f"{schema_name}.{name}"
+    def __init__(self, place: str) -> None:
+        self.place = place
 
 
-def test_directories_belong_to_the_table_of_just_that_name(tmp_path: Path) -> None:
-    """A table may be named as a prefix of another, or "meta"; versions sort as numbers, before dates."""
+def test_directories_belong_to_the_version_of_just_that_name(tmp_path: Path) -> None:
+    """A table, or a version, may be named as a prefix of another, or "meta"."""
     for directory in (
         "shop/item/9/2026-01-02",
         "shop/item/9/2026-01-01",
         "shop/item/10/2026-01-01",
+        "shop/item/91",
         "shop/items/9",
         "shop/meta/9",
         "sho/item/9",
@@ -188,21 +187,18 @@ def test_directories_belong_to_the_table_of_just_that_name(tmp_path: Path) -> No
         put(tmp_path, f"{directory}/meta/CDC.index", "CDC000001.csv\n")
     put(tmp_path, "shop/meta/schema_9_0000000007.json", "{}")
     put(tmp_path, "shop/item/meta/schema_9_0000000007.json", "{}")
-    result = Result()
     sink = read_layout(LocalStore(tmp_path), 1)
     assert sink.schemas == {("shop/item", 9): ["shop/item/meta/schema_9_0000000007.json"]}
     remaining: dict[str, Directory] = dict(sink.directories)
 
-    def taken(schema: str, name: str) -> list[str]:
-        found = _directories_of(Named(schema, name), remaining, result)  # type: ignore[arg-type]
-        return [directory.path for _, directory in found]
+    def taken(place: str) -> list[str]:
+        return [directory.path for directory in _directories_of(At(place), remaining)]  # type: ignore[arg-type]
 
-    assert taken("shop", "ite") == []
-    assert taken("shop", "item") == ["shop/item/9/2026-01-01", "shop/item/9/2026-01-02", "shop/item/10/2026-01-01"]
-    assert taken("shop", "items") == ["shop/items/9"]
-    assert taken("shop", "meta") == ["shop/meta/9"]
-    assert sorted(remaining) == ["sho/item/9"]
-    assert result.ok
+    assert taken("shop/ite/9") == []
+    assert taken("shop/item/9") == ["shop/item/9/2026-01-01", "shop/item/9/2026-01-02"]
+    assert taken("shop/items/9") == ["shop/items/9"]
+    assert taken("shop/meta/9") == ["shop/meta/9"]
+    assert sorted(remaining) == ["sho/item/9", "shop/item/10/2026-01-01", "shop/item/91"]
 
 
 def test_a_file_of_unknown_epoch_is_read_by_the_newest_format_that_fits(tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ def conserved(tmp_path: Path, *tables: tuple[dict[str, Any], list[Change]], **ta
         for start, files in tables:
             load(ledger, files, [each for each in files if each[1] <= ALL], amount=1, **table)
             add_rows(ledger, "at_start", start)
-            oracles.add_moves(ledger, ALL)
+            oracles.add_moves(ledger, ALL, with_start=True)
         return oracles.conserved(ledger)
     finally:
         ledger.close()
@@ -225,7 +225,7 @@ def test_o7_equal_changes_of_a_table_without_a_key_are_changes_of_different_rows
         ledger.add_images(pl.DataFrame([{**upstream, "key": b"a"}, {**upstream, "key": b"b"}], schema_overrides=kinds))
         at_start = pa.array([b"a", b"b"], pa.binary())
         ledger.add_rows("at_start", at_start, {"c0": pa.array(["1", "5"], pa.string())})
-        oracles.add_moves(ledger, ALL)
+        oracles.add_moves(ledger, ALL, with_start=True)
         assert oracles.conserved(ledger) == ("6", 0, 0, "0")
     finally:
         ledger.close()

@@ -207,7 +207,7 @@ def put_a_foreign_tables_directory(sink: HandSink, shop: Shop) -> tuple[str, ...
 
 def put_a_directory_beside_the_versions(sink: HandSink, shop: Shop) -> tuple[str, ...]:
     shutil.copytree(sink.file(ITEM, 0).parent, sink.lake / ITEM / "backup")
-    return ("shop/item/backup is not named after a version of shop.item",)
+    return "shop/item/backup", "no table that the changefeed selects"
 
 
 def put_a_file_of_another_name(sink: HandSink, shop: Shop) -> tuple[str, ...]:

@@ -1,0 +1,107 @@
+"""What the upstream's DDLs have made of the selected tables between two ts, found anew: no driver is asked.
+
+A *life* of a table is what lies between two DDLs that involve it: one definition, one version, one directory. Rows at
+the ts of a DDL belong to the life before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from changefeed.schema.job import Job, decode_job
+from changefeed.schema.keys import DDL_JOB_SPAN
+from changefeed.schema.snapshot import load_schema
+from changefeed.schema.storage import SchemaStorage, Touched
+from changefeed.schema.table_info import TableInfo
+from changefeed.upstream.kv import Snapshot
+from changefeed.upstream.pd import PdClient
+from changefeed.verify.history import Collected, read_history
+
+Selects = Callable[[TableInfo], bool]
+
+
+@dataclass(frozen=True)
+class Life:
+    """Rows in `(from_ts, to_ts]` that stand under `physical_id`, defined by `info`."""
+
+    info: TableInfo
+    physical_id: int
+    from_ts: int
+    to_ts: int
+    has_ended: bool  # by a DDL at to_ts
+    is_first: bool  # it began with the changefeed
+
+    @property
+    def place(self) -> str:
+        """The directory, but for its date."""
+        partition = f"/{self.physical_id}" if self.info.partition_ids else ""
+        return f"{self.info.schema_name}/{self.info.name}/{self.from_ts}{partition}"
+
+
+@dataclass
+class Lives:
+    """`all`: by name and version. `statements`: (schema/table, ts) of each DDL that a reader must be told of."""
+
+    all: list[Life] = field(default_factory=list)
+    statements: list[tuple[str, int]] = field(default_factory=list)
+
+
+async def read_lives(pd: PdClient, selects: Selects, from_ts: int, to_ts: int) -> Lives:
+    """Of the tables that are selected at some time in between. Raises what `load_schema` and `decode_job` raise."""
+    schema = await load_schema(Snapshot(pd, from_ts), from_ts)
+    jobs = Collected()
+    await read_history(pd, *DDL_JOB_SPAN, from_ts, to_ts, into=jobs)
+    found = _Found(from_ts, selects, schema.tables_at(from_ts))
+    for ts, job in _finished(jobs, schema):
+        schema.apply(job, ts)
+        found.follow(ts, schema.touches(job))
+    return found.until(to_ts)
+
+
+def _finished(jobs: Collected, schema: SchemaStorage) -> list[tuple[int, Job]]:
+    rows = jobs.table()
+    values = zip(rows["commit_ts"].to_pylist(), rows["value"].to_pylist(), strict=True)
+    decoded = [(ts, decode_job(value, schema.ddl_job_table)) for ts, value in values if value]
+    first: dict[int, tuple[int, Job]] = {}
+    for ts, job in sorted((each for each in decoded if each[1].is_done), key=lambda each: (each[0], each[1].id)):
+        first.setdefault(job.id, (ts, job))
+    return list(first.values())
+
+
+class _Found:
+    def __init__(self, from_ts: int, selects: Selects, tables: list[TableInfo]) -> None:
+        self._from_ts = from_ts
+        self._selects = selects
+        self._lives = Lives()
+        self._living: dict[int, tuple[TableInfo, int]] = {}  # by physical id: the definition, and since when
+        self._begin(tables, from_ts)
+
+    def follow(self, ts: int, touched: Touched) -> None:
+        ended = {id_ for table in touched.before for id_ in table.physical_ids}
+        for id_ in sorted(ended & self._living.keys()):
+            self._end(id_, ts, has_ended=True)
+        after = {table.id: table for table in touched.after}.values()
+        self._begin(after, ts)
+        told = [table for table in after if self._selects(table)]
+        if not touched.databases:
+            told = told or [table for table in touched.before if self._selects(table)]
+        self._lives.statements += [(f"{table.schema_name}/{table.name}", ts) for table in told]
+
+    def until(self, ts: int) -> Lives:
+        for id_ in sorted(self._living):
+            self._end(id_, ts, has_ended=False)
+        self._lives.all.sort(key=lambda life: (life.info.full_name, life.from_ts, life.physical_id))
+        return self._lives
+
+    def _begin(self, tables: Collection[TableInfo], ts: int) -> None:
+        for table in tables:
+            if self._selects(table) and not table.is_view and not table.is_sequence:
+                self._living.update(dict.fromkeys(table.physical_ids, (table, ts)))
+
+    def _end(self, physical_id: int, ts: int, *, has_ended: bool) -> None:
+        info, since = self._living[physical_id]
+        if has_ended:
+            del self._living[physical_id]
+        is_first = since == self._from_ts
+        self._lives.all.append(Life(info, physical_id, since, ts, has_ended, is_first))
