@@ -226,8 +226,8 @@ def _follow_steps(steps: Sequence[int], next_day: int) -> None:
             super().__init__(start_ts, target_ts)
             Stepping.reached = start_ts
 
-        def limit(self) -> int:
-            return min(super().limit(), next((step for step in steps if step > self.reached), sys.maxsize))
+        def ceiling(self) -> int:
+            return min(super().ceiling(), next((step for step in steps if step > self.reached), sys.maxsize))
 
     recorded = Owner.recorded
 

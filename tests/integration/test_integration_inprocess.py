@@ -18,7 +18,6 @@ from changefeed.puller import task as puller_task
 from changefeed.puller.task import PullerJob
 from changefeed.spark import write_task
 from changefeed.wire.owner import OwnerAddress
-from changefeed_devcluster.schema import Column
 from integration_inprocess import TASK_ATTEMPTS, InProcessExecution, Run, World, new_world
 
 
@@ -65,19 +64,6 @@ async def test_target_ts_finishes_and_a_finished_one_mends_its_metadata(world: W
     outcome = await world.run(execution, targetTs=str(target)).outcome()
     assert (outcome.state, outcome.checkpoint_ts, world.checkpoint()) == ("finished", target, target)
     assert execution.puller_attempts == []
-
-
-async def test_rule_9_a_ddl_on_a_selected_table_stops_behind_its_rows(world: World) -> None:
-    last = world.insert(range(1, 11))
-    run = world.run()
-    await written(world, run, 10)
-    world.insert(range(11, 16))
-    world.tidb.add_column(world.orders, Column("note", "varchar(8)", nullable=True))
-    finish_ts = world.tidb.last_ddl_ts
-    with pytest.raises(errors.NeedsHuman, match=rf"Stopped at {finish_ts} by a DDL.*shop\.orders.*ADD COLUMN"):
-        await run.outcome()
-    assert world.ids() == list(range(1, 16))
-    assert last < world.checkpoint() == finish_ts - 1
 
 
 @pytest.mark.parametrize("kind", [errors.OutputConflict, errors.NeedsHuman])

@@ -1,0 +1,133 @@
+"""A run lives through DDLs: each comes behind the rows before it, and what follows stands under its version."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from changefeed.verify.report import verify
+from changefeed.verify.result import Result
+from changefeed_devcluster.schema import Column
+from changefeed_devcluster.tidb import Table
+from integration_inprocess import Run, World, new_world
+
+NOTE = Column("note", "varchar(8)", nullable=True)
+ITEMS = (Column("id", "bigint"), Column("price", "int"))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with new_world(tmp_path) as made:
+        yield made
+
+
+def insert(world: World, table: Table, ids: range, **more: object) -> None:
+    with world.tidb.begin() as txn:
+        for number in ids:
+            txn.insert(table, {"id": number, **more})
+
+
+def rows(world: World, table: str) -> dict[int, list[str]]:
+    """Table version -> the rows' values in its files, ids first."""
+    found: dict[int, list[str]] = {}
+    for path in sorted((world.lake / "shop" / table).rglob("CDC*.csv")):
+        version = int(path.relative_to(world.lake / "shop" / table).parts[0])
+        found.setdefault(version, []).extend(line.split(",", 4)[4] for line in path.read_text().splitlines())
+    return found
+
+
+def statements(world: World, table: str) -> dict[int, tuple[int, str]]:
+    """Table version -> type and statement of its schema file."""
+    files = [json.loads(path.read_text()) for path in (world.lake / "shop" / table / "meta").glob("schema_*.json")]
+    return {file["TableVersion"]: (file["Type"], file["Query"]) for file in files}
+
+
+async def verified(world: World) -> Result:
+    """What `changefeed verify` says; it must be good."""
+    result = await verify(world.lake.as_uri(), [world.cluster.pd_address])
+    assert result.ok, result
+    return result
+
+
+async def settled(world: World, run: Run) -> None:
+    after = world.tidb.now()
+    await run.until(lambda: world.checkpoint() > after, "the checkpoint passes")
+
+
+async def test_rule_9_rows_after_a_ddl_stand_behind_it_under_its_version(world: World) -> None:
+    insert(world, world.orders, range(1, 4), name="a")
+    run = world.run()
+    await settled(world, run)
+    insert(world, world.orders, range(4, 6), name="b")
+    wide = world.tidb.add_column(world.orders, NOTE)
+    altered = world.tidb.last_ddl_ts
+    insert(world, wide, range(6, 8), name="c", note="new")
+    await settled(world, run)
+    await run.drained()
+
+    assert rows(world, "orders") == {
+        world.start_ts: ['1,"a"', '2,"a"', '3,"a"', '4,"b"', '5,"b"'],
+        altered: ['6,"c","new"', '7,"c","new"'],
+    }
+    assert statements(world, "orders")[world.start_ts] == (0, "")
+    kind, statement = statements(world, "orders")[altered]
+    assert (kind, statement[:12]) == (5, "ALTER TABLE ")
+    (record,) = world.records("ddl")
+    assert (int(record["ts"]), record["involved"], record["dispatchers"]) == (altered, [wide.id], [wide.id])
+
+    again = world.run()
+    insert(world, wide, range(8, 9), name="d", note="old")
+    await settled(world, again)
+    await again.drained()
+    assert rows(world, "orders")[altered][-1] == '8,"d","old"'
+    assert (await verified(world)).rows == 8
+    assert len(world.records("ddl")) == 1
+
+
+async def test_rule_1_tables_join_and_leave_at_the_ts_of_their_ddl(world: World) -> None:
+    run = world.run()
+    items = world.tidb.create_table("shop", "items", ITEMS)
+    created = world.tidb.last_ddl_ts
+    insert(world, items, range(1, 4), price=1)
+    fresh = world.tidb.truncate_table(items)
+    truncated = world.tidb.last_ddl_ts
+    insert(world, fresh, range(1, 3), price=2)
+    await settled(world, run)
+    assert rows(world, "items") == {created: ["1,1", "2,1", "3,1"], truncated: ["1,2", "2,2"]}
+    world.tidb.drop_table(fresh)
+    dropped = world.tidb.last_ddl_ts
+    insert(world, world.orders, range(1, 2), name="a")
+    await settled(world, run)
+    await run.drained()
+    assert [kind for _, (kind, _) in sorted(statements(world, "items").items())] == [3, 11, 4]
+    assert dropped in statements(world, "items")
+    assert [record["left"] for record in world.records("ddl")] == [[], [items.id], [fresh.id]]
+    await world.run().drained()
+    assert rows(world, "orders") == {world.start_ts: ['1,"a"']}
+    assert (await verified(world)).tables == 1
+
+
+async def test_a_run_that_is_killed_between_two_ddls_goes_on_behind_the_first(world: World) -> None:
+    """The uninvolved table is ahead of the checkpoint when the run ends without a word."""
+    run = world.run()
+    items = world.tidb.create_table("shop", "items", ITEMS)
+    insert(world, items, range(1, 3), price=1)
+    wide = world.tidb.add_column(world.orders, NOTE)
+    first = world.tidb.last_ddl_ts
+    await run.until(lambda: world.records("ddl")[1:], "two DDLs are written")
+    assert run._outcome is not None
+    run._outcome.cancel()
+    await asyncio.wait([run._outcome])
+    insert(world, wide, range(1, 3), name="a", note="x")
+    wider = world.tidb.add_column(wide, Column("more", "int", nullable=True))
+    second = world.tidb.last_ddl_ts
+    insert(world, wider, range(3, 4), name="b", note="y", more=7)
+    again = world.run()
+    await settled(world, again)
+    await again.drained()
+    assert rows(world, "orders") == {first: ['1,"a","x"', '2,"a","x"'], second: ['3,"b","y",7']}
+    assert len(world.records("ddl")) == 3
+    assert (await verified(world)).tables == 2
