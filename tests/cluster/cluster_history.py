@@ -14,6 +14,8 @@ from urllib.parse import urlencode, urlsplit
 from cluster_api import Api
 
 Object = dict[str, Any]
+_OK, _GONE = 200, 410  # of HTTP
+_PAUSE_S = 0.2
 
 
 class History:
@@ -25,7 +27,7 @@ class History:
         self._states: dict[tuple[str, str], list[Object]] = {}
         self._latest: dict[tuple[str, str], Object] = {}
         self._from: dict[str, str] = {}
-        self._stopping = False
+        self._ended = threading.Event()
         self._news = threading.Condition()  # its lock can be taken again by a `condition` that asks us
         self._thread = threading.Thread(target=self._read, name=f"history of {path}", daemon=True)
 
@@ -35,7 +37,7 @@ class History:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stopping = True
+        self._ended.set()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
@@ -73,22 +75,30 @@ class History:
 
     def _read(self) -> None:
         """The API server ends a watch when it likes, as when a CRD changes: it goes on where it was."""
-        while not self._stopping:
+        while not self._ended.is_set():
             with contextlib.suppress(OSError, http.client.HTTPException):
                 answer = self._connection.getresponse()
-                while line := answer.readline():
-                    self._note(json.loads(line))
+                if answer.status == _GONE:
+                    self._begin_anew()
+                elif answer.status != _OK:
+                    self._ended.wait(_PAUSE_S)  # a CRD that changed is not served for a moment
+                else:
+                    while line := answer.readline():
+                        self._note(json.loads(line))
             self._connection.close()
-            if not self._stopping:
+            if not self._ended.is_set():
                 self._connect()
+
+    def _begin_anew(self) -> None:
+        """As the API server does for a CRD that changed: from what is there now."""
+        self._from = {}
+        with self._news:
+            self._latest.clear()
 
     def _note(self, event: dict[str, Any]) -> None:
         state = event["object"]
-        if event["type"] == "ERROR" and state["code"] == 410:
-            # The API server has begun anew, as it does for a CRD that changed: from what is there now.
-            self._from = {}
-            with self._news:
-                self._latest.clear()
+        if event["type"] == "ERROR" and state["code"] == _GONE:
+            self._begin_anew()
             return
         if event["type"] == "ERROR":
             raise RuntimeError(f"the watch of {self._path} has lost events: {state}")
