@@ -35,7 +35,7 @@ def _unicode_ci(text: pl.Expr) -> pl.Expr:
 #: Name: how it folds, whether trailing spaces count, whether folded texts have its order, too.
 _KNOWN: dict[str, tuple[_Fold, bool, bool]] = {
     ANY: (_as_it_is, False, True),
-    **{f"{charset}_bin": (_as_it_is, False, True) for charset in ("utf8mb4", "utf8", "ascii", "latin1")},
+    **{f"{charset}_bin": (_as_it_is, False, True) for charset in ("utf8mb4", "utf8", "ascii")},
     "utf8mb4_0900_bin": (_as_it_is, True, True),
     "binary": (_as_it_is, True, True),
     **{f"{charset}_general_ci": (_general_ci, False, True) for charset in ("utf8mb4", "utf8")},

@@ -15,7 +15,7 @@ from typing import Any
 
 import polars as pl
 import sqlglot
-from sqlglot import exp
+from sqlglot import TokenType, exp
 from sqlglot.errors import SqlglotError
 
 from changefeed.filter import collation as co
@@ -35,6 +35,8 @@ _IN_ORDER = (exp.LT, exp.LTE, exp.GT, exp.GTE, exp.Between)
 #: MySQL reads a chain of these from the left, the parser does not always: whoever writes one must say what is meant.
 _SAME_RANK = (*_COMPARISONS, exp.Is, exp.In, exp.Between, exp.Like, exp.Escape)
 _TIMES = ("DATE", "DATETIME", "TIMESTAMP", "TIMESTAMPTZ")
+_NAMES = (TokenType.VAR, TokenType.IDENTIFIER)
+_CONSTANTS = (TokenType.STRING, TokenType.NUMBER)
 _LONGEST_SHOWN = 60
 
 
@@ -52,12 +54,25 @@ def parsed(sql: str) -> exp.Expression:
     return trees[0]
 
 
+def _values(sql: str) -> int:
+    """Names and constants in the text, but for functions: the parser drops arguments that it has no use for."""
+    tokens = sqlglot.tokenize(sql, read="mysql")
+    is_function = [token.token_type is TokenType.L_PAREN for token in tokens[1:]] + [False]
+    return sum(
+        token.token_type in _CONSTANTS or (token.token_type in _NAMES and not before_parenthesis)
+        for token, before_parenthesis in zip(tokens, is_function, strict=True)
+    )
+
+
 def condition(sql: str, columns: Mapping[str, Value]) -> pl.Expr:
     """Whether a row fits, never NULL. `columns`: the table's, by name in small letters.
 
     An integer instead of a condition fits where it is 1, as in TiCDC. Raises BadExpression.
     """
-    value = _Compiler(columns).value(parsed(sql))
+    tree = parsed(sql)
+    value = _Compiler(columns).value(tree)
+    if _values(sql) > sum(1 for _ in tree.find_all(exp.Column, exp.Literal)):
+        raise BadExpression("a function has more arguments than it takes")
     if value.kind not in ("bool", "int", "null"):
         raise BadExpression(f"{value.said} is no condition; compare it with something")
     fits = value.expr == 1 if value.kind == "int" else va.truth(value)

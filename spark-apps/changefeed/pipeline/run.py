@@ -96,6 +96,8 @@ def _spool_file(
         with cpu.of("filter"):
             kept = selection.rows.kept(chunk)
             filtered += chunk.num_rows - kept.num_rows
+        if not kept.num_rows:
+            continue
         with cpu.of("mount"):
             records = mount(
                 kept,

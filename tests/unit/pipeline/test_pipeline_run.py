@@ -151,8 +151,9 @@ def test_transactions_that_are_to_be_ignored_are_not_written(tmp_path):
     descriptors, content = spool_file(tmp_path, changes, filter_={"ignoreTxnStartTs": ["3"]})
     assert content == b'"I","t","shop",6,2,0,"n"\n'
     assert descriptors[-1]["filtered_rows"] == 1
-    _, nothing = spool_file(tmp_path, changes, filter_={"ignoreTxnStartTs": ["3", "4"]})
+    descriptors, nothing = spool_file(tmp_path, changes, filter_={"ignoreTxnStartTs": ["3", "4"]})
     assert nothing == b""
+    assert [d["last"] for d in descriptors] == [True]
 
 
 SELECTORS = [{"matcher": ["shop.*"], "columns": ["*", "!name"]}]
