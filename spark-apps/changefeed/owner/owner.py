@@ -139,10 +139,16 @@ class Owner:
 
     def puller_joined(self, now: float, puller: int) -> list[pb.Command]:
         """A puller's stream is open; what to tell it."""
+        self._forget_commands(puller)
         return [command for _, command in self._follow(self.spans.puller_joined(now, puller)).commands]
 
     def puller_left(self, now: float, puller: int) -> None:
+        self._forget_commands(puller)
         self._follow(self.spans.puller_left(now, puller))
+
+    def _forget_commands(self, puller: int) -> None:
+        """What an earlier stream of it was to be told is of assignments that have ended with that."""
+        self._commands = [told for told in self._commands if told[0] != puller]
 
     def report(self, now: float, puller: int, report: pb.Report) -> None:
         for segment in self.spans.on_report(puller, report).segments:

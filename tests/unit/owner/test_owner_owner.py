@@ -5,13 +5,13 @@ from __future__ import annotations
 import owner_records as made
 import owner_segments as s
 from changefeed.model.tso import compose
-from changefeed.owner.owner import AppendPlan, Owner, Publish, Run
-from changefeed.owner.planning.barrier import Barrier
+from changefeed.owner.owner import AppendPlan, Owner, Publish, Run, WriteDdl
+from changefeed.owner.planning.barrier import Barrier, Ddl
 from changefeed.owner.planning.planner import Planner, Table
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.transaction_log.history import State, apply
-from changefeed.schema.table_info import TableInfo
+from changefeed.schema.table_info import TableInfo, parse_table_info
 from changefeed.wire import owner_pb2 as pb
 
 BEGAN_MS = 5_000
@@ -118,3 +118,18 @@ def test_rule_17_nothing_is_written_on_while_the_store_is_full_and_a_plan_makes_
     for uri in owner.unneeded_segments():
         owner.spans.files.deleted(uri)
     assert heard(owner) == [2]
+
+
+def test_rule_2_what_a_ddl_brings_is_not_told_to_a_later_stream_of_the_puller() -> None:
+    """Segments of an assignment that has ended would leave a gap in the new stream's numbers for ever."""
+    owner = began()
+    new = parse_table_info({"id": 7, "name": "new", "state": 5}, "shop")
+    owner.barrier.on_ddl(Ddl(110, 1, tables={7: new}))
+    owner.barrier.on_resolved(120)
+    action = owner.step(0.0, BEGAN_MS)
+    assert isinstance(action, WriteDdl)
+    owner.recorded(0.0, action, apply(owner.state, action.record))
+    owner.puller_left(1.0, 0)
+    fresh = [command.subscribe.sub_id for command in owner.puller_joined(1.0, 0)]
+    assert len(fresh) == 2
+    assert not [command for _, command in owner.tend(1.5) if command.HasField("subscribe")]
