@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway
 
-SILENT_S = 10.0
+SILENT_S = 8.0
 _ASK_EVERY_S = 1.0
 _LOOK_EVERY_S = 0.5
 
