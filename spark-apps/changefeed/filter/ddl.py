@@ -6,6 +6,7 @@ A DDL that is ignored still changes the definitions that later rows are decoded 
 from __future__ import annotations
 
 from changefeed.schema.actions import Action
+from changefeed.schema.job import Job
 from changefeed.spec.event_types import ALL_DDL, ALTER_TABLE
 from changefeed.spec.filters import EventFilter, Filter
 from changefeed.spec.go_regex import compiled, from_go
@@ -76,16 +77,16 @@ _NOT_ALTER_TABLE = frozenset(
 )
 
 
-def ignores_ddl(spec: Filter, *, action: int, query: str, schema: str, table: str, start_ts: int) -> bool:
+def ignores_ddl(spec: Filter, job: Job, schema: str, table: str) -> bool:
     """Whether a DDL job is not handed on. `table` "" is a DDL of the schema; of several tables, ask for each.
 
-    `action`: the job's type. One that TiCDC has no name for is never ignored by it or by its text.
+    One of a type that TiCDC has no name for is never ignored by it or by its text.
     """
-    if start_ts in spec.ignore_txn_start_ts:
+    if job.start_ts in spec.ignore_txn_start_ts:
         return True
-    event_type = _EVENT_TYPES.get(action)
+    event_type = _EVENT_TYPES.get(job.type)
     return event_type is not None and any(
-        _is_about(rule, spec.case_sensitive, schema, table) and _ignores(rule, event_type, query)
+        _is_about(rule, spec.case_sensitive, schema, table) and _ignores(rule, event_type, job.query)
         for rule in spec.event_filters
     )
 

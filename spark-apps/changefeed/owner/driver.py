@@ -17,10 +17,12 @@ from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from changefeed.errors import ChangefeedError, SnapshotLostByGC, Unavailable
+from changefeed.filter.ddl import ignores_ddl
 from changefeed.metrics import Registry, View
 from changefeed.owner.alive import REFRESH_S
 from changefeed.owner.deletion import Deletion
@@ -183,8 +185,9 @@ class Driver:
         address = await self._service.start(host, OWNER_PORT if pod else 0, pod.ip if pod else host)
         stack.push_async_callback(self._service.stop)
         prepared = self._prepared
-        table_filter = prepared.changefeed.spec.filter.table_filter()
-        timeline = Timeline(table_filter.matches, table_filter.matches_schema, prepared.tables)
+        filter_ = prepared.changefeed.spec.filter
+        tables = filter_.table_filter()
+        timeline = Timeline(tables.matches, tables.matches_schema, partial(ignores_ddl, filter_), prepared.tables)
         await stack.enter_async_context(
             DdlSpan(prepared.pd, prepared.schema, timeline, self._barrier, self._wake.set, self._fail)
         )

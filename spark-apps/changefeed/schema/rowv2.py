@@ -32,8 +32,6 @@ _EXCLUDE = 'Exclude the table by a filter rule, e.g. "!{table}", then start the 
 
 def check_supported(table: TableInfo) -> None:
     """Raises NeedsHuman, naming table, column and type, if rows of `table` cannot be decoded faithfully."""
-    if table.partition_ids:
-        raise _unsupported(table, "it is partitioned")
     for column in table.output_columns:
         _check_decodable(table, column)
         try:

@@ -63,9 +63,25 @@ async def _databases(reader: Reader) -> AsyncIterator[DatabaseInfo]:
 async def _tables(reader: Reader, database: DatabaseInfo) -> AsyncIterator[TableInfo]:
     async for key, value in reader.scan(*hash_span(b"DB:%d" % database.id)):
         if decode_meta_hash_key(key)[1].startswith(b"Table:"):
-            table = parse_table_info(_json(key, value), database.name)
+            table = parse_table_info(_before_its_job(_json(key, value)), database.name)
             if table.state == STATE_PUBLIC:
                 yield table
+
+
+def _before_its_job(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The definition with the partitions that rows are in until a job which is under way has finished.
+
+    While partitions are reorganised, dropped or truncated, TiDB shows the new ones before the job's end, and keeps what
+    goes and what comes in two more lists. A table without partitions that gets some has one of its own id meanwhile.
+    """
+    partition = table.get("partition") or {}
+    adding, dropping = partition.get("adding_definitions") or [], partition.get("dropping_definitions") or []
+    definitions = partition.get("definitions") or []
+    here = {each["id"]: each for each in [*definitions, *dropping]}
+    for each in adding:
+        here.pop(each["id"], None)
+    is_none = list(here) == [table.get("id")]
+    return {**table, "partition": None if is_none else {**partition, "definitions": list(here.values())}}
 
 
 async def _ddl_job_table(reader: Reader, database: DatabaseInfo) -> TableInfo | None:

@@ -7,14 +7,18 @@ from typing import Any
 import pytest
 from changefeed.filter.ddl import ignores_ddl
 from changefeed.schema.actions import Action
+from changefeed.schema.job import Job, parse_job
 from changefeed.spec.event_types import DDLS
 from changefeed.spec.filters import Filter
 
 
 def ignores(rule: dict[str, Any], action: int, query: str = "", **where: Any) -> bool:
     spec = Filter.model_validate({"eventFilters": [{"matcher": ["shop.*", "!shop.kept"]} | rule]})
-    place = {"schema": "shop", "table": "orders", "start_ts": 1} | where
-    return ignores_ddl(spec, action=action, query=query, **place)
+    return ignores_ddl(spec, job(action, query), **{"schema": "shop", "table": "orders"} | where)
+
+
+def job(action: int, query: str = "", start_ts: int = 1) -> Job:
+    return parse_job({"type": action, "query": query, "start_ts": start_ts})
 
 
 @pytest.mark.parametrize(
@@ -82,9 +86,8 @@ def test_only_tables_of_the_matcher_count() -> None:
 
 def test_a_ddl_of_an_ignored_transaction_is_ignored() -> None:
     spec = Filter.model_validate({"ignoreTxnStartTs": ["5"]})
-    where: dict[str, Any] = {"action": 999, "query": "", "schema": "shop", "table": "orders"}
-    assert ignores_ddl(spec, start_ts=5, **where)
-    assert not ignores_ddl(spec, start_ts=6, **where)
+    assert ignores_ddl(spec, job(999, start_ts=5), "shop", "orders")
+    assert not ignores_ddl(spec, job(999, start_ts=6), "shop", "orders")
 
 
 @pytest.mark.parametrize("event", DDLS)

@@ -52,7 +52,7 @@ class Following:
         self.schema = schema
         self.barrier = Barrier(schema.snapshot_ts)
         there = [table.id for table in schema.tables_at(schema.snapshot_ts) if table.schema_name == "shop"]
-        timeline = Timeline(lambda schema, _: schema == "shop", lambda schema: schema == "shop", there)
+        timeline = Timeline(lambda name, _: name == "shop", lambda name: name == "shop", lambda *_: False, there)
         self.errors: list[ChangefeedError] = []
         self.changed = asyncio.Event()
         self.span = DdlSpan(pd, schema, timeline, self.barrier, self.changed.set, self.errors.append)

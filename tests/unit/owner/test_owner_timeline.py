@@ -34,7 +34,13 @@ class Followed:
         ]
         job_table = parse_table_info(raw(1, "tidb_ddl_job"), "mysql")
         self.schema = SchemaStorage(START_TS, databases, tables, job_table)
-        self.timeline = Timeline(_selects, lambda schema: schema == "shop", [ORDERS, ITEMS])
+        self.ignored: set[str] = set()  # names of tables, "" of the schema, whose DDLs are
+        self.timeline = Timeline(
+            _selects,
+            lambda schema: schema == "shop",
+            lambda job, schema, table: table in self.ignored,
+            [ORDERS, ITEMS],
+        )
         self.ts = START_TS
 
     def ddl(self, type_: Action, schema_id: int = SHOP, table: dict[str, Any] | None = None, **more: Any) -> Ddl | None:
@@ -130,10 +136,56 @@ def test_a_view_is_told_and_not_pulled(followed: Followed) -> None:
     assert shown(view) == (set(), set(), set(), [("shop/v", True)])
 
 
-def test_a_partitioned_table_is_not_supported_yet(followed: Followed) -> None:
-    parts = {"partition": {"enable": True, "definitions": [{"id": 61}, {"id": 62}]}}
-    with pytest.raises(NeedsHuman, match="partitioned"):
-        followed.ddl(Action.CREATE_TABLE, table=raw(60, "parted", **parts))
+def partitioned(id_: int, name: str, *partitions: int) -> dict[str, Any]:
+    return raw(id_, name, partition={"enable": True, "definitions": [{"id": partition} for partition in partitions]})
+
+
+def test_each_partition_is_a_dispatcher(followed: Followed) -> None:
+    created = followed.ddl(Action.CREATE_TABLE, table=partitioned(60, "parted", 61, 62))
+    assert shown(created) == (set(), set(), {61, 62}, [("shop/parted", True)])
+    added = followed.ddl(Action.ADD_TABLE_PARTITION, table=partitioned(60, "parted", 61, 62, 63))
+    assert shown(added) == ({61, 62}, set(), {61, 62, 63}, [("shop/parted", True)])
+    dropped = followed.ddl(Action.DROP_TABLE_PARTITION, table=partitioned(60, "parted", 62, 63))
+    assert shown(dropped) == ({61, 62, 63}, {61}, {62, 63}, [("shop/parted", True)])
+    truncated = followed.ddl(Action.TRUNCATE_TABLE_PARTITION, table=partitioned(60, "parted", 64, 63))
+    assert shown(truncated) == ({62, 63}, {62}, {64, 63}, [("shop/parted", True)])
+    gone = followed.ddl(Action.DROP_TABLE, table=partitioned(60, "parted", 64, 63))
+    assert shown(gone) == ({64, 63}, {64, 63}, set(), [("shop/parted", True)])
+
+
+def test_a_table_gets_partitions_and_loses_them_under_a_new_id(followed: Followed) -> None:
+    parted = followed.ddl(Action.ALTER_TABLE_PARTITIONING, table=partitioned(60, "orders", 61, 62), table_id=ORDERS)
+    assert shown(parted) == ({ORDERS}, {ORDERS}, {61, 62}, [("shop/orders", True)])
+    whole = followed.ddl(Action.REMOVE_PARTITIONING, table=raw(70, "orders"), table_id=60)
+    assert shown(whole) == ({61, 62}, {61, 62}, {70}, [("shop/orders", True)])
+
+
+def test_an_exchanged_partition_and_table_go_on_with_each_others_definition(followed: Followed) -> None:
+    followed.ddl(Action.CREATE_TABLE, table=partitioned(60, "parted", 61, 62))
+    exchanged = followed.ddl(
+        Action.EXCHANGE_TABLE_PARTITION,
+        table=partitioned(60, "parted", ORDERS, 62),
+        table_id=ORDERS,
+        raw_args=[61, SHOP, 60, "p0", True],
+    )
+    involved, left, tables, files = shown(exchanged)
+    assert (involved, left, tables) == ({ORDERS, 61, 62}, set(), {61, ORDERS, 62})
+    assert exchanged is not None
+    definitions = {id_: table.name for id_, table in exchanged.tables.items()}
+    assert definitions == {61: "orders", ORDERS: "parted", 62: "parted"}
+    assert sorted(files) == [("shop/orders", True), ("shop/parted", False)]
+
+
+def test_an_ignored_ddl_is_followed_and_its_statement_is_not_told(followed: Followed) -> None:
+    followed.ignored = {"orders", "new", "v", ""}
+    altered = followed.ddl(Action.ADD_COLUMN, table=raw(ORDERS, "orders", "wide"))
+    assert shown(altered) == ({ORDERS}, set(), {ORDERS}, [("shop/orders", False)])
+    assert altered is not None
+    assert altered.schema_files[0].table_version == altered.ts
+    assert shown(followed.ddl(Action.CREATE_TABLE, table=raw(30, "new"))) == (set(), set(), {30}, [("shop/new", False)])
+    assert shown(followed.ddl(Action.DROP_TABLE, table=raw(30, "new"))) == ({30}, {30}, set(), [])
+    assert followed.ddl(Action.CREATE_VIEW, table=raw(50, "v", view={})) is None
+    assert shown(followed.ddl(Action.DROP_SCHEMA)) == ({ORDERS, ITEMS}, {ORDERS, ITEMS}, set(), [])
 
 
 def test_a_table_that_cannot_be_replicated_stops_the_run_by_name(followed: Followed) -> None:

@@ -308,7 +308,6 @@ def test_rows_of_another_table_are_refused():
             "column d has the origin default 'soon', which",
         ),
         ([column(1, "id", INT, PK), column(2, "x", 90)], {}, "column x has type TYPE90"),
-        ([column(1, "id", INT, PK)], {"partition": {"enable": True, "definitions": [{"id": 5}]}}, "partitioned"),
     ],
 )
 def test_rule_29_what_is_not_supported_is_refused_by_name(columns, more, why):

@@ -75,3 +75,21 @@ async def test_a_broken_definition_is_named_by_its_key(meta, value):
     meta.pairs[key] = value
     with pytest.raises(NeedsHuman, match=key.hex()):
         await load_schema(meta, 500)
+
+
+@pytest.mark.parametrize(
+    ("partition", "ids"),
+    [
+        ({"definitions": [7, 8]}, (7, 8)),
+        ({"definitions": [7, 8], "adding_definitions": [9]}, (7, 8)),  # reorganised, rows being copied
+        ({"definitions": [7, 9], "adding_definitions": [9], "dropping_definitions": [8]}, (7, 8)),  # copied
+        ({"definitions": [7], "dropping_definitions": [8]}, (7, 8)),  # dropped
+        ({"definitions": [42], "adding_definitions": [9]}, ()),  # about to get partitions
+        ({"definitions": [9], "adding_definitions": [9], "dropping_definitions": [42]}, ()),
+    ],
+)
+async def test_rows_are_in_the_old_partitions_until_the_job_that_changes_them_has_finished(meta, partition, ids):
+    lists = {name: [{"id": id_} for id_ in ids] for name, ids in partition.items()}
+    meta.table(1, 42, "orders", partition={"enable": True, **lists})
+    schema = await load_schema(meta, 500)
+    assert schema.table(42, 500).partition_ids == ids

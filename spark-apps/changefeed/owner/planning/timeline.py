@@ -8,6 +8,8 @@ The set of dispatchers is a function of ts: one for each physical table that the
    table has another physical id, and so another dispatcher, which joins at T.
 3. *A partition is exchanged.* The ids change places: each dispatcher goes on, with the other table's definition.
 4. *The definition stays what it was*, as when an index is added. Rows after T have version T all the same, as TiCDC's.
+5. *An event filter ignores it.* Rows after T are in the new definition all the same, so its schema file is written,
+   without the statement; of what has ended nothing is said.
 """
 
 from __future__ import annotations
@@ -23,15 +25,19 @@ from changefeed.schema.table_info import TableInfo
 from changefeed.sink.storage.schema_file import SchemaFile
 
 Selects = Callable[[str, str], bool]  # (schema, table)
+Ignores = Callable[[Job, str, str], bool]  # (job, schema, table); table "": the statement is the schema's
 
 
 class Timeline:
     """Follows the DDLs of one run, in their order."""
 
-    def __init__(self, selects: Selects, selects_database: Callable[[str], bool], dispatchers: Iterable[int]) -> None:
+    def __init__(
+        self, selects: Selects, selects_database: Callable[[str], bool], ignores: Ignores, dispatchers: Iterable[int]
+    ) -> None:
         """`dispatchers`: those with which the run begins."""
         self._selects = selects
         self._selects_database = selects_database
+        self._ignores = ignores
         self._dispatchers = set(dispatchers)
 
     def follow(self, job: Job, ts: int, touched: Touched) -> Ddl | None:
@@ -71,14 +77,21 @@ class Timeline:
         files = [
             SchemaFile(name, "", ts, query=job.query, type=job.type)
             for name in sorted(touched.databases)
-            if self._selects_database(name)
+            if self._selects_database(name) and not self._ignores(job, name, "")
         ]
         gone = [table for table in touched.before if table.id in had and not after]
         for table in [*after.values(), *(gone if not touched.databases else ())]:
-            if table.id in had or self._is_selected(table):
-                says_why = self._is_of_statement(job, table, had, touched)
+            if table.id not in had and not self._is_selected(table):
+                continue
+            is_ignored = self._ignores(job, table.schema_name, table.name)
+            says_why = not is_ignored and self._is_of_statement(job, table, had, touched)
+            if not is_ignored or self._has_rows(table, after):
                 files.append(SchemaFile.of(table, ts, *((job.query, job.type) if says_why else ("", 0))))
         return tuple(files)
+
+    def _has_rows(self, table: TableInfo, after: dict[int, TableInfo]) -> bool:
+        """Whether any are written in this definition."""
+        return table.id in after and not table.is_view and self._is_selected(table)
 
     def _is_of_statement(self, job: Job, table: TableInfo, had: set[int], touched: Touched) -> bool:
         """Whether a reader executes the statement for the sake of this table: once a statement, on what it has."""
