@@ -19,7 +19,9 @@ UV := VIRTUAL_ENV=.venv .venv/bin/uv
 PROTOS := $(wildcard spark-apps/changefeed/wire/*.proto)
 CODE := spark-apps devcluster operator tests bench examples
 
-.PHONY: help demo test test-quick test-unit test-simulation simulate mutations test-integration test-cluster lint generate \
+CORPUS ?= ../shared/corpus
+
+.PHONY: help demo test test-quick test-unit test-corpus test-simulation simulate mutations test-integration test-cluster lint generate \
 	check-generated \
 	lock images bench evidence clean java classes
 
@@ -38,6 +40,9 @@ test-quick: $(STAMP) ## tests without other processes: single parts, and the cor
 
 test-unit: $(STAMP) ## tests of single parts
 	$(PYTEST) $(BESIDE) tests/unit
+
+test-corpus: $(STAMP) ## what other people's encoders made, by kind (CORPUS=DIR)
+	CHANGEFEED_CORPUS=$(CORPUS) $(PYTEST) -m golden tests/unit
 
 test-simulation: $(STAMP) ## tests of the cores together, in virtual time
 	$(PYTEST) tests/simulation

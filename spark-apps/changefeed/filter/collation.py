@@ -24,12 +24,32 @@ def _as_it_is(text: pl.Expr) -> pl.Expr:
 
 def _general_ci(text: pl.Expr) -> pl.Expr:
     letters, bases = _general_letters()
-    plain = text.str.replace_many(letters, bases).str.to_uppercase()
-    return plain.str.replace_all(r"[\x{10000}-\x{10FFFF}]", "\ufffd")  # beyond the first plane it knows no difference
+    return _one_plane(text.str.replace_many(letters, bases).str.to_uppercase())
 
 
 def _unicode_ci(text: pl.Expr) -> pl.Expr:
+    return _one_plane(_0900_ai_ci(text))
+
+
+def _0900_ai_ci(text: pl.Expr) -> pl.Expr:
     return text.str.normalize("NFKD").str.replace_all(r"\p{Mn}", "").str.to_uppercase()
+
+
+def _one_plane(text: pl.Expr) -> pl.Expr:
+    """Beyond the first plane the older collations know no difference."""
+    return text.str.replace_all(r"[\x{10000}-\x{10FFFF}]", "\ufffd")
+
+
+def _gbk_bin(text: pl.Expr) -> pl.Expr:
+    return text.str.replace_all(_not_in_gbk(), "?")
+
+
+def _gbk_chinese_ci(text: pl.Expr) -> pl.Expr:
+    return _gbk_bin(text).str.to_uppercase()
+
+
+def _gb18030_chinese_ci(text: pl.Expr) -> pl.Expr:
+    return text.str.to_uppercase()
 
 
 #: Name: how it folds, whether trailing spaces count, whether folded texts have its order, too.
@@ -40,7 +60,12 @@ _KNOWN: dict[str, tuple[_Fold, bool, bool]] = {
     "binary": (_as_it_is, True, True),
     **{f"{charset}_general_ci": (_general_ci, False, True) for charset in ("utf8mb4", "utf8")},
     **{f"{charset}_unicode_ci": (_unicode_ci, False, False) for charset in ("utf8mb4", "utf8")},
-    "utf8mb4_0900_ai_ci": (_unicode_ci, True, False),
+    "utf8mb4_0900_ai_ci": (_0900_ai_ci, True, False),
+    # Rows have their text in UTF-8, whose order is not that of the charset.
+    **{f"{charset}_bin": (_as_it_is, False, False) for charset in ("latin1", "gb18030")},
+    "gbk_bin": (_gbk_bin, False, False),
+    "gbk_chinese_ci": (_gbk_chinese_ci, False, False),
+    "gb18030_chinese_ci": (_gb18030_chinese_ci, False, False),
 }
 
 
@@ -62,6 +87,19 @@ def folded(text: pl.Expr, collation: str) -> pl.Expr:
 def folded_for_like(text: pl.Expr, collation: str) -> pl.Expr:
     """The form in which LIKE meets the texts: there trailing spaces count under every collation."""
     return _KNOWN[collation][0](text)
+
+
+@cache
+def _not_in_gbk() -> str:
+    """A regular expression for a letter that GBK does not have: all of them are one to TiDB."""
+    known = (code for code in range(0x10000) if not 0xD800 <= code < 0xE000 and chr(code).encode("gbk", "ignore"))
+    ranges: list[list[int]] = []
+    for code in known:
+        if ranges and ranges[-1][1] == code - 1:
+            ranges[-1][1] = code
+        else:
+            ranges.append([code, code])
+    return "[^" + "".join(rf"\x{{{first:X}}}-\x{{{last:X}}}" for first, last in ranges) + "]"
 
 
 @cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,6 @@ from changefeed.objectstore.digest import Digest
 from changefeed.pipeline.run import run_entry
 from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, LONGLONG, VARCHAR, TableInfo, parse_table_info
 
-CORPUS = Path(__file__).parents[4] / "shared" / "corpus" / "sink_vectors.jsonl"
 TABLE_ID = 77
 CSV = {
     "delimiter": ",",
@@ -42,13 +40,6 @@ STORAGE = {
     "csv": CSV,
     "canalJson": CANAL_JSON,
 }
-
-
-def vectors(kind: str) -> list[Any]:
-    with CORPUS.open(encoding="utf-8") as lines:
-        found = [vector for vector in map(json.loads, lines) if vector["kind"] == kind]
-    assert found, f"no vector of kind {kind}"
-    return found
 
 
 def column(id_: int, name: str, tp: int, flag: int = 0, charset: str = "utf8mb4") -> dict[str, Any]:

@@ -9,9 +9,9 @@ import time
 from decimal import Decimal
 from typing import Any
 
+import golden
 import numpy as np
 import pyarrow as pa
-import pytest
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.pipeline import run
 from changefeed.pipeline.codec.canal_json import CanalJsonFormat, encode, fingerprint
@@ -24,7 +24,7 @@ from changefeed.schema import table_info as ti
 from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, FLAG_UNSIGNED, TableInfo
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipeline_rows import STORAGE, delete, index, insert, make_table, shuffled, spool_file, update, vectors, with_index
+from pipeline_rows import STORAGE, delete, index, insert, make_table, shuffled, spool_file, update, with_index
 
 OPS = {"delete": OP_DELETE, "update": OP_UPDATE, "insert": OP_INSERT}
 FLAG_ZEROFILL = 64
@@ -129,21 +129,17 @@ def lines_of(
     return b"".join(piece.to_pybytes() for piece in encode(records, pd_ms, fmt))
 
 
-def identified(kind: str) -> Any:
-    return pytest.mark.parametrize("vector", [pytest.param(v, id=v["id"]) for v in vectors(kind)])
-
-
 # -- the corpus
 
 
-@identified("canal_mysql_type")
+@golden.each("canal_mysql_type")
 def test_corpus_mysql_types(vector):
     args = vector["args"]
     column = table_of({"c": args["column_definition"]}).columns[0]
     assert mysql_type(column, full=args["content_compatible"]) == vector["expected"]["mysqlType"]
 
 
-@identified("canal_java_type")
+@golden.each("canal_java_type")
 def test_corpus_java_types(vector):
     args = vector["args"]
     table = table_of({"c": args["column_definition"]})
@@ -167,7 +163,7 @@ def value_of(column: ti.ColumnInfo, text: str) -> Any:
     return inside.encode() if pa.types.is_binary(tp) else inside
 
 
-@identified("canal_json_value")
+@golden.each("canal_json_value")
 def test_corpus_values(vector):
     args = vector["args"]
     table = table_of({"c": args["column_type"]})
@@ -175,7 +171,7 @@ def test_corpus_values(vector):
     assert line.endswith(f',"data":[{{"c":{vector["expected"]["json_string"]}}}]}}\n')
 
 
-@identified("canal_json_message")
+@golden.each("canal_json_message")
 def test_corpus_messages(vector):
     args = vector["args"]
     expected = vector["expected"].get("json") or vector["expected"]

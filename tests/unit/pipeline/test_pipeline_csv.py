@@ -8,9 +8,9 @@ import math
 from decimal import Decimal
 from typing import Any
 
+import golden
 import numpy as np
 import pyarrow as pa
-import pytest
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.pipeline.codec.csv import CsvFormat, encode, fingerprint, header
 from changefeed.pipeline.codec.go_float import go_float
@@ -18,14 +18,10 @@ from changefeed.pipeline.mounter import Records
 from changefeed.schema.table_info import LONGLONG, NEW_DECIMAL, VARCHAR
 from hypothesis import given
 from hypothesis import strategies as st
-from pipeline_rows import CSV, STORAGE, column, make_table, vectors
+from pipeline_rows import CSV, STORAGE, column, make_table
 
 OPS = {"delete": OP_DELETE, "update": OP_UPDATE, "insert": OP_INSERT}
 TEXT = 253
-
-
-def identified(kind: str) -> Any:
-    return pytest.mark.parametrize("vector", [pytest.param(v, id=v["id"]) for v in vectors(kind)])
 
 
 def format_of(config: dict[str, Any]) -> CsvFormat:
@@ -46,7 +42,7 @@ def one_row(values: list[Any], fmt: CsvFormat, op=OP_INSERT, ts=1, names=("test"
     return encode(records, fmt).to_pybytes().decode()
 
 
-@identified("csv_row")
+@golden.each("csv_row")
 def test_corpus_rows(vector):
     args = vector["args"]
     line = one_row(
@@ -59,27 +55,27 @@ def test_corpus_rows(vector):
     assert line == vector["expected"]["text"]
 
 
-@identified("csv_header")
+@golden.each("csv_header")
 def test_corpus_headers(vector):
     args = vector["args"]
     assert header(args["columns"], format_of(args["config"])).decode() == (vector["expected"]["text"] or "")
 
 
-@identified("csv_escape")
+@golden.each("csv_escape")
 def test_corpus_escapes(vector):
     args = vector["args"]
     fmt = CsvFormat(delimiter=args["delimiter"], quote=args["quote"], terminator="")
     assert one_row([args["value"]], fmt).split(args["delimiter"], 3)[3] == vector["expected"]["text"]
 
 
-@identified("csv_quote")
+@golden.each("csv_quote")
 def test_corpus_quotes(vector):
     args = vector["args"]
     fmt = CsvFormat(quote=args["quote"], terminator="")
     assert one_row([args["value"]], fmt).split(",", 3)[3] == vector["expected"]["text"]
 
 
-@identified("csv_value")
+@golden.each("csv_value")
 def test_corpus_values(vector):
     """Names of ENUM and SET are the row decoder's work, which hands text to a codec."""
     args, expected = vector["args"], vector["expected"]["csv"]

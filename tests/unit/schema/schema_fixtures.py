@@ -1,32 +1,17 @@
-"""What the schema tests share: the corpus, short ways to write definitions, and a scalar encoder of rows.
+"""What the schema tests share: short ways to write definitions, and a scalar encoder of rows.
 
 The encoder is written from the facts alone, one value at a time, so that it cannot err in the decoder's way.
 """
 
 from __future__ import annotations
 
-import json
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from changefeed.schema.table_info import TableInfo, parse_table_info
-
-CORPUS = Path(__file__).parents[3] / ".." / "shared" / "corpus"
-
-
-def corpus(name: str) -> Iterator[Any]:
-    with (CORPUS / name).open(encoding="utf-8") as lines:
-        yield from map(json.loads, lines)
-
-
-def vectors(kind: str, file: str = "vectors.jsonl") -> list[Any]:
-    found = [vector for vector in corpus(file) if vector["kind"] == kind]
-    assert found, f"no vector of kind {kind}"
-    return found
 
 
 def column(

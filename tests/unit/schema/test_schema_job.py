@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 
+import golden
 import pytest
 from changefeed.errors import NeedsHuman
 from changefeed.schema.actions import Action
 from changefeed.schema.job import decode_job, exchange_args, parse_job, renamed_schema_ids
 from changefeed.schema.table_info import parse_table_info
-from schema_fixtures import column, encode_row, job_json, table, vectors
+from schema_fixtures import column, encode_row, job_json, table
 
 DDL_TABLE = table([column(1, "job_id", 8, 3), column(2, "reorg", 3), column(5, "job_meta", 251, charset="binary")])
 
 
-@pytest.mark.parametrize("vector", vectors("ddl_job_json"), ids=lambda v: v["id"])
+@golden.each("ddl_job_json")
 def test_jobs_of_the_corpus(vector):
     source, expected = vector["args"]["json"], vector["expected"]
     body = json.dumps(source).encode()
@@ -34,21 +35,24 @@ def test_jobs_of_the_corpus(vector):
         ]
 
 
-@pytest.mark.parametrize("vector", vectors("ddl_job_filter"), ids=lambda v: v["id"])
+@golden.each("ddl_job_filter")
 def test_jobs_in_state_done_are_done(vector):
     assert parse_job(vector["args"]["job"]).is_done
     assert not parse_job(vector["args"]["job"] | {"state": 6}).is_done
 
 
-@pytest.mark.parametrize(
-    "vector", [v for v in vectors("ddl_job_args") if v["args"]["type"] == 42], ids=lambda v: v["id"]
-)
+@golden.each("ddl_job_args", which=lambda vector: vector["args"]["type"] == 42)
 @pytest.mark.parametrize("version", [1, 2])
 def test_exchange_arguments_of_either_version(vector, version):
     expected = vector["expected"]
     args = expected if version == 2 else list(expected.values())
     job = parse_job(job_json(1, 42, version=version, raw_args=args))
     assert vars(exchange_args(job)) == expected
+
+
+@golden.each("ddl_job_args", which=lambda vector: vector["expected"].get("raw_args", "") is None)
+def test_null_arguments_of_the_corpus(vector):
+    assert parse_job(job_json(1, vector["args"]["type"], version=1, raw_args=None)).raw_args is None
 
 
 def test_null_arguments_are_read_and_named_when_needed():

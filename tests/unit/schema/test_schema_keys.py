@@ -2,35 +2,78 @@
 
 from __future__ import annotations
 
+import golden
 import pytest
 from changefeed.errors import NeedsHuman
-from changefeed.model.memcomparable import encode_bytes
+from changefeed.model.memcomparable import decode_bytes, encode_bytes
 from changefeed.schema import keys
 from hypothesis import given
 from hypothesis import strategies as st
-from schema_fixtures import binary, record_key, vectors
+from schema_fixtures import binary, record_key
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 
 
-@pytest.mark.parametrize("vector", vectors("record_key"), ids=lambda v: v["id"])
+@golden.each("record_key")
 def test_record_keys_of_the_corpus(vector):
     key = bytes.fromhex(vector["input_hex"])
     assert keys.table_id_of(key) == vector["expected"]["table_id"]
     assert keys.decode_int_handles(binary([key])).tolist() == [int(vector["expected"]["handle"])]
 
 
-@pytest.mark.parametrize("vector", vectors("span_key_encoded"), ids=lambda v: v["id"])
+@golden.each("span_key_encoded")
 def test_spans_of_the_corpus(vector):
     start, end = map(encode_bytes, keys.table_span(vector["args"]["table_id"]))
     assert {"start": start.hex(), "end": end.hex()} == vector["expected"]
 
 
-@pytest.mark.parametrize("vector", vectors("table_prefix"), ids=lambda v: v["id"])
+@golden.each("table_prefix")
 def test_table_prefixes_of_the_corpus(vector):
     table_id = keys.table_id_of(bytes.fromhex(vector["input_hex"]))
     prefix = None if table_id is None else keys.table_prefix(table_id).hex()
     assert prefix == vector["expected"]["prefix_hex"]
+
+
+@golden.each("index_key_tail")
+def test_an_index_key_is_no_record_key(vector):
+    key = keys.table_prefix(vector["args"]["table_id"]) + b"_i" + bytes.fromhex(vector["expected"]["tail_hex"])
+    start, end = keys.table_span(vector["args"]["table_id"])
+    assert not start <= key < end
+
+
+def in_ascending_order(vector):
+    """The other order has each byte's complement."""
+    encoded = bytes.fromhex(vector["input_hex"])
+    return bytes(255 - byte for byte in encoded) if vector["args"]["order"] == "desc" else encoded
+
+
+@golden.each("memcomparable_bytes")
+def test_byte_strings_of_the_corpus(vector):
+    plain = bytes.fromhex(vector["expected"]["plain_hex"])
+    assert decode_bytes(in_ascending_order(vector)) == (plain, b"")
+    assert encode_bytes(plain) == in_ascending_order(vector)
+
+
+@golden.each("memcomparable_bytes_invalid")
+def test_what_is_no_byte_string_is_refused(vector):
+    with pytest.raises(ValueError, match="not a memcomparable"):
+        decode_bytes(in_ascending_order(vector))
+
+
+@golden.each("memcomparable_encoded_len")
+def test_lengths_of_encoded_byte_strings(vector):
+    assert len(encode_bytes(b"x" * vector["args"]["plain_len"])) == vector["expected"]["encoded_len"]
+
+
+@golden.each("memcomparable_first_len")
+def test_a_byte_string_ends_where_its_encoding_says(vector):
+    """What is cut short or broken is as long as it is."""
+    encoded = in_ascending_order(vector)
+    try:
+        _, rest = decode_bytes(encoded)
+    except ValueError:
+        rest = b""
+    assert len(encoded) - len(rest) == vector["expected"]["len"]
 
 
 @given(st.lists(INT64, max_size=20), INT64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from decimal import ROUND_HALF_UP, Context, Decimal
 
+import golden
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -21,7 +22,6 @@ from schema_fixtures import (
     encode_row,
     record_key,
     table,
-    vectors,
 )
 
 PK, INT, BIGINT, UNSIGNED, VARCHAR, DECIMAL = 3, 3, 8, 32, 15, 246
@@ -44,7 +44,7 @@ def row_vector_columns(vector):
     return [c for c in vector["args"]["columns"] if c["tp"] not in NOT_DECODABLE]
 
 
-@pytest.mark.parametrize("vector", [v for v in vectors("row_v2") if row_vector_columns(v)], ids=lambda v: v["id"])
+@golden.each("row_v2", which=row_vector_columns)
 def test_row_vectors_of_the_corpus(vector):
     columns = [
         column(c["id"], str(c["id"]), c["tp"], c.get("flag", 0), decimal=c.get("decimal", 0))
@@ -62,11 +62,7 @@ def test_row_vectors_of_the_corpus(vector):
             assert (None if value is None else str(value)) == expected, name
 
 
-@pytest.mark.parametrize(
-    "vector",
-    [v for v in vectors("absent_column_value") if v["args"]["type"]["Tp"] not in NOT_DECODABLE],
-    ids=lambda v: v["id"],
-)
+@golden.each("absent_column_value", which=lambda vector: vector["args"]["type"]["Tp"] not in NOT_DECODABLE)
 def test_absent_values_of_the_corpus(vector):
     field_type, expected = {"Charset": "utf8mb4"} | vector["args"]["type"], vector["expected"]
     info = table([column(1, "c", 3) | {"type": field_type, "origin_default": vector["args"]["origin_default"]}])
@@ -82,9 +78,7 @@ def test_absent_values_of_the_corpus(vector):
         assert str(value) == next(iter(expected.values()))
 
 
-@pytest.mark.parametrize(
-    "vector", [v for v in vectors("decimal_roundtrip") if v["expected"]["status"] == "ok"], ids=lambda v: v["id"]
-)
+@golden.each("decimal_roundtrip", which=lambda vector: vector["expected"]["status"] == "ok")
 def test_decimals_of_the_corpus(vector):
     args = vector["args"]
     info = table([column(1, "c", DECIMAL, decimal=args["frac"])])

@@ -1,24 +1,13 @@
-"""What the sink tests share: the corpus, a table, and a store that fails as it is told."""
+"""What the sink tests share: a table and a store that fails as it is told."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from changefeed.objectstore import FileRange, Object
 from changefeed.objectstore.local import LocalStore
 from changefeed.schema.table_info import TableInfo, parse_table_info
-
-CORPUS = Path(__file__).parents[4] / "shared" / "corpus" / "sink_vectors.jsonl"
-
-
-def vectors(kind: str) -> list[Any]:
-    with CORPUS.open(encoding="utf-8") as lines:
-        found = [vector for vector in map(json.loads, lines) if vector["kind"] == kind]
-    assert found, f"no vector of kind {kind}"
-    return found
 
 
 def column(name: str, tp: int, flag: int = 0, default: object = None, **field_type: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import json
 import time
 from typing import Any
 
+import golden
 import pytest
 from changefeed.errors import NeedsHuman, OutputConflict
 from changefeed.objectstore.local import LocalStore
@@ -28,11 +29,7 @@ from changefeed.sink.storage.layout import (
 from changefeed.sink.storage.schema_file import SchemaFile, column_json, write_schema_file
 from hypothesis import given
 from hypothesis import strategies as st
-from sink_stores import column, make_table, vectors
-
-
-def identified(kind: str) -> Any:
-    return pytest.mark.parametrize("vector", [pytest.param(v, id=v["id"]) for v in vectors(kind)])
+from sink_stores import column, make_table
 
 
 def ms(clock: str) -> int:
@@ -46,7 +43,7 @@ def directory_of(args: dict[str, Any]) -> str:
     return f"{directory}/{date}" if date else directory
 
 
-@identified("storage_path")
+@golden.each("storage_path")
 def test_corpus_data_file_paths(vector):
     args = vector["args"]
     dispatcher = args.get("dispatcher_id", "") if args.get("table_across_nodes") else ""
@@ -54,46 +51,46 @@ def test_corpus_data_file_paths(vector):
     assert found == vector["expected"]["path"]
 
 
-@identified("storage_index_path")
+@golden.each("storage_index_path")
 def test_corpus_index_paths(vector):
     path = index_file(directory_of(vector["args"]))
     assert path == vector["expected"]["path"]
     assert parse_index_path(path) == directory_of(vector["args"])
 
 
-@identified("storage_parse_index_path")
+@golden.each("storage_parse_index_path")
 def test_corpus_unsupported_index_paths(vector):
     assert vector["expected"] == {"error": True}
     assert parse_index_path(vector["args"]["path"]) is None
 
 
-@identified("storage_index_content")
+@golden.each("storage_index_content")
 def test_corpus_index_content(vector):
     args = vector["args"]
     path = data_file("d", args["index"], args["file_index_digit"], args["extension"], "<dispatcher>")
     assert path.removeprefix("d/") + "\n" == vector["expected"]["content"]
 
 
-@identified("storage_next_index")
+@golden.each("storage_next_index")
 def test_corpus_next_index(vector):
     names = [vector["args"]["index_file_content"].strip(), *vector["args"]["existing_files"]]
     following = max(index_of(name) or 0 for name in names) + 1
     assert index_of(vector["expected"]["next"].rpartition("/")[2]) == following
 
 
-@identified("storage_is_schema_file")
+@golden.each("storage_is_schema_file")
 def test_corpus_schema_file_names(vector):
     assert is_schema_file(vector["args"]["path"]) == vector["expected"]["is_schema_file"]
 
 
-@identified("storage_parse_schema_path")
+@golden.each("storage_parse_schema_path")
 def test_corpus_schema_paths(vector):
     found = parse_schema_path(vector["args"]["path"])
     assert found is not None
     assert vars(found) == vector["expected"]
 
 
-@identified("table_checksum")
+@golden.each("table_checksum")
 def test_corpus_checksums(vector):
     args, expected = vector["args"], vector["expected"]
     # The literals are JSON objects in no order; the checksum is over the order of facts 2.3.
@@ -108,7 +105,7 @@ def test_corpus_checksums(vector):
         assert schema_file(str(args["table_id"]), 100, found.checksum) == expected["path_table_id"]
 
 
-@identified("schema_file_column")
+@golden.each("schema_file_column")
 def test_corpus_columns(vector):
     given_type = vector["args"]["type"]
     charset = "binary" if "blob" in vector["source"] else "utf8mb4"  # what the upstream test sets
@@ -124,7 +121,7 @@ def test_corpus_columns(vector):
     assert column_json(found) == vector["expected"]["json"]
 
 
-@identified("schema_file")
+@golden.each("schema_file")
 def test_corpus_schema_files(vector):
     args = vector["args"]
     columns = [

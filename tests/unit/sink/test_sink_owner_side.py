@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 
+import golden
 import pytest
 from changefeed.errors import Conflict, NeedsHuman, OutcomeUnknown
 from changefeed.objectstore.local import LocalStore
@@ -14,7 +15,7 @@ from changefeed.sink.storage.index import write_index
 from changefeed.sink.storage.metadata import metadata_body, write_metadata
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sink_stores import FaultyStore, vectors
+from sink_stores import FaultyStore
 
 DIRECTORY = "shop/t/1"
 INDEX = "shop/t/1/meta/CDC.index"
@@ -45,7 +46,7 @@ def test_rule_8_metadata_only_grows(store):
         assert store.get("metadata").body == b'{"checkpoint-ts":%d}' % expected
 
 
-@pytest.mark.parametrize("vector", vectors("storage_metadata"), ids=lambda vector: vector["id"])
+@golden.each("storage_metadata")
 def test_corpus_metadata(vector):
     body = metadata_body(vector["args"]["checkpoint_ts"])
     assert json.loads(body) == vector["expected"]["json"]
