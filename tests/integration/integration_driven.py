@@ -29,6 +29,7 @@ from changefeed.owner.owner import Owner
 from changefeed.owner.planning import checkpoint as checkpoint_module
 from changefeed.owner.planning.barrier import Barrier
 from changefeed.owner.serving.vigilance import Tasks
+from changefeed.owner.transaction_log.history import State
 from changefeed.puller.task import PullerJob, run_puller
 from changefeed.spark.owner_client import OwnerClient, reporting
 from changefeed.spec.parse import parse
@@ -224,20 +225,26 @@ def _follow_steps(steps: Sequence[int], next_day: int) -> None:
 
         def __init__(self, start_ts: int, target_ts: int | None = None) -> None:
             super().__init__(start_ts, target_ts)
-            Stepping.reached = start_ts
+            self._heard = start_ts
 
-        def ceiling(self) -> int:
-            return min(super().ceiling(), next((step for step in steps if step > self.reached), sys.maxsize))
+        def on_resolved(self, ts: int) -> None:
+            self._heard = max(self._heard, ts)
+            super().on_resolved(min(self._heard, next((step for step in steps if step > self.reached), sys.maxsize)))
 
-    recorded = Owner.recorded
+    init, recorded = Owner.__init__, Owner.recorded
+
+    def init_(self: Owner, state: State, *more: Any, **named: Any) -> None:
+        init(self, state, *more, **named)
+        Stepping.reached = state.checkpoint_ts
 
     def recorded_(self: Owner, now: float, action: Any, state: Any) -> None:
         recorded(self, now, action, state)
         Stepping.reached = state.checkpoint_ts
+        self.barrier.on_resolved(0)
 
     async def pd_ms(self: PdClient) -> int:
         return _NOON_MS + _DAY_MS * (Stepping.reached >= next_day)
 
     driver_module.Barrier = Stepping  # type: ignore[attr-defined]
-    Owner.recorded = recorded_  # type: ignore[method-assign]
+    Owner.__init__, Owner.recorded = init_, recorded_  # type: ignore[method-assign]
     PdClient.pd_ms = pd_ms  # type: ignore[method-assign]

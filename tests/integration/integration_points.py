@@ -27,7 +27,13 @@ from changefeed.spark.owner_client import OwnerClient
 from changefeed.upstream.safepoint import Safepoint
 from integration_processes import Say
 
-_RECORDS = {"start": "start record", "epoch": "epoch record", "plan": "plan", "closed": "closed record"}
+_RECORDS = {
+    "start": "start record",
+    "epoch": "epoch record",
+    "plan": "plan",
+    "ddl": "ddl record",
+    "closed": "closed record",
+}
 
 
 class Points:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +21,14 @@ from changefeed.sink.storage.layout import CLAIM
 from changefeed.verify.report import verify
 from changefeed_devcluster.schema import Column
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb import Tidb
+from changefeed_devcluster.tidb import Table, Tidb
 from integration_inprocess import resource
 from integration_observer import Observer, format_of
 from integration_processes import Nursery, Process
 
 COLUMNS = (Column("id", "bigint"), Column("balance", "bigint"))
-ROWS = 20  # a table and a transaction
+NOTE = Column("note", "varchar(8)", nullable=True)
+ROWS = 12  # a table and a transaction
 
 
 @dataclass(frozen=True)
@@ -46,25 +47,40 @@ class History:
 
 @contextmanager
 def upstream() -> Iterator[History]:
-    """Two tables, three steps with changes of both, and one without."""
+    """Steps with changes of all tables; one that ends with a column, one with a table that is new; and one without."""
     with DevCluster(stores=1, min_ts_interval=0.05) as cluster:
         tidb = Tidb(cluster)
         tidb.bootstrap()
         tidb.create_database("shop")
-        tables = [tidb.create_table("shop", name, COLUMNS, regions=2, handles=100) for name in ("items", "orders")]
-        start_ts, steps = tidb.now(), []
-        for step in range(3):
-            for turn in (0, 1):
-                with tidb.begin() as txn:
-                    for table in tables:
-                        for pk in range(ROWS * (2 * step + turn) + 1, ROWS * (2 * step + turn + 1) + 1):
-                            txn.insert(table, {"id": pk, "balance": 1})
-                        if turn:
-                            txn.update(table, {"id": ROWS * 2 * step + 1, "balance": 2})
-                            txn.delete(table, ROWS * 2 * step + 2)
-            steps.append(tidb.now())
+        items, orders = (
+            tidb.create_table("shop", name, COLUMNS, regions=2, handles=100) for name in ("items", "orders")
+        )
+        start_ts, steps, rows = tidb.now(), [], 0
+        rows += _change(tidb, [items, orders], 0)
         steps.append(tidb.now())
-        yield History(cluster, start_ts, tuple(steps), 3 * len(tables) * (2 * ROWS + 2))
+        rows += _change(tidb, [items, orders], 1)
+        orders = tidb.add_column(orders, NOTE)
+        steps.append(tidb.last_ddl_ts)
+        rows += _change(tidb, [items, orders], 2)
+        late = tidb.create_table("shop", "late", COLUMNS)
+        steps.append(tidb.last_ddl_ts)
+        rows += _change(tidb, [items, orders, late], 3)
+        steps += [tidb.now(), tidb.now()]
+        yield History(cluster, start_ts, tuple(steps), rows)
+
+
+def _change(tidb: Tidb, tables: Sequence[Table], step: int) -> int:
+    """How many rows change."""
+    for turn in (0, 1):
+        first = ROWS * (2 * step + turn) + 1
+        with tidb.begin() as txn:
+            for table in tables:
+                for pk in range(first, first + ROWS):
+                    txn.insert(table, {"id": pk, "balance": 1})
+                if turn:
+                    txn.update(table, {"id": first - ROWS, "balance": 2})
+                    txn.delete(table, first - ROWS + 1)
+    return len(tables) * (2 * ROWS + 2)
 
 
 @dataclass
