@@ -29,7 +29,7 @@ from changefeed.owner.owner import Owner
 from changefeed.owner.planning import checkpoint as checkpoint_module
 from changefeed.owner.planning.barrier import Barrier
 from changefeed.owner.serving.vigilance import Tasks
-from changefeed.owner.transaction_log.history import State
+from changefeed.owner.transaction_log.state import State
 from changefeed.puller.task import PullerJob, run_puller
 from changefeed.spark.owner_client import OwnerClient, reporting
 from changefeed.spec.parse import parse

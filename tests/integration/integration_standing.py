@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from changefeed.objectstore.local import LocalStore
-from changefeed.owner.transaction_log.history import State
 from changefeed.owner.transaction_log.log import Log
+from changefeed.owner.transaction_log.state import State
 from changefeed.sink.storage.layout import CLAIM
 from changefeed.verify.report import verify
 from changefeed_devcluster.schema import Column

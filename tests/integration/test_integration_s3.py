@@ -26,8 +26,8 @@ from changefeed.objectstore.once import create_bytes
 from changefeed.objectstore.open import Store, open_store, probe_store
 from changefeed.objectstore.patience import Patience
 from changefeed.owner.publication import Publication
-from changefeed.owner.transaction_log.history import State
 from changefeed.owner.transaction_log.log import Log
+from changefeed.owner.transaction_log.state import State
 from changefeed.sink.storage.claim import claim
 from changefeed.sink.storage.index import write_index
 from changefeed.sink.storage.metadata import write_metadata

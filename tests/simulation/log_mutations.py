@@ -6,8 +6,8 @@ from changefeed.eventstore.house import House
 from changefeed.owner.owner import Owner
 from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.transaction_log import history
-from changefeed.owner.transaction_log.history import State
 from changefeed.owner.transaction_log.log import Log
+from changefeed.owner.transaction_log.state import State
 from mutation import Mutation
 
 _CREATE = "self._retry(lambda: self._store.create(path, body))"

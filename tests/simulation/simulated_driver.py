@@ -10,14 +10,15 @@ from changefeed.eventstore.house import House
 from changefeed.model.record import EpochRecord, StartRecord
 from changefeed.model.tso import compose, physical_ms
 from changefeed.objectstore.patience import Patience
-from changefeed.owner.owner import AppendPlan, Owner, Publish, Recorded, Run, Stop, WriteDdl
+from changefeed.owner.owner import Owner, Run
+from changefeed.owner.planning.actions import AppendPlan, Publish, Recorded, Stop, WriteDdl
 from changefeed.owner.planning.barrier import Barrier, Ddl
 from changefeed.owner.planning.planner import Planner, Table
 from changefeed.owner.publication import Publication
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Spans
-from changefeed.owner.transaction_log.history import State
 from changefeed.owner.transaction_log.log import Log
+from changefeed.owner.transaction_log.state import State
 from changefeed.schema.keys import table_span
 from changefeed.sink.storage.index import write_index
 from changefeed.sink.storage.schema_file import SchemaFile

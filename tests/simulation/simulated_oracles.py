@@ -21,7 +21,8 @@ from changefeed.model.record import (
     StartRecord,
     decode_record,
 )
-from changefeed.owner.transaction_log.history import State, apply, restore
+from changefeed.owner.transaction_log.history import apply
+from changefeed.owner.transaction_log.state import State, restore
 from changefeed.sink.storage.layout import METADATA, is_schema_file
 from simulated_tables import definition
 from simulated_upstream import START_TS, Row, Upstream

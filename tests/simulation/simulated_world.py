@@ -15,8 +15,8 @@ from unittest.mock import patch
 
 import grpc.aio
 from changefeed.errors import Conflict
-from changefeed.owner.owner import Stop
 from changefeed.owner.planning import checkpoint
+from changefeed.owner.planning.actions import Stop
 from changefeed.owner.transaction_log.log import Log
 from changefeed.puller import task as puller_task
 from changefeed.sink.storage.layout import Layout

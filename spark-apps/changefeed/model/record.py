@@ -122,6 +122,7 @@ class DdlRecord(_Record):
     involved: tuple[int, ...] = ()  # dispatchers that were there before
     schema_files: tuple[str, ...] = ()  # below the sink's root
     dispatchers: tuple[int, ...] = ()  # whose rows > ts have table version ts: those that stay, and those that join
+    table_infos: tuple[str, ...] = ()  # hash of the TableInfo of each of `dispatchers`
     left: tuple[int, ...] = ()  # that end here
 
 

@@ -28,8 +28,8 @@ from changefeed.objectstore.open import Store, open_store
 from changefeed.owner import places
 from changefeed.owner.alive import Alive
 from changefeed.owner.prepare import check_newest, check_same, folder_of, next_epoch
-from changefeed.owner.transaction_log.history import State
 from changefeed.owner.transaction_log.log import Log
+from changefeed.owner.transaction_log.state import State
 from changefeed.sink.storage.claim import Claim, hand_over, read_claim
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.safepoint import Safepoint

@@ -27,9 +27,10 @@ from changefeed.metrics import Registry, View
 from changefeed.owner.alive import REFRESH_S
 from changefeed.owner.deletion import Deletion
 from changefeed.owner.execution import Execution, watch_tasks
-from changefeed.owner.owner import Action, Owner, Publish, Run, Stop, WriteDdl
+from changefeed.owner.owner import Owner, Run
 from changefeed.owner.patience import answered, in_thread, patience_of
 from changefeed.owner.places import upstream_access
+from changefeed.owner.planning.actions import Action, Publish, Stop, WriteDdl
 from changefeed.owner.planning.barrier import Barrier
 from changefeed.owner.planning.ddl_span import DdlSpan
 from changefeed.owner.planning.planner import Planner

@@ -16,8 +16,8 @@ from changefeed.objectstore import Place
 from changefeed.objectstore.open import below, open_store
 from changefeed.owner import places
 from changefeed.owner.alive import Alive
-from changefeed.owner.transaction_log.history import State
 from changefeed.owner.transaction_log.log import Log
+from changefeed.owner.transaction_log.state import State
 from changefeed.owner.undriven import close
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import from_effective

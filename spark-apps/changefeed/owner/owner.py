@@ -13,15 +13,15 @@ from typing import Any, Protocol
 
 from changefeed.model.record import CommitRecord, DdlRecord, FileCommitted, PlanRecord, Work, WorkEntry
 from changefeed.model.tso import compose
+from changefeed.owner.planning.actions import Action, AppendCheckpoint, AppendPlan, Publish, Recorded, Stop, WriteDdl
 from changefeed.owner.planning.barrier import Barrier, Ddl
 from changefeed.owner.planning.checkpoint import Checkpoint, Progress, flushed_to, flushed_ts
 from changefeed.owner.planning.planner import Cut, Planner, Reason, Table, make_plan
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Orders, Spans
-from changefeed.owner.transaction_log.history import State
+from changefeed.owner.transaction_log.state import State
 from changefeed.schema.keys import table_span
 from changefeed.schema.table_info import TableInfo
-from changefeed.sink.storage.schema_file import SchemaFile
 from changefeed.wire import owner_pb2 as pb
 
 
@@ -52,45 +52,6 @@ class Run:
     @property
     def name(self) -> str:
         return f"{self.epoch}-{self.nonce}"
-
-
-@dataclass(frozen=True)
-class AppendPlan:
-    """Append the record; its effects start when it is in the log (rule 16)."""
-
-    record: PlanRecord
-
-
-@dataclass(frozen=True)
-class Publish:
-    """All files of the plan exist: write the indexes (directory, index, last file), then append the record."""
-
-    indexes: tuple[tuple[str, int, str], ...]
-    record: CommitRecord
-
-
-@dataclass(frozen=True)
-class AppendCheckpoint:
-    """Append a commit record without files."""
-
-    record: CommitRecord
-
-
-@dataclass(frozen=True)
-class WriteDdl:
-    """Every row before a DDL is written: write the schema files, then append the record."""
-
-    schema_files: tuple[SchemaFile, ...]
-    record: DdlRecord
-
-
-@dataclass(frozen=True)
-class Stop:
-    """There is nothing more to do: drained or finished."""
-
-
-Recorded = AppendPlan | Publish | AppendCheckpoint | WriteDdl
-Action = Recorded | Stop
 
 
 class Owner:
@@ -403,6 +364,7 @@ class Owner:
             involved=tuple(sorted(ddl.involved)),
             schema_files=tuple(file.path for file in ddl.schema_files),
             dispatchers=tuple(sorted(ddl.tables)),
+            table_infos=tuple(info.hash for _, info in sorted(ddl.tables.items())),
             left=tuple(sorted(ddl.left)),
         )
         return WriteDdl(ddl.schema_files, record)

@@ -29,8 +29,9 @@ from changefeed.owner import places
 from changefeed.owner.alive import Alive
 from changefeed.owner.planning.planner import Table
 from changefeed.owner.pulling.quota import segment_bytes
-from changefeed.owner.transaction_log.history import State, check_claim
+from changefeed.owner.transaction_log.history import check_claim
 from changefeed.owner.transaction_log.log import Log
+from changefeed.owner.transaction_log.state import State
 from changefeed.pipeline.codec.choice import codec_of
 from changefeed.puller.task import PullerJob
 from changefeed.schema.rowv2 import check_supported
@@ -90,8 +91,14 @@ class Prepared:
         return {
             dispatcher: Table(dispatcher, info.hash, version, place_of(info, dispatcher, version))
             for dispatcher, info in self.tables.items()
-            for version in [self.state.table_version(dispatcher)]
+            for version in [self.table_version(dispatcher)]
         }
+
+    def table_version(self, dispatcher: int) -> int:
+        """Of the rows that are written next. A table that rules have left out and select again may have changed."""
+        if self.state.is_redefined(dispatcher, self.tables[dispatcher].hash):
+            return self.schema.snapshot_ts
+        return self.state.table_version(dispatcher)
 
     def table_infos(self) -> dict[str, dict[str, Any]]:
         return {info.hash: info.to_json() for info in self.tables.values()}
@@ -247,8 +254,9 @@ def _settle_in(prepared: Prepared) -> None:
     state = prepared.state
     claim(prepared.sink, state.uid, prepared.state_place.uri, generation=state.generation)
     for dispatcher, table in prepared.tables.items():
-        if state.table_version(dispatcher) == state.from_ts:  # else a DDL has written it
-            write_schema_file(prepared.sink, table, state.from_ts)
+        version = prepared.table_version(dispatcher)
+        if version == state.from_ts or version != state.table_version(dispatcher):  # else a DDL has written it
+            write_schema_file(prepared.sink, table, version)
 
 
 def check_same(changefeed: Changefeed, state: State, cluster_id: int) -> None:

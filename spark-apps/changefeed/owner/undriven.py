@@ -18,8 +18,9 @@ from changefeed.objectstore import Place
 from changefeed.objectstore.open import Store, open_store
 from changefeed.owner import places
 from changefeed.owner.prepare import epoch_record, start_record
-from changefeed.owner.transaction_log.history import State, is_of_another
+from changefeed.owner.transaction_log.history import is_of_another
 from changefeed.owner.transaction_log.log import Log
+from changefeed.owner.transaction_log.state import State
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.pd import PdClient
 from changefeed.upstream.safepoint import Held, Safepoint

@@ -14,8 +14,8 @@ from typing import Any
 from changefeed.model.tso import MAX_TS
 from changefeed.objectstore.open import open_store
 from changefeed.owner.places import generation_place
-from changefeed.owner.transaction_log.history import State
 from changefeed.owner.transaction_log.log import Log
+from changefeed.owner.transaction_log.state import State
 from changefeed.spec.table_filter import TableFilter
 from changefeed.upstream.access import Access
 from changefeed.upstream.pd import PdClient

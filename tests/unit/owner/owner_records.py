@@ -15,7 +15,8 @@ from changefeed.model.record import (
     Record,
     StartRecord,
 )
-from changefeed.owner.transaction_log.history import State, apply
+from changefeed.owner.transaction_log.history import apply
+from changefeed.owner.transaction_log.state import State
 
 START_TS = 100
 

@@ -10,15 +10,8 @@ import pytest
 from changefeed.errors import Fenced, NeedsHuman, Superseded
 from changefeed.model.position import Position
 from changefeed.model.record import DdlRecord, Record, RewindRecord, decode_record, encode_record
-from changefeed.owner.transaction_log.history import (
-    Generation,
-    State,
-    apply,
-    check_claim,
-    is_stale_attempt,
-    restore,
-    snapshot,
-)
+from changefeed.owner.transaction_log.history import apply, check_claim, is_stale_attempt
+from changefeed.owner.transaction_log.state import Generation, State, restore, snapshot
 
 
 def planned(to: int = 110) -> State:
@@ -95,7 +88,25 @@ def test_rule_1_a_dispatcher_of_a_ddl_joins_with_its_ts() -> None:
     assert state.flushed_ts(5) == 150
     again = ddl.model_copy(update={"n": 4})
     refused(state, again, "not after the last executed one")
-    refused(state, again.model_copy(update={"ts": 160}), r"dispatchers \[5\] exist already")
+
+
+def test_rule_1_a_table_that_rules_had_left_out_joins_by_a_rename() -> None:
+    state = committed(to=110, checkpoint_ts=105)
+    ddl = DdlRecord(**made.owned(state), ts=150, job_id=3, query="rename", dispatchers=(1,), table_infos=("after",))
+    joined = apply(state, ddl)
+    assert (joined.flushed_ts(1), joined.table_version(1)) == (150, 150)
+    assert not joined.is_redefined(1, "after")
+    assert joined.is_redefined(1, "another")
+
+
+def test_rule_9_a_definition_that_no_ddl_record_tells_of_is_noticed() -> None:
+    state = committed(to=110, checkpoint_ts=105)
+    known = state.dispatchers[1].table_info
+    assert not state.is_redefined(1, known)
+    assert state.is_redefined(1, "another")
+    assert not state.is_redefined(2, "another"), "nobody knows it"
+    silent = DdlRecord(**made.owned(state), ts=150, job_id=3, query="", involved=(1,), dispatchers=(1,))
+    assert not apply(state, silent).is_redefined(1, "another"), "as logs of before have it"
 
 
 def test_rule_15_after_a_ddl_files_go_to_a_directory_of_its_version() -> None:

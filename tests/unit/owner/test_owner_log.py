@@ -9,8 +9,9 @@ import owner_records as made
 import pytest
 from changefeed.errors import Fenced, NeedsHuman
 from changefeed.model.record import CommitRecord, EpochRecord, Record, decode_record, encode_record
-from changefeed.owner.transaction_log.history import State, apply
+from changefeed.owner.transaction_log.history import apply
 from changefeed.owner.transaction_log.log import Log
+from changefeed.owner.transaction_log.state import State
 from owner_faulty_store import Fault, MemoryStore
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import owner_records as made
 import owner_segments as s
 from changefeed.model.tso import compose
-from changefeed.owner.owner import AppendPlan, Owner, Publish, Run, WriteDdl
+from changefeed.owner.owner import Owner, Run
+from changefeed.owner.planning.actions import AppendPlan, Publish, WriteDdl
 from changefeed.owner.planning.barrier import Barrier, Ddl
 from changefeed.owner.planning.planner import Planner, Table
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Spans
-from changefeed.owner.transaction_log.history import State, apply
+from changefeed.owner.transaction_log.history import apply
+from changefeed.owner.transaction_log.state import State
 from changefeed.schema.table_info import TableInfo, parse_table_info
 from changefeed.wire import owner_pb2 as pb
 

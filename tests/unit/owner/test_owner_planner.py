@@ -9,7 +9,8 @@ from changefeed.errors import NeedsHuman
 from changefeed.model.position import Position
 from changefeed.model.record import PlanRecord
 from changefeed.owner.planning.planner import Cut, Planner, Table, make_plan
-from changefeed.owner.transaction_log.history import State, apply
+from changefeed.owner.transaction_log.history import apply
+from changefeed.owner.transaction_log.state import State
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -362,6 +362,32 @@ async def test_rule_9_a_run_begins_behind_the_last_recorded_ddl(place: Place, ti
         tidb.drop_table(late)
 
 
+async def test_rule_9_a_table_that_changed_while_no_rule_selected_it_has_a_version_of_its_own(
+    place: Place, tidb: Tidb
+) -> None:
+    """Rows of two definitions in one directory could not be told apart."""
+    late = tidb.create_table("shop", "late", COLUMNS)
+    try:
+        first = await place.prepare()
+        info, from_ts = first.tables[late.id], first.state.start_ts
+        entry = made.entry(first.state, tidb.now(), 0, late.id, from_ts, table_info=info.hash, table_version=from_ts)
+        first.log.append(made.plan(first.state, entry, resolved_ts=tidb.now()))
+        first.log.append(made.commit(first.log.state, tidb.now()))
+        out = await place.prepare(filter={"rules": ["shop.*", "!shop.late"]})
+        unchanged = await place.prepare()
+        assert (out.tables.keys() & {late.id}, unchanged.table_version(late.id)) == (set(), from_ts)
+
+        out = await place.prepare(filter={"rules": ["shop.*", "!shop.late"]})
+        tidb.add_column(late, Column("note", "int", nullable=True))
+        out.log.append(made.commit(out.log.state, tidb.now()))
+        again = await place.prepare()
+        assert again.table_version(late.id) == again.schema.snapshot_ts == out.log.state.checkpoint_ts
+        assert again.planned_tables()[late.id].place == f"shop/late/{again.schema.snapshot_ts}"
+        assert list((place.lake / "shop" / "late" / "meta").glob(f"schema_{again.schema.snapshot_ts}_*.json"))
+    finally:
+        tidb.drop_table(tidb.tables["shop.late"])
+
+
 async def test_nothing_here_blocks_the_event_loop(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: set[str] = set()
     create = LocalStore.create

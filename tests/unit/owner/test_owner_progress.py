@@ -11,7 +11,7 @@ from changefeed.errors import ProtocolViolation, Transient
 from changefeed.metrics import Registry
 from changefeed.model.tso import compose
 from changefeed.objectstore.patience import RUN_S
-from changefeed.owner.owner import AppendCheckpoint, AppendPlan, Publish
+from changefeed.owner.planning.actions import AppendCheckpoint, AppendPlan, Publish
 from changefeed.owner.reporting.progress import Meter
 from changefeed.wire import owner_pb2 as pb
 

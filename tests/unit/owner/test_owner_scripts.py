@@ -25,7 +25,8 @@ from changefeed.owner.planning.barrier import Barrier, Ddl
 from changefeed.owner.planning.checkpoint import Checkpoint, Progress, flushed_to
 from changefeed.owner.planning.planner import Cut, Planner, Table, make_plan
 from changefeed.owner.pulling.spans import Spans
-from changefeed.owner.transaction_log.history import State, apply, restore, snapshot
+from changefeed.owner.transaction_log.history import apply
+from changefeed.owner.transaction_log.state import State, restore, snapshot
 from changefeed.wire import owner_pb2 as pb
 
 STORIES = sorted((Path(__file__).parent / "testdata").glob("*.txt"))

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 import pytest
 from changefeed.model.record import CommitRecord
 from changefeed.objectstore.open import open_store
-from changefeed.owner.transaction_log.history import State
 from changefeed.owner.transaction_log.log import Log
+from changefeed.owner.transaction_log.state import State
 from changefeed.verify import files, report, table
 from changefeed.verify.history import read_history
 from changefeed.verify.report import verify

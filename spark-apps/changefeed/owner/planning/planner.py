@@ -36,7 +36,7 @@ from changefeed.errors import NeedsHuman
 from changefeed.model.position import Position
 from changefeed.model.record import PlanEntry
 from changefeed.owner.pulling.segments import Segment
-from changefeed.owner.transaction_log.history import State
+from changefeed.owner.transaction_log.state import State
 
 MIB = 1 << 20
 _NEWEST_SHARE = 0.3  # of a file in its table's learnt ratio

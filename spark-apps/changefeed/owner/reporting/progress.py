@@ -10,9 +10,10 @@ from changefeed.metrics import Progress, Registry, StageProgress
 from changefeed.model.record import FileCommitted
 from changefeed.model.tso import physical_ms
 from changefeed.objectstore.patience import RUN_S, given_up
-from changefeed.owner.owner import Action, AppendPlan, Owner, Publish
+from changefeed.owner.owner import Owner
+from changefeed.owner.planning.actions import Action, AppendPlan, Publish
 from changefeed.owner.reporting.status import Seen, Troubles
-from changefeed.owner.transaction_log.history import State
+from changefeed.owner.transaction_log.state import State
 from changefeed.wire import owner_pb2 as pb
 
 _WINDOW_S = 5.0

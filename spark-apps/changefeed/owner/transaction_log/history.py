@@ -44,10 +44,7 @@ With spec.state.id a log outlives its resource. Resource A is deleted, B is crea
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NoReturn
-
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+from typing import Any, NoReturn
 
 from changefeed.errors import Fenced, NeedsHuman, Superseded
 from changefeed.model.position import Position
@@ -61,126 +58,8 @@ from changefeed.model.record import (
     Record,
     RewindRecord,
     StartRecord,
-    Ts,
-    uid_of,
 )
-
-_NEXT_STEP = (
-    "The log is damaged or was written by something else: keep it as it is for examination, and start a new changefeed."
-)
-
-
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
-
-
-class DispatcherState(_Frozen):
-    """How far one dispatcher's files have got, and where the next one goes."""
-
-    dispatcher: int  # span_id
-    table_id: int  # 0: joined by a DDL, nothing planned yet
-    flushed_ts: Ts  # every row <= it is in committed files; see State.flushed_ts for the one to resume at
-    table_version: Ts = 0
-    directory: str = ""
-    next_index: int = 1  # of the next file in `directory`
-    date: str = ""  # of `directory`
-    table_info: str = ""  # hash of the newest entry's TableInfo
-
-
-class Epoch(_Frozen):
-    """The driver that the log belongs to."""
-
-    number: int = 0
-    nonce: str = ""
-    attempt: int = 0
-    config: dict[str, Any] = {}  # effective resource
-
-    @property
-    def uid(self) -> str:
-        """Of the resource that it drives."""
-        return uid_of(self.config)
-
-    @property
-    def name(self) -> str:
-        metadata = self.config.get("metadata", {})
-        return f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
-
-
-class Generation(_Frozen):
-    """What is in a folder of the sink that a rewind has ended: `(from_ts, checkpoint_ts]`."""
-
-    from_ts: Ts
-    checkpoint_ts: Ts
-
-
-def _by_dispatcher(value: object) -> object:
-    return {item["dispatcher"]: item for item in value} if isinstance(value, list) else value
-
-
-def _as_list(value: Mapping[int, DispatcherState]) -> list[DispatcherState]:
-    return [value[dispatcher] for dispatcher in sorted(value)]
-
-
-class State(_Frozen):
-    """The log up to and including record `n`; `State()` is the empty log. Its JSON is the snapshot.
-
-    Never mutate a member.
-    """
-
-    v: Literal[1] = 1
-    kind: Literal["snapshot"] = "snapshot"
-    n: int = 0
-    uid: str = ""
-    cluster_id: Ts = 0
-    start_ts: Ts = 0
-    checkpoint_ts: Ts = 0
-    epoch: Epoch = Epoch()
-    plan: PlanRecord | None = None  # the one uncommitted plan
-    plan_config: dict[str, Any] | None = None  # effective spec of the epoch that recorded `plan` (rule 10)
-    dispatchers: Annotated[
-        dict[int, DispatcherState],
-        BeforeValidator(_by_dispatcher),
-        PlainSerializer(_as_list, return_type=list[DispatcherState]),
-    ] = {}
-    table_infos: dict[str, dict[str, Any]] = {}  # by hash: those that a dispatcher or the plan names
-    rows: int = 0  # in committed files, since the start
-    last_ddl: tuple[Ts, int] | None = Field(default=None)  # (ts, job_id) of the newest executed one
-    finished: bool = False
-    closed: bool = False
-    released: bool = False  # by `changefeed adopt`
-    generations: tuple[Generation, ...] = ()  # those before the present one
-    rewound_to: Ts | None = None  # where the present generation begins, if a rewind began it
-    restart_nonce: int | None = None  # of the newest spec.restart that is done
-    superseded: tuple[str, ...] = ()  # uids of the resources before the one that the newest epoch drives
-
-    @property
-    def generation(self) -> int:
-        """Number of the folder that is written now; the sink's own is 1."""
-        return len(self.generations) + 1
-
-    @property
-    def from_ts(self) -> int:
-        """Its files have what is after this."""
-        return self.start_ts if self.rewound_to is None else self.rewound_to
-
-    def flushed_ts(self, dispatcher: int) -> int:
-        """Every row of the dispatcher <= it is in committed files, or there was none (rule 11)."""
-        known = self.dispatchers.get(dispatcher)
-        return max(known.flushed_ts, self.checkpoint_ts) if known else self.checkpoint_ts
-
-    def table_version(self, dispatcher: int) -> int:
-        """That of the rows which are written next: the ts of the last DDL on its table, or where the files begin."""
-        known = self.dispatchers.get(dispatcher)
-        return known.table_version if known and known.table_version else self.from_ts
-
-    def position(self, dispatcher: int) -> Position:
-        """Where the dispatcher's next entry must start."""
-        return Position.end_of(self.flushed_ts(dispatcher))
-
-    def planned_ts(self, dispatcher: int) -> int:
-        """As flushed_ts, with the uncommitted plan counted as done: where planning resumes."""
-        ends = [e.to.commit_ts for e in self.plan.entries if e.dispatcher == dispatcher] if self.plan else []
-        return max([self.flushed_ts(dispatcher), *ends])
+from changefeed.owner.transaction_log.state import NEXT_STEP, DispatcherState, Epoch, Generation, State
 
 
 def is_of_another(state: State, uid: str) -> bool:
@@ -239,27 +118,9 @@ def apply(state: State, record: Record) -> State:
     return state.model_copy(update={"n": record.n, **changes})
 
 
-def snapshot(state: State) -> bytes:
-    """Canonical JSON: equal states have equal bytes."""
-    return state.model_dump_json(by_alias=True).encode()
-
-
-def restore(body: bytes) -> State:
-    """The state in a snapshot. Raises NeedsHuman for an unknown `v`, `kind` or member."""
-    try:
-        return State.model_validate_json(body)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise NeedsHuman(
-            f"A snapshot of the log can't be read: {where}: {first['msg']}.",
-            "Use the version of the product that wrote it, or a newer one.",
-        ) from error
-
-
 def _refuse(record: Record, why: str) -> NoReturn:
     raise NeedsHuman(
-        f"Record {record.n} of the log ({record.kind}, epoch {record.epoch}) is impossible: {why}.", _NEXT_STEP
+        f"Record {record.n} of the log ({record.kind}, epoch {record.epoch}) is impossible: {why}.", NEXT_STEP
     )
 
 
@@ -398,6 +259,7 @@ def _advance(record: PlanRecord, state: State, entries: list[PlanEntry]) -> Disp
             next_index=index + 1,
             date=entry.date,
             table_info=entry.table_info,
+            definition=entry.table_info,
         )
     return now
 
@@ -452,20 +314,31 @@ def _ddl(state: State, record: DdlRecord) -> dict[str, Any]:
     for entry in state.plan.entries if state.plan else ():
         if entry.dispatcher in drained:
             _refuse(record, f"entry {entry.entry} of plan {state.plan.n if state.plan else 0} has not drained")
-    if again := sorted((state.dispatchers.keys() & record.dispatchers) - drained):
-        _refuse(record, f"dispatchers {again} exist already")
-    follow = {dispatcher: _follow(state, record, dispatcher) for dispatcher in record.dispatchers}
+    definitions = record.table_infos or ("",) * len(record.dispatchers)
+    follow = {
+        dispatcher: _follow(state, record, dispatcher, definition)
+        for dispatcher, definition in zip(record.dispatchers, definitions, strict=True)
+    }
     stay = {number: known for number, known in state.dispatchers.items() if number not in record.left}
     return {"last_ddl": (record.ts, record.job_id), "dispatchers": {**stay, **follow}}
 
 
-def _follow(state: State, record: DdlRecord, dispatcher: int) -> DispatcherState:
-    """The dispatcher after the DDL: its next file is the first in a directory of the new version."""
+def _follow(state: State, record: DdlRecord, dispatcher: int, definition: str) -> DispatcherState:
+    """The dispatcher after the DDL: its next file is the first in a directory of the new version.
+
+    One that joins may be known: rules that selected its table before do so no more, and a rename brings it back.
+    """
     known = state.dispatchers.get(dispatcher) or DispatcherState(
         dispatcher=dispatcher, table_id=0, flushed_ts=record.ts
     )
     if known.flushed_ts > record.ts:
         _refuse(record, f"dispatcher {dispatcher} is already flushed to {known.flushed_ts}")
     return known.model_copy(
-        update={"flushed_ts": record.ts, "table_version": record.ts, "directory": "", "next_index": 1}
+        update={
+            "flushed_ts": record.ts,
+            "table_version": record.ts,
+            "directory": "",
+            "next_index": 1,
+            "definition": definition,
+        }
     )

@@ -42,7 +42,8 @@ from changefeed.errors import AlreadyExists, Fenced, NeedsHuman, NotFound
 from changefeed.model.record import EpochRecord, Record, decode_record, encode_record
 from changefeed.objectstore import ObjectStore
 from changefeed.objectstore.patience import Patience
-from changefeed.owner.transaction_log.history import State, apply, check_claim, restore, snapshot
+from changefeed.owner.transaction_log.history import apply, check_claim
+from changefeed.owner.transaction_log.state import State, restore, snapshot
 
 T = TypeVar("T")
 

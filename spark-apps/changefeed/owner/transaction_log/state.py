@@ -1,0 +1,156 @@
+"""What the transaction log says at one moment, as a value: `history.apply` makes the next one of a record.
+
+A snapshot of the log is one of these. Pure data; every question that it answers is about itself alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+
+from changefeed.errors import NeedsHuman
+from changefeed.model.position import Position
+from changefeed.model.record import PlanRecord, Ts, uid_of
+
+NEXT_STEP = (
+    "The log is damaged or was written by something else: keep it as it is for examination, and start a new changefeed."
+)
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class DispatcherState(_Frozen):
+    """How far one dispatcher's files have got, and where the next one goes."""
+
+    dispatcher: int  # span_id
+    table_id: int  # 0: joined by a DDL, nothing planned yet
+    flushed_ts: Ts  # every row <= it is in committed files; see State.flushed_ts for the one to resume at
+    table_version: Ts = 0
+    directory: str = ""
+    next_index: int = 1  # of the next file in `directory`
+    date: str = ""  # of `directory`
+    table_info: str = ""  # hash of the newest entry's TableInfo
+    definition: str = ""  # hash of the TableInfo of `table_version`; "": not known
+
+
+class Epoch(_Frozen):
+    """The driver that the log belongs to."""
+
+    number: int = 0
+    nonce: str = ""
+    attempt: int = 0
+    config: dict[str, Any] = {}  # effective resource
+
+    @property
+    def uid(self) -> str:
+        """Of the resource that it drives."""
+        return uid_of(self.config)
+
+    @property
+    def name(self) -> str:
+        metadata = self.config.get("metadata", {})
+        return f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
+
+
+class Generation(_Frozen):
+    """What is in a folder of the sink that a rewind has ended: `(from_ts, checkpoint_ts]`."""
+
+    from_ts: Ts
+    checkpoint_ts: Ts
+
+
+def _by_dispatcher(value: object) -> object:
+    return {item["dispatcher"]: item for item in value} if isinstance(value, list) else value
+
+
+def _as_list(value: Mapping[int, DispatcherState]) -> list[DispatcherState]:
+    return [value[dispatcher] for dispatcher in sorted(value)]
+
+
+class State(_Frozen):
+    """The log up to and including record `n`; `State()` is the empty log. Its JSON is the snapshot.
+
+    Never mutate a member.
+    """
+
+    v: Literal[1] = 1
+    kind: Literal["snapshot"] = "snapshot"
+    n: int = 0
+    uid: str = ""
+    cluster_id: Ts = 0
+    start_ts: Ts = 0
+    checkpoint_ts: Ts = 0
+    epoch: Epoch = Epoch()
+    plan: PlanRecord | None = None  # the one uncommitted plan
+    plan_config: dict[str, Any] | None = None  # effective spec of the epoch that recorded `plan` (rule 10)
+    dispatchers: Annotated[
+        dict[int, DispatcherState],
+        BeforeValidator(_by_dispatcher),
+        PlainSerializer(_as_list, return_type=list[DispatcherState]),
+    ] = {}
+    table_infos: dict[str, dict[str, Any]] = {}  # by hash: those that a dispatcher or the plan names
+    rows: int = 0  # in committed files, since the start
+    last_ddl: tuple[Ts, int] | None = Field(default=None)  # (ts, job_id) of the newest executed one
+    finished: bool = False
+    closed: bool = False
+    released: bool = False  # by `changefeed adopt`
+    generations: tuple[Generation, ...] = ()  # those before the present one
+    rewound_to: Ts | None = None  # where the present generation begins, if a rewind began it
+    restart_nonce: int | None = None  # of the newest spec.restart that is done
+    superseded: tuple[str, ...] = ()  # uids of the resources before the one that the newest epoch drives
+
+    @property
+    def generation(self) -> int:
+        """Number of the folder that is written now; the sink's own is 1."""
+        return len(self.generations) + 1
+
+    @property
+    def from_ts(self) -> int:
+        """Its files have what is after this."""
+        return self.start_ts if self.rewound_to is None else self.rewound_to
+
+    def flushed_ts(self, dispatcher: int) -> int:
+        """Every row of the dispatcher <= it is in committed files, or there was none (rule 11)."""
+        known = self.dispatchers.get(dispatcher)
+        return max(known.flushed_ts, self.checkpoint_ts) if known else self.checkpoint_ts
+
+    def table_version(self, dispatcher: int) -> int:
+        """That of the rows which are written next: the ts of the last DDL on its table, or where the files begin."""
+        known = self.dispatchers.get(dispatcher)
+        return known.table_version if known and known.table_version else self.from_ts
+
+    def is_redefined(self, dispatcher: int, table_info: str) -> bool:
+        """Whether its table was altered while no rule selected it: no DDL record says from which ts on."""
+        known = self.dispatchers.get(dispatcher)
+        return known is not None and known.definition not in ("", table_info)
+
+    def position(self, dispatcher: int) -> Position:
+        """Where the dispatcher's next entry must start."""
+        return Position.end_of(self.flushed_ts(dispatcher))
+
+    def planned_ts(self, dispatcher: int) -> int:
+        """As flushed_ts, with the uncommitted plan counted as done: where planning resumes."""
+        ends = [e.to.commit_ts for e in self.plan.entries if e.dispatcher == dispatcher] if self.plan else []
+        return max([self.flushed_ts(dispatcher), *ends])
+
+
+def snapshot(state: State) -> bytes:
+    """Canonical JSON: equal states have equal bytes."""
+    return state.model_dump_json(by_alias=True).encode()
+
+
+def restore(body: bytes) -> State:
+    """The state in a snapshot. Raises NeedsHuman for an unknown `v`, `kind` or member."""
+    try:
+        return State.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise NeedsHuman(
+            f"A snapshot of the log can't be read: {where}: {first['msg']}.",
+            "Use the version of the product that wrote it, or a newer one.",
+        ) from error
