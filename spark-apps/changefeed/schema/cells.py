@@ -18,8 +18,10 @@ import pyarrow.compute as pc
 from changefeed.schema import table_info as ti
 from changefeed.schema.binary_view import BadCell, BinaryView, Mask, Words
 from changefeed.schema.decimals import decode_decimals
+from changefeed.schema.json_binary import json_texts
 from changefeed.schema.table_info import ColumnInfo
 from changefeed.schema.times import MAX_FSP, UTC, duration_text, in_zone, time_text, unpack
+from changefeed.schema.vectors import vector_texts
 
 #: Of ENUM and SET: what is stored and what it means; both null where the value is.
 CHOICE = pa.struct([("number", pa.uint64()), ("text", pa.string())])
@@ -34,7 +36,8 @@ _FLOATS = {ti.FLOAT: pa.float32(), ti.DOUBLE: pa.float64()}
 _CHOICES = frozenset({ti.ENUM, ti.SET})
 _WORDS = ti.INTEGERS | {ti.YEAR, ti.BIT}
 _TEXT = ti.STRINGS | ti.BLOBS
-_DECODABLE = _WORDS | _TEXT | _TIMES | _FLOATS.keys() | _CHOICES | {ti.NEW_DECIMAL, ti.DURATION}
+_PRINTED = {ti.JSON: json_texts, ti.VECTOR_FLOAT32: vector_texts}  # values that are bytes in a form of their own
+_DECODABLE = _PRINTED.keys() | _WORDS | _TEXT | _TIMES | _FLOATS.keys() | _CHOICES | {ti.NEW_DECIMAL, ti.DURATION}
 
 _WIDTHS = np.isin(np.arange(10), [1, 2, 4, 8])  # of integers; the last stands for everything wider
 _SIGN = np.uint64(1 << 63)
@@ -83,6 +86,9 @@ def decode_cells(column: ColumnInfo, cells: Cells, present: Mask, time_zone: str
         return _integers(cells, present, signed=not _is_unsigned(column))
     if column.tp in _TEXT:
         return _strings(column, cells, present)
+    if column.tp in _PRINTED:
+        with _rows_of(present):
+            return _spread_texts(_PRINTED[column.tp](_taken(cells, present)), present)
     if column.tp == ti.NEW_DECIMAL:
         starts, ends = cells.starts.astype(np.int64), cells.ends.astype(np.int64)
         return decode_decimals(cells.view, starts, ends, present, max(column.decimal, 0))
@@ -141,6 +147,17 @@ def _spread(found: npt.NDArray[Any], present: Mask) -> pa.Array:
     out = np.zeros(len(present), found.dtype)
     out[present] = found
     return pa.array(out, mask=~present)
+
+
+def _taken(cells: Cells, present: Mask) -> pa.BinaryArray:
+    """The bytes of those present, one behind the other."""
+    return cells.view.take(cells.starts[present], cells.ends[present], None)
+
+
+def _spread_texts(found: pa.StringArray, present: Mask) -> pa.StringArray:
+    if len(found) == len(present):
+        return found
+    return found.take(pa.array(np.cumsum(present) - 1, mask=~present))
 
 
 def _floats(column: ColumnInfo, cells: Cells, present: Mask) -> pa.Array:

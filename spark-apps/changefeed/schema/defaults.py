@@ -22,6 +22,8 @@ from changefeed.schema.times import pack
 _TIME = re.compile(r"(\d+)-(\d+)-(\d+)(?:[ T](\d+):(\d+):(\d+)(?:\.(\d{1,6})\d*)?)?")
 _DURATION = re.compile(r"(-?)(\d+):(\d+):(\d+)(?:\.(\d{1,6})\d*)?")
 _ZERO_TEXTS = {
+    ti.JSON: "null",
+    ti.VECTOR_FLOAT32: "[]",
     ti.NEW_DECIMAL: "0",
     ti.DATE: "0000-00-00",
     ti.DATETIME: "0000-00-00 00:00:00",

@@ -1,0 +1,169 @@
+"""JSON: every literal of the golden data, a scalar encoder's values, and broken bytes."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import golden
+import pyarrow as pa
+import pytest
+from changefeed.schema.binary_view import BadCell
+from changefeed.schema.cells import Cells, decode_cells
+from changefeed.schema.json_binary import MAX_DEPTH, BadJson, json_text, json_texts
+from changefeed.schema.table_info import JSON
+from hypothesis import given
+from hypothesis import strategies as st
+from schema_fixtures import column, table
+
+
+def uvarint(value: int) -> bytes:
+    out = b""
+    while value >= 0x80:
+        out, value = out + bytes([value & 0x7F | 0x80]), value >> 7
+    return out + bytes([value])
+
+
+def encode(value: Any) -> bytes:
+    """Type byte and value, as TiDB stores it; integers as i64 or u64."""
+    match value:
+        case None | bool():
+            return bytes([4, {None: 0, True: 1, False: 2}[value]])
+        case int():
+            return b"\x09" + struct.pack("<q", value) if value < 1 << 63 else b"\x0a" + struct.pack("<Q", value)
+        case float():
+            return b"\x0b" + struct.pack("<d", value)
+        case str():
+            return b"\x0c" + uvarint(len(value.encode())) + value.encode()
+        case list():
+            return b"\x03" + container([], value)
+        case dict():
+            pairs = sorted((key.encode(), member) for key, member in value.items())
+            return b"\x01" + container([key for key, _ in pairs], [member for _, member in pairs])
+    raise TypeError(value)
+
+
+def container(keys: list[bytes], members: list[Any]) -> bytes:
+    at = 8 + 6 * len(keys) + 5 * len(members)
+    key_entries, entries, data = b"", b"", b"".join(keys)
+    for key in keys:
+        key_entries += struct.pack("<IH", at, len(key))
+        at += len(key)
+    for member in members:
+        encoded = encode(member)
+        if encoded[0] == 4:
+            entries += encoded[:1] + encoded[1:].ljust(4, b"\0")
+            continue
+        entries += encoded[:1] + struct.pack("<I", at)
+        data += encoded[1:]
+        at += len(encoded) - 1
+    return struct.pack("<II", len(members), at) + key_entries + entries + data
+
+
+@golden.each("json_binary")
+def test_values_of_the_corpus(vector):
+    text, expected = json_text(bytes.fromhex(vector["input_hex"])), vector["expected"]
+    if "unquoted" in expected:
+        assert json.loads(text) == expected["unquoted"]
+    else:
+        assert text == expected.get("text_new", expected.get("text"))
+
+
+@golden.each("json_text_form")
+def test_text_forms_of_the_corpus(vector):
+    args, expected = vector["args"], vector["expected"]
+    source = args["json"] if "json" in args else json.loads(args.get("json_text") or args["source_text"])
+    text = json_text(encode(source))
+    if "text" in expected:
+        assert text == expected["text"]
+    elif "type" in expected:
+        assert text == args["source_text"]
+        assert expected["type"] == ("DOUBLE" if "." in text else "INTEGER")
+    else:
+        plain = json.loads(text)
+        assert (plain if isinstance(plain, str) else text) == expected["unquoted"]
+
+
+@golden.each("mounted_value", which=lambda vector: vector["args"]["column_type"] == "json")
+def test_inserted_values_of_the_corpus(vector):
+    assert json_text(encode(json.loads(vector["args"]["inserted"]))) == vector["expected"]["text"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1e15, "1e15"), (999999999999999.0, "999999999999999.0"), (1.0001e21, "1.0001e21"),
+        (-1e-15, "-0.000000000000001"),
+        (1.5e-16, "1.5e-16"), (0.1, "0.1"), (123456789.125, "123456789.125"), (5e-324, "5e-324"),
+        ("a\b\f\n\r\t\x7f\"\\/<>&\u2028é", '"a\\u0008\\u000c\\n\\r\\t\x7f\\"\\\\/<>&\\u2028é"'),
+        ({"b": 1, "a": [], "aa": {}}, '{"a": [], "aa": {}, "b": 1}'),
+    ],
+)  # fmt: skip
+def test_values_as_tidb_prints_them(value, text):
+    assert json_text(encode(value)) == text
+
+
+SCALARS = st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.text(max_size=6)
+DOUBLES = st.floats(allow_nan=False, allow_infinity=False)
+VALUES = st.recursive(
+    SCALARS | DOUBLES,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+)
+
+
+@given(VALUES)
+def test_values_come_back(value):
+    assert json.loads(json_text(encode(value))) == value
+
+
+@given(st.lists(VALUES | st.none(), max_size=8), st.data())
+def test_a_column_of_values(values, data):
+    """Values beside each other, some of them absent."""
+    there = [data.draw(st.booleans()) for _ in values]
+    info = table([column(1, "j", JSON, charset="binary")]).columns[0]
+    stored = pa.array([encode(value) for value in values], pa.binary())
+    cells, mask = Cells.of(stored), pa.array(there, pa.bool_()).to_numpy(zero_copy_only=False)
+    found = decode_cells(info, cells, mask, "UTC").to_pylist()
+    assert found == [json_text(encode(v)) if is_there else None for v, is_there in zip(values, there, strict=True)]
+
+
+def test_a_broken_value_is_named_by_its_row():
+    good = encode([1])
+    with pytest.raises(BadCell, match="ends too early") as caught:
+        json_texts(pa.array([good, good, encode("abc")[:-1], good]))
+    assert caught.value.row == 2
+
+
+def deep(levels: int) -> bytes:
+    value: Any = []
+    for _ in range(levels - 1):
+        value = [value]
+    return encode(value)
+
+
+def test_a_value_may_be_a_hundred_levels_deep_and_no_more():
+    assert json_text(deep(MAX_DEPTH)) == "[" * MAX_DEPTH + "]" * MAX_DEPTH
+    with pytest.raises(BadJson, match="more than 100 levels"):
+        json_text(deep(MAX_DEPTH + 1))
+
+
+def test_parts_that_lie_one_over_the_other_are_refused():
+    """Forty arrays, each with its members in the next one twice, would be 2^40 values."""
+    size = 8 + 2 * 5
+    bomb = b"".join(struct.pack("<II", 2, (40 - n) * size) + (b"\x03" + struct.pack("<I", size)) * 2 for n in range(40))
+    with pytest.raises(BadJson, match="one over the other"):
+        json_text(b"\x03" + bomb + struct.pack("<II", 0, 8))
+
+
+@given(VALUES, st.data())
+def test_mutated_bytes_are_a_value_or_a_clear_error(value, data):
+    encoded = bytearray(encode(value))
+    for _ in range(data.draw(st.integers(1, 4))):
+        encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(encoded[: data.draw(st.integers(0, len(encoded)))])
+    try:
+        text = json_text(cut)
+    except BadJson:
+        return
+    assert isinstance(json.loads(text), object)
