@@ -61,6 +61,15 @@ class BinaryView:
         unused = (64 - 8 * width).astype(np.uint64)
         return words << unused >> unused
 
+    def followed_by(self, words: Words) -> BinaryView:
+        """The same elements, with words behind their data; its places stay what they are."""
+        data = np.concatenate([self.data, words.astype("<u8").view(np.uint8)])
+        other = BinaryView.__new__(BinaryView)
+        other.starts, other.ends, other.data = self.starts, self.ends, data
+        other.buffer = pa.py_buffer(data)
+        other._words = _overlapping_words(data)
+        return other
+
     def take(self, starts: npt.NDArray[np.int32], ends: npt.NDArray[np.int32], present: Mask | None) -> pa.Array:
         """A binary array of `data[starts[i]:ends[i]]`, null where not `present` (None: all are).
 

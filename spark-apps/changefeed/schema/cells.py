@@ -29,7 +29,7 @@ CHOICE = pa.struct([("number", pa.uint64()), ("text", pa.string())])
 ABSENT = -1
 NULL = -2
 
-_CHARSETS = frozenset({"utf8mb4", "utf8", "ascii", "binary"})
+_CHARSETS = frozenset({"utf8mb4", "utf8", "ascii", "latin1", "gbk", "gb18030", "binary"})  # all in UTF-8 in rows
 _CLOCKS = frozenset({ti.DATETIME, ti.TIMESTAMP})
 _TIMES = _CLOCKS | {ti.DATE}
 _FLOATS = {ti.FLOAT: pa.float32(), ti.DOUBLE: pa.float64()}

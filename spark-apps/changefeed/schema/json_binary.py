@@ -25,6 +25,7 @@ _LITERALS = ("null", "true", "false")
 _HEADER, _KEY_ENTRY, _VALUE_ENTRY = 8, 6, 5
 _LEAST_EXPONENT, _PLAIN_BELOW = 1e-15, 1e15  # of doubles that have no exponent
 _SECOND_NS = 10**9
+_SIZES = {_LITERAL: 1, _INT: 8, _UINT: 8, _DOUBLE: 8, _DATE: 8, _DATETIME: 8, _TIMESTAMP: 8, _DURATION: 12}
 _ESCAPED = re.compile('[\\x00-\\x1f"\\\\\\u2028\\u2029]')
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
@@ -55,6 +56,29 @@ def json_text(value: bytes) -> str:
         return "".join(parts.text(value[0], 1, 0))
     except struct.error as error:
         raise BadJson("holds JSON that ends too early") from error
+
+
+def json_size(data: bytes) -> int:
+    """How many bytes the value takes with which `data` begins. Raises BadJson."""
+    try:
+        return _size(data)
+    except (struct.error, IndexError) as error:
+        raise BadJson("holds JSON that ends too early") from error
+
+
+def _size(data: bytes) -> int:
+    kind = data[0]
+    if kind in (_OBJECT, _ARRAY):
+        size: int = struct.unpack_from("<II", data, 1)[1]
+        return 1 + size
+    if kind in _SIZES:
+        return 1 + _SIZES[kind]
+    if kind not in (_STRING, _OPAQUE):
+        raise BadJson(f"holds JSON with a part of type {kind}, which is none")
+    at, length, shift = 1 + (kind == _OPAQUE), 0, 0
+    while data[at] >= 0x80 and shift < 28:
+        length, at, shift = length | (data[at] & 0x7F) << shift, at + 1, shift + 7
+    return at + 1 + (length | data[at] << shift)
 
 
 class _Value:

@@ -1,4 +1,4 @@
-"""Row format v2 to Arrow columns, without a step per row (facts, tikv-wire 5.1, 5.9).
+"""Rows of either format to Arrow columns, without a step per row (facts, tikv-wire 5.1, 5.9); here is v2's layout.
 
 Every offset in a value is checked before it is used: a broken row is an error that names its table and key, never a
 neighbour's bytes. What is not supported is refused by name (rule 29), never decoded by guess.
@@ -7,25 +7,26 @@ neighbour's bytes. What is not supported is refused by name (rule 29), never dec
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from changefeed.errors import NeedsHuman
-from changefeed.schema.binary_view import BadCell, BinaryView, Ints, Mask, Words
+from changefeed.schema import rowv1
+from changefeed.schema.binary_view import BadCell, BinaryView, Ints, Mask
 from changefeed.schema.cells import ABSENT, NULL, Cells, decode_cells, why_not_decodable
 from changefeed.schema.defaults import absent_value
 from changefeed.schema.handles import decode_common_handles
 from changefeed.schema.keys import decode_int_handles, table_id_of
+from changefeed.schema.located import Located, Slots
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.schema.times import UTC
 
 VERSION = 128
 HEADER = 6  # version, flags, count of values, count of NULLs
 FLAG_LARGE = 1
+_FIRST = (VERSION, rowv1.FIRST, rowv1.EMPTY)
 
 _EXCLUDE = 'Exclude the table by a filter rule, e.g. "!{table}", then start the changefeed again.'
 
@@ -49,7 +50,7 @@ def decode_rows(
 ) -> list[pa.Array]:
     """One array per column of `columns`, by default `table.output_columns`, of the type `schema.cells.arrow_type`.
 
-    `keys` are raw record keys, `values` the rows' values in format v2; a delete's empty value is none (decode its old
+    `keys` are raw record keys, `values` the rows' values; a delete's empty value is none (decode its old
     value). TIMESTAMP is text in `time_zone`. Raises NeedsHuman for what cannot be decoded, with the key of the first
     such row.
     """
@@ -59,7 +60,7 @@ def decode_rows(
     for column in wanted:
         _check_decodable(table, column)
     rows = _Rows(table, keys, BinaryView(values), time_zone)
-    located = rows.locate([column.id for column in wanted])
+    located = rows.locate(wanted)
     return [
         rows.decode(column, Cells(rows.view, starts, ends))
         for column, starts, ends in zip(wanted, located.starts, located.ends, strict=False)
@@ -78,41 +79,6 @@ def _unsupported(table: TableInfo, why: str) -> NeedsHuman:
     )
 
 
-@dataclass(frozen=True)
-class _Located:
-    """Where the values of column c stand: row r has data[starts[c, r]:ends[c, r]]; a negative start: ABSENT or NULL.
-
-    There is one more row of cells than columns: columns that the schema does not show end there.
-    """
-
-    starts: npt.NDArray[np.int32]
-    ends: npt.NDArray[np.int32]
-
-    def place(self, slot: npt.NDArray[np.intp], rows: Ints, starts: Ints | int, ends: Ints | int) -> None:
-        if len(slot) == 1 and len(rows) == self.starts.shape[1]:
-            self.starts[slot[0]] = starts
-            self.ends[slot[0]] = ends
-            return
-        self.starts[slot, rows] = starts
-        self.ends[slot, rows] = ends
-
-
-class _Slots:
-    """At which place among the wanted columns an id stands; behind them all if it is none of them."""
-
-    def __init__(self, column_ids: Sequence[int]) -> None:
-        ids = np.array([*column_ids, (1 << 64) - 1], np.uint64)
-        self._order = np.argsort(ids)
-        self._sorted = ids[self._order]
-
-    def of(self, ids: Words) -> npt.NDArray[np.intp]:
-        """One place each, or a single one if all ids are the same."""
-        if (ids == ids[0]).all():
-            ids = ids[:1]
-        found = np.searchsorted(self._sorted, ids)
-        return np.where(self._sorted[found] == ids, self._order[found], len(self._sorted) - 1)
-
-
 class _Rows:
     """A batch of rows of one table; holds what an error message needs."""
 
@@ -128,24 +94,29 @@ class _Rows:
 
     # -- layout
 
-    def locate(self, column_ids: Sequence[int]) -> _Located:
+    def locate(self, columns: Sequence[ColumnInfo]) -> Located:
         view = self.view
         self._check_version()
-        cells = _Located(
-            np.full((len(column_ids) + 1, self._count), ABSENT, np.int32),
-            np.zeros((len(column_ids) + 1, self._count), np.int32),
-        )
-        slots = _Slots(column_ids)
+        cells = Located.nowhere(len(columns), self._count)
+        is_v2 = view.read(view.starts, 1) == VERSION
+        v1 = np.flatnonzero(~is_v2)
+        v2 = np.flatnonzero(is_v2) if len(v1) else np.arange(self._count)
+        slots = Slots([column.id for column in columns])
         # Rows of one shape have their parts at the same distances: flags without the checksum bit, and both counts.
-        shapes = view.read(view.starts, HEADER) & np.uint64(0xFFFF_FFFF_01_00)
-        if self._count and (shapes == shapes[0]).all():
-            self._locate_shape(cells, slots, int(shapes[0]), np.arange(self._count))
+        shapes = view.read(view.starts[v2], HEADER) & np.uint64(0xFFFF_FFFF_01_00)
+        if len(v2) and (shapes == shapes[0]).all():
+            self._locate_shape(cells, slots, int(shapes[0]), v2)
         else:
             for shape in np.unique(shapes).tolist():
-                self._locate_shape(cells, slots, shape, np.flatnonzero(shapes == shape))
+                self._locate_shape(cells, slots, shape, v2[shapes == shape])
+        if len(v1):
+            try:
+                self.view = view.followed_by(rowv1.locate(view, v1, columns, cells))
+            except BadCell as error:
+                raise self._broken(error.row, f"its value {error.why}") from error
         return cells
 
-    def _locate_shape(self, cells: _Located, slots: _Slots, shape: int, rows: Ints) -> None:
+    def _locate_shape(self, cells: Located, slots: Slots, shape: int, rows: Ints) -> None:
         read = self.view.read
         values, nulls = shape >> 16 & 0xFFFF, shape >> 32
         id_width, offset_width = (4, 4) if shape >> 8 & FLAG_LARGE else (1, 2)
@@ -169,15 +140,9 @@ class _Rows:
         view, rows = self.view, np.arange(self._count)
         length = view.ends - view.starts
         self._refuse(rows, length == 0, "its value is empty, as a delete's is")
-        other = view.read(view.starts, 1) != VERSION
-        if other.any():
-            row = int(other.argmax())
-            version = int(view.data[view.starts[row]])
-            raise NeedsHuman(
-                f"{self._row(row)}: row format v1 (first byte {version}, not {VERSION}) is not supported.",
-                "Rewrite the table's rows with tidb_row_format_version=2, or exclude the table by a filter rule.",
-            )
-        self._refuse(rows, length < HEADER, "its value ends inside the header")
+        first = view.read(view.starts, 1)
+        self._refuse(rows, ~np.isin(first, _FIRST), "its value is in no row format that is known")
+        self._refuse(rows, (length < HEADER) & (first == VERSION), "its value ends inside the header")
 
     # -- columns
 

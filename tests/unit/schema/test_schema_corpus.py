@@ -10,7 +10,6 @@ from typing import Any
 
 import golden
 import pytest
-from changefeed.errors import NeedsHuman
 from changefeed.schema.rowv2 import check_supported, decode_rows
 from changefeed.schema.table_info import parse_table_info
 from schema_fixtures import binary
@@ -18,10 +17,10 @@ from schema_fixtures import binary
 TABLES = list(golden.lines("tables.jsonl"))
 
 
-def of(row_format: str) -> Any:
-    marks = pytest.mark.golden(f"rows {row_format}")
-    found = [pytest.param(t, id=t["name"], marks=marks) for t in TABLES if t["row_format"] == row_format]
-    return pytest.mark.parametrize("definition", found)
+def of(*row_formats: str) -> Any:
+    found = [(f"rows {table['row_format']}", table) for table in TABLES if table["row_format"] in row_formats]
+    marks = pytest.mark.golden
+    return pytest.mark.parametrize("definition", [pytest.param(t, id=t["name"], marks=marks(k)) for k, t in found])
 
 
 def same(got: object, expected: object) -> bool:
@@ -50,7 +49,7 @@ def rows_by_table() -> dict[int, list[tuple[bytes, bytes, dict[str, object]]]]:
     return rows
 
 
-@of("v2")
+@of("v1", "v2")
 def test_every_cell_of_the_corpus(definition, request):
     info = parse_table_info(definition["table_info"], "corpus")
     check_supported(info)
@@ -65,11 +64,3 @@ def test_every_cell_of_the_corpus(definition, request):
             if not same(got, row[column.name]):
                 wrong.append((column.name, got, row[column.name]))
     assert not wrong
-
-
-@of("v1")
-def test_rule_29_v1_rows_of_the_corpus_are_refused(definition):
-    info = parse_table_info(definition["table_info"], "corpus")
-    keys, values, _ = zip(*rows_by_table()[info.id], strict=True)
-    with pytest.raises(NeedsHuman, match=f"corpus.{info.name}.* row format v1"):
-        decode_rows(info, binary(keys), binary(values), "UTC")
