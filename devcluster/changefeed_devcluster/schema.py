@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
+from .partitions import Partition, partition_holding, partitions_from_json, partitions_to_json
+
 Json = dict[str, Any]
 
 NOT_NULL = 1
@@ -274,6 +276,7 @@ class TableInfo:
     max_column_id: int = 0
     update_ts: int = 0
     clustered: tuple[str, ...] = ()
+    partitions: tuple[Partition, ...] = ()
 
     @property
     def only_in_key(self) -> frozenset[str]:
@@ -298,7 +301,8 @@ class TableInfo:
             "auto_id_cache": 0, "auto_rand_id": 0, "max_col_id": self.max_column_id, "max_idx_id": len(indexes),
             "max_fk_id": 0, "max_cst_id": 0, "update_timestamp": self.update_ts, "ShardRowIDBits": 0,
             "max_shard_row_id_bits": 0, "auto_random_bits": 0, "auto_random_range_bits": 0, "pre_split_regions": 0,
-            "partition": None, "compression": "", "view": None, "sequence": None, "Lock": None, "version": 5,
+            "partition": partitions_to_json(self.pk or "", self.partitions),
+            "compression": "", "view": None, "sequence": None, "Lock": None, "version": 5,
             "tiflash_replica": None, "is_columnar": False, "temp_table_type": 0, "cache_table_status": 0,
             "policy_ref_info": None, "stats_options": None, "exchange_partition_info": None, "ttl_info": None,
             "revision": 1,
@@ -314,7 +318,8 @@ class TableInfo:
         primary = next((index["idx_cols"] for index in data["index_info"] if index["is_primary"]), ())
         clustered = tuple(column["name"]["O"] for column in primary)
         name, last_id, ts = data["name"]["O"], data["max_col_id"], data["update_timestamp"]
-        return cls(data["id"], name, columns, indexes, pk, last_id, ts, clustered)
+        partitions = partitions_from_json(data["partition"])
+        return cls(data["id"], name, columns, indexes, pk, last_id, ts, clustered, partitions)
 
 
 @dataclass(frozen=True)
@@ -422,6 +427,11 @@ class JobType(IntEnum):
     DROP_TABLE = 4
     ADD_COLUMN = 5
     TRUNCATE_TABLE = 11
+    ADD_TABLE_PARTITION = 19
+    DROP_TABLE_PARTITION = 20
+    TRUNCATE_TABLE_PARTITION = 23
+    EXCHANGE_TABLE_PARTITION = 42
+    REORGANIZE_PARTITION = 64
 
 
 @dataclass(frozen=True)
@@ -491,6 +501,18 @@ class Table:
     @property
     def name(self) -> str:
         return f"{self.db.name}.{self.info.name}"
+
+    @property
+    def physical_ids(self) -> tuple[int, ...]:
+        """Under which its rows stand."""
+        return tuple(partition.id for partition in self.info.partitions) or (self.id,)
+
+    def physical_id(self, handle: int | bytes) -> int:
+        """Under which a row stands. Raises ValueError for one that no partition holds."""
+        if not self.info.partitions:
+            return self.id
+        assert isinstance(handle, int)
+        return partition_holding(self.info.partitions, handle).id
 
     @property
     def pk(self) -> str:

@@ -7,7 +7,7 @@ keys (facts, tikv-wire 4 and 5). The store is the truth: a `Tidb` over a restart
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from . import keys
 from .gc import resolve_locks
+from .partitions import Partition, partitions_sql
 from .rows import Row, address_of, encode_rows, row_of
 from .schema import (
     DDL_JOB_TABLE,
@@ -101,14 +102,14 @@ class Tidb:
             db = DbInfo.from_json(db_json)
             self.databases[db.name] = db
             for table_json in self._hash_values(f"DB:{db.id}", "Table:", ts):
-                self._remember(Table(db, TableInfo.from_json(table_json)))
+                self.remember(Table(db, TableInfo.from_json(table_json)))
 
     def _hash_values(self, name: str, field: str, ts: int) -> list[dict[str, Any]]:
         prefix = keys.meta_hash_prefix(name)
         pairs = self._store.scan(prefix, keys.prefix_end(prefix), ts)
         return [json.loads(value) for key, value in pairs if keys.meta_field(key, name).startswith(field)]
 
-    def _remember(self, table: Table) -> Table:
+    def remember(self, table: Table) -> Table:
         self.tables[table.name] = table
         return table
 
@@ -133,11 +134,13 @@ class Tidb:
         pk: PrimaryKey = "id",
         regions: int = 1,
         handles: int = 1000,
+        partitions: Mapping[str, int | None] | None = None,
     ) -> Table:
         """Makes a table in a database that exists, split into `regions` so that the handles 1..handles fall evenly.
 
         `pk`: a column or several, clustered, or None for a table with `_tidb_rowid`. Raises ValueError if the table
-        can't be made; only one with an int handle has more than one region.
+        can't be made; only one with an int handle has more than one region. `partitions`: by name, in order, the key
+        that each is below, None for the last one.
         """
         if f"{db}.{name}" in self.tables:
             raise ValueError(f"table {db}.{name} exists")
@@ -147,13 +150,19 @@ class Tidb:
         table = Table(self.databases[db], make_table(table_id, name, columns, pk))
         if regions > 1 and table.info.clustered:
             raise ValueError(f"table {table.name} can't be split: its handle is not an integer")
+        if partitions:
+            ids = self.new_physical_ids(len(partitions))
+            made = tuple(Partition(id_, *each) for id_, each in zip(ids, partitions.items(), strict=True))
+            table = replace(table, info=replace(table.info, partitions=made))
         self._cluster.split(keys.table_prefix(table_id))
         for n in range(1, regions):
             self._cluster.split(keys.record_key(table_id, 1 + n * handles // regions))
         args = {"table_info": table.info.to_json(), "on_exist": 0, "old_view_tbl_id": 0, "fk_check": True}
         query = create_table_sql(db, name, columns, pk)
+        if partitions:
+            query += f" {partitions_sql(table.pk, table.info.partitions)}"
         info = self._run(self._job(job_id, JobType.CREATE_TABLE, table, query, args, table.info))
-        return self._remember(Table(table.db, info))
+        return self.remember(Table(table.db, info))
 
     def add_column(self, table: Table, column: Column) -> Table:
         """The table with the column at its end; old rows have the column's default there."""
@@ -167,7 +176,7 @@ class Tidb:
         }
         query = f"ALTER TABLE `{table.db.name}`.`{table.info.name}` ADD COLUMN {column.sql()}"
         info = self._run(self._job(job_id, JobType.ADD_COLUMN, table, query, args, after))
-        return self._remember(Table(table.db, info))
+        return self.remember(Table(table.db, info))
 
     def drop_table(self, table: Table) -> None:
         """Takes the table out of the catalog; its rows stay in the store, without an event, as in TiKV before GC."""
@@ -180,12 +189,39 @@ class Tidb:
         """The same table under a new id, empty."""
         table_id, job_id = self._allocate_ids(2)
         self._cluster.split(keys.table_prefix(table_id))
-        args = {"new_table_id": table_id, "fk_check": True, "new_partition_ids": None, "old_partition_ids": None}
+        old = table.info.partitions
+        new = tuple(replace(each, id=id_) for each, id_ in zip(old, self.new_physical_ids(len(old)), strict=True))
+        args = {
+            "new_table_id": table_id,
+            "fk_check": True,
+            "new_partition_ids": [each.id for each in new] or None,
+            "old_partition_ids": [each.id for each in old] or None,
+        }
         query = f"TRUNCATE TABLE `{table.db.name}`.`{table.info.name}`"
-        after = replace(table.info, id=table_id)
-        return self._remember(
+        after = replace(table.info, id=table_id, partitions=new)
+        return self.remember(
             Table(table.db, self._run(self._job(job_id, JobType.TRUNCATE_TABLE, table, query, args, after)))
         )
+
+    def run(
+        self,
+        kind: JobType,
+        table: Table,
+        query: str,
+        args: dict[str, Any],
+        after: TableInfo,
+        beside: Table | None = None,
+    ) -> TableInfo:
+        """A job from its queue to its history; the definition as it is stored then. `beside`: another that changes."""
+        (job_id,) = self._allocate_ids(1)
+        return self._run(self._job(job_id, kind, table, query, args, after), beside)
+
+    def new_physical_ids(self, count: int) -> range:
+        """Each with a region of its own."""
+        ids = self._allocate_ids(count)
+        for id_ in ids:
+            self._cluster.split(keys.table_prefix(id_))
+        return ids
 
     def _job(
         self, job_id: int, kind: JobType, table: Table, query: str, args: dict[str, Any], after: TableInfo | None
@@ -193,7 +229,7 @@ class Tidb:
         start_ts = self.now()
         return Job(job_id, kind, table.db, table.id, table.info.name, query, args, start_ts, table=after)
 
-    def _run(self, job: Job) -> TableInfo:
+    def _run(self, job: Job, beside: Table | None = None) -> TableInfo:
         """Takes a job through its states; gives the table's final definition (a dropped table's: the job table's).
 
         Meta and the row in state Done are one transaction, so its commit ts is the DDL's finish ts (facts, 4.5).
@@ -212,6 +248,9 @@ class Tidb:
             txn.update(jobs, {"job_id": job.id, "job_meta": dump(running.to_json()), "processing": 1})
         with self.begin() as txn:
             done = self._finish(txn, job)
+            if beside is not None:
+                txn.erase(keys.meta_hash(f"DB:{job.db.id}", f"Table:{job.table_id}"))
+                _put_table(txn, beside.db, beside.info)
             txn.update(jobs, {"job_id": job.id, "job_meta": dump(done.to_json())})
         self.last_ddl_ts = txn.commit_ts
         with self.begin() as txn:
@@ -265,7 +304,7 @@ class Tidb:
     def snapshot(self, table: Table, ts: int) -> dict[Any, Row]:
         """All rows at ts by primary key. Raises KeyIsLocked while an older transaction is open, SnapshotTooOld."""
         self._check_age(ts)
-        pairs = self._store.scan(*keys.record_range(table.id), ts)
+        pairs = [pair for id_ in table.physical_ids for pair in self._store.scan(*keys.record_range(id_), ts)]
         return {pk: row for pk, row in (self._row(table, key, value) for key, value in pairs) if row is not None}
 
     def last_handle(self, table: Table) -> int:
@@ -284,10 +323,14 @@ class Tidb:
         SnapshotTooOld when versions above after_ts may be gone.
         """
         self._check_age(after_ts)
+        upto_seq = self._store.seq
+        found = [c for id_ in table.physical_ids for c in self._changes(table, id_, after_ts, upto_ts, upto_seq)]
+        return sorted(found, key=lambda change: (change.commit_ts, change.start_ts, change.pk))
+
+    def _changes(self, table: Table, id_: int, after_ts: int, upto_ts: int, upto_seq: int) -> list[Change]:
         found = []
         start: bytes | None
-        start, end = keys.record_range(table.id)
-        upto_seq = self._store.seq
+        start, end = keys.record_range(id_)
         while start is not None:
             versions, start = self._store.scan_versions(start, end, after_ts, upto_seq, _STEP_VERSIONS)
             for key, version, old_value in versions:
@@ -298,7 +341,7 @@ class Tidb:
                 if row is not None or old_row is not None:
                     op = "delete" if row is None else "insert" if old_row is None else "update"
                     found.append(Change(version.commit_ts, version.start_ts, op, pk, row, old_row))
-        return sorted(found, key=lambda change: (change.commit_ts, change.start_ts, change.pk))
+        return found
 
     def _check_age(self, ts: int) -> None:
         """TiDB's check, which TiKV does not make: below the GC safepoint versions are missing without a word."""

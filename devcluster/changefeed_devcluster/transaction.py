@@ -71,7 +71,7 @@ class Transaction:
 
     def get(self, table: Table, pk: Any) -> Row | None:
         """The row of a primary key (`_tidb_rowid`; a tuple if it isn't one integer column), None if there is none."""
-        return self._row(table, keys.record_key(table.id, _handle(table, pk)))
+        return self._row(table, _key(table, _handle(table, pk)))
 
     def _row(self, table: Table, key: bytes) -> Row | None:
         value = self.read(key)
@@ -86,13 +86,13 @@ class Transaction:
             if name not in row:
                 raise ValueError(f"an insert into {table.name} needs a value for {name}")
         handle = handle_of(table.info, row)
-        key = keys.record_key(table.id, handle)
+        key = _key(table, handle)
         if self.read(key) is not None:
             raise AlreadyExist(key)
         self._put(table, handle, row)
 
     def _put(self, table: Table, handle: int | bytes, row: Mapping[str, Any]) -> None:
-        key = keys.record_key(table.id, handle)
+        key = _key(table, handle)
         value = encode_row(table.info, {name: value for name, value in row.items() if name != ROWID})
         self._write_indexes(table, handle, row_of(table.info, key, value))
         self.write(key, value)
@@ -108,10 +108,10 @@ class Transaction:
         """`pk` as `get` takes it. Raises RowMissing."""
         handle = _handle(table, pk)
         self._erase_indexes(table, handle, self._existing(table, handle))
-        self.erase(keys.record_key(table.id, handle))
+        self.erase(_key(table, handle))
 
     def _existing(self, table: Table, handle: int | bytes) -> Row:
-        row = self._row(table, keys.record_key(table.id, handle))
+        row = self._row(table, _key(table, handle))
         if row is None:
             shown = handle.hex() if isinstance(handle, bytes) else handle
             raise RowMissing(f"{table.name} has no row {shown} at ts {self.start_ts}")
@@ -192,6 +192,10 @@ class Transaction:
             self.rollback()
 
 
+def _key(table: Table, handle: int | bytes) -> bytes:
+    return keys.record_key(table.physical_id(handle), handle)
+
+
 def _handle(table: Table, pk: Any) -> int | bytes:
     members = pk if isinstance(pk, tuple) else (pk,)
     return handle_of(table.info, dict(zip(table.address, members, strict=True)))
@@ -203,5 +207,5 @@ def _index_key(table: Table, index: IndexInfo, handle: int | bytes, row: Row) ->
     value = row[column.name]
     if value is None:
         own = handle if isinstance(handle, bytes) else bytes((keys.INT_FLAG,)) + keys.encode_int(handle)
-        return keys.index_key(table.id, index.id, bytes((keys.NULL_FLAG,)) + own)
-    return keys.index_key(table.id, index.id, encode_datum(column, value))
+        return keys.index_key(table.physical_id(handle), index.id, bytes((keys.NULL_FLAG,)) + own)
+    return keys.index_key(table.physical_id(handle), index.id, encode_datum(column, value))

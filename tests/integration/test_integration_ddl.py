@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 from changefeed.verify.report import verify
 from changefeed.verify.result import Result
+from changefeed_devcluster import partition_ddl
 from changefeed_devcluster.schema import Column
 from changefeed_devcluster.tidb import Table
 from integration_inprocess import Run, World, new_world
@@ -24,7 +25,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield made
 
 
-def insert(world: World, table: Table, ids: range, **more: object) -> None:
+def insert(world: World, table: Table, ids: Iterable[int], **more: object) -> None:
     with world.tidb.begin() as txn:
         for number in ids:
             txn.insert(table, {"id": number, **more})
@@ -131,3 +132,76 @@ async def test_a_run_that_is_killed_between_two_ddls_goes_on_behind_the_first(wo
     assert rows(world, "orders") == {first: ['1,"a","x"', '2,"a","x"'], second: ['3,"b","y",7']}
     assert len(world.records("ddl")) == 3
     assert (await verified(world)).tables == 2
+
+
+def partition_rows(world: World, table: str) -> dict[tuple[int, int], list[str]]:
+    """(table version, partition) -> the rows' values in its files."""
+    found: dict[tuple[int, int], list[str]] = {}
+    for path in sorted((world.lake / "shop" / table).rglob("CDC*.csv")):
+        version, partition = path.relative_to(world.lake / "shop" / table).parts[:2]
+        lines = [line.split(",", 4)[4] for line in path.read_text().splitlines()]
+        found.setdefault((int(version), int(partition)), []).extend(lines)
+    return found
+
+
+async def test_rule_1_each_partition_is_a_dispatcher_that_joins_and_leaves_by_ddls(world: World) -> None:
+    tidb = world.tidb
+    parted = tidb.create_table("shop", "parted", ITEMS, partitions={"p0": 10, "p1": 20})
+    p0, p1 = parted.physical_ids
+    created = tidb.last_ddl_ts
+    run = world.run()
+    insert(world, parted, range(8, 13), price=1)
+    parted = partition_ddl.add_partition(tidb, parted, "p2", 30)
+    added, p2 = tidb.last_ddl_ts, parted.physical_ids[-1]
+    insert(world, parted, (7, 13, 25), price=2)
+    parted = partition_ddl.truncate_partition(tidb, parted, "p0")
+    truncated, p0_again = tidb.last_ddl_ts, parted.physical_ids[0]
+    insert(world, parted, (8,), price=3)
+    await settled(world, run)
+    assert partition_rows(world, "parted") == {
+        (created, p0): ["8,1", "9,1"],
+        (created, p1): ["10,1", "11,1", "12,1"],
+        (added, p0): ["7,2"],
+        (added, p1): ["13,2"],
+        (added, p2): ["25,2"],
+        (truncated, p0_again): ["8,3"],
+    }
+    parted = partition_ddl.drop_partition(tidb, parted, "p1")
+    parted = partition_ddl.reorganize_partition(tidb, parted, ["p2"], {"p2a": 26, "p2b": None})
+    reorganized, (p2a, p2b) = tidb.last_ddl_ts, parted.physical_ids[1:]
+    insert(world, parted, (26, 24), price=4)
+    await settled(world, run)
+    await run.drained()
+    found = partition_rows(world, "parted")
+    assert {place: rows for place, rows in found.items() if place[0] == reorganized} == {
+        (reorganized, p2a): ["24,4"],
+        (reorganized, p2b): ["26,4"],
+    }, "copies of rows are no changes"
+    assert [kind for _, (kind, _) in sorted(statements(world, "parted").items())] == [3, 19, 23, 20, 64]
+    await world.run().drained()
+    result = await verified(world)
+    assert (result.tables, result.rows) == (4, 11)
+
+
+async def test_rule_1_an_exchanged_partition_and_table_go_on_in_each_others_place(world: World) -> None:
+    tidb = world.tidb
+    parted = tidb.create_table("shop", "parted", ITEMS, partitions={"p0": 10, "p1": 20})
+    other = tidb.create_table("shop", "other", ITEMS)
+    p0, p1 = parted.physical_ids
+    run = world.run()
+    insert(world, parted, (1, 11), price=1)
+    insert(world, other, (2,), price=1)
+    parted, swapped = partition_ddl.exchange_partition(tidb, parted, "p0", other)
+    exchanged = tidb.last_ddl_ts
+    insert(world, parted, (3, 12), price=2)
+    insert(world, swapped, (4,), price=2)
+    await settled(world, run)
+    await run.drained()
+    assert (parted.physical_ids, swapped.physical_ids) == ((other.id, p1), (p0,))
+    after = {place: rows for place, rows in partition_rows(world, "parted").items() if place[0] == exchanged}
+    assert after == {(exchanged, other.id): ["3,2"], (exchanged, p1): ["12,2"]}
+    assert rows(world, "other")[exchanged] == ["4,2"]
+    assert statements(world, "other")[exchanged][0] == 42
+    assert statements(world, "parted")[exchanged] == (0, "")
+    await world.run().drained()
+    assert (await verified(world)).rows == 6
