@@ -22,6 +22,7 @@ from cyclopts.validators import Number
 
 from . import certificates
 from .certificates import Certificates
+from .ddl import ddl
 from .frozen import FrozenHistory
 from .harm import harm
 from .schema import DDL_JOB_TABLE
@@ -37,6 +38,7 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 app = App(name="changefeed-devcluster", help="A PD and TiKV stores in one process, with TiDB's data in them.")
 app.command(harm)
+app.command(ddl)
 tls_app = App(name="tls", help="Rotate the certificates of `start --tls` while the cluster runs.")
 app.command(tls_app)
 

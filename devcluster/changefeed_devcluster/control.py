@@ -1,4 +1,4 @@
-"""Harm to a running development cluster from another process: `/devcluster.Control/Harm` on PD's port.
+"""Harm to a running development cluster, and DDLs, from another process: `/devcluster.Control` on PD's port.
 
 A request is a JSON object: `action`, and what it needs; keys are hex. The answer has `ok`, and the result or `error`.
 """
@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from .ddl_requests import do_ddl
 from .regions import Region
 
 if TYPE_CHECKING:
     from .server import DevCluster
 
-HARM_METHOD = "/devcluster.Control/Harm"
+_SERVICE = "devcluster.Control"
+HARM_METHOD, DDL_METHOD = f"/{_SERVICE}/Harm", f"/{_SERVICE}/Ddl"
 Arguments = Mapping[str, Any]
 Answer = dict[str, Any]
 
@@ -25,17 +27,19 @@ Answer = dict[str, Any]
 def control_handler(cluster: DevCluster) -> grpc.GenericRpcHandler:
     """The service, to be added to PD's server."""
 
-    async def harm(body: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
-        try:
-            request = json.loads(body)
-            action = str(request.pop("action", ""))
-            answer = {"ok": True, **await asyncio.to_thread(do_harm, cluster, action, request)}
-        except ValueError as error:
-            answer = {"ok": False, "error": str(error)}
-        return json.dumps(answer).encode()
+    def method(do: Callable[[DevCluster, str, Arguments], Answer]) -> grpc.RpcMethodHandler[bytes, bytes]:
+        async def answered(body: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+            try:
+                request = json.loads(body)
+                action = str(request.pop("action", ""))
+                answer = {"ok": True, **await asyncio.to_thread(do, cluster, action, request)}
+            except ValueError as error:
+                answer = {"ok": False, "error": str(error)}
+            return json.dumps(answer).encode()
 
-    service, method = HARM_METHOD[1:].split("/")
-    return grpc.method_handlers_generic_handler(service, {method: grpc.unary_unary_rpc_method_handler(harm)})
+        return grpc.unary_unary_rpc_method_handler(answered)
+
+    return grpc.method_handlers_generic_handler(_SERVICE, {"Harm": method(do_harm), "Ddl": method(do_ddl)})
 
 
 def do_harm(cluster: DevCluster, action: str, arguments: Arguments) -> Answer:

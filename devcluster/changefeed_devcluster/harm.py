@@ -20,7 +20,7 @@ from .certificates import client_channel
 from .control import HARM_METHOD
 from .terminal import UNAVAILABLE, Amount, CommandFailed, say
 
-_HARM_S = 10.0
+_ANSWER_S = 10.0
 
 Key = Annotated[
     str | None, Parameter(help="A raw key in hex; without it, the middle of the table's region with the most handles.")
@@ -173,11 +173,16 @@ def heal(*, at: At) -> None:
 
 
 def _harm(at: At, action: str, **arguments: Any) -> dict[str, Any]:
+    return ask(at, HARM_METHOD, action, **arguments)
+
+
+def ask(at: At, method: str, action: str, **arguments: Any) -> dict[str, Any]:
+    """The cluster's answer. Raises CommandFailed when it refuses, or none is there."""
     body = json.dumps({"action": action, **arguments}).encode()
     with _channel(at) as channel:
-        call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(HARM_METHOD)
+        call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method)
         try:
-            answer: dict[str, Any] = json.loads(call(body, timeout=_HARM_S))
+            answer: dict[str, Any] = json.loads(call(body, timeout=_ANSWER_S))
         except grpc.RpcError as error:
             raise CommandFailed(
                 f"No development cluster answers at {at.pd}: is it running? Its first output line names the address.",

@@ -87,7 +87,7 @@ class Tidb:
                 txn.write(keys.meta_string("NextGlobalID"), str(_FIRST_ID).encode())
                 txn.write(keys.meta_string("DDLTableVersion"), b"5")
                 txn.write(done_key, _BOOTSTRAP_VERSION)
-        self._load_catalog(self.now())
+        self.read_catalog()
 
     def now(self) -> int:
         """A fresh ts."""
@@ -97,7 +97,9 @@ class Tidb:
         """Every later ts is above `ts`."""
         self._cluster.oracle.raise_to(ts)
 
-    def _load_catalog(self, ts: int) -> None:
+    def read_catalog(self) -> None:
+        """Databases and tables as they are now."""
+        ts = self.now()
         for db_json in self._hash_values("DBs", "DB:", ts):
             db = DbInfo.from_json(db_json)
             self.databases[db.name] = db
