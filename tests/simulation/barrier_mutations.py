@@ -167,8 +167,8 @@ DDL = (
         "its files go on in the directory of before",
         history,
         "_follow",
-        '"table_version": record.ts, "directory": "", "next_index": 1',
-        '"table_version": record.ts',
+        '"table_version": record.ts,\n            "directory": "",\n            "next_index": 1,',
+        '"table_version": record.ts,',
         rule=15,
     ),
     Mutation(

@@ -33,7 +33,7 @@ COLUMNS = (
     column(12, "b", ti.VARCHAR, charset="binary", collate="binary"),
     column(13, "span", ti.DURATION),
     column(14, "c", ti.VARCHAR, collate="utf8mb4_unicode_ci"),
-    column(15, "odd", ti.VARCHAR, collate="gbk_chinese_ci"),
+    column(15, "odd", ti.VARCHAR, collate="latin1_swedish_ci"),
     column(16, "wide", ti.NEW_DECIMAL, flen=65, decimal=30),
 )
 TYPES = {

@@ -191,7 +191,7 @@ def test_functions_and_arithmetic(sql: str, values: dict[str, list[Any]], expect
         ("s", "s is no condition; compare it with something"),
         ("d + 1 = 2", "only integers can be calculated with"),
         ("IFNULL(i, 'x') = 1", "must be all numbers or all texts"),
-        ("odd = 'x'", "column odd has the collation gbk_chinese_ci, which is not supported"),
+        ("odd = 'x'", "column odd has the collation latin1_swedish_ci, which is not supported"),
         ("wide = 1", "column wide has 65 digits; up to 38 are supported"),
     ],
 )
