@@ -43,3 +43,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             terminalreporter.write_line(f"{kind:30} {count:6} that no test asks for")
     elif total:
         terminalreporter.write_line(f"golden data: {total['passed']} of {total.total()} passed")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """What no test asks for is not right, either."""
+    if session.config.option.markexpr == "golden" and golden.untested():
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

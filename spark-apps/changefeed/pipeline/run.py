@@ -17,6 +17,7 @@ from changefeed.filter.selection import Selection
 from changefeed.model.record import SegmentSlice, Work, WorkEntry
 from changefeed.objectstore.patience import Patience
 from changefeed.pipeline.codec.choice import codec_of
+from changefeed.pipeline.integrity import check_integrity
 from changefeed.pipeline.mounter import drop_unseen, mount
 from changefeed.pipeline.sorter import sort_rows
 from changefeed.pipeline.spool import Descriptor, Spool, descriptor_batch
@@ -99,6 +100,7 @@ def _spool_file(
         if not kept.num_rows:
             continue
         with cpu.of("mount"):
+            check_integrity(work.config["spec"]["integrity"], kept, table)
             records = mount(
                 kept,
                 table,

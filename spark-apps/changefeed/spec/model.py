@@ -89,7 +89,7 @@ class Upstream(Section):
 
 
 class Integrity(Section):
-    level: Annotated[str, one_of("None", later=("Correctness",))] = "None"
+    level: Annotated[str, one_of("None", "Correctness")] = "None"
     """Correctness: checks the checksum that TiDB keeps of each row."""
     on_corruption: Annotated[str, one_of("Warn", "Error")] = "Warn"
     """What a row with a wrong checksum does: a warning, or the changefeed stops."""

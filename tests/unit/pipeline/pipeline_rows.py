@@ -141,6 +141,7 @@ def make_work(
     from_: Position | None = None,
     to: Position | None = None,
     filter_: Mapping[str, Any] | None = None,
+    integrity: Mapping[str, Any] | None = None,
     **storage: Any,
 ) -> tuple[Work, WorkEntry]:
     """An entry over every ts unless bounds are given; `storage` are members of sink.storage or of its csv."""
@@ -170,7 +171,14 @@ def make_work(
         nonce="a",
         pd_ms=0,
         codec="",
-        config={"spec": {"timeZone": "UTC", "filter": filter_ or {}, "sink": {"storage": settings}}},
+        config={
+            "spec": {
+                "timeZone": "UTC",
+                "filter": filter_ or {},
+                "integrity": integrity or {"level": "None"},
+                "sink": {"storage": settings},
+            }
+        },
         entries=(entry,),
         table_infos={table.hash: table.to_json()},
     )

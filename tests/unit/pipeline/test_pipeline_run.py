@@ -7,19 +7,23 @@ import threading
 
 import pytest
 from changefeed.errors import NeedsHuman, Transient, Unavailable
-from changefeed.model.position import OP_DELETE, Position
+from changefeed.model.position import OP_DELETE, OP_INSERT, Position
 from changefeed.objectstore.patience import Patience
 from changefeed.pipeline import run
 from changefeed.pipeline.run import run_entry
 from changefeed.pipeline.spool import DESCRIPTOR_SCHEMA
+from changefeed.schema.table_info import LONGLONG, VARCHAR
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pipeline_rows import (
     PEOPLE,
     Row,
+    column,
     delete,
     index,
     insert,
+    key,
+    make_table,
     make_work,
     raw,
     segment,
@@ -227,3 +231,29 @@ def test_descriptors_have_the_declared_schema(tmp_path):
     work, entry = make_work([segment(0)])
     (batch,) = run_entry(work, entry, lambda piece: raw([insert(5, 1)]), tmp_path / "new")
     assert batch.schema == DESCRIPTOR_SCHEMA
+
+
+#: {2: 42, 3: "foobar"} with a checksum of its columns.
+CHECKED = bytes.fromhex("8002020000000203010007002a666f6f62617200837cf20a")
+
+
+def checked(tmp_path, *values: bytes, **integrity: str):
+    rows = [Row(10 + n, OP_INSERT, n, value) for n, value in enumerate(values)]
+    table = make_table([column(2, "n", LONGLONG), column(3, "s", VARCHAR)], pk_is_handle=False)
+    return spool_file(tmp_path, rows, table=table, integrity=integrity)
+
+
+def test_a_row_with_a_wrong_checksum_ends_the_run_or_is_told(tmp_path, caplog):
+    spoilt = CHECKED[:-1] + b"\0"
+    _, content = checked(tmp_path, CHECKED, level="Correctness", onCorruption="Error")
+    assert content.count(b"foobar") == 1
+    with pytest.raises(NeedsHuman, match=f"shop.t, key {key(1).hex()}: the row's checksum"):
+        checked(tmp_path, CHECKED, spoilt, level="Correctness", onCorruption="Error")
+    assert not caplog.records
+    _, content = checked(tmp_path, CHECKED, spoilt, spoilt, level="Correctness", onCorruption="Warn")
+    assert content.count(b"foobar") == 3
+    (told,) = caplog.messages
+    assert told.startswith(f"table shop.t, key {key(1).hex()}: the row's checksum is not that of its content; ")
+    assert told.endswith("2 rows of this file are so.")
+    _, content = checked(tmp_path, spoilt, level="None")
+    assert content.count(b"foobar") == 1

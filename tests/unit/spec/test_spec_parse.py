@@ -305,7 +305,6 @@ WRONG: list[tuple[str, object, str]] = [
         'spec.sink.storage.csv: {"includeCommitTs": true}; '
         "allowed: none of its options, which have a meaning for protocol: csv only",
     ),
-    ("spec.integrity.level", "Correctness", 'spec.integrity.level: "Correctness" is not supported yet; allowed: None'),
     (
         "spec.upstream.tls",
         {"secretRef": {"name": "x"}},
