@@ -37,7 +37,7 @@ from changefeed.spec.quantity import format_size
 
 _SINK_URI = "s3://bucket/folder?protocol=csv or file:///folder?protocol=canal-json"
 #: Values that are another word here.
-_WORDS = {"throughput": "Throughput", "none": "None", "warn": "Warn", "error": "Error"}
+_WORDS = {w.lower(): w for w in ("Throughput", "None", "Correctness", "Warn", "Error")}
 _MAY_BE_SECRET = re.compile("user|passw|secret|token|key|credential|registry|kafka|mysql|storage$", re.IGNORECASE)
 _RENAMED = ("spec.mode", "spec.integrity.level", "spec.integrity.onCorruption")
 

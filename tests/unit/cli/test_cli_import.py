@@ -38,7 +38,7 @@ flush-interval = "2s"
 file-size = 33554432
 output-raw-change-event = true
 [integrity]
-integrity-check-level = "none"
+integrity-check-level = "correctness"
 corruption-handle-level = "error"
 """
 
@@ -55,7 +55,7 @@ def test_what_means_the_same_is_taken_over() -> None:
         "startTs": "449",
         "mode": "Throughput",
         "filter": {"caseSensitive": True, "rules": ["shop.*", "!shop.tmp_*"]},
-        "integrity": {"level": "None", "onCorruption": "Error"},
+        "integrity": {"level": "Correctness", "onCorruption": "Error"},
         "sink": {
             "storage": {
                 "uri": "s3://lake/orders?endpoint=http://minio:9000&region=eu-1",
