@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from .jobs import JobType
 from .partitions import Partition
-from .schema import JobType, Table
+from .schema import Table
 from .tidb import Tidb
 
 

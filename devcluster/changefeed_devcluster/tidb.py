@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from . import keys
 from .gc import resolve_locks
+from .jobs import Job, JobState, JobType
 from .partitions import Partition, partitions_sql
 from .rows import Row, address_of, encode_rows, row_of
 from .schema import (
@@ -23,9 +24,6 @@ from .schema import (
     MYSQL_DB_ID,
     Column,
     DbInfo,
-    Job,
-    JobState,
-    JobType,
     PrimaryKey,
     Table,
     TableInfo,
