@@ -366,7 +366,11 @@ class Upstream:
         kind = rng.choice(("alters", "alters", "joins", "leaves", "nothing"))
         of = {"alters": there, "leaves": there[1:], "joins": others, "nothing": []}[kind]
         tables = frozenset(rng.sample(of, min(len(of), rng.choice((1, 1, 2)))))
-        self.ddls.append(SimulatedDdl(ts, job_id, **({kind: tables} if tables else {})))
+        meant = {kind: tables} if tables else {}
+        if tables and Random(ts).random() < 0.4:  # as a DDL of partitions, which does all of it at once
+            meant = {"leaves": frozenset(there[1:][-1:]) - tables, "joins": frozenset(others[:1]) - tables} | meant
+            tables = frozenset().union(*meant.values())
+        self.ddls.append(SimulatedDdl(ts, job_id, **meant))
         if tables:
             self.quiet_since = ts
 
