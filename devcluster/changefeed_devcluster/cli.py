@@ -22,7 +22,7 @@ from cyclopts.validators import Number
 
 from . import certificates
 from .certificates import Certificates
-from .ddl import ddl
+from .ddl.cli import ddl
 from .frozen import FrozenHistory
 from .harm import harm
 from .schema import DDL_JOB_TABLE
@@ -31,6 +31,7 @@ from .terminal import BAD_INPUT, Amount, CommandFailed, say
 from .tidb import Tidb
 from .workload import Workload
 from .workload.bank import Bank
+from .workload.ddl_storm import DdlStorm
 from .workload.sysbench import Sysbench
 
 _POLL_S = 0.1
@@ -55,7 +56,7 @@ def start(
     port: Port = 0,
     store_port: Port = 0,
     data: Path | None = None,
-    workload: Literal["none", "bank", "sysbench"] = "none",
+    workload: Literal["none", "bank", "sysbench", "ddl-storm"] = "none",
     tables: Count = 2,
     regions: Count = 4,
     rows: Count | None = None,
@@ -85,13 +86,14 @@ def start(
     data
         Folder that keeps the cluster's data; without it nothing outlives the process.
     workload
-        What writes: `bank` moves money between accounts, `sysbench` loads rows and then inserts and updates.
+        What writes: `bank` moves money between accounts, `sysbench` loads rows and then inserts and updates,
+        `ddl-storm` alters the tables that it writes, by every DDL that TiDB has.
     tables
         Number of the workload's tables.
     regions
         Regions a table.
     rows
-        Rows to load into each table (bank: 1,000; sysbench: 100,000).
+        Rows to load into each table (bank: 1,000; sysbench: 100,000; ddl-storm: 60).
     rate
         Rows a second after the load; 0 ends the workload after it.
     workload_seconds
@@ -221,6 +223,8 @@ def _workload(tidb: Tidb, name: str, tables: int, regions: int, rows: int | None
         work: Workload
         if name == "bank":
             work = Bank(tidb, tables, regions, 1000 if rows is None else rows)
+        elif name == "ddl-storm":
+            work = DdlStorm(tidb, tables, rows=60 if rows is None else rows, seed=tidb.now())
         else:
             work = Sysbench(tidb, tables, regions, 100_000 if rows is None else rows)
     except ValueError as error:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from .ddl_requests import do_ddl
+from .ddl.requests import do_ddl
 from .regions import Region
 
 if TYPE_CHECKING:

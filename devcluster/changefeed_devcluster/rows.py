@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from . import keys
 from .codec import GROUP, decode_bytes, encode_bytes
-from .schema import CHOICES, INTEGERS, ROWID, TIMES, ColumnInfo, FieldType, TableInfo, Tp
+from .field_types import CHOICES, INTEGERS, TIMES, FieldType, Tp
+from .schema import NONE, ROWID, ColumnInfo, TableInfo
 
 Row = dict[str, Any]
 
@@ -204,18 +205,44 @@ def encode_row(table: TableInfo, row: Mapping[str, Any]) -> bytes:
 
     Raises ValueError for an unknown column, or NULL in a column that forbids it.
     """
-    unknown = row.keys() - {column.name for column in table.columns}
+    unknown = row.keys() - {column.name for column in table.public}
     if unknown:
         raise ValueError(f"table {table.name} has no column {', '.join(sorted(unknown))}")
     values: dict[int, bytes | None] = {}
     for column in table.columns:
-        if column.name in table.only_in_key:
+        if column.name in table.only_in_key or column.state == NONE:
             continue
-        value = row[column.name] if column.name in row else _from_text(column, column.default)
+        value = _written(table, column, row)
         if value is None and not column.nullable:
             raise ValueError(f"column {table.name}.{column.name} can't be NULL")
         values[column.id] = None if value is None else encode_value(column.type, value)
     return assemble(values)
+
+
+def _written(table: TableInfo, column: ColumnInfo, row: Mapping[str, Any]) -> Any:
+    """What a session writes into a column: the row's value, another column's in its type, or its default."""
+    if column.cast_of is not None:
+        return cast(column.type, _written(table, table.column(column.cast_of), row))
+    if column.name in row:
+        return row[column.name]
+    if column.default is None and not column.nullable and not column.is_public:
+        return _absent(column)  # one that is being dropped
+    return _from_text(column, column.default)
+
+
+def cast(field: FieldType, value: Any) -> Any:
+    """A value in another type, as MODIFY COLUMN turns it. Raises ValueError for types that it is not built for."""
+    if value is None:
+        return None
+    if field.tp in INTEGERS:
+        return int(Decimal(value).to_integral_value(ROUND_HALF_UP))
+    if field.tp is Tp.DECIMAL:
+        return Decimal(value)
+    if field.tp is Tp.DOUBLE:
+        return float(value)
+    if field.is_text:
+        return str(value)
+    raise ValueError(f"no value of a row can be turned into type {field.tp.name}")
 
 
 def decode_row(table: TableInfo, value: bytes) -> Row:
@@ -232,7 +259,7 @@ def decode_row(table: TableInfo, value: bytes) -> Row:
     for n in range(filled):
         found[ids[n]] = data[ends[n] : ends[n + 1]]
     row: Row = {}
-    for column in table.columns:
+    for column in table.public:
         if column.name in table.only_in_key:
             continue
         if column.id in found:

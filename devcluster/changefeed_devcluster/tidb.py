@@ -7,32 +7,20 @@ keys (facts, tikv-wire 4 and 5). The store is the truth: a `Tidb` over a restart
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from . import keys
+from .ddl.columns import add_column
+from .ddl.databases import create_database
+from .ddl.running import last, put_table
+from .ddl.tables import NewTable, Partitions, create_table, drop_table, truncate_table
 from .gc import resolve_locks
-from .jobs import Job, JobState, JobType
-from .partitions import Partition, partitions_sql
 from .rows import Row, address_of, encode_rows, row_of
-from .schema import (
-    DDL_JOB_TABLE,
-    MYSQL_DB_ID,
-    Column,
-    DbInfo,
-    PrimaryKey,
-    Table,
-    TableInfo,
-    create_table_sql,
-    ddl_job_table,
-    dump,
-    make_table,
-    with_column,
-)
+from .schema import MYSQL_DB_ID, Column, DbInfo, PrimaryKey, Table, TableInfo, ddl_job_table, dump
 from .transaction import Cluster, Transaction
 from .txn import MAX_TS, KeyIsLocked, Lock, Mutation, Op
 
@@ -79,8 +67,8 @@ class Tidb:
         with self.begin() as txn:
             if txn.read(done_key) is None:
                 mysql = DbInfo(MYSQL_DB_ID, "mysql")
-                _put_db(txn, mysql)
-                _put_table(txn, mysql, ddl_job_table())
+                txn.write(keys.meta_hash("DBs", f"DB:{mysql.id}"), dump(mysql.to_json()))
+                put_table(txn, Table(mysql, ddl_job_table()))
                 txn.write(keys.meta_string("SchemaVersionKey"), b"1")
                 txn.write(keys.meta_string("NextGlobalID"), str(_FIRST_ID).encode())
                 txn.write(keys.meta_string("DDLTableVersion"), b"5")
@@ -113,18 +101,16 @@ class Tidb:
         self.tables[table.name] = table
         return table
 
-    # --- DDL ---
+    def forget(self, *tables: Table) -> None:
+        for table in tables:
+            if (known := self.tables.get(table.name)) is not None and known.id == table.id:
+                del self.tables[table.name]
+
+    # --- DDL: those that much asks for; the others are in `ddl` ---
 
     def create_database(self, name: str) -> DbInfo:
         """Raises ValueError if it exists."""
-        if name in self.databases:
-            raise ValueError(f"database {name} exists")
-        db_id, job_id = self._allocate_ids(2)
-        db = DbInfo(db_id, name)
-        args = {"db_info": db.to_json()}
-        self._run(Job(job_id, JobType.CREATE_SCHEMA, db, 0, "", f"CREATE DATABASE `{name}`", args, self.now()))
-        self.databases[name] = db
-        return db
+        return create_database(self, name)
 
     def create_table(
         self,
@@ -134,158 +120,46 @@ class Tidb:
         pk: PrimaryKey = "id",
         regions: int = 1,
         handles: int = 1000,
-        partitions: Mapping[str, int | None] | None = None,
+        partitions: Partitions | None = None,
     ) -> Table:
-        """Makes a table in a database that exists, split into `regions` so that the handles 1..handles fall evenly.
-
-        `pk`: a column or several, clustered, or None for a table with `_tidb_rowid`. Raises ValueError if the table
-        can't be made; only one with an int handle has more than one region. `partitions`: by name, in order, the key
-        that each is below, None for the last one.
-        """
-        if f"{db}.{name}" in self.tables:
-            raise ValueError(f"table {db}.{name} exists")
-        if db not in self.databases:
-            raise ValueError(f"there is no database {db}: create it first")
-        table_id, job_id = self._allocate_ids(2)
-        table = Table(self.databases[db], make_table(table_id, name, columns, pk))
-        if regions > 1 and table.info.clustered:
-            raise ValueError(f"table {table.name} can't be split: its handle is not an integer")
-        if partitions:
-            ids = self.new_physical_ids(len(partitions))
-            made = tuple(Partition(id_, *each) for id_, each in zip(ids, partitions.items(), strict=True))
-            table = replace(table, info=replace(table.info, partitions=made))
-        self._cluster.split(keys.table_prefix(table_id))
-        for n in range(1, regions):
-            self._cluster.split(keys.record_key(table_id, 1 + n * handles // regions))
-        args = {"table_info": table.info.to_json(), "on_exist": 0, "old_view_tbl_id": 0, "fk_check": True}
-        query = create_table_sql(db, name, columns, pk)
-        if partitions:
-            query += f" {partitions_sql(table.pk, table.info.partitions)}"
-        info = self._run(self._job(job_id, JobType.CREATE_TABLE, table, query, args, table.info))
-        return self.remember(Table(table.db, info))
+        """See `ddl.tables.create_table`."""
+        return create_table(self, db, NewTable(name, columns, pk, partitions), regions, handles)
 
     def add_column(self, table: Table, column: Column) -> Table:
         """The table with the column at its end; old rows have the column's default there."""
-        (job_id,) = self._allocate_ids(1)
-        after = with_column(table.info, column)
-        args = {
-            "column": after.columns[-1].to_json(),
-            "position": {"Tp": 0, "RelativeColumn": None},
-            "offset": 0,
-            "ignore_existence_err": False,
-        }
-        query = f"ALTER TABLE `{table.db.name}`.`{table.info.name}` ADD COLUMN {column.sql()}"
-        info = self._run(self._job(job_id, JobType.ADD_COLUMN, table, query, args, after))
-        return self.remember(Table(table.db, info))
+        return last(add_column(self, table, column))
 
     def drop_table(self, table: Table) -> None:
-        """Takes the table out of the catalog; its rows stay in the store, without an event, as in TiKV before GC."""
-        (job_id,) = self._allocate_ids(1)
-        query = f"DROP TABLE `{table.db.name}`.`{table.info.name}`"
-        self._run(self._job(job_id, JobType.DROP_TABLE, table, query, {"identifiers": None, "fk_check": True}, None))
-        del self.tables[table.name]
+        """Its rows stay in the store, without an event, as in TiKV before GC."""
+        drop_table(self, table)
 
     def truncate_table(self, table: Table) -> Table:
         """The same table under a new id, empty."""
-        table_id, job_id = self._allocate_ids(2)
-        self._cluster.split(keys.table_prefix(table_id))
-        old = table.info.partitions
-        new = tuple(replace(each, id=id_) for each, id_ in zip(old, self.new_physical_ids(len(old)), strict=True))
-        args = {
-            "new_table_id": table_id,
-            "fk_check": True,
-            "new_partition_ids": [each.id for each in new] or None,
-            "old_partition_ids": [each.id for each in old] or None,
-        }
-        query = f"TRUNCATE TABLE `{table.db.name}`.`{table.info.name}`"
-        after = replace(table.info, id=table_id, partitions=new)
-        return self.remember(
-            Table(table.db, self._run(self._job(job_id, JobType.TRUNCATE_TABLE, table, query, args, after)))
-        )
+        return truncate_table(self, table)
 
-    def run(
-        self,
-        kind: JobType,
-        table: Table,
-        query: str,
-        args: dict[str, Any],
-        after: TableInfo,
-        beside: Table | None = None,
-    ) -> TableInfo:
-        """A job from its queue to its history; the definition as it is stored then. `beside`: another that changes."""
-        (job_id,) = self._allocate_ids(1)
-        return self._run(self._job(job_id, kind, table, query, args, after), beside)
+    def split(self, raw_key: bytes) -> None:
+        """A region begins at the key."""
+        self._cluster.split(raw_key)
 
     def new_physical_ids(self, count: int) -> range:
         """Each with a region of its own."""
-        ids = self._allocate_ids(count)
+        ids = self.allocate_ids(count)
         for id_ in ids:
-            self._cluster.split(keys.table_prefix(id_))
+            self.split(keys.table_prefix(id_))
         return ids
 
-    def _job(
-        self, job_id: int, kind: JobType, table: Table, query: str, args: dict[str, Any], after: TableInfo | None
-    ) -> Job:
-        start_ts = self.now()
-        return Job(job_id, kind, table.db, table.id, table.info.name, query, args, start_ts, table=after)
-
-    def _run(self, job: Job, beside: Table | None = None) -> TableInfo:
-        """Takes a job through its states; gives the table's final definition (a dropped table's: the job table's).
-
-        Meta and the row in state Done are one transaction, so its commit ts is the DDL's finish ts (facts, 4.5).
-        """
-        jobs = self.tables[f"mysql.{DDL_JOB_TABLE}"]
-        with self.begin() as txn:
-            txn.insert(
-                jobs,
-                {
-                    "job_id": job.id, "reorg": 0, "schema_ids": str(job.db.id), "table_ids": str(job.table_id),
-                    "job_meta": dump(job.to_json()), "type": int(job.type), "processing": 0,
-                },
-            )  # fmt: skip
-        with self.begin() as txn:
-            running = replace(job, state=JobState.RUNNING)
-            txn.update(jobs, {"job_id": job.id, "job_meta": dump(running.to_json()), "processing": 1})
-        with self.begin() as txn:
-            done = self._finish(txn, job)
-            if beside is not None:
-                txn.erase(keys.meta_hash(f"DB:{job.db.id}", f"Table:{job.table_id}"))
-                _put_table(txn, beside.db, beside.info)
-            txn.update(jobs, {"job_id": job.id, "job_meta": dump(done.to_json())})
-        self.last_ddl_ts = txn.commit_ts
-        with self.begin() as txn:
-            synced = replace(done, state=JobState.SYNCED)
-            txn.delete(jobs, job.id)
-            txn.write(keys.meta_hash("DDLJobHistory", keys.encode_uint(job.id)), dump(synced.to_json()))
-        return done.table or jobs.info
-
-    def _finish(self, txn: Transaction, job: Job) -> Job:
-        version_key = keys.meta_string("SchemaVersionKey")
-        version = int(txn.read(version_key) or b"0") + 1
-        table = replace(job.table, update_ts=txn.start_ts) if job.table else None
-        done = replace(job, state=JobState.DONE, schema_version=version, table=table)
-        txn.write(version_key, str(version).encode())
-        txn.write(keys.meta_string(f"Diff:{version}"), dump(done.diff()))
-        if job.type is JobType.CREATE_SCHEMA:
-            _put_db(txn, job.db)
-        if job.type in (JobType.DROP_TABLE, JobType.TRUNCATE_TABLE):
-            txn.erase(keys.meta_hash(f"DB:{job.db.id}", f"Table:{job.table_id}"))
-        if table:
-            _put_table(txn, job.db, table)
-        return done
-
-    def _allocate_ids(self, count: int) -> range:
+    def allocate_ids(self, count: int) -> range:
         key = keys.meta_string("NextGlobalID")
         with self.begin() as txn:
-            last = int(txn.read(key) or b"0")
-            txn.write(key, str(last + count).encode())
-        return range(last + 1, last + count + 1)
+            used = int(txn.read(key) or b"0")
+            txn.write(key, str(used + count).encode())
+        return range(used + 1, used + count + 1)
 
     # --- rows ---
 
-    def begin(self, one_phase: bool = False) -> Transaction:
-        """A transaction at a fresh start ts; `one_phase` commits it without locks."""
-        return Transaction(self._cluster, one_phase)
+    def begin(self, one_phase: bool = False, source: int = 0) -> Transaction:
+        """A transaction at a fresh start ts; `one_phase` commits it without locks. `source`: TiKV's txn_source."""
+        return Transaction(self._cluster, one_phase, source)
 
     def bulk_insert(
         self, table: Table, handles: npt.NDArray[np.int64], columns: Sequence[tuple[str, npt.NDArray[Any]]]
@@ -351,11 +225,3 @@ class Tidb:
 
     def _row(self, table: Table, key: bytes, value: bytes | None) -> tuple[Any, Row | None]:
         return address_of(table.info, key), None if value is None else row_of(table.info, key, value)
-
-
-def _put_db(txn: Transaction, db: DbInfo) -> None:
-    txn.write(keys.meta_hash("DBs", f"DB:{db.id}"), dump(db.to_json()))
-
-
-def _put_table(txn: Transaction, db: DbInfo, table: TableInfo) -> None:
-    txn.write(keys.meta_hash(f"DB:{db.id}", f"Table:{table.id}"), dump(table.to_json()))

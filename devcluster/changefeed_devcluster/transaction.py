@@ -40,11 +40,15 @@ class Transaction:
     having rolled back. In each case the caller may start a new transaction. Not thread-safe.
     """
 
-    def __init__(self, cluster: Cluster, one_phase: bool = False) -> None:
-        """`one_phase`: commit without locks (1PC), as TiDB does with small transactions in one region."""
+    def __init__(self, cluster: Cluster, one_phase: bool = False, source: int = 0) -> None:
+        """`one_phase`: commit without locks (1PC), as TiDB does with small transactions in one region.
+
+        `source`: TiKV's txn_source (facts, tikv-wire 2.8).
+        """
         self._store = cluster.store
         self._oracle = cluster.oracle
         self._one_phase = one_phase
+        self._source = source
         self._writes: dict[bytes, bytes | None] = {}
         self._locked: list[bytes] = []
         self.start_ts = self._oracle.next()
@@ -118,15 +122,15 @@ class Transaction:
         return row
 
     def _write_indexes(self, table: Table, handle: int | bytes, row: Row) -> None:
-        for index in table.info.indexes:
-            key = _index_key(table, index, handle, row)
-            if self.read(key) is not None:
+        for index in table.info.secondary:
+            key, is_taken_once = index_key(table, index, handle, row)
+            if is_taken_once and self.read(key) is not None:
                 raise AlreadyExist(key)
             self.write(key, handle if isinstance(handle, bytes) else keys.encode_uint(handle & (1 << 64) - 1))
 
     def _erase_indexes(self, table: Table, handle: int | bytes, row: Row) -> None:
-        for index in table.info.indexes:
-            self.erase(_index_key(table, index, handle, row))
+        for index in table.info.secondary:
+            self.erase(index_key(table, index, handle, row)[0])
 
     # --- two phases ---
 
@@ -136,9 +140,9 @@ class Transaction:
         primary = mutations[0].key
         self._locked = [mutation.key for mutation in mutations]
         try:
-            self._store.prewrite(mutations[:1], primary, self.start_ts)
+            self._store.prewrite(mutations[:1], primary, self.start_ts, txn_source=self._source)
             if mutations[1:]:
-                self._store.prewrite(mutations[1:], primary, self.start_ts)
+                self._store.prewrite(mutations[1:], primary, self.start_ts, txn_source=self._source)
         except TxnError:
             self.rollback()
             raise
@@ -149,7 +153,7 @@ class Transaction:
             return 0
         if self._one_phase and not self._locked:
             # TiDB takes a ts for it, so that a snapshot taken before can't be below the commit.
-            self.commit_ts = self._store.one_pc(self._mutations(), self.start_ts, self._oracle.next() + 1)
+            self.commit_ts = self._store.one_pc(self._mutations(), self.start_ts, self._oracle.next() + 1, self._source)
             return self.commit_ts
         if not self._locked:
             self.prewrite()
@@ -201,11 +205,17 @@ def _handle(table: Table, pk: Any) -> int | bytes:
     return handle_of(table.info, dict(zip(table.address, members, strict=True)))
 
 
-def _index_key(table: Table, index: IndexInfo, handle: int | bytes, row: Row) -> bytes:
-    """A unique index's key; one of NULL holds the handle too, because NULLs are not equal."""
-    column = next(column for column in table.info.columns if column.name == index.column)
-    value = row[column.name]
-    if value is None:
-        own = handle if isinstance(handle, bytes) else bytes((keys.INT_FLAG,)) + keys.encode_int(handle)
-        return keys.index_key(table.physical_id(handle), index.id, bytes((keys.NULL_FLAG,)) + own)
-    return keys.index_key(table.physical_id(handle), index.id, encode_datum(column, value))
+def index_key(table: Table, index: IndexInfo, handle: int | bytes, row: Row) -> tuple[bytes, bool]:
+    """A row's key in an index, and whether no other row may have it.
+
+    One with a NULL holds the handle too, because NULLs are not equal, as does one of an index that is not unique.
+    """
+    columns = [table.info.column(name) for name in index.columns]
+    datums = b"".join(
+        bytes((keys.NULL_FLAG,)) if row[column.name] is None else encode_datum(column, row[column.name])
+        for column in columns
+    )
+    is_taken_once = index.is_unique and all(row[column.name] is not None for column in columns)
+    if not is_taken_once:
+        datums += handle if isinstance(handle, bytes) else bytes((keys.INT_FLAG,)) + keys.encode_int(handle)
+    return keys.index_key(table.physical_id(handle), index.id, datums), is_taken_once

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from changefeed.verify.report import verify
 from changefeed.verify.result import Result
-from changefeed_devcluster import partition_ddl
+from changefeed_devcluster.ddl import partitions
 from changefeed_devcluster.schema import Column
 from changefeed_devcluster.tidb import Table
 from integration_inprocess import Run, World, new_world
@@ -151,10 +151,10 @@ async def test_rule_1_each_partition_is_a_dispatcher_that_joins_and_leaves_by_dd
     created = tidb.last_ddl_ts
     run = world.run()
     insert(world, parted, range(8, 13), price=1)
-    parted = partition_ddl.add_partition(tidb, parted, "p2", 30)
+    parted = partitions.add_partition(tidb, parted, "p2", 30)
     added, p2 = tidb.last_ddl_ts, parted.physical_ids[-1]
     insert(world, parted, (7, 13, 25), price=2)
-    parted = partition_ddl.truncate_partition(tidb, parted, "p0")
+    parted = partitions.truncate_partition(tidb, parted, "p0")
     truncated, p0_again = tidb.last_ddl_ts, parted.physical_ids[0]
     insert(world, parted, (8,), price=3)
     await settled(world, run)
@@ -166,8 +166,8 @@ async def test_rule_1_each_partition_is_a_dispatcher_that_joins_and_leaves_by_dd
         (added, p2): ["25,2"],
         (truncated, p0_again): ["8,3"],
     }
-    parted = partition_ddl.drop_partition(tidb, parted, "p1")
-    parted = partition_ddl.reorganize_partition(tidb, parted, ["p2"], {"p2a": 26, "p2b": None})
+    parted = partitions.drop_partition(tidb, parted, "p1")
+    parted = partitions.reorganize_partition(tidb, parted, ["p2"], {"p2a": 26, "p2b": None})
     reorganized, (p2a, p2b) = tidb.last_ddl_ts, parted.physical_ids[1:]
     insert(world, parted, (26, 24), price=4)
     await settled(world, run)
@@ -191,7 +191,7 @@ async def test_rule_1_an_exchanged_partition_and_table_go_on_in_each_others_plac
     run = world.run()
     insert(world, parted, (1, 11), price=1)
     insert(world, other, (2,), price=1)
-    parted, swapped = partition_ddl.exchange_partition(tidb, parted, "p0", other)
+    parted, swapped = partitions.exchange_partition(tidb, parted, "p0", other)
     exchanged = tidb.last_ddl_ts
     insert(world, parted, (3, 12), price=2)
     insert(world, swapped, (4,), price=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from threading import Event
 from typing import Protocol
 
@@ -12,7 +13,8 @@ from ..schema import Table
 class Workload(Protocol):
     """`create` makes what tables are missing (True: some were); `load` and `run` give the number of rows written."""
 
-    tables: list[Table]
+    @property
+    def tables(self) -> Sequence[Table]: ...
 
     def create(self) -> bool: ...
 

@@ -65,6 +65,30 @@ def test_a_table_is_made_changed_and_dropped(person: Person) -> None:
     assert person.runs("drop-table", "shop.notes") == []
 
 
+def test_columns_and_indexes_come_change_and_go(person: Person) -> None:
+    person.runs("create-table", "shop.notes", "id bigint", "n int", "note varchar(20)")
+    (wider,) = person.runs("modify-column", "shop.notes", "n", "number varchar(40)")
+    assert [(column.name, column.tp, column.flen) for column in wider.columns][1:] == [
+        ("number", 15, 40),
+        ("note", 15, 20),
+    ]
+    (indexed,) = person.runs("add-index", "shop.notes", "by_note", "note", "--unique")
+    assert [(index.name, index.is_unique) for index in indexed.indexes] == [("by_note", True)]
+    (plain,) = person.runs("drop-index", "shop.notes", "by_note")
+    (narrow,) = person.runs("drop-column", "shop.notes", "note")
+    assert (plain.indexes, [column.name for column in narrow.columns]) == ((), ["id", "number"])
+
+
+def test_tables_are_renamed_exchanged_and_dropped_with_their_database(person: Person) -> None:
+    (parted,) = person.runs("create-table", "shop.parted", "id bigint", "--partition", "p0=10")
+    person.runs("create-table", "other.one", "id bigint")
+    renamed = person.runs("rename-table", "other.one", "shop.other")[-1]
+    assert renamed.full_name == "shop.other"
+    found = {table.name: table for table in person.runs("exchange-partition", "shop.parted", "p0", "shop.other")}
+    assert (found["parted"].partition_ids, found["other"].id) == ((renamed.id,), parted.partition_ids[0])
+    assert person.runs("drop-database", "shop") == []
+
+
 def test_partitions_come_and_go(person: Person) -> None:
     (made,) = person.runs("create-table", "shop.parted", "id bigint", "--partition", "p0=10", "--partition", "p1=20")
     (added,) = person.runs("add-partition", "shop.parted", "p2", "30")
@@ -87,6 +111,11 @@ def test_partitions_come_and_go(person: Person) -> None:
         (("add-column", "shop.notes", "due"), "'due' is no column: write NAME and TYPE"),
         (("add-column", "shop.notes", "id int"), "table shop.notes has a column id"),
         (("add-column", "shop.notes", "due whenever"), "'whenever'"),
+        (("drop-column", "shop.notes", "id"), "column id of shop.notes is part of a key"),
+        (("drop-index", "shop.notes", "by_id"), "table shop.notes has no index by_id: it has none"),
+        (("add-index", "shop.notes", "by_due", "due"), "table notes has no column due"),
+        (("rename-table", "shop.notes", "far.notes"), "there is no database far of yours"),
+        (("drop-database", "mysql"), "there is no database mysql of yours"),
         (("drop-partition", "shop.notes", "p0"), "table shop.notes has no partition p0: it has none"),
         (("create-table", "shop.notes", "id int"), "table shop.notes exists"),
         (("create-table", "shop.other", "id int", "--partition", "p0"), "wants NAME=NUMBER"),

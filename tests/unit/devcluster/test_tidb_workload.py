@@ -13,6 +13,8 @@ from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb import Tidb
 from changefeed_devcluster.workload import Pace
 from changefeed_devcluster.workload.bank import Bank
+from changefeed_devcluster.workload.ddl_storm import DdlStorm
+from changefeed_devcluster.workload.storm_ddls import KINDS
 from changefeed_devcluster.workload.sysbench import Sysbench
 
 
@@ -121,3 +123,32 @@ def test_a_pace_lets_a_stopped_loop_go_at_once() -> None:
     stop = Event()
     stop.set()
     Pace(0.001, stop).keep(1)
+
+
+@pytest.mark.parametrize("metadata_lock", [True, False])
+def test_a_storm_runs_every_kind_of_ddl_and_knows_what_stands_in_the_store(tidb: Tidb, metadata_lock: bool) -> None:
+    storm = DdlStorm(tidb, seed=7, metadata_lock=metadata_lock)
+    assert storm.create()
+    rows = storm.load(Event()) + sum(storm.step() for _ in range(8000))
+    storm.settle()
+    assert storm.done.keys() == {kind.name for kind in KINDS}
+    assert rows > 8000
+    again = Tidb(tidb._cluster)
+    again.read_catalog()
+    assert again.tables == tidb.tables
+    assert again.databases == tidb.databases
+
+
+def test_the_same_seed_does_the_same_ddls() -> None:
+    counts = []
+    for _ in range(2):
+        cluster = DevCluster()
+        tidb = Tidb(cluster)
+        tidb.bootstrap()
+        storm = DdlStorm(tidb, seed=5, limit=50)
+        storm.create()
+        while storm.done.total() < 50:
+            storm.step()
+        counts.append((storm.done, sorted(tidb.tables)))
+        cluster.stop()
+    assert counts[0] == counts[1]

@@ -10,11 +10,13 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from .control import DDL_METHOD
-from .harm import At, ask
-from .terminal import CommandFailed, say
+from ..control import DDL_METHOD
+from ..harm import At, ask
+from ..terminal import CommandFailed, say
 
 TableName = Annotated[str, Parameter(help="DATABASE.TABLE")]
+ColumnName = Annotated[str, Parameter(help="Name of a column.")]
+IndexName = Annotated[str, Parameter(help="Name of an index.")]
 PartitionName = Annotated[str, Parameter(help="Name of a partition.")]
 
 ddl = App(name="ddl", help="Change the tables of a running development cluster: what it answers is one JSON line.")
@@ -42,6 +44,45 @@ def create_table(
 def add_column(table: TableName, column: Annotated[str, Parameter(help="'NAME TYPE'")], /, *, at: At) -> None:
     """Add a column, NULL in the rows that are there: `ddl add-column bank.accounts_0 "note varchar(20)"`."""
     _ddl(at, "add-column", table=table, column=column)
+
+
+@ddl.command(name="drop-column")
+def drop_column(table: TableName, column: ColumnName, /, *, at: At) -> None:
+    """Drop a column that is part of no key."""
+    _ddl(at, "drop-column", table=table, column=column)
+
+
+@ddl.command(name="modify-column")
+def modify_column(table: TableName, column: ColumnName, to: str, /, *, at: At) -> None:
+    """Give a column another name or type: `ddl modify-column shop.notes note "remark varchar(80)"`.
+
+    Where the new type reads other bytes, every row is rewritten before.
+    """
+    _ddl(at, "modify-column", table=table, column=column, to=to)
+
+
+@ddl.command(name="add-index")
+def add_index(table: TableName, index: IndexName, column: ColumnName, /, *, unique: bool = False, at: At) -> None:
+    """Add an index over a column."""
+    _ddl(at, "add-index", table=table, index=index, column=column, unique=unique)
+
+
+@ddl.command(name="drop-index")
+def drop_index(table: TableName, index: IndexName, /, *, at: At) -> None:
+    """Drop an index."""
+    _ddl(at, "drop-index", table=table, index=index)
+
+
+@ddl.command(name="rename-table")
+def rename_table(table: TableName, to: TableName, /, *, at: At) -> None:
+    """Give a table another name, also in another database that exists."""
+    _ddl(at, "rename-table", table=table, to=to)
+
+
+@ddl.command(name="drop-database")
+def drop_database(database: Annotated[str, Parameter(help="Its name.")], /, *, at: At) -> None:
+    """Drop a database with its tables."""
+    _ddl(at, "drop-database", database=database)
 
 
 @ddl.command(name="drop-table")
@@ -72,6 +113,12 @@ def drop_partition(table: TableName, partition: PartitionName, /, *, at: At) -> 
 def truncate_partition(table: TableName, partition: PartitionName, /, *, at: At) -> None:
     """Empty a partition: it has another id then."""
     _ddl(at, "truncate-partition", table=table, partition=partition)
+
+
+@ddl.command(name="exchange-partition")
+def exchange_partition(table: TableName, partition: PartitionName, other: TableName, /, *, at: At) -> None:
+    """Let a partition and a table of the same columns change places, without a look at the rows."""
+    _ddl(at, "exchange-partition", table=table, partition=partition, other=other)
 
 
 def _partition(text: str) -> tuple[str, int | None]:

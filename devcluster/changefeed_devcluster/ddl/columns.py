@@ -1,0 +1,173 @@
+"""DDLs of columns, state by state: between two of them sessions go on, with the definition that is given then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..field_types import PRIMARY_KEY, FieldType, Tp
+from ..schema import PUBLIC, WRITE_ONLY, Column, ColumnInfo, Table, TableInfo, make_column, with_column
+from ..txn import KeyIsLocked, TxnError
+from .jobs import JobType
+from .running import RunningJob, States, about, sql
+
+if TYPE_CHECKING:
+    from ..tidb import Tidb
+
+FIRST = ""  # a place: before all columns; else the name of the column before it, None for the last place
+_REORG = 1 << 8  # txn_source of rows that a reorganisation rewrites, which no changefeed is sent (facts, 2.8)
+_BATCH = 64
+_WIDTHS = {Tp.TINY: 1, Tp.SHORT: 2, Tp.INT24: 3, Tp.LONG: 4, Tp.LONGLONG: 8}
+
+
+def add_column(tidb: Tidb, table: Table, column: Column, after: str | None = None) -> States:
+    """Rows that are there have its default."""
+    if any(each.name == column.name for each in table.info.public):
+        raise ValueError(f"table {table.name} has a column {column.name}")
+    info = with_column(table.info, column)
+    query = f"ALTER TABLE {sql(table)} ADD COLUMN {column.sql()}{_place(after)}"
+    args = {
+        "column": info.columns[-1].to_json({}),
+        "position": _position(after),
+        "offset": 0,
+        "ignore_existence_err": False,
+    }
+    job = about(tidb, JobType.ADD_COLUMN, table, query, args)
+    yield job.show(_with(table, _of_state(info, column.name, WRITE_ONLY)))
+    yield job.finish(_with(table, _moved(info, column.name, after)))[0]
+
+
+def drop_column(tidb: Tidb, table: Table, name: str) -> States:
+    """Raises ValueError for one of a key."""
+    _check_in_no_key(table, name)
+    query = f"ALTER TABLE {sql(table)} DROP COLUMN `{name}`"
+    job = about(tidb, JobType.DROP_COLUMN, table, query, {"col_name": {"O": name, "L": name.lower()}})
+    dropping = _of_state(_moved(table.info, name, None), name, WRITE_ONLY)
+    yield job.show(_with(table, dropping))
+    yield job.finish(_with(table, _without(dropping, name)))[0]
+
+
+def modify_column(tidb: Tidb, table: Table, name: str, column: Column, after: str | None = None) -> States:
+    """Another type, name, default or place. A type that reads other bytes has every row rewritten first.
+
+    `after`: None leaves it where it is. Raises ValueError for one of a key.
+    """
+    old = table.info.column(name)
+    new = replace(make_column(column, old.id, old.offset), origin_default=old.origin_default)
+    verb = f"MODIFY COLUMN {column.sql()}" if column.name == name else f"CHANGE COLUMN `{name}` {column.sql()}"
+    job = about(tidb, JobType.MODIFY_COLUMN, table, f"ALTER TABLE {sql(table)} {verb}{_place(after)}")
+    if reads_alike(old.type, new.type):
+        info = _renamed(_with_columns(table.info, (new if c.id == old.id else c for c in table.info.columns)), old, new)
+        yield job.finish(_with(table, info if after is None else _moved(info, column.name, after)))[0]
+        return
+    _check_in_no_key(table, name)
+    id_ = table.info.max_column_id + 1
+    changing = replace(
+        new, id=id_, name=f"_Col$_{name}_0", state=WRITE_ONLY, cast_of=name, offset=len(table.info.columns)
+    )
+    both = replace(table.info, columns=(*table.info.columns, changing), max_column_id=id_)
+    shown = job.show(_with(table, both))
+    yield shown
+    yield from _rewritten(tidb, shown)
+    done = replace(changing, name=column.name, state=PUBLIC, cast_of=None)
+    columns = (done if c.id == old.id else c for c in both.columns if c.id != id_)
+    info = _renamed(_with_columns(both, columns), old, done)
+    yield job.finish(_with(table, info if after is None else _moved(info, column.name, after)))[0]
+
+
+def set_default(tidb: Tidb, table: Table, name: str, default: str | None) -> States:
+    changed = [replace(c, default=default) if c.name == name else c for c in table.info.columns]
+    to = "DROP DEFAULT" if default is None else f"SET DEFAULT '{default}'"
+    job = about(tidb, JobType.SET_DEFAULT_VALUE, table, f"ALTER TABLE {sql(table)} ALTER COLUMN `{name}` {to}")
+    yield job.finish(_with(table, _with_columns(table.info, changed)))[0]
+
+
+def change_several(tidb: Tidb, table: Table, added: Column, dropped: str) -> States:
+    """ADD COLUMN and DROP COLUMN in one statement, which is one job. Raises ValueError for a column of a key."""
+    _check_in_no_key(table, dropped)
+    info = with_column(table.info, added)
+    query = f"ALTER TABLE {sql(table)} ADD COLUMN {added.sql()}, DROP COLUMN `{dropped}`"
+    sub_jobs: list[tuple[JobType, dict[str, Any]]] = [(JobType.ADD_COLUMN, {}), (JobType.DROP_COLUMN, {})]
+    job = RunningJob(tidb, JobType.MULTI_SCHEMA_CHANGE, table.db, (table.id, table.info.name), query, sub_jobs=sub_jobs)
+    yield job.show(_with(table, _of_state(info, added.name, WRITE_ONLY)))
+    dropping = _of_state(_moved(info, dropped, None), dropped, WRITE_ONLY)
+    yield job.show(_with(table, dropping))
+    yield job.finish(_with(table, _without(dropping, dropped)))[0]
+
+
+def reads_alike(old: FieldType, new: FieldType) -> bool:
+    """Whether rows of the old type are rows of the new one."""
+    if old.unsigned != new.unsigned or old.is_text != new.is_text:
+        return False
+    if old.is_text and old.tp == new.tp and not old.elems:
+        return new.flen >= old.flen
+    is_wider = new.tp == old.tp or ({old.tp, new.tp} <= _WIDTHS.keys() and _WIDTHS[new.tp] >= _WIDTHS[old.tp])
+    return is_wider and (old.tp in _WIDTHS or (old.flen, old.decimal, old.elems) == (new.flen, new.decimal, new.elems))
+
+
+def _rewritten(tidb: Tidb, table: Table) -> Iterator[Table]:
+    """Writes the column that takes another's place into all rows, some at a time; waits for rows that are locked."""
+    todo: list[Any] = []
+    is_read = False
+    while todo or not is_read:
+        try:
+            if not is_read:
+                todo, is_read = sorted(tidb.snapshot(table, tidb.now())), True
+            with tidb.begin(source=_REORG) as txn:
+                for pk in todo[:_BATCH]:
+                    if txn.get(table, pk) is not None:
+                        txn.update(table, dict(zip(table.address, pk if isinstance(pk, tuple) else (pk,), strict=True)))
+            todo = todo[_BATCH:]
+        except (KeyIsLocked, TxnError):
+            pass
+        yield table
+
+
+def _with(table: Table, info: TableInfo) -> Table:
+    return replace(table, info=info)
+
+
+def _with_columns(info: TableInfo, columns: Iterable[ColumnInfo]) -> TableInfo:
+    return replace(info, columns=tuple(replace(column, offset=n) for n, column in enumerate(columns)))
+
+
+def _of_state(info: TableInfo, name: str, state: int) -> TableInfo:
+    return _with_columns(info, (replace(c, state=state) if c.name == name else c for c in info.columns))
+
+
+def _without(info: TableInfo, name: str) -> TableInfo:
+    return _with_columns(info, (column for column in info.columns if column.name != name))
+
+
+def _moved(info: TableInfo, name: str, after: str | None) -> TableInfo:
+    (moved,) = (column for column in info.columns if column.name == name)
+    others = [column for column in info.columns if column is not moved]
+    names = [column.name for column in others]
+    place = len(others) if after is None else 0 if after == FIRST else names.index(after) + 1
+    return _with_columns(info, [*others[:place], moved, *others[place:]])
+
+
+def _renamed(info: TableInfo, old: ColumnInfo, new: ColumnInfo) -> TableInfo:
+    indexes = tuple(
+        replace(index, columns=tuple(new.name if name == old.name else name for name in index.columns))
+        for index in info.indexes
+    )
+    return replace(info, indexes=indexes)
+
+
+def _check_in_no_key(table: Table, name: str) -> None:
+    column = table.info.column(name)
+    if column.type.flag & PRIMARY_KEY or any(name in index.columns for index in table.info.indexes):
+        raise ValueError(f"column {name} of {table.name} is part of a key")
+
+
+def _place(after: str | None) -> str:
+    return "" if after is None else " FIRST" if after == FIRST else f" AFTER `{after}`"
+
+
+def _position(after: str | None) -> dict[str, Any]:
+    """ColumnPosition: none, first, or after one."""
+    kind = 0 if after is None else 1 if after == FIRST else 2
+    column = {"Name": {"O": after, "L": after.lower()}} if after else None
+    return {"Tp": kind, "RelativeColumn": column}

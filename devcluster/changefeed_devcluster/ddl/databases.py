@@ -1,0 +1,62 @@
+"""DDLs of databases, and those that belong to no database at all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..schema import DbInfo
+from .jobs import JobType
+from .running import RunningJob
+
+if TYPE_CHECKING:
+    from ..tidb import Tidb
+
+_NO_DATABASE = DbInfo(0, "")
+#: Statements that concern no table's rows, with a name in them.
+GLOBAL = {
+    JobType.CREATE_PLACEMENT_POLICY: "CREATE PLACEMENT POLICY `{name}` FOLLOWERS=2",
+    JobType.ALTER_PLACEMENT_POLICY: "ALTER PLACEMENT POLICY `{name}` FOLLOWERS=3",
+    JobType.DROP_PLACEMENT_POLICY: "DROP PLACEMENT POLICY `{name}`",
+    JobType.CREATE_RESOURCE_GROUP: "CREATE RESOURCE GROUP `{name}` RU_PER_SEC=2000",
+    JobType.DROP_RESOURCE_GROUP: "DROP RESOURCE GROUP `{name}`",
+}
+
+
+def create_database(tidb: Tidb, name: str) -> DbInfo:
+    """Raises ValueError if it exists."""
+    if name in tidb.databases:
+        raise ValueError(f"database {name} exists")
+    (id_,) = tidb.allocate_ids(1)
+    db = DbInfo(id_, name)
+    args = {"db_info": db.to_json()}
+    RunningJob(tidb, JobType.CREATE_SCHEMA, db, (0, ""), f"CREATE DATABASE `{name}`", args).finish(db=db)
+    tidb.databases[name] = db
+    return db
+
+
+def alter_database(tidb: Tidb, name: str, charset: str, collate: str) -> DbInfo:
+    """Its character set, which tables that are made later have when they name none."""
+    db = replace(tidb.databases[name], charset=charset, collate=collate)
+    query = f"ALTER DATABASE `{name}` CHARACTER SET = {charset} COLLATE = {collate}"
+    args = {"to_charset": charset, "to_collate": collate}
+    RunningJob(tidb, JobType.MODIFY_SCHEMA_CHARSET_AND_COLLATE, db, (0, ""), query, args).finish(db=db)
+    tidb.databases[name] = db
+    for table in [table for table in tidb.tables.values() if table.db.id == db.id]:
+        tidb.remember(replace(table, db=db))
+    return db
+
+
+def drop_database(tidb: Tidb, name: str) -> None:
+    """With its tables."""
+    db = tidb.databases[name]
+    tables = [table for table in tidb.tables.values() if table.db.id == db.id]
+    ids = [id_ for table in tables for id_ in table.physical_ids]
+    job = RunningJob(tidb, JobType.DROP_SCHEMA, db, (0, ""), f"DROP DATABASE `{name}`", {"fk_check": True, "ids": ids})
+    job.finish(erased=tables, erased_db=db)
+    del tidb.databases[name]
+
+
+def run_global(tidb: Tidb, kind: JobType, name: str) -> None:
+    """One of GLOBAL."""
+    RunningJob(tidb, kind, _NO_DATABASE, (0, ""), GLOBAL[kind].format(name=name)).finish()

@@ -1,0 +1,158 @@
+"""A job on its way from the job table to its history, state by state.
+
+1. It is queued: a row of `mysql.tidb_ddl_job`.
+2. Each state that sessions have to know is a transaction: the definition in its meta key, a schema version, the row.
+3. Meta and the row in state Done are one transaction too, so its commit ts is the DDL's finish ts (facts, 4.5).
+4. The row is deleted, the job goes to the history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from .. import keys
+from ..schema import DDL_JOB_TABLE, DbInfo, Table, TableInfo, dump
+from .jobs import Job, JobState, JobType
+
+if TYPE_CHECKING:
+    from ..tidb import Tidb
+    from ..transaction import Transaction
+
+#: The definitions that sessions use from one state of a job on, the last one when it is done.
+States = Iterator[Table]
+
+
+class RunningJob:
+    """One job. `at_once`: it is done in the transaction that would queue it, as the fast way to make tables does."""
+
+    def __init__(
+        self,
+        tidb: Tidb,
+        kind: JobType,
+        db: DbInfo,
+        table: tuple[int, str],
+        query: str,
+        args: Mapping[str, Any] | None = None,
+        sub_jobs: Iterable[tuple[JobType, Mapping[str, Any]]] = (),
+        at_once: bool = False,
+    ) -> None:
+        """`table`: id and name of the one that it is about; (0, "") if none."""
+        self._tidb = tidb
+        self._jobs = tidb.tables[f"mysql.{DDL_JOB_TABLE}"]
+        (job_id,) = tidb.allocate_ids(1)
+        self._job = Job(job_id, kind, db, *table, query, args or {}, tidb.now(), sub_jobs=tuple(sub_jobs))
+        self._is_queued = not at_once
+        if self._is_queued:
+            with tidb.begin() as txn:
+                self._insert(txn, self._job)
+
+    def show(self, table: Table) -> Table:
+        """A state on the way: sessions use this definition from now on."""
+        with self._tidb.begin() as txn:
+            running = replace(self._job, state=JobState.RUNNING, schema_version=_next_version(txn))
+            _put_diff(txn, running)
+            shown = put_table(txn, table)
+            self._update(txn, running)
+        return self._tidb.remember(shown)
+
+    def finish(
+        self,
+        *stored: Table,
+        erased: Iterable[Table] = (),
+        carried: Iterable[TableInfo] = (),
+        db: DbInfo | None = None,
+        erased_db: DbInfo | None = None,
+    ) -> tuple[Table, ...]:
+        """The job is done: these definitions are stored, those erased; gives the stored ones as they are then.
+
+        The first of them is the job's own; `carried`: of several, in the statement's order.
+        """
+        erased = tuple(erased)
+        if self._is_queued:
+            with self._tidb.begin() as txn:
+                self._update(txn, replace(self._job, state=JobState.RUNNING))
+        with self._tidb.begin() as txn:
+            for table in erased:
+                txn.erase(_table_key(table))
+            stored = tuple(put_table(txn, table) for table in stored)
+            if db is not None:
+                txn.write(keys.meta_hash("DBs", f"DB:{db.id}"), dump(db.to_json()))
+            if erased_db is not None:
+                txn.erase(keys.meta_hash("DBs", f"DB:{erased_db.id}"))
+            several = tuple(replace(info, update_ts=txn.start_ts) for info in carried)
+            own = stored[0].info if stored and not several else None
+            done = replace(self._job, state=JobState.DONE, schema_version=_next_version(txn), table=own, tables=several)
+            _put_diff(txn, done)
+            (self._update if self._is_queued else self._insert)(txn, done)
+        self._tidb.last_ddl_ts = txn.commit_ts
+        self._into_history(replace(done, state=JobState.SYNCED))
+        self._tidb.forget(*erased)
+        return tuple(self._tidb.remember(table) for table in stored)
+
+    def roll_back(self, table: Table) -> Table:
+        """The job fails: `table` is as it was before."""
+        with self._tidb.begin() as txn:
+            rolling = replace(self._job, state=JobState.ROLLING_BACK, schema_version=_next_version(txn))
+            _put_diff(txn, rolling)
+            restored = put_table(txn, table)
+            self._update(txn, rolling)
+        failed = replace(rolling, state=JobState.ROLLBACK_DONE)
+        with self._tidb.begin() as txn:
+            self._update(txn, failed)
+        self._into_history(failed)
+        return self._tidb.remember(restored)
+
+    def _into_history(self, job: Job) -> None:
+        with self._tidb.begin() as txn:
+            txn.delete(self._jobs, job.id)
+            txn.write(keys.meta_hash("DDLJobHistory", keys.encode_uint(job.id)), dump(job.to_json()))
+
+    def _insert(self, txn: Transaction, job: Job) -> None:
+        txn.insert(
+            self._jobs,
+            {
+                "job_id": job.id, "reorg": 0, "schema_ids": str(job.db.id), "table_ids": str(job.table_id),
+                "job_meta": dump(job.to_json()), "type": int(job.type), "processing": 0,
+            },
+        )  # fmt: skip
+
+    def _update(self, txn: Transaction, job: Job) -> None:
+        txn.update(self._jobs, {"job_id": job.id, "job_meta": dump(job.to_json()), "processing": 1})
+
+
+def about(tidb: Tidb, kind: JobType, table: Table, query: str, args: Mapping[str, Any] | None = None) -> RunningJob:
+    """A job about one table that exists."""
+    return RunningJob(tidb, kind, table.db, (table.id, table.info.name), query, args)
+
+
+def last(states: States) -> Table:
+    """Runs a job to its end; the table as it is then."""
+    *_, table = states
+    return table
+
+
+def sql(table: Table) -> str:
+    return f"`{table.db.name}`.`{table.info.name}`"
+
+
+def _table_key(table: Table) -> bytes:
+    return keys.meta_hash(f"DB:{table.db.id}", f"Table:{table.id}")
+
+
+def put_table(txn: Transaction, table: Table) -> Table:
+    stored = replace(table, info=replace(table.info, update_ts=txn.start_ts))
+    txn.write(_table_key(table), dump(stored.info.to_json()))
+    return stored
+
+
+def _next_version(txn: Transaction) -> int:
+    key = keys.meta_string("SchemaVersionKey")
+    version = int(txn.read(key) or b"0") + 1
+    txn.write(key, str(version).encode())
+    return version
+
+
+def _put_diff(txn: Transaction, job: Job) -> None:
+    txn.write(keys.meta_string(f"Diff:{job.schema_version}"), dump(job.diff()))

@@ -1,0 +1,201 @@
+"""DDLs of whole tables, views and sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from .. import keys
+from ..partitions import Partition, partitions_sql
+from ..schema import Column, DbInfo, PrimaryKey, Table, TableInfo, ci_str, create_table_sql, make_table
+from .jobs import JobType
+from .running import RunningJob, about, sql
+
+if TYPE_CHECKING:
+    from ..tidb import Tidb
+
+Partitions = Mapping[str, int | None]  # by name, in order: the key that each is below, None for the last one
+
+
+@dataclass(frozen=True)
+class NewTable:
+    """A table to be made, as CREATE TABLE says it. `pk`: a column or several, clustered; None: `_tidb_rowid`."""
+
+    name: str
+    columns: Sequence[Column]
+    pk: PrimaryKey = "id"
+    partitions: Partitions | None = None
+
+
+def create_table(
+    tidb: Tidb, db: str, new: NewTable, regions: int = 1, handles: int = 1000, at_once: bool = False
+) -> Table:
+    """In a database that exists, split into `regions` so that the handles 1..handles fall evenly.
+
+    Raises ValueError if the table can't be made; only one with an int handle has more than one region.
+    """
+    table, query = _made(tidb, db, new)
+    if regions > 1 and table.info.clustered:
+        raise ValueError(f"table {table.name} can't be split: its handle is not an integer")
+    for n in range(1, regions):
+        tidb.split(keys.record_key(table.id, 1 + n * handles // regions))
+    args = {"table_info": table.info.to_json(), "on_exist": 0, "old_view_tbl_id": 0, "fk_check": True}
+    named = table.id, table.info.name
+    job = RunningJob(tidb, JobType.CREATE_TABLE, table.db, named, query, args, at_once=at_once)
+    (table,) = job.finish(table)
+    return table
+
+
+def create_tables(tidb: Tidb, db: str, several: Sequence[NewTable]) -> tuple[Table, ...]:
+    """In one job, as a restore or the fast way makes them."""
+    made = [_made(tidb, db, new) for new in several]
+    tables = [table for table, _ in made]
+    args = {"tables": [{"table_info": table.info.to_json()} for table in tables], "fk_check": True}
+    query = "; ".join(query for _, query in made)
+    job = RunningJob(tidb, JobType.CREATE_TABLES, tables[0].db, (0, ""), query, args)
+    return job.finish(*tables, carried=[table.info for table in tables])
+
+
+def create_like(tidb: Tidb, table: Table, name: str) -> Table:
+    """Another table without partitions, with the same columns under the same ids."""
+    (id_,) = tidb.new_physical_ids(1)
+    info = replace(table.info, id=id_, name=_free(tidb, table.db.name, name), partitions=())
+    query = f"CREATE TABLE `{table.db.name}`.`{name}` LIKE {sql(table)}"
+    args = {"table_info": info.to_json(), "on_exist": 0, "old_view_tbl_id": 0, "fk_check": True}
+    (made,) = RunningJob(tidb, JobType.CREATE_TABLE, table.db, (id_, name), query, args).finish(Table(table.db, info))
+    return made
+
+
+def _made(tidb: Tidb, db: str, new: NewTable) -> tuple[Table, str]:
+    _free(tidb, db, new.name)
+    if db not in tidb.databases:
+        raise ValueError(f"there is no database {db}: create it first")
+    (id_,) = tidb.new_physical_ids(1)
+    info = make_table(id_, new.name, new.columns, new.pk)
+    query = create_table_sql(db, new.name, new.columns, new.pk)
+    if new.partitions:
+        info = replace(info, partitions=new_partitions(tidb, new.partitions))
+        query += f" {partitions_sql(info.pk or '', info.partitions)}"
+    return Table(tidb.databases[db], info), query
+
+
+def new_partitions(tidb: Tidb, given: Partitions) -> tuple[Partition, ...]:
+    ids = tidb.new_physical_ids(len(given))
+    return tuple(Partition(id_, *each) for id_, each in zip(ids, given.items(), strict=True))
+
+
+def drop_table(tidb: Tidb, table: Table) -> None:
+    """Takes the table out of the catalog; its rows stay in the store, without an event, as in TiKV before GC."""
+    args = {"identifiers": None, "fk_check": True}
+    about(tidb, JobType.DROP_TABLE, table, f"DROP TABLE {sql(table)}", args).finish(erased=[table])
+
+
+def recover_table(tidb: Tidb, table: Table, name: str) -> Table:
+    """A table that was dropped, under its old id with its old rows."""
+    recovered = replace(table, info=replace(table.info, name=_free(tidb, table.db.name, name)))
+    query = f"FLASHBACK TABLE `{table.info.name}` TO `{name}`"
+    args = {"recover_info": {"SchemaID": table.db.id, "OldTableName": table.info.name}, "recover_check_flag": 0}
+    (recovered,) = about(tidb, JobType.RECOVER_TABLE, recovered, query, args).finish(recovered)
+    return recovered
+
+
+def truncate_table(tidb: Tidb, table: Table) -> Table:
+    """The same table under a new id, empty."""
+    (id_,) = tidb.new_physical_ids(1)
+    old = table.info.partitions
+    new = tuple(replace(each, id=new) for each, new in zip(old, tidb.new_physical_ids(len(old)), strict=True))
+    args = {
+        "new_table_id": id_,
+        "fk_check": True,
+        "new_partition_ids": [each.id for each in new] or None,
+        "old_partition_ids": [each.id for each in old] or None,
+    }
+    after = replace(table, info=replace(table.info, id=id_, partitions=new))
+    job = about(tidb, JobType.TRUNCATE_TABLE, table, f"TRUNCATE TABLE {sql(table)}", args)
+    (after,) = job.finish(after, erased=[table])
+    return after
+
+
+def rename_table(tidb: Tidb, table: Table, db: DbInfo, name: str) -> Table:
+    """Into another database, or the same one."""
+    _free(tidb, db.name, name)
+    after = Table(db, replace(table.info, name=name))
+    args = {"old_schema_id": table.db.id, "old_schema_name": ci_str(table.db.name), "new_table_name": ci_str(name)}
+    query = f"RENAME TABLE {sql(table)} TO {sql(after)}"
+    # The job's database is the new one.
+    job = RunningJob(tidb, JobType.RENAME_TABLE, db, (table.id, table.info.name), query, args)
+    (after,) = job.finish(after, erased=[table])
+    return after
+
+
+def swap_tables(tidb: Tidb, one: Table, other: Table) -> tuple[Table, Table]:
+    """Each gets the other's name, in one statement with a name in between."""
+    between = Table(one.db, replace(one.info, name=f"{one.info.name}_between"))
+    steps = [(one, between), (other, _named(other, one)), (between, _named(one, other))]
+    infos = [
+        {
+            "old_schema_id": old.db.id, "new_schema_id": new.db.id, "table_id": old.id,
+            "old_schema_name": ci_str(old.db.name), "old_table_name": ci_str(old.info.name),
+            "new_table_name": ci_str(new.info.name),
+        }
+        for old, new in steps
+    ]  # fmt: skip
+    query = f"RENAME TABLE {', '.join(f'{sql(old)} TO {sql(new)}' for old, new in steps)}"
+    job = RunningJob(tidb, JobType.RENAME_TABLES, one.db, (0, ""), query, {"rename_table_infos": infos})
+    after, before = job.finish(steps[2][1], steps[1][1], erased=[one, other], carried=[new.info for _, new in steps])
+    return after, before
+
+
+def _named(table: Table, as_: Table) -> Table:
+    return Table(as_.db, replace(table.info, name=as_.info.name))
+
+
+def _free(tidb: Tidb, db: str, name: str) -> str:
+    if f"{db}.{name}" in tidb.tables:
+        raise ValueError(f"table {db}.{name} exists")
+    return name
+
+
+# --- what has no rows ---
+
+
+def create_view(tidb: Tidb, name: str, of: Table, replaced: Table | None = None) -> Table:
+    """The view `name` of a table's columns, in its database; in the place of one that is there."""
+    (id_,) = tidb.new_physical_ids(1)
+    columns = tuple(replace(column, offset=n) for n, column in enumerate(of.info.public))
+    select = f"SELECT {', '.join(f'`{column.name}`' for column in columns)} FROM {sql(of)}"
+    view = {
+        "view_algorithm": 0, "view_definer": {"Username": "root", "Hostname": "%"}, "view_security": 0,
+        "view_select": select, "view_checkoption": 1, "view_cols": [ci_str(column.name) for column in columns],
+    }  # fmt: skip
+    info = TableInfo(id_, name, columns, max_column_id=len(columns), attributes={"view": view})
+    args = {
+        "table_info": info.to_json(), "on_exist": 2 if replaced else 0,
+        "old_view_tbl_id": replaced.id if replaced else 0, "fk_check": True,
+    }  # fmt: skip
+    query = f"CREATE{' OR REPLACE' if replaced else ''} VIEW `{of.db.name}`.`{name}` AS {select}"
+    job = RunningJob(tidb, JobType.CREATE_VIEW, of.db, (id_, name), query, args)
+    (made,) = job.finish(Table(of.db, info), erased=[replaced] if replaced else [])
+    return made
+
+
+def drop_view(tidb: Tidb, view: Table) -> None:
+    about(tidb, JobType.DROP_VIEW, view, f"DROP VIEW {sql(view)}", {"fk_check": True}).finish(erased=[view])
+
+
+def create_sequence(tidb: Tidb, db: DbInfo, name: str) -> Table:
+    (id_,) = tidb.new_physical_ids(1)
+    sequence: dict[str, Any] = {
+        "sequence_start": 1, "sequence_cache": True, "sequence_cycle": False, "sequence_min_value": 1,
+        "sequence_max_value": 9223372036854775806, "sequence_increment": 1, "sequence_cache_value": 1000,
+        "sequence_comment": "",
+    }  # fmt: skip
+    info = TableInfo(id_, _free(tidb, db.name, name), (), attributes={"sequence": sequence})
+    query = f"CREATE SEQUENCE `{db.name}`.`{name}`"
+    (made,) = RunningJob(tidb, JobType.CREATE_SEQUENCE, db, (id_, name), query).finish(Table(db, info))
+    return made
+
+
+def drop_sequence(tidb: Tidb, sequence: Table) -> None:
+    about(tidb, JobType.DROP_SEQUENCE, sequence, f"DROP SEQUENCE {sql(sequence)}").finish(erased=[sequence])
