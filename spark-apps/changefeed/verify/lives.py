@@ -83,9 +83,11 @@ class _Found:
             self._end(id_, ts, has_ended=True)
         after = {table.id: table for table in touched.after}.values()
         self._begin(after, ts)
-        told = [table for table in after if self._selects(table)]
+        had = [table for table in touched.before if self._selects(table)]
+        ids = {table.id for table in had}
+        told = [table for table in after if self._selects(table) or table.id in ids]  # one that leaves, by its new name
         if not touched.databases:
-            told = told or [table for table in touched.before if self._selects(table)]
+            told = told or had
         self._lives.statements += [(f"{table.schema_name}/{table.name}", ts) for table in told]
 
     def until(self, ts: int) -> Lives:
