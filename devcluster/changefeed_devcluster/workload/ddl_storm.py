@@ -19,10 +19,11 @@ from ..schema import ROWID, Column, Table
 from ..tidb import Tidb
 from ..transaction import Transaction
 from ..txn import TxnError
-from . import Pace
-from .storm_ddls import KINDS, NotNow, Storm
-from .values import column, value
+from . import Pace, storm_columns, storm_tables
+from .random_values import column, value
+from .storm import NotNow, Storm
 
+KINDS = [*storm_columns.KINDS, *storm_tables.KINDS]
 DATABASES = ("storm", "storm_too")
 OUTSIDE = "outside"  # a database that no changefeed of the storm selects
 _KEYS = 160

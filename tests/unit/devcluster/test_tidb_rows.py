@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from changefeed_devcluster import keys, rows
+from changefeed_devcluster import values as stored
 from changefeed_devcluster.field_types import field_type
 from changefeed_devcluster.schema import Column, TableInfo, make_table, with_column
 from hypothesis import given
@@ -24,7 +25,7 @@ from hypothesis import strategies as st
     ],
 )  # fmt: skip
 def test_compact_int(value: int, encoded: str) -> None:
-    assert rows.compact_int(value).hex() == encoded
+    assert stored.compact_int(value).hex() == encoded
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ def test_compact_int(value: int, encoded: str) -> None:
     ],
 )  # fmt: skip
 def test_compact_uint(value: int, encoded: str) -> None:
-    assert rows.compact_uint(value).hex() == encoded
+    assert stored.compact_uint(value).hex() == encoded
 
 
 @pytest.mark.parametrize(
@@ -58,8 +59,8 @@ def test_compact_uint(value: int, encoded: str) -> None:
     ],
 )  # fmt: skip
 def test_decimal(text: str, precision: int, frac: int, encoded: str) -> None:
-    assert rows.encode_decimal(Decimal(text), precision, frac).hex() == encoded
-    assert rows.decode_decimal(bytes.fromhex(encoded)) == Decimal(text)
+    assert stored.encode_decimal(Decimal(text), precision, frac).hex() == encoded
+    assert stored.decode_decimal(bytes.fromhex(encoded)) == Decimal(text)
 
 
 @given(
@@ -69,13 +70,13 @@ def test_every_decimal_is_read_back(case: tuple[int, int, int]) -> None:
     precision, frac, digits = case
     for sign in (0, 1):
         value = Decimal((sign, tuple(map(int, str(digits))), -frac))
-        assert rows.decode_decimal(rows.encode_decimal(value, precision, frac)) == value
+        assert stored.decode_decimal(stored.encode_decimal(value, precision, frac)) == value
 
 
 def test_a_decimal_is_rounded_half_up_and_never_cut_off() -> None:
-    assert rows.decode_decimal(rows.encode_decimal(Decimal("0.125"), 5, 2)) == Decimal("0.13")
+    assert stored.decode_decimal(stored.encode_decimal(Decimal("0.125"), 5, 2)) == Decimal("0.13")
     with pytest.raises(ValueError, match="does not fit"):
-        rows.encode_decimal(Decimal("999.995"), 5, 2)
+        stored.encode_decimal(Decimal("999.995"), 5, 2)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,7 @@ def test_a_decimal_is_rounded_half_up_and_never_cut_off() -> None:
 def test_value(sql: str, value: Any, encoded: str) -> None:
     # The literals of dates come with the offset byte that precedes the value.
     want = encoded[2:] if encoded.startswith("00") and len(encoded) == 18 else encoded
-    assert rows.encode_value(field_type(sql), value).hex() == want
+    assert stored.encode_value(field_type(sql), value).hex() == want
 
 
 def _table(*columns: Column, first_id: int = 1) -> TableInfo:

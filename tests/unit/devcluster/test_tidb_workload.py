@@ -13,8 +13,7 @@ from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb import Tidb
 from changefeed_devcluster.workload import Pace
 from changefeed_devcluster.workload.bank import Bank
-from changefeed_devcluster.workload.ddl_storm import DdlStorm
-from changefeed_devcluster.workload.storm_ddls import KINDS
+from changefeed_devcluster.workload.ddl_storm import KINDS, DdlStorm
 from changefeed_devcluster.workload.sysbench import Sysbench
 
 

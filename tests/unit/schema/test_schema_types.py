@@ -21,6 +21,7 @@ from changefeed.schema.rowv2 import check_supported, decode_rows
 from changefeed.schema.table_info import TableInfo, parse_table_info
 from changefeed.schema.times import check_time_zone
 from changefeed_devcluster import keys, rows
+from changefeed_devcluster import values as stored
 from changefeed_devcluster.schema import Column, make_table, with_column
 from changefeed_devcluster.schema import TableInfo as Upstream
 from hypothesis import given, settings
@@ -319,7 +320,7 @@ def test_values_in_rows_of_the_corpus(vector):
     if "value" in args:
         key, value = encode(upstream, {"_tidb_rowid": 1, "c": float(args["value"])})
     else:
-        cell = bytes.fromhex(args["bytes_hex"]) if "bytes_hex" in args else rows.compact_int(int(args["nanoseconds"]))
+        cell = bytes.fromhex(args["bytes_hex"]) if "bytes_hex" in args else stored.compact_int(int(args["nanoseconds"]))
         key, value = keys.record_key(5, 1), rows.assemble({1: cell})
     (got,) = decode(upstream, [(key, value)])["c"]
     assert (float(got) == float(want)) if "value" in args else (str(got) == want)
@@ -341,11 +342,11 @@ def test_not_a_number_and_infinity_are_written_as_zero():
     ("sql", "value", "why"),
     [
         ("datetime", (12 << 41 | 1).to_bytes(8, "little"), None),
-        ("datetime", rows.compact_uint(31 << 36), "is no date or time"),
+        ("datetime", stored.compact_uint(31 << 36), "is no date or time"),
         ("date", b"\xff" * 8, "is no date or time"),
-        ("timestamp", rows.compact_uint(rows.packed_time("2024-00-00 00:00:00")), "month or a day of 0"),
-        ("time", rows.compact_int(839 * 3600 * 10**9), "is no time"),
-        ("time", rows.compact_int(-(1 << 63)), "is no time"),
+        ("timestamp", stored.compact_uint(stored.packed_time("2024-00-00 00:00:00")), "month or a day of 0"),
+        ("time", stored.compact_int(839 * 3600 * 10**9), "is no time"),
+        ("time", stored.compact_int(-(1 << 63)), "is no time"),
         ("double", b"\x01", "wants 8 bytes"),
         ("enum('a')", b"\x02", "holds 2, which stands for none"),
         ("set('a','b')", b"\x04", "holds 4, which stands for none"),
