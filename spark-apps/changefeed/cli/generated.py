@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from changefeed.metrics import METRICS, Declared
+from changefeed.schema.ddls import DDLS, Ddl, Effect
 from changefeed.spec.crd import crd_yaml
 from changefeed.spec.reference import configuration_reference
 
@@ -21,6 +22,29 @@ The driver serves them for all its executors: `/metrics`, port 9464, on Kubernet
 |---|---|---|---|
 """
 
+_DDLS_HEAD = """# DDLs
+
+Made from `spark-apps/changefeed/schema/ddls.py` by `make generate`; don't edit.
+
+What a reader of the files sees of each DDL of TiDB ([sink-files.md](../sink-files.md#ddls) shows the files), and its
+name in `ignoreEvent` of an [event filter](../event-filters.md). *Type* is TiDB's number, which stands in a schema file.
+A DDL that is not here stops the changefeed, which names the statement: nobody guesses what it does.
+
+| Type | Statement | In `ignoreEvent` | What a reader sees |
+|---|---|---|---|
+"""
+_SEEN = {
+    Effect.TABLE: "the table's schema file; later rows stand under its version",
+    Effect.TABLES: "a schema file of each",
+    Effect.RENAMES: "a schema file of each, under the new name",
+    Effect.EXCHANGE: "a schema file of both; the ids of the two change places",
+    Effect.TABLE_DROP: "a schema file with the statement, and no more rows",
+    Effect.DATABASE: "a schema file of the database",
+    Effect.DATABASE_DROP: "a schema file of the database, and no more rows of its tables",
+    Effect.NOTHING: "nothing: no byte of a file depends on it",
+    Effect.UNFOLLOWABLE: "the changefeed stops and says so: it changes rows without saying how",
+}
+
 
 def files() -> dict[str, str]:
     """Path below the repository -> text."""
@@ -29,6 +53,7 @@ def files() -> dict[str, str]:
         "charts/changefeed-operator/files/changefeeds.yaml": crd_yaml(),
         "docs/reference/configuration.md": configuration_reference(),
         "docs/reference/metrics.md": metrics_reference(),
+        "docs/reference/ddls.md": ddl_reference(),
     }
 
 
@@ -41,6 +66,17 @@ def _metric(metric: Declared) -> str:
     buckets = f" Buckets: {', '.join(f'{bound:g}' for bound in metric.bounds)}." if metric.bounds else ""
     label = f"`{metric.label}`" if metric.label else ""
     return f"| `{metric.name}` | {metric.kind} | {label} | {metric.help}{buckets} |"
+
+
+def ddl_reference() -> str:
+    """docs/reference/ddls.md."""
+    ddls = sorted(DDLS.values(), key=lambda ddl: (list(_SEEN).index(ddl.effect), ddl.action))
+    return _DDLS_HEAD + "".join(f"{_ddl(ddl)}\n" for ddl in ddls)
+
+
+def _ddl(ddl: Ddl) -> str:
+    name = f"`{ddl.event_type}`" if ddl.event_type else ""
+    return f"| {ddl.action:d} | {ddl.statement} | {name} | {_SEEN[ddl.effect]} |"
 
 
 def write(root: Path) -> Iterator[Path]:

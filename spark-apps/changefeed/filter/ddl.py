@@ -5,7 +5,7 @@ A DDL that is ignored still changes the definitions that later rows are decoded 
 
 from __future__ import annotations
 
-from changefeed.schema.actions import Action
+from changefeed.schema.ddls import DDLS
 from changefeed.schema.job import Job
 from changefeed.spec.event_types import ALL_DDL, ALTER_TABLE
 from changefeed.spec.filters import EventFilter, Filter
@@ -14,45 +14,7 @@ from changefeed.spec.table_filter import TableFilter
 
 _ADD_FULLTEXT_INDEX, _CREATE_HYBRID_INDEX = 230, 231  # of newer TiDBs
 _EVENT_TYPES: dict[int, str] = {
-    Action.CREATE_SCHEMA: "create database",
-    Action.DROP_SCHEMA: "drop database",
-    Action.MODIFY_SCHEMA_CHARSET_AND_COLLATE: "modify schema charset and collate",
-    Action.CREATE_TABLE: "create table",
-    Action.CREATE_TABLES: "create table",
-    Action.DROP_TABLE: "drop table",
-    Action.TRUNCATE_TABLE: "truncate table",
-    Action.RENAME_TABLE: "rename table",
-    Action.RENAME_TABLES: "rename table",
-    Action.RECOVER_TABLE: "recover table",
-    Action.MODIFY_TABLE_COMMENT: "modify table comment",
-    Action.MODIFY_TABLE_CHARSET_AND_COLLATE: "modify table charset and collate",
-    Action.CREATE_VIEW: "create view",
-    Action.DROP_VIEW: "drop view",
-    Action.ADD_TABLE_PARTITION: "add table partition",
-    Action.DROP_TABLE_PARTITION: "drop table partition",
-    Action.TRUNCATE_TABLE_PARTITION: "truncate table partition",
-    Action.EXCHANGE_TABLE_PARTITION: "exchange table partition",
-    Action.REORGANIZE_PARTITION: "reorganize table partition",
-    Action.ALTER_TABLE_PARTITIONING: "alter table partitioning",
-    Action.REMOVE_PARTITIONING: "remove table partitioning",
-    Action.ADD_COLUMN: "add column",
-    Action.ADD_COLUMNS: "add column",
-    Action.DROP_COLUMN: "drop column",
-    Action.DROP_COLUMNS: "drop column",
-    Action.MODIFY_COLUMN: "modify column",
-    Action.SET_DEFAULT_VALUE: "set default value",
-    Action.REBASE_AUTO_ID: "rebase auto id",
-    Action.ADD_PRIMARY_KEY: "add primary key",
-    Action.DROP_PRIMARY_KEY: "drop primary key",
-    Action.ADD_INDEX: "create index",
-    Action.DROP_INDEX: "drop index",
-    Action.RENAME_INDEX: "rename index",
-    Action.ALTER_INDEX_VISIBILITY: "alter index visibility",
-    Action.ADD_FOREIGN_KEY: "add foreign key",
-    Action.DROP_FOREIGN_KEY: "drop foreign key",
-    Action.ALTER_TTL_INFO: "alter ttl info",
-    Action.ALTER_TTL_REMOVE: "alter ttl remove",
-    Action.MULTI_SCHEMA_CHANGE: "multi schema change",
+    **{type_: ddl.event_type for type_, ddl in DDLS.items()},
     _ADD_FULLTEXT_INDEX: "add fulltext index",
     _CREATE_HYBRID_INDEX: "create hybrid index",
 }
@@ -85,7 +47,9 @@ def ignores_ddl(spec: Filter, job: Job, schema: str, table: str) -> bool:
     if job.start_ts in spec.ignore_txn_start_ts:
         return True
     event_type = _EVENT_TYPES.get(job.type)
-    return event_type is not None and any(
+    if not event_type:
+        return False
+    return any(
         _is_about(rule, spec.case_sensitive, schema, table) and _ignores(rule, event_type, job.query)
         for rule in spec.event_filters
     )

@@ -83,17 +83,4 @@ class Action(IntEnum):
     MODIFY_SCHEMA_READ_ONLY = 77
 
 
-#: Locks, TiFlash replicas, sequences, auto ids, constraints, placement, resource groups: they decide no byte of ours.
-WITHOUT_EFFECT = frozenset(
-    map(Action, (*range(27, 32), *range(34, 37), 39, 40, *range(43, 46), *range(49, 58), 59, *range(68, 71)))
-)
-
 ALL = frozenset(Action)
-
-#: Known, but they change rows or definitions without saying how: nobody can follow them from the job alone (rule 29).
-UNFOLLOWABLE = frozenset({Action.FLASHBACK_CLUSTER, Action.RECOVER_SCHEMA, Action.REFRESH_META})
-
-SCHEMA_CHANGES = frozenset(
-    {Action.CREATE_SCHEMA, Action.MODIFY_SCHEMA_CHARSET_AND_COLLATE, Action.MODIFY_SCHEMA_READ_ONLY}
-)
-TABLE_DROPS = frozenset({Action.DROP_TABLE, Action.DROP_VIEW})

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from changefeed.errors import NeedsHuman
-from changefeed.schema.actions import ALL, SCHEMA_CHANGES, TABLE_DROPS, UNFOLLOWABLE, WITHOUT_EFFECT, Action
+from changefeed.schema.ddls import Effect, effect_of
 from changefeed.schema.job import Job, exchange_args, renamed_schema_ids
 from changefeed.schema.table_info import SYSTEM_SCHEMAS, DatabaseInfo, TableInfo
 
@@ -135,28 +135,35 @@ class SchemaStorage:
     # -- what a job means
 
     def _change(self, job: Job) -> _Change:
-        _refuse_unfollowable(job)
-        if job.type in WITHOUT_EFFECT or job.schema_name.lower() in SYSTEM_SCHEMAS:
-            return _Change()
-        if job.type in SCHEMA_CHANGES:
-            return _Change(database=job.database_info)
-        if job.type == Action.DROP_SCHEMA:
-            name = self._database_name(job.schema_id, job).lower()
-            dropped = tuple(i for i, table in self._tables.items() if table.schema_name.lower() == name)
-            return _Change(dropped=dropped, dropped_database=job.schema_id)
-        if job.type in TABLE_DROPS:
-            return _Change(dropped=(job.table_id,))
-        if job.type == Action.CREATE_TABLES:
-            return _Change(tables=tuple(self._in_database(info, job.schema_id, job) for info in job.table_infos))
-        if job.type == Action.RENAME_TABLES:
-            # A table that is renamed twice stands there twice: the last definition is the one that stays.
-            ids = renamed_schema_ids(job)
-            return _Change(
-                tables=tuple(self._in_database(info, i, job) for info, i in zip(job.table_infos, ids, strict=True))
+        effect = effect_of(job.type)
+        if effect is Effect.UNFOLLOWABLE:
+            raise NeedsHuman(
+                f"{job} changes tables in a way that a changefeed cannot follow.",
+                "Compare the sink with the upstream, then start a new changefeed behind this DDL.",
             )
-        if job.type == Action.EXCHANGE_TABLE_PARTITION:
-            return self._exchange(job)
-        return self._replace(job)
+        if job.schema_name.lower() in SYSTEM_SCHEMAS:
+            return _Change()
+        match effect:
+            case Effect.NOTHING:
+                return _Change()
+            case Effect.DATABASE:
+                return _Change(database=job.database_info)
+            case Effect.DATABASE_DROP:
+                name = self._database_name(job.schema_id, job).lower()
+                dropped = tuple(i for i, table in self._tables.items() if table.schema_name.lower() == name)
+                return _Change(dropped=dropped, dropped_database=job.schema_id)
+            case Effect.TABLE_DROP:
+                return _Change(dropped=(job.table_id,))
+            case Effect.TABLES:
+                return _Change(tables=tuple(self._in_database(info, job.schema_id, job) for info in job.table_infos))
+            case Effect.RENAMES:
+                # A table that is renamed twice stands there twice: the last definition is the one that stays.
+                renamed = zip(job.table_infos, renamed_schema_ids(job), strict=True)
+                return _Change(tables=tuple(self._in_database(info, id_, job) for info, id_ in renamed))
+            case Effect.EXCHANGE:
+                return self._exchange(job)
+            case Effect.TABLE:
+                return self._replace(job)
 
     def _replace(self, job: Job) -> _Change:
         if job.table_info is None:
@@ -204,11 +211,3 @@ _RECREATE = "Start a new changefeed behind this DDL, or report the job."
 
 def _is_kept(table: TableInfo) -> bool:
     return not table.is_sequence and not table.is_temporary
-
-
-def _refuse_unfollowable(job: Job) -> None:
-    if job.type in UNFOLLOWABLE or job.type not in ALL:
-        raise NeedsHuman(
-            f"{job} changes tables in a way that a changefeed cannot follow.",
-            "Compare the sink with the upstream, then start a new changefeed behind this DDL.",
-        )
