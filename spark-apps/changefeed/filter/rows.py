@@ -74,6 +74,10 @@ class RowFilter:
             ),
         )
 
+    @property
+    def keeps_all(self) -> bool:
+        return not (self.start_ts or self.ops or self.tests or self.touches_only)
+
     def kept(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Sorted RAW_SCHEMA rows without those that are dropped. Raises NeedsHuman for rows that can't be decoded."""
         op = rows.column("op").to_numpy()

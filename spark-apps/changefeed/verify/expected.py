@@ -1,37 +1,46 @@
 """What the files are to hold: the upstream's history as images of changes.
 
 Splitting and ordering are done here once more, in another way than the pipeline does. Rows are decoded by the decoder
-that the pipeline uses too: what that gets wrong shows in its own tests, not here.
+that the pipeline uses too, and dropped by its filter: what those get wrong shows in their own tests, not here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from changefeed.filter.rows import RowFilter
+from changefeed.filter.selection import Selection
+from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.schema.rowv2 import decode_rows
-from changefeed.schema.table_info import TableInfo
+from changefeed.schema.table_info import ColumnInfo, TableInfo
+from changefeed.verify.formats import Format
 from changefeed.verify.lines import Shape
 
 _RANKS = {"D": 0, "U": 1, "I": 2}  # inside a transaction (INTERFACES.md, Position)
+_OPS = {"D": OP_DELETE, "U": OP_UPDATE, "I": OP_INSERT}
 
 
-def shape_of(info: TableInfo, choice: str) -> Shape:
-    """The table's columns as its rows' decoder gives them. Raises NeedsHuman for a table that it can't decode."""
+def shape_of(info: TableInfo, columns: Sequence[ColumnInfo], choice: str) -> Shape:
+    """Some columns of the table as its rows' decoder gives them. Raises NeedsHuman for one that it can't decode."""
     nothing = pa.array([], pa.binary())
-    columns = values_of(info, nothing, nothing, "UTC", choice).values()
-    return Shape([column.name for column in info.output_columns], [column.type for column in columns])
+    values = values_of(info, columns, nothing, nothing, "UTC", choice).values()
+    return Shape([column.name for column in columns], [column.type for column in values])
 
 
-def key_of(info: TableInfo, split_updates: bool) -> list[int]:
+def key_of(info: TableInfo, columns: Sequence[ColumnInfo], split_updates: bool) -> list[int]:
     """Which of the columns tell a row in the files; none: nothing there does.
 
     The primary key, else a NOT NULL unique one. An update may change that; unsplit it says only what it became, so
     there the key must be the handle itself, an integer.
     """
-    place = {column.name: number for number, column in enumerate(info.output_columns)}
-    if info.handle_column is not None:
+    place = {column.name: number for number, column in enumerate(columns)}
+    if info.handle_column is not None and info.handle_column.name in place:
         return [place[info.handle_column.name]]
     if not split_updates:
         return []
@@ -41,7 +50,7 @@ def key_of(info: TableInfo, split_updates: bool) -> list[int]:
     return []
 
 
-def images(info: TableInfo, versions: pa.Table, split_updates: bool, time_zone: str, choice: str) -> pl.DataFrame:
+def images(info: TableInfo, versions: pa.Table, selection: Selection, how: Format) -> pl.DataFrame:
     """Versions (history.SCAN_SCHEMA) as the images that the files are to hold, in any order.
 
     Columns: commit_ts, start_ts, rank (u8) and key: its position, op, and c0..cn. Raises NeedsHuman for rows that can't
@@ -52,32 +61,39 @@ def images(info: TableInfo, versions: pa.Table, split_updates: bool, time_zone: 
     inserts = versions.filter(pc.and_(pc.invert(deleted), fresh))
     updates = versions.filter(pc.and_(pc.invert(deleted), pc.invert(fresh)))
     deletes = versions.filter(pc.and_(deleted, pc.invert(fresh)))  # that of no row is no change
-    parts = [
-        _rows(info, inserts, "value", "I", time_zone, choice),
-        _rows(info, deletes, "old_value", "D", time_zone, choice),
-    ]
+    parts = [(inserts, "value", "I"), (deletes, "old_value", "D")]
     if updates.num_rows:
-        before, after = (
-            _rows(info, updates, "old_value", "D", time_zone, choice),
-            _rows(info, updates, "value", "I", time_zone, choice),
-        )
-        moved = _unique_key_moved(info, before, after) if split_updates else pl.repeat(False, before.height, eager=True)
-        parts += [before.filter(moved), after.filter(moved), after.filter(~moved).with_columns(op=pl.lit("U"))]
-    return pl.concat(parts).with_columns(rank=pl.col("op").replace_strict(_RANKS, return_dtype=pl.UInt8))
+        moved = _unique_key_moved(info, updates) if how.split_updates else np.zeros(updates.num_rows, np.bool_)
+        halves = updates.filter(pa.array(moved))
+        parts += [(halves, "old_value", "D"), (halves, "value", "I"), (updates.filter(pa.array(~moved)), "value", "U")]
+    frames = [_rows(info, _kept(part, selection.rows, op), image, op, selection, how) for part, image, op in parts]
+    return pl.concat(frames).with_columns(rank=pl.col("op").replace_strict(_RANKS, return_dtype=pl.UInt8))
 
 
-def values_of(info: TableInfo, keys: pa.Array, values: pa.Array, time_zone: str, choice: str) -> dict[str, pa.Array]:
+def values_of(
+    info: TableInfo, columns: Sequence[ColumnInfo], keys: pa.Array, values: pa.Array, time_zone: str, choice: str
+) -> dict[str, pa.Array]:
     """c0..cn of rows by their raw keys and values, decoded by the product's decoder. `choice`: see Format."""
-    columns = decode_rows(info, keys, values, time_zone)
+    arrays = decode_rows(info, keys, values, time_zone, columns)
     return {
-        f"c{i}": pc.struct_field(column, choice) if pa.types.is_struct(column.type) else column
-        for i, column in enumerate(columns)
+        f"c{i}": pc.struct_field(array, choice) if pa.types.is_struct(array.type) else array
+        for i, array in enumerate(arrays)
     }
 
 
-def _rows(info: TableInfo, versions: pa.Table, image: str, op: str, time_zone: str, choice: str) -> pl.DataFrame:
+def _kept(versions: pa.Table, rows: RowFilter, op: str) -> pa.Table:
+    """Changes of one kind without those that the changefeed drops."""
+    if not versions.num_rows or rows.keeps_all:
+        return versions
+    names = ("commit_ts", "start_ts", "key", "value", "old_value")
+    ops = pa.array(np.full(versions.num_rows, _OPS[op], np.uint8))
+    batch = pa.RecordBatch.from_arrays([ops, *(_one_array(versions[name]) for name in names)], ["op", *names])
+    return pa.Table.from_batches([rows.kept(batch)])
+
+
+def _rows(info: TableInfo, versions: pa.Table, image: str, op: str, selection: Selection, how: Format) -> pl.DataFrame:
     one = {name: _one_array(versions[name]) for name in ("commit_ts", "start_ts", "key", image)}
-    columns = values_of(info, one["key"], one[image], time_zone, choice)
+    columns = values_of(info, selection.columns, one["key"], one[image], how.time_zone, how.choice)
     given = {name: one[name] for name in ("commit_ts", "start_ts", "key")}
     frame = pl.from_arrow(pa.table({**given, **columns}))
     assert isinstance(frame, pl.DataFrame)
@@ -91,12 +107,18 @@ def _unique_keys(info: TableInfo) -> list[set[str]]:
     return [key for key in keys if not key & nullable]
 
 
-def _unique_key_moved(info: TableInfo, before: pl.DataFrame, after: pl.DataFrame) -> pl.Series:
+def _unique_key_moved(info: TableInfo, updates: pa.Table) -> npt.NDArray[np.bool_]:
     """Which updates change a NOT NULL unique key: those are written as a delete and an insert (TiCDC, 2.10)."""
-    position = {column.name: i for i, column in enumerate(info.output_columns)}
-    moved = pl.repeat(False, before.height, eager=True)
-    for name in sorted(set().union(*_unique_keys(info)) & position.keys()):
-        moved = moved | before[f"c{position[name]}"].ne_missing(after[f"c{position[name]}"])
+    names = set().union(*_unique_keys(info))
+    columns = [column for column in info.output_columns if column.name in names]
+    keys = _one_array(updates["key"])
+    before, after = (
+        values_of(info, columns, keys, _one_array(updates[image]), "UTC", "number") for image in ("old_value", "value")
+    )
+    moved = np.zeros(updates.num_rows, np.bool_)
+    for place in before:
+        old, new = (pl.Series(pl.from_arrow(values[place])) for values in (before, after))
+        moved |= old.ne_missing(new).to_numpy()
     return moved
 
 

@@ -32,6 +32,7 @@ class Format:
     binary: str  # "base64", "hex"; "latin-1" in canal-json
     split_updates: bool
     time_zone: str
+    left_out: str = ""  # of rows and columns, by which members of the spec
 
     @property
     def choice(self) -> str:
@@ -59,7 +60,14 @@ class Format:
             binary=csv["binaryEncodingMethod"] if protocol == "csv" else "latin-1",
             split_updates=not storage["outputRawChangeEvent"],
             time_zone=spec["timeZone"],
+            left_out=_left_out(spec),
         )
+
+
+def _left_out(spec: Mapping[str, Any]) -> str:
+    filter_ = spec.get("filter", {})
+    members = [filter_.get(name) for name in ("eventFilters", "ignoreTxnStartTs")]
+    return json.dumps([each or None for each in (*members, spec["sink"]["storage"].get("columnSelectors"))])
 
 
 def _check_csv(csv: Mapping[str, Any]) -> None:
@@ -104,6 +112,7 @@ class Formats:
             ("spec.sink.storage.outputRawChangeEvent", {one.split_updates for one in epochs}),
             ("spec.sink.storage.protocol", {one.protocol for one in epochs}),
             ("spec.timeZone", {one.time_zone for one in epochs}),
+            ("Event filters or column selectors", {one.left_out for one in epochs}),
         ):
             if len(values) > 1:
                 raise NotVerifiable(

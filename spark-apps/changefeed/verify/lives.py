@@ -19,6 +19,7 @@ from changefeed.upstream.pd import PdClient
 from changefeed.verify.history import Collected, read_history
 
 Selects = Callable[[TableInfo], bool]
+Ignores = Callable[[Job, str, str], bool]  # (job, schema, table): the statement is kept from readers
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Lives:
     statements: list[tuple[str, int]] = field(default_factory=list)
 
 
-async def read_lives(pd: PdClient, selects: Selects, from_ts: int, to_ts: int) -> Lives:
+async def read_lives(pd: PdClient, selects: Selects, ignores: Ignores, from_ts: int, to_ts: int) -> Lives:
     """Of the tables that are selected at some time in between. Raises what `load_schema` and `decode_job` raise."""
     schema = await load_schema(Snapshot(pd, from_ts), from_ts)
     jobs = Collected()
@@ -55,7 +56,8 @@ async def read_lives(pd: PdClient, selects: Selects, from_ts: int, to_ts: int) -
     found = _Found(from_ts, selects, schema.tables_at(from_ts))
     for ts, job in _finished(jobs, schema):
         schema.apply(job, ts)
-        found.follow(ts, schema.touches(job))
+        told = found.follow(ts, schema.touches(job))
+        found.told(ts, [table for table in told if not ignores(job, table.schema_name, table.name)])
     return found.until(to_ts)
 
 
@@ -77,7 +79,8 @@ class _Found:
         self._living: dict[int, tuple[TableInfo, int]] = {}  # by physical id: the definition, and since when
         self._begin(tables, from_ts)
 
-    def follow(self, ts: int, touched: Touched) -> None:
+    def follow(self, ts: int, touched: Touched) -> list[TableInfo]:
+        """The tables whose readers must be told."""
         ended = {id_ for table in touched.before for id_ in table.physical_ids}
         for id_ in sorted(ended & self._living.keys()):
             self._end(id_, ts, has_ended=True)
@@ -86,9 +89,10 @@ class _Found:
         had = [table for table in touched.before if self._selects(table)]
         ids = {table.id for table in had}
         told = [table for table in after if self._selects(table) or table.id in ids]  # one that leaves, by its new name
-        if not touched.databases:
-            told = told or had
-        self._lives.statements += [(f"{table.schema_name}/{table.name}", ts) for table in told]
+        return told if told or touched.databases else had
+
+    def told(self, ts: int, tables: list[TableInfo]) -> None:
+        self._lives.statements += [(f"{table.schema_name}/{table.name}", ts) for table in tables]
 
     def until(self, ts: int) -> Lives:
         for id_ in sorted(self._living):

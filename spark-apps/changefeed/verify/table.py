@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
 
+from changefeed.filter.selection import Selection
 from changefeed.objectstore import ObjectStore
 from changefeed.schema.keys import table_span
 from changefeed.upstream.kv import Snapshot
@@ -32,8 +34,12 @@ _CHUNK_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class Subject:
-    """What is verified: the published part of a sink, `(start_ts, checkpoint_ts]` of the selected tables."""
+    """What is verified: the published part of a sink, `(start_ts, checkpoint_ts]` of the selected tables.
 
+    `config`: the effective resource.
+    """
+
+    config: Mapping[str, Any]
     store: ObjectStore
     pd: PdClient
     formats: Formats
@@ -63,8 +69,10 @@ class _Table:
         self._ledger = ledger
         self._result = subject.result
         self._format = subject.formats.newest
-        self._shape = shape_of(info, self._format.choice)
-        self._key = key_of(info, self._format.split_updates)
+        self._selection = Selection.of(subject.config, info)
+        written = self._selection.columns
+        self._shape = shape_of(info, written, self._format.choice)
+        self._key = key_of(info, written, self._format.split_updates)
         self._files = TableFiles(subject.store, (info.schema_name, info.name), self._shape, subject.formats)
         names = self._shape.names
         amount = names.index(subject.conserved) if subject.conserved in names else None
@@ -88,7 +96,12 @@ class _Table:
         adds_up = ledger.table.amount is not None
         if self._key or adds_up:
             await self._read_rows("at_start", subject.start_ts)
-        if self._key:
+        if not self._selection.rows.keeps_all:
+            self._result.note(
+                f"Event filters leave changes of {self._info.full_name} out, as the changefeed itself finds them: the "
+                "others were compared, but not replayed."
+            )
+        elif self._key:
             await self._replay()
         else:
             self._result.note(
@@ -98,10 +111,11 @@ class _Table:
             oracles.add_moves(ledger, subject.checkpoint_ts, with_start=self._life.is_first)
 
     def _images(self, versions: pa.Table) -> pl.DataFrame:
-        return images(self._info, versions, self._format.split_updates, self._format.time_zone, self._format.choice)
+        return images(self._info, versions, self._selection, self._format)
 
     def _values(self, keys: pa.Array, values: pa.Array) -> dict[str, pa.Array]:
-        return values_of(self._info, keys, values, self._format.time_zone, self._format.choice)
+        how = self._format
+        return values_of(self._info, self._selection.columns, keys, values, how.time_zone, how.choice)
 
     # -- reading
 
@@ -134,7 +148,8 @@ class _Table:
         if not paths:
             self._result.problem(f"{directories[0].path} has no schema file {table}/meta/schema_{version}_….json.")
         names = (info.schema_name, info.name)
-        times = [check_schema(self._subject.store, path, names, self._shape, self._result) for path in paths]
+        everything = shape_of(info, info.output_columns, self._format.choice)
+        times = [check_schema(self._subject.store, path, names, everything, self._result) for path in paths]
         return min((time for time in times if time is not None), default=None)
 
     async def _read_rows(self, name: str, ts: int) -> None:

@@ -420,18 +420,6 @@ async def test_a_column_that_cannot_be_added_up(shop: Shop, sink: HandSink, colu
         await verify(sink.uri, shop.pd, column)
 
 
-@pytest.mark.parametrize("what", ["spec.filter.eventFilters", "spec.sink.storage.columnSelectors"])
-async def test_what_leaves_changes_out_cannot_be_compared(shop: Shop, tmp_path: Path, what: str) -> None:
-    rule = {"matcher": ["*.*"], "ignoreEvent": ["delete"]}
-    options: dict[str, Any] = {
-        "spec.filter.eventFilters": {"filter_": {"eventFilters": [rule]}},
-        "spec.sink.storage.columnSelectors": {"columnSelectors": [{"matcher": ["*.*"], "columns": ["*"]}]},
-    }[what]
-    sink = write_sink(tmp_path, shop, csv={"outputFieldHeader": True}, **options)
-    with pytest.raises(NotVerifiable, match=f"leaves changes or columns out, by {what}"):
-        await verify(sink.uri, shop.pd)
-
-
 def collect_garbage(shop: Shop) -> None:
     """Every hold lapses, and GC goes past startTs."""
     safepoints, now = shop.cluster.safepoints, int(time.time())
