@@ -19,7 +19,7 @@ from measured import ROOT, Run, changefeed_run, cluster, memory_in_use, write_re
 
 @dataclass(frozen=True)
 class Case:
-    """`shape`: how the upstream has the rows, in the past (a scan) or while it is watched (live)."""
+    """`shape`: how the upstream has the rows: in the past (scan), there in one transaction, or while it is watched."""
 
     protocol: str
     shape: str
@@ -36,7 +36,7 @@ class Case:
 
 
 _TOUCHED_BYTES = 1_000  # a row: about what its segment, its file and the processes' memory come to
-CASES = (Case("csv", "scan"), Case("canal-json", "scan"), Case("csv", "live"))
+CASES = (Case("csv", "scan"), Case("canal-json", "scan"), Case("csv", "live"), Case("csv", "one"))
 
 
 def bench(case: Case, rows: int, tables: int, regions: int, folder: Path, verify: bool) -> dict[str, Any]:
@@ -80,6 +80,7 @@ def figures(
         "cluster_cpu_s_per_mrow": round(cluster_cpu_s / millions, 2),
         "files": len(files),
         "peak_rss_bytes": run.meter.peak_rss,
+        "peak_anonymous_bytes": run.meter.peak_anonymous,
         "verified": verified,
     }
 

@@ -103,6 +103,7 @@ class Meter:
     state: Path
     cpu: dict[int, tuple[str, float]] = field(default_factory=dict)
     peak_rss: int = 0
+    peak_anonymous: dict[str, int] = field(default_factory=dict)  # by kind: of the process that has most
     first_segment: float | None = None
     metrics: dict[tuple[str, str], float] = field(default_factory=dict)
     done: threading.Event = field(default_factory=threading.Event)
@@ -138,6 +139,8 @@ class Meter:
                 continue
             self.cpu[process.pid] = (kind, times.user + times.system)
             rss += memory.rss
+            own = memory.rss - memory.shared  # mapped segments are the page cache's
+            self.peak_anonymous[kind] = max(self.peak_anonymous.get(kind, 0), own)
         self.peak_rss = max(self.peak_rss, rss)
 
     def _sample_metrics(self) -> None:

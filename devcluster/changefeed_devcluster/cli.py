@@ -62,7 +62,7 @@ def start(
     rows: Count | None = None,
     rate: Amount = 2000.0,
     workload_seconds: Amount | None = None,
-    frozen: Literal["scan", "live"] | None = None,
+    frozen: Literal["scan", "live", "one"] | None = None,
     replay: bool = False,
     tls: Path | None = None,
     tls_name: Annotated[list[str] | None, Parameter(negative="")] = None,
@@ -100,7 +100,8 @@ def start(
         End the workload after so long, loading included.
     frozen
         Sysbench's rows as a history encoded before the start and served at full speed; the tables take no writes. It
-        is met as rows of a `scan`, or written `live` while the first subscriber of a region listens.
+        is met as rows of a `scan`, all of them maybe of `one` transaction, or written `live` while the first subscriber
+        of a region listens.
     replay
         Show the `data` folder of an earlier cluster as it was left, and write nothing to it: several clusters, at once
         or one after the other, serve the same history to the byte. `startTs` is that of the folder's first cluster, and
@@ -188,7 +189,7 @@ def _frozen(how: str | None, workload: str, data: Path | None, rate: float) -> F
         return None
     if workload != "sysbench" or data is not None or rate > 0:
         raise CommandFailed("--frozen is for --workload sysbench with --rate 0, and not kept in a --data folder.")
-    return FrozenHistory(live=how == "live")
+    return FrozenHistory(live=how == "live", one=how == "one")
 
 
 def _open(cluster: DevCluster, host: str, ports: Sequence[int]) -> None:

@@ -37,6 +37,8 @@ RowSource = Callable[[int, int], Columns]
 class Shard:
     """Rows of the handles first..last. Transaction n has start ts `starts[n]` and commit ts `starts[n] + span`.
 
+    `step`: from one start ts to the next; 0: they are all parts of one transaction.
+
     `happened`: the number of transactions that are in the past. A scan shows those; the rest is delivered live.
     """
 
@@ -74,6 +76,8 @@ class Shard:
 
     def first_after(self, ts: int) -> int:
         """The first transaction with a commit ts above `ts`."""
+        if not self.step:
+            return self.transactions if ts >= self.commit_of(0) else 0
         return min(max((ts - self.commit_of(0)) // self.step + 1, 0), self.transactions)
 
     def encode(self, log_types: Sequence[int], first: int, last: int) -> Iterator[bytes]:
@@ -151,10 +155,14 @@ LIVE = (PREWRITE, COMMIT)
 
 
 class FrozenHistory:
-    """Shards in key order. `live`: nothing of it has happened yet, it is delivered as if it were written now."""
+    """Shards in key order. `live`: nothing of it has happened yet, it is delivered as if it were written now.
 
-    def __init__(self, live: bool = False) -> None:
+    `one`: what is added at once is one transaction.
+    """
+
+    def __init__(self, live: bool = False, one: bool = False) -> None:
         self.live = live
+        self._one = one
         self.stored: Sequence[int] = LIVE if live else SCANNED
         self._shards: list[Shard] = []
         self._lows: list[bytes] = []
@@ -164,9 +172,9 @@ class FrozenHistory:
 
         Gives the last commit ts. The keys must be free, and no subscriber may have been told a ts above `base_ts`.
         """
-        step = len(runs) * _TICK
+        step = 0 if self._one else len(runs) * _TICK
         shards = [
-            Shard(table_id, first, last, source, base_ts + (number + 1) * _TICK, step)
+            Shard(table_id, first, last, source, base_ts + (1 if self._one else number + 1) * _TICK, step)
             for number, (table_id, first, last, source) in enumerate(runs)
         ]
         for shard in shards:

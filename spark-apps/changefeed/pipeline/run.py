@@ -19,7 +19,7 @@ from changefeed.objectstore.patience import Patience
 from changefeed.pipeline.codec.choice import codec_of
 from changefeed.pipeline.integrity import check_integrity
 from changefeed.pipeline.mounter import drop_unseen, mount
-from changefeed.pipeline.sorter import sort_rows
+from changefeed.pipeline.sorter import Sorted, sort_parts
 from changefeed.pipeline.spool import Descriptor, Spool, descriptor_batch
 from changefeed.pipeline.stages import CpuTime
 from changefeed.schema.table_info import TableInfo
@@ -64,11 +64,8 @@ def _spool_file(
     cpu = CpuTime()
     with cpu.of("read"):
         slices = _read(entry.segments, read)
-    with cpu.of("sort"):
-        found = sort_rows(slices, table, plan.from_, plan.to, split=not storage["outputRawChangeEvent"])
-        rows = drop_unseen(found.rows)
     descriptors: list[Descriptor] = []
-    filtered = 0
+    raw_rows = filtered = written = 0
 
     def describe(offset: int, count: int, *, last: bool = False) -> None:
         descriptors.append(
@@ -82,7 +79,7 @@ def _spool_file(
                 offset=offset,
                 length=spool.length - offset,
                 rows=count,
-                raw_rows=found.raw_rows if last else 0,
+                raw_rows=raw_rows if last else 0,
                 filtered_rows=filtered if last else 0,
                 hash=spool.hash,
                 cpu=tuple(cpu.seconds.values()) if last else (),
@@ -92,31 +89,45 @@ def _spool_file(
     if head := codec.header(selection.columns):
         spool.append(pa.py_buffer(head))
         describe(0, 0)
-    for chunk in _chunks(rows):
-        offset = spool.length
-        with cpu.of("filter"):
-            kept = selection.rows.kept(chunk)
-            filtered += chunk.num_rows - kept.num_rows
-        if not kept.num_rows:
-            continue
-        with cpu.of("mount"):
-            check_integrity(work.config["spec"]["integrity"], kept, table)
-            records = mount(
-                kept,
-                table,
-                time_zone,
-                written=selection.columns,
-                halve_updates=codec.halve_updates,
-                with_old=codec.with_old,
-            )
-        with cpu.of("encode"):
-            pieces = list(codec.encode(records, work.pd_ms))
-        with cpu.of("spool"):
-            for lines in pieces:
-                spool.append(lines)
-        describe(offset, kept.num_rows)
-    describe(spool.length, rows.num_rows - filtered, last=True)
+    split = not storage["outputRawChangeEvent"]
+    for found in _timed(cpu, sort_parts(slices, table, plan.from_, plan.to, split=split)):
+        raw_rows += found.raw_rows
+        for chunk in _chunks(drop_unseen(found.rows)):
+            offset = spool.length
+            with cpu.of("filter"):
+                kept = selection.rows.kept(chunk)
+                filtered += chunk.num_rows - kept.num_rows
+            if not kept.num_rows:
+                continue
+            with cpu.of("mount"):
+                check_integrity(work.config["spec"]["integrity"], kept, table)
+                records = mount(
+                    kept,
+                    table,
+                    time_zone,
+                    written=selection.columns,
+                    halve_updates=codec.halve_updates,
+                    with_old=codec.with_old,
+                )
+            with cpu.of("encode"):
+                pieces = list(codec.encode(records, work.pd_ms))
+            with cpu.of("spool"):
+                for lines in pieces:
+                    spool.append(lines)
+            describe(offset, kept.num_rows)
+            written += kept.num_rows
+    describe(spool.length, written, last=True)
     return descriptors
+
+
+def _timed(cpu: CpuTime, parts: Iterator[Sorted]) -> Iterator[Sorted]:
+    """Parts are sorted when they are asked for."""
+    while True:
+        with cpu.of("sort"):
+            found = next(parts, None)
+        if found is None:
+            return
+        yield found
 
 
 def _read(

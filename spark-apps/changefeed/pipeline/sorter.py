@@ -5,7 +5,7 @@ It must never choose between two copies of a row that differ: they are an error 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from changefeed.model.order import BY_IDENTITY, BY_POSITION, order_of, ordered, 
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE, Position
 from changefeed.model.record import SegmentSlice
 from changefeed.model.rows import RAW_SCHEMA
+from changefeed.pipeline.parts import PART_BYTES, Part, cut
 from changefeed.schema.rowv2 import decode_rows
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.schema.times import UTC
@@ -34,30 +35,52 @@ class Sorted:
     raw_rows: int  # read in the entry's commit ts, repeats removed, before splitting
 
 
+def sort_parts(
+    slices: Sequence[tuple[SegmentSlice, pa.Table]],
+    table: TableInfo,
+    from_: Position,
+    to: Position,
+    *,
+    split: bool,
+    size: int = PART_BYTES,
+) -> Iterator[Sorted]:
+    """What `sort_rows` gives, in parts of about `size` bytes, one after the other."""
+    if sum(rows.nbytes for _, rows in slices) <= size:
+        yield sort_rows(slices, table, from_, to, split=split)
+        return
+    first_ts = from_.commit_ts + from_.is_end_of_ts
+    for part in cut([rows for _, rows in slices], first_ts, to.commit_ts, size, split=split):
+        yield sort_rows(slices, table, from_, to, split=split, part=part)
+
+
 def sort_rows(
-    slices: Sequence[tuple[SegmentSlice, pa.Table]], table: TableInfo, from_: Position, to: Position, *, split: bool
+    slices: Sequence[tuple[SegmentSlice, pa.Table]],
+    table: TableInfo,
+    from_: Position,
+    to: Position,
+    *,
+    split: bool,
+    part: Part | None = None,
 ) -> Sorted:
     """The rows in `(from_, to]` of the slices of one dispatcher, each once, ordered by position.
 
+    `part`: those of it alone.
     `split`: an update that changes a column of a NOT NULL unique key becomes a delete and an insert (facts,
     ticdc-compatibility 2.10). Raises ProtocolViolation when two copies of a row differ.
     """
-    pieces = [(piece, _commits_between(rows, from_, to)) for piece, rows in slices]
+    part = part or Part(from_.commit_ts + from_.is_end_of_ts, to.commit_ts)
+    pieces = [(piece, part.select(rows)) for piece, rows in slices]
     found = pa.concat_batches([_NO_ROWS, *(batch for _, rows in pieces for batch in rows.to_batches())])
     unique = _drop_repeats(found, [(piece, rows.num_rows) for piece, rows in pieces])
     rows = _split_updates(unique, table) if split else unique
+    raw_rows = unique.num_rows
+    if part.zone is not None:
+        raw_rows = int(part.owns(unique).sum())
+        rows = rows.filter(pa.array(part.owns(rows)))
     rows = ordered(rows, BY_POSITION)
     if not (from_.is_end_of_ts and to.is_end_of_ts):
         rows = rows.filter(pa.array(_after(rows, from_) & ~_after(rows, to)))
-    return Sorted(rows, unique.num_rows)
-
-
-def _commits_between(rows: pa.Table, from_: Position, to: Position) -> pa.Table:
-    """The transactions of which a part may lie in `(from_, to]`: positions are known only after splitting."""
-    commit_ts = rows["commit_ts"].to_numpy()
-    after = commit_ts > from_.commit_ts if from_.is_end_of_ts else commit_ts >= from_.commit_ts
-    inside = after & (commit_ts <= to.commit_ts)
-    return rows if inside.all() else rows.filter(pa.array(inside))
+    return Sorted(rows, raw_rows)
 
 
 def _drop_repeats(rows: pa.RecordBatch, pieces: list[tuple[SegmentSlice, int]]) -> pa.RecordBatch:

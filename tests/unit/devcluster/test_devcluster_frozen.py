@@ -122,6 +122,17 @@ def test_a_scan_comes_in_key_order_and_starts_above_the_checkpoint() -> None:
     assert later == {handle: row for handle, row in everything.items() if row[0] > middle}
 
 
+def test_all_of_it_can_be_one_transaction() -> None:
+    history = FrozenHistory(one=True)
+    history.add([(TABLE, 1, 600, source), (TABLE, 601, ROWS, source)], BASE)
+    made = rig(history)
+    everything = told(all_rows(made))
+    (commit_ts,) = {commit_ts for commit_ts, _ in everything.values()}
+    assert list(everything) == list(range(1, ROWS + 1))
+    assert told(all_rows(rig(history), checkpoint_ts=commit_ts)) == {}
+    assert told(all_rows(rig(history), checkpoint_ts=commit_ts - 1)) == everything
+
+
 def test_events_stay_below_32_kib() -> None:
     assert all(len(body) < 32 << 10 for shard in frozen()._shards for body in shard.encoded)
 
