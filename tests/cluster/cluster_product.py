@@ -277,6 +277,13 @@ class Demo:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LATE_S, check=True, env=environment)
         return done.stderr + done.stdout
 
+    def alter(self, *ddl: str) -> int:
+        """A DDL of `changefeed-devcluster ddl`; its finish ts."""
+        at = ("--pd", PD, "--tls", str(self.node.cluster.folder / _CERTIFICATES))
+        command = [*self.node.network.enter, str(_BIN / "changefeed-devcluster"), "ddl", *ddl, *at]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LATE_S, check=True)
+        return int(json.loads(done.stdout)["ts"])
+
     def _changefeed(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         """A command of ours, in the node's network."""
         command = [*self.node.network.enter, str(_BIN / "changefeed"), *map(str, arguments)]

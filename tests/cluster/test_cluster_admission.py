@@ -126,6 +126,7 @@ def test_a_status_is_of_its_own_and_takes_every_field(namespace: Namespace) -> N
         "epoch": 4,
         "tables": 12,
         "rows": 123456,
+        "lastDdl": {"ts": "2", "time": time, "statement": "DROP TABLE `a`"},
         "attempt": 4,
         "effectiveSpecHash": "0a",
         "lastError": {"class": "SinkUnavailable", "message": "x", "time": time, "nextRetryTime": time},

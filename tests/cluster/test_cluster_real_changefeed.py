@@ -95,6 +95,18 @@ def test_what_is_applied_becomes_ready_and_its_checkpoint_rises(demo: Demo) -> N
     assert demo.verify()["ok"]
 
 
+def test_a_column_that_somebody_adds_is_told_of_in_the_sink_and_in_the_status(demo: Demo) -> None:
+    ts = demo.alter("add-column", "bank.accounts_0", "note varchar(20)")
+
+    found = demo.wait_for(lambda found: found["status"].get("lastDdl", {}).get("ts") == str(ts), "the status has it")
+    assert found["status"]["lastDdl"]["statement"].endswith("ADD COLUMN `note` varchar(20) NULL")
+    meta = demo.store.folder / "lake" / demo.namespace.name / "bank" / "accounts_0" / "meta"
+    (file,) = meta.glob(f"schema_{ts}_*.json")
+    assert [column["ColumnName"] for column in json.loads(file.read_text())["TableColumns"]][-1] == "note"
+    assert f"Last DDL    {ts}" in demo.cli("describe", "demo", "-n", demo.namespace.name)
+    assert demo.verify()["ok"]
+
+
 def test_its_policy_lets_nothing_else_in_or_out(demo: Demo) -> None:
     """What is refused listens: the node, whose packets no policy stops, reaches it."""
     (operator,) = demo.node.cluster.api.items(f"{CORE}/namespaces/{SYSTEM}/pods", _OPERATOR)

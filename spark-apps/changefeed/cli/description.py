@@ -88,6 +88,8 @@ def _facts(spec: Resource, status: Resource, now: datetime) -> Iterator[tuple[st
     for field, title in (("resolvedTs", "Resolved"), ("startTs", "Start"), ("tables", "Followed"), ("rows", "Rows")):
         if field in status:
             yield title, str(status[field])
+    if ddl := status.get("lastDdl"):
+        yield "Last DDL", f"{ddl.get('ts', '?')} ({_ago(ddl.get('time'), now) or '?'} ago) {ddl.get('statement', '')}"
     if hold := status.get("hold"):
         since = f"after {hold['ts']}, " if "ts" in hold else ""
         until = f"until {hold['until']}" if "until" in hold else "not held"

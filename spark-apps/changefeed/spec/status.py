@@ -98,6 +98,17 @@ class HoldError(Section):
     """When."""
 
 
+class LastDdl(Section):
+    """The newest DDL that readers of the sink have been told of."""
+
+    ts: _Ts | None = None
+    """Rows after it stand under this version."""
+    time: _Time | None = None
+    """The same as a time."""
+    statement: Annotated[str, _shape(maxLength=512)] | None = None
+    """Its beginning."""
+
+
 class Hold(Section):
     """The changefeed's hold on the upstream's history: what is after `ts` can be read at least until `until`."""
 
@@ -142,6 +153,8 @@ class Status(Section):
     """Tables that are followed."""
     rows: _Count | None = None
     """Rows written since the changefeed was created."""
+    last_ddl: LastDdl | None = None
+    """The newest DDL that is in the sink."""
     hold: Hold | None = None
     """The hold on the upstream's history; the driver renews it, or a Job while no driver runs."""
     attempt: _Count | None = None

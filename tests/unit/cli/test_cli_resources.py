@@ -184,6 +184,7 @@ def test_describe_tells_all(server: ApiServer, capsys: pytest.CaptureFixture[str
             lastError=error,
             clusterId="73",
             hold=hold,
+            lastDdl={"ts": "448", "statement": "DROP TABLE `a`"},
         )
     }
     server.events = [
@@ -204,6 +205,7 @@ def test_describe_tells_all(server: ApiServer, capsys: pytest.CaptureFixture[str
         "Upstream    http://pd:2379, cluster 73",
         "Sink        storage s3://lake/orders (csv)",
         "Checkpoint  449",
+        "Last DDL    448 (? ago) DROP TABLE `a`",
         "History     after 449, until 2026-01-02T00:00:00Z; PD does not answer.",
         "Driver      attempt 4, epoch 7",
         "s3://lake does not answer.",

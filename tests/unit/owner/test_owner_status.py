@@ -123,7 +123,8 @@ def test_the_fields_are_the_resources() -> None:
     body: dict[str, Any] = teller.status.last(0.0, replace(teller._now(), rows=9))
     assert "hold" not in body, "nothing is held yet"
     held = Held(_ts("11:59:57"), physical_ms(_ts("13:00:00")))
-    body = teller.status.last(0.0, replace(teller._now(), rows=9, history=held))
+    ddl = (_ts("11:59:56"), "DROP TABLE `a`")
+    body = teller.status.last(0.0, replace(teller._now(), rows=9, history=held, ddl=ddl))
     conditions = body.pop("conditions")
     assert body == {
         "hold": {"ts": str(_ts("11:59:57")), "until": "2026-11-21T13:00:00Z"},
@@ -136,6 +137,7 @@ def test_the_fields_are_the_resources() -> None:
         "epoch": 4,
         "tables": 2,
         "rows": 9,
+        "lastDdl": {"ts": str(ddl[0]), "time": "2026-11-21T11:59:56Z", "statement": "DROP TABLE `a`"},
     }
     assert [each["type"] for each in conditions] == ["SinkAvailable", "UpstreamAvailable", "WithinLag"]
     assert {tuple(each) for each in conditions} == {("type", "status", "reason", "message", "lastTransitionTime")}

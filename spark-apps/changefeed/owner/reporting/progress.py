@@ -148,6 +148,7 @@ class Meter:
             resolved_ts=self._owner.resolved_ts(),
             tables=self._owner.dispatchers,
             rows=state.rows,
+            ddl=(state.last_ddl[0], state.last_statement) if state.last_ddl else None,
             pulled=int(self._registry.total("changefeed_puller_events_total")),
             complete=spans.complete,
             blocking=int(self._registry.total("changefeed_puller_blocking_transactions")),

@@ -77,6 +77,7 @@ class Seen:
     upstream: Trouble | None = None
     history: Held | None = None  # None: not held yet
     sink_uri: str = ""  # of the newest generation
+    ddl: tuple[int, str] | None = None  # the newest that is written: its ts, its statement
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,7 @@ class Status:
             "epoch": seen.epoch,
             "tables": seen.tables,
             "rows": seen.rows,
+            **({"lastDdl": _ddl(*seen.ddl)} if seen.ddl else {}),
             "conditions": [each.as_json(self._since[each.type][1]) for each in self._said],
         }
 
@@ -205,6 +207,10 @@ def _sink(seen: Seen) -> Condition:
         return Condition("SinkAvailable", "True", "Available", "What is due is being written.")
     why = f"Nothing could be written since {_time(seen.sink.since_ms)}: {seen.sink.message}"
     return Condition("SinkAvailable", "False", "WriteFailed", f"{why} It is tried again.")
+
+
+def _ddl(ts: int, statement: str) -> dict[str, str]:
+    return {"ts": str(ts), "time": _time(physical_ms(ts)), "statement": statement}
 
 
 def _kinds(conditions: list[Condition]) -> list[tuple[str, Answer, str]]:

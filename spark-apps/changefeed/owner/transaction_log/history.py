@@ -61,6 +61,8 @@ from changefeed.model.record import (
 )
 from changefeed.owner.transaction_log.state import NEXT_STEP, DispatcherState, Epoch, Generation, State
 
+_SHOWN = 512  # characters of a statement
+
 
 def is_of_another(state: State, uid: str) -> bool:
     """Whether the newest epoch drives another resource than `uid`."""
@@ -185,6 +187,7 @@ def _rewind(state: State, record: RewindRecord) -> dict[str, Any]:
         "dispatchers": {},
         "table_infos": {},
         "last_ddl": None,
+        "last_statement": "",
         "finished": False,
     }
 
@@ -320,7 +323,11 @@ def _ddl(state: State, record: DdlRecord) -> dict[str, Any]:
         for dispatcher, definition in zip(record.dispatchers, definitions, strict=True)
     }
     stay = {number: known for number, known in state.dispatchers.items() if number not in record.left}
-    return {"last_ddl": (record.ts, record.job_id), "dispatchers": {**stay, **follow}}
+    return {
+        "last_ddl": (record.ts, record.job_id),
+        "last_statement": record.query[:_SHOWN],
+        "dispatchers": {**stay, **follow},
+    }
 
 
 def _follow(state: State, record: DdlRecord, dispatcher: int, definition: str) -> DispatcherState:

@@ -95,6 +95,7 @@ class State(_Frozen):
     table_infos: dict[str, dict[str, Any]] = {}  # by hash: those that a dispatcher or the plan names
     rows: int = 0  # in committed files, since the start
     last_ddl: tuple[Ts, int] | None = Field(default=None)  # (ts, job_id) of the newest executed one
+    last_statement: str = ""  # of that, its beginning: for people
     finished: bool = False
     closed: bool = False
     released: bool = False  # by `changefeed adopt`
