@@ -19,6 +19,7 @@ from changefeed.schema.rowv2 import FLAG_LARGE, HEADER, VERSION
 from changefeed.schema.table_info import (
     DatabaseInfo,
     TableInfo,
+    as_tidb_writes,
     parse_database_info,
     parse_table_info,
 )
@@ -85,15 +86,21 @@ def decode_job(value: bytes, ddl_table: TableInfo) -> Job:
     if meta is None:
         raise _unreadable(f"the row {value[:32].hex()}… holds no job_meta (column id {column.id})")
     try:
-        return parse_job(json.loads(meta))
+        job = json.loads(meta)
     except ValueError as error:
         raise _unreadable(f"job_meta is not a job's JSON ({error})") from error
+    return parse_job(job)
 
 
 def parse_job(job: Mapping[str, Any]) -> Job:
-    """A Job JSON object."""
+    """A Job JSON object. Raises NeedsHuman."""
+    with as_tidb_writes("a DDL job"):
+        return _job(job)
+
+
+def _job(job: Mapping[str, Any]) -> Job:
     binlog = job.get("binlog") or {}
-    schema_name = job.get("schema_name") or ""
+    schema_name = _text(job, "schema_name")
     table, database = binlog.get("TableInfo"), binlog.get("DBInfo")
     table_info = parse_table_info(table, schema_name) if table else None
     return Job(
@@ -103,20 +110,27 @@ def parse_job(job: Mapping[str, Any]) -> Job:
         schema_id=int(job.get("schema_id") or 0),
         table_id=int(job.get("table_id") or 0),
         schema_name=schema_name,
-        table_name=job.get("table_name") or (table_info.name if table_info else ""),
-        query=job.get("query") or "",
+        table_name=_text(job, "table_name") or (table_info.name if table_info else ""),
+        query=_text(job, "query"),
         start_ts=int(job.get("start_ts") or 0),
         finished_ts=int(binlog.get("FinishedTS") or 0),
         schema_version=int(binlog.get("SchemaVersion") or 0),
         version=int(job.get("version") or 1),
         raw_args=job.get("raw_args"),
-        charset=job.get("charset") or "",
-        collate=job.get("collate") or "",
+        charset=_text(job, "charset"),
+        collate=_text(job, "collate"),
         sql_mode=int(job.get("sql_mode") or 0),
         table_info=table_info,
         database_info=parse_database_info(database) if database else None,
         table_infos=tuple(parse_table_info(info, schema_name) for info in binlog.get("MultipleTableInfos") or ()),
     )
+
+
+def _text(job: Mapping[str, Any], member: str) -> str:
+    value = job.get(member) or ""
+    if not isinstance(value, str):
+        raise TypeError(f"{member} is {value!r}")
+    return value
 
 
 def exchange_args(job: Job) -> ExchangeArgs:
@@ -127,19 +141,23 @@ def exchange_args(job: Job) -> ExchangeArgs:
     if not isinstance(args, Sequence) or len(args) < len(_EXCHANGE_MEMBERS):
         raise _unreadable(f"{job}: arguments {args!r}")
     partition_id, schema_id, table_id, name, with_validation = args[: len(_EXCHANGE_MEMBERS)]
-    return ExchangeArgs(int(partition_id), int(schema_id), int(table_id), str(name or ""), bool(with_validation))
+    with as_tidb_writes(f"the arguments of {job}"):
+        return ExchangeArgs(int(partition_id), int(schema_id), int(table_id), str(name or ""), bool(with_validation))
 
 
 def renamed_schema_ids(job: Job) -> tuple[int, ...]:
     """The new database's id of each of a RenameTables job's `table_infos`."""
-    args = job.raw_args
-    if isinstance(args, Mapping):
-        ids = [int(info.get("new_schema_id") or 0) for info in args.get("rename_table_infos") or ()]
-    else:
-        ids = [int(id_) for id_ in args[1]] if isinstance(args, Sequence) and len(args) > 1 else []
+    with as_tidb_writes(f"the arguments of {job}"):
+        ids = _new_schema_ids(job.raw_args)
     if len(ids) != len(job.table_infos):
         raise _unreadable(f"{job}: {len(ids)} new databases for {len(job.table_infos)} tables")
     return tuple(ids)
+
+
+def _new_schema_ids(args: Any) -> list[int]:
+    if isinstance(args, Mapping):
+        return [int(info.get("new_schema_id") or 0) for info in args.get("rename_table_infos") or ()]
+    return [int(id_) for id_ in args[1]] if isinstance(args, Sequence) and len(args) > 1 else []
 
 
 _EXCHANGE_MEMBERS = ("partition_id", "pt_schema_id", "pt_table_id", "partition_name", "with_validation")

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
+
+from changefeed.errors import NeedsHuman
 
 TINY, SHORT, LONG, FLOAT, DOUBLE, NULL, TIMESTAMP, LONGLONG, INT24 = 1, 2, 3, 4, 5, 6, 7, 8, 9
 DATE, DURATION, DATETIME, YEAR, NEW_DATE, VARCHAR, BIT = 10, 11, 12, 13, 14, 15, 16
@@ -214,19 +217,37 @@ def column_type_name(column: ColumnInfo) -> str:
     return f"{name} UNSIGNED" if column.is_unsigned else name
 
 
+@contextmanager
+def as_tidb_writes(what: str) -> Iterator[None]:
+    """Around the reading of JSON that TiDB has written. Raises NeedsHuman when its members are of other kinds."""
+    try:
+        yield
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise NeedsHuman(
+            f"{what} is not as TiDB writes it ({type(error).__name__}: {error}).",
+            "This TiDB version is not supported: report it with that JSON.",
+        ) from error
+
+
 def parse_database_info(info: Mapping[str, Any]) -> DatabaseInfo:
-    """A DBInfo JSON object."""
-    return DatabaseInfo(
-        id=_int(info, "id"),
-        name=_name(info.get("db_name")),
-        charset=info.get("charset") or "",
-        collate=info.get("collate") or "",
-        state=_int(info, "state"),
-    )
+    """A DBInfo JSON object. Raises NeedsHuman."""
+    with as_tidb_writes("a database's definition"):
+        return DatabaseInfo(
+            id=_int(info, "id"),
+            name=_name(info.get("db_name")),
+            charset=info.get("charset") or "",
+            collate=info.get("collate") or "",
+            state=_int(info, "state"),
+        )
 
 
 def parse_table_info(info: Mapping[str, Any], schema_name: str) -> TableInfo:
-    """A TableInfo JSON object of the database `schema_name`."""
+    """A TableInfo JSON object of the database `schema_name`. Raises NeedsHuman."""
+    with as_tidb_writes(f"the definition of a table of {schema_name}"):
+        return _table(info, schema_name)
+
+
+def _table(info: Mapping[str, Any], schema_name: str) -> TableInfo:
     columns = (_column(column) for column in info.get("cols") or () if _is_public(column))
     partition = info.get("partition") or {}
     definitions = (partition.get("definitions") or ()) if partition.get("enable") else ()
