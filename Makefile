@@ -121,14 +121,17 @@ bench: $(STAMP) classes ## how fast: prints the figures, writes bench/out/bench.
 evidence: $(STAMP) classes ## the full-length figures, into bench/results/ for committing
 	$(PY) bench/bench.py --out bench/results/bench.json
 	$(PY) bench/lag.py --out bench/results/lag.json
+	$(PY) bench/ddl_lag.py --out bench/results/ddl_lag.json
 	$(PY) tests/integration/integration_crash_table.py docs/crash-points.md
 	$(PY) bench/operator_scale.py --out bench/results/operator_scale.json
 	$(PY) bench/dashboards.py
 	CHANGEFEED_EVIDENCE=bench/results/kills.json $(PYTEST) -s tests/integration/test_integration_nemesis.py # it goes on too
+	CHANGEFEED_EVIDENCE=bench/results/ddl_storm.json $(PYTEST) -s tests/integration/test_integration_ddl_storm.py
 	CHANGEFEED_EVIDENCE=bench/results/chaos.json $(PYTEST) -s tests/cluster/test_cluster_chaos.py
 	$(PY) bench/outage.py
 	$(PY) bench/soak.py
 	$(SIMULATE) 100000 --out bench/results/simulation.json # stopped, it goes on where it was
+	$(PY) tests/unit/schema/schema_fuzz.py 1000000
 	@$(MAKE) mutations
 
 clean: ## forget the demo, caches and outputs; .venv stays

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from changefeed_devcluster import keys
@@ -37,13 +37,20 @@ class Nemesis:
     """
 
     def __init__(
-        self, cluster: DevCluster, tables: Sequence[Table], rows: int, rng: random.Random, say: Callable[[str], None]
+        self,
+        cluster: DevCluster,
+        tables: Sequence[Table],
+        rows: int,
+        rng: random.Random,
+        say: Callable[[str], None],
+        weights: Mapping[str, int] = WEIGHTS,
     ) -> None:
         """`rows`: the tables have the handles 1 .. rows. `say`: takes a line for each step."""
         self._cluster = cluster
         self._tables = tables
         self._rows = rows
         self._rng = rng
+        self._weights = weights
         self._say = say
         self.done: Counter[str] = Counter()  # harms by name, those that the cluster refused left out
 
@@ -52,7 +59,7 @@ class Nemesis:
             self.step()
 
     def step(self) -> None:
-        action = self._rng.choices(tuple(WEIGHTS), tuple(WEIGHTS.values()))[0]
+        action = self._rng.choices(tuple(self._weights), tuple(self._weights.values()))[0]
         arguments = self._arguments(action)
         try:
             do_harm(self._cluster, action, arguments)

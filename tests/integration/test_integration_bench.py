@@ -57,6 +57,14 @@ def test_the_lag_bench_is_verified_and_says_what_is_promised(tmp_path: Path) -> 
     assert {"rows_per_s", "files_per_s", "log_records_per_s", "plans_per_s", "segments_per_s"} <= measured.keys()
 
 
+def test_the_ddl_bench_is_verified_and_says_what_is_promised(tmp_path: Path) -> None:
+    options = ("--tables", "3", "--rows", "100", "--rate", "300", "--seconds", "4", "--every", "2")
+    measured = run("ddl_lag.py", tmp_path / "ddl_lag.json", *options, "--flush-interval", "500ms")
+    assert (measured["name"], measured["ddls"]) == ("ddl-lag-3", 2)
+    for lag in (measured["others_without_ms"], measured["others_with_ms"], measured["ddl_ms"]):
+        assert 0 <= lag["p50"] <= lag["p99"] <= lag["max"]
+
+
 def test_the_soak_is_verified_and_stays_within_its_limits(tmp_path: Path) -> None:
     options = ("--seconds", "15", "--every", "1", "--rate", "500", "--tables", "2", "--regions", "2")
     measured = run("soak.py", tmp_path / "soak.json", *options)

@@ -1,28 +1,39 @@
 """A storm of DDLs of all classes, on tables that are written all the while, and a run that is ended again and again.
 
-`CHANGEFEED_SEED=123` draws the same storm again; `CHANGEFEED_DDLS=300` makes it that long.
+`CHANGEFEED_SEED=123` draws the same storm again. `CHANGEFEED_EVIDENCE=FILE` makes both as long as they are promised to
+hold: 300 DDLs, 20 kills; what came out is written there.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from changefeed.verify.report import verify
 from changefeed_devcluster.workload.ddl_storm import DdlStorm
+from conftest import Changefeed, Upstream, wait_for
 from integration_inprocess import Run, World, new_world
+from integration_killer import Killer
+from integration_nemesis import Nemesis
+from integration_observer import watching
 
-DDLS = int(os.environ.get("CHANGEFEED_DDLS", "60"))
-KILLS = DDLS // 15
+EVIDENCE = os.environ.get("CHANGEFEED_EVIDENCE")
 RULES = ["storm*.*"]
+TABLES = 16
+ROWS_A_SECOND = 400.0
+PULLERS = 2
+MOVES = {"split": 5, "merge": 3, "transfer": 4, "cut": 2, "repeat": 1, "reorder": 1}
+DEATHS = ("driver killed", "driver killed", "puller killed", "jvm killed")
 
-pytestmark = pytest.mark.timeout(120 + 4 * DDLS)
+pytestmark = pytest.mark.timeout(3600 if EVIDENCE else 300)
 
 
 @pytest.fixture
@@ -31,25 +42,38 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield made
 
 
+@pytest.fixture
+def rng() -> random.Random:
+    seed = int(os.environ.get("CHANGEFEED_SEED") or random.SystemRandom().getrandbits(32))
+    print(f"CHANGEFEED_SEED={seed}")  # noqa: T201 - what a failing run shows
+    return random.Random(seed)
+
+
+def new_storm(upstream: World | Upstream, rng: random.Random, limit: int) -> DdlStorm:
+    return DdlStorm(upstream.tidb, TABLES, seed=rng.getrandbits(32), metadata_lock=rng.random() < 0.5, limit=limit)
+
+
 @contextmanager
-def storming(storm: DdlStorm) -> Iterator[None]:
-    """It writes inside, in a thread of its own; what fails there fails here."""
+def at_work(*workers: Callable[[threading.Event], object]) -> Iterator[None]:
+    """They run inside, each in a thread of its own; what fails there fails here."""
     stop, failed = threading.Event(), list[BaseException]()
 
-    def run() -> None:
+    def run(worker: Callable[[threading.Event], object]) -> None:
         try:
-            storm.run(stop, rate=400.0)
+            worker(stop)
         except BaseException as error:
             failed.append(error)
             raise
 
-    thread = threading.Thread(target=run, name="storm")
-    thread.start()
+    threads = [threading.Thread(target=run, args=(worker,)) for worker in workers]
+    for thread in threads:
+        thread.start()
     try:
         yield
     finally:
         stop.set()
-        thread.join()
+        for thread in threads:
+            thread.join()
         if failed:
             raise failed[0]
 
@@ -61,23 +85,23 @@ async def kill(run: Run) -> None:
     await asyncio.wait([run._outcome])
 
 
-async def test_rule_1_and_9_a_storm_of_ddls_is_followed_by_a_run_that_is_killed_again_and_again(world: World) -> None:
-    seed = int(os.environ.get("CHANGEFEED_SEED") or random.SystemRandom().getrandbits(32))
-    print(f"CHANGEFEED_SEED={seed}")  # noqa: T201 - what a failing run shows
-    rng = random.Random(seed)
-    storm = DdlStorm(world.tidb, seed=seed, metadata_lock=bool(seed % 2), limit=DDLS)
+async def test_rule_1_and_9_a_storm_of_ddls_is_followed_by_a_run_that_is_killed_again_and_again(
+    world: World, rng: random.Random
+) -> None:
+    ddls, kills = (300, 20) if EVIDENCE else (60, 4)
+    storm = new_storm(world, rng, ddls)
     storm.create()
     world.start_ts = world.tidb.now()
     storm.load(threading.Event())
-    with storming(storm):
-        for number in range(KILLS):
+    with at_work(lambda stop: storm.run(stop, ROWS_A_SECOND)):
+        for number in range(kills):
             run = world.run(filter={"rules": RULES})
-            plans, ddls = rng.randint(1, 12), (number + 1) * DDLS // (KILLS + 1)
+            plans, due = rng.randint(1, 12), (number + 1) * ddls // (kills + 1)
             await run.until(lambda: len(run.execution.executed) > plans, f"{plans} plans are executed")  # noqa: B023
-            await run.until(lambda: storm.done.total() >= ddls, f"{ddls} DDLs are run")  # noqa: B023
+            await run.until(lambda: storm.done.total() >= due, f"{due} DDLs are run")  # noqa: B023
             await kill(run)
         run = world.run(filter={"rules": RULES})
-        await run.until(lambda: storm.done.total() >= DDLS, "the last DDL is run")
+        await run.until(lambda: storm.done.total() >= ddls, "the last DDL is run")
     end = world.tidb.now()
     await run.until(lambda: world.checkpoint() > end, "the checkpoint passes the last transaction")
     await run.drained()
@@ -85,3 +109,44 @@ async def test_rule_1_and_9_a_storm_of_ddls_is_followed_by_a_run_that_is_killed_
     result = await verify(world.lake.as_uri(), [world.cluster.pd_address])
     assert result.ok, f"{result.first_problem} ({result})"
     assert len(storm.done) > 15
+
+
+def test_rule_1_9_and_21_a_storm_under_splits_moves_and_sigkills(
+    upstream: Upstream, new_changefeed: Callable[..., Changefeed], rng: random.Random
+) -> None:
+    ddls, kills = (300, 20) if EVIDENCE else (24, 2)
+    began = time.monotonic()
+
+    def say(line: str) -> None:
+        print(f"{time.monotonic() - began:7.2f} {line}")  # noqa: T201 - what a failing run shows
+
+    storm = new_storm(upstream, rng, 0)
+    storm.create()
+    changefeed = new_changefeed(RULES)
+    changefeed.spec["startTs"] = str(upstream.tidb.now())
+    changefeed.spec["spark"] = {"pullers": {"count": PULLERS}, "executor": {"instances": 1, "cores": PULLERS + 2}}
+    changefeed.spec["sink"]["storage"]["flushInterval"] = "1s"
+    storm.load(threading.Event())
+    nemesis = Nemesis(upstream.cluster, storm.tables, 100, random.Random(rng.random()), say, MOVES)
+    killer = Killer(upstream, changefeed, PULLERS, say)
+    with watching(changefeed.lake.as_uri(), every_s=1.0 if EVIDENCE else 0.2):
+        with at_work(lambda stop: storm.run(stop, ROWS_A_SECOND), nemesis.run):
+            killer.start()
+            for number in range(kills):
+                storm.limit = (number + 1) * ddls // kills
+                event = DEATHS[number % len(DEATHS)]
+                say(f"{event} after {storm.limit} DDLs")
+                wait_for(lambda: storm.done.total() >= (storm.limit or 0) - 3, "the DDLs are run")  # some are under way
+                killer.harm(event)
+            wait_for(lambda: storm.done.total() >= ddls, "the last DDL is run")
+        killer.wait_until_passed()
+        code, _, err = changefeed.drain()
+    assert code == 0, err
+    say(f"{dict(storm.done)} {dict(storm.refused)} {dict(nemesis.done)}")
+    code, verdict = changefeed.verify()
+    say(f"{verdict}")
+    assert code == 0, verdict
+    assert nemesis.done.total() > kills
+    if EVIDENCE:
+        record = {"ddls": dict(storm.done), "harm": dict(nemesis.done), "kills": kills, "verified": verdict}
+        Path(EVIDENCE).write_text(json.dumps({**record, "seconds": round(time.monotonic() - began)}, indent=1) + "\n")
