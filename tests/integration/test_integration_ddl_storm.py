@@ -132,6 +132,7 @@ def test_rule_1_9_and_21_a_storm_under_splits_moves_and_sigkills(
     with watching(changefeed.lake.as_uri(), every_s=1.0 if EVIDENCE else 0.2):
         with at_work(lambda stop: storm.run(stop, ROWS_A_SECOND), nemesis.run):
             killer.start()
+            killer.wait_until_passed()
             for number in range(kills):
                 storm.limit = (number + 1) * ddls // kills
                 event = DEATHS[number % len(DEATHS)]
