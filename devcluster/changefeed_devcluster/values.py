@@ -1,7 +1,8 @@
 """Values as they stand in rows (facts, tikv-wire 5.2-5.4), and in other types.
 
-They are Python's: int, float, Decimal, str (text), bytes (binary), date, datetime, timedelta (TIME), None; ENUM and SET
-are their names in one string; a date that Python lacks (0000-00-00) is its text.
+They are Python's: int, float, Decimal, str (text; bytes that are not UTF-8 by "surrogateescape"), bytes (binary), date,
+datetime, timedelta (TIME), None; ENUM and SET are their names in one string; a date that Python lacks (0000-00-00) is
+its text.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def encode_value(field: FieldType, value: Any) -> bytes:
 
 
 def _string(field: FieldType, value: str | bytes) -> bytes:
-    raw = value.encode() if isinstance(value, str) else bytes(value)
+    raw = value.encode(errors="surrogateescape") if isinstance(value, str) else bytes(value)
     if field.tp is Tp.STRING:  # CHAR loses trailing spaces, BINARY(n) is padded with zeros
         return raw.rstrip(b" ") if field.is_text else raw.ljust(field.flen, b"\0")
     return raw
@@ -142,7 +143,7 @@ def decode_value(field: FieldType, encoded: bytes) -> Any:
         return keys.decode_float(encoded)
     if field.tp in TIMES:
         return _unpack_time(field, int.from_bytes(encoded, "little"))
-    return encoded.decode() if field.is_text else encoded
+    return encoded.decode(errors="surrogateescape") if field.is_text else encoded
 
 
 def _choice(field: FieldType, number: int) -> str:

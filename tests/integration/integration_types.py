@@ -123,6 +123,13 @@ TEXTS = (
     text("ä€😀\u2028", "ä€😀\u2028", "ä€😀\\u2028"),
     text("<b>&'", "<b>&'", "\\u003cb\\u003e\\u0026'"),
 )
+#: Bytes that are not UTF-8, as Python's "surrogateescape" has them, and what canal-json has instead.
+BROKEN = (
+    text("ab\udcff", "ab\udcff", "ab\\ufffd"),
+    text('\udce4\udcbd"', '\udce4\udcbd""', '\\ufffd\\ufffd\\"'),
+    text("whole ä", "whole ä"),
+    text("\udce4\udcbc", "\udce4\udcbc", "\\ufffd\\ufffd"),
+)
 #: Of VARBINARY and BLOB.
 BYTES = (
     text(b"", ""),

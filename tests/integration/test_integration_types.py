@@ -15,7 +15,7 @@ from changefeed_devcluster.tidb import Tidb
 from conftest import Changefeed, Upstream
 from integration_observer import watching
 from integration_s3_servers import S3Server, running, write_secret
-from integration_types import DEFAULTS, KINDS, NULL, ZONE, Cell, Kind, plain
+from integration_types import BROKEN, DEFAULTS, KINDS, NULL, ZONE, Cell, Kind, plain
 
 Row = dict[str, Cell]
 ROWS = max(len(kind.cells) for kind in KINDS) + 1  # the last one is NULL all over
@@ -240,7 +240,7 @@ async def run_here(changefeed: Changefeed) -> None:
 
 def written(changefeed: Changefeed, model: Model) -> str:
     files = sorted((changefeed.lake / "types" / model.table.info.name).rglob("CDC0*"))
-    return b"".join(path.read_bytes() for path in files).decode()
+    return b"".join(path.read_bytes() for path in files).decode(errors="surrogateescape")
 
 
 @pytest.fixture
@@ -284,6 +284,54 @@ async def test_every_type_in_canal_json(upstream: Upstream, new_changefeed: Call
     for model in models:
         same_canal(written(changefeed, model), model)
     assert_verified(changefeed, models)
+
+
+def broken_texts(tidb: Tidb) -> list[Model]:
+    kinds = {"v": Kind("varchar(20)", "varchar", 12, BROKEN), "t": Kind("text", "text", 2005, BROKEN[::-1])}
+    ids = tuple(plain(n, str(n)) for n in range(ROWS))
+    return [
+        new_table(tidb, "numbered", kinds, {"id": Kind("bigint", "bigint", -5, ids)}),
+        new_table(tidb, "named", {"n": Kind("int", "int", 4, ids)}, {"k": Kind("char(20)", "char", 1, BROKEN)}),
+    ]
+
+
+@pytest.mark.parametrize("protocol", ["csv", "canal-json"])
+async def test_text_that_is_not_utf8(
+    upstream: Upstream, new_changefeed: Callable[..., Changefeed], protocol: str
+) -> None:
+    options = {"csv": WITH_TS} if protocol == "csv" else {"canalJson": EXTENSION}
+    changefeed = prepared(new_changefeed, protocol=protocol, **options)
+    upstream.tidb.create_database("types")
+    models = broken_texts(upstream.tidb)
+    changefeed.spec["startTs"] = str(upstream.tidb.now())
+    for model in models:
+        rows = [{name: kind.cells[n] for name, kind in model.kinds.items()} for n in range(len(BROKEN))]
+        for n, row in enumerate(rows):
+            model.write(upstream.tidb, None, row, n)
+        for n, row in enumerate(rows):
+            key = {name: row[name] for name in model.key}
+            model.write(upstream.tidb, row, rows[n - 1] | key, n)
+        model.write(upstream.tidb, rows[-1] | {name: rows[0][name] for name in model.key}, None, 0)
+    changefeed.spec["targetTs"] = str(upstream.tidb.now())
+    await run_here(changefeed)
+    for model in models:
+        if protocol == "csv":
+            same(written(changefeed, model), csv_text(model, with_old=False), model.table.info.name)
+        else:
+            same_canal(written(changefeed, model), model)
+    code, verdict = changefeed.verify()
+    assert code == 0, verdict
+    assert verdict["rows"] == sum(len(model.changes) for model in models)
+    notes = sorted(note.partition(":")[0] for note in verdict["notes"])
+    assert notes == (
+        []
+        if protocol == "csv"
+        else [
+            "types.named has no key in its files",
+            "types.named holds bytes that are not UTF-8 in k",
+            "types.numbered holds bytes that are not UTF-8 in v, t",
+        ]
+    )
 
 
 @pytest.mark.timeout(1800)  # the first run builds the server

@@ -47,7 +47,7 @@ def value_of(column: ColumnInfo) -> Value:
 
 
 def frame(columns: Sequence[ColumnInfo], arrays: Sequence[pa.Array], rows: int) -> pl.DataFrame:
-    """The columns' decoded values, whose texts are valid UTF-8, under the names that `value_of` gives them."""
+    """The columns' decoded values, none of them broken text, under the names that `value_of` gives them."""
     series: list[pl.Series] = []
     for column, values in zip(columns, arrays, strict=True):
         if pa.types.is_struct(values.type):

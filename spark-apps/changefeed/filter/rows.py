@@ -17,10 +17,11 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from changefeed.errors import InvalidSpec
+from changefeed.errors import InvalidSpec, NeedsHuman
 from changefeed.filter.columns import frame, value_of
 from changefeed.filter.values import BadExpression, Value
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
+from changefeed.schema.cells import first_broken, is_broken
 from changefeed.schema.rowv2 import decode_rows
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.schema.times import UTC
@@ -79,7 +80,10 @@ class RowFilter:
         return not (self.start_ts or self.ops or self.tests or self.touches_only)
 
     def kept(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Sorted RAW_SCHEMA rows without those that are dropped. Raises NeedsHuman for rows that can't be decoded."""
+        """Sorted RAW_SCHEMA rows without those that are dropped.
+
+        Raises NeedsHuman for rows that can't be decoded, or on which a condition can't be judged.
+        """
         op = rows.column("op").to_numpy()
         dropped = np.isin(op, list(self.ops))
         if self.start_ts:
@@ -97,9 +101,20 @@ class RowFilter:
     def _fits(self, rows: pa.RecordBatch, test: Test) -> Mask:
         values = pc.fill_null(rows.column(test.side), b"")
         arrays = decode_rows(self.table, rows.column("key"), values, self.time_zone, test.columns)
+        for column, array in zip(test.columns, arrays, strict=True):
+            if is_broken(column, array):
+                raise self._not_judged(column, rows.column("key")[first_broken(array)].as_py())
         found = frame(test.columns, arrays, rows.num_rows).select(test.fits).to_series()
         mask: Mask = found.to_numpy()
         return np.broadcast_to(mask, rows.num_rows)  # a constant is one value
+
+    def _not_judged(self, column: ColumnInfo, key: bytes) -> NeedsHuman:
+        return NeedsHuman(
+            f"table {self.table.full_name}, key {key.hex()}: column {column.name} holds bytes that are not valid "
+            "UTF-8, so a condition of spec.filter.eventFilters that reads it can't be judged.",
+            "Take the column out of the conditions, or exclude the table by a filter rule; then start again by a "
+            "rewind (spec.restart), as what was planned keeps its conditions.",
+        )
 
     def _changes_others(self, rows: pa.RecordBatch, ignored: frozenset[str]) -> Mask:
         """Which updates change more than these columns. Values are compared byte by byte, whatever their collation."""

@@ -1,6 +1,9 @@
 """The values of one column, as they stand in rows of format v2, to an Arrow array (facts, tikv-wire 5.2, 9).
 
 One function a kind of type, each over a whole column. What is no value of its type is a BadCell, never a guess.
+
+Text is pa.string() only where all of it is UTF-8. A column may hold other bytes (latin1, ascii, or any charset under
+tidb_skip_utf8_check); then it is pa.binary() in that batch: polars trusts a pa.string() to be valid.
 """
 
 from __future__ import annotations
@@ -67,7 +70,7 @@ def why_not_decodable(column: ColumnInfo) -> str | None:
 
 
 def arrow_type(column: ColumnInfo) -> pa.DataType:
-    """What `decode_cells` gives for a column that is decodable."""
+    """What `decode_cells` gives for a column that is decodable; pa.binary() instead for text that `is_broken`."""
     if column.tp in _WORDS:
         return pa.uint64() if _is_unsigned(column) else pa.int64()
     if column.tp in _FLOATS:
@@ -75,6 +78,30 @@ def arrow_type(column: ColumnInfo) -> pa.DataType:
     if column.tp in _CHOICES:
         return CHOICE
     return pa.binary() if column.is_binary else pa.string()
+
+
+def is_broken(column: ColumnInfo, values: pa.Array) -> bool:
+    """Whether decoded values are text in which some bytes are not UTF-8: they are pa.binary() then."""
+    return pa.types.is_binary(values.type) and not column.is_binary
+
+
+def first_broken(values: pa.BinaryArray) -> int:
+    """The first element that is not UTF-8, of those among which there is one; by halving."""
+    low, high = 0, len(values)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            values.slice(low, middle - low).cast(pa.string())
+        except pa.ArrowInvalid:
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+def as_bytes(values: pa.Array) -> pa.Array:
+    """Text as its UTF-8, without a copy; other values as they are. (To compare the two, Arrow does this by itself.)"""
+    return values.cast(pa.binary()) if pa.types.is_string(values.type) else values
 
 
 def decode_cells(column: ColumnInfo, cells: Cells, present: Mask, time_zone: str) -> pa.Array:
@@ -191,22 +218,8 @@ def _strings(column: ColumnInfo, cells: Cells, present: Mask) -> pa.Array:
         return array
     try:
         return array.cast(pa.string())
-    except pa.ArrowInvalid as error:
-        raise BadCell(_first_invalid_text(array), "holds bytes that are not valid UTF-8") from error
-
-
-def _first_invalid_text(array: pa.Array) -> int:
-    """The first element that is not UTF-8, by halving."""
-    low, high = 0, len(array)
-    while high - low > 1:
-        middle = (low + high) // 2
-        try:
-            array.slice(low, middle - low).cast(pa.string())
-        except pa.ArrowInvalid:
-            high = middle
-        else:
-            low = middle
-    return low
+    except pa.ArrowInvalid:
+        return array
 
 
 def _choices(column: ColumnInfo, numbers: Words, present: Mask) -> pa.Array:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from changefeed.errors import NeedsHuman
 from changefeed.schema import rowv1
 from changefeed.schema.binary_view import BadCell, BinaryView, Ints, Mask
-from changefeed.schema.cells import ABSENT, NULL, Cells, decode_cells, why_not_decodable
+from changefeed.schema.cells import ABSENT, NULL, Cells, as_bytes, decode_cells, why_not_decodable
 from changefeed.schema.defaults import absent_value
 from changefeed.schema.handles import decode_common_handles
 from changefeed.schema.keys import decode_int_handles, table_id_of
@@ -48,7 +48,8 @@ def decode_rows(
     time_zone: str,
     columns: Sequence[ColumnInfo] | None = None,
 ) -> list[pa.Array]:
-    """One array per column of `columns`, by default `table.output_columns`, of the type `schema.cells.arrow_type`.
+    """One array per column of `columns`, by default `table.output_columns`, of the type `schema.cells.arrow_type`;
+    text in which some bytes are not UTF-8 is pa.binary().
 
     `keys` are raw record keys, `values` the rows' values; a delete's empty value is none (decode its old
     value). TIMESTAMP is text in `time_zone`. Raises NeedsHuman for what cannot be decoded, with the key of the first
@@ -217,5 +218,7 @@ class _Rows:
 def _with_rows(array: pa.Array, rows: Ints, values: pa.Array) -> pa.Array:
     """`array` with others at `rows`: one for each of them, or the same one for all."""
     places = np.arange(len(array))
+    if array.type != values.type:  # one of them is text with bytes that are no UTF-8
+        array, values = as_bytes(array), as_bytes(values)
     places[rows] = len(array) + (np.arange(len(rows)) if len(values) > 1 else 0)
     return pa.concat_arrays([array, values]).take(pa.array(places))

@@ -6,7 +6,8 @@ that the pipeline uses too, and dropped by its filter: what those get wrong show
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +18,13 @@ import pyarrow.compute as pc
 from changefeed.filter.rows import RowFilter
 from changefeed.filter.selection import Selection
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
+from changefeed.schema.cells import as_bytes, is_broken
 from changefeed.schema.rowv2 import decode_rows
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.verify.formats import Format
 from changefeed.verify.lines import Shape
 
+_LONE = re.compile("[\udc80-\udcff]")  # how "surrogateescape" shows bytes that are not UTF-8
 _RANKS = {"D": 0, "U": 1, "I": 2}  # inside a transaction (INTERFACES.md, Position)
 _OPS = {"D": OP_DELETE, "U": OP_UPDATE, "I": OP_INSERT}
 
@@ -50,11 +53,13 @@ def key_of(info: TableInfo, columns: Sequence[ColumnInfo], split_updates: bool) 
     return []
 
 
-def images(info: TableInfo, versions: pa.Table, selection: Selection, how: Format) -> pl.DataFrame:
+def images(
+    info: TableInfo, versions: pa.Table, selection: Selection, how: Format, met: Callable[[str], object]
+) -> pl.DataFrame:
     """Versions (history.SCAN_SCHEMA) as the images that the files are to hold, in any order.
 
-    Columns: commit_ts, start_ts, rank (u8) and key: its position, op, and c0..cn. Raises NeedsHuman for rows that can't
-    be decoded.
+    Columns: commit_ts, start_ts, rank (u8) and key: its position, op, and c0..cn, text as bytes. `met`: see
+    `written_values`. Raises NeedsHuman for rows that can't be decoded.
     """
     deleted = versions["delete"]
     fresh = pc.is_null(versions["old_value"])
@@ -66,7 +71,7 @@ def images(info: TableInfo, versions: pa.Table, selection: Selection, how: Forma
         moved = _unique_key_moved(info, updates) if how.split_updates else np.zeros(updates.num_rows, np.bool_)
         halves = updates.filter(pa.array(moved))
         parts += [(halves, "old_value", "D"), (halves, "value", "I"), (updates.filter(pa.array(~moved)), "value", "U")]
-    frames = [_rows(info, _kept(part, selection.rows, op), image, op, selection, how) for part, image, op in parts]
+    frames = [_rows(info, _kept(part, selection.rows, op), image, op, selection, how, met) for part, image, op in parts]
     return pl.concat(frames).with_columns(rank=pl.col("op").replace_strict(_RANKS, return_dtype=pl.UInt8))
 
 
@@ -81,6 +86,34 @@ def values_of(
     }
 
 
+def written_values(
+    info: TableInfo,
+    columns: Sequence[ColumnInfo],
+    keys: pa.Array,
+    values: pa.Array,
+    how: Format,
+    met: Callable[[str], object],
+) -> dict[str, pa.Array]:
+    """As `values_of`, but as a file has them, text as bytes: canal-json has U+FFFD for each byte that is not UTF-8.
+
+    `met` is told the place of each column in which it has.
+    """
+    found = values_of(info, columns, keys, values, how.time_zone, how.choice)
+    for (place, array), column in zip(found.items(), columns, strict=True):
+        found[place] = as_bytes(array)
+        if is_broken(column, array) and how.protocol == "canal-json":
+            met(place)
+            found[place] = _with_replacements(array)
+    return found
+
+
+def _with_replacements(values: pa.BinaryArray) -> pa.BinaryArray:
+    """U+FFFD for each byte that is not part of a character."""
+    texts = (None if value is None else value.decode(errors="surrogateescape") for value in values.to_pylist())
+    replaced = [None if text is None else _LONE.sub("\ufffd", text).encode() for text in texts]
+    return pa.array(replaced, pa.binary())
+
+
 def _kept(versions: pa.Table, rows: RowFilter, op: str) -> pa.Table:
     """Changes of one kind without those that the changefeed drops."""
     if not versions.num_rows or rows.keeps_all:
@@ -91,9 +124,17 @@ def _kept(versions: pa.Table, rows: RowFilter, op: str) -> pa.Table:
     return pa.Table.from_batches([rows.kept(batch)])
 
 
-def _rows(info: TableInfo, versions: pa.Table, image: str, op: str, selection: Selection, how: Format) -> pl.DataFrame:
+def _rows(
+    info: TableInfo,
+    versions: pa.Table,
+    image: str,
+    op: str,
+    selection: Selection,
+    how: Format,
+    met: Callable[[str], object],
+) -> pl.DataFrame:
     one = {name: _one_array(versions[name]) for name in ("commit_ts", "start_ts", "key", image)}
-    columns = values_of(info, selection.columns, one["key"], one[image], how.time_zone, how.choice)
+    columns = written_values(info, selection.columns, one["key"], one[image], how, met)
     given = {name: one[name] for name in ("commit_ts", "start_ts", "key")}
     frame = pl.from_arrow(pa.table({**given, **columns}))
     assert isinstance(frame, pl.DataFrame)
@@ -117,7 +158,7 @@ def _unique_key_moved(info: TableInfo, updates: pa.Table) -> npt.NDArray[np.bool
     )
     moved = np.zeros(updates.num_rows, np.bool_)
     for place in before:
-        old, new = (pl.Series(pl.from_arrow(values[place])) for values in (before, after))
+        old, new = (pl.Series(pl.from_arrow(as_bytes(values[place]))) for values in (before, after))
         moved |= old.ne_missing(new).to_numpy()
     return moved
 

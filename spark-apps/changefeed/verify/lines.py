@@ -28,7 +28,10 @@ _OPS = {"INSERT": "I", "UPDATE": "U", "DELETE": "D"}
 
 @dataclass(frozen=True)
 class Shape:
-    """A table's columns as they come: names, and the Arrow types of their values."""
+    """A table's columns as they come: names, and the Arrow types of their values.
+
+    In pieces in which some text is not UTF-8 a column of pa.string() is pa.binary().
+    """
 
     names: list[str]
     types: list[pa.DataType]
@@ -82,6 +85,7 @@ def lowest_ts(body: bytes, path: str, fmt: Format) -> int | None:
 def _csv(body: memoryview, shape: Shape, fmt: Format) -> Iterator[pa.Table]:
     columns = ["op", "table", "schema", "commit_ts", *shape.places]
     kinds = {name: pa.string() for name in columns} | {"commit_ts": pa.uint64()}
+    kinds |= {name: pa.binary() for name, kind in zip(shape.places, shape.types, strict=True) if kind == pa.string()}
 
     def read(block: int) -> pa.RecordBatchReader:
         return pyarrow.csv.open_csv(
@@ -160,12 +164,12 @@ def _json_rows(messages: pa.Table, shape: Shape) -> pa.Table:
 def _typed(rows: pa.Table, shape: Shape, fmt: Format) -> pa.Table:
     """Texts as values of the columns' types."""
     for place, name, kind in zip(shape.places, shape.names, shape.types, strict=True):
-        if kind == pa.string():
-            continue
         number = rows.schema.get_field_index(place)
         try:
             values = _bytes(rows[place], fmt.binary) if pa.types.is_binary(kind) else rows[place].cast(kind)
         except (pa.ArrowInvalid, pl.exceptions.ComputeError) as error:
+            if kind == pa.string():
+                continue  # it stays the bytes that it is
             raise pa.ArrowInvalid(f"column {name}: {error}") from None
         rows = rows.set_column(number, place, values)
     return rows
@@ -199,12 +203,20 @@ def _latin_1(text: pa.StringArray) -> pa.Array:
     )
 
 
-def text_of(value: object) -> str | None:
-    """A value for a person."""
-    return None if value is None else value.hex() if isinstance(value, bytes) else str(value)
+def show_values(shape: Shape, values: Sequence[object]) -> str:
+    """A row for a person."""
+    shown = [
+        f"{name}={_text_of(value, kind)!r}" for name, value, kind in zip(shape.names, values, shape.types, strict=True)
+    ]
+    return ", ".join(shown)
 
 
-def show(op: str | None, commit_ts: int, names: Sequence[str], values: Sequence[object]) -> str:
+def _text_of(value: object, kind: pa.DataType) -> str | None:
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace") if kind == pa.string() else value.hex()
+    return None if value is None else str(value)
+
+
+def show(op: str | None, commit_ts: int, shape: Shape, values: Sequence[object]) -> str:
     """One image for a person."""
-    shown = [f"{name}={text_of(value)!r}" for name, value in zip(names, values, strict=True)]
-    return ", ".join([op or "?", f"commit ts {commit_ts}", *shown])
+    return ", ".join([op or "?", f"commit ts {commit_ts}", show_values(shape, values)])

@@ -15,12 +15,12 @@ from changefeed.schema.keys import table_span
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
 from changefeed.verify import oracles
-from changefeed.verify.expected import images, key_of, shape_of, values_of
+from changefeed.verify.expected import images, key_of, shape_of, written_values
 from changefeed.verify.files import Directory
 from changefeed.verify.formats import Formats
 from changefeed.verify.history import Collected, read_history
 from changefeed.verify.ledger import Ledger, RegionsOfLedger, TableShape
-from changefeed.verify.lines import show, text_of
+from changefeed.verify.lines import show, show_values
 from changefeed.verify.lives import Life
 from changefeed.verify.oracles import Differences, Replay, Version
 from changefeed.verify.progress import Progress
@@ -75,6 +75,7 @@ class _Table:
         self._key = key_of(info, written, self._format.split_updates)
         self._files = TableFiles(subject.store, (info.schema_name, info.name), self._shape, subject.formats)
         names = self._shape.names
+        self._replaced: set[str] = set()  # places of columns in which the files have U+FFFD for other bytes
         amount = names.index(subject.conserved) if subject.conserved in names else None
         ledger.begin(TableShape(info.full_name, self._shape, self._key, amount))
 
@@ -96,6 +97,8 @@ class _Table:
         adds_up = ledger.table.amount is not None
         if self._key or adds_up:
             await self._read_rows("at_start", subject.start_ts)
+        if self._replaced:
+            self._note_replaced()
         if not self._selection.rows.keeps_all:
             self._result.note(
                 f"Event filters leave changes of {self._info.full_name} out, as the changefeed itself finds them: the "
@@ -111,11 +114,22 @@ class _Table:
             oracles.add_moves(ledger, subject.checkpoint_ts, with_start=self._life.is_first)
 
     def _images(self, versions: pa.Table) -> pl.DataFrame:
-        return images(self._info, versions, self._selection, self._format)
+        return images(self._info, versions, self._selection, self._format, self._replaced.add)
 
     def _values(self, keys: pa.Array, values: pa.Array) -> dict[str, pa.Array]:
-        how = self._format
-        return values_of(self._info, self._selection.columns, keys, values, how.time_zone, how.choice)
+        return written_values(self._info, self._selection.columns, keys, values, self._format, self._replaced.add)
+
+    def _note_replaced(self) -> None:
+        """Rows that differ in such bytes look the same; where they are in the key nothing tells rows any more."""
+        pairs = zip(self._shape.names, self._shape.places, strict=True)
+        named = ", ".join(name for name, place in pairs if place in self._replaced)
+        self._result.note(
+            f"{self._info.full_name} holds bytes that are not UTF-8 in {named}: canal-json has U+FFFD for each of "
+            "them, so two values that differ in such bytes alone were not told apart."
+        )
+        if any(self._shape.places[number] in self._replaced for number in self._key):
+            self._key = []
+            self._ledger.without_key()
 
     # -- reading
 
@@ -219,7 +233,7 @@ class _Table:
         end = await self._row_at(self._subject.checkpoint_ts, found.end_key)
         if found.place is not None:
             _, _, values = self._files.row(found.place)
-            start, where = self._show_values(values), f"by {self._files.where(found.place)}"
+            start, where = show_values(self._shape, values), f"by {self._files.where(found.place)}"
         else:
             where = "as at startTs"
         have = f"{start} ({where})" if start else "no such row"
@@ -236,10 +250,7 @@ class _Table:
 
     def _show_row(self, place: int) -> str:
         op, commit_ts, values = self._files.row(place)
-        return show(op, commit_ts, self._shape.names, values)
-
-    def _show_values(self, values: Sequence[object]) -> str:
-        return ", ".join(f"{n}={text_of(value)!r}" for n, value in zip(self._shape.names, values, strict=True))
+        return show(op, commit_ts, self._shape, values)
 
     async def _show(self, version: Version) -> str:
         """One change of the upstream, read again."""
@@ -249,7 +260,7 @@ class _Table:
         for row in self._images(found.table()).iter_rows(named=True):
             if row["op"] == version.op:
                 values = [row[place] for place in self._shape.places]
-                return show(version.op, version.commit_ts, self._shape.names, values)
+                return show(version.op, version.commit_ts, self._shape, values)
         return f"{version.op}, commit ts {version.commit_ts}, key {version.key.hex()}"
 
     async def _row_at(self, ts: int, key: bytes | None) -> str:
@@ -257,4 +268,4 @@ class _Table:
         if key is None or value is None:
             return ""
         columns = self._values(pa.array([key], pa.binary()), pa.array([value], pa.binary()))
-        return self._show_values([columns[place][0].as_py() for place in self._shape.places])
+        return show_values(self._shape, [columns[place][0].as_py() for place in self._shape.places])

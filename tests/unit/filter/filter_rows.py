@@ -67,9 +67,9 @@ def holds(sql: str, **values: Any) -> list[bool]:
     return found * rows if len(found) < rows else found
 
 
-def stored(i: int | None = None, s: str | None = None) -> bytes:
+def stored(i: int | None = None, s: str | bytes | None = None) -> bytes:
     """A row in row format v2 whose other columns are NULL (facts, tikv-wire 5.1)."""
-    cells = {2: None if i is None else struct.pack("<q", i), 6: None if s is None else s.encode()}
+    cells = {2: None if i is None else struct.pack("<q", i), 6: s.encode() if isinstance(s, str) else s}
     ids = [id_ for id_ in range(2, 17) if cells.get(id_) is not None]
     nulls = [id_ for id_ in range(2, 17) if cells.get(id_) is None]
     data = [cells[id_] or b"" for id_ in ids]

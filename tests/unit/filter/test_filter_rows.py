@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from changefeed.errors import InvalidSpec
+from changefeed.errors import InvalidSpec, NeedsHuman
 from changefeed.filter.rows import RowFilter, fingerprint
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.model.rows import RAW_SCHEMA
@@ -138,6 +138,49 @@ def test_a_condition_that_a_table_does_not_allow_is_refused_with_field_and_table
         InvalidSpec, match=r"eventFilters\[1\].ignoreDeleteValueExpr: for table shop.orders: there is no"
     ):
         RowFilter.of(spec, table(), "UTC")
+
+
+BROKEN = (insert(i=1, s="a"), insert(i=2, s=b"\xff"), update({"i": 1, "s": b"\xff"}, {"i": 2, "s": "b"}), delete(s="c"))
+
+
+@pytest.mark.parametrize(
+    ("rule", "row"),
+    [
+        ({"ignoreInsertValueExpr": "i = 7 OR s = 'a'"}, 1),
+        ({"ignoreUpdateOldValueExpr": "LENGTH(s) = 1"}, 2),
+    ],
+)
+def test_a_condition_that_reads_bytes_that_are_no_text_ends_the_run(rule: dict[str, Any], row: int) -> None:
+    key = b"t\x80" + bytes(6) + b"\x07_r\x80" + bytes(6) + bytes([row])
+    with pytest.raises(NeedsHuman, match=f"table shop.orders, key {key.hex()}: column s .* UTF-8") as caught:
+        kept(rule, *BROKEN)
+    assert "spec.restart" in caught.value.next_step
+
+
+@pytest.mark.parametrize(
+    ("rule", "left"),
+    [
+        ({"ignoreInsertValueExpr": "i = 2"}, [0, 2, 3]),  # of another column
+        ({"ignoreUpdateNewValueExpr": "s = 'b'"}, [0, 1, 3]),  # of the other side
+        ({"ignoreDeleteValueExpr": "s = 'c'"}, [0, 1, 2]),  # of other changes
+        ({"ignoreEvent": ["insert"], "ignoreInsertValueExpr": "s = 'a'"}, [2, 3]),  # of what is dropped anyway
+    ],
+)
+def test_bytes_that_are_no_text_are_of_no_matter_where_no_condition_reads_them(
+    rule: dict[str, Any], left: list[int]
+) -> None:
+    assert kept(rule, *BROKEN) == left
+
+
+def test_updates_of_ignored_columns_compare_bytes_that_are_no_text() -> None:
+    changes = (
+        update({"i": 1, "s": b"\xff"}, {"i": 2, "s": b"\xff"}),
+        update({"i": 1, "s": b"\xff"}, {"i": 2, "s": b"\xfe"}),
+        update({"i": 1, "s": "x"}, {"i": 2, "s": "x"}),
+    )
+    assert kept({"ignoreUpdateOnlyColumns": ["i"]}, *changes) == [1]
+    # The sides are decoded apart: one may be broken alone.
+    assert kept({"ignoreUpdateOnlyColumns": ["i"]}, update({"s": "x"}, {"s": b"\xff"})) == [0]
 
 
 def test_a_virtual_column_is_refused_by_name() -> None:

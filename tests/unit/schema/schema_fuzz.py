@@ -131,7 +131,7 @@ class Fuzz:
         arrays = decode_rows(info, pa.array([key], pa.binary()), pa.array([stored], pa.binary()), "Asia/Shanghai")
         for array in arrays:
             assert len(array) == 1
-            array.validate(full=True)  # text is UTF-8, too
+            array.validate(full=True)  # a pa.string() is UTF-8, too
         return arrays
 
     def _check(self, table: TableInfo, stored: bytes, arrays: list[pa.Array]) -> None:

@@ -351,7 +351,6 @@ def test_not_a_number_and_infinity_are_written_as_zero():
         ("enum('a')", b"\x02", "holds 2, which stands for none"),
         ("set('a','b')", b"\x04", "holds 4, which stands for none"),
         ("bit(4)", b"\x01\x02\x03", "impossible width"),
-        ("text", b"\xff", "not valid UTF-8"),
     ],
 )
 def test_what_no_value_of_the_type_looks_like_is_refused_by_row(sql, value, why):

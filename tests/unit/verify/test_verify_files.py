@@ -12,7 +12,7 @@ from changefeed.objectstore.local import LocalStore
 from changefeed.verify import lines
 from changefeed.verify.files import Directory, read_layout
 from changefeed.verify.formats import Format, Formats
-from changefeed.verify.lines import Shape, read_lines
+from changefeed.verify.lines import Shape, read_lines, show_values
 from changefeed.verify.reading import TableFiles, lowest_commit_ts
 from changefeed.verify.report import _directories_of
 from changefeed.verify.result import Break, NotVerifiable, Result
@@ -86,6 +86,13 @@ def test_values_and_their_types() -> None:
         assert values(line(1, text), Shape(["v"], [kind])) == [value], text
     assert values(line(1, '"00ff41"'), Shape(["v"], [pa.binary()]), fmt(binary="hex")) == [b"\x00\xffA"]
     assert values("") == []
+
+
+def test_text_that_is_not_utf8_is_the_bytes_that_it_is() -> None:
+    body = b"".join(line(1, text).encode("latin-1") for text in ('"a\xff"""', "\\N", '"\\N"', '"\xe4\r\n"'))
+    assert values(body) == [b'a\xff"', None, b"\\N", b"\xe4\r\n"]
+    shown = show_values(Shape(["v", "b"], [pa.string(), pa.binary()]), [b"a\xff", b"a\xff"])
+    assert shown == r"v='a\\xff', b='61ff'"
 
 
 @pytest.mark.parametrize(

@@ -239,7 +239,7 @@ def insert_a_blank_line(sink: HandSink, shop: Shop) -> tuple[str, ...]:
 def write_bytes_that_are_no_text(sink: HandSink, shop: Shop) -> tuple[str, ...]:
     file = sink.file(ITEMS, 0)
     file.write_bytes(file.read_bytes().replace(b"two", b"\xff\xfe\xfd"))
-    return sink.name(file), "can't be decoded"
+    return sink.name(file), "the upstream has no such change", r"\\xff\\xfe\\xfd", "note='two"
 
 
 def delete_a_schema_file(sink: HandSink, shop: Shop) -> tuple[str, ...]:

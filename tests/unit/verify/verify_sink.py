@@ -121,7 +121,10 @@ class HandSink:
 
 
 def write_sink(folder: Path, shop: Shop, **options: Any) -> HandSink:
-    """`options`: of sink.storage and its csv. Each table has two dates; in the first one a file is empty."""
+    """`options`: of sink.storage and its csv. Each table has two dates; in the first one a file is empty.
+
+    Of canal-json only what a reader looks at is as TiCDC has it.
+    """
     sink = HandSink(folder)
     sink.lake.mkdir(parents=True)
     config = _config(sink, shop, options)
@@ -145,7 +148,10 @@ def write_sink(folder: Path, shop: Shop, **options: Any) -> HandSink:
 def _config(sink: HandSink, shop: Shop, options: dict[str, Any]) -> dict[str, Any]:
     filter_ = {"rules": ["shop.*"], **options.pop("filter_", {})}
     storage = {"uri": sink.uri, "protocol": "csv", **options}
-    storage["csv"] = {"includeCommitTs": True, **options.get("csv", {})}
+    if storage["protocol"] == "csv":
+        storage["csv"] = {"includeCommitTs": True, **options.get("csv", {})}
+    else:
+        storage["canalJson"] = {"enableTidbExtension": True}
     resource = {
         "apiVersion": "changefeed.dev/v1alpha1",
         "kind": "Changefeed",
@@ -169,7 +175,7 @@ def _write_table(sink: HandSink, shop: Shop, table: Table, log: Log, storage: di
         directory = place / str(shop.start_ts) / date
         (directory / "meta").mkdir(parents=True)
         for index, group in enumerate(groups, start=1):
-            path = directory / f"CDC{index:020}.csv"
+            path = directory / f"CDC{index:020}.{'csv' if storage['protocol'] == 'csv' else 'json'}"
             header = _header(table, storage)
             path.write_bytes(header + b"".join(line for _, lines in group for line in lines))
             (directory / "meta" / "CDC.index").write_text(f"{path.name}\n")
@@ -221,7 +227,7 @@ def _record(sink: HandSink, log: Log, table: Table, path: Path, index: int, date
 
 
 def _header(table: Table, storage: dict[str, Any]) -> bytes:
-    if not storage["csv"]["outputFieldHeader"]:
+    if storage["protocol"] != "csv" or not storage["csv"]["outputFieldHeader"]:
         return b""
     meta = [f"ticdc-meta${name}" for name in ("operation", "table", "schema", "commit-ts")]
     return storage["csv"]["delimiter"].join([*meta, *(c.name for c in table.info.columns)]).encode() + EOL
@@ -246,10 +252,24 @@ def _transactions(shop: Shop, table: Table, storage: dict[str, Any]) -> Iterator
 
 
 def _line(table: Table, commit_ts: int, op: str, row: dict[str, Any], storage: dict[str, Any]) -> bytes:
+    if storage["protocol"] != "csv":
+        return _message(table, commit_ts, op, row)
     csv = storage["csv"]
     meta = [f'"{text}"' for text in (op, table.info.name, table.db.name)]
     cells = [_cell(row[column.name], csv) for column in table.info.columns]
-    return csv["delimiter"].join([*meta, str(commit_ts), *cells]).encode() + EOL
+    return csv["delimiter"].join([*meta, str(commit_ts), *cells]).encode(errors="surrogateescape") + EOL
+
+
+def _message(table: Table, commit_ts: int, op: str, row: dict[str, Any]) -> bytes:
+    kind = {"D": "DELETE", "U": "UPDATE", "I": "INSERT"}[op]
+    data = {name: None if value is None else _replaced(str(value)) for name, value in row.items()}
+    names = {"database": table.db.name, "table": table.info.name, "isDdl": False, "type": kind, "data": [data]}
+    return json.dumps({**names, "_tidb": {"commitTs": commit_ts}}).encode() + EOL
+
+
+def _replaced(text: str) -> str:
+    """Go has U+FFFD for what "surrogateescape" stands for."""
+    return "".join("\ufffd" if "\udc80" <= character <= "\udcff" else character for character in text)
 
 
 def _cell(value: object, csv: dict[str, Any]) -> str:

@@ -160,7 +160,7 @@ def _object(columns: Sequence[tuple[ColumnInfo, pa.Array]]) -> _Parts:
     """Each column's value as text, or null."""
     parts: _Parts = []
     for column, values in columns:
-        parts += [f",{json_string(column.name)}:", *_cells(_text(values))]
+        parts += [f",{json_string(column.name)}:", *_cells(_text(column, values))]
     return ["{", *_without_comma(parts), "}"]
 
 
@@ -177,24 +177,24 @@ def _old(records: Records, columns: Sequence[tuple[ColumnInfo, pa.Array]], fmt: 
         return ["[", *_object(before), "]"]
     members: _Parts = []
     for (column, old), (_, new) in zip(before, columns, strict=True):
-        member = joined([f",{json_string(column.name)}:", *_cells(_text(old))])
-        members.append(pc.if_else(_differ(old, new), member, ""))
+        member = joined([f",{json_string(column.name)}:", *_cells(_text(column, old))])
+        members.append(pc.if_else(_differ(column, old, new), member, ""))
     # The first of them, whichever it is, begins with a comma too.
     return ["[{", pc.ascii_ltrim(joined(members), ","), "}]"]
 
 
-def _differ(old: pa.Array, new: pa.Array) -> pa.Array:
-    """Whether the values would be written differently."""
-    left, right = _comparable(old), _comparable(new)
+def _differ(column: ColumnInfo, old: pa.Array, new: pa.Array) -> pa.Array:
+    """Whether the values would be written differently; of text, whether its bytes differ."""
+    left, right = _comparable(column, old), _comparable(column, new)
     return pc.coalesce(pc.not_equal(left, right), pc.xor(left.is_null(), right.is_null()))
 
 
-def _comparable(values: pa.Array) -> pa.Array:
+def _comparable(column: ColumnInfo, values: pa.Array) -> pa.Array:
     is_itself = pa.types.is_string(values.type) or pa.types.is_binary(values.type) or pa.types.is_integer(values.type)
-    return values if is_itself else _text(values)
+    return values if is_itself else _text(column, values)
 
 
-def _text(values: pa.Array) -> pa.Array:
+def _text(column: ColumnInfo, values: pa.Array) -> pa.Array:
     """What stands between the quotes."""
     if pa.types.is_struct(values.type):  # ENUM and SET: canal has their numbers
         values = pc.struct_field(values, "number")
@@ -202,7 +202,7 @@ def _text(values: pa.Array) -> pa.Array:
         return values.cast(pa.string())
     if pa.types.is_floating(values.type):
         return plain_float(values)
-    return escaped(values)
+    return escaped(values, is_text=not column.is_binary)
 
 
 def _cells(text: pa.Array) -> _Parts:

@@ -102,19 +102,18 @@ def _quoted(text: str, fmt: CsvFormat) -> str:
 
 
 def _cells(column: ColumnInfo, values: pa.Array, fmt: CsvFormat) -> list[str | pa.Array]:
-    """A column's values as parts of a line; of ENUM and SET the names."""
+    """A column's values as parts of a line; of ENUM and SET the names, of text its bytes, whatever they are."""
     if pa.types.is_struct(values.type):
         values = values.field("text")
     if pa.types.is_integer(values.type):
         return [_with_null(values.cast(pa.string()), fmt)]
     if pa.types.is_floating(values.type):
         return [_with_null(go_float(values), fmt)]
-    is_binary = column.is_binary or pa.types.is_binary(values.type)
-    text = _escaped(_encoded(values, fmt) if is_binary else values, fmt)
+    text = _escaped(_encoded(values, fmt) if column.is_binary else values, fmt)
     if not fmt.quote:
         return [_with_null(text, fmt)]
     if text.null_count:
-        return [_with_null(pc.binary_join_element_wise(fmt.quote, text, fmt.quote, ""), fmt)]
+        return [_with_null(joined([fmt.quote, text, fmt.quote]), fmt)]
     return [fmt.quote, text, fmt.quote]
 
 

@@ -25,18 +25,18 @@ def json_string(text: str) -> str:
     return f'"{text.translate(_OF_CHARACTER)}"'
 
 
-def escaped(values: pa.Array) -> pa.Array:
-    """The inside of a JSON string for each cell, NULL stays: of string cells their text, of binary ones ISO 8859-1.
+def escaped(values: pa.Array, *, is_text: bool) -> pa.Array:
+    """The inside of a JSON string for each cell, as pa.string(); NULL stays. `is_text`: or else bytes, in ISO 8859-1.
 
-    A byte of a string cell that is no UTF-8 becomes an escaped U+FFFD.
+    Text is pa.string(), or pa.binary() if some of its bytes are no UTF-8: each such byte becomes an escaped U+FFFD.
     """
-    text = _latin_1(values) if pa.types.is_binary(values.type) else values
+    if is_text and pa.types.is_binary(values.type):
+        return _escaped_broken(values)
+    text = values if is_text else _latin_1(values)
     raw = _bytes_of(text)
     if not raw.size:
         return text
     is_ascii = int(raw.max()) < 0x80
-    if not is_ascii and not _is_utf8(text):
-        return _escaped_broken(text)
     # A search of the whole buffer is much cheaper than a replacement that finds nothing.
     data = raw.tobytes()
     if int(raw.min()) >= 0x20 and not any(mark in data for mark in (_MARKS if is_ascii else _MARKS + _WIDE_MARKS)):
@@ -71,16 +71,7 @@ def _latin_1(values: pa.Array) -> pa.Array:
     return pc.if_else(values.is_valid(), text, pa.scalar(None, pa.string())) if values.null_count else text
 
 
-def _is_utf8(text: pa.Array) -> bool:
-    try:
-        text.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
-def _escaped_broken(text: pa.Array) -> pa.Array:
-    """Cell by cell: TiDB stores broken text only where its check was switched off."""
-    cells = text.view(pa.binary()).to_pylist()
-    decoded = [cell if cell is None else cell.decode("utf-8", "surrogateescape") for cell in cells]
+def _escaped_broken(values: pa.BinaryArray) -> pa.Array:
+    """Cell by cell: it is rare."""
+    decoded = [cell if cell is None else cell.decode("utf-8", "surrogateescape") for cell in values.to_pylist()]
     return pa.array([cell if cell is None else cell.translate(_OF_CHARACTER) for cell in decoded], pa.string())

@@ -8,10 +8,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from changefeed.schema.cells import as_bytes
+
 
 def joined(parts: Sequence[str | pa.Array]) -> pa.Array:
-    """The parts one after another, row by row; at least one is an array, none has NULL."""
-    return pc.binary_join_element_wise(*_merged(parts), "")
+    """The parts one after another, row by row, NULL where one is; at least one is an array.
+
+    pa.binary() if a part is: text with bytes that are not UTF-8.
+    """
+    merged = _merged(parts)
+    if any(isinstance(part, pa.Array) and pa.types.is_binary(part.type) for part in merged):
+        raw = [part.encode() if isinstance(part, str) else as_bytes(part) for part in merged]
+        return pc.binary_join_element_wise(*raw, b"")
+    return pc.binary_join_element_wise(*merged, "")
 
 
 def _merged(parts: Sequence[str | pa.Array]) -> list[str | pa.Array]:
