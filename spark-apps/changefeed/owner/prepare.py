@@ -345,7 +345,7 @@ def _check_plan_is_selected(state: State, tables: dict[int, TableInfo], schema: 
                 "spec.filter.rules",
                 f"{table.full_name if table else entry.dispatcher} is not selected any more, but plan {state.plan.n} "
                 "still has rows of it to write",
-                "Select it again, let a run drain, then change the rules.",
+                "Select it again, let a run drain, then change the rules. If that plan fails: rewind (spec.restart).",
             )
 
 

@@ -36,6 +36,6 @@ def check_integrity(integrity: Mapping[str, Any], rows: pa.RecordBatch, table: T
             raise NeedsHuman(
                 f"{said}.",
                 "Compare the row with the upstream, ADMIN CHECK TABLE it, and mend it there; or let it pass with "
-                "spec.integrity.onCorruption: Warn.",
+                "spec.integrity.onCorruption: Warn and a rewind (spec.restart): what was planned keeps its settings.",
             )
         _LOG.warning("%s; %d rows of this file are so.", said, len(wrong))

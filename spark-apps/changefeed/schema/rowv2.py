@@ -208,7 +208,7 @@ class _Rows:
         return NeedsHuman(
             f"{self._row(row)}: {why}.",
             "TiDB did not write the row as its table is defined, or the schema is the wrong one: report the key, or "
-            "exclude the table by a filter rule.",
+            "exclude the table by a filter rule and rewind (spec.restart), as what was planned has the table.",
         )
 
     def _row(self, row: int) -> str:
