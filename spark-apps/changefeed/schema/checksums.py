@@ -26,6 +26,7 @@ _EXTRA = 8  # in the trailer's first byte, beside the version: a second sum foll
 _VERSION = 7
 _COLUMNS, _KEY, _HANDLE = 0, 1, 2  # versions: over the columns; over bytes and the key; over bytes and the handle
 _SUM = 4
+_NO_SUM = np.uint64(1 << 8 * _SUM)
 
 
 def wrong_rows(table: TableInfo, keys: pa.BinaryArray, values: pa.BinaryArray) -> Ints:
@@ -109,16 +110,24 @@ def _sums_of_bytes(view: BinaryView, rows: Ints, ends: Ints, keys: pa.BinaryArra
 
 
 def _sums_of_columns(table: TableInfo, keys: pa.BinaryArray, values: pa.BinaryArray) -> Words:
+    """No TiDB that has vectors writes such sums: a row with one gets a sum that no trailer has."""
     columns = sorted(table.output_columns, key=lambda column: column.id)
-    arrays = decode_rows(table, keys, values, UTC, columns)
-    pieces = [column_bytes(column, array) for column, array in zip(columns, arrays, strict=True)]
+    decoded = list(zip(columns, decode_rows(table, keys, values, UTC, columns), strict=True))
+    pieces = [column_bytes(column, array) for column, array in decoded if column.tp != ti.VECTOR_FLOAT32]
     empty = pa.repeat(pa.scalar(b"", pa.binary()), len(values))
     whole = pc.binary_join_element_wise(empty, *pieces, b"", null_handling="replace", null_replacement=b"")
-    return np.array([zlib.crc32(row) for row in whole.to_pylist()], np.uint64)
+    sums = np.array([zlib.crc32(row) for row in whole.to_pylist()], np.uint64)
+    for column, array in decoded:
+        if column.tp == ti.VECTOR_FLOAT32:
+            sums[array.is_valid().to_numpy(zero_copy_only=False)] = _NO_SUM
+    return sums
 
 
 def column_bytes(column: ColumnInfo, values: pa.Array) -> pa.BinaryArray:
-    """What version 0 takes of each value; null of a null, which counts for nothing. `values`: as decoded, in UTC."""
+    """What version 0 takes of each value; null of a null, which counts for nothing. `values`: as decoded, in UTC.
+
+    Of no VECTOR, for which it has no form.
+    """
     if pa.types.is_struct(values.type):  # ENUM and SET
         values = values.field("number")
     if pa.types.is_floating(values.type):
@@ -127,8 +136,6 @@ def column_bytes(column: ColumnInfo, values: pa.Array) -> pa.BinaryArray:
         return _words(values, np.uint64 if pa.types.is_unsigned_integer(values.type) else np.int64)
     raw = values.cast(pa.binary())
     length = _elements(pc.binary_length(raw).fill_null(0).to_numpy().astype("<u4").view(np.uint8), 4, raw)
-    if column.tp == ti.VECTOR_FLOAT32:
-        raise ValueError("no TiDB that has vectors writes checksums of version 0")
     return pc.binary_join_element_wise(length, raw, b"")
 
 

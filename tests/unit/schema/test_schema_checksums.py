@@ -112,3 +112,14 @@ def test_every_version_in_one_batch(rows, data):
 @given(st.binary(max_size=30))
 def test_any_bytes_behind_the_flag_are_right_or_wrong(tail):
     wrong(table([]), b"\x80\x02\x00\x00\x00\x00" + tail)
+
+
+def test_a_vector_under_a_checksum_over_columns_is_wrong_and_its_absence_is_not():
+    """Rows older than the column, of a TiDB that had no vectors, have such checksums."""
+    info = table([column(1, "id", INT), column(2, "v", 0xE1, charset="binary")])
+    rows = []
+    for vector in (None, struct.pack("<If", 1, 1.5)):
+        body = encode_row({1: encode_int(5)} | ({} if vector is None else {2: vector}))
+        content = struct.pack("<q", 5)
+        rows.append(body[:1] + b"\x02" + body[2:] + b"\0" + struct.pack("<I", zlib.crc32(content)))
+    assert wrong(info, *rows) == [1]
