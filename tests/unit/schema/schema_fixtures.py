@@ -101,3 +101,59 @@ def job_json(id_: int, type_: int, *, schema_id: int = 1, table_id: int = 0, **m
     }
     job = {"id": id_, "type": type_, "state": 4, "schema_id": schema_id, "table_id": table_id, "version": 2}
     return job | {"schema_name": "shop", "query": f"query {id_}", "binlog": binlog} | more
+
+
+def uvarint(value: int) -> bytes:
+    out = b""
+    while value >= 0x80:
+        out, value = out + bytes([value & 0x7F | 0x80]), value >> 7
+    return out + bytes([value])
+
+
+def encode_json(value: Any) -> bytes:
+    """Type byte and value, as TiDB stores it; integers as i64 or u64."""
+    match value:
+        case None | bool():
+            return bytes([4, {None: 0, True: 1, False: 2}[value]])
+        case int():
+            return b"\x09" + struct.pack("<q", value) if value < 1 << 63 else b"\x0a" + struct.pack("<Q", value)
+        case float():
+            return b"\x0b" + struct.pack("<d", value)
+        case str():
+            return b"\x0c" + uvarint(len(value.encode())) + value.encode()
+        case list():
+            return b"\x03" + _container([], value)
+        case dict():
+            pairs = sorted((key.encode(), member) for key, member in value.items())
+            return b"\x01" + _container([key for key, _ in pairs], [member for _, member in pairs])
+    raise TypeError(value)
+
+
+def _container(keys: list[bytes], members: list[Any]) -> bytes:
+    at = 8 + 6 * len(keys) + 5 * len(members)
+    key_entries, entries, data = b"", b"", b"".join(keys)
+    for key in keys:
+        key_entries += struct.pack("<IH", at, len(key))
+        at += len(key)
+    for member in members:
+        encoded = encode_json(member)
+        if encoded[0] == 4:
+            entries += encoded[:1] + encoded[1:].ljust(4, b"\0")
+            continue
+        entries += encoded[:1] + struct.pack("<I", at)
+        data += encoded[1:]
+        at += len(encoded) - 1
+    return struct.pack("<II", len(members), at) + key_entries + entries + data
+
+
+def varint(value: int) -> bytes:
+    return uvarint(value << 1 ^ (-1 if value < 0 else 0)) if value >= 0 else uvarint((-value << 1) - 1)
+
+
+def compact(value: bytes) -> bytes:
+    return b"\x02" + varint(len(value)) + value
+
+
+def encode_v1(cells: dict[int, bytes]) -> bytes:
+    """`cells`: values with their flags."""
+    return b"".join(b"\x08" + varint(id_) + cell for id_, cell in cells.items()) or b"\x00"

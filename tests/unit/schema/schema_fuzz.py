@@ -14,12 +14,15 @@ import resource
 import struct
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 from changefeed.errors import NeedsHuman
+from changefeed.schema import table_info as parsed
+from changefeed.schema.cells import as_bytes
+from changefeed.schema.checksums import wrong_rows
 from changefeed.schema.job import parse_job
 from changefeed.schema.rowv2 import check_supported, decode_rows
 from changefeed.schema.storage import SchemaStorage
@@ -31,6 +34,7 @@ from changefeed_devcluster.field_types import INTEGERS
 from changefeed_devcluster.partitions import Partition
 from changefeed_devcluster.schema import Column, DbInfo, TableInfo, make_table
 from changefeed_devcluster.workload.random_values import value
+from schema_fuzz_odd import RIGHT, odd_row, odd_table
 
 TYPES = (
     *("tinyint", "smallint unsigned", "mediumint", "int unsigned", "bigint", "bigint unsigned", "float", "double"),
@@ -90,16 +94,41 @@ def spoilt_json(rng: random.Random, given: Any) -> Any:
     return found
 
 
+def decoded(info: parsed.TableInfo, *found: tuple[bytes, bytes]) -> list[pa.Array]:
+    arrays = decode_rows(info, *_columns(found), "Asia/Shanghai")
+    for array in arrays:
+        assert len(array) == len(found)
+        array.validate(full=True)  # a pa.string() is UTF-8, too
+    return arrays
+
+
+def _columns(found: Sequence[tuple[bytes, bytes]]) -> tuple[pa.Array, pa.Array]:
+    return pa.array([key for key, _ in found], pa.binary()), pa.array([value for _, value in found], pa.binary())
+
+
+def _wrong(info: parsed.TableInfo, *found: tuple[bytes, bytes]) -> list[int]:
+    """The rows whose checksum is not that of their content; an empty value is none."""
+    there = [(key, value) for key, value in found if value]
+    return wrong_rows(info, *_columns(there)).tolist()
+
+
+def _shown(arrays: list[pa.Array]) -> list[Any]:
+    """The first row; text as bytes, as a neighbour decides which it is."""
+    return [as_bytes(array)[0].as_py() for array in arrays]
+
+
 class Fuzz:
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
         self._tables = tables()
+        self._odd = odd_table()
         self._infos = {info.id: parse_table_info(info.to_json(), "shop") for info in self._tables}
 
     def attempt(self, seed: int) -> None:
         """Raises whatever is no clear error."""
         rng = random.Random(seed)
-        name, kind = rng.choice((("value", self._value), ("key", self._key), ("job", self._job)))
+        kinds = (("value", self._value), ("key", self._key), ("odd", self._odd_row), ("job", self._job))
+        name, kind = rng.choice(kinds)
         try:
             kind(rng)
         except NeedsHuman:
@@ -118,21 +147,26 @@ class Fuzz:
         table = rng.choice(self._tables)
         key, stored = self._row(rng, table)
         stored = spoilt(rng, stored)
-        self._check(table, stored, self._decoded(table, key, stored))
+        self._check(table, stored, decoded(self._infos[table.id], (key, stored)))
+
+    def _odd_row(self, rng: random.Random) -> None:
+        """Behind a right row of the same batch, which must stay what it is."""
+        _, good_key, good = odd_row(rng)
+        form, key, stored = odd_row(rng)
+        try:
+            alone = _shown(decoded(self._odd, (good_key, good)))
+            assert form not in RIGHT or not _wrong(self._odd, (key, stored)), f"{form}: {stored.hex()}"
+        except NeedsHuman as error:
+            raise AssertionError(f"a right row is refused: {error}") from error
+        both = (good_key, good), (key, spoilt(rng, stored))
+        assert _shown(decoded(self._odd, *both)) == alone
+        _wrong(self._odd, *both)
 
     def _key(self, rng: random.Random) -> None:
         table = rng.choice(self._tables)
         key, stored = self._row(rng, table)
         key = key[: keys.PREFIX] + spoilt(rng, key[keys.PREFIX :])  # another table's rows come to no decoder
-        self._decoded(table, key, stored)
-
-    def _decoded(self, table: TableInfo, key: bytes, stored: bytes) -> list[pa.Array]:
-        info = self._infos[table.id]
-        arrays = decode_rows(info, pa.array([key], pa.binary()), pa.array([stored], pa.binary()), "Asia/Shanghai")
-        for array in arrays:
-            assert len(array) == 1
-            array.validate(full=True)  # a pa.string() is UTF-8, too
-        return arrays
+        decoded(self._infos[table.id], (key, stored))
 
     def _check(self, table: TableInfo, stored: bytes, arrays: list[pa.Array]) -> None:
         """What can be compared is what the other decoder, which is lenient, finds in the same bytes."""

@@ -15,50 +15,7 @@ from changefeed.schema.json_binary import MAX_DEPTH, BadJson, json_text, json_te
 from changefeed.schema.table_info import JSON
 from hypothesis import given
 from hypothesis import strategies as st
-from schema_fixtures import column, table
-
-
-def uvarint(value: int) -> bytes:
-    out = b""
-    while value >= 0x80:
-        out, value = out + bytes([value & 0x7F | 0x80]), value >> 7
-    return out + bytes([value])
-
-
-def encode(value: Any) -> bytes:
-    """Type byte and value, as TiDB stores it; integers as i64 or u64."""
-    match value:
-        case None | bool():
-            return bytes([4, {None: 0, True: 1, False: 2}[value]])
-        case int():
-            return b"\x09" + struct.pack("<q", value) if value < 1 << 63 else b"\x0a" + struct.pack("<Q", value)
-        case float():
-            return b"\x0b" + struct.pack("<d", value)
-        case str():
-            return b"\x0c" + uvarint(len(value.encode())) + value.encode()
-        case list():
-            return b"\x03" + container([], value)
-        case dict():
-            pairs = sorted((key.encode(), member) for key, member in value.items())
-            return b"\x01" + container([key for key, _ in pairs], [member for _, member in pairs])
-    raise TypeError(value)
-
-
-def container(keys: list[bytes], members: list[Any]) -> bytes:
-    at = 8 + 6 * len(keys) + 5 * len(members)
-    key_entries, entries, data = b"", b"", b"".join(keys)
-    for key in keys:
-        key_entries += struct.pack("<IH", at, len(key))
-        at += len(key)
-    for member in members:
-        encoded = encode(member)
-        if encoded[0] == 4:
-            entries += encoded[:1] + encoded[1:].ljust(4, b"\0")
-            continue
-        entries += encoded[:1] + struct.pack("<I", at)
-        data += encoded[1:]
-        at += len(encoded) - 1
-    return struct.pack("<II", len(members), at) + key_entries + entries + data
+from schema_fixtures import column, encode_json, table
 
 
 @golden.each("json_binary")
@@ -74,7 +31,7 @@ def test_values_of_the_corpus(vector):
 def test_text_forms_of_the_corpus(vector):
     args, expected = vector["args"], vector["expected"]
     source = args["json"] if "json" in args else json.loads(args.get("json_text") or args["source_text"])
-    text = json_text(encode(source))
+    text = json_text(encode_json(source))
     if "text" in expected:
         assert text == expected["text"]
     elif "type" in expected:
@@ -87,7 +44,7 @@ def test_text_forms_of_the_corpus(vector):
 
 @golden.each("mounted_value", which=lambda vector: vector["args"]["column_type"] == "json")
 def test_inserted_values_of_the_corpus(vector):
-    assert json_text(encode(json.loads(vector["args"]["inserted"]))) == vector["expected"]["text"]
+    assert json_text(encode_json(json.loads(vector["args"]["inserted"]))) == vector["expected"]["text"]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +58,7 @@ def test_inserted_values_of_the_corpus(vector):
     ],
 )  # fmt: skip
 def test_values_as_tidb_prints_them(value, text):
-    assert json_text(encode(value)) == text
+    assert json_text(encode_json(value)) == text
 
 
 SCALARS = st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.text(max_size=6)
@@ -114,7 +71,7 @@ VALUES = st.recursive(
 
 @given(VALUES)
 def test_values_come_back(value):
-    assert json.loads(json_text(encode(value))) == value
+    assert json.loads(json_text(encode_json(value))) == value
 
 
 @given(st.lists(VALUES | st.none(), max_size=8), st.data())
@@ -122,16 +79,16 @@ def test_a_column_of_values(values, data):
     """Values beside each other, some of them absent."""
     there = [data.draw(st.booleans()) for _ in values]
     info = table([column(1, "j", JSON, charset="binary")]).columns[0]
-    stored = pa.array([encode(value) for value in values], pa.binary())
+    stored = pa.array([encode_json(value) for value in values], pa.binary())
     cells, mask = Cells.of(stored), pa.array(there, pa.bool_()).to_numpy(zero_copy_only=False)
     found = decode_cells(info, cells, mask, "UTC").to_pylist()
-    assert found == [json_text(encode(v)) if is_there else None for v, is_there in zip(values, there, strict=True)]
+    assert found == [json_text(encode_json(v)) if is_there else None for v, is_there in zip(values, there, strict=True)]
 
 
 def test_a_broken_value_is_named_by_its_row():
-    good = encode([1])
+    good = encode_json([1])
     with pytest.raises(BadCell, match="ends too early") as caught:
-        json_texts(pa.array([good, good, encode("abc")[:-1], good]))
+        json_texts(pa.array([good, good, encode_json("abc")[:-1], good]))
     assert caught.value.row == 2
 
 
@@ -139,7 +96,7 @@ def deep(levels: int) -> bytes:
     value: Any = []
     for _ in range(levels - 1):
         value = [value]
-    return encode(value)
+    return encode_json(value)
 
 
 def test_a_value_may_be_a_hundred_levels_deep_and_no_more():
@@ -158,7 +115,7 @@ def test_parts_that_lie_one_over_the_other_are_refused():
 
 @given(VALUES, st.data())
 def test_mutated_bytes_are_a_value_or_a_clear_error(value, data):
-    encoded = bytearray(encode(value))
+    encoded = bytearray(encode_json(value))
     for _ in range(data.draw(st.integers(1, 4))):
         encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(encoded[: data.draw(st.integers(0, len(encoded)))])

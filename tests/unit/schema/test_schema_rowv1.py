@@ -13,30 +13,22 @@ from changefeed.schema.rowv2 import decode_rows
 from changefeed.schema.table_info import TableInfo
 from hypothesis import given
 from hypothesis import strategies as st
-from schema_fixtures import binary, column, encode_decimal, encode_int, encode_row, record_key, table
+from schema_fixtures import (
+    binary,
+    column,
+    compact,
+    encode_decimal,
+    encode_int,
+    encode_row,
+    encode_v1,
+    record_key,
+    table,
+    uvarint,
+    varint,
+)
 
 INT, BIGINT, DOUBLE, VARCHAR, BLOB, DATETIME, DATE, DURATION, DECIMAL, JSON = 3, 8, 5, 15, 252, 12, 10, 11, 246, 245
 UNSIGNED = 32
-
-
-def uvarint(value: int) -> bytes:
-    out = b""
-    while value >= 0x80:
-        out, value = out + bytes([value & 0x7F | 0x80]), value >> 7
-    return out + bytes([value])
-
-
-def varint(value: int) -> bytes:
-    return uvarint(value << 1 ^ (-1 if value < 0 else 0)) if value >= 0 else uvarint((-value << 1) - 1)
-
-
-def compact(value: bytes) -> bytes:
-    return b"\x02" + varint(len(value)) + value
-
-
-def encode_v1(cells: dict[int, bytes]) -> bytes:
-    """`cells`: values with their flags."""
-    return b"".join(b"\x08" + varint(id_) + cell for id_, cell in cells.items()) or b"\x00"
 
 
 def decode(info: TableInfo, values: list[bytes]) -> dict[str, list[Any]]:
