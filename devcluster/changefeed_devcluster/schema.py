@@ -50,7 +50,8 @@ class Column:
     def sql(self) -> str:
         parts = [f"`{self.name}`", self.type, "NULL" if self.nullable else "NOT NULL"]
         if self.default is not None:
-            parts.append(f"DEFAULT '{self.default}'")
+            quoted = self.default.replace("'", "''")
+            parts.append(f"DEFAULT '{quoted}'")
         return " ".join(parts)
 
 

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from changefeed.verify.progress import Progress, Silent
 
-_READ = ("rows", "transactions", "tables", "files", "replayed")
+_READ = ("rows", "transactions", "tables", "files", "replayed", "consumed")
 _BROKEN = (
     "missing",
     "duplicate",
@@ -25,6 +25,9 @@ _BROKEN = (
     "replay_missing",
     "replay_extra",
     "replay_different",
+    "consumed_missing",
+    "consumed_extra",
+    "consumed_different",
 )
 
 

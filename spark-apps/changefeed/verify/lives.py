@@ -42,10 +42,15 @@ class Life:
 
 @dataclass
 class Lives:
-    """`all`: by name and version. `statements`: (schema/table, ts) of each DDL that a reader must be told of."""
+    """`all`: by name and version. `statements`: (schema/table, ts) of each DDL that a reader must be told of.
 
+    `untold`: tables with DDLs that an event filter keeps from readers. `schema`: definitions at any ts in between.
+    """
+
+    schema: SchemaStorage
     all: list[Life] = field(default_factory=list)
     statements: list[tuple[str, int]] = field(default_factory=list)
+    untold: set[str] = field(default_factory=set)
 
 
 async def read_lives(pd: PdClient, selects: Selects, ignores: Ignores, from_ts: int, to_ts: int) -> Lives:
@@ -53,11 +58,14 @@ async def read_lives(pd: PdClient, selects: Selects, ignores: Ignores, from_ts: 
     schema = await load_schema(Snapshot(pd, from_ts), from_ts)
     jobs = Collected()
     await read_history(pd, *DDL_JOB_SPAN, from_ts, to_ts, into=jobs)
-    found = _Found(from_ts, selects, schema.tables_at(from_ts))
+    found = _Found(from_ts, selects, schema)
     for ts, job in _finished(jobs, schema):
         schema.apply(job, ts)
-        told = found.follow(ts, schema.touches(job))
+        touched = schema.touches(job)
+        told = found.follow(ts, touched)
         found.told(ts, [table for table in told if not ignores(job, table.schema_name, table.name)])
+        if any(ignores(job, table, name) for table, name in touched.tables):
+            found.untold({f"{database}.{name}" for database, name in touched.tables})
     return found.until(to_ts)
 
 
@@ -72,12 +80,12 @@ def _finished(jobs: Collected, schema: SchemaStorage) -> list[tuple[int, Job]]:
 
 
 class _Found:
-    def __init__(self, from_ts: int, selects: Selects, tables: list[TableInfo]) -> None:
+    def __init__(self, from_ts: int, selects: Selects, schema: SchemaStorage) -> None:
         self._from_ts = from_ts
         self._selects = selects
-        self._lives = Lives()
+        self._lives = Lives(schema)
         self._living: dict[int, tuple[TableInfo, int]] = {}  # by physical id: the definition, and since when
-        self._begin(tables, from_ts)
+        self._begin(schema.tables_at(from_ts), from_ts)
 
     def follow(self, ts: int, touched: Touched) -> list[TableInfo]:
         """The tables whose readers must be told."""
@@ -93,6 +101,9 @@ class _Found:
 
     def told(self, ts: int, tables: list[TableInfo]) -> None:
         self._lives.statements += [(f"{table.schema_name}/{table.name}", ts) for table in tables]
+
+    def untold(self, names: set[str]) -> None:
+        self._lives.untold |= names
 
     def until(self, ts: int) -> Lives:
         for id_ in sorted(self._living):

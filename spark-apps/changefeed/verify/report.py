@@ -23,6 +23,7 @@ from changefeed.spec.table_filter import TableFilter
 from changefeed.upstream.access import Access
 from changefeed.upstream.pd import PdClient
 from changefeed.verify import files, oracles
+from changefeed.verify.consumer.replay import replay
 from changefeed.verify.finality import Finality
 from changefeed.verify.formats import Formats, read_formats
 from changefeed.verify.ledger import Ledger
@@ -185,6 +186,7 @@ async def _compare(subject: Subject, state: State) -> None:
         ledger = Ledger(Path(folder))
         try:
             await _check_tables(subject, lives.all, sink, ledger)
+            await replay(subject, lives, _rules(state).matches, sink, ledger)
         finally:
             ledger.close()
     _check_finality(subject, finality)
@@ -227,14 +229,12 @@ def _check_finality(subject: Subject, finality: Finality) -> None:
 
 async def _lives(subject: Subject, state: State) -> Lives:
     """Of the tables that the changefeed writes."""
-    config = state.epoch.config
-    filter_ = Filter.model_validate(config["spec"]["filter"])
-    rules = TableFilter(filter_.rules, filter_.case_sensitive)
+    config, rules = state.epoch.config, _rules(state)
     subject.progress.stage("the upstream's DDLs")
     lives = await read_lives(
         subject.pd,
         lambda table: rules.matches(table.schema_name, table.name),
-        partial(ignores_ddl, filter_),
+        partial(ignores_ddl, Filter.model_validate(config["spec"]["filter"])),
         state.from_ts,
         subject.checkpoint_ts,
     )
@@ -251,6 +251,11 @@ async def _lives(subject: Subject, state: State) -> Lives:
             f"Name one of {', '.join(sorted(names))}.",
         )
     return lives
+
+
+def _rules(state: State) -> TableFilter:
+    filter_ = Filter.model_validate(state.epoch.config["spec"]["filter"])
+    return TableFilter(filter_.rules, filter_.case_sensitive)
 
 
 def _check_published(state: State, sink: files.Sink, result: Result) -> None:

@@ -38,6 +38,10 @@ class Result:
     replay_missing: int = 0
     replay_extra: int = 0
     replay_different: int = 0
+    consumed: int = 0  # rows of the tables at the checkpoint that a consumer's replay was compared with
+    consumed_missing: int = 0
+    consumed_extra: int = 0
+    consumed_different: int = 0
     conserved: str | None = None
     first_problem: str | None = None
     notes: list[str] = field(default_factory=list)  # what was assumed, and what was not checked

@@ -27,9 +27,7 @@ from changefeed.verify.progress import Progress
 from changefeed.verify.reading import TableFiles
 from changefeed.verify.result import Result
 from changefeed.verify.schemas import check_schema
-
-_PAGE = 2048  # rows a call of a snapshot
-_CHUNK_BYTES = 8 << 20
+from changefeed.verify.standing import rows_at
 
 
 @dataclass(frozen=True)
@@ -169,25 +167,9 @@ class _Table:
     async def _read_rows(self, name: str, ts: int) -> None:
         """The table as it stood at `ts`, into the ledger."""
         self._subject.progress.stage(f"{self._info.full_name}: its rows at {name.replace('at_', '')}")
-        keys: list[bytes] = []
-        values: list[bytes] = []
-
-        def add() -> None:
-            arrays = pa.array(keys, pa.binary()), pa.array(values, pa.binary())
-            self._ledger.add_rows(name, arrays[0], self._values(*arrays))
+        async for keys, values in rows_at(self._subject.pd, self._life.physical_id, ts):
+            self._ledger.add_rows(name, keys, self._values(keys, values))
             self._subject.progress.advance(len(keys))
-            keys.clear()
-            values.clear()
-
-        size = 0
-        async for page in Snapshot(self._subject.pd, ts).pages(*table_span(self._life.physical_id), _PAGE):
-            keys += [pair.key for pair in page]
-            values += [pair.value for pair in page]
-            size += sum(map(len, values[-len(page) :]))
-            if size >= _CHUNK_BYTES:
-                add()
-                size = 0
-        add()
 
     async def _replay(self) -> None:
         """O4, from the rows at startTs."""

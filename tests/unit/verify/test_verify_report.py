@@ -593,11 +593,11 @@ async def test_o2_what_changes_after_it_was_published_is_found(
         return real(store, checkpoint_ts)
 
     async def harmed(*arguments: Any) -> None:
-        await real_check(*arguments)
+        await real_replay(*arguments)
         harm(sink, shop)
 
-    real_check = report._check_tables
-    monkeypatch.setattr(report, "_check_tables", harmed)
+    real_replay = report.replay
+    monkeypatch.setattr(report, "replay", harmed)
     monkeypatch.setattr(files, "read_layout", meanwhile)
     result = await verify(sink.uri, shop.pd)
     assert reads == 2

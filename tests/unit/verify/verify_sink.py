@@ -184,11 +184,21 @@ def _write_table(sink: HandSink, shop: Shop, table: Table, log: Log, storage: di
 
 
 def _schema(table: Table, version: int) -> dict[str, Any]:
-    """A schema file's content; only what rows are is as TiCDC has it."""
+    """A schema file's content, without defaults."""
     columns = []
     for column in table.info.columns:
-        name = {3: "INT", 8: "BIGINT", 15: "VARCHAR", 246: "DECIMAL"}[int(column.type.tp)]
-        columns.append({"ColumnName": column.name, "ColumnType": f"{name} UNSIGNED" if column.type.unsigned else name})
+        kind = column.type
+        name = {3: "INT", 8: "BIGINT", 15: "VARCHAR", 246: "DECIMAL"}[int(kind.tp)]
+        has = {"ColumnName": column.name, "ColumnType": f"{name} UNSIGNED" if kind.unsigned else name}
+        lengths = {3: "11", 8: "20"}
+        has["ColumnPrecision"] = lengths.get(int(kind.tp), str(kind.flen)) if kind.flen < 0 else str(kind.flen)
+        if name == "DECIMAL":
+            has["ColumnScale"] = str(kind.decimal)
+        if not column.nullable:
+            has["ColumnNullable"] = "false"
+        if kind.flag & 2:
+            has["ColumnIsPk"] = "true"
+        columns.append(has)
     names = {"Table": table.info.name, "Schema": table.db.name, "Version": 1, "TableVersion": version}
     return {**names, "Query": "", "Type": 0, "TableColumns": columns, "TableColumnsTotal": len(columns)}
 

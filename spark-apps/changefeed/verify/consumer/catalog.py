@@ -1,0 +1,459 @@
+"""A consumer's tables, and what schema files make of them.
+
+What a statement does to rows is done here once more, from its text and the new columns. It must never be found out from
+what the changefeed's own schema history makes of a job; what no file says is asked of the upstream, and noted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from changefeed.schema.actions import Action
+from changefeed.schema.table_info import TableInfo
+from changefeed.verify.consumer.columns import Column, default_of
+from changefeed.verify.consumer.report import Report
+from changefeed.verify.consumer.rows import Differences, Rows, Stored
+from changefeed.verify.consumer.schema_file import SchemaFile
+from changefeed.verify.consumer.statement import Statement, parse
+from changefeed.verify.consumer.upstream import Upstream, Written, partition_names
+
+_RENAMES = (Action.RENAME_TABLE, Action.RENAME_TABLES)
+_REPARTITIONS = (Action.REORGANIZE_PARTITION, Action.ALTER_TABLE_PARTITIONING, Action.REMOVE_PARTITIONING)
+_NO_STATEMENT = Statement("")
+
+
+@dataclass
+class Table:
+    """One that a consumer has. `stored`: of written columns, by their names in lower case.
+
+    `unknown`: why nobody can follow its rows, "" if one can.
+    """
+
+    schema: str
+    table: str
+    version: int = 0
+    columns: tuple[Column, ...] = ()
+    written: Written = field(default_factory=lambda: Written((), (), True))
+    stored: dict[str, Stored] = field(default_factory=dict)
+    rows: str = ""
+    unknown: str = ""
+    is_view: bool = False
+    last: tuple[int, int] = (0, 0)  # commit ts and place of the newest row
+    id: int = 0  # the upstream's
+
+    @property
+    def name(self) -> str:
+        return f"{self.schema}.{self.table}"
+
+    @property
+    def order(self) -> list[Stored]:
+        """As the values stand in a file."""
+        return [self.stored[column.name.lower()] for column in self.written.columns]
+
+    @property
+    def column_names(self) -> list[str]:
+        return [column.name for column in self.written.columns]
+
+
+class Catalog:
+    """Tables by name. Schema files are given version by version."""
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        rows: Rows,
+        report: Report,
+        selects: Callable[[str, str], bool],
+        start_ts: int,
+        choice: str,
+    ) -> None:
+        """`choice`: formats.Format. Views that exist at the start are in no file: they are known."""
+        self._upstream = upstream
+        self._rows = rows
+        self._report = report
+        self._selects = selects
+        self._start_ts = start_ts
+        self._choice = choice
+        self._tables: dict[tuple[str, str], Table] = {}
+        self._dropped: list[Table] = []
+        for view in upstream.tables(start_ts):
+            if view.is_view and selects(view.schema_name, view.name):
+                self._put(Table(view.schema_name, view.name, is_view=True))
+
+    def get(self, schema: str, table: str) -> Table | None:
+        return self._tables.get((schema.lower(), table.lower()))
+
+    @property
+    def tables(self) -> list[Table]:
+        return list(self._tables.values())
+
+    async def execute(self, files: Sequence[SchemaFile]) -> None:
+        """All of one version: statements first, then what has none."""
+        statements = {file.path: parse(file.query, file.schema) for file in files if file.query}
+        for file in files:
+            self._check_statement(file, statements.get(file.path))
+            self._check_columns(file)
+        renaming = {file.query: file for file in files if file.type in _RENAMES}
+        for file in renaming.values():
+            self._rename(file, statements.get(file.path) or _NO_STATEMENT)
+        explained = set[str]()
+        for file in files:
+            if file.type:
+                explained.add(file.path)
+                explained |= await self._run(file, statements.get(file.path), files)
+        for file in files:
+            if file.path not in explained:
+                await self._unexplained(file)
+
+    # -- what a file must be
+
+    def _check_statement(self, file: SchemaFile, statement: Statement | None) -> None:
+        if statement is None:
+            return
+        if not file.may_be(statement.verb):
+            self._report.problem(f"{file.path} has Type {file.type}, which is not that of its statement: {file.query}")
+        elif statement.tables and statement.verb != "alter database" and not statement.names(file.schema, file.table):
+            self._report.problem(f"{file.path} has a statement about others than {file.name}: {file.query}")
+
+    def _check_columns(self, file: SchemaFile) -> None:
+        """As the upstream defines them; one that is dropped, as it did until then."""
+        ts = file.version
+        info = self._upstream.table(file.schema, file.table, ts) or self._upstream.table(file.schema, file.table, ts - 1)
+        if info is not None and (odd := differing(file.columns, info)):
+            self._report.problem(f"{file.path} {odd}")
+
+    # -- statements
+
+    async def _run(self, file: SchemaFile, statement: Statement | None, files: Sequence[SchemaFile]) -> set[str]:
+        """The paths of other files of the version that this one's statement explains."""
+        match file.type:
+            case Action.DROP_SCHEMA:
+                for table in [table for table in self.tables if table.schema.lower() == file.schema.lower()]:
+                    self._drop(table, file)
+            case _ if not file.table:
+                pass
+            case Action.CREATE_VIEW:
+                self._tables.pop((file.schema.lower(), file.table.lower()), None)
+                self._put(Table(file.schema, file.table, is_view=True))
+            case Action.DROP_TABLE | Action.DROP_VIEW:
+                if (table := self._known(file)) is not None:
+                    self._drop(table, file)
+            case Action.CREATE_TABLE | Action.CREATE_TABLES:
+                self._create(file)
+            case Action.TRUNCATE_TABLE:
+                if (table := self._known(file)) is not None:
+                    self._drop(table, file)
+                self._create(file)
+            case Action.RECOVER_TABLE:
+                await self._recover(file, statement or _NO_STATEMENT)
+            case Action.EXCHANGE_TABLE_PARTITION:
+                return await self._exchange(file, statement, files)
+            case _:
+                await self._alter(file, statement)
+        return set()
+
+    async def _alter(self, file: SchemaFile, statement: Statement | None) -> None:
+        if not self._selects(file.schema, file.table):  # renamed out of the filter
+            return
+        table = self._known(file)
+        if table is None:
+            return
+        if file.type in (Action.DROP_TABLE_PARTITION, Action.TRUNCATE_TABLE_PARTITION) and not table.unknown:
+            self._empty_partitions(table, file, statement)
+        if statement is None and file.type not in _RENAMES:
+            await self._retake(file, f"its statement can't be read: {file.query!r}")
+        else:
+            await self._adopt(table, file, statement or _NO_STATEMENT)
+
+    def _rename(self, file: SchemaFile, statement: Statement) -> None:
+        """All pairs of the statement, one after the other; who ends outside of the filter is gone."""
+        moved = []
+        for old, new in statement.renames:
+            table = self._tables.pop((old[0].lower(), old[1].lower()), None) or self._by_id(old, new, file.version)
+            if table is not None:
+                self._check_end(table, file)
+                table.schema, table.table = new
+                self._put(table)
+                moved.append(table)
+        for table in moved:
+            if not self._selects(table.schema, table.table) and self._tables.get(_key(table)) is table:
+                del self._tables[_key(table)]
+
+    def _by_id(self, old: tuple[str, str], new: tuple[str, str], ts: int) -> Table | None:
+        """Names without a database are of the session's, which no file tells: the same table in another one."""
+        info = self._upstream.table(*new, ts)
+        before = info and self._upstream.table_of(info.id, ts - 1)
+        if before is None or before.name.lower() != old[1].lower():
+            return None
+        found = self._tables.pop((before.schema_name.lower(), before.name.lower()), None)
+        if found is not None:
+            self._report.took(f"the database of {old[1]}, which became {'.'.join(new)} at {ts}")
+        return found
+
+    async def _recover(self, file: SchemaFile, statement: Statement) -> None:
+        info = self._upstream.table(file.schema, file.table, file.version)
+        old = {(schema.lower(), table.lower()) for (schema, table), _ in statement.renames}
+        found = [table for table in self._dropped if _key(table) in old and (info is None or table.id == info.id)]
+        if not found:
+            await self._retake(file, "it was dropped before a consumer had it, or its statement doesn't name it")
+            return
+        table = found[-1]
+        self._dropped.remove(table)
+        table.schema, table.table = file.schema, file.table
+        self._put(table)
+        await self._adopt(table, file, _NO_STATEMENT)
+
+    def _empty_partitions(self, table: Table, file: SchemaFile, statement: Statement | None) -> None:
+        before = self._upstream.table(file.schema, file.table, file.version - 1)
+        ids = partition_names(before) if before else {}
+        names = [name.lower() for name in (statement.partitions if statement else ())]
+        if unknown := [name for name in names if name not in ids]:
+            self._report.problem(f"{file.path} is about partitions that {file.name} has not: {', '.join(unknown)}.")
+        self._report.took(f"the ids of {file.name}'s partitions {', '.join(names)} at {file.version}")
+        self._rows.without_partitions(table.rows, [ids[name] for name in names if name in ids])
+
+    async def _exchange(self, file: SchemaFile, statement: Statement | None, files: Sequence[SchemaFile]) -> set[str]:
+        names = statement.tables if statement else []
+        plain, parted = self._known(file), self.get(*names[0]) if len(names) == 2 else None
+        theirs = next((one for one in files if parted and one.name == parted.name), None)
+        if plain is None or parted is None or theirs is None or statement is None:
+            await self._retake(file, "the other table of its EXCHANGE PARTITION is not selected")
+            return set()
+        before, after = (self._upstream.table(*names[0], ts) for ts in (file.version - 1, file.version))
+        name = statement.partitions[0] if statement.partitions else ""
+        ids = [partition_names(info).get(name.lower()) if info else None for info in (before, after)]
+        is_unknown = plain.unknown or parted.unknown
+        if ids[0] is None or ids[1] is None or (not is_unknown and plain.stored.keys() != parted.stored.keys()):
+            self._report.problem(f"{file.path} exchanges what does not fit: {file.query}")
+            return set()
+        self._report.took(f"the ids of {parted.name}'s partition {name} before and after {file.version}")
+        if is_unknown:
+            plain.unknown = parted.unknown = is_unknown
+        else:
+            pairs = [(stored, plain.stored[column]) for column, stored in parted.stored.items()]
+            parted.rows, plain.rows = self._rows.exchange(parted.rows, plain.rows, pairs, ids[0], ids[1])
+        for table, one in ((plain, file), (parted, theirs)):
+            await self._adopt(table, one, _NO_STATEMENT)
+        return {theirs.path}
+
+    async def _unexplained(self, file: SchemaFile) -> None:
+        """No statement: a table of the start, one that came into the filter, or a DDL that readers are not told of."""
+        if not file.table or not self._selects(file.schema, file.table):
+            return
+        info = self._upstream.table(file.schema, file.table, file.version)
+        if info is not None and info.is_view:
+            self._put(Table(file.schema, file.table, is_view=True))
+            return
+        known = self.get(file.schema, file.table)
+        why = "a DDL that readers are not told of" if known else "from then on it is selected"
+        await self._retake(file, "" if file.version == self._start_ts else why)
+
+    # -- tables
+
+    def _put(self, table: Table) -> None:
+        self._tables[_key(table)] = table
+
+    def _known(self, file: SchemaFile) -> Table | None:
+        """The table that a statement is about; a consumer can't execute it without one."""
+        table = self.get(file.schema, file.table)
+        if table is None:
+            self._report.problem(f"{file.path} is about a table that a consumer does not have: {file.query}")
+        else:
+            self._check_end(table, file)
+        return table
+
+    def _check_end(self, table: Table, file: SchemaFile) -> None:
+        """No row of the version before may be of a time after the DDL."""
+        if table.last[0] > file.version:
+            self._report.problem(
+                f"A row of {table.name} has commit ts {table.last[0]}, but stands under version {table.version}, "
+                f"which ended at {file.version} ({self._report.where(table.last[1])})."
+            )
+            table.last = (0, 0)
+
+    def _drop(self, table: Table, file: SchemaFile) -> None:
+        """Kept aside, for it may be recovered."""
+        self._check_end(table, file)
+        del self._tables[_key(table)]
+        if not table.is_view:
+            self._dropped.append(table)
+
+    def _create(self, file: SchemaFile) -> Table:
+        """An empty one."""
+        if (there := self.get(file.schema, file.table)) is not None:
+            self._report.problem(f"{file.path} makes a table that is there already: {file.query}")
+            self._drop(there, file)
+        table = Table(file.schema, file.table, file.version, file.columns)
+        info = self._upstream.table(file.schema, file.table, file.version)
+        self._put(table)
+        if info is None:
+            table.unknown = "the upstream has no such table"
+            return table
+        table.id = info.id
+        table.written = self._upstream.written(info)
+        table.unknown = _why_unknown(table)
+        by_name = {column.name.lower(): column for column in file.columns}
+        for name in (column.name.lower() for column in table.written.columns):
+            if name not in by_name:  # said by _check_columns
+                table.unknown = "its schema file lacks columns"
+                table.written = Written((), (), True)
+                break
+            table.stored[name] = self._rows.column(by_name[name].arrow_type(self._choice))
+        table.rows = self._rows.create(list(table.stored.values()))
+        return table
+
+    async def _retake(self, file: SchemaFile, why: str) -> None:
+        """The table anew, with the upstream's rows at the version."""
+        self._tables.pop((file.schema.lower(), file.table.lower()), None)
+        table = self._create(file)
+        if not table.unknown:
+            if why:
+                self._report.took(f"the rows of {table.name} as of {file.version} ({why})")
+            await self._fill(table, table.rows, file.version)
+
+    async def _fill(self, table: Table, into: str, ts: int) -> None:
+        info = self._upstream.table(table.schema, table.table, ts)
+        assert info is not None
+        async for partition, values in self._upstream.rows(info, table.written.columns, ts):
+            self._rows.load(into, partition, table.order, values)
+
+    # -- columns
+
+    async def _adopt(self, table: Table, file: SchemaFile, statement: Statement) -> None:
+        """The file's columns in place of the table's, as the statement changes them."""
+        info = self._upstream.table(file.schema, file.table, file.version)
+        if table.is_view:
+            return
+        if info is None or not self._agrees(table, file, statement):
+            table.unknown = table.unknown or "its definitions don't follow from each other"
+        before = {column.name.lower(): column for column in table.columns}
+        table.version, table.columns = file.version, file.columns
+        if info is None:
+            return
+        table.id, table.written = info.id, self._upstream.written(info)
+        if table.unknown or _why_unknown(table):
+            await self._become_known(table, file)
+            return
+        converted = self._change_columns(table, before, statement, info)
+        if file.type in _REPARTITIONS:
+            await self._repartition(table, file)
+        elif converted or (file.type == Action.MULTI_SCHEMA_CHANGE and statement.added):
+            await self._take_columns(table, converted, statement.added, file.version)
+
+    def _agrees(self, table: Table, file: SchemaFile, statement: Statement) -> bool:
+        """Whether the statement makes the file's columns of the table's."""
+        left = [column.name.lower() for column in table.columns if column.name.lower() not in statement.dropped]
+        made = {statement.changed.get(name, name) for name in left} | set(statement.added)
+        have = {column.name.lower() for column in file.columns}
+        if made != have:
+            odd = ", ".join(sorted(made ^ have))
+            self._report.problem(f"{file.path} has other columns than its statement makes ({odd}): {file.query}")
+        return made == have
+
+    async def _become_known(self, table: Table, file: SchemaFile) -> None:
+        """Rows that could not be followed so far are taken anew, where they can be from now on."""
+        if why := _why_unknown(table):
+            table.unknown = why
+        else:
+            await self._retake(file, table.unknown)
+
+    def _change_columns(
+        self, table: Table, before: dict[str, Column], statement: Statement, info: TableInfo
+    ) -> list[str]:
+        """The columns whose values are to be taken from the upstream."""
+        old_names = {new: old for old, new in statement.changed.items()}
+        stored, taken = dict[str, Stored](), list[str]()
+        columns = {column.name.lower(): column for column in table.columns}
+        for defined in table.written.columns:
+            name = defined.name.lower()
+            column, old = columns[name], old_names.get(name, name)
+            is_new = old not in before or (name in statement.added and name in statement.dropped)
+            if not is_new and old in table.stored and column.keeps_values(before[old]):
+                stored[name] = table.stored[old]
+                continue
+            stored[name] = self._rows.column(column.arrow_type(self._choice))
+            value, is_said = default_of(column, self._choice)
+            if is_new and not is_said:
+                value = self._upstream.default(defined)
+                self._report.took(f"the default of {table.name}.{column.name} at {table.version}")
+            elif not is_new:
+                value = None
+                taken.append(name)
+            self._rows.add_column(table.rows, stored[name], value)
+        table.stored = stored
+        return taken
+
+    async def _take_columns(self, table: Table, converted: Sequence[str], added: Sequence[str], ts: int) -> None:
+        """Some columns as the upstream has them at `ts`; the others must be so already.
+
+        Of several changes at once the last ones come true after the first: who writes meanwhile sees what is `added`,
+        and rows of that time are written in the definition before.
+        """
+        want = self._rows.create(table.order)
+        await self._fill(table, want, ts)
+        if found := self._compared(table, want, {*converted, *added}):
+            self._report.rows_differ(table.name, found.names, found.differences, f"at the DDL at {ts}")
+        elif added and (early := self._compared(table, want, set(converted))):
+            self._report.took(
+                f"what {early.differences.different} rows of {table.name} got in {', '.join(added)} before the DDL "
+                f"ended at {ts}"
+            )
+        if converted:
+            names = ", ".join(f"{table.name}.{name}" for name in converted)
+            self._report.took(f"the values of {names} as of {ts}")
+        self._rows.drop(table.rows)
+        table.rows = want
+
+    def _compared(self, table: Table, want: str, without: set[str]) -> _Compared | None:
+        """How the rows differ, but for some columns; None: not at all, or nobody can tell which row is which."""
+        order, columns = table.order, table.written.columns
+        same = [n for n, column in enumerate(columns) if column.name.lower() not in without]
+        if not set(table.written.key) <= set(same):
+            return None
+        key = [same.index(n) for n in table.written.key]
+        found = self._rows.compare(table.rows, want, [(order[n], order[n]) for n in same], key)
+        return _Compared([columns[n].name for n in same], found) if found.total else None
+
+    async def _repartition(self, table: Table, file: SchemaFile) -> None:
+        """Which partition holds a row is not in the files; what it holds must be."""
+        ts = file.version
+        before, after = (self._upstream.table(file.schema, file.table, at) for at in (ts - 1, ts))
+        assert after is not None
+        new = set(after.partition_ids or (0,)) - set(before.partition_ids or (0,) if before else ())
+        want = self._rows.create(table.order)
+        await self._fill(table, want, ts)
+        pairs = [(column, column) for column in table.order]
+        if odd := self._rows.not_in(want, sorted(new), table.rows, pairs):
+            self._report.problem(f"{odd} rows that {file.query!r} moved at {ts} are not in a consumer's {table.name}.")
+        self._report.took(f"which partitions hold the rows of {table.name} as of {ts}")
+        self._rows.drop(table.rows)
+        table.rows = want
+
+
+@dataclass(frozen=True)
+class _Compared:
+    names: list[str]
+    differences: Differences
+
+
+def differing(columns: Sequence[Column], info: TableInfo) -> str:
+    """How columns of a schema file are not those of a definition, "" if they are."""
+    wanted = [Column.expected(column) for column in info.columns]
+    names = [[column.name for column in each] for each in (columns, wanted)]
+    if names[0] != names[1]:
+        return f"does not name the columns of {info.full_name}: {', '.join(names[1])}."
+    for column, want in zip(columns, wanted, strict=True):
+        if column.shape != want.shape:
+            return f"says {column}: the upstream has {want} in {info.full_name}."
+    return ""
+
+
+def _why_unknown(table: Table) -> str:
+    if not table.written.all_rows:
+        return "event filters leave changes out"
+    return "" if table.written.key else "it has no key in its files"
+
+
+def _key(table: Table) -> tuple[str, str]:
+    return table.schema.lower(), table.table.lower()

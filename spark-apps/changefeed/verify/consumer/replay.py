@@ -1,0 +1,203 @@
+"""O8: walks the sink as a consumer does, and holds what it ends with against the upstream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from changefeed.schema.table_info import TableInfo
+from changefeed.verify.consumer.catalog import Catalog, Table, differing
+from changefeed.verify.consumer.report import Report
+from changefeed.verify.consumer.rows import Rows
+from changefeed.verify.consumer.schema_file import SchemaFile, read_schema_file
+from changefeed.verify.consumer.upstream import Upstream
+from changefeed.verify.consumer.walk import DataDirectory, Version, misplaced, walk, without_schema_file
+from changefeed.verify.files import Sink
+from changefeed.verify.ledger import Ledger
+from changefeed.verify.lines import Shape
+from changefeed.verify.lives import Lives
+from changefeed.verify.reading import TableFiles
+from changefeed.verify.result import Result
+from changefeed.verify.table import Subject
+
+_AT_ONCE = 1 << 20  # changes
+_AT_ONCE_BYTES = 64 << 20
+
+Selects = Callable[[str, str], bool]
+
+
+async def replay(subject: Subject, lives: Lives, selects: Selects, sink: Sink, ledger: Ledger) -> None:
+    """`selects`: (schema, table) that the changefeed is about. Uses the ledger's database for tables of its own."""
+    await _Consumer(subject, lives, selects, sink, ledger).run()
+
+
+class _Consumer:
+    def __init__(self, subject: Subject, lives: Lives, selects: Selects, sink: Sink, ledger: Ledger) -> None:
+        self._subject = subject
+        self._checkpoint_ts = subject.checkpoint_ts
+        self._lives = lives
+        self._selects = selects
+        self._sink = sink
+        self._report = Report(subject.result)
+        self._rows = Rows(ledger.db)
+        how = subject.formats.newest
+        self._choice = how.choice
+        self._upstream = Upstream(subject.pd, lives.schema, subject.config, how)
+        self._catalog = Catalog(
+            self._upstream, self._rows, self._report, selects, subject.start_ts, self._choice
+        )
+
+    async def run(self) -> None:
+        for problem in misplaced(self._sink):
+            self._report.problem(problem)
+        has_dates = self._subject.config["spec"]["sink"]["storage"]["dateSeparator"] != "none"
+        self._subject.progress.stage("a consumer's replay", sum(len(d.readable) for d in self._sink.directories.values()))
+        for version in walk(self._sink, has_dates):
+            for problem in without_schema_file(version):
+                self._report.problem(problem)
+            await self._catalog.execute(self._schema_files(version))
+            for place, group in groupby(version.data, key=lambda data: (data.place, data.partition)):
+                self._take(place[0], version.ts, list(group))
+        self._check_names()
+        for table in self._catalog.tables:
+            if not table.is_view:
+                await self._check_table(table)
+        self._report.end()
+
+    def _schema_files(self, version: Version) -> list[SchemaFile]:
+        found: dict[str, SchemaFile] = {}
+        for path in version.schema_files:
+            file, problems = read_schema_file(path, self._subject.store.get(path).body)
+            for problem in problems:
+                self._report.problem(problem)
+            if file is None:
+                continue
+            if (first := found.setdefault(file.name, file)) is not file:
+                self._report.problem(f"{path} is a second one of its version: a consumer reads {first.path} alone.")
+        return list(found.values())
+
+    # -- rows
+
+    def _take(self, place: str, version: int, group: Sequence[DataDirectory]) -> None:
+        """The rows of one partition under a version."""
+        schema, _, name = place.partition("/")
+        table = self._catalog.get(schema, name)
+        if table is None or (table.version != version and not table.unknown):
+            self._report.problem(f"{group[0].directory.path} has rows of a table that a consumer does not have then.")
+        elif not table.unknown:
+            self._apply(table, group)
+
+    def _apply(self, table: Table, group: Sequence[DataDirectory]) -> None:
+        kinds = [stored.type for stored in table.order]
+        shape = Shape(table.column_names, kinds)
+        files = TableFiles(self._subject.store, (table.schema, table.table), shape, self._subject.formats)
+        changes = _Changes()
+        for path in (path for data in group for path in data.directory.readable):
+            for piece in self._read(files, path, table):
+                changes.add(piece)
+                if changes.are_many:
+                    self._merge(table, group[0].partition, changes)
+            self._subject.progress.advance(1)
+        self._merge(table, group[0].partition, changes)
+
+    def _read(self, files: TableFiles, path: str, table: Table) -> Iterator[pa.Table]:
+        """The file's rows up to the checkpoint, with their places."""
+        place, seen = self._report.begin_file(path), Result()
+        for piece in files.read(path, self._subject.store.get(path), seen):
+            places = np.arange(place + 1, place + 1 + piece.num_rows, dtype=np.uint64)
+            place += piece.num_rows
+            piece = piece.append_column("place", pa.array(places))
+            piece = piece.filter(pc.less_equal(piece["commit_ts"], pa.scalar(self._checkpoint_ts, pa.uint64())))
+            if piece.num_rows:
+                self._check_version(piece, table)
+                yield piece
+        if seen.first_problem is not None:
+            self._report.problem(seen.first_problem)
+
+    def _check_version(self, piece: pa.Table, table: Table) -> None:
+        """Rows are behind the DDL of their version; who is before the next one is seen when that comes."""
+        lowest, highest = pc.min_max(piece["commit_ts"]).as_py().values()
+        if lowest <= table.version:
+            place = piece["place"][pc.index(piece["commit_ts"], lowest).as_py()].as_py()
+            self._report.problem(
+                f"A row of {table.name} has commit ts {lowest}, but stands under version {table.version} "
+                f"({self._report.where(place)})."
+            )
+        if highest > table.last[0]:
+            place = piece["place"][pc.index(piece["commit_ts"], highest).as_py()].as_py()
+            table.last = (highest, place)
+
+    def _merge(self, table: Table, partition: int, changes: _Changes) -> None:
+        if given := changes.taken():
+            key = table.written.key
+            table.rows = self._rows.apply(table.rows, partition, table.order, key, given)
+
+    # -- the end
+
+    def _check_names(self) -> None:
+        """Tables and views are those that the upstream has selected."""
+        quiet = self._lives.untold
+        for views in (False, True):
+            there = [info for info in self._upstream.tables(self._checkpoint_ts) if info.is_view == views]
+            want = {info.full_name for info in there if self._selects(info.schema_name, info.name)}
+            tables = [table for table in self._catalog.tables if table.is_view == views]
+            have = {table.name for table in tables if self._selects(table.schema, table.table)}
+            what = "view" if views else "table"
+            for name in sorted(have - want - quiet):
+                self._report.problem(f"A consumer has a {what} {name} at the checkpoint: the upstream has none.")
+            for name in sorted(want - have - quiet):
+                self._report.problem(f"A consumer has no {what} {name} at the checkpoint: the upstream has one.")
+            for name in sorted((have ^ want) & quiet):
+                self._report.note(f"Whether a consumer has {name} was not checked: it is not told of all of its DDLs.")
+
+    async def _check_table(self, table: Table) -> None:
+        info = self._upstream.table(table.schema, table.table, self._checkpoint_ts)
+        if info is None or not self._selects(table.schema, table.table):
+            return
+        if odd := differing(table.columns, info):
+            self._report.problem(f"A consumer's newest schema file of {table.name} {odd}")
+        elif table.unknown:
+            self._report.note(f"A consumer's rows of {table.name} were not compared: {table.unknown}.")
+        else:
+            await self._check_rows(table, info)
+
+    async def _check_rows(self, table: Table, info: TableInfo) -> None:
+        left_out = {column.name for column in table.columns} - set(table.column_names)
+        if left_out:
+            self._report.note(f"No file has these columns of {table.name}: {', '.join(sorted(left_out))}.")
+        want = self._rows.create(table.order)
+        async for partition, values in self._upstream.rows(info, table.written.columns, self._checkpoint_ts):
+            self._rows.load(want, partition, table.order, values)
+        pairs = [(column, column) for column in table.order]
+        found = self._rows.compare(table.rows, want, pairs, table.written.key)
+        self._subject.result.consumed += self._rows.count(want)
+        self._rows.drop(want)
+        if found.total:
+            self._report.rows_differ(table.name, table.column_names, found, "at the checkpoint")
+
+
+@dataclass
+class _Changes:
+    """Rows of files that are not merged yet."""
+
+    _pieces: list[pa.Table] = field(default_factory=list)
+    _rows: int = 0
+    _bytes: int = 0
+
+    def add(self, piece: pa.Table) -> None:
+        self._pieces.append(piece)
+        self._rows += piece.num_rows
+        self._bytes += piece.nbytes
+
+    @property
+    def are_many(self) -> bool:
+        return self._rows >= _AT_ONCE or self._bytes >= _AT_ONCE_BYTES
+
+    def taken(self) -> pa.Table | None:
+        pieces, self._pieces, self._rows, self._bytes = self._pieces, [], 0, 0
+        return pa.concat_tables(pieces) if pieces else None

@@ -1,0 +1,66 @@
+"""What a consumer's replay has found, and what it had to ask the upstream for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from changefeed.verify.consumer.rows import Differences
+from changefeed.verify.lines import text_of
+from changefeed.verify.result import Result
+
+
+class Report:
+    """Into the verdict; what was taken from the upstream becomes one note."""
+
+    def __init__(self, result: Result) -> None:
+        self._result = result
+        self._taken: list[str] = []
+        self._paths: list[str] = [""]
+
+    def problem(self, what: str) -> None:
+        self._result.problem(what)
+
+    def note(self, what: str) -> None:
+        self._result.note(what)
+
+    def took(self, what: str) -> None:
+        """From the upstream, because no file says it."""
+        self._taken.append(what)
+
+    def end(self) -> None:
+        if self._taken:
+            self._result.note(
+                "A consumer needs more than the files to follow these; it was taken from the upstream: "
+                f"{'; '.join(self._taken)}."
+            )
+
+    # -- places
+
+    def begin_file(self, path: str) -> int:
+        """The place (rows.py) before the file's first row."""
+        self._paths.append(path)
+        return (len(self._paths) - 1) << 32
+
+    def where(self, place: int) -> str:
+        if not place:
+            return "as the upstream once had it"
+        return f"by {self._paths[place >> 32]}, row {place & 0xFFFFFFFF}"
+
+    # -- differences
+
+    def rows_differ(self, table: str, names: Sequence[str], found: Differences, when: str) -> None:
+        """`when`: up to which moment the files were replayed."""
+        result = self._result
+        result.consumed_missing += found.missing
+        result.consumed_extra += found.extra
+        result.consumed_different += found.different
+        have = "no such row" if found.have is None else f"{_shown(names, found.have)} ({self.where(found.place)})"
+        want = "no such row" if found.want is None else _shown(names, found.want)
+        result.problem(
+            f"A consumer's {table} {when} has {have}; the upstream has {want}. In all {found.missing} rows are "
+            f"missing, {found.extra} too many, {found.different} different."
+        )
+
+
+def _shown(names: Sequence[str], values: Sequence[object]) -> str:
+    return ", ".join(f"{name}={text_of(value)!r}" for name, value in zip(names, values, strict=True))

@@ -1,0 +1,181 @@
+"""The rows of a consumer's tables in DuckDB, with a memory limit and a folder to spill to.
+
+A table stands under a number, its columns too: what they are called is the catalog's business. Beside its columns a row
+has `partition` (TiDB's physical id; 0: the table has none) and `place` (which row of which file left it so; 0: it
+stands so in the upstream). A change of many rows makes a new table of the old one's, so that nothing deleted stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+_KINDS = {
+    pa.int64(): "BIGINT",
+    pa.uint64(): "UBIGINT",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    pa.binary(): "BLOB",
+    pa.string(): "VARCHAR",
+}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A column of a table: the name that it has there, and its type."""
+
+    name: str
+    type: pa.DataType
+
+
+@dataclass(frozen=True)
+class Differences:
+    """How a consumer's rows differ from the upstream's; the first pair by the key, None: there is no such row."""
+
+    missing: int = 0
+    extra: int = 0
+    different: int = 0
+    have: Sequence[Any] | None = None
+    want: Sequence[Any] | None = None
+    place: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.missing + self.extra + self.different
+
+
+class Rows:
+    """All tables' rows. Tables and columns are known by the names that are given here."""
+
+    def __init__(self, db: duckdb.DuckDBPyConnection) -> None:
+        self._db = db
+        self._numbers = count(1)
+
+    def column(self, kind: pa.DataType) -> Stored:
+        """A new one, for `create` and `add_column`."""
+        return Stored(f"v{next(self._numbers)}", kind)
+
+    def create(self, columns: Sequence[Stored]) -> str:
+        """An empty table; its name."""
+        name = f"t{next(self._numbers)}"
+        declared = "".join(f", {column.name} {_KINDS[column.type]}" for column in columns)
+        self._db.execute(f"CREATE TABLE {name}(pid BIGINT, place UBIGINT{declared})")
+        return name
+
+    def drop(self, table: str) -> None:
+        self._db.execute(f"DROP TABLE {table}")
+
+    def add_column(self, table: str, column: Stored, value: Any) -> None:
+        """Rows that are there have `value`."""
+        self._db.execute(f"ALTER TABLE {table} ADD COLUMN {column.name} {_KINDS[column.type]}")
+        self._db.execute(f"UPDATE {table} SET {column.name} = ?", [value])
+
+    def load(self, table: str, partition: int, columns: Sequence[Stored], values: Mapping[str, pa.Array]) -> None:
+        """Rows of the upstream, c0..cn as in `columns`."""
+        given = pa.table(dict(values))
+        names = ", ".join(column.name for column in columns)
+        places = ", ".join(f"c{number}" for number in range(len(columns)))
+        self._with(given, f"INSERT INTO {table}(pid, place, {names}) SELECT {partition}, 0, {places} FROM given")
+
+    def apply(self, table: str, partition: int, columns: Sequence[Stored], key: Sequence[int], changes: pa.Table) -> str:
+        """The table after `changes` (place, op, c0..cn in their order); `key`: numbers of the columns that tell a row."""
+        kept = ", ".join(column.name for column in columns)
+        new = ", ".join(f"c{number} AS {column.name}" for number, column in enumerate(columns))
+        keys = ", ".join(f"c{number}" for number in key)
+        same = " AND ".join(f"s.{columns[number].name} = b.c{number}" for number in key)
+        return self._replaced(
+            table,
+            f"""WITH last AS (SELECT max(place) AS place FROM given GROUP BY {keys}),
+            touched AS (SELECT DISTINCT {keys}, {partition} AS pid FROM given)
+            SELECT pid, place, {kept} FROM {table} s ANTI JOIN touched b ON s.pid = b.pid AND {same}
+            UNION ALL SELECT {partition}, place, {new} FROM given SEMI JOIN last USING (place) WHERE op <> 'D'""",
+            changes,
+        )
+
+    def without_partitions(self, table: str, partitions: Sequence[int]) -> None:
+        self._db.execute(f"DELETE FROM {table} WHERE list_contains(?, pid)", [list(partitions)])
+
+    def exchange(
+        self, parted: str, plain: str, columns: Sequence[tuple[Stored, Stored]], old: int, new: int
+    ) -> tuple[str, str]:
+        """The tables after partition `old` has changed places with all of `plain`, whose rows get the id `new`.
+
+        `columns`: of both, in pairs.
+        """
+        ours = ", ".join(one.name for one, _ in columns)
+        theirs_as_ours = ", ".join(f"{other.name} AS {one.name}" for one, other in columns)
+        ours_as_theirs = ", ".join(f"{one.name} AS {other.name}" for one, other in columns)
+        given = f"SELECT 0::BIGINT AS pid, place, {ours_as_theirs} FROM {parted} WHERE pid = {old}"
+        got = (
+            f"SELECT pid, place, {ours} FROM {parted} WHERE pid <> {old} "
+            f"UNION ALL SELECT {new}, place, {theirs_as_ours} FROM {plain}"
+        )
+        taken, mixed = (self._made(select) for select in (given, got))
+        self.drop(parted)
+        self.drop(plain)
+        return mixed, taken
+
+    def count(self, table: str) -> int:
+        ((rows,),) = self._db.execute(f"SELECT count(*) FROM {table}").fetchall()
+        return int(rows)
+
+    def compare(
+        self, have: str, want: str, columns: Sequence[tuple[Stored, Stored]], key: Sequence[int]
+    ) -> Differences:
+        """Two tables held against each other; `columns`: of both, in pairs, `key`: which of them tell a row."""
+        same = " AND ".join(f"h.{columns[number][0].name} = w.{columns[number][1].name}" for number in key)
+        odd = "".join(f" OR h.{one.name} IS DISTINCT FROM w.{other.name}" for one, other in columns)
+        joined = (
+            f"FROM {have} h FULL JOIN {want} w ON h.pid = w.pid AND {same} "
+            f"WHERE h.place IS NULL OR w.place IS NULL{odd}"
+        )
+        ((missing, extra, different),) = self._db.execute(
+            f"""SELECT count(*) FILTER (h.place IS NULL), count(*) FILTER (w.place IS NULL),
+            count(*) FILTER (h.place IS NOT NULL AND w.place IS NOT NULL) {joined}"""
+        ).fetchall()
+        if not missing + extra + different:
+            return Differences()
+        order = ", ".join(f"coalesce(h.{columns[n][0].name}, w.{columns[n][1].name})" for n in key)
+        both = ", ".join(f"h.{one.name}" for one, _ in columns), ", ".join(f"w.{other.name}" for _, other in columns)
+        place, in_upstream, *values = self._db.execute(
+            f"SELECT h.place, w.place, {both[0]}, {both[1]} {joined} ORDER BY {order} LIMIT 1"
+        ).fetchall()[0]
+        half = len(columns)
+        have_row = None if place is None else values[:half]
+        want_row = None if in_upstream is None else values[half:]
+        return Differences(missing, extra, different, have_row, want_row, place or 0)
+
+    def not_in(self, want: str, partitions: Sequence[int], have: str, columns: Sequence[tuple[Stored, Stored]]) -> int:
+        """How many rows of `want` in some partitions are in no partition of `have`."""
+        same = " AND ".join(f"h.{one.name} IS NOT DISTINCT FROM w.{other.name}" for one, other in columns)
+        ((found,),) = self._db.execute(
+            f"SELECT count(*) FROM {want} w ANTI JOIN {have} h ON {same} WHERE list_contains(?, w.pid)",
+            [list(partitions)],
+        ).fetchall()
+        return int(found)
+
+    def _replaced(self, table: str, select: str, given: pa.Table) -> str:
+        self._db.register("given", given)
+        try:
+            made = self._made(select)
+        finally:
+            self._db.unregister("given")
+        self.drop(table)
+        return made
+
+    def _made(self, select: str) -> str:
+        name = f"t{next(self._numbers)}"
+        self._db.execute(f"CREATE TABLE {name} AS {select}")
+        return name
+
+    def _with(self, given: pa.Table, sql: str) -> None:
+        self._db.register("given", given)
+        try:
+            self._db.execute(sql)
+        finally:
+            self._db.unregister("given")

@@ -1,0 +1,103 @@
+"""A schema file as a consumer takes it: held against its own name, then a table's definition and a statement."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from changefeed.schema.actions import Action
+from changefeed.verify.consumer.columns import Column
+from changefeed.verify.files import parse_json
+
+_ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+_VERBS: dict[int, frozenset[str]] = {
+    Action.CREATE_SCHEMA: frozenset({"create database"}),
+    Action.DROP_SCHEMA: frozenset({"drop database"}),
+    Action.CREATE_TABLE: frozenset({"create table"}),
+    Action.CREATE_TABLES: frozenset({"create table"}),
+    Action.DROP_TABLE: frozenset({"drop table"}),
+    Action.TRUNCATE_TABLE: frozenset({"truncate table"}),
+    Action.RENAME_TABLE: frozenset({"rename table", "alter table"}),
+    Action.RENAME_TABLES: frozenset({"rename table"}),
+    Action.CREATE_VIEW: frozenset({"create view"}),
+    Action.DROP_VIEW: frozenset({"drop view"}),
+    Action.RECOVER_TABLE: frozenset({"recover table"}),
+    Action.REPAIR_TABLE: frozenset({"admin repair table"}),
+}
+_ALTER = frozenset({"alter table", "create index", "drop index", "alter database"})
+
+
+@dataclass(frozen=True)
+class SchemaFile:
+    """`table` "": of a database. `type` 0 and no `query`: nobody is told how the table came to be so."""
+
+    path: str
+    schema: str
+    table: str
+    version: int
+    query: str
+    type: int
+    columns: tuple[Column, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.schema}.{self.table}"
+
+    def may_be(self, verb: str) -> bool:
+        """Whether a statement of this kind can have its `Type`."""
+        return verb in _VERBS.get(self.type, _ALTER)
+
+
+def read_schema_file(path: str, body: bytes) -> tuple[SchemaFile | None, list[str]]:
+    """The file, and where it breaks a hard rule; None: it is none, or not the one that its name says.
+
+    `path` must be one by its form.
+    """
+    content = parse_json(body)
+    try:
+        file = _parsed(path, content)
+    except (KeyError, TypeError, AttributeError):
+        return None, [f"{path} is no schema file."]
+    problems = []
+    place, _, name = path.partition("/meta/schema_")
+    version, checksum = name.removesuffix(".json").split("_")
+    if (f"{file.schema}/{file.table}".rstrip("/"), str(file.version)) != (place, version):
+        return None, [f"{path} is of version {file.version} of {file.name.rstrip('.')}: its name is another one's."]
+    if f"{schema_checksum(content):010}" != checksum:
+        problems.append(f"{path} has another content than its name says: its checksum is {schema_checksum(content)}.")
+    if content.get("TableColumnsTotal") != len(file.columns):
+        problems.append(f"{path} has {len(file.columns)} columns, but says {content.get('TableColumnsTotal')}.")
+    return file, problems
+
+
+def _parsed(path: str, content: Any) -> SchemaFile:
+    if not isinstance(content["TableVersion"], int) or not isinstance(content["Type"], int):
+        raise TypeError(path)
+    return SchemaFile(
+        path=path,
+        schema=content["Schema"] + "",
+        table=content["Table"] + "",
+        version=content["TableVersion"],
+        query=content["Query"] + "",
+        type=content["Type"],
+        columns=tuple(Column.read(entry) for entry in content["TableColumns"] or ()),
+    )
+
+
+def schema_checksum(content: Mapping[str, Any]) -> int:
+    """CRC-32 of what decides how rows are read, as Go prints it; `content`: a schema file's."""
+    columns: Sequence[Mapping[str, Any]] = content.get("TableColumns") or []
+    part = {
+        "Table": content.get("Table"),
+        "Schema": content.get("Schema"),
+        "Version": 0,
+        "TableColumns": sorted(columns, key=lambda column: str(column.get("ColumnName")).encode()),
+        "TableColumnsTotal": content.get("TableColumnsTotal"),
+    }
+    text = json.dumps(part, indent=4, ensure_ascii=False)
+    for character, escape in _ESCAPED.items():
+        text = text.replace(character, escape)
+    return zlib.crc32(text.encode())

@@ -1,0 +1,81 @@
+"""What the upstream says at a ts: definitions by name, and rows."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from changefeed.filter.selection import Selection
+from changefeed.schema.defaults import absent_value
+from changefeed.schema.storage import SchemaStorage
+from changefeed.schema.table_info import ColumnInfo, TableInfo
+from changefeed.upstream.pd import PdClient
+from changefeed.verify.expected import key_of, values_of
+from changefeed.verify.formats import Format
+from changefeed.verify.standing import rows_at
+
+
+@dataclass(frozen=True)
+class Written:
+    """How a table's rows stand in the files of a version: which columns, and which of them tell a row (none: nobody)."""
+
+    columns: tuple[ColumnInfo, ...]
+    key: tuple[int, ...]
+    all_rows: bool  # no event filter leaves any out
+
+
+class Upstream:
+    def __init__(self, pd: PdClient, schema: SchemaStorage, config: Mapping[str, Any], how: Format) -> None:
+        """`config`: the effective resource."""
+        self._pd = pd
+        self._schema = schema
+        self._config = config
+        self._how = how
+        self._known: tuple[int, list[TableInfo]] = (0, [])
+
+    def tables(self, ts: int) -> list[TableInfo]:
+        """All of them, views too."""
+        if self._known[0] != ts:
+            self._known = ts, self._schema.tables_at(ts)
+        return self._known[1]
+
+    def table(self, schema: str, table: str, ts: int) -> TableInfo | None:
+        name = schema.lower(), table.lower()
+        found = (each for each in self.tables(ts) if (each.schema_name.lower(), each.name.lower()) == name)
+        return next(found, None)
+
+    def table_of(self, id_: int, ts: int) -> TableInfo | None:
+        return self._schema.table(id_, ts)
+
+    def written(self, info: TableInfo) -> Written:
+        selection = Selection.of(self._config, info)
+        key = key_of(info, selection.columns, self._how.split_updates)
+        return Written(selection.columns, tuple(key), selection.rows.keeps_all)
+
+    def default(self, column: ColumnInfo) -> Any:
+        """What rows from before the column have of it."""
+        (value,) = absent_value(column, self._how.time_zone).to_pylist()
+        return value[self._how.choice] if isinstance(value, dict) else value
+
+    async def rows(
+        self, info: TableInfo, columns: tuple[ColumnInfo, ...], ts: int
+    ) -> AsyncIterator[tuple[int, dict[str, pa.Array]]]:
+        """(partition, c0..cn) in pieces: all rows of the table as it stood at `ts`, defined by `info`."""
+        for id_ in info.physical_ids:
+            async for keys, values in rows_at(self._pd, id_, ts):
+                found = values_of(info, columns, keys, values, self._how.time_zone, self._how.choice)
+                yield id_ if info.partition_ids else 0, found
+
+
+def partition_names(info: TableInfo) -> dict[str, int]:
+    """Ids by names, those in lower case."""
+    definitions = (info.raw.get("partition") or {}).get("definitions") or ()
+    return {_name(each).lower(): int(each["id"]) for each in definitions}
+
+
+def _name(definition: Mapping[str, Any]) -> str:
+    name = definition.get("name")
+    return str(name.get("O") if isinstance(name, Mapping) else name or "")

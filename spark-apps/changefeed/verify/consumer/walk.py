@@ -1,0 +1,73 @@
+"""The order in which a consumer takes what stands in a sink, and the hard rules of paths (facts, 3). Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from changefeed.verify.files import OWNER, Directory, Sink
+
+_SCHEMA = re.compile(r"(?P<place>[^/]+(?:/[^/]+)?)/meta/schema_(?P<version>\d+)_\d{10}\.json")
+_DIRECTORY = re.compile(r"(?P<place>[^/]+/[^/]+)/(?P<version>\d+)(?P<rest>(?:/[^/]+)*)")
+_INDEX = "/meta/CDC.index"
+
+
+@dataclass(frozen=True)
+class DataDirectory:
+    """A data directory: `place` is schema/table, `partition` 0 for a table without any."""
+
+    place: str
+    partition: int
+    directory: Directory
+
+
+@dataclass
+class Version:
+    """What stands under one table version, of all tables: schema files by path, then data."""
+
+    ts: int
+    schema_files: list[str] = field(default_factory=list)
+    data: list[DataDirectory] = field(default_factory=list)
+
+
+def walk(sink: Sink, has_dates: bool) -> Iterator[Version]:
+    """Versions up to the checkpoint, in ascending order; of each, data by partition and date.
+
+    `has_dates`: whether the last level of a data directory is a date.
+    """
+    versions: dict[int, Version] = {}
+    for path in sorted(sink.sizes):
+        if match := _SCHEMA.fullmatch(path):
+            ts = int(match["version"])
+            versions.setdefault(ts, Version(ts)).schema_files.append(path)
+    for path, directory in sink.directories.items():
+        if match := _DIRECTORY.fullmatch(path):
+            ts, levels = int(match["version"]), match["rest"].split("/")[1:]
+            partition = next((int(level) for level in levels[: len(levels) - has_dates] if level.isdecimal()), 0)
+            found = DataDirectory(match["place"], partition, directory)
+            versions.setdefault(ts, Version(ts)).data.append(found)
+    for ts in sorted(ts for ts in versions if ts <= sink.checkpoint_ts):
+        versions[ts].data.sort(key=lambda data: (data.partition, data.directory.path))
+        yield versions[ts]
+
+
+def misplaced(sink: Sink) -> list[str]:
+    """What is no schema file of a table or a database, and stands where those do."""
+    meta = [path for path in sink.sizes if "/meta/" in path and not path.endswith(_INDEX)]
+    wrong = [path for path in meta if not _SCHEMA.fullmatch(path)]
+    return [
+        f"{path} is no schema file by its name: a reader wants <schema>[/<table>]/meta/schema_<version>_<checksum>.json."
+        for path in sorted(wrong)
+        if path != OWNER
+    ]
+
+
+def without_schema_file(version: Version) -> list[str]:
+    """Data that a reader finds no schema file of exactly its version for."""
+    has = {path.partition("/meta/")[0] for path in version.schema_files}
+    return [
+        f"{data.directory.path} has no schema file {data.place}/meta/schema_{version.ts}_….json."
+        for data in version.data
+        if data.place not in has and data.directory.published
+    ]
