@@ -50,7 +50,7 @@ class Column:
     def sql(self) -> str:
         parts = [f"`{self.name}`", self.type, "NULL" if self.nullable else "NOT NULL"]
         if self.default is not None:
-            quoted = self.default.replace("'", "''")
+            quoted = str(self.default).replace("'", "''")
             parts.append(f"DEFAULT '{quoted}'")
         return " ".join(parts)
 

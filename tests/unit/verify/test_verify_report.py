@@ -247,10 +247,17 @@ def delete_a_schema_file(sink: HandSink, shop: Shop) -> tuple[str, ...]:
     return ("has no schema file shop/item/meta/schema_",)
 
 
+def put_back_in_time(file: Path, text: str) -> None:
+    """As if it had been written so at first."""
+    times = file.stat().st_mtime
+    file.write_text(text)
+    os.utime(file, (times, times))
+
+
 def change_a_schema_file(sink: HandSink, shop: Shop) -> tuple[str, ...]:
     file = next((sink.lake / ITEM / "meta").iterdir())
-    file.write_text(file.read_text().replace("amount", "sum"))
-    return sink.name(file), "does not name the columns of shop.item: id, amount"
+    put_back_in_time(file, file.read_text().replace("amount", "sum"))
+    return sink.name(file), "has another content than its name says"
 
 
 def rewrite_a_schema(change: Callable[[dict[str, Any]], object], *said: str) -> Harm:
@@ -271,7 +278,7 @@ def rewrite_a_schema(change: Callable[[dict[str, Any]], object], *said: str) -> 
 
 def change_a_schema_behind_its_checksum(sink: HandSink, shop: Shop) -> tuple[str, ...]:
     file = next((sink.lake / ITEM / "meta").iterdir())
-    file.write_text(file.read_text().replace('"BIGINT"', '"INT"'))
+    put_back_in_time(file, file.read_text().replace('"BIGINT"', '"INT"'))
     return sink.name(file), "has another content than its name says"
 
 
@@ -617,14 +624,18 @@ def publish_late(sink: HandSink, ts: int) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda content: content["TableColumns"][1].update(ColumnType="VARCHAR"), "amount is VARCHAR: its rows are"),
-        (lambda content: content["TableColumns"][0].update(ColumnType="BIGINT"), "id is BIGINT: its rows are not"),
-        (lambda content: content.update(Table="items"), "of another table"),
+        (lambda content: content["TableColumns"][1].update(ColumnType="VARCHAR"), "says amount VARCHAR(20) NOT NULL: the upstream has"),
+        (lambda content: content["TableColumns"][0].update(ColumnType="BIGINT"), "says id BIGINT(20) NOT NULL PRIMARY KEY: the upstream"),
+        (lambda content: content.update(Table="items"), "of shop.items: its name is another"),
         (lambda content: content.update(TableVersion=1), "is of version 1"),
-        (lambda content: content.update(TableColumns=[{"ColumnName": "id"}]), "does not name the columns"),
-        (lambda content: content.update(TableColumns=None), "is no schema file"),
+        (lambda content: content["TableColumns"][1].update(ColumnName="sum"), "does not name the columns"),
+        (lambda content: content["TableColumns"][1].update(ColumnPrecision="19"), "says amount BIGINT(19) NOT NULL: "),
+        (lambda content: content["TableColumns"][1].pop("ColumnNullable"), "says amount BIGINT(20): the upstream has"),
+        (lambda content: content["TableColumns"][0].pop("ColumnIsPk"), "says id BIGINT UNSIGNED(20) NOT NULL: the"),
+        (lambda content: content.update(TableColumns=[{"ColumnName": "id"}]), "is no schema file"),
+        (lambda content: content.update(TableColumns=None), "has 0 columns, but says 2"),
     ],
-    ids=["type", "unsigned", "table", "version", "columns", "nothing"],
+    ids=["type", "unsigned", "table", "version", "columns", "precision", "nullable", "key", "column", "nothing"],
 )
 async def test_o6_a_schema_file_that_does_not_say_what_the_rows_are(
     shop: Shop, sink: HandSink, change: Callable[[dict[str, Any]], object], said: str

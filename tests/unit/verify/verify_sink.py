@@ -15,7 +15,7 @@ from changefeed.model.record import CommitRecord, EpochRecord, FileCommitted, Pl
 from changefeed.objectstore.open import open_store
 from changefeed.owner.transaction_log.log import Log
 from changefeed.spec.parse import effective, parse
-from changefeed.verify.schemas import schema_checksum
+from changefeed.verify.consumer.schema_file import schema_checksum
 from changefeed_devcluster.schema import Column, Table
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb import Tidb

@@ -6,7 +6,7 @@ what the changefeed's own schema history makes of a job; what no file says is as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from changefeed.schema.actions import Action
@@ -119,7 +119,9 @@ class Catalog:
     def _check_columns(self, file: SchemaFile) -> None:
         """As the upstream defines them; one that is dropped, as it did until then."""
         ts = file.version
-        info = self._upstream.table(file.schema, file.table, ts) or self._upstream.table(file.schema, file.table, ts - 1)
+        info = self._upstream.table(file.schema, file.table, ts) or self._upstream.table(
+            file.schema, file.table, ts - 1
+        )
         if info is not None and (odd := differing(file.columns, info)):
             self._report.problem(f"{file.path} {odd}")
 
@@ -129,8 +131,8 @@ class Catalog:
         """The paths of other files of the version that this one's statement explains."""
         match file.type:
             case Action.DROP_SCHEMA:
-                for table in [table for table in self.tables if table.schema.lower() == file.schema.lower()]:
-                    self._drop(table, file)
+                for each in [table for table in self.tables if table.schema.lower() == file.schema.lower()]:
+                    self._drop(each, file)
             case _ if not file.table:
                 pass
             case Action.CREATE_VIEW:

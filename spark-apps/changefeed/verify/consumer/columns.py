@@ -51,7 +51,11 @@ _TYPES: dict[int, tuple[str, int | None, int | None]] = {
     254: ("CHAR", 1, None),
     255: ("GEOMETRY", None, None),
 }
-_BINARY_NAMES = {"VARCHAR": "VARBINARY", "CHAR": "BINARY", **{f"{size}TEXT": f"{size}BLOB" for size in ("", "TINY", "MEDIUM", "LONG")}}
+_BINARY_NAMES = {
+    "VARCHAR": "VARBINARY",
+    "CHAR": "BINARY",
+    **{f"{size}TEXT": f"{size}BLOB" for size in ("", "TINY", "MEDIUM", "LONG")},
+}
 _UNSIGNED = 32
 _TIME = re.compile(r"(-?[0-9: -]+?)(?:\.([0-9]{1,6}))?")
 
@@ -107,7 +111,11 @@ class Column:
         return self.name, self.type, self.precision, self.scale, self.nullable, self.is_pk, self.elems
 
     def __str__(self) -> str:
-        size = f"({','.join(size for size in (self.precision, self.scale) if size)})" if self.precision or self.scale else ""
+        size = (
+            f"({','.join(size for size in (self.precision, self.scale) if size)})"
+            if self.precision or self.scale
+            else ""
+        )
         flags = f"{'' if self.nullable else ' NOT NULL'}{' PRIMARY KEY' if self.is_pk else ''}"
         elems = f" of {', '.join(self.elems)}" if self.elems else ""
         return f"{self.name} {self.type}{size}{elems}{flags}"
@@ -143,7 +151,9 @@ class Column:
             return False
         if self._base in _CHOICES:
             return self.elems[: len(old.elems)] == old.elems
-        is_longer = self.precision.isdecimal() and old.precision.isdecimal() and int(self.precision) >= int(old.precision)
+        is_longer = (
+            self.precision.isdecimal() and old.precision.isdecimal() and int(self.precision) >= int(old.precision)
+        )
         return is_longer and self.scale == old.scale and self._base in (*_TEXTS, "VARBINARY", "DECIMAL")
 
     def value_of_old_rows(self, choice: str) -> Any:

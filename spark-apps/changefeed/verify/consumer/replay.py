@@ -48,15 +48,15 @@ class _Consumer:
         how = subject.formats.newest
         self._choice = how.choice
         self._upstream = Upstream(subject.pd, lives.schema, subject.config, how)
-        self._catalog = Catalog(
-            self._upstream, self._rows, self._report, selects, subject.start_ts, self._choice
-        )
+        self._catalog = Catalog(self._upstream, self._rows, self._report, selects, subject.start_ts, self._choice)
 
     async def run(self) -> None:
         for problem in misplaced(self._sink):
             self._report.problem(problem)
         has_dates = self._subject.config["spec"]["sink"]["storage"]["dateSeparator"] != "none"
-        self._subject.progress.stage("a consumer's replay", sum(len(d.readable) for d in self._sink.directories.values()))
+        self._subject.progress.stage(
+            "a consumer's replay", sum(len(d.readable) for d in self._sink.directories.values())
+        )
         for version in walk(self._sink, has_dates):
             for problem in without_schema_file(version):
                 self._report.problem(problem)

@@ -82,8 +82,10 @@ class Rows:
         places = ", ".join(f"c{number}" for number in range(len(columns)))
         self._with(given, f"INSERT INTO {table}(pid, place, {names}) SELECT {partition}, 0, {places} FROM given")
 
-    def apply(self, table: str, partition: int, columns: Sequence[Stored], key: Sequence[int], changes: pa.Table) -> str:
-        """The table after `changes` (place, op, c0..cn in their order); `key`: numbers of the columns that tell a row."""
+    def apply(
+        self, table: str, partition: int, columns: Sequence[Stored], key: Sequence[int], changes: pa.Table
+    ) -> str:
+        """The table after `changes` (place, op, c0..cn in their order); `key`: which columns tell a row."""
         kept = ", ".join(column.name for column in columns)
         new = ", ".join(f"c{number} AS {column.name}" for number, column in enumerate(columns))
         keys = ", ".join(f"c{number}" for number in key)

@@ -18,7 +18,10 @@ Name = tuple[str, str]  # (database, table)
 _OBJECTS = ("TABLE", "VIEW", "DATABASE", "SCHEMA", "INDEX", "SEQUENCE")
 #: After ADD or DROP these begin another thing than a column.
 _NO_COLUMN = frozenset(
-    "INDEX KEY UNIQUE PRIMARY FULLTEXT SPATIAL VECTOR COLUMNAR CONSTRAINT FOREIGN CHECK PARTITION STATS_EXTENDED".split()
+    {
+        *("INDEX", "KEY", "UNIQUE", "PRIMARY", "FULLTEXT", "SPATIAL", "VECTOR", "COLUMNAR"),
+        *("CONSTRAINT", "FOREIGN", "CHECK", "PARTITION", "STATS_EXTENDED"),
+    }
 )
 
 
@@ -194,7 +197,7 @@ class _Reader:
                 altered.partitions.append(self._next().text)
                 self._skip("WITH", "TABLE")
                 altered.tables.append(self._name())
-            case ("DROP" | "TRUNCATE" | "REORGANIZE") if self._has("PARTITION"):
+            case "DROP" | "TRUNCATE" | "REORGANIZE" if self._has("PARTITION"):
                 self._skip("IF", "EXISTS")
                 altered.partitions.append(self._next().text)
                 while self._has(","):

@@ -20,7 +20,7 @@ from changefeed.verify.standing import rows_at
 
 @dataclass(frozen=True)
 class Written:
-    """How a table's rows stand in the files of a version: which columns, and which of them tell a row (none: nobody)."""
+    """How a table's rows stand in the files of a version: in which columns, and which of them tell a row."""
 
     columns: tuple[ColumnInfo, ...]
     key: tuple[int, ...]

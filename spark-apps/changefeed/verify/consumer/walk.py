@@ -57,7 +57,7 @@ def misplaced(sink: Sink) -> list[str]:
     meta = [path for path in sink.sizes if "/meta/" in path and not path.endswith(_INDEX)]
     wrong = [path for path in meta if not _SCHEMA.fullmatch(path)]
     return [
-        f"{path} is no schema file by its name: a reader wants <schema>[/<table>]/meta/schema_<version>_<checksum>.json."
+        f"{path} is no schema file by its name: <schema>[/<table>]/meta/schema_<version>_<10 digits>.json is wanted."
         for path in sorted(wrong)
         if path != OWNER
     ]
