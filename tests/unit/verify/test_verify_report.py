@@ -624,8 +624,14 @@ def publish_late(sink: HandSink, ts: int) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda content: content["TableColumns"][1].update(ColumnType="VARCHAR"), "says amount VARCHAR(20) NOT NULL: the upstream has"),
-        (lambda content: content["TableColumns"][0].update(ColumnType="BIGINT"), "says id BIGINT(20) NOT NULL PRIMARY KEY: the upstream"),
+        (
+            lambda content: content["TableColumns"][1].update(ColumnType="VARCHAR"),
+            "says amount VARCHAR(20) NOT NULL: the upstream has",
+        ),
+        (
+            lambda content: content["TableColumns"][0].update(ColumnType="BIGINT"),
+            "says id BIGINT(20) NOT NULL PRIMARY KEY: the upstream",
+        ),
         (lambda content: content.update(Table="items"), "of shop.items: its name is another"),
         (lambda content: content.update(TableVersion=1), "is of version 1"),
         (lambda content: content["TableColumns"][1].update(ColumnName="sum"), "does not name the columns"),

@@ -1,0 +1,501 @@
+"""O8: behind every DDL a consumer of the files has the upstream's tables, and what it would trip over is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from changefeed.verify import report
+from changefeed.verify.report import verify
+from changefeed.verify.result import Result
+from changefeed_devcluster.ddl import columns, databases, indexes, partitions, tables
+from changefeed_devcluster.ddl.running import last
+from changefeed_devcluster.schema import PRIMARY, Column
+from changefeed_devcluster.server import DevCluster
+from changefeed_devcluster.tidb import Tidb
+from verify_story import Story, StorySink, write_story
+
+ITEMS = (Column("id", "bigint"), Column("price", "int"), Column("note", "varchar(24)", nullable=True))
+PARTS: dict[str, int | None] = {"p0": 10, "p1": 20, "p2": None}
+
+Tell = Callable[[Story], object]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[DevCluster]:
+    with DevCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def tidb(cluster: DevCluster) -> Tidb:
+    tidb = Tidb(cluster)
+    tidb.bootstrap()
+    return tidb
+
+
+@pytest.fixture(scope="module")
+def numbers() -> Iterator[int]:
+    return count(1)
+
+
+@pytest.fixture
+def story(cluster: DevCluster, tidb: Tidb, numbers: Iterator[int]) -> Story:
+    """`items` and `parted` have rows when it begins."""
+    story = Story(cluster, tidb, f"db{next(numbers)}_")
+    for name in (story.db, story.too, story.out):
+        tidb.create_database(name)
+    tidb.create_table(story.db, "items", ITEMS)
+    tidb.create_table(story.db, "parted", ITEMS, partitions=PARTS)
+    for name in ("items", "parted"):
+        story.insert(name, (1, 2, 3, 11, 12, 21), price=5, note="old")
+    story.start_ts = tidb.now()
+    return story
+
+
+# --- every class of DDL ---
+
+
+def create_drop_and_truncate(story: Story) -> None:
+    story.tidb.create_table(story.db, "more", ITEMS)
+    story.insert("more", range(5), price=1)
+    story.tidb.truncate_table(story.table("more"))
+    story.insert("more", range(2), price=2)
+    story.tidb.truncate_table(story.table("items"))
+    story.insert("items", range(2), price=3)
+    story.tidb.drop_table(story.table("items"))
+    story.tidb.create_table(story.db, "items", ITEMS)
+    story.insert("items", (7,), price=4)
+
+
+def create_several(story: Story) -> None:
+    tables.create_tables(story.tidb, story.db, [tables.NewTable("one", ITEMS), tables.NewTable("two", ITEMS)])
+    story.insert("two", (1,), price=1)
+
+
+def rename(story: Story) -> None:
+    story.update("items", 1, note="before")
+    tables.rename_table(story.tidb, story.table("items"), story.tidb.databases[story.too], "renamed")
+    story.update(f"{story.too}.renamed", 2, note="after")
+    story.delete(f"{story.too}.renamed", 3)
+
+
+def swap(story: Story) -> None:
+    story.tidb.create_table(story.db, "other", ITEMS)
+    story.insert("other", range(4), price=9)
+    story.update("items", 1, note="before")
+    tables.swap_tables(story.tidb, story.table("items"), story.table("other"))
+    story.update("other", 2, note="was items")
+    story.delete("items", 3)
+
+
+def rename_out_and_in(story: Story) -> None:
+    inside, outside = (story.tidb.databases[name] for name in (story.db, story.out))
+    tables.rename_table(story.tidb, story.table("items"), outside, "items")
+    story.insert(f"{story.out}.items", (50,), price=1)
+    tables.rename_table(story.tidb, story.table(f"{story.out}.items"), inside, "back")
+    story.update("back", 50, note="seen")
+
+
+def add_columns(story: Story) -> None:
+    added = {
+        "int": "-7", "bigint unsigned": "18446744073709551615", "varchar(24)": "so, 'so'", "char(8)": "c",
+        "decimal(18,4)": "-1.5000", "double": "0.5", "date": "2024-02-29", "datetime(3)": "1999-12-31 23:59:59.999",
+        "datetime(6)": "1999-12-31 23:59:59.5", "timestamp": "2001-01-01 00:00:00", "time(6)": "-12:00:00.5",
+        "year": "1999", "bit(12)": "5", "enum('a','b,c','it')": "b,c", "set('x','y','z')": "x,z", "varbinary(16)": "b",
+    }  # fmt: skip
+    for number, (kind, default) in enumerate(added.items()):
+        after = (None, columns.FIRST, "id")[number % 3]
+        last(columns.add_column(story.tidb, story.table("items"), Column(f"c{number}", kind, True, default), after))
+        last(columns.add_column(story.tidb, story.table("items"), Column(f"n{number}", kind, True)))
+    story.insert("items", (30,), price=1, c0=8, c2="mine")
+
+
+def drop_a_column(story: Story) -> None:
+    last(columns.drop_column(story.tidb, story.table("items"), "note"))
+    story.update("items", 1, price=77)
+    last(columns.add_column(story.tidb, story.table("items"), Column("note", "varchar(9)", True, "again")))
+
+
+def rename_columns(story: Story) -> None:
+    last(columns.modify_column(story.tidb, story.table("items"), "note", Column("text", "varchar(24)", True)))
+    story.update("items", 1, text="after")
+    last(columns.modify_column(story.tidb, story.table("items"), "price", Column("price", "int"), columns.FIRST))
+    story.update("items", 2, price=6)
+
+
+def widen_a_column(story: Story) -> None:
+    last(columns.modify_column(story.tidb, story.table("items"), "price", Column("price", "bigint")))
+    last(columns.modify_column(story.tidb, story.table("items"), "note", Column("note", "varchar(60)", True)))
+    last(columns.set_default(story.tidb, story.table("items"), "price", "42"))
+    story.insert("items", (40,), price=1 << 40, note="x" * 50)
+
+
+def change_an_index(story: Story) -> None:
+    indexes.add_index(story.tidb, story.table("items"), "i", ["note"], False)
+    story.update("items", 1, note="with an index")
+    indexes.drop_index(story.tidb, story.table("items"), "i")
+    story.update("items", 2, note="without one")
+
+
+def change_several(story: Story) -> None:
+    last(columns.change_several(story.tidb, story.table("items"), Column("more", "int", True, "3"), "note"))
+    story.update("items", 1, more=4)
+
+
+def recover(story: Story) -> None:
+    story.update("items", 1, note="before")
+    dropped = story.table("items")
+    story.tidb.drop_table(dropped)
+    tables.recover_table(story.tidb, dropped, "recovered")
+    story.update("recovered", 2, note="after")
+
+
+def add_a_partition(story: Story) -> None:
+    partitions.drop_partition(story.tidb, story.table("parted"), "p2")
+    partitions.add_partition(story.tidb, story.table("parted"), "p3", 40)
+    story.insert("parted", (22, 33), price=1)
+
+
+def truncate_a_partition(story: Story) -> None:
+    story.update("parted", 11, note="before")
+    partitions.truncate_partition(story.tidb, story.table("parted"), "p1")
+    story.insert("parted", (12,), price=1)
+
+
+def exchange_a_partition(story: Story) -> None:
+    tables.create_like(story.tidb, story.table("parted"), "twin")
+    story.insert("twin", (3, 14), price=8)
+    story.update("parted", 11, note="before")
+    partitions.exchange_partition(story.tidb, story.table("parted"), "p1", story.table("twin"))
+    story.update("twin", 12, note="was in p1")
+    story.update("parted", 14, note="was in twin")
+
+
+def views(story: Story) -> None:
+    view = tables.create_view(story.tidb, "seen", story.table("items"))
+    tables.create_view(story.tidb, "gone", story.table("items"))
+    tables.create_view(story.tidb, "seen", story.table("parted"), replaced=view)
+    tables.drop_view(story.tidb, story.table("gone"))
+
+
+def drop_a_database(story: Story) -> None:
+    story.tidb.create_table(story.too, "inside", ITEMS)
+    story.insert(f"{story.too}.inside", (1,), price=1)
+    databases.alter_database(story.tidb, story.too, "utf8mb4", "utf8mb4_general_ci")
+    databases.drop_database(story.tidb, story.too)
+    databases.create_database(story.tidb, story.too)
+    story.tidb.create_table(story.too, "inside", ITEMS)
+
+
+def convert_a_column(story: Story) -> None:
+    last(columns.modify_column(story.tidb, story.table("items"), "price", Column("price", "varchar(24)")))
+    story.update("items", 1, price="text")
+
+
+def reorganize_partitions(story: Story) -> None:
+    partitions.reorganize_partition(story.tidb, story.table("parted"), ["p2"], {"p5": 22, "p6": None})
+    story.update("parted", 21, note="moved")
+
+
+def partition_a_table(story: Story) -> None:
+    partitions.alter_partitioning(story.tidb, story.table("items"), {"q0": 5, "q1": None})
+    story.update("items", 11, note="in q1")
+    partitions.remove_partitioning(story.tidb, story.table("parted"))
+    story.update("parted", 11, note="in none")
+
+
+#: What the files alone don't say, and a note tells; "": nothing.
+STORIES: dict[Tell, str] = {
+    create_drop_and_truncate: "",
+    create_several: "",
+    rename: "",
+    swap: "",
+    rename_out_and_in: "the rows of {db}.back as of",
+    add_columns: "the default of {db}.items.c9 at",  # TIMESTAMP is of a time zone
+    drop_a_column: "",
+    rename_columns: "",
+    widen_a_column: "",
+    change_an_index: "",
+    change_several: "",
+    recover: "",
+    add_a_partition: "the ids of {db}.parted's partitions p2 at",
+    truncate_a_partition: "the ids of {db}.parted's partitions p1 at",
+    exchange_a_partition: "the ids of {db}.parted's partition p1 before and after",
+    views: "",
+    drop_a_database: "",
+    convert_a_column: "the values of {db}.items.price as of",
+    reorganize_partitions: "which partitions hold the rows of {db}.parted as of",
+    partition_a_table: "which partitions hold the rows of {db}.items as of",
+}
+
+
+@pytest.mark.parametrize(("tell", "taken"), STORIES.items(), ids=lambda each: getattr(each, "__name__", ""))
+async def test_a_consumer_ends_with_the_upstreams_tables(story: Story, tmp_path: Path, tell: Tell, taken: str) -> None:
+    tell(story)
+    result = await verify((await write_story(tmp_path, story)).uri, story.pd)
+    assert result.first_problem is None
+    assert result.consumed > 0
+    assert len(result.notes) == bool(taken)
+    assert not taken or taken.format(db=story.db) in result.notes[0]
+
+
+async def test_a_table_without_a_key_is_followed_from_where_it_has_one(story: Story, tmp_path: Path) -> None:
+    story.tidb.create_table(story.db, "heap", ITEMS, pk=None)
+    story.insert("heap", (1,), price=1, _tidb_rowid=1)
+    sink = await write_story(tmp_path, story)
+    result = await verify(sink.uri, story.pd)
+    assert result.ok
+    assert f"A consumer's rows of {story.db}.heap were not compared: it has no key in its files." in result.notes
+    indexes.add_index(story.tidb, story.table("heap"), PRIMARY, ["id"], True)
+    story.insert("heap", (3,), price=1, _tidb_rowid=3)
+    (tmp_path / "later").mkdir()
+    later = await verify((await write_story(tmp_path / "later", story)).uri, story.pd)
+    assert later.ok, later.first_problem
+    assert later.consumed == result.consumed + 2
+    assert f"the rows of {story.db}.heap as of" in later.notes[-1]
+
+
+async def test_a_ddl_that_readers_are_not_told_of_is_followed_and_noted(story: Story, tmp_path: Path) -> None:
+    story.tidb.truncate_table(story.table("items"))
+    story.insert("items", (5,), price=5)
+    story.tidb.drop_table(story.table("parted"))
+    ignored = {"eventFilters": [{"matcher": ["*.*"], "ignoreEvent": ["truncate table", "drop table"]}]}
+    result = await verify((await write_story(tmp_path, story, **ignored)).uri, story.pd)
+    assert result.first_problem is None
+    assert any(f"Whether a consumer has {story.db}.parted was not checked" in note for note in result.notes)
+    assert any(f"the rows of {story.db}.items as of" in note for note in result.notes)
+
+
+async def test_what_several_changes_at_once_hide_is_noted(story: Story, tmp_path: Path) -> None:
+    """The new column is there before the old one is gone: who writes then is written in the definition before."""
+    states = columns.change_several(story.tidb, story.table("items"), Column("more", "int", True, "3"), "note")
+    next(states), next(states)
+    story.update("items", 1, more=4)
+    last(states)
+    result = await verify((await write_story(tmp_path, story)).uri, story.pd)
+    assert result.first_problem is None
+    assert f"what 1 rows of {story.db}.items got in more before the DDL ended at" in result.notes[0]
+
+
+# --- harm ---
+
+
+async def found(sink: StorySink) -> Result:
+    result = await verify(sink.uri, sink.story.pd)
+    assert not result.ok
+    assert result.first_problem is not None
+    return result
+
+
+async def harmed(story: Story, tmp_path: Path, tell: Tell) -> StorySink:
+    tell(story)
+    sink = await write_story(tmp_path, story)
+    assert (await verify(sink.uri, story.pd)).ok
+    return sink
+
+
+@pytest.fixture
+def without_consumer(monkeypatch: pytest.MonkeyPatch) -> Callable[[], object]:
+    """What the other oracles say."""
+
+    async def nothing(*_: Any) -> None:
+        pass
+
+    return lambda: monkeypatch.setattr(report, "replay", nothing)
+
+
+OF_STATEMENTS: dict[str, tuple[Tell, Callable[[StorySink], object], str]] = {
+    "another old name": (
+        rename,
+        lambda sink: sink.rewrite(
+            next((sink.lake / sink.story.too / "renamed" / "meta").iterdir()),
+            lambda file: file.update(Query=file["Query"].replace("`items`", "`parted`")),
+        ),
+        "A consumer has a table db",
+    ),
+    "another table": (
+        create_drop_and_truncate,
+        lambda sink: sink.rewrite(
+            sink.schema_files("items", 4)[0], lambda file: file.update(Query="DROP TABLE `parted`")
+        ),
+        "has a statement about others than",
+    ),
+    "another type": (
+        create_drop_and_truncate,
+        lambda sink: sink.rewrite(sink.schema_files("more", 11)[0], lambda file: file.update(Type=5)),
+        "has Type 5, which is not that of its statement: TRUNCATE TABLE",
+    ),
+    "another length": (
+        widen_a_column,
+        lambda sink: sink.rewrite(
+            sink.schema_files("items", 12)[-1],
+            lambda file: file["TableColumns"][2].update(ColumnPrecision="24"),
+        ),
+        "says note VARCHAR(24): the upstream has note VARCHAR(60)",
+    ),
+    "another column": (
+        rename_columns,
+        lambda sink: sink.rewrite(
+            sink.schema_files("items", 12)[0],
+            lambda file: file.update(Query=file["Query"].replace("`note`", "`prise`")),
+        ),
+        "has other columns than its statement makes (note, text)",
+    ),
+    "another partition": (
+        truncate_a_partition,
+        lambda sink: sink.rewrite(
+            sink.schema_files("parted", 23)[0], lambda file: file.update(Query=file["Query"].replace("p1", "p0"))
+        ),
+        "at the checkpoint has no such row; the upstream has id='1'",
+    ),
+    "a database's file of another content": (
+        drop_a_database,
+        lambda sink: _append(next((sink.lake / sink.story.too / "meta").iterdir()), '"Schema": "', "x"),
+        "its name is another one's",
+    ),
+}
+
+
+def _append(path: Path, behind: str, what: str) -> None:
+    path.write_text(path.read_text().replace(behind, behind + what))
+
+
+@pytest.mark.parametrize(("tell", "harm", "said"), OF_STATEMENTS.values(), ids=OF_STATEMENTS)
+async def test_a_wrong_statement_is_seen_by_nobody_else(
+    story: Story,
+    tmp_path: Path,
+    without_consumer: Callable[[], object],
+    tell: Tell,
+    harm: Callable[[StorySink], object],
+    said: str,
+) -> None:
+    sink = await harmed(story, tmp_path, tell)
+    harm(sink)
+    assert said in ((await found(sink)).first_problem or "")
+    without_consumer()
+    assert (await verify(sink.uri, story.pd)).ok
+
+
+async def test_a_wrong_default_shows_in_old_rows(
+    story: Story, tmp_path: Path, without_consumer: Callable[[], object]
+) -> None:
+    last(columns.add_column(story.tidb, story.table("items"), Column("more", "int", True, "3")))
+    sink = await write_story(tmp_path, story)
+    sink.rewrite(sink.schema_files("items", 5)[0], lambda file: file["TableColumns"][3].update(ColumnDefault="4"))
+    result = await found(sink)
+    assert result.consumed_different == 6
+    assert "more='4' (as the upstream once had it); the upstream has" in (result.first_problem or "")
+    without_consumer()
+    assert (await verify(sink.uri, story.pd)).ok
+
+
+async def test_a_drop_that_no_file_tells_of_leaves_a_table(story: Story, tmp_path: Path) -> None:
+    story.tidb.drop_table(story.table("items"))
+    sink = await write_story(tmp_path, story)
+    sink.schema_files("items", 4)[0].unlink()
+    assert await said_by_consumer(sink, f"A consumer has a table {story.db}.items at the checkpoint")
+
+
+async def test_a_wrong_value_behind_a_rename_is_found(story: Story, tmp_path: Path) -> None:
+    rename(story)
+    sink = await write_story(tmp_path, story)
+    path = next((sink.lake / story.too / "renamed").rglob("CDC*.csv"))
+    path.write_bytes(path.read_bytes().replace(b"after", b"aft"))
+    problem = f"A consumer's {story.too}.renamed at the checkpoint has id='2', price='5', note='aft' (by "
+    assert await said_by_consumer(sink, problem)
+
+
+@pytest.mark.parametrize("number", [0, -1], ids=["before its version", "after its version"])
+async def test_a_row_under_a_wrong_version_is_found(story: Story, tmp_path: Path, number: int) -> None:
+    change_an_index(story)
+    sink = await write_story(tmp_path, story)
+    wrong, right = (sink.data_file("items", place) for place in ((1, 2) if number else (2, 1)))
+    wrong.write_bytes(wrong.read_bytes() + right.read_bytes())
+    right.write_bytes(b"")
+    assert await said_by_consumer(sink, f"A row of {story.db}.items has commit ts ")
+
+
+async def said_by_consumer(sink: StorySink, what: str) -> bool:
+    """Whether it is among the problems; other oracles may have spoken before."""
+    problems: list[str] = []
+
+    class Every(Result):
+        def problem(self, what: str) -> None:
+            problems.append(what)
+            super().problem(what)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "Result", Every)
+        await verify(sink.uri, sink.story.pd)
+    return any(problem.startswith(what) for problem in problems)
+
+
+# --- hard rules ---
+
+
+def _first(sink: StorySink) -> Path:
+    return sink.schema_files("items")[0]
+
+
+def _moved(sink: StorySink, path: Path, to: str) -> None:
+    (sink.lake / to).parent.mkdir(parents=True, exist_ok=True)
+    path.rename(sink.lake / to)
+
+
+HARD_RULES: dict[str, tuple[Callable[[StorySink], object], str]] = {
+    "the name parses": (
+        lambda sink: _first(sink).with_name("schema_1_77.json").write_text("{}"),
+        "schema_1_77.json is no schema file by its name",
+    ),
+    "at a depth of 3 or 4": (
+        lambda sink: _moved(sink, _first(sink), f"a/b/c/meta/{_first(sink).name}"),
+        "is no schema file by its name",
+    ),
+    "the checksum is the content's": (
+        lambda sink: _append(_first(sink), '"ColumnName": "', "x"),
+        "has another content than its name says",
+    ),
+    "the version is the content's": (
+        lambda sink: _append(_first(sink), '"TableVersion": ', "1"),
+        "its name is another one's",
+    ),
+    "data has a schema file of its version": (
+        lambda sink: _first(sink).unlink(),
+        "has no schema file ",
+    ),
+    "the content is a schema file's": (lambda sink: _first(sink).write_text("[]"), "is no schema file."),
+    "one for each version": (
+        lambda sink: sink.rewrite(_copied(_first(sink)), lambda file: file["TableColumns"][0].update(ColumnName="x")),
+        "is a second one of its version",
+    ),
+    "an index parses": (
+        lambda sink: (sink.data_file("items", 0).parent / "meta" / "CDC.index").write_text("CDC1"),
+        "which is no data file",
+    ),
+    "numbers have no hole": (
+        lambda sink: (sink.data_file("items", 0).parent / "meta" / "CDC.index").write_text(f"CDC{2:020}.csv\n"),
+        "is missing: ",
+    ),
+}
+
+
+def _copied(path: Path) -> Path:
+    copy = path.with_name("copy.json")
+    copy.write_bytes(path.read_bytes())
+    return copy
+
+
+@pytest.mark.parametrize(("harm", "said"), HARD_RULES.values(), ids=HARD_RULES)
+async def test_a_hard_rule_of_ticdcs_consumer_is_held(
+    story: Story, tmp_path: Path, harm: Callable[[StorySink], object], said: str
+) -> None:
+    story.update("items", 1, note="x")
+    sink = await write_story(tmp_path, story)
+    harm(sink)
+    problem = (await found(sink)).first_problem
+    assert problem is not None
+    assert said in problem
