@@ -7,7 +7,7 @@ what the changefeed's own schema history makes of a job; what no file says is as
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from changefeed.schema.actions import Action
 from changefeed.schema.table_info import TableInfo
@@ -16,44 +16,12 @@ from changefeed.verify.consumer.report import Report
 from changefeed.verify.consumer.rows import Differences, Rows, Stored
 from changefeed.verify.consumer.schema_file import SchemaFile
 from changefeed.verify.consumer.statement import Statement, parse
+from changefeed.verify.consumer.table import Table, differing, why_unknown
 from changefeed.verify.consumer.upstream import Upstream, Written, partition_names
 
 _RENAMES = (Action.RENAME_TABLE, Action.RENAME_TABLES)
 _REPARTITIONS = (Action.REORGANIZE_PARTITION, Action.ALTER_TABLE_PARTITIONING, Action.REMOVE_PARTITIONING)
 _NO_STATEMENT = Statement("")
-
-
-@dataclass
-class Table:
-    """One that a consumer has. `stored`: of written columns, by their names in lower case.
-
-    `unknown`: why nobody can follow its rows, "" if one can.
-    """
-
-    schema: str
-    table: str
-    version: int = 0
-    columns: tuple[Column, ...] = ()
-    written: Written = field(default_factory=lambda: Written((), (), True))
-    stored: dict[str, Stored] = field(default_factory=dict)
-    rows: str = ""
-    unknown: str = ""
-    is_view: bool = False
-    last: tuple[int, int] = (0, 0)  # commit ts and place of the newest row
-    id: int = 0  # the upstream's
-
-    @property
-    def name(self) -> str:
-        return f"{self.schema}.{self.table}"
-
-    @property
-    def order(self) -> list[Stored]:
-        """As the values stand in a file."""
-        return [self.stored[column.name.lower()] for column in self.written.columns]
-
-    @property
-    def column_names(self) -> list[str]:
-        return [column.name for column in self.written.columns]
 
 
 class Catalog:
@@ -179,8 +147,8 @@ class Catalog:
                 self._put(table)
                 moved.append(table)
         for table in moved:
-            if not self._selects(table.schema, table.table) and self._tables.get(_key(table)) is table:
-                del self._tables[_key(table)]
+            if not self._selects(table.schema, table.table) and self._tables.get(table.key) is table:
+                del self._tables[table.key]
 
     def _by_id(self, old: tuple[str, str], new: tuple[str, str], ts: int) -> Table | None:
         """Names without a database are of the session's, which no file tells: the same table in another one."""
@@ -196,7 +164,7 @@ class Catalog:
     async def _recover(self, file: SchemaFile, statement: Statement) -> None:
         info = self._upstream.table(file.schema, file.table, file.version)
         old = {(schema.lower(), table.lower()) for (schema, table), _ in statement.renames}
-        found = [table for table in self._dropped if _key(table) in old and (info is None or table.id == info.id)]
+        found = [table for table in self._dropped if table.key in old and (info is None or table.id == info.id)]
         if not found:
             await self._retake(file, "it was dropped before a consumer had it, or its statement doesn't name it")
             return
@@ -254,7 +222,7 @@ class Catalog:
     # -- tables
 
     def _put(self, table: Table) -> None:
-        self._tables[_key(table)] = table
+        self._tables[table.key] = table
 
     def _known(self, file: SchemaFile) -> Table | None:
         """The table that a statement is about; a consumer can't execute it without one."""
@@ -277,7 +245,7 @@ class Catalog:
     def _drop(self, table: Table, file: SchemaFile) -> None:
         """Kept aside, for it may be recovered."""
         self._check_end(table, file)
-        del self._tables[_key(table)]
+        del self._tables[table.key]
         if not table.is_view:
             self._dropped.append(table)
 
@@ -294,7 +262,7 @@ class Catalog:
             return table
         table.id = info.id
         table.written = self._upstream.written(info)
-        table.unknown = _why_unknown(table)
+        table.unknown = why_unknown(table)
         by_name = {column.name.lower(): column for column in file.columns}
         for name in (column.name.lower() for column in table.written.columns):
             if name not in by_name:  # said by _check_columns
@@ -334,7 +302,7 @@ class Catalog:
         if info is None:
             return
         table.id, table.written = info.id, self._upstream.written(info)
-        if table.unknown or _why_unknown(table):
+        if table.unknown or why_unknown(table):
             await self._become_known(table, file)
             return
         converted = self._change_columns(table, before, statement, info)
@@ -355,7 +323,7 @@ class Catalog:
 
     async def _become_known(self, table: Table, file: SchemaFile) -> None:
         """Rows that could not be followed so far are taken anew, where they can be from now on."""
-        if why := _why_unknown(table):
+        if why := why_unknown(table):
             table.unknown = why
         else:
             await self._retake(file, table.unknown)
@@ -437,25 +405,3 @@ class Catalog:
 class _Compared:
     names: list[str]
     differences: Differences
-
-
-def differing(columns: Sequence[Column], info: TableInfo) -> str:
-    """How columns of a schema file are not those of a definition, "" if they are."""
-    wanted = [Column.expected(column) for column in info.columns]
-    names = [[column.name for column in each] for each in (columns, wanted)]
-    if names[0] != names[1]:
-        return f"does not name the columns of {info.full_name}: {', '.join(names[1])}."
-    for column, want in zip(columns, wanted, strict=True):
-        if column.shape != want.shape:
-            return f"says {column}: the upstream has {want} in {info.full_name}."
-    return ""
-
-
-def _why_unknown(table: Table) -> str:
-    if not table.written.all_rows:
-        return "event filters leave changes out"
-    return "" if table.written.key else "it has no key in its files"
-
-
-def _key(table: Table) -> tuple[str, str]:
-    return table.schema.lower(), table.table.lower()

@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from changefeed.schema.table_info import TableInfo
-from changefeed.verify.consumer.catalog import Catalog, Table, differing
+from changefeed.verify.consumer.catalog import Catalog
 from changefeed.verify.consumer.report import Report
 from changefeed.verify.consumer.rows import Rows
 from changefeed.verify.consumer.schema_file import SchemaFile, read_schema_file
+from changefeed.verify.consumer.table import Table, differing
 from changefeed.verify.consumer.upstream import Upstream
 from changefeed.verify.consumer.walk import DataDirectory, Version, misplaced, walk, without_schema_file
 from changefeed.verify.files import Sink

@@ -1,0 +1,67 @@
+"""A table as a consumer has it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from changefeed.schema.table_info import TableInfo
+from changefeed.verify.consumer.columns import Column
+from changefeed.verify.consumer.rows import Stored
+from changefeed.verify.consumer.upstream import Written
+
+
+@dataclass
+class Table:
+    """One that a consumer has. `stored`: of written columns, by their names in lower case.
+
+    `unknown`: why nobody can follow its rows, "" if one can.
+    """
+
+    schema: str
+    table: str
+    version: int = 0
+    columns: tuple[Column, ...] = ()
+    written: Written = field(default_factory=lambda: Written((), (), True))
+    stored: dict[str, Stored] = field(default_factory=dict)
+    rows: str = ""
+    unknown: str = ""
+    is_view: bool = False
+    last: tuple[int, int] = (0, 0)  # commit ts and place of the newest row
+    id: int = 0  # the upstream's
+
+    @property
+    def name(self) -> str:
+        return f"{self.schema}.{self.table}"
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """By which the catalog knows it."""
+        return self.schema.lower(), self.table.lower()
+
+    @property
+    def order(self) -> list[Stored]:
+        """As the values stand in a file."""
+        return [self.stored[column.name.lower()] for column in self.written.columns]
+
+    @property
+    def column_names(self) -> list[str]:
+        return [column.name for column in self.written.columns]
+
+
+def differing(columns: Sequence[Column], info: TableInfo) -> str:
+    """How columns of a schema file are not those of a definition, "" if they are."""
+    wanted = [Column.expected(column) for column in info.columns]
+    names = [[column.name for column in each] for each in (columns, wanted)]
+    if names[0] != names[1]:
+        return f"does not name the columns of {info.full_name}: {', '.join(names[1])}."
+    for column, want in zip(columns, wanted, strict=True):
+        if column.shape != want.shape:
+            return f"says {column}: the upstream has {want} in {info.full_name}."
+    return ""
+
+
+def why_unknown(table: Table) -> str:
+    if not table.written.all_rows:
+        return "event filters leave changes out"
+    return "" if table.written.key else "it has no key in its files"
