@@ -7,7 +7,6 @@ what the changefeed's own schema history makes of a job; what no file says is as
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from changefeed.schema.actions import Action
 from changefeed.schema.table_info import TableInfo
@@ -363,11 +362,10 @@ class Catalog:
         want = self._rows.create(table.order)
         await self._fill(table, want, ts)
         if found := self._compared(table, want, {*converted, *added}):
-            self._report.rows_differ(table.name, found.names, found.differences, f"at the DDL at {ts}")
+            self._report.rows_differ(table.name, *found, f"at the DDL at {ts}")
         elif added and (early := self._compared(table, want, set(converted))):
             self._report.took(
-                f"what {early.differences.different} rows of {table.name} got in {', '.join(added)} before the DDL "
-                f"ended at {ts}"
+                f"what {early[1].different} rows of {table.name} got in {', '.join(added)} before the DDL ended at {ts}"
             )
         if converted:
             names = ", ".join(f"{table.name}.{name}" for name in converted)
@@ -375,7 +373,7 @@ class Catalog:
         self._rows.drop(table.rows)
         table.rows = want
 
-    def _compared(self, table: Table, want: str, without: set[str]) -> _Compared | None:
+    def _compared(self, table: Table, want: str, without: set[str]) -> tuple[list[str], Differences] | None:
         """How the rows differ, but for some columns; None: not at all, or nobody can tell which row is which."""
         order, columns = table.order, table.written.columns
         same = [n for n, column in enumerate(columns) if column.name.lower() not in without]
@@ -383,7 +381,7 @@ class Catalog:
             return None
         key = [same.index(n) for n in table.written.key]
         found = self._rows.compare(table.rows, want, [(order[n], order[n]) for n in same], key)
-        return _Compared([columns[n].name for n in same], found) if found.total else None
+        return ([columns[n].name for n in same], found) if found.total else None
 
     async def _repartition(self, table: Table, file: SchemaFile) -> None:
         """Which partition holds a row is not in the files; what it holds must be."""
@@ -399,9 +397,3 @@ class Catalog:
         self._report.took(f"which partitions hold the rows of {table.name} as of {ts}")
         self._rows.drop(table.rows)
         table.rows = want
-
-
-@dataclass(frozen=True)
-class _Compared:
-    names: list[str]
-    differences: Differences
