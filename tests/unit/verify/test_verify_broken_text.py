@@ -83,10 +83,11 @@ async def test_canal_json_is_held_to_what_is_left_and_a_note_says_so(names: Name
     assert result.conserved == "4"
     assert (result.rows, result.replayed) == (10, 2)  # which row a change of shop.named is of, its files do not say
     same = "holds bytes that are not UTF-8 in {}: canal-json has U+FFFD for each of them"
-    (named, no_key, notes) = result.notes
+    (named, no_key, notes, consumed) = result.notes
     assert "shop.named " + same.format("name") in named
     assert "shop.named has no key in its files" in no_key
     assert "shop.notes " + same.format("code, note") in notes
+    assert "A consumer's rows of shop.named were not compared: some of its keys are text that is not UTF-8" in consumed
     harm_one_replacement(sink)
     result = await verify(sink.uri, names.pd)
     assert result.first_problem is not None

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 from changefeed.filter.ddl import ignores_ddl
 from changefeed.filter.selection import Selection
 from changefeed.model.record import CommitRecord, EpochRecord, StartRecord
@@ -162,7 +163,10 @@ async def _write(lake: Path, pd: PdClient, story: Story, config: dict[str, Any],
 async def _write_rows(lake: Path, pd: PdClient, life: Life, config: dict[str, Any]) -> None:
     versions = Collected()
     await read_history(pd, *table_span(life.physical_id), life.from_ts, life.to_ts, into=versions)
-    frame = images(life.info, versions.table(), Selection.of(config, life.info), Format.of(config["spec"]))
+    selection = Selection.of(config, life.info)
+    frame = images(life.info, versions.table(), selection, Format.of(config["spec"]), print)
+    texts = [f"c{n}" for n, column in enumerate(selection.columns) if not column.is_binary]
+    frame = frame.with_columns(pl.col(name).cast(pl.String) for name in texts if frame.schema[name] == pl.Binary)
     directory = lake / life.place / DATE
     (directory / "meta").mkdir(parents=True)
     path = directory / f"CDC{1:020}.csv"

@@ -15,8 +15,9 @@ from changefeed.verify.consumer.report import Report
 from changefeed.verify.consumer.rows import Differences, Rows, Stored
 from changefeed.verify.consumer.schema_file import SchemaFile
 from changefeed.verify.consumer.statement import Statement, parse
-from changefeed.verify.consumer.table import Table, differing, why_unknown
-from changefeed.verify.consumer.upstream import Upstream, Written, partition_names
+from changefeed.verify.consumer.table import Table, differing, unmade, why_unknown
+from changefeed.verify.consumer.upstream import Upstream, partition_names
+from changefeed.verify.lines import Shape
 
 _RENAMES = (Action.RENAME_TABLE, Action.RENAME_TABLES)
 _REPARTITIONS = (Action.REORGANIZE_PARTITION, Action.ALTER_TABLE_PARTITIONING, Action.REMOVE_PARTITIONING)
@@ -260,14 +261,13 @@ class Catalog:
             table.unknown = "the upstream has no such table"
             return table
         table.id = info.id
+        if differing(file.columns, info):  # said by _check_columns
+            table.unknown = "its schema file has not the upstream's columns"
+            return table
         table.written = self._upstream.written(info)
         table.unknown = why_unknown(table)
         by_name = {column.name.lower(): column for column in file.columns}
         for name in (column.name.lower() for column in table.written.columns):
-            if name not in by_name:  # said by _check_columns
-                table.unknown = "its schema file lacks columns"
-                table.written = Written((), (), True)
-                break
             table.stored[name] = self._rows.column(by_name[name].arrow_type(self._choice))
         table.rows = self._rows.create(list(table.stored.values()))
         return table
@@ -279,13 +279,20 @@ class Catalog:
         if not table.unknown:
             if why:
                 self._report.took(f"the rows of {table.name} as of {file.version} ({why})")
-            await self._fill(table, table.rows, file.version)
+            info = self._upstream.table(table.schema, table.table, file.version)
+            assert info is not None
+            self._rows.drop(table.rows)
+            table.rows = await self.upstreams(table, info, file.version)
 
-    async def _fill(self, table: Table, into: str, ts: int) -> None:
-        info = self._upstream.table(table.schema, table.table, ts)
-        assert info is not None
-        async for partition, values in self._upstream.rows(info, table.written.columns, ts):
-            self._rows.load(into, partition, table.order, values)
+    async def upstreams(self, table: Table, info: TableInfo, ts: int) -> str:
+        """A table of the upstream's rows at `ts`. If keys can't be told apart in files, the table is unknown then."""
+        made = self._rows.create(table.order)
+        replaced = set[str]()
+        async for partition, values in self._upstream.rows(info, table.written.columns, ts, replaced.add):
+            self._rows.load(made, partition, table.order, values)
+        if replaced & {f"c{number}" for number in table.written.key}:
+            table.unknown = "some of its keys are text that is not UTF-8, for which canal-json has U+FFFD"
+        return made
 
     # -- columns
 
@@ -294,7 +301,7 @@ class Catalog:
         info = self._upstream.table(file.schema, file.table, file.version)
         if table.is_view:
             return
-        if info is None or not self._agrees(table, file, statement):
+        if info is None or differing(file.columns, info) or not self._agrees(table, file, statement):
             table.unknown = table.unknown or "its definitions don't follow from each other"
         before = {column.name.lower(): column for column in table.columns}
         table.version, table.columns = file.version, file.columns
@@ -308,17 +315,12 @@ class Catalog:
         if file.type in _REPARTITIONS:
             await self._repartition(table, file)
         elif converted or (file.type == Action.MULTI_SCHEMA_CHANGE and statement.added):
-            await self._take_columns(table, converted, statement.added, file.version)
+            await self._take_columns(table, info, converted, statement.added)
 
     def _agrees(self, table: Table, file: SchemaFile, statement: Statement) -> bool:
-        """Whether the statement makes the file's columns of the table's."""
-        left = [column.name.lower() for column in table.columns if column.name.lower() not in statement.dropped]
-        made = {statement.changed.get(name, name) for name in left} | set(statement.added)
-        have = {column.name.lower() for column in file.columns}
-        if made != have:
-            odd = ", ".join(sorted(made ^ have))
+        if odd := unmade(table.columns, file.columns, statement):
             self._report.problem(f"{file.path} has other columns than its statement makes ({odd}): {file.query}")
-        return made == have
+        return not odd
 
     async def _become_known(self, table: Table, file: SchemaFile) -> None:
         """Rows that could not be followed so far are taken anew, where they can be from now on."""
@@ -353,14 +355,16 @@ class Catalog:
         table.stored = stored
         return taken
 
-    async def _take_columns(self, table: Table, converted: Sequence[str], added: Sequence[str], ts: int) -> None:
-        """Some columns as the upstream has them at `ts`; the others must be so already.
+    async def _take_columns(
+        self, table: Table, info: TableInfo, converted: Sequence[str], added: Sequence[str]
+    ) -> None:
+        """Some columns as the upstream has them at the table's version; the others must be so already.
 
         Of several changes at once the last ones come true after the first: who writes meanwhile sees what is `added`,
         and rows of that time are written in the definition before.
         """
-        want = self._rows.create(table.order)
-        await self._fill(table, want, ts)
+        ts = table.version
+        want = await self.upstreams(table, info, ts)
         if found := self._compared(table, want, {*converted, *added}):
             self._report.rows_differ(table.name, *found, f"at the DDL at {ts}")
         elif added and (early := self._compared(table, want, set(converted))):
@@ -373,7 +377,7 @@ class Catalog:
         self._rows.drop(table.rows)
         table.rows = want
 
-    def _compared(self, table: Table, want: str, without: set[str]) -> tuple[list[str], Differences] | None:
+    def _compared(self, table: Table, want: str, without: set[str]) -> tuple[Shape, Differences] | None:
         """How the rows differ, but for some columns; None: not at all, or nobody can tell which row is which."""
         order, columns = table.order, table.written.columns
         same = [n for n, column in enumerate(columns) if column.name.lower() not in without]
@@ -381,7 +385,8 @@ class Catalog:
             return None
         key = [same.index(n) for n in table.written.key]
         found = self._rows.compare(table.rows, want, [(order[n], order[n]) for n in same], key)
-        return ([columns[n].name for n in same], found) if found.total else None
+        shape = Shape([columns[n].name for n in same], [order[n].type for n in same])
+        return (shape, found) if found.total else None
 
     async def _repartition(self, table: Table, file: SchemaFile) -> None:
         """Which partition holds a row is not in the files; what it holds must be."""
@@ -389,8 +394,7 @@ class Catalog:
         before, after = (self._upstream.table(file.schema, file.table, at) for at in (ts - 1, ts))
         assert after is not None
         new = set(after.partition_ids or (0,)) - set(before.partition_ids or (0,) if before else ())
-        want = self._rows.create(table.order)
-        await self._fill(table, want, ts)
+        want = await self.upstreams(table, after, ts)
         pairs = [(column, column) for column in table.order]
         if odd := self._rows.not_in(want, sorted(new), table.rows, pairs):
             self._report.problem(f"{odd} rows that {file.query!r} moved at {ts} are not in a consumer's {table.name}.")

@@ -13,14 +13,13 @@ import pyarrow.compute as pc
 from changefeed.schema.table_info import TableInfo
 from changefeed.verify.consumer.catalog import Catalog
 from changefeed.verify.consumer.report import Report
-from changefeed.verify.consumer.rows import Rows
+from changefeed.verify.consumer.rows import Rows, with_bytes
 from changefeed.verify.consumer.schema_file import SchemaFile, read_schema_file
 from changefeed.verify.consumer.table import Table, differing
 from changefeed.verify.consumer.upstream import Upstream
 from changefeed.verify.consumer.walk import DataDirectory, Version, misplaced, walk, without_schema_file
 from changefeed.verify.files import Sink
 from changefeed.verify.ledger import Ledger
-from changefeed.verify.lines import Shape
 from changefeed.verify.lives import Lives
 from changefeed.verify.reading import TableFiles
 from changefeed.verify.result import Result
@@ -94,9 +93,7 @@ class _Consumer:
             self._apply(table, group)
 
     def _apply(self, table: Table, group: Sequence[DataDirectory]) -> None:
-        kinds = [stored.type for stored in table.order]
-        shape = Shape(table.column_names, kinds)
-        files = TableFiles(self._subject.store, (table.schema, table.table), shape, self._subject.formats)
+        files = TableFiles(self._subject.store, (table.schema, table.table), table.shape, self._subject.formats)
         changes = _Changes()
         for path in (path for data in group for path in data.directory.readable):
             for piece in self._read(files, path, table):
@@ -116,7 +113,7 @@ class _Consumer:
             piece = piece.filter(pc.less_equal(piece["commit_ts"], pa.scalar(self._checkpoint_ts, pa.uint64())))
             if piece.num_rows:
                 self._check_version(piece, table)
-                yield piece
+                yield with_bytes(piece, table.shape)
         if seen.first_problem is not None:
             self._report.problem(seen.first_problem)
 
@@ -168,18 +165,19 @@ class _Consumer:
             await self._check_rows(table, info)
 
     async def _check_rows(self, table: Table, info: TableInfo) -> None:
-        left_out = {column.name for column in table.columns} - set(table.column_names)
+        left_out = {column.name for column in table.columns} - set(table.shape.names)
         if left_out:
             self._report.note(f"No file has these columns of {table.name}: {', '.join(sorted(left_out))}.")
-        want = self._rows.create(table.order)
-        async for partition, values in self._upstream.rows(info, table.written.columns, self._checkpoint_ts):
-            self._rows.load(want, partition, table.order, values)
+        want = await self._catalog.upstreams(table, info, self._checkpoint_ts)
+        if table.unknown:
+            self._report.note(f"A consumer's rows of {table.name} were not compared: {table.unknown}.")
+            return
         pairs = [(column, column) for column in table.order]
         found = self._rows.compare(table.rows, want, pairs, table.written.key)
         self._subject.result.consumed += self._rows.count(want)
         self._rows.drop(want)
         if found.total:
-            self._report.rows_differ(table.name, table.column_names, found, "at the checkpoint")
+            self._report.rows_differ(table.name, table.shape, found, "at the checkpoint")
 
 
 @dataclass

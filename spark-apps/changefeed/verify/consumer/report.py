@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from changefeed.verify.consumer.rows import Differences
-from changefeed.verify.lines import text_of
+from changefeed.verify.lines import Shape, show_values
 from changefeed.verify.result import Result
 
 
@@ -48,19 +46,15 @@ class Report:
 
     # -- differences
 
-    def rows_differ(self, table: str, names: Sequence[str], found: Differences, when: str) -> None:
+    def rows_differ(self, table: str, shape: Shape, found: Differences, when: str) -> None:
         """`when`: up to which moment the files were replayed."""
         result = self._result
         result.consumed_missing += found.missing
         result.consumed_extra += found.extra
         result.consumed_different += found.different
-        have = "no such row" if found.have is None else f"{_shown(names, found.have)} ({self.where(found.place)})"
-        want = "no such row" if found.want is None else _shown(names, found.want)
+        have = "no such row" if found.have is None else f"{show_values(shape, found.have)} ({self.where(found.place)})"
+        want = "no such row" if found.want is None else show_values(shape, found.want)
         result.problem(
             f"A consumer's {table} {when} has {have}; the upstream has {want}. In all {found.missing} rows are "
             f"missing, {found.extra} too many, {found.different} different."
         )
-
-
-def _shown(names: Sequence[str], values: Sequence[object]) -> str:
-    return ", ".join(f"{name}={text_of(value)!r}" for name, value in zip(names, values, strict=True))

@@ -3,6 +3,7 @@
 A table stands under a number, its columns too: what they are called is the catalog's business. Beside its columns a row
 has `partition` (TiDB's physical id; 0: the table has none) and `place` (which row of which file left it so; 0: it
 stands so in the upstream). A change of many rows makes a new table of the old one's, so that nothing deleted stays.
+Text is kept as bytes, as not all of it is UTF-8.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from changefeed.verify.lines import Shape
+
 _KINDS = {
     pa.int64(): "BIGINT",
     pa.uint64(): "UBIGINT",
     pa.float32(): "FLOAT",
     pa.float64(): "DOUBLE",
     pa.binary(): "BLOB",
-    pa.string(): "VARCHAR",
+    pa.string(): "BLOB",
 }
 
 
@@ -73,7 +76,7 @@ class Rows:
     def add_column(self, table: str, column: Stored, value: Any) -> None:
         """Rows that are there have `value`."""
         self._db.execute(f"ALTER TABLE {table} ADD COLUMN {column.name} {_KINDS[column.type]}")
-        self._db.execute(f"UPDATE {table} SET {column.name} = ?", [value])
+        self._db.execute(f"UPDATE {table} SET {column.name} = ?", [value.encode() if isinstance(value, str) else value])
 
     def load(self, table: str, partition: int, columns: Sequence[Stored], values: Mapping[str, pa.Array]) -> None:
         """Rows of the upstream, c0..cn as in `columns`."""
@@ -181,3 +184,12 @@ class Rows:
             self._db.execute(sql)
         finally:
             self._db.unregister("given")
+
+
+def with_bytes(changes: pa.Table, shape: Shape) -> pa.Table:
+    """Changes whose text is bytes, as `Rows` takes them."""
+    for place in shape.places:
+        number = changes.schema.get_field_index(place)
+        if changes.schema.types[number] == pa.string():
+            changes = changes.set_column(number, place, changes[place].cast(pa.binary()))
+    return changes

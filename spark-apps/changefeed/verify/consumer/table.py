@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from changefeed.schema.table_info import TableInfo
 from changefeed.verify.consumer.columns import Column
 from changefeed.verify.consumer.rows import Stored
+from changefeed.verify.consumer.statement import Statement
 from changefeed.verify.consumer.upstream import Written
+from changefeed.verify.lines import Shape
 
 
 @dataclass
@@ -45,8 +47,9 @@ class Table:
         return [self.stored[column.name.lower()] for column in self.written.columns]
 
     @property
-    def column_names(self) -> list[str]:
-        return [column.name for column in self.written.columns]
+    def shape(self) -> Shape:
+        """As the values stand in a file."""
+        return Shape([column.name for column in self.written.columns], [stored.type for stored in self.order])
 
 
 def differing(columns: Sequence[Column], info: TableInfo) -> str:
@@ -59,6 +62,13 @@ def differing(columns: Sequence[Column], info: TableInfo) -> str:
         if column.shape != want.shape:
             return f"says {column}: the upstream has {want} in {info.full_name}."
     return ""
+
+
+def unmade(before: Sequence[Column], after: Sequence[Column], statement: Statement) -> str:
+    """Where a statement does not make the columns after of those before, "" if it does."""
+    left = [column.name.lower() for column in before if column.name.lower() not in statement.dropped]
+    made = {statement.changed.get(name, name) for name in left} | set(statement.added)
+    return ", ".join(sorted(made ^ {column.name.lower() for column in after}))
 
 
 def why_unknown(table: Table) -> str:

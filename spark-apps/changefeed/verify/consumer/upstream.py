@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from changefeed.schema.defaults import absent_value
 from changefeed.schema.storage import SchemaStorage
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.upstream.pd import PdClient
-from changefeed.verify.expected import key_of, values_of
+from changefeed.verify.expected import key_of, written_values
 from changefeed.verify.formats import Format
 from changefeed.verify.standing import rows_at
 
@@ -61,12 +61,15 @@ class Upstream:
         return value[self._how.choice] if isinstance(value, dict) else value
 
     async def rows(
-        self, info: TableInfo, columns: tuple[ColumnInfo, ...], ts: int
+        self, info: TableInfo, columns: tuple[ColumnInfo, ...], ts: int, met: Callable[[str], object]
     ) -> AsyncIterator[tuple[int, dict[str, pa.Array]]]:
-        """(partition, c0..cn) in pieces: all rows of the table as it stood at `ts`, defined by `info`."""
+        """(partition, c0..cn) in pieces: all rows of the table as it stood at `ts`, defined by `info`.
+
+        Text is given as bytes; `met`: see expected.written_values.
+        """
         for id_ in info.physical_ids:
             async for keys, values in rows_at(self._pd, id_, ts):
-                found = values_of(info, columns, keys, values, self._how.time_zone, self._how.choice)
+                found = written_values(info, columns, keys, values, self._how, met)
                 yield id_ if info.partition_ids else 0, found
 
 
