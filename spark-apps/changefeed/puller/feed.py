@@ -23,6 +23,7 @@ from changefeed.puller.held_history import HeldHistory
 from changefeed.puller.pipeline_metrics import FeedMetrics
 from changefeed.puller.range_lock import RangeLock
 from changefeed.puller.reaction import Fatal, Leader, Retry, backoff, reaction
+from changefeed.puller.scratch import Scratch
 from changefeed.puller.store_stream import Ask, StoreStream
 from changefeed.puller.stuck_regions import LOOK_SECONDS, Blocked, StuckRegions, Sweep
 from changefeed.upstream.lock_sweep import LockSweep
@@ -82,6 +83,8 @@ class SpanFeed:
     """`async with SpanFeed(pd, emit) as feed: feed.subscribe(...)`.
 
     `emit` is awaited in order for the events of one store; while it waits, that store's later events wait too.
+    `scratch`: for uncommitted rows that memory has no room for; None: they stay in memory. `room` is awaited before more
+    of them is read back, and must not wait for long.
     An error that is no single subscription's leaves the `async with` block as an exception.
     """
 
@@ -91,11 +94,15 @@ class SpanFeed:
         emit: Callable[[FeedEvent], Awaitable[None]],
         clock: Clock | None = None,
         rng: Random | None = None,
+        scratch: Scratch | None = None,
+        room: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._pd = pd
         self._emit = emit
         self._clock = clock or SystemClock()
         self._rng = rng or Random()
+        self._scratch = scratch
+        self._room = room
         self._tasks = asyncio.TaskGroup()
         self._running: set[asyncio.Task[None]] = set()
         self._streams: dict[int, StoreStream] = {}  # by store
@@ -176,6 +183,11 @@ class SpanFeed:
         if subscription is not None and subscription.locator is not None:
             self.metrics.count(batch)
             await self._emit(Data(sub_id, subscription.span_id, batch))
+
+    async def room(self) -> None:
+        """From a store stream: it has more of a large transaction."""
+        if self._room is not None:
+            await self._room()
 
     def initialized(self, asks: list[Ask]) -> None:
         """From a store stream: these regions' scans are complete."""
@@ -340,8 +352,9 @@ class SpanFeed:
 
     def _stream(self, store_id: int) -> StoreStream:
         if store_id not in self._streams:
-            self._streams[store_id] = StoreStream(store_id, self._pd.cluster_id, self._pd, self, self._clock)
-            self._start(self._streams[store_id].run())
+            stream = StoreStream(store_id, self._pd.cluster_id, self._pd, self, self._clock, self._scratch)
+            self._streams[store_id] = stream
+            self._start(stream.run())
         return self._streams[store_id]
 
     def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:

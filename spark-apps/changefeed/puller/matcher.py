@@ -5,13 +5,19 @@ because of what TiKV promises: all prewrites of a transaction in a region stand 
 `(start_ts, key)` is prewritten, then committed or rolled back, once. Order inside a chunk matters in two places only,
 where row numbers are compared: what came before INITIALIZED, and a rollback with a later prewrite of the same key.
 
-A pure object, without lock: one thread at a time. It must never hand out a row twice in one registration, a row that
-may still be rolled back, or any row of a registration that has broken the protocol in the same chunk.
+Undecided rows stay in memory up to SPILL_BYTES. Then they go into scratch files, whatever their transactions; once
+decided they are read back a batch at a time.
+
+A pure object but for the scratch, without lock: one thread at a time. It must never hand out a row twice in one
+registration, a row that may still be rolled back, or any row of a registration that has broken the protocol in the same
+chunk.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +27,11 @@ from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.puller.decode import COMMIT, COMMITTED, DELETE, INITIALIZED, PREWRITE, PUT, ROLLBACK
 from changefeed.puller.fates import Fates
 from changefeed.puller.pairs import Numbers, pairs
+from changefeed.puller.scratch import Scratch
+from changefeed.puller.spilled import Flags, Spilled, Stretch
+
+#: Undecided rows in memory, of one stream. Few upstreams ever have as much undecided but in a large transaction.
+SPILL_BYTES = 64 << 20
 
 #: What `feed` takes: the rows of decode.Decoded with the registration that each belongs to.
 ROWS = pl.Schema(
@@ -59,31 +70,39 @@ _NO_COMMITTED_ROWS = pl.DataFrame(schema=COMMITTED_ROWS)
 _NONE_KEPT = pl.DataFrame(schema=_KEPT)
 _NONE_MOVED = pl.DataFrame(schema=_MOVED)
 _NO_VALUE, _EMPTY = pl.Series([None], dtype=pl.Binary), pl.Series([b""])
-
-Flags = npt.NDArray[np.bool_]
+#: For rows that have none: else a few of them keep a whole chunk's values in memory.
+_NO_VALUES = [pl.lit(b"").alias(name) for name in ("value", "old_value")]
 
 
 @dataclass(frozen=True)
 class Matched:
+    """`more`: the rest of the rows, a batch at a time; all of it is to be taken before the next chunk is fed."""
+
     rows: pl.DataFrame  # COMMITTED_ROWS
     initialized: list[int]  # registrations whose scan ended in this chunk
     violations: dict[int, str]  # registration -> what it did; it is closed
+    more: Iterator[pl.DataFrame] = field(default_factory=lambda: iter(()), compare=False)  # COMMITTED_ROWS
+    has_more: bool = False
 
 
 class Matcher:
     """The uncommitted rows of all registrations of one stream. A registration is a small number, given once."""
 
-    def __init__(self) -> None:
+    def __init__(self, scratch: Scratch | None = None) -> None:
+        """Without scratch all rows stay in memory."""
+        self._may_spill = scratch is not None
+        self._spilled = Spilled(scratch)
         self._floor = np.zeros(64, np.uint64)
         self._resolved = np.zeros(64, np.uint64)
         self._initialized = np.zeros(64, bool)
         self._open = np.zeros(64, bool)
         self._next = 0
         self._closed_any = False
-        self._early: list[pl.DataFrame] = []  # rows of registrations that are not initialized
-        self._pending = _NONE_KEPT  # prewrites whose transaction is undecided
+        self._early: list[pl.DataFrame] = []  # commits and rollbacks of registrations that are not initialized
+        self._pending = _NONE_KEPT  # prewrites whose transaction is undecided, less those that are spilled
         self._fates = Fates()
-        self._moved = _NONE_MOVED  # handed out before their own COMMIT was seen
+        self._moved = _NONE_MOVED  # handed out before their own COMMIT was seen; spilled ones stay there
+        self._held = 0  # bytes of the chunks that rows of these three may be in
 
     def open(self, floor_ts: int, resolved_ts: int) -> int:
         """A new registration. Rows with commit_ts <= floor_ts are none of its subscription's and are dropped."""
@@ -110,35 +129,59 @@ class Matcher:
     @property
     def uncommitted_rows(self) -> int:
         self._forget_closed()
-        return self._pending.height + sum(frame.height for frame in self._early)
+        return self._pending.height + self._spilled.pending_rows + sum(frame.height for frame in self._early)
 
     def feed(self, rows: pl.DataFrame) -> Matched:
-        """Rows (ROWS) of open registrations, in the order of the wire."""
+        """Rows (ROWS) of open registrations, in the order of the wire. Raises Unavailable when the scratch fails."""
         self._forget_closed()
+        if self._spilled.is_owing:
+            raise ValueError("rows of the chunk before are still to be given out")
         if rows.is_empty():
             return Matched(_NO_COMMITTED_ROWS, [], {})
         initialized, current = self._admit(rows)
         committed = _only(rows, rows["type"].to_numpy() == COMMITTED)
-        if not current.height and not committed.height:
-            return Matched(_NO_COMMITTED_ROWS, initialized, {})
-        moved, unmatched = self._match(current, committed)
+        if not (current.height or committed.height or initialized):
+            return Matched(_NO_COMMITTED_ROWS, [], {})
+        moved, decided, unmatched = self._match(current, committed)
         out = _shape(moved).vstack(_shape(committed))
         regs = out["reg"].to_numpy()
         commit_ts = out["commit_ts"].to_numpy()
         wanted = commit_ts > self._floor[regs]
         late = wanted & (commit_ts <= self._resolved[regs])
-        violations = _late_rows(_only(out, late)) | _missing_prewrites(unmatched)
+        violations = _late_rows(_only(out, late)) | self._late_stretches(decided) | _missing_prewrites(unmatched)
         for reg in violations:
             self.close(reg)
         out = _changes(_only(out, wanted & self._open[regs]))
-        return Matched(out, [reg for reg in initialized if reg not in violations], violations)
+        self._make_room(rows.estimated_size())
+        initialized = [reg for reg in initialized if reg not in violations]
+        return Matched(out, initialized, violations, self._more(), bool(decided))
+
+    def _more(self) -> Iterator[pl.DataFrame]:
+        for rows in self._spilled.due(self._open):
+            yield _changes(_shape(rows))
+
+    def _make_room(self, fed: int) -> None:
+        """A row that is kept holds the memory of its whole chunk until it is copied, or spilled."""
+        if not (self._pending.height or self._moved.height or self._early):
+            self._held = 0
+            return
+        self._held += fed
+        if self._held <= SPILL_BYTES:
+            return
+        if self._may_spill and self._pending.estimated_size() > SPILL_BYTES // 2:
+            self._spilled.put(self._pending)
+            self._pending = _NONE_KEPT
+        self._pending, self._moved = _copied(self._pending), _copied(self._moved)
+        self._early = [_copied(pl.concat(self._early))] if self._early else []
+        self._held = sum(frame.estimated_size() for frame in (self._pending, self._moved, *self._early))
 
     def _forget_closed(self) -> None:
         if not self._closed_any:
             return
         self._closed_any = False
-        self._early = [self._of_open(frame) for frame in self._early]
+        self._early = [frame for frame in map(self._of_open, self._early) if frame.height]
         self._pending, self._moved = map(self._of_open, (self._pending, self._moved))
+        self._spilled.forget_closed(self._open)
 
     def _of_open(self, frame: pl.DataFrame) -> pl.DataFrame:
         return _only(frame, self._open[frame["reg"].to_numpy()])
@@ -146,7 +189,8 @@ class Matcher:
     def _admit(self, rows: pl.DataFrame) -> tuple[list[int], pl.DataFrame]:
         """The registrations that end their scan here, and the PREWRITE, COMMIT, ROLLBACK rows to be matched now.
 
-        Column `late`: the row came after its registration's INITIALIZED. Rows of unfinished scans are kept for later.
+        Column `late`: the row came after its registration's INITIALIZED. Commits and rollbacks of unfinished scans are
+        kept for later; prewrites wait with all others, as nothing of such a registration is decided.
         """
         types, regs = rows["type"].to_numpy(), rows["reg"].to_numpy()
         late = self._initialized[regs]
@@ -162,58 +206,80 @@ class Matcher:
         matchable = np.isin(types, [PREWRITE, COMMIT, ROLLBACK]) & ~_heartbeats(rows, types)
         rows = _only(rows, matchable)
         rows = rows.with_columns(_SLOT).hstack([pl.Series("late", late[matchable])])
-        ready = self._initialized[regs[matchable]]
-        if not ended and ready.all():
+        now = self._initialized[regs[matchable]] | (types[matchable] == PREWRITE)
+        if not ended and now.all():
             return ended, rows
-        self._early.append(_only(rows, ~ready))
-        current = _only(rows, ready)
-        if ended:
+        if not now.all():
+            self._early.append(_only(rows, ~now).with_columns(*_NO_VALUES))
+        current = _only(rows, now)
+        if ended and self._early:
             early = pl.concat(self._early)
             ready = self._initialized[early["reg"].to_numpy()]
-            self._early = [_only(early, ~ready)]
+            self._early = [] if ready.all() else [_only(early, ~ready)]
             current = _only(early, ready).vstack(current)
         return ended, current
 
-    def _match(self, current: pl.DataFrame, committed: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """The prewrites that are decided, with their commit_ts, and the commits that had none though they must."""
+    def _match(
+        self, current: pl.DataFrame, committed: pl.DataFrame
+    ) -> tuple[pl.DataFrame, list[Stretch], pl.DataFrame]:
+        """The prewrites that are decided, with their commit_ts, those of them that are spilled, and the commits that
+        had none though they must."""
         current = current.with_row_index("at")
         types = current["type"].to_numpy()
         prewrites, commits, rollbacks = (_only(current, types == t) for t in (PREWRITE, COMMIT, ROLLBACK))
         slots = self._slots(prewrites, rollbacks)
         self._learn(commits, committed)
         moved, self._pending = self._decide(slots)
+        decided = self._spilled.decide(self._fates, self._initialized, self._floor)
         now_committed, now_moved = _pairs(commits, moved)
         rest = _without(commits, now_committed)
         late_committed, before_moved = _pairs(rest, self._moved)
         self._moved = _without(self._moved, before_moved).vstack(_without(moved, now_moved)[_MOVED.names()])
-        unmatched = _without(rest, late_committed)
-        return moved, _only(unmatched, unmatched["late"].to_numpy())
+        rest = _without(rest, late_committed)
+        unmatched = _without(rest, self._spilled.confirm(rest))
+        return moved, decided, _only(unmatched, unmatched["late"].to_numpy())
 
     def _decide(self, slots: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Those of decided transactions, with their commit_ts, and the others."""
-        fate = self._fates.of(slots["reg"].to_numpy(), slots["start_ts"].to_numpy())
-        decided = fate > 0
+        regs = slots["reg"].to_numpy()
+        fate = self._fates.of(regs, slots["start_ts"].to_numpy())
+        decided = (fate > 0) & self._initialized[regs]
         moved = _only(slots, decided).clone()
         moved.replace_column(moved.get_column_index("commit_ts"), pl.Series("commit_ts", fate[decided]))
         return moved, _only(slots, ~decided)
 
     def _slots(self, prewrites: pl.DataFrame, rollbacks: pl.DataFrame) -> pl.DataFrame:
-        """One row for each (reg, start_ts, key) that is prewritten, not rolled back and not handed out before."""
+        """One row for each (reg, start_ts, key) that is prewritten, not rolled back and not handed out before.
+
+        Spilled ones only if a prewrite repeats them.
+        """
         prewrites = _without(prewrites, _pairs(prewrites, self._moved)[0])
-        if not rollbacks.height:
-            slots = self._pending.vstack(prewrites[_KEPT.names()])
-        else:
+        repeats, taken = self._spilled.take_back(prewrites)
+        prewrites = _without(prewrites, repeats)
+        if taken:
+            self._pending = pl.concat([*(rows[_KEPT.names()] for rows in taken), self._pending])
+        if rollbacks.height:
             slots = self._roll_back(prewrites, rollbacks)
-        return _merged(slots) if slots["slot"].n_unique() < slots.height else slots
+        else:
+            slots = self._pending.vstack(prewrites[_KEPT.names()])
+        return _merged(slots) if prewrites.height and slots["slot"].n_unique() < slots.height else slots
 
     def _roll_back(self, prewrites: pl.DataFrame, rollbacks: pl.DataFrame) -> pl.DataFrame:
         """The pending rows and these prewrites, less what is rolled back; having no slot is normal for a rollback."""
+        self._spilled.roll_back(rollbacks)
         kept = _without(self._pending, _pairs(self._pending, rollbacks)[0])
         left, right = _pairs(prewrites, rollbacks)
         earlier = prewrites["at"].to_numpy()[left] < rollbacks["at"].to_numpy()[right]
         # Live rows and the scan's mix before INITIALIZED: there the rollback counts wherever it stands.
         live = prewrites["late"].to_numpy()[left] | rollbacks["late"].to_numpy()[right]
         return kept.vstack(_without(prewrites, left[earlier | ~live])[_KEPT.names()])
+
+    def _late_stretches(self, decided: list[Stretch]) -> dict[int, str]:
+        return {
+            reg: _late(start_ts, commit_ts)
+            for reg, start_ts, commit_ts in reversed(decided)
+            if int(self._floor[reg]) < commit_ts <= int(self._resolved[reg])
+        }
 
     def _learn(self, commits: pl.DataFrame, committed: pl.DataFrame) -> None:
         """Any COMMIT or COMMITTED fixes its transaction's commit ts; once resolved-ts has passed that, nobody asks."""
@@ -230,6 +296,12 @@ def _only(frame: pl.DataFrame, flags: Flags) -> pl.DataFrame:
         return frame.clear()
     mask = pl.Series(flags)
     return pl.DataFrame([column.filter(mask) for column in frame])
+
+
+def _copied(frame: pl.DataFrame) -> pl.DataFrame:
+    """The same rows, that hold no memory but their own."""
+    copied: Any = pl.from_arrow(frame.to_arrow())
+    return copied
 
 
 def _heartbeats(rows: pl.DataFrame, types: npt.NDArray[np.int32]) -> Flags:
@@ -287,16 +359,23 @@ def _shape(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def _late(start_ts: int, commit_ts: int) -> str:
+    return f"brought a row at or below its resolved-ts (start_ts {start_ts}, commit_ts {commit_ts})"
+
+
 def _late_rows(rows: pl.DataFrame) -> dict[int, str]:
-    return _first_of_each(rows, "brought a row at or below its resolved-ts")
+    return {reg: _late(start_ts, commit_ts) for reg, start_ts, commit_ts in _first_of_each(rows)}
 
 
 def _missing_prewrites(commits: pl.DataFrame) -> dict[int, str]:
-    return _first_of_each(commits, "committed a row that was never prewritten")
+    return {
+        reg: f"committed a row that was never prewritten (start_ts {start_ts}, commit_ts {commit_ts})"
+        for reg, start_ts, commit_ts in _first_of_each(commits)
+    }
 
 
-def _first_of_each(rows: pl.DataFrame, what: str) -> dict[int, str]:
+def _first_of_each(rows: pl.DataFrame) -> list[tuple[int, int, int]]:
+    """(reg, start_ts, commit_ts) of the first row of each registration."""
     if not rows.height:
-        return {}
-    first = rows.unique("reg", keep="first", maintain_order=True).select("reg", "start_ts", "commit_ts")
-    return {reg: f"{what} (start_ts {start}, commit_ts {commit})" for reg, start, commit in first.rows()}
+        return []
+    return rows.unique("reg", keep="first", maintain_order=True)["reg", "start_ts", "commit_ts"].rows()

@@ -22,6 +22,7 @@ from changefeed.errors import ProtocolViolation
 from changefeed.model.rows import RAW_SCHEMA, ROW_OVERHEAD
 from changefeed.puller.decode import Decoded, ResolvedEvent, decode
 from changefeed.puller.matcher import COMMITTED_ROWS, Matched, Matcher
+from changefeed.puller.scratch import Scratch
 from changefeed.wire import cdcpb_pb2
 
 #: A large transaction comes out as several batches, so that a quota can meter them and 32-bit offsets suffice.
@@ -56,11 +57,16 @@ class Outcome:
     failed: list[RegionFailed] = field(default_factory=list)
     pending_rows: int = 0  # prewritten, not yet committed, in all regions of the stream
     resolved_events: int = 0  # in the chunk, whether they advanced a region or not
+    #: The rest of `data` of large transactions, a part at a time, to be taken before the next chunk. Of a registration
+    #: that is closed meanwhile nothing more comes.
+    more: Iterator[list[tuple[int, pa.RecordBatch]]] = field(default_factory=lambda: iter(()), compare=False)
+    has_more: bool = False
 
 
 class RegionEvents:
-    def __init__(self) -> None:
-        self._matcher = Matcher()
+    def __init__(self, scratch: Scratch | None = None) -> None:
+        """`scratch`: for what memory has no room for."""
+        self._matcher = Matcher(scratch)
         self._registrations: dict[int, Registration] = {}
         # None: deregistered by us, the store's acknowledgement is awaited.
         self._by_name: dict[tuple[int, int], Registration | None] = {}
@@ -90,11 +96,12 @@ class RegionEvents:
         return self._requests.pop(sub_id, [])
 
     def process(self, messages: list[bytes]) -> Outcome:
-        """Raises ProtocolViolation when a message can't be read."""
+        """Raises ProtocolViolation when a message can't be read, Unavailable when the scratch fails."""
         decoded = decode(messages)
         # Most chunks of an idle span only resolve, and an empty frame costs as much as a small one.
         matched = self._matcher.feed(self._rows(decoded)) if decoded.rows.num_rows else _NOTHING
         out = Outcome(list(self._split(matched.rows)), list(matched.initialized))
+        out.more, out.has_more = (list(self._split(rows)) for rows in matched.more), matched.has_more
         for reg, what in matched.violations.items():
             registration = self._registrations[reg]
             self._close(registration)

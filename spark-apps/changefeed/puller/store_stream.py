@@ -5,7 +5,8 @@ on what came out, in order. It decides nothing about a region. A stream that bre
 all its registrations with it; where they go on is for the feed to say.
 
 A stream is always read (rule 17), however slow the receiver is, and asks are sent meanwhile: who holds a subscription
-stops what comes for it. Only the last bound, MAX_BACKLOG_BYTES a stream, stops the reading; the store then buffers up
+stops what comes for it. A large transaction's rows are read from the scratch part by part, and between two the receiver
+may have the stream's turns wait, for a bounded time; a subscription that is held then gives no more parts. Only the last bound, MAX_BACKLOG_BYTES a stream, stops the reading; the store then buffers up
 to its own quota and fails registrations as `congested`, which are made again.
 
 A store without EventFeedV2 (TiKV before 7.3) is refused. EventFeed's resolved-ts name no request, and after a merge two
@@ -27,6 +28,7 @@ from changefeed.clock import Clock
 from changefeed.errors import ChangefeedError, ProtocolViolation, Refused, Transient, Unavailable
 from changefeed.puller.range_lock import Piece
 from changefeed.puller.region_events import Outcome, RegionEvents, Registration
+from changefeed.puller.scratch import Scratch
 from changefeed.wire import cdcpb_pb2, kvrpcpb_pb2, metapb_pb2
 
 EVENT_FEED_V2 = "/cdcpb.ChangeData/EventFeedV2"
@@ -77,6 +79,10 @@ class Receiver(Protocol):
 
     async def data(self, sub_id: int, batch: pa.RecordBatch) -> None: ...
 
+    async def room(self) -> None:
+        """Wait, for a bounded time, until there is room for another part of a large transaction."""
+        ...
+
     def initialized(self, asks: list[Ask]) -> None:
         """Their scans are complete; `advanced` of them comes later."""
         ...
@@ -89,12 +95,21 @@ class Receiver(Protocol):
 
 
 class StoreStream:
-    def __init__(self, store_id: int, cluster_id: int, pd: Addresses, receiver: Receiver, clock: Clock) -> None:
+    def __init__(
+        self,
+        store_id: int,
+        cluster_id: int,
+        pd: Addresses,
+        receiver: Receiver,
+        clock: Clock,
+        scratch: Scratch | None = None,
+    ) -> None:
         self._store_id = store_id
         self._cluster_id = cluster_id
         self._pd = pd
         self._receiver = receiver
         self._clock = clock
+        self._scratch = scratch
         self._waiting: deque[Ask] = deque()
         self._released: list[int] = []
         self._refused: list[Registration] = []
@@ -103,7 +118,7 @@ class StoreStream:
 
     def _begin(self) -> None:
         """A new connection: nothing is registered, nothing has come."""
-        self._events = RegionEvents()
+        self._events = RegionEvents(self._scratch)
         self._events_free = asyncio.Lock()  # while a chunk is processed in its thread it is not
         self._asks: dict[int, Ask] = {}
         self._scanning: set[int] = set()
@@ -216,11 +231,13 @@ class StoreStream:
         began = self._clock.monotonic()
         self._busy = True
         chunk = self._take_chunk()
+        size = sum(map(len, chunk))
         async with self._events_free:
             outcome = await asyncio.to_thread(self._events.process, chunk)
+        del chunk
         self.pending_rows = outcome.pending_rows
         await self._hand_on(outcome)
-        self.backlog_bytes -= sum(map(len, chunk))
+        self.backlog_bytes -= size
         self._room.set()
         self._busy = False
         now = self._clock.monotonic()
@@ -272,8 +289,11 @@ class StoreStream:
 
     async def _hand_on(self, outcome: Outcome) -> None:
         """Rows before resolved-ts before failures."""
-        for sub_id, batch in outcome.data:
-            await self._receiver.data(sub_id, batch)
+        data: list[tuple[int, pa.RecordBatch]] | None = outcome.data
+        while data is not None:
+            while data:
+                await self._receiver.data(*data.pop(0))
+            data = await self._more(outcome)
         complete = [reg for reg in outcome.initialized if reg in self._asks]
         self._receiver.initialized([self._asks[reg] for reg in complete])
         if complete and not self._some_initialized():
@@ -292,6 +312,13 @@ class StoreStream:
                 await self._receiver.failed(ask, failure.error)
         if self._waiting or self._refused:
             self._asked.set()
+
+    async def _more(self, outcome: Outcome) -> list[tuple[int, pa.RecordBatch]] | None:
+        if not outcome.has_more:
+            return None
+        await self._receiver.room()
+        async with self._events_free:
+            return await asyncio.to_thread(next, outcome.more, None)
 
     def _register(self, ask: Ask, registration: Registration) -> cdcpb_pb2.ChangeDataRequest:
         return cdcpb_pb2.ChangeDataRequest(

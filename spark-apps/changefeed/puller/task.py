@@ -30,6 +30,7 @@ from changefeed.objectstore.patience import Patience
 from changefeed.puller.feed import Data, Failed, FeedEvent, Pd, Resolved, SpanFeed
 from changefeed.puller.pipeline_metrics import MetricDeltas
 from changefeed.puller.reports import Reports
+from changefeed.puller.scratch import LocalFile
 from changefeed.puller.span_pipeline import Action, Advance, Hold, Resume, SpanPipeline
 from changefeed.upstream.access import Access
 from changefeed.upstream.pd import PdClient
@@ -39,6 +40,8 @@ from changefeed.wire.owner import PULLER, OwnerAddress
 _METRICS_SECONDS = 1.0
 _WRITERS = 2
 _UNHEARD_ROLLS = 2
+_ROOM_ROLLS = 2
+_ROOM_SECONDS = 1.0
 
 _Token = tuple[int, int]  # sub_id, data seq
 _OwnerCall = grpc.aio.StreamStreamCall[owner_pb2.Report, owner_pb2.Command]
@@ -125,7 +128,13 @@ class PullerTask:
         self._ending = threading.Event()
         self._limits = limits
         self._clock = clock or SystemClock()
-        self._feed = SpanFeed(pd, self._on_event, self._clock)
+        self._feed = SpanFeed(
+            pd,
+            self._on_event,
+            self._clock,
+            scratch=lambda: LocalFile(house.spool_folder),
+            room=self._room,
+        )
         self._pipeline = SpanPipeline(limits.quota_bytes)
         self._deltas = MetricDeltas(self._pipeline.metrics, self._feed.metrics)
         self._buffer: EventBuffer[_Token] = EventBuffer(limits.roll_bytes, limits.roll_interval)
@@ -144,6 +153,7 @@ class PullerTask:
         self._flush = False
         self._writing = 0  # segments that are taken and not yet written
         self._buffered = asyncio.Event()
+        self._persisted = asyncio.Event()
         self._reportable = asyncio.Event()
 
     async def run(self, call: _OwnerCall) -> None:
@@ -206,6 +216,26 @@ class PullerTask:
                 self._reports.failed(sub_id, error)
                 self._reportable.set()
 
+    async def _room(self) -> None:
+        """Before more of a large transaction is read back: until little waits to be written, or nothing gets on.
+
+        What waits here are the turns of one store's stream; it is read meanwhile, up to its last bound, and reports,
+        metrics, commands and the other streams go on. Why nobody waits for ever (rule 17):
+
+        1. *Segments are written, slower than rows are read back.* Each that is written is waited for: the rows of the
+           transaction, with the rows in the writers' hands, stay at some segments, and no subscription is held for them.
+        2. *None can be written: the disk is full, the store is away, or the owner does not hear.* Then after
+           _ROOM_SECONDS the next part comes all the same. From 80 % of the quota on subscriptions are held; one that is
+           held has no registration any more, so the rest of its rows is given up, and is pulled again when there is room.
+        3. *The owner holds everybody because its store is full, and it gets room only by a subscription whose rows stand
+           behind these in the stream.* As in 2: a part a second goes by, and ends at the latest with the quota.
+        """
+        while self._pipeline.metrics.inflight_bytes > _ROOM_ROLLS * self._limits.roll_bytes:
+            self._persisted.clear()
+            await until_set(self._persisted, self._clock, _ROOM_SECONDS)
+            if not self._persisted.is_set():
+                return
+
     def _act(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
@@ -256,6 +286,7 @@ class PullerTask:
         self._reportable.set()
         for sub_id, seq in roll.tokens:
             self._act(self._pipeline.persisted(sub_id, seq, self._clock.monotonic()))
+        self._persisted.set()
 
     async def _report(self, call: _OwnerCall) -> None:
         try:

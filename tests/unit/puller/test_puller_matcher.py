@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,9 +11,11 @@ import polars as pl
 import puller_script
 import pytest
 from changefeed.puller import matcher as module
-from changefeed.puller.matcher import COMMITTED_ROWS, ROWS, Matcher
+from changefeed.puller import spilled
+from changefeed.puller.matcher import COMMITTED_ROWS, ROWS, Matched, Matcher
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from puller_memory_scratch import MemoryFile
 
 TYPES = {"PREWRITE": 1, "COMMIT": 2, "ROLLBACK": 3, "COMMITTED": 4, "INITIALIZED": 5}
 PUT, DELETE = 1, 2
@@ -51,9 +54,11 @@ def frame(rows: list[tuple[int, Row]]) -> pl.DataFrame:
     )
 
 
-def emitted(rows: pl.DataFrame) -> list[tuple[int, int, int, int, str, str, str | None]]:
+def emitted(matched: Matched) -> list[tuple[int, int, int, int, str, str, str | None]]:
     """(reg, commit_ts, start_ts, op, key, value, old_value), sorted."""
-    assert rows.schema == COMMITTED_ROWS
+    parts = [matched.rows, *matched.more]
+    assert all(part.schema == COMMITTED_ROWS for part in parts)
+    rows = pl.concat(parts)
     return sorted(
         (reg, commit, start, op, key.decode(), value.decode(), None if old is None else old.decode())
         for reg, commit, start, op, key, value, old, _ in rows.rows()
@@ -72,9 +77,18 @@ def parse(line: str) -> tuple[int, Row]:
     return int(reg), Row(kind, **fields)  # type: ignore[arg-type]
 
 
+@pytest.fixture(params=[module.SPILL_BYTES, 0], ids=["in memory", "spilled"], autouse=True)
+def spill_bytes(request: pytest.FixtureRequest) -> Iterator[int]:
+    """All that is said of the matcher here holds wherever its rows are."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(module, "SPILL_BYTES", request.param)
+        monkeypatch.setattr(spilled, "BATCH_BYTES", 200)
+        yield request.param
+
+
 @pytest.mark.parametrize("script", puller_script.scripts("matcher"), ids=lambda path: path.stem)
 def test_script(script: Path) -> None:
-    matcher = Matcher()
+    matcher = Matcher(MemoryFile)
 
     def command(line: str, rows: list[str]) -> list[str]:
         name, *arguments = line.split()
@@ -91,7 +105,7 @@ def test_script(script: Path) -> None:
         ops = ("delete", "update", "insert")
         out = [
             f"{reg} {ops[op]} commit={commit} start={start} key={key} value={value} old={old}"
-            for reg, commit, start, op, key, value, old in emitted(matched.rows)
+            for reg, commit, start, op, key, value, old in emitted(matched)
         ]
         out += [f"{reg} initialized" for reg in matched.initialized]
         out += [f"{reg} violation: {what}" for reg, what in sorted(matched.violations.items())]
@@ -157,6 +171,11 @@ class Model:
         if commit > self.floor and not (row.op == DELETE and not row.old):
             op = 0 if row.op == DELETE else 1 if row.old else 2
             self.out.append((commit, row.start, op, row.key, row.value, row.old or None))
+
+
+def uncommitted(early: list[Row]) -> int:
+    """Rows of an unfinished scan that are kept: of a repeated prewrite one."""
+    return len({(row.start, row.key) if row.type == "PREWRITE" else number for number, row in enumerate(early)})
 
 
 class Region:
@@ -247,7 +266,7 @@ def safe_ts(rest: list[Row], fates: dict[int, int]) -> int:
 @given(st.integers(0, 2**32), st.integers(0, 2**32), st.randoms(use_true_random=False))
 @settings(max_examples=25, deadline=None)
 def test_any_chunks_of_any_history_match_as_row_by_row(one: int, two: int, rng: random.Random) -> None:
-    matcher = Matcher()
+    matcher = Matcher(MemoryFile)
     histories = [registration(one), registration(two)]
     models = [Model(checkpoint) for checkpoint, _ in histories]
     regs = [matcher.open(checkpoint, checkpoint) for checkpoint, _ in histories]
@@ -263,11 +282,11 @@ def test_any_chunks_of_any_history_match_as_row_by_row(one: int, two: int, rng: 
                 chunk.append((regs[which], row))
         matched = matcher.feed(frame(chunk))
         assert matched.violations == {}
-        got += emitted(matched.rows)
+        got += emitted(matched)
         expected = [(reg, *row) for reg, model in zip(regs, models, strict=True) for row in model.out]
         assert sorted(got, key=str) == sorted(expected, key=str)
         assert matcher.uncommitted_rows == sum(
-            len(model.pending) if model.initialized else len(model.early) for model in models
+            len(model.pending) if model.initialized else uncommitted(model.early) for model in models
         )
         for reg, model, left in zip(regs, models, rest, strict=True):
             if model.initialized and rng.random() < 0.5:
@@ -277,11 +296,11 @@ def test_any_chunks_of_any_history_match_as_row_by_row(one: int, two: int, rng: 
 def feed(matcher: Matcher, *rows: Row) -> tuple[list[tuple[int, int, str]], dict[int, str]]:
     """(commit_ts, op, key) that came out, and violations, of registration 0."""
     matched = matcher.feed(frame([(0, row) for row in rows]))
-    return [(commit, op, key) for _, commit, _, op, key, _, _ in emitted(matched.rows)], matched.violations
+    return [(commit, op, key) for _, commit, _, op, key, _, _ in emitted(matched)], matched.violations
 
 
 def initialized() -> Matcher:
-    matcher = Matcher()
+    matcher = Matcher(MemoryFile)
     matcher.open(0, 0)
     feed(matcher, Row("INITIALIZED"))
     return matcher
@@ -299,7 +318,7 @@ def test_rule_18_first_commit_moves_the_whole_transaction_in_the_region() -> Non
 
 
 def test_rule_18_committed_row_of_the_scan_moves_the_prewrites_of_its_transaction() -> None:
-    matcher = Matcher()
+    matcher = Matcher(MemoryFile)
     matcher.open(0, 0)
     assert feed(matcher, prewrite(10, "k0"), Row("COMMITTED", 10, 20, "k1", PUT, "v")) == ([(20, 2, "k1")], {})
     assert feed(matcher, Row("INITIALIZED")) == ([(20, 2, "k0")], {})
@@ -319,7 +338,7 @@ def test_rule_18_late_commit_of_an_unknown_row_is_a_violation() -> None:
 
 
 def test_rule_18_before_initialized_nothing_moves_by_transaction() -> None:
-    matcher = Matcher()
+    matcher = Matcher(MemoryFile)
     matcher.open(0, 0)
     assert feed(matcher, prewrite(10, "a"), prewrite(10, "b"), Row("COMMIT", 10, 20, "a")) == ([], {})
     assert feed(matcher, Row("ROLLBACK", 11, 0, "c"), prewrite(11, "c"), Row("INITIALIZED")) == (
@@ -331,7 +350,7 @@ def test_rule_18_before_initialized_nothing_moves_by_transaction() -> None:
 
 def test_commit_seen_before_its_prewrite_is_not_lost() -> None:
     """SeaTunnel 11013: the live commit overtakes the scan's prewrite."""
-    matcher = Matcher()
+    matcher = Matcher(MemoryFile)
     matcher.open(0, 0)
     assert feed(matcher, Row("COMMIT", 10, 20, "a")) == ([], {})
     assert not matcher.advance(0, 30)  # no resolved-ts counts before the scan's end
