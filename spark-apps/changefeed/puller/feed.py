@@ -184,6 +184,10 @@ class SpanFeed:
             self.metrics.count(batch)
             await self._emit(Data(sub_id, subscription.span_id, batch))
 
+    def streams(self) -> int:
+        """From a store stream that pulls."""
+        return sum(stream.is_pulling for stream in self._streams.values()) or 1
+
     async def room(self) -> None:
         """From a store stream: it has more of a large transaction."""
         if self._room is not None:

@@ -30,8 +30,9 @@ from changefeed.puller.pairs import Numbers, pairs
 from changefeed.puller.scratch import Scratch
 from changefeed.puller.spilled import Flags, Spilled, Stretch
 
-#: Undecided rows in memory, of one stream. Few upstreams ever have as much undecided but in a large transaction.
-SPILL_BYTES = 64 << 20
+#: Of chunks in which undecided rows stand in memory, of all streams of a process. Few upstreams ever have as much
+#: undecided but in a large transaction.
+SPILL_BYTES = 32 << 20
 
 #: What `feed` takes: the rows of decode.Decoded with the registration that each belongs to.
 ROWS = pl.Schema(
@@ -131,8 +132,11 @@ class Matcher:
         self._forget_closed()
         return self._pending.height + self._spilled.pending_rows + sum(frame.height for frame in self._early)
 
-    def feed(self, rows: pl.DataFrame) -> Matched:
-        """Rows (ROWS) of open registrations, in the order of the wire. Raises Unavailable when the scratch fails."""
+    def feed(self, rows: pl.DataFrame, streams: int = 1) -> Matched:
+        """Rows (ROWS) of open registrations, in the order of the wire. Raises Unavailable when the scratch fails.
+
+        `streams`: so many share SPILL_BYTES.
+        """
         self._forget_closed()
         if self._spilled.is_owing:
             raise ValueError("rows of the chunk before are still to be given out")
@@ -152,7 +156,7 @@ class Matcher:
         for reg in violations:
             self.close(reg)
         out = _changes(_only(out, wanted & self._open[regs]))
-        self._make_room(rows.estimated_size())
+        self._make_room(rows.estimated_size(), SPILL_BYTES // streams)
         initialized = [reg for reg in initialized if reg not in violations]
         return Matched(out, initialized, violations, self._more(), bool(decided))
 
@@ -160,15 +164,15 @@ class Matcher:
         for rows in self._spilled.due(self._open):
             yield _changes(_shape(rows))
 
-    def _make_room(self, fed: int) -> None:
+    def _make_room(self, fed: int, most: int) -> None:
         """A row that is kept holds the memory of its whole chunk until it is copied, or spilled."""
         if not (self._pending.height or self._moved.height or self._early):
             self._held = 0
             return
         self._held += fed
-        if self._held <= SPILL_BYTES:
+        if self._held <= most:
             return
-        if self._may_spill and self._pending.estimated_size() > SPILL_BYTES // 2:
+        if self._may_spill and self._pending.estimated_size() > most // 2:
             self._spilled.put(self._pending)
             self._pending = _NONE_KEPT
         self._pending, self._moved = _copied(self._pending), _copied(self._moved)

@@ -95,11 +95,14 @@ class RegionEvents:
             del self._by_name[registration.request_id, registration.region_id]
         return self._requests.pop(sub_id, [])
 
-    def process(self, messages: list[bytes]) -> Outcome:
-        """Raises ProtocolViolation when a message can't be read, Unavailable when the scratch fails."""
+    def process(self, messages: list[bytes], streams: int = 1) -> Outcome:
+        """`streams`: so many share what memory there is for uncommitted rows.
+
+        Raises ProtocolViolation when a message can't be read, Unavailable when the scratch fails.
+        """
         decoded = decode(messages)
         # Most chunks of an idle span only resolve, and an empty frame costs as much as a small one.
-        matched = self._matcher.feed(self._rows(decoded)) if decoded.rows.num_rows else _NOTHING
+        matched = self._matcher.feed(self._rows(decoded), streams) if decoded.rows.num_rows else _NOTHING
         out = Outcome(list(self._split(matched.rows)), list(matched.initialized))
         out.more, out.has_more = (list(self._split(rows)) for rows in matched.more), matched.has_more
         for reg, what in matched.violations.items():

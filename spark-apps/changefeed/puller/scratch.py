@@ -5,6 +5,7 @@ What is read back is what was written, or the task fails: it pulls again, and no
 
 from __future__ import annotations
 
+import ctypes
 import os
 import tempfile
 import weakref
@@ -16,6 +17,8 @@ import pyarrow as pa
 
 from changefeed.errors import Unavailable
 from changefeed.objectstore.digest import Digest
+
+_trim: Callable[[int], int] = getattr(ctypes.CDLL(None), "malloc_trim", lambda _pad: 0)
 
 
 class Block(NamedTuple):
@@ -48,6 +51,14 @@ class ScratchFile(Protocol):
 
 #: A new, empty file. Raises Unavailable.
 Scratch = Callable[[], ScratchFile]
+
+
+def give_back_memory() -> None:
+    """To the system, where the C library can: Spark's workers keep what they once had, and a chunk's buffers are large.
+
+    Some ms. What follows gets fresh pages, which costs; it is for a large transaction, not for each chunk.
+    """
+    _trim(0)
 
 
 class LocalFile:

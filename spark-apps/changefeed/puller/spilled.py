@@ -25,7 +25,7 @@ from changefeed.puller.scratch import Block, Scratch, ScratchFile
 from changefeed.puller.slot_index import SlotIndex
 
 #: Of rows that are read back at once, as they are in memory.
-BATCH_BYTES = 16 << 20
+BATCH_BYTES = 8 << 20
 #: Bits of a row. It is undecided; it is to be given out; its own COMMIT has not been seen.
 PENDING, DUE, UNCONFIRMED = 1, 2, 4
 

@@ -37,7 +37,8 @@ CLIENT_VERSION = "8.5.0"
 #: Registrations whose scan runs; more only queue inside the store, whose own default is 6 at a time.
 MAX_SCANS = 16
 MAX_CHUNK_BYTES = 16 << 20
-MAX_BACKLOG_BYTES = 64 << 20
+#: A chunk that is processed, and the one that comes meanwhile.
+MAX_BACKLOG_BYTES = 2 * MAX_CHUNK_BYTES
 RECONNECT_SECONDS = 1.0
 #: A chunk costs some ms however small it is: a small one waits this long for more, so that a trickle costs little.
 LINGER_BYTES = 1 << 20
@@ -78,6 +79,10 @@ class Receiver(Protocol):
     """Where a stream's outcome goes. Nothing more comes of an Ask after `failed` or `lost`."""
 
     async def data(self, sub_id: int, batch: pa.RecordBatch) -> None: ...
+
+    def streams(self) -> int:
+        """How many streams pull for the receiver."""
+        ...
 
     async def room(self) -> None:
         """Wait, for a bounded time, until there is room for another part of a large transaction."""
@@ -129,6 +134,10 @@ class StoreStream:
         self._room = asyncio.Event()
         self._busy = False
         self._heard = self._clock.monotonic()
+
+    @property
+    def is_pulling(self) -> bool:
+        return bool(self._asks)
 
     def register(self, ask: Ask) -> None:
         self._waiting.append(ask)
@@ -233,7 +242,7 @@ class StoreStream:
         chunk = self._take_chunk()
         size = sum(map(len, chunk))
         async with self._events_free:
-            outcome = await asyncio.to_thread(self._events.process, chunk)
+            outcome = await asyncio.to_thread(self._events.process, chunk, self._receiver.streams())
         del chunk
         self.pending_rows = outcome.pending_rows
         await self._hand_on(outcome)

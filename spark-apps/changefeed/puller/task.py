@@ -30,7 +30,7 @@ from changefeed.objectstore.patience import Patience
 from changefeed.puller.feed import Data, Failed, FeedEvent, Pd, Resolved, SpanFeed
 from changefeed.puller.pipeline_metrics import MetricDeltas
 from changefeed.puller.reports import Reports
-from changefeed.puller.scratch import LocalFile
+from changefeed.puller.scratch import LocalFile, give_back_memory
 from changefeed.puller.span_pipeline import Action, Advance, Hold, Resume, SpanPipeline
 from changefeed.upstream.access import Access
 from changefeed.upstream.pd import PdClient
@@ -132,7 +132,7 @@ class PullerTask:
             pd,
             self._on_event,
             self._clock,
-            scratch=lambda: LocalFile(house.spool_folder),
+            scratch=self._scratch_file,
             room=self._room,
         )
         self._pipeline = SpanPipeline(limits.quota_bytes)
@@ -230,11 +230,16 @@ class PullerTask:
         3. *The owner holds everybody because its store is full, and it gets room only by a subscription whose rows stand
            behind these in the stream.* As in 2: a part a second goes by, and ends at the latest with the quota.
         """
+        give_back_memory()
         while self._pipeline.metrics.inflight_bytes > _ROOM_ROLLS * self._limits.roll_bytes:
             self._persisted.clear()
             await until_set(self._persisted, self._clock, _ROOM_SECONDS)
             if not self._persisted.is_set():
                 return
+
+    def _scratch_file(self) -> LocalFile:
+        give_back_memory()
+        return LocalFile(self._house.spool_folder)
 
     def _act(self, actions: list[Action]) -> None:
         for action in actions:
