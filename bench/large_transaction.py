@@ -215,7 +215,9 @@ def pull(regions: list[Region], address: str, folder: Path, answers: Any) -> Non
 async def _watch(task: PullerTask, peaks: dict[str, int]) -> None:
     """The most memory while rows came, and from the first that went into a segment on."""
     while True:
-        phase = "committing" if task._pipeline.metrics.inflight_bytes or task._pipeline._spans[1].acked_seq else "before"
+        phase = (
+            "committing" if task._pipeline.metrics.inflight_bytes or task._pipeline._spans[1].acked_seq else "before"
+        )
         for name, size in _memory().items():
             if name != "VmHWM":
                 peaks[f"{phase}_{name}"] = max(peaks.get(f"{phase}_{name}", 0), size)

@@ -12,6 +12,7 @@ from changefeed.puller.range_lock import RangeLock
 from changefeed.puller.region_events import RegionEvents
 from changefeed.puller.reports import Reports
 from changefeed.puller.span_pipeline import SpanPipeline
+from changefeed.puller.spilled import Spilled
 from changefeed.puller.task import PullerTask
 from changefeed.sink.storage import grow
 from mutation import Mutation
@@ -57,7 +58,7 @@ MATCHER = (
         "one scan's end forgets the rows of the other scans",
         Matcher,
         "_admit",
-        "self._early = [_only(early, ~ready)]",
+        "self._early = [] if ready.all() else [_only(early, ~ready)]",
         "self._early = []",
     ),
     Mutation(
@@ -73,15 +74,15 @@ MATCHER = (
         "what an unfinished scan has brought outlives its registration",
         Matcher,
         "_forget_closed",
-        "self._early = [self._of_open(frame) for frame in self._early]",
-        "pass",
+        "map(self._of_open, (self._pending, self._moved))",
+        "self._pending, self._of_open(self._moved)",
     ),
     Mutation(
         "matcher",
         "when a registration is over, the scans of all others lose what they have brought",
         Matcher,
         "_forget_closed",
-        "[self._of_open(frame) for frame in self._early]",
+        "[frame for frame in map(self._of_open, self._early) if frame.height]",
         "[]",
         story="A region's stream breaks while the scans of two others are half done.",
     ),
@@ -110,8 +111,40 @@ MATCHER = (
         "a rollback leaves its row",
         Matcher,
         "_slots",
-        "if not rollbacks.height:",
-        "if True:",
+        "if rollbacks.height:",
+        "if False:",
+    ),
+    Mutation(
+        "matcher",
+        "a rollback leaves a row that is spilled",
+        Spilled,
+        "roll_back",
+        "piece.bits[at[(piece.bits[at] & PENDING) > 0]] = 0",
+        "pass",
+    ),
+    Mutation(
+        "matcher",
+        "of a spilled row that is given out before its own commit nothing is remembered",
+        Spilled,
+        "decide",
+        "np.where(wanted, DUE | UNCONFIRMED, UNCONFIRMED)",
+        "np.where(wanted, DUE, 0)",
+    ),
+    Mutation(
+        "matcher",
+        "spilled rows outlive their registration",
+        Spilled,
+        "forget_closed",
+        "piece.bits[over[piece.stretch_of_each]] = 0",
+        "pass",
+    ),
+    Mutation(
+        "matcher",
+        "of a spilled transaction one batch is given out",
+        Spilled,
+        "due",
+        "yield piece.rows(batch, where[wanted])",
+        "yield piece.rows(batch, where[wanted])\n                break",
     ),
 )
 

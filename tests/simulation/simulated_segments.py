@@ -13,6 +13,7 @@ from changefeed.errors import AlreadyExists
 from changefeed.eventstore.files import EVENTS, Fill, SegmentFiles
 from changefeed.eventstore.house import House
 from changefeed.objectstore import Place
+from changefeed.puller.scratch import Block
 
 URI = "memory://state"
 
@@ -89,3 +90,21 @@ class _DriversSegments(MemorySegments):
     def delete_house(self, name: str) -> bool:
         self._wait()
         return super().delete_house(name)
+
+
+class MemoryFile:
+    """Scratch of a puller."""
+
+    def __init__(self) -> None:
+        self._content = b""
+
+    def append(self, content: pa.Buffer) -> Block:
+        block = Block(len(self._content), content.size, b"")
+        self._content += content.to_pybytes()
+        return block
+
+    def read(self, block: Block) -> pa.Buffer:
+        return pa.py_buffer(self._content[block.offset : block.end])
+
+    def cut(self, size: int) -> None:
+        self._content = self._content[:size]

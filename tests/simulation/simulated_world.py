@@ -8,7 +8,8 @@ of `owner/` all that decides. Whatever blocks is a place where the others go on 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from random import Random
 from unittest.mock import patch
@@ -18,7 +19,9 @@ from changefeed.errors import Conflict
 from changefeed.owner.planning import checkpoint
 from changefeed.owner.planning.actions import Stop
 from changefeed.owner.transaction_log.log import Log
+from changefeed.puller import matcher, spilled
 from changefeed.puller import task as puller_task
+from changefeed.puller.task import PullerTask
 from changefeed.sink.storage.layout import Layout
 from changefeed.wire import owner_pb2 as pb
 from simulated_cdc import ChangeData
@@ -29,7 +32,7 @@ from simulated_oracles import Oracles
 from simulated_past import Past
 from simulated_pd import broken
 from simulated_pullers import Puller
-from simulated_segments import MemorySegments
+from simulated_segments import MemoryFile, MemorySegments
 from simulated_store import ObjectsInMemory, Process, Steady
 from simulated_time import Timeline
 from simulated_upstream import START_TS, Shape, Transaction, Upstream
@@ -78,6 +81,8 @@ class World:
         self.story = story
         rng = Random(f"{story.seed} world")
         self.network = Random(f"{story.seed} network")
+        # Most have memory for all rows, as in life; dice of its own, so that the others stay as they are.
+        self.spill_bytes = Random(f"{story.seed} spill").choice((0, 150, *[matcher.SPILL_BYTES] * 4))
         self.time = Timeline()
         self.trace: deque[str] = deque(maxlen=600)
         self.faults = Faults(story.seed, story.without)
@@ -143,13 +148,23 @@ class World:
         seldom = patch.object(puller_task, "_METRICS_SECONDS", 60.0)  # nobody looks at them
         try:
             try:
-                with often, seldom:
+                with often, seldom, self._scratch():
                     self._run()
             finally:
                 self._end()
             self._raise_surprise()
         except Exception as error:
             raise Broken(self.story, error, list(self.trace)) from error
+
+    @contextmanager
+    def _scratch(self) -> Iterator[None]:
+        with (
+            patch.object(matcher, "SPILL_BYTES", self.spill_bytes),
+            patch.object(spilled, "BATCH_BYTES", 150),
+            patch.object(PullerTask, "_scratch_file", lambda _task: MemoryFile()),
+            patch.object(puller_task, "give_back_memory", lambda: None),
+        ):
+            yield
 
     def _run(self) -> None:
         self.time.at(self.healed_at, self._heal)

@@ -304,7 +304,7 @@ def _only(frame: pl.DataFrame, flags: Flags) -> pl.DataFrame:
 
 def _copied(frame: pl.DataFrame) -> pl.DataFrame:
     """The same rows, that hold no memory but their own."""
-    copied: Any = pl.from_arrow(frame.to_arrow())
+    copied: Any = pl.from_arrow(frame.rechunk().to_arrow())
     return copied
 
 

@@ -263,6 +263,8 @@ class Spilled:
 
 def _cuts(rows: pl.DataFrame) -> list[int]:
     """Row numbers at which a batch of BATCH_BYTES begins, and the end."""
-    sizes = sum((rows[name].bin.size().cast(pl.Int64) for name in ("key", "value", "old_value")), pl.Series([_ROW_BYTES]))
+    sizes = sum(
+        (rows[name].bin.size().cast(pl.Int64) for name in ("key", "value", "old_value")), pl.Series([_ROW_BYTES])
+    )
     batch = (sizes.cum_sum().to_numpy() - 1) // BATCH_BYTES
     return [0, *(np.flatnonzero(np.diff(batch)) + 1).tolist(), rows.height]

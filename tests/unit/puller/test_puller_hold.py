@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from changefeed.puller import store_stream
+from changefeed.puller import matcher, spilled, store_stream
 from changefeed.puller.feed import Data, FeedEvent, Resolved, SpanFeed
 from changefeed.puller.range_lock import RangeLock
+from changefeed.wire import cdcpb_pb2 as cdcpb
 from puller_fake_store import FakeRegion, FakeStore, FakeStream, row
+from puller_memory_scratch import MemoryFile
 
 ONE, TWO = FakeRegion(11, b"a", b"m"), FakeRegion(12, b"m", b"z")
 
@@ -49,6 +51,13 @@ async def eventually(condition) -> None:
             return
         await asyncio.sleep(0)
     raise AssertionError("it never came to be")
+
+
+async def patiently(condition) -> None:
+    """For what threads do."""
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.001)
 
 
 async def started(feed: SpanFeed, store: FakeStore, sub_id: int, regions: int = 1) -> tuple[FakeStream, list]:
@@ -190,3 +199,80 @@ def test_released_ranges_are_holes_whose_old_holders_change_nothing() -> None:
     ranges.advance(right, 50)
     ranges.unlock(left, 9.0)
     assert (ranges.resolved_ts, merged.locked, ranges.next_due()) == (20, True, None)
+
+
+class Rooms:
+    """What the owner of a feed says of its memory. `gate`: more of a large transaction waits for it."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.asked = 0
+
+    async def room(self) -> None:
+        self.asked += 1
+        await self.gate.wait()
+
+
+KEYS = [b"b%03d" % number for number in range(40)]
+
+
+@pytest.fixture
+def tiny_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matcher, "SPILL_BYTES", 0)
+    monkeypatch.setattr(spilled, "BATCH_BYTES", 2_000)
+
+
+async def committed(feed: SpanFeed, stream: FakeStream, request: cdcpb.ChangeDataRequest) -> None:
+    """A large transaction, and once it is matched, a commit and a resolved-ts above it."""
+    stream.initialize(request)
+    put = {"op_type": cdcpb.Event.Row.PUT, "start_ts": 140}
+    stream.rows(
+        request, *(cdcpb.Event.Row(type=cdcpb.Event.PREWRITE, key=key, value=bytes(200), **put) for key in KEYS)
+    )
+    await patiently(lambda: sum(each.pending_rows for each in feed._streams.values()) == len(KEYS))
+    stream.rows(request, cdcpb.Event.Row(type=cdcpb.Event.COMMIT, commit_ts=150, key=KEYS[0], **put))
+    stream.resolve(request, 160)
+
+
+@pytest.mark.usefixtures("tiny_memory")
+async def test_rule_17_a_large_transaction_comes_as_there_is_room_and_its_resolved_ts_after_it() -> None:
+    seen, rooms = Seen(), Rooms()
+    everywhere = [FakeRegion(11, b"a", b"z")]
+    async with (
+        FakeStore(everywhere) as store,
+        SpanFeed(store, seen.emit, scratch=MemoryFile, room=rooms.room) as feed,
+    ):
+        stream, (request,) = await started(feed, store, 1)
+        await committed(feed, stream, request)
+        await patiently(lambda: rooms.asked)
+        await started(feed, store, 2)  # asks are sent meanwhile
+        assert (seen.keys, seen.resolved) == ([], [])
+        rooms.gate.set()
+        await seen.until(lambda: seen.resolved == [(1, 160)])
+        assert sorted(key for _, key in seen.keys) == KEYS
+        assert rooms.asked > 4, "before each part"
+
+
+@pytest.mark.usefixtures("tiny_memory")
+async def test_rule_17_the_rest_of_a_large_transaction_does_not_come_once_it_is_held_and_is_pulled_again() -> None:
+    seen, rooms = Seen(), Rooms()
+    everywhere = [FakeRegion(11, b"a", b"z")]
+    async with (
+        FakeStore(everywhere) as store,
+        SpanFeed(store, seen.emit, scratch=MemoryFile, room=rooms.room) as feed,
+    ):
+        stream, (request,) = await started(feed, store, 1)
+        await committed(feed, stream, request)
+        await patiently(lambda: rooms.asked)
+        feed.hold(1)
+        await store.until(stream.deregistered)
+        rooms.gate.set()
+        await patiently(lambda: feed.backlog_bytes == 0)
+        assert (seen.keys, seen.resolved) == ([], [])
+        feed.resume(1)
+        await store.until(lambda: len(stream.registered()) == 2)
+        again = stream.registered()[1]
+        assert again.checkpoint_ts == 100
+        await committed(feed, stream, again)
+        await seen.until(lambda: seen.resolved == [(1, 160)])
+        assert sorted(key for _, key in seen.keys) == KEYS

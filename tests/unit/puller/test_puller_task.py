@@ -35,6 +35,7 @@ from changefeed_devcluster.txn import Mutation, Op
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from puller_fake_store import ManualClock
 
 DEADLINE = 30.0
 START, END = b"t\x80\0\0\0\0\0\0\x09_r", b"t\x80\0\0\0\0\0\0\x09_s"
@@ -407,6 +408,36 @@ async def test_rule_17_memory_is_bounded_by_holding_subscriptions_and_no_event_w
         assert sorted(meta.seq for meta in call.segments) == list(range(1, len(call.segments) + 1))
         call.commands.put_nowait(None)
         await running
+
+
+async def test_rule_17_a_large_transaction_waits_for_segments_but_not_for_a_store_that_takes_none(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock()
+    house = House(Place(tmp_path.as_uri()), 1, "ab")
+    task = PullerTask(0, "puller-0-0", cast(Pd, None), house, Limits(roll_bytes=1_000), clock)
+    task._pipeline.metrics.inflight_bytes = 2_000
+    await task._room()
+    task._pipeline.metrics.inflight_bytes = 5_000
+    waiting = asyncio.ensure_future(task._room())
+    for _ in range(3):
+        await clock.run(0.8)
+        assert not waiting.done()
+        task._persisted.set()
+    task._pipeline.metrics.inflight_bytes = 2_000
+    await clock.run_until(waiting.done)
+    task._pipeline.metrics.inflight_bytes = 5_000
+    stuck = asyncio.ensure_future(task._room())
+    await clock.run(1.5)
+    assert stuck.done(), "the quota is for that"
+
+
+async def test_scratch_stands_in_the_folder_that_the_run_clears_on_this_machine(tmp_path: Path) -> None:
+    house = House(Place(tmp_path.as_uri()), 1, "ab")
+    task = PullerTask(0, "puller-0-0", cast(Pd, None), house, Limits())
+    task._scratch_file()
+    assert house.spool_folder.is_dir()
+    assert list(house.spool_folder.iterdir()) == []
 
 
 async def test_a_segment_that_is_written_at_once_does_not_hide_another_that_cannot_be(tmp_path: Path) -> None:
