@@ -1,9 +1,10 @@
 """How much memory a puller needs for one large transaction, and how long it takes: a process of its own, alone.
 
-    bench/large_transaction.py --rows 5000000 --value 350
+    bench/large_transaction.py --rows 5000000 --value 380
 
-It has the environment that Spark's Python workers have, which says how memory is kept. The store, its PD and the owner are stand-ins: all prewrites of the transaction come first, then all its commits, then
-the resolved-ts. The puller's segments stand in a folder of the temporary files, which is removed.
+It has the environment that Spark's Python workers have, which says how memory is kept. The store, its PD and the owner
+are stand-ins: all prewrites of the transaction come first, then all its commits, then the resolved-ts. The puller's
+segments stand in a folder of the temporary files, which is removed.
 """
 
 from __future__ import annotations

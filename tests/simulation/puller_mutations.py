@@ -83,7 +83,7 @@ MATCHER = (
         Matcher,
         "_forget_closed",
         "[frame for frame in map(self._of_open, self._early) if frame.height]",
-        "[]",
+        '[]\n    self._pending = _only(self._pending, self._initialized[self._pending["reg"].to_numpy()])',
         story="A region's stream breaks while the scans of two others are half done.",
     ),
     Mutation(

@@ -83,8 +83,8 @@ class SpanFeed:
     """`async with SpanFeed(pd, emit) as feed: feed.subscribe(...)`.
 
     `emit` is awaited in order for the events of one store; while it waits, that store's later events wait too.
-    `scratch`: for uncommitted rows that memory has no room for; None: they stay in memory. `room` is awaited before more
-    of them is read back, and must not wait for long.
+    `scratch`: for uncommitted rows that memory has no room for; None: they stay in memory. `room` is awaited before
+    more of them is read back, and must not wait for long.
     An error that is no single subscription's leaves the `async with` block as an exception.
     """
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -156,7 +155,7 @@ class Matcher:
         for reg in violations:
             self.close(reg)
         out = _changes(_only(out, wanted & self._open[regs]))
-        self._make_room(rows.estimated_size(), SPILL_BYTES // streams)
+        self._make_room(int(rows.estimated_size()), SPILL_BYTES // streams)
         initialized = [reg for reg in initialized if reg not in violations]
         return Matched(out, initialized, violations, self._more(), bool(decided))
 
@@ -177,7 +176,7 @@ class Matcher:
             self._pending = _NONE_KEPT
         self._pending, self._moved = _copied(self._pending), _copied(self._moved)
         self._early = [_copied(pl.concat(self._early))] if self._early else []
-        self._held = sum(frame.estimated_size() for frame in (self._pending, self._moved, *self._early))
+        self._held = sum(int(frame.estimated_size()) for frame in (self._pending, self._moved, *self._early))
 
     def _forget_closed(self) -> None:
         if not self._closed_any:
@@ -304,8 +303,7 @@ def _only(frame: pl.DataFrame, flags: Flags) -> pl.DataFrame:
 
 def _copied(frame: pl.DataFrame) -> pl.DataFrame:
     """The same rows, that hold no memory but their own."""
-    copied: Any = pl.from_arrow(frame.rechunk().to_arrow())
-    return copied
+    return pl.DataFrame(frame.rechunk().to_arrow())
 
 
 def _heartbeats(rows: pl.DataFrame, types: npt.NDArray[np.int32]) -> Flags:

@@ -1,4 +1,4 @@
-"""Uncommitted rows that memory has no room for: their bytes stand in scratch files, and in memory what finds them again.
+"""Uncommitted rows that memory has no room for: their bytes stand in scratch files, in memory what finds them again.
 
 In memory a row has its slot and some bits, 13 bytes; a key or a value is read when a slot says that it may be the one.
 Rows come in by the matcher's memory full, a *piece*, which is one file: first all keys, then all values, both in
@@ -60,8 +60,8 @@ class _Columns:
         return self._blocks[-1].end
 
     def read(self, batch: int) -> pl.DataFrame:
-        content: Any = pl.from_arrow(pa.ipc.read_record_batch(self._file.read(self._blocks[batch]), self._schema))
-        return content
+        content: Any = pa.ipc.read_record_batch(self._file.read(self._blocks[batch]), self._schema)
+        return pl.DataFrame(content)
 
 
 class _Piece:
@@ -196,8 +196,9 @@ class Spilled:
         for piece, own in known:
             of = piece.stretch_of_each
             moved = np.flatnonzero((own > 0)[of] & ((piece.bits & PENDING) > 0))
-            for n in np.unique(of[moved]).tolist():
-                decided.append(Stretch(int(piece.reg[n]), int(piece.start_ts[n]), int(own[n])))
+            here = np.unique(of[moved])
+            columns = (piece.reg[here], piece.start_ts[here], own[here])
+            decided += map(Stretch, *(column.tolist() for column in columns))
             piece.commit_ts = np.where(own > 0, own, piece.commit_ts)
             wanted = (own > floor[piece.reg])[of[moved]]
             piece.bits[moved] = np.where(wanted, DUE | UNCONFIRMED, UNCONFIRMED)

@@ -222,13 +222,13 @@ class PullerTask:
         What waits here are the turns of one store's stream; it is read meanwhile, up to its last bound, and reports,
         metrics, commands and the other streams go on. Why nobody waits for ever (rule 17):
 
-        1. *Segments are written, slower than rows are read back.* Each that is written is waited for: the rows of the
-           transaction, with the rows in the writers' hands, stay at some segments, and no subscription is held for them.
+        1. *Segments are written, slower than rows are read back.* Each that is written is waited for: what is in memory
+           stays at some segments, and no subscription is held for it.
         2. *None can be written: the disk is full, the store is away, or the owner does not hear.* Then after
-           _ROOM_SECONDS the next part comes all the same. From 80 % of the quota on subscriptions are held; one that is
-           held has no registration any more, so the rest of its rows is given up, and is pulled again when there is room.
-        3. *The owner holds everybody because its store is full, and it gets room only by a subscription whose rows stand
-           behind these in the stream.* As in 2: a part a second goes by, and ends at the latest with the quota.
+           _ROOM_SECONDS the next part comes all the same. From 80 % of the quota on subscriptions are held. One that is
+           held has no registration any more: the rest of its rows is given up, and pulled again when there is room.
+        3. *The owner's store is full, and gets room only by a subscription whose rows stand behind these in a stream.*
+           As in 2: a part a second goes by, until the transaction is through or its subscription is held.
         """
         give_back_memory()
         while self._pipeline.metrics.inflight_bytes > _ROOM_ROLLS * self._limits.roll_bytes:
