@@ -171,7 +171,7 @@ class Matcher:
         self._held += fed
         if self._held <= most:
             return
-        if self._may_spill and self._pending.estimated_size() > most // 2:
+        if self._may_spill and self._pending.height and self._pending.estimated_size() > most // 2:
             self._spilled.put(self._pending)
             self._pending = _NONE_KEPT
         self._pending, self._moved = _copied(self._pending), _copied(self._moved)

@@ -92,7 +92,7 @@ class RegionEvents:
         """Forget a subscription. Gives the request ids to be deregistered; none of them is ever used again."""
         for registration in [r for r in self._registrations.values() if r.sub_id == sub_id]:
             self._close(registration)
-            del self._by_name[registration.request_id, registration.region_id]
+            self._by_name.pop((registration.request_id, registration.region_id), None)
         return self._requests.pop(sub_id, [])
 
     def process(self, messages: list[bytes], streams: int = 1) -> Outcome:
@@ -103,8 +103,7 @@ class RegionEvents:
         decoded = decode(messages)
         # Most chunks of an idle span only resolve, and an empty frame costs as much as a small one.
         matched = self._matcher.feed(self._rows(decoded), streams) if decoded.rows.num_rows else _NOTHING
-        out = Outcome(list(self._split(matched.rows)), list(matched.initialized))
-        out.more, out.has_more = (list(self._split(rows)) for rows in matched.more), matched.has_more
+        out = Outcome(list(self._split(matched.rows)), list(matched.initialized), has_more=matched.has_more)
         for reg, what in matched.violations.items():
             registration = self._registrations[reg]
             self._close(registration)
@@ -112,14 +111,27 @@ class RegionEvents:
             out.failed.append(RegionFailed(registration, _violation(registration, what)))
         for event in decoded.resolved:
             self._resolve(event, out)
+        over: list[Registration] = []
         for error in decoded.errors:
             failed = self._by_name.pop((error.request_id, error.region_id), None)
             if failed is not None:
-                self._close(failed)
+                over.append(failed)
                 out.failed.append(RegionFailed(failed, error.error))
+        out.more = self._more(matched.more, over)
+        if not out.has_more:
+            next(out.more, None)
         out.pending_rows = self._matcher.uncommitted_rows
         out.resolved_events = len(decoded.resolved)
         return out
+
+    def _more(
+        self, parts: Iterator[pl.DataFrame], over: list[Registration]
+    ) -> Iterator[list[tuple[int, pa.RecordBatch]]]:
+        """`over`: the store has ended them in this chunk. What it resolved before that counts, so first all rows go."""
+        for rows in parts:
+            yield list(self._split(rows))
+        for registration in over:
+            self._close(registration)
 
     def _free_request(self, sub_id: int, region_id: int) -> int:
         """All regions of a subscription share a request id, which lets the store batch their resolved-ts."""
@@ -132,8 +144,8 @@ class RegionEvents:
         return requests[-1]
 
     def _close(self, registration: Registration) -> None:
-        self._matcher.close(registration.reg)
-        del self._registrations[registration.reg]
+        if self._registrations.pop(registration.reg, None):  # a subscription's release may have come first
+            self._matcher.close(registration.reg)
 
     def _rows(self, decoded: Decoded) -> pl.DataFrame:
         names = zip(decoded.request_id.tolist(), decoded.region_id.tolist(), strict=True)

@@ -8,11 +8,12 @@ import struct
 import pytest
 from changefeed.errors import InvalidSpec, ProtocolViolation, Unavailable
 from changefeed.model.rows import RAW_SCHEMA, ROW_OVERHEAD, raw_bytes
-from changefeed.puller import region_events
+from changefeed.puller import matcher, region_events
 from changefeed.puller.decode import decode
 from changefeed.puller.reaction import Fatal, Leader, Relocate, Retry, backoff, reaction
 from changefeed.puller.region_events import Outcome, RegionEvents
 from changefeed.wire import cdcpb_pb2, errorpb_pb2, metapb_pb2
+from puller_memory_scratch import MemoryFile
 
 Row = cdcpb_pb2.Event.Row
 Event = cdcpb_pb2.Event
@@ -116,6 +117,30 @@ def test_resolved_ts_counts_after_initialized_and_never_goes_back() -> None:
     assert outcome.resolved == {one.reg: 20}
     assert events.process([resolved(request, 20, 9), resolved(request, 0, 9), resolved(7, 90, 9)]).resolved == {}
     assert events.process([resolved(request, 30, 9), resolved(request, 25, 9)]).resolved == {one.reg: 30}
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_an_error_after_a_commit_takes_no_row_of_it_back(monkeypatch: pytest.MonkeyPatch, released: bool) -> None:
+    """1. A large transaction is prewritten, and spilled. 2. One chunk brings its commit, a resolved-ts above that, and
+    the region's end. 3. The resolved-ts counts, so all rows must come, also those that are read back only later."""
+    monkeypatch.setattr(matcher, "SPILL_BYTES", 0)
+    events = RegionEvents(MemoryFile)
+    one = events.register(1, 71, 9, 5, 5)
+    request = one.request_id
+    prewrites = [Row(start_ts=10, type=1, op_type=1, key=b"%d" % n, value=b"v") for n in range(3)]
+    undecided = Row(start_ts=11, type=1, op_type=1, key=b"7", value=b"v")
+    events.process([rows(request, 9, INITIALIZED, *prewrites, undecided)])
+    commit = Row(start_ts=10, commit_ts=20, type=2, op_type=1, key=b"0")
+    gone = cdcpb_pb2.Error(region_not_found=errorpb_pb2.RegionNotFound(region_id=9))
+    outcome = events.process([rows(request, 9, commit), resolved(request, 25, 9), failed(request, 9, gone)])
+    assert (outcome.resolved, [failure.registration for failure in outcome.failed]) == ({one.reg: 25}, [one])
+    again = events.register(1, 71, 9, 25, 25)
+    assert again.request_id == request
+    if released:
+        events.release(1)
+    come = [row["key"] for part in outcome.more for _, batch in part for row in batch.to_pylist()]
+    assert come == ([] if released else [b"0", b"1", b"2"])
+    assert events.process([rows(request, 9, INITIALIZED)]).pending_rows == 0, "the old registration is over"
 
 
 def test_rule_18_row_at_or_below_the_resolved_ts_is_a_violation_and_the_name_rests_until_acknowledged() -> None:
