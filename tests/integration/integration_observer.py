@@ -13,11 +13,11 @@ from typing import Any
 
 from changefeed.errors import NotFound
 from changefeed.objectstore.open import open_store
-from changefeed.verify.files import checkpoint, read_layout
 from changefeed.verify.finality import Finality
-from changefeed.verify.formats import Format
-from changefeed.verify.lines import lowest_ts
 from changefeed.verify.result import NotVerifiable
+from changefeed.verify.sink.files import checkpoint, read_layout
+from changefeed.verify.sink.formats import Format
+from changefeed.verify.sink.lines import lowest_ts
 
 _CSV = {
     "delimiter": ",",

@@ -22,16 +22,17 @@ from changefeed.spec.filters import Filter
 from changefeed.spec.table_filter import TableFilter
 from changefeed.upstream.access import Access
 from changefeed.upstream.pd import PdClient
-from changefeed.verify import files, oracles
+from changefeed.verify.comparison import oracles
+from changefeed.verify.comparison.ledger import Ledger
+from changefeed.verify.comparison.table import Subject, check_table
 from changefeed.verify.consumer.replay import replay
 from changefeed.verify.finality import Finality
-from changefeed.verify.formats import Formats, read_formats
-from changefeed.verify.ledger import Ledger
-from changefeed.verify.lives import Life, Lives, read_lives
 from changefeed.verify.progress import Progress, Silent
-from changefeed.verify.reading import lowest_commit_ts
 from changefeed.verify.result import Break, NotVerifiable, Result
-from changefeed.verify.table import Subject, check_table
+from changefeed.verify.sink import files
+from changefeed.verify.sink.formats import Formats, read_formats
+from changefeed.verify.sink.reading import lowest_commit_ts
+from changefeed.verify.upstream.lives import Life, Lives, read_lives
 
 _HOLD_S = 600
 _REFRESH_S = 60.0

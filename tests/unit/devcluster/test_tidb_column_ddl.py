@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from changefeed.upstream.pd import PdClient
-from changefeed.verify.history import Collected, read_history
+from changefeed.verify.upstream.history import Collected, read_history
 from changefeed_devcluster import keys
 from changefeed_devcluster.ddl import columns, indexes
 from changefeed_devcluster.ddl.running import last

@@ -9,7 +9,7 @@ from changefeed.schema.snapshot import load_schema
 from changefeed.schema.storage import SchemaStorage
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
-from changefeed.verify.history import Collected, read_history
+from changefeed.verify.upstream.history import Collected, read_history
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb import Tidb
 from changefeed_devcluster.workload.ddl_storm import DdlStorm

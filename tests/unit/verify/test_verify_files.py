@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 from changefeed.objectstore import Object
 from changefeed.objectstore.local import LocalStore
-from changefeed.verify import lines
-from changefeed.verify.files import Directory, read_layout
-from changefeed.verify.formats import Format, Formats
-from changefeed.verify.lines import Shape, read_lines, show_values
-from changefeed.verify.reading import TableFiles, lowest_commit_ts
 from changefeed.verify.report import _directories_of
 from changefeed.verify.result import Break, NotVerifiable, Result
+from changefeed.verify.sink import lines
+from changefeed.verify.sink.files import Directory, read_layout
+from changefeed.verify.sink.formats import Format, Formats
+from changefeed.verify.sink.lines import Shape, read_lines, show_values
+from changefeed.verify.sink.reading import TableFiles, lowest_commit_ts
 
 
 def fmt(**options: Any) -> Format:

@@ -11,8 +11,8 @@ import pytest
 from changefeed.errors import Transient
 from changefeed.schema.keys import table_span
 from changefeed.upstream.pd import PdClient
-from changefeed.verify import history
-from changefeed.verify.history import read_history
+from changefeed.verify.upstream import history
+from changefeed.verify.upstream.history import read_history
 from changefeed_devcluster import keys, subscriptions
 from changefeed_devcluster.schema import Column, Table
 from changefeed_devcluster.server import DevCluster

@@ -9,11 +9,11 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pytest
-from changefeed.verify import oracles
-from changefeed.verify.ledger import Ledger, TableShape
-from changefeed.verify.lines import Shape
-from changefeed.verify.oracles import Differences, Replay
+from changefeed.verify.comparison import oracles
+from changefeed.verify.comparison.ledger import Ledger, TableShape
+from changefeed.verify.comparison.oracles import Differences, Replay
 from changefeed.verify.result import NotVerifiable
+from changefeed.verify.sink.lines import Shape
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

@@ -18,10 +18,12 @@ from changefeed.model.record import CommitRecord
 from changefeed.objectstore.open import open_store
 from changefeed.owner.transaction_log.log import Log
 from changefeed.owner.transaction_log.state import State
-from changefeed.verify import files, report, table
-from changefeed.verify.history import read_history
+from changefeed.verify import report
+from changefeed.verify.comparison import table
 from changefeed.verify.report import verify
 from changefeed.verify.result import NotVerifiable
+from changefeed.verify.sink import files
+from changefeed.verify.upstream.history import read_history
 from changefeed_devcluster.safepoints import GC_WORKER, NEVER, Hold
 from changefeed_devcluster.server import DevCluster
 from verify_sink import EOL, HandSink, Shop, write_schema, write_sink

@@ -26,10 +26,10 @@ from changefeed.spec.parse import effective, parse
 from changefeed.upstream.access import Access
 from changefeed.upstream.pd import PdClient
 from changefeed.verify.consumer.schema_file import schema_checksum
-from changefeed.verify.expected import images
-from changefeed.verify.formats import Format
-from changefeed.verify.history import Collected, read_history
-from changefeed.verify.lives import Life, read_lives
+from changefeed.verify.sink.formats import Format
+from changefeed.verify.upstream.expected import images
+from changefeed.verify.upstream.history import Collected, read_history
+from changefeed.verify.upstream.lives import Life, read_lives
 from changefeed_devcluster.schema import Table
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb import Tidb

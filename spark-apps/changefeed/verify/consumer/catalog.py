@@ -17,7 +17,7 @@ from changefeed.verify.consumer.schema_file import SchemaFile
 from changefeed.verify.consumer.statement import Statement, parse
 from changefeed.verify.consumer.table import Table, differing, unmade, why_unknown
 from changefeed.verify.consumer.upstream import Upstream, partition_names
-from changefeed.verify.lines import Shape
+from changefeed.verify.sink.lines import Shape
 
 _RENAMES = (Action.RENAME_TABLE, Action.RENAME_TABLES)
 _REPARTITIONS = (Action.REORGANIZE_PARTITION, Action.ALTER_TABLE_PARTITIONING, Action.REMOVE_PARTITIONING)

@@ -11,6 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from changefeed.schema.table_info import TableInfo
+from changefeed.verify.comparison.ledger import Ledger
+from changefeed.verify.comparison.table import Subject
 from changefeed.verify.consumer.catalog import Catalog
 from changefeed.verify.consumer.report import Report
 from changefeed.verify.consumer.rows import Rows, with_bytes
@@ -18,12 +20,10 @@ from changefeed.verify.consumer.schema_file import SchemaFile, read_schema_file
 from changefeed.verify.consumer.table import Table, differing
 from changefeed.verify.consumer.upstream import Upstream
 from changefeed.verify.consumer.walk import DataDirectory, Version, misplaced, walk, without_schema_file
-from changefeed.verify.files import Sink
-from changefeed.verify.ledger import Ledger
-from changefeed.verify.lives import Lives
-from changefeed.verify.reading import TableFiles
 from changefeed.verify.result import Result
-from changefeed.verify.table import Subject
+from changefeed.verify.sink.files import Sink
+from changefeed.verify.sink.reading import TableFiles
+from changefeed.verify.upstream.lives import Lives
 
 _AT_ONCE = 1 << 20  # changes
 _AT_ONCE_BYTES = 64 << 20

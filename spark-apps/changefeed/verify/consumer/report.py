@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from changefeed.verify.consumer.rows import Differences
-from changefeed.verify.lines import Shape, show_values
 from changefeed.verify.result import Result
+from changefeed.verify.sink.lines import Shape, show_values
 
 
 class Report:

@@ -16,7 +16,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from changefeed.verify.lines import Shape
+from changefeed.verify.sink.lines import Shape
 
 _KINDS = {
     pa.int64(): "BIGINT",

@@ -10,7 +10,7 @@ from typing import Any
 
 from changefeed.schema.actions import Action
 from changefeed.verify.consumer.columns import Column
-from changefeed.verify.files import parse_json
+from changefeed.verify.sink.files import parse_json
 
 _ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 _VERBS: dict[int, frozenset[str]] = {

@@ -10,7 +10,7 @@ from changefeed.verify.consumer.columns import Column
 from changefeed.verify.consumer.rows import Stored
 from changefeed.verify.consumer.statement import Statement
 from changefeed.verify.consumer.upstream import Written
-from changefeed.verify.lines import Shape
+from changefeed.verify.sink.lines import Shape
 
 
 @dataclass

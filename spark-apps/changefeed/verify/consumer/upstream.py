@@ -13,9 +13,9 @@ from changefeed.schema.defaults import absent_value
 from changefeed.schema.storage import SchemaStorage
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.upstream.pd import PdClient
-from changefeed.verify.expected import key_of, written_values
-from changefeed.verify.formats import Format
-from changefeed.verify.standing import rows_at
+from changefeed.verify.sink.formats import Format
+from changefeed.verify.upstream.expected import key_of, written_values
+from changefeed.verify.upstream.standing import rows_at
 
 
 @dataclass(frozen=True)

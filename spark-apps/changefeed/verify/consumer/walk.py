@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from changefeed.verify.files import OWNER, Directory, Sink
+from changefeed.verify.sink.files import OWNER, Directory, Sink
 
 _SCHEMA = re.compile(r"(?P<place>[^/]+(?:/[^/]+)?)/meta/schema_(?P<version>\d+)_\d{10}\.json")
 _DIRECTORY = re.compile(r"(?P<place>[^/]+/[^/]+)/(?P<version>\d+)(?P<rest>(?:/[^/]+)*)")

@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 
 from changefeed.errors import NotFound
 from changefeed.objectstore import Object, ObjectStore
-from changefeed.verify.formats import Format, Formats
-from changefeed.verify.lines import Shape, lowest_ts, read_lines
 from changefeed.verify.result import Break, Result
+from changefeed.verify.sink.formats import Format, Formats
+from changefeed.verify.sink.lines import Shape, lowest_ts, read_lines
 
 
 class TableFiles:

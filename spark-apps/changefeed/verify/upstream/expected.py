@@ -21,8 +21,8 @@ from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.schema.cells import as_bytes, is_broken
 from changefeed.schema.rowv2 import decode_rows
 from changefeed.schema.table_info import ColumnInfo, TableInfo
-from changefeed.verify.formats import Format
-from changefeed.verify.lines import Shape
+from changefeed.verify.sink.formats import Format
+from changefeed.verify.sink.lines import Shape
 
 _LONE = re.compile("[\udc80-\udcff]")  # how "surrogateescape" shows bytes that are not UTF-8
 _RANKS = {"D": 0, "U": 1, "I": 2}  # inside a transaction (INTERFACES.md, Position)

@@ -14,19 +14,19 @@ from changefeed.objectstore import ObjectStore
 from changefeed.schema.keys import table_span
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
-from changefeed.verify import oracles
-from changefeed.verify.expected import images, key_of, shape_of, written_values
-from changefeed.verify.files import Directory
-from changefeed.verify.formats import Formats
-from changefeed.verify.history import Collected, read_history
-from changefeed.verify.ledger import Ledger, RegionsOfLedger, TableShape
-from changefeed.verify.lines import show, show_values
-from changefeed.verify.lives import Life
-from changefeed.verify.oracles import Differences, Replay, Version
+from changefeed.verify.comparison import oracles
+from changefeed.verify.comparison.ledger import Ledger, RegionsOfLedger, TableShape
+from changefeed.verify.comparison.oracles import Differences, Replay, Version
 from changefeed.verify.progress import Progress
-from changefeed.verify.reading import TableFiles
 from changefeed.verify.result import Result
-from changefeed.verify.standing import rows_at
+from changefeed.verify.sink.files import Directory
+from changefeed.verify.sink.formats import Formats
+from changefeed.verify.sink.lines import show, show_values
+from changefeed.verify.sink.reading import TableFiles
+from changefeed.verify.upstream.expected import images, key_of, shape_of, written_values
+from changefeed.verify.upstream.history import Collected, read_history
+from changefeed.verify.upstream.lives import Life
+from changefeed.verify.upstream.standing import rows_at
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from changefeed.verify.ledger import Ledger
+from changefeed.verify.comparison.ledger import Ledger
 
 _POSITION = "commit_ts, start_ts, rank, key"
 

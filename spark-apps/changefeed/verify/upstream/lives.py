@@ -16,7 +16,7 @@ from changefeed.schema.storage import SchemaStorage, Touched
 from changefeed.schema.table_info import TableInfo
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
-from changefeed.verify.history import Collected, read_history
+from changefeed.verify.upstream.history import Collected, read_history
 
 Selects = Callable[[TableInfo], bool]
 Ignores = Callable[[Job, str, str], bool]  # (job, schema, table): the statement is kept from readers

@@ -18,8 +18,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from changefeed.verify.lines import Shape
 from changefeed.verify.result import NotVerifiable
+from changefeed.verify.sink.lines import Shape
 
 _MEMORY = "256MB"
 _AMOUNT = "DECIMAL(38,12)"

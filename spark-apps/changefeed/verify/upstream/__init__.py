@@ -1,0 +1,1 @@
+"""What the upstream says should stand there, found anew: DDLs, the lives of tables, changes and rows."""
