@@ -48,7 +48,7 @@ ENV JAVA_HOME=/opt/java \
     PYSPARK_PYTHON=/opt/changefeed/worker-python \
     XDG_CACHE_HOME=/opt/changefeed/cache
 COPY --from=spark-libraries /opt/changefeed/ /opt/changefeed/
-COPY images/runtime.sh spark-apps/changefeed/spark/class_archive.py /build/
+COPY images/runtime.sh spark-apps/changefeed/spark/jvm/class_archive.py /build/
 RUN /build/runtime.sh /build/class_archive.py
 
 FROM spark-runtime AS spark

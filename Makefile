@@ -157,4 +157,4 @@ java:
 	fi
 
 classes: $(STAMP) java
-	@$(PY) -m changefeed.spark.class_archive
+	@$(PY) -m changefeed.spark.jvm.class_archive

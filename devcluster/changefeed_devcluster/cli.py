@@ -25,10 +25,10 @@ from .certificates import Certificates
 from .ddl.cli import ddl
 from .frozen import FrozenHistory
 from .harm import harm
-from .schema import DDL_JOB_TABLE
 from .server import DevCluster
 from .terminal import BAD_INPUT, Amount, CommandFailed, say
-from .tidb import Tidb
+from .tidb.schema import DDL_JOB_TABLE
+from .tidb.tidb import Tidb
 from .workload import Workload
 from .workload.bank import Bank
 from .workload.ddl_storm import DdlStorm

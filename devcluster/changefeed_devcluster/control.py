@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from .ddl.requests import do_ddl
-from .regions import Region
+from .pd.regions import Region
 
 if TYPE_CHECKING:
     from .server import DevCluster

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from . import keys
-from .events import COMMIT, COMMITTED, PREWRITE, varint
-from .rows import encode_rows, row_blocks
+from .cdc.events import COMMIT, COMMITTED, PREWRITE, varint
+from .tidb.rows import encode_rows, row_blocks
 
 TXN_ROWS = 128
 """Rows a transaction: as many of sysbench's as fill one Event of 32 KiB."""

@@ -22,23 +22,23 @@ from changefeed.wire import cdcpb_pb2 as cdcpb
 from changefeed.wire import metapb_pb2 as metapb
 from changefeed.wire import pdpb_pb2 as pdpb
 
-from . import unfinished
-from .cdc import ChangeData
+from .cdc.cdc import ChangeData
+from .cdc.subscriptions import Subscriptions
+from .cdc.troubles import Trouble, Troubles
 from .certificates import Certificates
 from .common_names import CommonNames
 from .control import control_handler
 from .frozen import FrozenHistory
-from .frozen_store import FrozenStore
-from .gc import collect_garbage
 from .journal import Journal, Record
-from .kv import Tikv
-from .oracle import Oracle, compose
-from .pd import VERSION, PlacementDriver
-from .regions import Region, Regions
-from .safepoints import Hold, SafePoints
-from .store import MvccStore
-from .subscriptions import Subscriptions
-from .troubles import Trouble, Troubles
+from .pd.oracle import Oracle, compose
+from .pd.pd import VERSION, PlacementDriver
+from .pd.regions import Region, Regions
+from .pd.safepoints import Hold, SafePoints
+from .store import unfinished
+from .store.frozen_store import FrozenStore
+from .store.gc import collect_garbage
+from .store.kv import Tikv
+from .store.store import MvccStore
 
 _START_SECONDS = 30.0
 _LAST_WORDS_SECONDS = 0.05

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from changefeed.spec.field.quantity import parse_duration
+from changefeed.spec.field.section import Section
 from changefeed.spec.model import Spec, Upstream
-from changefeed.spec.quantity import parse_duration
-from changefeed.spec.section import Section
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from changefeed.spec.field.quantity import format_size
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import digest, effective, from_effective, given
 from changefeed.spec.problem import InvalidResource
-from changefeed.spec.quantity import format_size
 
 from changefeed_operator import api
 from changefeed_operator.observe import Observed

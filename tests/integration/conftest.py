@@ -22,7 +22,7 @@ from changefeed.cli.main import main
 from changefeed.spark import execution, launch
 from changefeed.spec.parse import parse
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb import Tidb
+from changefeed_devcluster.tidb.tidb import Tidb
 from integration_inprocess import InProcessExecution, Run
 from integration_s3_servers import S3Server, running
 

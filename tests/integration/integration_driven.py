@@ -23,7 +23,7 @@ from changefeed.eventstore.files import LocalSegments
 from changefeed.objectstore import Place
 from changefeed.objectstore.local import LocalStore
 from changefeed.owner import driver as driver_module
-from changefeed.owner import undriven
+from changefeed.owner.closing import undriven
 from changefeed.owner.driver import RunOptions
 from changefeed.owner.owner import Owner
 from changefeed.owner.planning import checkpoint as checkpoint_module

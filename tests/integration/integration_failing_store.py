@@ -19,7 +19,7 @@ from changefeed.owner.reporting.status_writer import StatusWriter
 from changefeed.puller.task import Limits
 from changefeed.verify.report import verify
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.txn import TxnError
+from changefeed_devcluster.store.txn import TxnError
 from changefeed_devcluster.workload.bank import Bank
 from integration_inprocess import InProcessExecution, Run, World
 from integration_s3_proxy import FaultyProxy, before

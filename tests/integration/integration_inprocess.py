@@ -28,9 +28,9 @@ from changefeed.spark.source import PlanReader
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import parse
 from changefeed.wire.owner import OwnerAddress
-from changefeed_devcluster.schema import Column, Table
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb import Tidb
+from changefeed_devcluster.tidb.schema import Column, Table
+from changefeed_devcluster.tidb.tidb import Tidb
 
 DEADLINE_S = 60.0
 TASK_ATTEMPTS = 3

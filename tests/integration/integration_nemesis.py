@@ -10,8 +10,8 @@ from typing import Any
 
 from changefeed_devcluster import keys
 from changefeed_devcluster.control import do_harm
-from changefeed_devcluster.schema import Table
 from changefeed_devcluster.server import DevCluster
+from changefeed_devcluster.tidb.schema import Table
 
 WEIGHTS = {
     "split": 4,

@@ -19,9 +19,9 @@ from changefeed.owner.transaction_log.log import Log
 from changefeed.owner.transaction_log.state import State
 from changefeed.sink.storage.layout import CLAIM
 from changefeed.verify.report import verify
-from changefeed_devcluster.schema import Column
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb import Table, Tidb
+from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.tidb import Table, Tidb
 from integration_inprocess import resource
 from integration_observer import Observer, format_of
 from integration_processes import Nursery, Process

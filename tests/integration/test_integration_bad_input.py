@@ -19,10 +19,10 @@ from changefeed.objectstore.local import LocalStore
 from changefeed.owner import driver
 from changefeed.spark.launch import Launch
 from changefeed_devcluster import keys
-from changefeed_devcluster.safepoints import GC_WORKER
-from changefeed_devcluster.schema import Column, dump
+from changefeed_devcluster.pd.safepoints import GC_WORKER
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb import Tidb
+from changefeed_devcluster.tidb.schema import Column, dump
+from changefeed_devcluster.tidb.tidb import Tidb
 from conftest import Upstream
 from integration_screen import BAD_INPUT, FAILED, UNAVAILABLE, one_screen, run_alone
 

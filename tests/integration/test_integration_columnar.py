@@ -40,8 +40,8 @@ from changefeed.spec.parse import effective, parse
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
 from changefeed.wire import owner_pb2
-from changefeed_devcluster.schema import Column, Table
-from changefeed_devcluster.tidb import Tidb
+from changefeed_devcluster.tidb.schema import Column, Table
+from changefeed_devcluster.tidb.tidb import Tidb
 from changefeed_devcluster.workload import sysbench
 from conftest import Upstream
 

@@ -11,8 +11,8 @@ import pytest
 from changefeed.verify.report import verify
 from changefeed.verify.result import Result
 from changefeed_devcluster.ddl import partitions
-from changefeed_devcluster.schema import Column
-from changefeed_devcluster.tidb import Table
+from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.tidb import Table
 from integration_inprocess import Run, World, new_world
 
 NOTE = Column("note", "varchar(8)", nullable=True)

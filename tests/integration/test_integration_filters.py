@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from changefeed.verify.report import verify
 from changefeed.verify.result import NotVerifiable, Result
-from changefeed_devcluster.schema import Column
+from changefeed_devcluster.tidb.schema import Column
 from integration_inprocess import World, new_world, resource
 
 PEOPLE = (Column("id", "bigint"), Column("name", "varchar(20)", unique=True), Column("secret", "varchar(20)"))

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from changefeed.errors import Fenced, SnapshotLostByGC, Superseded
 from changefeed.owner import driver as driver_module
+from changefeed.owner.closing.undriven import NothingToHold, close, hold
 from changefeed.owner.driver import Outcome, RunOptions
 from changefeed.owner.places import service_id, state_place
-from changefeed.owner.undriven import NothingToHold, close, hold
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective, parse
 from changefeed.upstream.safepoint import Held

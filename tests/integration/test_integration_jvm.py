@@ -7,7 +7,7 @@ from collections.abc import Callable
 from urllib.request import urlopen
 
 import pytest
-from changefeed_devcluster.schema import Column
+from changefeed_devcluster.tidb.schema import Column
 from conftest import Changefeed, Upstream, free_port, wait_for
 from integration_victims import Victims
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from changefeed.objectstore.open import open_store
-from changefeed_devcluster.schema import Column
+from changefeed_devcluster.tidb.schema import Column
 from conftest import BIN, DEADLINE_S, Changefeed, Upstream, wait_for
 from integration_s3_servers import S3Server, running, write_secret
 

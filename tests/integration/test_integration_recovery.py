@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from changefeed_devcluster.schema import Column, Table
+from changefeed_devcluster.tidb.schema import Column, Table
 from conftest import Changefeed, Upstream, wait_for
 from integration_observer import watching
 

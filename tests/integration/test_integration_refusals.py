@@ -20,8 +20,8 @@ from changefeed.owner.driver import Outcome
 from changefeed.spark.launch import Launch
 from changefeed.spec.parse import effective
 from changefeed_devcluster import keys
-from changefeed_devcluster.schema import Column, Table
-from changefeed_devcluster.tidb import Change, Tidb
+from changefeed_devcluster.tidb.schema import Column, Table
+from changefeed_devcluster.tidb.tidb import Change, Tidb
 from conftest import Changefeed, Upstream
 from integration_inprocess import World, new_world
 from integration_screen import CANNOT_CHECK, FAILED, one_screen

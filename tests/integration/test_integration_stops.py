@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from changefeed_devcluster import keys
-from changefeed_devcluster.schema import Column, Table
+from changefeed_devcluster.tidb.schema import Column, Table
 from conftest import Changefeed, Upstream, wait_for
 
 COLUMNS = (Column("id", "bigint"), Column("name", "varchar(32)", nullable=True))

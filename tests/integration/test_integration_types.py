@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from changefeed.objectstore.open import open_store
-from changefeed_devcluster.schema import Column, Table
-from changefeed_devcluster.tidb import Tidb
+from changefeed_devcluster.tidb.schema import Column, Table
+from changefeed_devcluster.tidb.tidb import Tidb
 from conftest import Changefeed, Upstream
 from integration_observer import watching
 from integration_s3_servers import S3Server, running, write_secret

@@ -13,13 +13,13 @@ from changefeed.model.record import EpochRecord
 from changefeed.model.tso import physical_ms
 from changefeed.objectstore.local import LocalStore
 from changefeed.owner import driver as driver_module
-from changefeed.owner import undriven
+from changefeed.owner.closing import undriven
+from changefeed.owner.closing.undriven import NothingToHold, close, hold
 from changefeed.owner.driver import RunOptions
 from changefeed.owner.prepare import check_attempt
 from changefeed.owner.transaction_log.log import Log
-from changefeed.owner.undriven import NothingToHold, close, hold
 from changefeed.upstream.safepoint import Held, Safepoint
-from changefeed_devcluster.safepoints import GC_WORKER
+from changefeed_devcluster.pd.safepoints import GC_WORKER
 from integration_inprocess import InProcessExecution, Run, Seen, World, new_world
 
 HOLDER = b"changefeed-default-test-local"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from changefeed.cli.main import main
-from changefeed_devcluster.schema import Column
+from changefeed_devcluster.tidb.schema import Column
 from conftest import Changefeed, Upstream
 from integration_observer import Observer, format_of, watching
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from changefeed.eventstore.buffer import EventBuffer
 from changefeed.pipeline import sorter
-from changefeed.puller import matcher
 from changefeed.puller.feed import SpanFeed
 from changefeed.puller.held_history import HeldHistory
-from changefeed.puller.matcher import Matcher
+from changefeed.puller.matching import matcher
+from changefeed.puller.matching.matcher import Matcher
+from changefeed.puller.matching.region_events import RegionEvents
+from changefeed.puller.matching.spilled import Spilled
 from changefeed.puller.range_lock import RangeLock
-from changefeed.puller.region_events import RegionEvents
 from changefeed.puller.reports import Reports
 from changefeed.puller.span_pipeline import SpanPipeline
-from changefeed.puller.spilled import Spilled
 from changefeed.puller.task import PullerTask
 from changefeed.sink.storage import grow
 from mutation import Mutation

@@ -13,7 +13,7 @@ from changefeed.errors import AlreadyExists
 from changefeed.eventstore.files import EVENTS, Fill, SegmentFiles
 from changefeed.eventstore.house import House
 from changefeed.objectstore import Place
-from changefeed.puller.scratch import Block
+from changefeed.puller.matching.scratch import Block
 
 URI = "memory://state"
 

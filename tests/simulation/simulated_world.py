@@ -19,8 +19,8 @@ from changefeed.errors import Conflict
 from changefeed.owner.planning import checkpoint
 from changefeed.owner.planning.actions import Stop
 from changefeed.owner.transaction_log.log import Log
-from changefeed.puller import matcher, spilled
 from changefeed.puller import task as puller_task
+from changefeed.puller.matching import matcher, spilled
 from changefeed.puller.task import PullerTask
 from changefeed.sink.storage.layout import Layout
 from changefeed.wire import owner_pb2 as pb

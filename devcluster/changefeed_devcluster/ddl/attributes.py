@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..schema import Table, ci_str
+from ..tidb.schema import Table, ci_str
 from .jobs import JobType
 from .running import about, sql
 
 if TYPE_CHECKING:
-    from ..tidb import Tidb
+    from ..tidb.tidb import Tidb
 
 _TTL = {
     "column": ci_str("id"), "interval_expr": "30", "interval_time_unit": 4, "enable": True, "job_interval": "24h",

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..field_types import PRIMARY_KEY, FieldType, Tp
-from ..schema import PUBLIC, WRITE_ONLY, Column, ColumnInfo, Table, TableInfo, make_column, with_column
-from ..txn import KeyIsLocked, TxnError
+from ..store.txn import KeyIsLocked, TxnError
+from ..tidb.field_types import PRIMARY_KEY, FieldType, Tp
+from ..tidb.schema import PUBLIC, WRITE_ONLY, Column, ColumnInfo, Table, TableInfo, make_column, with_column
 from .jobs import JobType
 from .running import RunningJob, States, about, sql
 
 if TYPE_CHECKING:
-    from ..tidb import Tidb
+    from ..tidb.tidb import Tidb
 
 FIRST = ""  # a place: before all columns; else the name of the column before it, None for the last place
 _REORG = 1 << 8  # txn_source of rows that a reorganisation rewrites, which no changefeed is sent (facts, 2.8)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..schema import DbInfo
+from ..tidb.schema import DbInfo
 from .jobs import JobType
 from .running import RunningJob
 
 if TYPE_CHECKING:
-    from ..tidb import Tidb
+    from ..tidb.tidb import Tidb
 
 _NO_DATABASE = DbInfo(0, "")
 #: Statements that concern no table's rows, with a name in them.

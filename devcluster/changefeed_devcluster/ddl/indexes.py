@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..field_types import MULTIPLE_KEY, NOT_NULL, PRIMARY_KEY, UNIQUE_KEY
-from ..rows import handle_of
-from ..schema import PRIMARY, ColumnInfo, IndexInfo, Table, TableInfo
-from ..transaction import index_key
-from ..txn import AlreadyExist
+from ..store.txn import AlreadyExist
+from ..tidb.field_types import MULTIPLE_KEY, NOT_NULL, PRIMARY_KEY, UNIQUE_KEY
+from ..tidb.rows import handle_of
+from ..tidb.schema import PRIMARY, ColumnInfo, IndexInfo, Table, TableInfo
+from ..tidb.transaction import index_key
 from .jobs import JobType
 from .running import about, sql
 
 if TYPE_CHECKING:
-    from ..tidb import Tidb
+    from ..tidb.tidb import Tidb
 
 
 def add_index(tidb: Tidb, table: Table, name: str, columns: Sequence[str], is_unique: bool) -> Table:

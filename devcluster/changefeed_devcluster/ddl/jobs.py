@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from ..field_types import CHARSET, COLLATE, Json
-from ..schema import NONE, PUBLIC, DbInfo, TableInfo
+from ..tidb.field_types import CHARSET, COLLATE, Json
+from ..tidb.schema import NONE, PUBLIC, DbInfo, TableInfo
 
 
 class JobState(IntEnum):

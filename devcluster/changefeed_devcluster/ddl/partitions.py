@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..partitions import Partition, partitions_sql
-from ..schema import Table
+from ..tidb.partitions import Partition, partitions_sql
+from ..tidb.schema import Table
 from .jobs import JobType
 from .running import about, sql
 from .tables import Partitions, new_partitions
 
 if TYPE_CHECKING:
-    from ..tidb import Tidb
+    from ..tidb.tidb import Tidb
 
 
 def add_partition(tidb: Tidb, table: Table, name: str, below: int | None) -> Table:

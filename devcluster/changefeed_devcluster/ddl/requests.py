@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..schema import Column, DbInfo, Table
-from ..tidb import Tidb
+from ..tidb.schema import Column, DbInfo, Table
+from ..tidb.tidb import Tidb
 from . import columns, databases, indexes, partitions, tables
 from .running import last
 
 if TYPE_CHECKING:
-    from ..transaction import Cluster
+    from ..tidb.transaction import Cluster
 
 Arguments = Mapping[str, Any]
 

@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .. import keys
-from ..schema import DDL_JOB_TABLE, DbInfo, Table, TableInfo, dump
+from ..tidb.schema import DDL_JOB_TABLE, DbInfo, Table, TableInfo, dump
 from .jobs import Job, JobState, JobType
 
 if TYPE_CHECKING:
-    from ..tidb import Tidb
-    from ..transaction import Transaction
+    from ..tidb.tidb import Tidb
+    from ..tidb.transaction import Transaction
 
 #: The definitions that sessions use from one state of a job on, the last one when it is done.
 States = Iterator[Table]

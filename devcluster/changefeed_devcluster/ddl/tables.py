@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from .. import keys
-from ..partitions import Partition, partitions_sql
-from ..schema import Column, DbInfo, PrimaryKey, Table, TableInfo, ci_str, create_table_sql, make_table
+from ..tidb.partitions import Partition, partitions_sql
+from ..tidb.schema import Column, DbInfo, PrimaryKey, Table, TableInfo, ci_str, create_table_sql, make_table
 from .jobs import JobType
 from .running import RunningJob, about, sql
 
 if TYPE_CHECKING:
-    from ..tidb import Tidb
+    from ..tidb.tidb import Tidb
 
 Partitions = Mapping[str, int | None]  # by name, in order: the key that each is below, None for the last one
 

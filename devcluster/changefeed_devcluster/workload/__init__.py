@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from threading import Event
 from typing import Protocol
 
-from ..schema import Table
+from ..tidb.schema import Table
 
 
 class Workload(Protocol):

@@ -9,10 +9,10 @@ from __future__ import annotations
 import random
 from threading import Event
 
-from ..schema import Column, Table
-from ..tidb import Tidb
-from ..transaction import RowMissing, Transaction
-from ..txn import TxnError
+from ..store.txn import TxnError
+from ..tidb.schema import Column, Table
+from ..tidb.tidb import Tidb
+from ..tidb.transaction import RowMissing, Transaction
 from . import Pace
 
 DATABASE = "bank"

@@ -15,10 +15,10 @@ from threading import Event
 from typing import Any
 
 from ..ddl.tables import NewTable, create_table
-from ..schema import ROWID, Column, Table
-from ..tidb import Tidb
-from ..transaction import Transaction
-from ..txn import TxnError
+from ..store.txn import TxnError
+from ..tidb.schema import ROWID, Column, Table
+from ..tidb.tidb import Tidb
+from ..tidb.transaction import Transaction
 from . import Pace, storm_columns, storm_tables
 from .random_values import column, value
 from .storm import NotNow, Storm

@@ -8,8 +8,8 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from ..field_types import CHOICES, INTEGERS, FieldType, Tp
-from ..schema import Column
+from ..tidb.field_types import CHOICES, INTEGERS, FieldType, Tp
+from ..tidb.schema import Column
 
 _WIDTHS = {Tp.TINY: 8, Tp.SHORT: 16, Tp.INT24: 24, Tp.LONG: 32, Tp.LONGLONG: 64}
 _ODD = "aZ ,'\"\\\n\t|é李€🦊"

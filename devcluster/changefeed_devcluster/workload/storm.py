@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ..field_types import PRIMARY_KEY
-from ..schema import ColumnInfo, Table
-from ..tidb import Tidb
+from ..tidb.field_types import PRIMARY_KEY
+from ..tidb.schema import ColumnInfo, Table
+from ..tidb.tidb import Tidb
 
 T = TypeVar("T")
 

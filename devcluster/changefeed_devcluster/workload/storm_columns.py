@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..ddl import columns, indexes
-from ..schema import PRIMARY, Column, ColumnInfo, Table
+from ..tidb.schema import PRIMARY, Column, ColumnInfo, Table
 from .random_values import CHANGES, column
 from .storm import Begun, Kinds, Storm, once, or_not
 

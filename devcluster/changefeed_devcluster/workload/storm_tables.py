@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..ddl import attributes, databases, partitions, tables
 from ..ddl.tables import NewTable
-from ..schema import Column, Table
+from ..tidb.schema import Column, Table
 from .random_values import column
 from .storm import Begun, Kinds, NotNow, Storm, once
 

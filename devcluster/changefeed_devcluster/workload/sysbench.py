@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..frozen import Columns, FrozenHistory, RowSource
-from ..schema import Column, Table
-from ..tidb import Tidb
-from ..txn import TxnError
+from ..store.txn import TxnError
+from ..tidb.schema import Column, Table
+from ..tidb.tidb import Tidb
 from . import Pace
 
 DATABASE = "sbtest"

@@ -15,7 +15,7 @@ from changefeed.errors import InvalidSpec
 from changefeed.model import tso
 
 if TYPE_CHECKING:
-    from changefeed.owner.left_overs import StateFolder
+    from changefeed.owner.closing.left_overs import StateFolder
 
 _HEAD = ["STATE FOLDER", "IS", "CHECKPOINT", "EVENTS"]
 _MIB = 1 << 20
@@ -50,7 +50,7 @@ def gc(
 
     from changefeed.objectstore import Place
     from changefeed.objectstore.open import canonical
-    from changefeed.owner.left_overs import close_left_over, find
+    from changefeed.owner.closing.left_overs import close_left_over, find
 
     if secret is not None and secrets_dir is None:
         raise InvalidSpec("--secret", f"{secret}; allowed: together with --secrets-dir DIR")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from changefeed.metrics import METRICS, Declared
-from changefeed.schema.ddls import DDLS, Ddl, Effect
+from changefeed.schema.ddl.ddls import DDLS, Ddl, Effect
 from changefeed.spec.crd import crd_yaml
 from changefeed.spec.reference import configuration_reference
 
@@ -24,7 +24,7 @@ The driver serves them for all its executors: `/metrics`, port 9464, on Kubernet
 
 _DDLS_HEAD = """# DDLs
 
-Made from `spark-apps/changefeed/schema/ddls.py` by `make generate`; don't edit.
+Made from `spark-apps/changefeed/schema/ddl/ddls.py` by `make generate`; don't edit.
 
 What a reader of the files sees of each DDL of TiDB ([sink-files.md](../sink-files.md#ddls) shows the files), and its
 name in `ignoreEvent` of an [event filter](../event-filters.md). *Type* is TiDB's number, which stands in a schema file.

@@ -162,7 +162,7 @@ def run(
     attempt
         The operator's count of its drivers: one that is not above the newest recorded one does nothing (exit 75).
     """
-    from changefeed.spark.java import check_java
+    from changefeed.spark.jvm.java import check_java
 
     check_java()
     changefeed = read_accepted(file)
@@ -230,8 +230,8 @@ def hold(*, file: File, secrets_dir: SecretsDir = None, as_json: AsJson = False)
     """
     import asyncio
 
-    from changefeed.owner.undriven import NothingToHold
-    from changefeed.owner.undriven import hold as hold_history
+    from changefeed.owner.closing.undriven import NothingToHold
+    from changefeed.owner.closing.undriven import hold as hold_history
 
     held, log = asyncio.run(hold_history(read_accepted(file), secrets_dir)), termination_log(os.environ)
     if isinstance(held, NothingToHold):
@@ -295,7 +295,7 @@ def close(*, file: File, secrets_dir: SecretsDir = None, as_json: AsJson = False
     """
     import asyncio
 
-    from changefeed.owner.undriven import close as close_changefeed
+    from changefeed.owner.closing.undriven import close as close_changefeed
 
     changefeed = read_accepted(file)
     now_closed = asyncio.run(close_changefeed(changefeed, secrets_dir))

@@ -14,7 +14,7 @@ from changefeed.cli.description import HEAD, condition, description, row, summar
 from changefeed.cli.kube import Cluster, Resource
 from changefeed.cli.output import write_json, write_text
 from changefeed.errors import InvalidSpec, NeedsHuman
-from changefeed.spec.quantity import parse_duration
+from changefeed.spec.field.quantity import parse_duration
 
 resources = App(name="resources", help_format="plaintext")
 _Wait = Annotated[bool, Parameter(negative="", help="Return when it is reached.")]
@@ -176,7 +176,7 @@ def import_ticdc(
     as_json: AsJson = False,
 ) -> None:
     """Turn the sink URI and the configuration of a TiCDC changefeed into a Changefeed."""
-    from changefeed.cli.ticdc import Source, convert, to_yaml
+    from changefeed.cli.ticdc.config import Source, convert, to_yaml
 
     converted = convert(Source(sink_uri, _toml(config), tuple(pd or ()), start_ts, target_ts, name, namespace))
     if as_json:

@@ -5,12 +5,12 @@ A DDL that is ignored still changes the definitions that later rows are decoded 
 
 from __future__ import annotations
 
-from changefeed.schema.ddls import DDLS
-from changefeed.schema.job import Job
-from changefeed.spec.event_types import ALL_DDL, ALTER_TABLE
-from changefeed.spec.filters import EventFilter, Filter
-from changefeed.spec.go_regex import compiled, from_go
-from changefeed.spec.table_filter import TableFilter
+from changefeed.schema.ddl.ddls import DDLS
+from changefeed.schema.ddl.job import Job
+from changefeed.spec.filter.event_types import ALL_DDL, ALTER_TABLE
+from changefeed.spec.filter.filters import EventFilter, Filter
+from changefeed.spec.filter.go_regex import compiled, from_go
+from changefeed.spec.filter.table_filter import TableFilter
 
 _ADD_FULLTEXT_INDEX, _CREATE_HYBRID_INDEX = 230, 231  # of newer TiDBs
 _EVENT_TYPES: dict[int, str] = {

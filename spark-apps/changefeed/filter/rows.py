@@ -21,12 +21,12 @@ from changefeed.errors import InvalidSpec, NeedsHuman
 from changefeed.filter.columns import frame, value_of
 from changefeed.filter.values import BadExpression, Value
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
-from changefeed.schema.cells import first_broken, is_broken
-from changefeed.schema.rowv2 import decode_rows
+from changefeed.schema.row.cells import first_broken, is_broken
+from changefeed.schema.row.rowv2 import decode_rows
+from changefeed.schema.row.times import UTC
 from changefeed.schema.table_info import ColumnInfo, TableInfo
-from changefeed.schema.times import UTC
-from changefeed.spec.filters import EventFilter, Filter
-from changefeed.spec.table_filter import TableFilter
+from changefeed.spec.filter.filters import EventFilter, Filter
+from changefeed.spec.filter.table_filter import TableFilter
 
 Mask = npt.NDArray[np.bool_]
 

@@ -9,7 +9,7 @@ from typing import Any
 from changefeed.filter.rows import RowFilter
 from changefeed.filter.selectors import written_columns
 from changefeed.schema.table_info import ColumnInfo, TableInfo
-from changefeed.spec.filters import ColumnSelector, Filter
+from changefeed.spec.filter.filters import ColumnSelector, Filter
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from changefeed.errors import InvalidSpec
 from changefeed.schema.table_info import ColumnInfo, TableInfo
-from changefeed.spec.filters import ColumnSelector
-from changefeed.spec.table_filter import ColumnFilter, TableFilter
+from changefeed.spec.filter.filters import ColumnSelector
+from changefeed.spec.filter.table_filter import ColumnFilter, TableFilter
 
 
 def written_columns(

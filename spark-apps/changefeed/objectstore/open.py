@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from changefeed.errors import InvalidSpec
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.probe import PROBE, probe
-from changefeed.spec.location import S3_SCHEME, S3Location, parse_s3
+from changefeed.spec.field.location import S3_SCHEME, S3Location, parse_s3
 
 if TYPE_CHECKING:
     from changefeed.objectstore.s3 import S3Store

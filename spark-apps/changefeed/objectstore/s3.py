@@ -31,7 +31,7 @@ from changefeed.errors import (
 from changefeed.objectstore import FileRange, Object, Place
 from changefeed.objectstore.probe import PROBE
 from changefeed.objectstore.secret import s3_credentials
-from changefeed.spec.location import S3Location
+from changefeed.spec.field.location import S3Location
 
 _READ_RETRIES = 3
 _CONNECT_S = 5

@@ -10,8 +10,8 @@ from changefeed.errors import InvalidSpec
 from changefeed.objectstore import Place
 from changefeed.objectstore.digest import Digest
 from changefeed.objectstore.open import below, beside, canonical, is_s3
+from changefeed.spec.field.section import Credentials
 from changefeed.spec.model import Changefeed
-from changefeed.spec.section import Credentials
 from changefeed.upstream.access import Access
 from changefeed.upstream.tls import Tls
 

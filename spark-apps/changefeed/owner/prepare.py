@@ -34,11 +34,11 @@ from changefeed.owner.transaction_log.log import Log
 from changefeed.owner.transaction_log.state import State
 from changefeed.pipeline.codec.choice import codec_of
 from changefeed.puller.task import PullerJob
-from changefeed.schema.rowv2 import check_supported
+from changefeed.schema.row.rowv2 import check_supported
+from changefeed.schema.row.times import check_time_zone
 from changefeed.schema.snapshot import load_schema
 from changefeed.schema.storage import SchemaStorage
 from changefeed.schema.table_info import TableInfo
-from changefeed.schema.times import check_time_zone
 from changefeed.sink.storage.claim import check_free, claim
 from changefeed.sink.storage.layout import Layout, place_of
 from changefeed.sink.storage.metadata import published

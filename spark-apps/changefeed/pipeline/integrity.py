@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from changefeed.errors import NeedsHuman
-from changefeed.schema.checksums import wrong_rows
+from changefeed.schema.row.checksums import wrong_rows
 from changefeed.schema.table_info import TableInfo
 
 _LOG = logging.getLogger(__name__)

@@ -20,9 +20,9 @@ from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE, Position
 from changefeed.model.record import SegmentSlice
 from changefeed.model.rows import RAW_SCHEMA
 from changefeed.pipeline.parts import PART_BYTES, Part, cut
-from changefeed.schema.rowv2 import decode_rows
+from changefeed.schema.row.rowv2 import decode_rows
+from changefeed.schema.row.times import UTC
 from changefeed.schema.table_info import ColumnInfo, TableInfo
-from changefeed.schema.times import UTC
 
 Mask = npt.NDArray[np.bool_]
 

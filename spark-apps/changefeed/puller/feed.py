@@ -20,10 +20,10 @@ from changefeed.clock import Clock, SystemClock, until_set
 from changefeed.errors import ChangefeedError, NeedsHuman, ProtocolViolation, Refused, Transient, Unavailable
 from changefeed.model.memcomparable import decode_bytes, encode_bytes
 from changefeed.puller.held_history import HeldHistory
+from changefeed.puller.matching.scratch import Scratch
 from changefeed.puller.pipeline_metrics import FeedMetrics
 from changefeed.puller.range_lock import RangeLock
 from changefeed.puller.reaction import Fatal, Leader, Retry, backoff, reaction
-from changefeed.puller.scratch import Scratch
 from changefeed.puller.store_stream import Ask, StoreStream
 from changefeed.puller.stuck_regions import LOOK_SECONDS, Blocked, StuckRegions, Sweep
 from changefeed.upstream.lock_sweep import LockSweep

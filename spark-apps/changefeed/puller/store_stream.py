@@ -27,9 +27,9 @@ import pyarrow as pa
 
 from changefeed.clock import Clock
 from changefeed.errors import ChangefeedError, ProtocolViolation, Refused, Transient, Unavailable
+from changefeed.puller.matching.region_events import Outcome, RegionEvents, Registration
+from changefeed.puller.matching.scratch import Scratch
 from changefeed.puller.range_lock import Piece
-from changefeed.puller.region_events import Outcome, RegionEvents, Registration
-from changefeed.puller.scratch import Scratch
 from changefeed.wire import cdcpb_pb2, kvrpcpb_pb2, metapb_pb2
 
 EVENT_FEED_V2 = "/cdcpb.ChangeData/EventFeedV2"

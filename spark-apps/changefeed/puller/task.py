@@ -28,9 +28,9 @@ from changefeed.model.rows import raw_bytes
 from changefeed.objectstore import Place
 from changefeed.objectstore.patience import Patience
 from changefeed.puller.feed import Data, Failed, FeedEvent, Pd, Resolved, SpanFeed
+from changefeed.puller.matching.scratch import LocalFile, give_back_memory
 from changefeed.puller.pipeline_metrics import MetricDeltas
 from changefeed.puller.reports import Reports
-from changefeed.puller.scratch import LocalFile, give_back_memory
 from changefeed.puller.span_pipeline import Action, Advance, Hold, Resume, SpanPipeline
 from changefeed.upstream.access import Access
 from changefeed.upstream.pd import PdClient

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from changefeed.errors import NeedsHuman
 from changefeed.model.memcomparable import decode_bytes, encode_bytes
-from changefeed.schema.binary_view import BinaryView, Ints
+from changefeed.schema.row.binary_view import BinaryView, Ints
 
 #: Row changes of `mysql.tidb_ddl_job` are the DDLs (facts, tikv-wire 4.5).
 DDL_JOB_TABLE_ID = 281474976710654

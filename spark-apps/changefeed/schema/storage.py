@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from changefeed.errors import NeedsHuman
-from changefeed.schema.ddls import Effect, effect_of
-from changefeed.schema.job import Job, exchange_args, renamed_schema_ids
+from changefeed.schema.ddl.ddls import Effect, effect_of
+from changefeed.schema.ddl.job import Job, exchange_args, renamed_schema_ids
 from changefeed.schema.table_info import SYSTEM_SCHEMAS, DatabaseInfo, TableInfo
 
 

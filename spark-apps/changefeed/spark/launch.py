@@ -14,11 +14,11 @@ from contextlib import suppress
 from typing import IO, TYPE_CHECKING
 
 from changefeed.errors import Unavailable
-from changefeed.spark.fork_server import ForkServer
-from changefeed.spark.jvm import Jvm
-from changefeed.spark.jvm_watch import JvmWatch
+from changefeed.spark.jvm.jvm import Jvm
+from changefeed.spark.jvm.jvm_watch import JvmWatch
 from changefeed.spark.scratch import Scratch
 from changefeed.spark.settings import Where, worker_environment
+from changefeed.spark.worker.fork_server import ForkServer
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from changefeed.errors import NeedsHuman
-from changefeed.spark.class_archive import SETTINGS, java_options
-from changefeed.spark.worker_client import DAEMON
+from changefeed.spark.jvm.class_archive import SETTINGS, java_options
+from changefeed.spark.worker.worker_client import DAEMON
 
 if TYPE_CHECKING:
     from changefeed.spark.rpc_secret import SharedSecret
 
-_CLIENT = str(Path(__file__).with_name("worker_client.py"))
+_CLIENT = str(Path(__file__).parent / "worker" / "worker_client.py")
 _WORKERS = "spark.executorEnv."
 _WORKER_PYTHON = """#!/bin/sh
 export PYTHONPATH={paths}

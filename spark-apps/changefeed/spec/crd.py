@@ -10,10 +10,10 @@ from typing import Any
 
 import yaml
 
-from changefeed.spec.kind import ALLOWED, FIXED, LATER, RULES, TYPE, cel_text, rule
+from changefeed.spec.field.kind import ALLOWED, FIXED, LATER, RULES, TYPE, cel_text, rule
+from changefeed.spec.field.shape import shape
 from changefeed.spec.model import DNS_1035, LONGEST_NAME, NAME_ALLOWED, Spec
 from changefeed.spec.names import API_VERSION, GROUP, KIND, PLURAL, VERSION
-from changefeed.spec.shape import shape
 from changefeed.spec.status import Status
 
 _HEADER = "# Made from the model in spark-apps/changefeed/spec by `make generate`; don't edit.\n"

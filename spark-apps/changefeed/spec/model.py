@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 from pydantic.config import JsonDict
 
-from changefeed.spec.fields import (
+from changefeed.spec.field.fields import (
     Bytes,
     ClusterId,
     Flag,
@@ -29,10 +29,10 @@ from changefeed.spec.fields import (
     text,
     whole,
 )
-from changefeed.spec.filters import Filter
-from changefeed.spec.kind import Kind, fixed, rule, wrong
+from changefeed.spec.field.kind import Kind, fixed, rule, wrong
+from changefeed.spec.field.section import DNS_LABEL, FROM_CREATION, Credentials, Section, Tls, ruled
+from changefeed.spec.filter.filters import Filter
 from changefeed.spec.names import API_VERSION, KIND
-from changefeed.spec.section import DNS_LABEL, FROM_CREATION, Credentials, Section, Tls, ruled
 from changefeed.spec.sinks import Sink, Storage
 
 LONGEST_NAME = 45

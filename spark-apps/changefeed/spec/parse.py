@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from changefeed.spec.kind import NOT_YET, WRONG, WRONG_SECRET
+from changefeed.spec.field.kind import NOT_YET, WRONG, WRONG_SECRET
 from changefeed.spec.model import Changefeed
 from changefeed.spec.names import API_VERSION, KIND
 from changefeed.spec.problem import InvalidResource, Problem

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from changefeed.spec.kind import ALLOWED, FIXED, LATER, TYPE
+from changefeed.spec.field.kind import ALLOWED, FIXED, LATER, TYPE
+from changefeed.spec.field.shape import shape
 from changefeed.spec.model import NAME_ALLOWED, Spec
 from changefeed.spec.names import API_VERSION, KIND
-from changefeed.spec.shape import shape
 from changefeed.spec.status import Status
 
 _HEAD = f"""# The {KIND}

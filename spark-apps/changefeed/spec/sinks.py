@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 from pydantic.config import JsonDict
 
-from changefeed.spec.fields import (
+from changefeed.spec.field.fields import (
     Bytes,
     Flag,
     Location,
@@ -22,9 +22,9 @@ from changefeed.spec.fields import (
     text,
     whole,
 )
-from changefeed.spec.filters import ColumnSelector
-from changefeed.spec.kind import RULES, Kind, cel_text, fixed, rule, wrong
-from changefeed.spec.section import FROM_CREATION, Credentials, Section, Tls, ruled
+from changefeed.spec.field.kind import RULES, Kind, cel_text, fixed, rule, wrong
+from changefeed.spec.field.section import FROM_CREATION, Credentials, Section, Tls, ruled
+from changefeed.spec.filter.filters import ColumnSelector
 
 _KINDS = ("storage", "mysql", "kafka", "blackhole")
 _ONE_SINK = "exactly one sink; storage: {uri: ..., protocol: csv} for now"

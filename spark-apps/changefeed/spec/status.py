@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from changefeed.spec.kind import Kind
-from changefeed.spec.section import Section
+from changefeed.spec.field.kind import Kind
+from changefeed.spec.field.section import Section
 
 STATES = ("Pending", "Normal", "Warning", "Failed", "Stopped", "Finished")
 

@@ -18,8 +18,8 @@ from changefeed.objectstore.open import open_store
 from changefeed.owner.places import generation_place
 from changefeed.owner.transaction_log.log import Log
 from changefeed.owner.transaction_log.state import State
-from changefeed.spec.filters import Filter
-from changefeed.spec.table_filter import TableFilter
+from changefeed.spec.filter.filters import Filter
+from changefeed.spec.filter.table_filter import TableFilter
 from changefeed.upstream.access import Access
 from changefeed.upstream.pd import PdClient
 from changefeed.verify.comparison import oracles

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 from changefeed.cli.main import main
-from changefeed.cli.ticdc import Converted, Source, convert, to_yaml
-from changefeed.cli.ticdc_keys import SAME, WITHOUT
+from changefeed.cli.ticdc.config import Converted, Source, convert, to_yaml
+from changefeed.cli.ticdc.keys import SAME, WITHOUT
 from changefeed.errors import InvalidSpec
 from changefeed.spec.crd import crd
 from changefeed.spec.parse import parse

@@ -12,7 +12,8 @@ import pytest
 from changefeed.cli.main import main
 from changefeed.cli.termination import termination_log, write_termination
 from changefeed.errors import NeedsHuman
-from changefeed.owner import driver, undriven
+from changefeed.owner import driver
+from changefeed.owner.closing import undriven
 from changefeed.owner.driver import Outcome
 from changefeed.spark.launch import Launch
 from changefeed.upstream.safepoint import Held

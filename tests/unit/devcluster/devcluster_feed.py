@@ -13,7 +13,7 @@ import pytest
 from changefeed.wire import cdcpb_pb2 as cdcpb
 from changefeed.wire import kvrpcpb_pb2 as kvrpcpb
 from changefeed.wire import pdpb_pb2 as pdpb
-from changefeed_devcluster.regions import Region
+from changefeed_devcluster.pd.regions import Region
 from changefeed_devcluster.server import DevCluster
 
 DEADLINE = 20.0

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from changefeed.wire import cdcpb_pb2 as cdcpb
-from changefeed_devcluster.cdc import messages, parse_version
-from changefeed_devcluster.connection import Connection, Subscription
+from changefeed_devcluster.cdc.cdc import messages, parse_version
+from changefeed_devcluster.cdc.connection import Connection, Subscription
+from changefeed_devcluster.cdc.subscriptions import Subscriptions
+from changefeed_devcluster.cdc.troubles import Troubles
 from changefeed_devcluster.frozen import FrozenHistory
-from changefeed_devcluster.oracle import Oracle
-from changefeed_devcluster.regions import Regions
-from changefeed_devcluster.store import MvccStore
-from changefeed_devcluster.subscriptions import Subscriptions
-from changefeed_devcluster.troubles import Troubles
-from changefeed_devcluster.txn import Mutation, Op
+from changefeed_devcluster.pd.oracle import Oracle
+from changefeed_devcluster.pd.regions import Regions
+from changefeed_devcluster.store.store import MvccStore
+from changefeed_devcluster.store.txn import Mutation, Op
 
 CLUSTER = 7
 

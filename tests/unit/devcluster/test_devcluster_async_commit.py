@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 from changefeed.wire import cdcpb_pb2 as cdcpb
-from changefeed_devcluster.cdc import messages, parse_version
-from changefeed_devcluster.gc import resolve_locks
+from changefeed_devcluster.cdc.cdc import messages, parse_version
+from changefeed_devcluster.cdc.subscriptions import Connection, Subscriptions
 from changefeed_devcluster.journal import Journal
-from changefeed_devcluster.mvcc import View
-from changefeed_devcluster.oracle import Oracle
-from changefeed_devcluster.regions import Regions
-from changefeed_devcluster.store import MvccStore
-from changefeed_devcluster.subscriptions import Connection, Subscriptions
-from changefeed_devcluster.txn import (
+from changefeed_devcluster.pd.oracle import Oracle
+from changefeed_devcluster.pd.regions import Regions
+from changefeed_devcluster.store.gc import resolve_locks
+from changefeed_devcluster.store.mvcc import View
+from changefeed_devcluster.store.store import MvccStore
+from changefeed_devcluster.store.txn import (
     MAX_TS,
     Action,
     AlreadyRolledBack,

@@ -14,7 +14,7 @@ from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
 from changefeed_devcluster.cli import main
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb import Tidb
+from changefeed_devcluster.tidb.tidb import Tidb
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from changefeed.wire import cdcpb_pb2 as cdcpb
 from changefeed_devcluster.keys import record_key, record_range
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.txn import Mutation, Op
+from changefeed_devcluster.store.txn import Mutation, Op
 from devcluster_feed import MULTIPLEXING, Feed, failure
 
 

@@ -11,13 +11,13 @@ import numpy.typing as npt
 import pytest
 from changefeed.wire import cdcpb_pb2 as cdcpb
 from changefeed_devcluster import keys
-from changefeed_devcluster.connection import Subscription
+from changefeed_devcluster.cdc.connection import Subscription
+from changefeed_devcluster.cdc.subscriptions import Snapshot
 from changefeed_devcluster.frozen import TXN_ROWS, FrozenHistory
-from changefeed_devcluster.frozen_store import FrozenStore
-from changefeed_devcluster.oracle import compose
-from changefeed_devcluster.rows import encode_rows
-from changefeed_devcluster.subscriptions import Snapshot
-from changefeed_devcluster.txn import MAX_TS, Mutation, Op
+from changefeed_devcluster.pd.oracle import compose
+from changefeed_devcluster.store.frozen_store import FrozenStore
+from changefeed_devcluster.store.txn import MAX_TS, Mutation, Op
+from changefeed_devcluster.tidb.rows import encode_rows
 from devcluster_rig import Rig, entries
 
 TABLE = 100
@@ -154,7 +154,7 @@ def test_no_row_comes_at_or_below_a_told_resolved_ts() -> None:
 
 
 def test_resolved_ts_goes_on_while_the_history_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("changefeed_devcluster.subscriptions._BATCH_BYTES", 1)
+    monkeypatch.setattr("changefeed_devcluster.cdc.subscriptions._BATCH_BYTES", 1)
     made = rig(frozen(live=True))
     seen = []
     for rows in steps(made, *attached(made)):
@@ -168,7 +168,7 @@ def test_resolved_ts_goes_on_while_the_history_is_told(monkeypatch: pytest.Monke
 
 
 def test_what_was_told_live_is_scanned_by_the_next_registration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("changefeed_devcluster.subscriptions._BATCH_BYTES", 1)
+    monkeypatch.setattr("changefeed_devcluster.cdc.subscriptions._BATCH_BYTES", 1)
     history = frozen(live=True)
     made = rig(history)
     first = steps(made, *attached(made, request_id=1))
@@ -222,7 +222,7 @@ def test_what_was_told_live_is_scanned_whole_in_the_parts_of_a_later_split() -> 
 
 
 def test_a_closed_registration_is_told_nothing_more(monkeypatch: pytest.MonkeyPatch, history: FrozenHistory) -> None:
-    monkeypatch.setattr("changefeed_devcluster.subscriptions._BATCH_BYTES", 1)
+    monkeypatch.setattr("changefeed_devcluster.cdc.subscriptions._BATCH_BYTES", 1)
     made = rig(history)
     coming = steps(made, *attached(made))
     for _ in range(3):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from changefeed_devcluster.gc import collect_garbage
-from changefeed_devcluster.safepoints import GC_WORKER, NEVER, SafePoints
-from changefeed_devcluster.schema import Column
+from changefeed_devcluster.pd.safepoints import GC_WORKER, NEVER, SafePoints
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.store import MvccStore
-from changefeed_devcluster.tidb import SnapshotTooOld, Tidb
-from changefeed_devcluster.txn import Mutation, Op, TxnLockNotFound
+from changefeed_devcluster.store.gc import collect_garbage
+from changefeed_devcluster.store.store import MvccStore
+from changefeed_devcluster.store.txn import Mutation, Op, TxnLockNotFound
+from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.tidb import SnapshotTooOld, Tidb
 
 A, B, C = b"a", b"b", b"c"
 

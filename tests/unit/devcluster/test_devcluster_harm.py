@@ -13,16 +13,16 @@ import grpc
 import pytest
 from changefeed.wire import cdcpb_pb2 as cdcpb
 from changefeed.wire import kvrpcpb_pb2 as kvrpcpb
-from changefeed_devcluster import cdc
-from changefeed_devcluster import subscriptions as core
+from changefeed_devcluster.cdc import cdc
+from changefeed_devcluster.cdc import subscriptions as core
 from changefeed_devcluster.codec import encode_bytes
 from changefeed_devcluster.control import HARM_METHOD
 from changefeed_devcluster.harm import narrowest_pair
 from changefeed_devcluster.keys import record_key
-from changefeed_devcluster.regions import Region
+from changefeed_devcluster.pd.regions import Region
 from changefeed_devcluster.server import DevCluster
+from changefeed_devcluster.store.txn import MAX_TS, Mutation, Op
 from changefeed_devcluster.terminal import CommandFailed
-from changefeed_devcluster.txn import MAX_TS, Mutation, Op
 from devcluster_feed import DEADLINE, Feed, failure, kv, pd, rows
 
 

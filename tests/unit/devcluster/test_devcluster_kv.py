@@ -9,10 +9,10 @@ import pytest
 from changefeed.wire import kvrpcpb_pb2 as kvrpcpb
 from changefeed.wire import metapb_pb2 as metapb
 from changefeed.wire import pdpb_pb2 as pdpb
-from changefeed_devcluster.oracle import compose
-from changefeed_devcluster.regions import Region
+from changefeed_devcluster.pd.oracle import compose
+from changefeed_devcluster.pd.regions import Region
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.txn import Mutation, Op
+from changefeed_devcluster.store.txn import Mutation, Op
 from devcluster_feed import call, pd
 
 CALLS: dict[str, dict[str, Any]] = {

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from changefeed_devcluster.oracle import compose
-from changefeed_devcluster.store import MvccStore
-from changefeed_devcluster.txn import (
+from changefeed_devcluster.pd.oracle import compose
+from changefeed_devcluster.store.store import MvccStore
+from changefeed_devcluster.store.txn import (
     MAX_TS,
     Action,
     AlreadyExist,

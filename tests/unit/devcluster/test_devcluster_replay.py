@@ -8,8 +8,8 @@ from threading import Event
 import pytest
 from changefeed_devcluster.journal import Journal, Record
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb import Tidb
-from changefeed_devcluster.txn import Mutation, Op
+from changefeed_devcluster.store.txn import Mutation, Op
+from changefeed_devcluster.tidb.tidb import Tidb
 from changefeed_devcluster.workload.bank import Bank
 from devcluster_feed import Feed
 

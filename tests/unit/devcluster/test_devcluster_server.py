@@ -22,7 +22,7 @@ from changefeed_devcluster.codec import encode_bytes
 from changefeed_devcluster.control import HARM_METHOD
 from changefeed_devcluster.journal import Journal, Record
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.txn import Mutation, Op
+from changefeed_devcluster.store.txn import Mutation, Op
 from devcluster_feed import DEADLINE, Feed, call, failure, kv, pd, rows
 
 

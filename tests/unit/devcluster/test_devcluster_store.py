@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from changefeed_devcluster.codec import decode_bytes, encode_bytes
 from changefeed_devcluster.journal import Journal, Record
-from changefeed_devcluster.mvcc import View
-from changefeed_devcluster.oracle import Oracle, compose
-from changefeed_devcluster.safepoints import GC_WORKER, NEVER, SafePoints
-from changefeed_devcluster.store import MvccStore
-from changefeed_devcluster.txn import (
+from changefeed_devcluster.pd.oracle import Oracle, compose
+from changefeed_devcluster.pd.safepoints import GC_WORKER, NEVER, SafePoints
+from changefeed_devcluster.store.mvcc import View
+from changefeed_devcluster.store.store import MvccStore
+from changefeed_devcluster.store.txn import (
     MAX_TS,
     Action,
     AlreadyCommitted,
@@ -286,7 +286,7 @@ def test_incremental_scan_shows_the_moment_of_its_snapshot() -> None:
 
 
 def test_a_step_of_a_scan_is_bounded_where_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("changefeed_devcluster.mvcc._STEP_KEYS", 3)
+    monkeypatch.setattr("changefeed_devcluster.store.mvcc._STEP_KEYS", 3)
     store = MvccStore()
     write(store, 10, 20, *(put(bytes([n]), b"1") for n in range(7)))
     steps = [store.scan_versions(bytes([n]), b"", 20, store.seq, 1024) for n in (0, 3, 6)]

@@ -6,11 +6,11 @@ from typing import Literal
 
 import pytest
 from changefeed.wire import cdcpb_pb2 as cdcpb
-from changefeed_devcluster import subscriptions as core
-from changefeed_devcluster.cdc import parse_version
+from changefeed_devcluster.cdc import subscriptions as core
+from changefeed_devcluster.cdc.cdc import parse_version
+from changefeed_devcluster.cdc.events import group_rows, varint
 from changefeed_devcluster.codec import encode_bytes
-from changefeed_devcluster.events import group_rows, varint
-from changefeed_devcluster.txn import Mutation, Op
+from changefeed_devcluster.store.txn import Mutation, Op
 from devcluster_rig import CLUSTER, Rig, entries, put
 
 Row = cdcpb.Event.Row

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from changefeed_devcluster.cdc import messages
-from changefeed_devcluster.troubles import Trouble, Troubles, interleaved
+from changefeed_devcluster.cdc.cdc import messages
+from changefeed_devcluster.cdc.troubles import Trouble, Troubles, interleaved
 from devcluster_rig import Rig, entries, put
 from hypothesis import given, settings
 from hypothesis import strategies as st

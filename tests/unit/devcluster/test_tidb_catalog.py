@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from changefeed_devcluster import keys
-from changefeed_devcluster.schema import Column
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb import Change, Tidb
-from changefeed_devcluster.txn import KeyIsLocked, TxnLockNotFound
+from changefeed_devcluster.store.txn import KeyIsLocked, TxnLockNotFound
+from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.tidb import Change, Tidb
 
 _COLUMNS = [Column("id", "bigint"), Column("v", "varchar(20)", nullable=True)]
 

@@ -13,9 +13,9 @@ from changefeed.verify.upstream.history import Collected, read_history
 from changefeed_devcluster import keys
 from changefeed_devcluster.ddl import columns, indexes
 from changefeed_devcluster.ddl.running import last
-from changefeed_devcluster.schema import PRIMARY, Column, Table
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb import Tidb
+from changefeed_devcluster.tidb.schema import PRIMARY, Column, Table
+from changefeed_devcluster.tidb.tidb import Tidb
 
 _COLUMNS = [Column("id", "bigint"), Column("n", "int"), Column("v", "varchar(20)", nullable=True)]
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from decimal import Decimal
 
 import pytest
-from changefeed_devcluster.schema import Column, Table
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb import Tidb
-from changefeed_devcluster.transaction import RowMissing
-from changefeed_devcluster.txn import AlreadyExist
+from changefeed_devcluster.store.txn import AlreadyExist
+from changefeed_devcluster.tidb.schema import Column, Table
+from changefeed_devcluster.tidb.tidb import Tidb
+from changefeed_devcluster.tidb.transaction import RowMissing
 
 _COLUMNS = [Column("a", "varchar(20)"), Column("b", "decimal(5,2)"), Column("v", "int", unique=True, nullable=True)]
 

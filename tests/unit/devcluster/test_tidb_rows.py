@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from changefeed_devcluster import keys, rows
-from changefeed_devcluster import values as stored
-from changefeed_devcluster.field_types import field_type
-from changefeed_devcluster.schema import Column, TableInfo, make_table, with_column
+from changefeed_devcluster import keys
+from changefeed_devcluster.tidb import rows
+from changefeed_devcluster.tidb import values as stored
+from changefeed_devcluster.tidb.field_types import field_type
+from changefeed_devcluster.tidb.schema import Column, TableInfo, make_table, with_column
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from changefeed_devcluster import schema
-from changefeed_devcluster.field_types import FieldType, Tp, field_type
-from changefeed_devcluster.schema import Column, TableInfo, make_table, with_column
+from changefeed_devcluster.tidb import schema
+from changefeed_devcluster.tidb.field_types import FieldType, Tp, field_type
+from changefeed_devcluster.tidb.schema import Column, TableInfo, make_table, with_column
 
 # Members of a TableInfo and its columns that a TiDB of 2022 stored (tiflash, gtest_decoding_storage_schema_snapshot).
 _TABLE_MEMBERS = {

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 from changefeed_devcluster import keys
-from changefeed_devcluster.schema import Column, Table
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb import Change, Tidb
-from changefeed_devcluster.transaction import RowMissing
-from changefeed_devcluster.txn import AlreadyExist, KeyIsLocked, WriteConflict
+from changefeed_devcluster.store.txn import AlreadyExist, KeyIsLocked, WriteConflict
+from changefeed_devcluster.tidb.schema import Column, Table
+from changefeed_devcluster.tidb.tidb import Change, Tidb
+from changefeed_devcluster.tidb.transaction import RowMissing
 
 
 @pytest.fixture

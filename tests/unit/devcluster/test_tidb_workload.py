@@ -10,7 +10,7 @@ from threading import Event
 
 import pytest
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb import Tidb
+from changefeed_devcluster.tidb.tidb import Tidb
 from changefeed_devcluster.workload import Pace
 from changefeed_devcluster.workload.bank import Bank
 from changefeed_devcluster.workload.ddl_storm import KINDS, DdlStorm

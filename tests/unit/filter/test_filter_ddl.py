@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from changefeed.filter.ddl import ignores_ddl
-from changefeed.schema.actions import Action
-from changefeed.schema.job import Job, parse_job
-from changefeed.spec.event_types import DDLS
-from changefeed.spec.filters import Filter
+from changefeed.schema.ddl.actions import Action
+from changefeed.schema.ddl.job import Job, parse_job
+from changefeed.spec.filter.event_types import DDLS
+from changefeed.spec.filter.filters import Filter
 
 
 def ignores(rule: dict[str, Any], action: int, query: str = "", **where: Any) -> bool:

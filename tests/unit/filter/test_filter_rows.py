@@ -10,7 +10,7 @@ from changefeed.errors import InvalidSpec, NeedsHuman
 from changefeed.filter.rows import RowFilter, fingerprint
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.model.rows import RAW_SCHEMA
-from changefeed.spec.filters import Filter
+from changefeed.spec.filter.filters import Filter
 from filter_rows import COLUMNS, stored, table
 
 Row = tuple[int, bytes, bytes | None]

@@ -15,15 +15,15 @@ from changefeed.objectstore.local import LocalStore
 from changefeed.owner import adoption as adoption_module
 from changefeed.owner.adoption import adopt
 from changefeed.owner.alive import Alive
+from changefeed.owner.closing.undriven import close
 from changefeed.owner.places import service_id, upstream_access
 from changefeed.owner.prepare import Prepared, open_places, prepare
 from changefeed.owner.transaction_log.log import Log
-from changefeed.owner.undriven import close
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective, parse
-from changefeed_devcluster.schema import Column
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb import Tidb
+from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.tidb import Tidb
 
 
 @pytest.fixture(scope="module")

@@ -19,9 +19,9 @@ from changefeed.schema.snapshot import load_schema
 from changefeed.schema.storage import SchemaStorage
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
-from changefeed_devcluster.schema import Column
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb import Tidb
+from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.tidb import Tidb
 
 DEADLINE = 20.0
 COLUMNS = (Column("id", "bigint"),)

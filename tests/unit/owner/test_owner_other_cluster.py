@@ -11,11 +11,11 @@ from changefeed.errors import NeedsHuman
 from changefeed.model.record import StartRecord
 from changefeed.objectstore.local import LocalStore
 from changefeed.owner import places
+from changefeed.owner.closing.undriven import close, hold
 from changefeed.owner.transaction_log.log import Log
-from changefeed.owner.undriven import close, hold
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import from_effective
-from changefeed_devcluster.safepoints import GC_WORKER
+from changefeed_devcluster.pd.safepoints import GC_WORKER
 from changefeed_devcluster.server import DevCluster
 
 

@@ -21,9 +21,9 @@ from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import parse
 from changefeed.upstream.pd import PdClient
 from changefeed.upstream.safepoint import Safepoint
-from changefeed_devcluster.schema import Column
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb import Tidb
+from changefeed_devcluster.tidb.schema import Column
+from changefeed_devcluster.tidb.tidb import Tidb
 
 COLUMNS = (Column("id", "bigint"), Column("name", "varchar(64)", nullable=True))
 

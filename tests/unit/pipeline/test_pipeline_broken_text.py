@@ -17,8 +17,9 @@ from changefeed.pipeline.codec.csv import CsvFormat
 from changefeed.pipeline.mounter import Records, mount
 from changefeed.pipeline.sorter import sort_rows
 from changefeed.schema.table_info import TableInfo, parse_table_info
-from changefeed_devcluster import keys, rows
-from changefeed_devcluster.schema import Column, make_table
+from changefeed_devcluster import keys
+from changefeed_devcluster.tidb import rows
+from changefeed_devcluster.tidb.schema import Column, make_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline_rows import index, segment

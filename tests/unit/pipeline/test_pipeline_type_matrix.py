@@ -21,8 +21,9 @@ from changefeed.model.rows import RAW_SCHEMA
 from changefeed.pipeline.codec import canal_json, csv
 from changefeed.pipeline.mounter import Records, mount
 from changefeed.schema.table_info import parse_table_info
-from changefeed_devcluster import keys, rows
-from changefeed_devcluster.schema import Column, make_table
+from changefeed_devcluster import keys
+from changefeed_devcluster.tidb import rows
+from changefeed_devcluster.tidb.schema import Column, make_table
 
 TABLE = Path(__file__).parent / "type_matrix.md"
 CASES = ("NULL", "least", "greatest", "odd")

@@ -18,9 +18,10 @@ from changefeed.pipeline.codec.csv import CsvFormat, encode
 from changefeed.pipeline.mounter import mount
 from changefeed.pipeline.sorter import sort_rows
 from changefeed.schema.table_info import TableInfo, parse_table_info
-from changefeed_devcluster import keys, rows
-from changefeed_devcluster.schema import Column, make_table
-from changefeed_devcluster.schema import TableInfo as Upstream
+from changefeed_devcluster import keys
+from changefeed_devcluster.tidb import rows
+from changefeed_devcluster.tidb.schema import Column, make_table
+from changefeed_devcluster.tidb.schema import TableInfo as Upstream
 from pipeline_rows import segment
 
 VALUES: dict[str, Any] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
-from changefeed.puller.scratch import Block
+from changefeed.puller.matching.scratch import Block
 
 
 class MemoryFile:

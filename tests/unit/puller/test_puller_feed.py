@@ -13,7 +13,7 @@ from changefeed.model.rows import RAW_SCHEMA
 from changefeed.puller.feed import Data, Failed, FeedEvent, Resolved, SpanFeed
 from changefeed.upstream.pd import PdClient
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.txn import Mutation, Op
+from changefeed_devcluster.store.txn import Mutation, Op
 
 DEADLINE = 30.0
 START, END = b"t\x80\0\0\0\0\0\0\x09_r", b"t\x80\0\0\0\0\0\0\x09_s"

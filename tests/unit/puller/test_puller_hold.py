@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from changefeed.puller import matcher, spilled, store_stream
+from changefeed.puller import store_stream
 from changefeed.puller.feed import Data, FeedEvent, Resolved, SpanFeed
+from changefeed.puller.matching import matcher, spilled
 from changefeed.puller.range_lock import RangeLock
 from changefeed.wire import cdcpb_pb2 as cdcpb
 from puller_fake_store import FakeRegion, FakeStore, FakeStream, row

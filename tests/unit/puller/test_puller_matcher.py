@@ -10,9 +10,9 @@ from typing import NamedTuple
 import polars as pl
 import puller_script
 import pytest
-from changefeed.puller import matcher as module
-from changefeed.puller import spilled
-from changefeed.puller.matcher import COMMITTED_ROWS, ROWS, Matched, Matcher
+from changefeed.puller.matching import matcher as module
+from changefeed.puller.matching import spilled
+from changefeed.puller.matching.matcher import COMMITTED_ROWS, ROWS, Matched, Matcher
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from puller_memory_scratch import MemoryFile

@@ -8,10 +8,10 @@ import struct
 import pytest
 from changefeed.errors import InvalidSpec, ProtocolViolation, Unavailable
 from changefeed.model.rows import RAW_SCHEMA, ROW_OVERHEAD, raw_bytes
-from changefeed.puller import matcher, region_events
-from changefeed.puller.decode import decode
+from changefeed.puller.matching import matcher, region_events
+from changefeed.puller.matching.decode import decode
+from changefeed.puller.matching.region_events import Outcome, RegionEvents
 from changefeed.puller.reaction import Fatal, Leader, Relocate, Retry, backoff, reaction
-from changefeed.puller.region_events import Outcome, RegionEvents
 from changefeed.wire import cdcpb_pb2, errorpb_pb2, metapb_pb2
 from puller_memory_scratch import MemoryFile
 

@@ -12,11 +12,11 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from changefeed.errors import Unavailable
-from changefeed.puller import matcher as matcher_module
-from changefeed.puller import slot_index, spilled
-from changefeed.puller.matcher import ROWS, Matched, Matcher
-from changefeed.puller.scratch import LocalFile
-from changefeed.puller.slot_index import SlotIndex
+from changefeed.puller.matching import matcher as matcher_module
+from changefeed.puller.matching import slot_index, spilled
+from changefeed.puller.matching.matcher import ROWS, Matched, Matcher
+from changefeed.puller.matching.scratch import LocalFile
+from changefeed.puller.matching.slot_index import SlotIndex
 from puller_memory_scratch import MemoryFile
 
 PREWRITE, COMMIT, ROLLBACK, INITIALIZED = 1, 2, 3, 5

@@ -13,7 +13,7 @@ from changefeed.puller.range_lock import Piece
 from changefeed.puller.stuck_regions import Blocked, StuckRegions, Sweep
 from changefeed.upstream.pd import PdClient
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.txn import Mutation, Op
+from changefeed_devcluster.store.txn import Mutation, Op
 
 RESOLVED = compose(100_000)
 SECOND = 1000 << 18

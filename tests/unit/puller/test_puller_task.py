@@ -31,7 +31,7 @@ from changefeed.wire import owner_pb2
 from changefeed.wire.owner import SERVER_NAME, OwnerAddress
 from changefeed_devcluster.certificates import Certificates, retire, rotate
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.txn import Mutation, Op
+from changefeed_devcluster.store.txn import Mutation, Op
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec

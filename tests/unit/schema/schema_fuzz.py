@@ -21,18 +21,19 @@ from typing import Any
 import pyarrow as pa
 from changefeed.errors import NeedsHuman
 from changefeed.schema import table_info as parsed
-from changefeed.schema.cells import as_bytes
-from changefeed.schema.checksums import wrong_rows
-from changefeed.schema.job import parse_job
-from changefeed.schema.rowv2 import check_supported, decode_rows
+from changefeed.schema.ddl.job import parse_job
+from changefeed.schema.row.cells import as_bytes
+from changefeed.schema.row.checksums import wrong_rows
+from changefeed.schema.row.rowv2 import check_supported, decode_rows
 from changefeed.schema.storage import SchemaStorage
 from changefeed.schema.table_info import DatabaseInfo, parse_table_info
-from changefeed_devcluster import keys, rows
-from changefeed_devcluster import schema as upstream
+from changefeed_devcluster import keys
 from changefeed_devcluster.ddl.jobs import Job, JobState, JobType
-from changefeed_devcluster.field_types import INTEGERS
-from changefeed_devcluster.partitions import Partition
-from changefeed_devcluster.schema import Column, DbInfo, TableInfo, make_table
+from changefeed_devcluster.tidb import rows
+from changefeed_devcluster.tidb import schema as upstream
+from changefeed_devcluster.tidb.field_types import INTEGERS
+from changefeed_devcluster.tidb.partitions import Partition
+from changefeed_devcluster.tidb.schema import Column, DbInfo, TableInfo, make_table
 from changefeed_devcluster.workload.random_values import value
 from schema_fuzz_odd import RIGHT, odd_row, odd_table
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from changefeed.schema.table_info import TableInfo, parse_table_info
 from changefeed_devcluster import keys
-from changefeed_devcluster import values as stored
-from changefeed_devcluster.schema import Column, make_table
+from changefeed_devcluster.tidb import values as stored
+from changefeed_devcluster.tidb.schema import Column, make_table
 from schema_fixtures import encode_json, encode_row, encode_v1, uvarint, varint
 
 _SQL = ("blob", "blob", "varchar(24)", "text", "bigint", "decimal(18,4)", "double", "datetime(3)", "time(6)")

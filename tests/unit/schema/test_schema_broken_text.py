@@ -8,13 +8,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from changefeed.schema.cells import first_broken, is_broken
-from changefeed.schema.checksums import wrong_rows
-from changefeed.schema.rowv2 import check_supported, decode_rows
+from changefeed.schema.row.cells import first_broken, is_broken
+from changefeed.schema.row.checksums import wrong_rows
+from changefeed.schema.row.rowv2 import check_supported, decode_rows
 from changefeed.schema.table_info import ColumnInfo, parse_table_info
-from changefeed_devcluster import keys, rows
-from changefeed_devcluster.schema import Column, make_table, with_column
-from changefeed_devcluster.schema import TableInfo as Upstream
+from changefeed_devcluster import keys
+from changefeed_devcluster.tidb import rows
+from changefeed_devcluster.tidb.schema import Column, make_table, with_column
+from changefeed_devcluster.tidb.schema import TableInfo as Upstream
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from schema_fixtures import binary

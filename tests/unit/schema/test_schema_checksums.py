@@ -8,8 +8,8 @@ import zlib
 import golden
 import pyarrow as pa
 import pytest
-from changefeed.schema.cells import arrow_type
-from changefeed.schema.checksums import column_bytes, wrong_rows
+from changefeed.schema.row.cells import arrow_type
+from changefeed.schema.row.checksums import column_bytes, wrong_rows
 from changefeed.schema.table_info import ENUM, SET
 from hypothesis import given
 from hypothesis import strategies as st

@@ -10,7 +10,7 @@ from typing import Any
 
 import golden
 import pytest
-from changefeed.schema.rowv2 import check_supported, decode_rows
+from changefeed.schema.row.rowv2 import check_supported, decode_rows
 from changefeed.schema.table_info import parse_table_info
 from schema_fixtures import binary
 

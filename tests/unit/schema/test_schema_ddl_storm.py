@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from changefeed.schema.job import decode_job
+from changefeed.schema.ddl.job import decode_job
 from changefeed.schema.keys import DDL_JOB_SPAN
 from changefeed.schema.snapshot import load_schema
 from changefeed.schema.storage import SchemaStorage
@@ -11,7 +11,7 @@ from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
 from changefeed.verify.upstream.history import Collected, read_history
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb import Tidb
+from changefeed_devcluster.tidb.tidb import Tidb
 from changefeed_devcluster.workload.ddl_storm import DdlStorm
 
 DDLS = 150

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from changefeed.schema.actions import Action
-from changefeed.schema.ddls import DDLS, Effect, effect_of
-from changefeed.spec.event_types import DDLS as EVENT_TYPES
+from changefeed.schema.ddl.actions import Action
+from changefeed.schema.ddl.ddls import DDLS, Effect, effect_of
+from changefeed.spec.filter.event_types import DDLS as EVENT_TYPES
 from changefeed_devcluster.ddl.jobs import JobType
 
 _OF_NEWER_TIDBS = {"add fulltext index", "create hybrid index"}

@@ -7,8 +7,8 @@ import json
 import golden
 import pytest
 from changefeed.errors import NeedsHuman
-from changefeed.schema.actions import Action
-from changefeed.schema.job import decode_job, exchange_args, parse_job, renamed_schema_ids
+from changefeed.schema.ddl.actions import Action
+from changefeed.schema.ddl.job import decode_job, exchange_args, parse_job, renamed_schema_ids
 from changefeed.schema.table_info import parse_table_info
 from schema_fixtures import column, encode_row, job_json, table
 

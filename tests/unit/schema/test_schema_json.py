@@ -9,9 +9,9 @@ from typing import Any
 import golden
 import pyarrow as pa
 import pytest
-from changefeed.schema.binary_view import BadCell
-from changefeed.schema.cells import Cells, decode_cells
-from changefeed.schema.json_binary import MAX_DEPTH, BadJson, json_text, json_texts
+from changefeed.schema.row.binary_view import BadCell
+from changefeed.schema.row.cells import Cells, decode_cells
+from changefeed.schema.row.json_binary import MAX_DEPTH, BadJson, json_text, json_texts
 from changefeed.schema.table_info import JSON
 from hypothesis import given
 from hypothesis import strategies as st

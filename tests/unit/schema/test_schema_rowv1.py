@@ -8,8 +8,8 @@ from typing import Any
 import golden
 import pytest
 from changefeed.errors import NeedsHuman
-from changefeed.schema.handles import decode_common_handles
-from changefeed.schema.rowv2 import decode_rows
+from changefeed.schema.row.handles import decode_common_handles
+from changefeed.schema.row.rowv2 import decode_rows
 from changefeed.schema.table_info import TableInfo
 from hypothesis import given
 from hypothesis import strategies as st

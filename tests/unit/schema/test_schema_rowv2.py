@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from changefeed.errors import NeedsHuman
-from changefeed.schema import rowv2
+from changefeed.schema.row import rowv2
 from changefeed.schema.table_info import parse_table_info
 from hypothesis import given
 from hypothesis import strategies as st

@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 from changefeed.errors import NeedsHuman
-from changefeed.schema.actions import Action
-from changefeed.schema.ddls import DDLS, Effect
-from changefeed.schema.job import parse_job
+from changefeed.schema.ddl.actions import Action
+from changefeed.schema.ddl.ddls import DDLS, Effect
+from changefeed.schema.ddl.job import parse_job
 from changefeed.schema.storage import SchemaStorage
 from changefeed.schema.table_info import DatabaseInfo, parse_table_info
 from schema_fixtures import column, job_json, table, table_json

@@ -16,14 +16,15 @@ import golden
 import pyarrow as pa
 import pytest
 from changefeed.errors import InvalidSpec, NeedsHuman
-from changefeed.schema.cells import arrow_type
-from changefeed.schema.rowv2 import check_supported, decode_rows
+from changefeed.schema.row.cells import arrow_type
+from changefeed.schema.row.rowv2 import check_supported, decode_rows
+from changefeed.schema.row.times import check_time_zone
 from changefeed.schema.table_info import TableInfo, parse_table_info
-from changefeed.schema.times import check_time_zone
-from changefeed_devcluster import keys, rows
-from changefeed_devcluster import values as stored
-from changefeed_devcluster.schema import Column, make_table, with_column
-from changefeed_devcluster.schema import TableInfo as Upstream
+from changefeed_devcluster import keys
+from changefeed_devcluster.tidb import rows
+from changefeed_devcluster.tidb import values as stored
+from changefeed_devcluster.tidb.schema import Column, make_table, with_column
+from changefeed_devcluster.tidb.schema import TableInfo as Upstream
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from schema_fixtures import binary, column, encode_row, record_key, table

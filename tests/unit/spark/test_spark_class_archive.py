@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from changefeed.spark import class_archive as module
+from changefeed.spark.jvm import class_archive as module
 
 
 @pytest.fixture

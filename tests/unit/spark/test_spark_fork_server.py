@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from changefeed.spark import fork_server, worker_client
-from changefeed.spark.fork_server import ForkServer
-from changefeed.spark.worker_client import ADDRESS
+from changefeed.spark.worker import fork_server, worker_client
+from changefeed.spark.worker.fork_server import ForkServer
+from changefeed.spark.worker.worker_client import ADDRESS
 
 PROBE = """
 import json, os, sys, threading

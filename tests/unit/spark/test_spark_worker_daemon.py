@@ -9,7 +9,7 @@ import pytest
 
 PROBE = """
 import sys, threading
-from changefeed.spark.worker_daemon import preload
+from changefeed.spark.worker.worker_daemon import preload
 preload([sys.argv[1]])
 print("polars" in sys.modules, threading.active_count())
 """

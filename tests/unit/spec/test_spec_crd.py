@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from changefeed.spec.crd import crd, crd_yaml
-from changefeed.spec.kind import RULES
+from changefeed.spec.field.kind import RULES
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective, parse
 from changefeed.spec.reference import configuration_reference

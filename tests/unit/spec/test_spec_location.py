@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from changefeed.spec.location import S3Location, parse_s3
+from changefeed.spec.field.location import S3Location, parse_s3
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from changefeed.spec.quantity import format_duration, format_size, parse_duration, parse_size
+from changefeed.spec.field.quantity import format_duration, format_size, parse_duration, parse_size
 from hypothesis import given
 from hypothesis import strategies as st
 

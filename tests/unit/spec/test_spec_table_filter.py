@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from changefeed.spec.table_filter import SYSTEM_SCHEMAS, BadRule, ColumnFilter, TableFilter
+from changefeed.spec.filter.table_filter import SYSTEM_SCHEMAS, BadRule, ColumnFilter, TableFilter
 
 BOTH = (True, True)
 NEITHER = (False, False)

@@ -11,7 +11,7 @@ from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
 from changefeed.upstream.safepoint import Safepoint
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.transaction import Transaction
+from changefeed_devcluster.tidb.transaction import Transaction
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from changefeed.upstream.lock_sweep import LockSweep
 from changefeed.upstream.pd import PdClient
 from changefeed.wire import kvrpcpb_pb2 as kv
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.txn import Mutation, Op
+from changefeed_devcluster.store.txn import Mutation, Op
 from upstream_fake import FakeCluster, region
 
 NOW_MS = 1000  # FakeCluster's

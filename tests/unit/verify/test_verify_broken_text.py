@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from changefeed.verify.report import verify
 from changefeed.verify.result import NotVerifiable
-from changefeed_devcluster.schema import Column, Table
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb import Tidb
+from changefeed_devcluster.tidb.schema import Column, Table
+from changefeed_devcluster.tidb.tidb import Tidb
 from verify_sink import HandSink, Shop, write_sink
 
 

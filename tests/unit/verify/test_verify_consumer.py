@@ -13,9 +13,9 @@ from changefeed.verify.report import verify
 from changefeed.verify.result import Result
 from changefeed_devcluster.ddl import columns, databases, indexes, partitions, tables
 from changefeed_devcluster.ddl.running import last
-from changefeed_devcluster.schema import PRIMARY, Column
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb import Tidb
+from changefeed_devcluster.tidb.schema import PRIMARY, Column
+from changefeed_devcluster.tidb.tidb import Tidb
 from verify_story import Story, StorySink, write_story
 
 ITEMS = (Column("id", "bigint"), Column("price", "int"), Column("note", "varchar(24)", nullable=True))

@@ -13,10 +13,11 @@ from changefeed.schema.keys import table_span
 from changefeed.upstream.pd import PdClient
 from changefeed.verify.upstream import history
 from changefeed.verify.upstream.history import read_history
-from changefeed_devcluster import keys, subscriptions
-from changefeed_devcluster.schema import Column, Table
+from changefeed_devcluster import keys
+from changefeed_devcluster.cdc import subscriptions
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb import Tidb
+from changefeed_devcluster.tidb.schema import Column, Table
+from changefeed_devcluster.tidb.tidb import Tidb
 
 COLUMNS = (Column("id", "bigint"), Column("v", "int"))
 

@@ -24,7 +24,7 @@ from changefeed.verify.report import verify
 from changefeed.verify.result import NotVerifiable
 from changefeed.verify.sink import files
 from changefeed.verify.upstream.history import read_history
-from changefeed_devcluster.safepoints import GC_WORKER, NEVER, Hold
+from changefeed_devcluster.pd.safepoints import GC_WORKER, NEVER, Hold
 from changefeed_devcluster.server import DevCluster
 from verify_sink import EOL, HandSink, Shop, write_schema, write_sink
 

@@ -16,9 +16,9 @@ from changefeed.objectstore.open import open_store
 from changefeed.owner.transaction_log.log import Log
 from changefeed.spec.parse import effective, parse
 from changefeed.verify.consumer.schema_file import schema_checksum
-from changefeed_devcluster.schema import Column, Table
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb import Tidb
+from changefeed_devcluster.tidb.schema import Column, Table
+from changefeed_devcluster.tidb.tidb import Tidb
 
 EOL = b"\r\n"
 ITEMS = (

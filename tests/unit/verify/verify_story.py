@@ -18,10 +18,10 @@ from changefeed.model.record import CommitRecord, EpochRecord, StartRecord
 from changefeed.objectstore.open import open_store
 from changefeed.owner.planning.timeline import Timeline
 from changefeed.owner.transaction_log.log import Log
-from changefeed.schema.job import decode_job
+from changefeed.schema.ddl.job import decode_job
 from changefeed.schema.keys import DDL_JOB_SPAN, table_span
 from changefeed.sink.storage.schema_file import SchemaFile, write
-from changefeed.spec.filters import Filter
+from changefeed.spec.filter.filters import Filter
 from changefeed.spec.parse import effective, parse
 from changefeed.upstream.access import Access
 from changefeed.upstream.pd import PdClient
@@ -30,9 +30,9 @@ from changefeed.verify.sink.formats import Format
 from changefeed.verify.upstream.expected import images
 from changefeed.verify.upstream.history import Collected, read_history
 from changefeed.verify.upstream.lives import Life, read_lives
-from changefeed_devcluster.schema import Table
 from changefeed_devcluster.server import DevCluster
-from changefeed_devcluster.tidb import Tidb
+from changefeed_devcluster.tidb.schema import Table
+from changefeed_devcluster.tidb.tidb import Tidb
 
 DATE = "2026-01-01"
 _LATER = 1 << 40  # when data is written, so that a schema file that is changed is still older

@@ -12,7 +12,7 @@ from changefeed.errors import ChangefeedError, ProtocolViolation
 from changefeed.owner.planning.barrier import Barrier
 from changefeed.owner.planning.timeline import Timeline
 from changefeed.puller.feed import Data, Failed, FeedEvent, Resolved, SpanFeed
-from changefeed.schema.job import Job, decode_job
+from changefeed.schema.ddl.job import Job, decode_job
 from changefeed.schema.keys import DDL_JOB_TABLE_ID, table_span
 from changefeed.schema.storage import SchemaStorage
 from changefeed.upstream.pd import PdClient

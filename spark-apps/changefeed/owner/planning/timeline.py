@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from changefeed.owner.planning.barrier import Ddl
-from changefeed.schema.actions import Action
-from changefeed.schema.job import Job
-from changefeed.schema.rowv2 import check_supported
+from changefeed.schema.ddl.actions import Action
+from changefeed.schema.ddl.job import Job
+from changefeed.schema.row.rowv2 import check_supported
 from changefeed.schema.storage import Touched
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.storage.schema_file import SchemaFile

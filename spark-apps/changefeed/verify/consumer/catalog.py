@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from changefeed.schema.actions import Action
+from changefeed.schema.ddl.actions import Action
 from changefeed.schema.table_info import TableInfo
 from changefeed.verify.consumer.columns import Column, default_of
 from changefeed.verify.consumer.report import Report

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from changefeed.schema.actions import Action
+from changefeed.schema.ddl.actions import Action
 from changefeed.verify.consumer.columns import Column
 from changefeed.verify.sink.files import parse_json
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from changefeed.filter.selection import Selection
-from changefeed.schema.defaults import absent_value
+from changefeed.schema.row.defaults import absent_value
 from changefeed.schema.storage import SchemaStorage
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.upstream.pd import PdClient

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from changefeed.filter.rows import RowFilter
 from changefeed.filter.selection import Selection
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
-from changefeed.schema.cells import as_bytes, is_broken
-from changefeed.schema.rowv2 import decode_rows
+from changefeed.schema.row.cells import as_bytes, is_broken
+from changefeed.schema.row.rowv2 import decode_rows
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.verify.sink.formats import Format
 from changefeed.verify.sink.lines import Shape

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from changefeed.schema.job import Job, decode_job
+from changefeed.schema.ddl.job import Job, decode_job
 from changefeed.schema.keys import DDL_JOB_SPAN
 from changefeed.schema.snapshot import load_schema
 from changefeed.schema.storage import SchemaStorage, Touched

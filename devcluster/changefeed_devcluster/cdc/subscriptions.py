@@ -1,0 +1,415 @@
+"""Who hears of which changes: the heart of the change data service, without a socket, thread or event loop.
+
+Everything runs inside the store's lock. A change costs its caller only the sorting of its rows into regions and one
+queue entry a subscription; encoding happens when a connection drains its queue (`cdc.py`). A slow reader delays nobody.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from changefeed.wire import cdcpb_pb2 as cdcpb
+from changefeed.wire import errorpb_pb2 as errorpb
+
+from ..codec import decode_bound
+from ..frozen import LIVE, SCANNED, FrozenHistory, Piece
+from ..pd.oracle import Oracle
+from ..pd.regions import Region, RegionEvent, Regions
+from ..store.mvcc import ScannedVersion
+from ..store.store import MvccStore
+from ..store.txn import MAX_TS, Change, Kind, Lock, Op, RowChange
+from . import events
+from .answers import epoch_not_match, not_leader, push_event, push_resolved, region_not_found
+from .connection import CLUSTER_ID_SINCE, Connection, Frames, LiveRows, Message, RegionRows, Subscription
+from .troubles import Trouble, Troubles
+
+SINK_QUOTA = 512 << 20
+"""Bytes that wait on all connections of a store; who wants more is congested (facts, 2.4)."""
+PENDING_SCANS = 10_000
+_STEP_VERSIONS = 1024
+_BATCH_BYTES = 1 << 20
+_REPEATED_TS = 1000 << 18
+TICKS = 64
+"""So many resolved-ts of a region may wait to be sent; later ones are left out, the next one says more anyway."""
+
+
+class Snapshot(NamedTuple):
+    """What a scan has to show: versions above `after_ts` of changes up to `seq`, and the locks of that
+    moment in key order.
+
+    `frozen`: pieces of the frozen history with the number of their transactions that had happened at that moment.
+    """
+
+    seq: int
+    after_ts: int
+    locks: deque[Lock]
+    frozen: list[tuple[Piece, int]]
+
+
+class Subscriptions:
+    """All registrations on all stores. Methods may be called from any thread; `lock` is the store's."""
+
+    def __init__(
+        self,
+        store: MvccStore,
+        regions: Regions,
+        oracle: Oracle,
+        cluster_id: int,
+        frozen: FrozenHistory | None = None,
+        troubles: Troubles | None = None,
+    ) -> None:
+        self.lock = store.lock
+        self._troubles = troubles or Troubles()
+        self._frozen = frozen or FrozenHistory()
+        self._store = store
+        self._regions = regions
+        self._oracle = oracle
+        self._cluster_id = cluster_id
+        self._by_region: dict[int, list[Subscription]] = {}
+        self._connections: list[Connection] = []
+        store.observe(self._on_change)
+        regions.observe(self._on_regions)
+
+    # --- connections ---
+
+    def connect(self, connection: Connection) -> None:
+        with self.lock:
+            self._connections.append(connection)
+
+    def disconnect(self, connection: Connection) -> None:
+        with self.lock:
+            for subscription in list(connection.subscriptions.values()):
+                self._remove(subscription)
+            self._connections.remove(connection)
+
+    # --- requests ---
+
+    def register(self, connection: Connection, request: cdcpb.ChangeDataRequest) -> Subscription | None:
+        """A new registration that waits for `attach`, or None when an error event was queued (order: facts, 2.3)."""
+        with self.lock:
+            region = self._regions.get(request.region_id)
+            error = self._refusal(connection, request, region)
+            if error is not None or region is None:
+                self._push_error(connection, request.region_id, request.request_id, error or cdcpb.Error())
+                return None
+            start, end = _span(request)
+            subscription = Subscription(
+                connection=connection,
+                request_id=request.request_id,
+                region_id=region.id,
+                epoch_version=request.region_epoch.version,
+                checkpoint_ts=request.checkpoint_ts,
+                start=start,
+                end=end,
+                filter_loop=request.filter_loop,
+                tags=events.event_tags(region.id, request.request_id),
+            )
+            connection.subscriptions[request.request_id, region.id] = subscription
+            return subscription
+
+    def deregister(self, connection: Connection, request_id: int, region_id: int) -> None:
+        """Ends one registration, or with region id 0 all of a request; each is acknowledged by region_not_found."""
+        with self.lock:
+            for subscription in list(connection.subscriptions.values()):
+                if subscription.request_id == request_id and region_id in (0, subscription.region_id):
+                    self._close(subscription, region_not_found(subscription.region_id))
+
+    def attach(self, subscription: Subscription) -> Snapshot | None:
+        """Starts live events and takes the snapshot, in one moment; None when the registration has ended."""
+        with self.lock:
+            if subscription.closed:
+                return None
+            region = self._regions.get(subscription.region_id)
+            error = _placement_error(region, subscription)
+            if error is not None or region is None:
+                self._close(subscription, error or region_not_found(subscription.region_id))
+                return None
+            subscription.start = max(subscription.start, region.start)
+            ends = [end for end in (subscription.end, region.end) if end]
+            subscription.end = min(ends) if ends else b""
+            self._by_region.setdefault(region.id, []).append(subscription)
+            locks = self._locks(subscription)
+            subscription.open.update(lock.start_ts for lock in locks)
+            return Snapshot(self._store.seq, subscription.checkpoint_ts, locks, self._freeze(subscription))
+
+    def look_again(self, subscription: Subscription, snapshot: Snapshot) -> Snapshot:
+        """A later snapshot for a scan: it repeats what has come live since `attach`, and some that the client has."""
+        with self.lock:
+            after_ts = max(snapshot.after_ts - _REPEATED_TS, 0)
+            return Snapshot(self._store.seq, after_ts, self._locks(subscription), snapshot.frozen)
+
+    def _locks(self, subscription: Subscription) -> deque[Lock]:
+        found = self._store.locks_in(subscription.start, subscription.end)
+        return deque(lock for lock in found if lock.writes)
+
+    def _freeze(self, subscription: Subscription) -> list[tuple[Piece, int]]:
+        """Notes where the frozen history stands, and holds the watermark below what is to come."""
+        pieces = self._frozen.pieces(subscription.start, subscription.end)
+        for shard in {piece.shard for piece in pieces}:
+            # Whoever resumes at a ts has been promised that nothing commits at or below it any more.
+            shard.happened = max(shard.happened, shard.first_after(subscription.checkpoint_ts))
+            if shard.happened < shard.transactions:
+                subscription.held_ts = min(subscription.held_ts, shard.start_of(shard.happened))
+        return [(piece, piece.shard.happened) for piece in pieces]
+
+    def scan(self, subscription: Subscription, snapshot: Snapshot) -> Iterator[bool]:
+        """Queues the snapshot's rows and INITIALIZED step by step; ends early when the registration has ended."""
+        position = subscription.start
+        for piece, happened in snapshot.frozen:
+            # Nobody writes to its keys, but they may be locked.
+            yield from self._scan_store(subscription, snapshot, position, piece.end)
+            first = piece.shard.first_after(snapshot.after_ts)
+            coming = self._coming(piece, piece.transactions(first, happened), SCANNED)
+            for message, _, _ in _batched(subscription, coming):
+                with self.lock:
+                    if subscription.closed:
+                        return
+                    subscription.connection.push(message)
+                yield True
+            position = piece.end
+        yield from self._scan_store(subscription, snapshot, position, subscription.end)
+        self._push_scan(subscription, [events.INITIALIZED_ROW], last=True)
+
+    def _scan_store(self, subscription: Subscription, snapshot: Snapshot, start: bytes, end: bytes) -> Iterator[bool]:
+        position: bytes | None = start
+        if end and start >= end:
+            position = None
+        while position is not None:
+            versions, following = self._store.scan_versions(
+                position, end, snapshot.after_ts, snapshot.seq, _STEP_VERSIONS
+            )
+            found = _with_locks(versions, snapshot.locks, following or end or None)
+            rows = events.scan_rows(item for item in found if not subscription.drops(_source(item)))
+            if not self._push_scan(subscription, events.group_rows(rows), last=False):
+                return
+            yield True
+            position = following
+
+    def play(self, subscription: Subscription, snapshot: Snapshot) -> Iterator[bool]:
+        """Queues what of the frozen history had not happened at the snapshot, in the order of its ts, step by step.
+
+        Ends early when the registration has ended. Call it after the scan.
+        """
+        coming = heapq.merge(
+            *(
+                self._coming(piece, piece.transactions(happened, piece.shard.transactions), LIVE)
+                for piece, happened in snapshot.frozen
+            ),
+            key=lambda transaction: transaction[0].shard.start_of(transaction[1]),
+        )
+        for message, piece, number in _batched(subscription, coming):
+            with self.lock:
+                if subscription.closed:
+                    return
+                subscription.connection.push(message)
+                for shard in {piece.shard for piece, _ in snapshot.frozen}:
+                    # All that starts earlier has been queued, in whichever shard.
+                    shard.happened = max(shard.happened, shard.first_after(piece.shard.commit_of(number)))
+                subscription.held_ts = piece.shard.commit_of(number)
+            yield True
+        with self.lock:
+            subscription.held_ts = MAX_TS
+
+    def _coming(
+        self, piece: Piece, numbers: range, log_types: Sequence[int]
+    ) -> Iterator[tuple[Piece, int, list[bytes]]]:
+        for number, bodies in piece.bodies(numbers, log_types, self._frozen.stored):
+            yield piece, number, bodies
+
+    def _push_scan(self, subscription: Subscription, groups: list[bytes], last: bool) -> bool:
+        frames = subscription.frames(groups)
+        with self.lock:
+            if subscription.closed:
+                return False
+            if frames:
+                lane = (subscription.request_id, subscription.region_id, "scan")
+                subscription.connection.push(Frames(sum(map(len, frames)), frames, lane))
+            subscription.initialized = last
+            return True
+
+    # --- resolved ts ---
+
+    def advance(self) -> None:
+        """One tick of the watermark (facts, 2.12 point 5): call it every min-ts-interval."""
+        if not self._by_region:
+            return
+        ts = self._oracle.next()
+        with self.lock:
+            self._store.max_ts = max(self._store.max_ts, ts)
+            self._store.resolved_floor = max(self._store.resolved_floor, ts)
+            for connection in self._connections:
+                self._advance_connection(connection, ts)
+
+    def _advance_connection(self, connection: Connection, ts: int) -> None:
+        by_request: dict[int, list[tuple[int, int]]] = {}
+        for subscription in connection.subscriptions.values():
+            if not subscription.initialized or self._troubles.amount(Trouble.STALL_REGION, subscription.region_id):
+                continue
+            lowest = min(subscription.open, default=MAX_TS)
+            subscription.resolved_ts = max(subscription.resolved_ts, min(ts, lowest, subscription.held_ts))
+            by_request.setdefault(subscription.request_id, []).append(
+                (subscription.resolved_ts, subscription.region_id)
+            )
+        if by_request and connection.ticks < TICKS:
+            connection.ticks += 1
+            push_resolved(connection, by_request)
+            if self._troubles.amount(Trouble.REPEAT):
+                push_resolved(connection, by_request)
+                earlier = {
+                    request: [(max(t - _REPEATED_TS, 0), region) for t, region in resolved]
+                    for request, resolved in by_request.items()
+                }
+                push_resolved(connection, earlier)
+                nothing = {request: [(0, region) for _, region in resolved] for request, resolved in by_request.items()}
+                push_resolved(connection, nothing)
+
+    # --- observers, inside the lock ---
+
+    def _on_change(self, change: Change) -> None:
+        if not self._by_region:
+            return
+        by_region: dict[int, list[RowChange]] = {}
+        locate = self._regions.locate_id
+        for row in change.rows:
+            by_region.setdefault(locate(row.key), []).append(row)
+        for region_id, rows in by_region.items():
+            subscriptions = self._by_region.get(region_id)
+            if subscriptions:
+                region_rows = RegionRows(change, rows)
+                for subscription in tuple(subscriptions):
+                    self._deliver(subscription, region_rows)
+
+    def _deliver(self, subscription: Subscription, rows: RegionRows) -> None:
+        change = rows.change
+        picked = None
+        if not subscription.covers(rows.low, rows.high):
+            picked = [row for row in rows.rows if subscription.covers(row.key, row.key)]
+            if not picked:
+                return
+        _count_locks(subscription.open, change, picked or rows.rows)
+        if subscription.drops(change.txn_source):
+            return
+        store_id = subscription.connection.store_id
+        backlog = sum(other.backlog for other in self._connections if other.store_id == store_id)
+        if backlog + rows.size > SINK_QUOTA:
+            error = cdcpb.Error(congested=cdcpb.Congested(region_id=subscription.region_id))
+            self._close(subscription, error)
+            return
+        subscription.connection.push(LiveRows(subscription, rows, picked))
+
+    def _on_regions(self, event: RegionEvent, old: Sequence[Region], new: Sequence[Region]) -> None:
+        for region in old:
+            for subscription in tuple(self._by_region.get(region.id, ())):
+                if event is RegionEvent.TRANSFER:
+                    error = not_leader(new[0])
+                else:
+                    children = new if event is RegionEvent.SPLIT else ()
+                    error = epoch_not_match(children)
+                self._close(subscription, error)
+
+    # --- inside the lock ---
+
+    def _refusal(
+        self, connection: Connection, request: cdcpb.ChangeDataRequest, region: Region | None
+    ) -> cdcpb.Error | None:
+        validates = connection.version is not None and connection.version >= CLUSTER_ID_SINCE
+        if validates and request.header.cluster_id != self._cluster_id:
+            mismatch = cdcpb.ClusterIDMismatch(current=self._cluster_id, request=request.header.cluster_id)
+            return cdcpb.Error(cluster_id_mismatch=mismatch)
+        if request.kv_api != cdcpb.ChangeDataRequest.TiDB:
+            return cdcpb.Error(compatibility=cdcpb.Compatibility(required_version="6.2.0"))
+        waiting = sum(not subscription.initialized for subscription in connection.subscriptions.values())
+        if waiting >= PENDING_SCANS:
+            busy = errorpb.ServerIsBusy(reason="too many pending incremental scans", backoff_ms=1000)
+            return cdcpb.Error(server_is_busy=busy)
+        if region is None or not region.has_peer_on(connection.store_id):
+            return region_not_found(request.region_id)
+        if (request.request_id, region.id) in connection.subscriptions:
+            return cdcpb.Error(duplicate_request=cdcpb.DuplicateRequest(region_id=region.id))
+        return None
+
+    def _close(self, subscription: Subscription, error: cdcpb.Error) -> None:
+        self._remove(subscription)
+        self._push_error(subscription.connection, subscription.region_id, subscription.request_id, error)
+
+    def _remove(self, subscription: Subscription) -> None:
+        subscription.closed = True
+        subscription.connection.subscriptions.pop((subscription.request_id, subscription.region_id))
+        siblings = self._by_region.get(subscription.region_id, [])
+        if subscription in siblings:
+            siblings.remove(subscription)
+            if not siblings:
+                del self._by_region[subscription.region_id]
+
+    def _push_error(self, connection: Connection, region_id: int, request_id: int, error: cdcpb.Error) -> None:
+        push_event(connection, cdcpb.Event(region_id=region_id, request_id=request_id, error=error))
+
+
+def _span(request: cdcpb.ChangeDataRequest) -> tuple[bytes, bytes]:
+    """The raw range of a request; one that can't be decoded means the whole region (facts, 2.3)."""
+    try:
+        return decode_bound(request.start_key), decode_bound(request.end_key)
+    except ValueError:
+        return b"", b""
+
+
+def _placement_error(region: Region | None, subscription: Subscription) -> cdcpb.Error | None:
+    if region is None:
+        return region_not_found(subscription.region_id)
+    if region.leader_store != subscription.connection.store_id:
+        return not_leader(region)
+    if region.version != subscription.epoch_version:
+        return epoch_not_match([region])
+    return None
+
+
+def _batched(
+    subscription: Subscription, transactions: Iterable[tuple[Piece, int, list[bytes]]]
+) -> Iterator[tuple[Message, Piece, int]]:
+    """Messages of about _BATCH_BYTES of whole transactions, each with the last transaction in it."""
+    frames: list[bytes] = []
+    size = 0
+    last: tuple[Piece, int] | None = None
+    for piece, number, bodies in transactions:
+        made = subscription.frames(bodies)
+        length = sum(map(len, made))
+        if last and size + length > _BATCH_BYTES:
+            yield Message(size, b"".join(frames)), *last
+            frames, size = [], 0
+        frames += made
+        size += length
+        last = piece, number
+    if last:
+        yield Message(size, b"".join(frames)), *last
+
+
+def _count_locks(open_locks: Counter[int], change: Change, rows: list[RowChange]) -> None:
+    if change.kind is Kind.ONE_PC:
+        return
+    if change.kind is Kind.PREWRITE:
+        open_locks[change.start_ts] += len(rows)
+        return
+    left = open_locks[change.start_ts] - sum(row.op is not Op.LOCK for row in rows)
+    if left:
+        open_locks[change.start_ts] = left
+    else:
+        del open_locks[change.start_ts]
+
+
+def _with_locks(
+    versions: list[ScannedVersion], locks: deque[Lock], following: bytes | None
+) -> Sequence[Lock | ScannedVersion]:
+    """A step's versions with the locks of its keys, a key's lock first. Takes those locks."""
+    taken: list[Lock | ScannedVersion] = []
+    while locks and (following is None or locks[0].key < following):
+        taken.append(locks.popleft())
+    if not taken:
+        return versions
+    return list(heapq.merge(taken, versions, key=lambda item: item.key))
+
+
+def _source(item: Lock | ScannedVersion) -> int:
+    return item.txn_source if isinstance(item, Lock) else item.version.txn_source

@@ -1,0 +1,1 @@
+"""A placement driver: timestamps, regions, safepoints."""

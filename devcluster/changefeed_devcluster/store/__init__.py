@@ -1,0 +1,1 @@
+"""A TiKV store: MVCC records, transactions and their rules, over gRPC."""

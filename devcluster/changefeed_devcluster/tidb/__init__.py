@@ -1,0 +1,1 @@
+"""A TiDB server, as far as it writes: schemas, rows, transactions."""

@@ -1,0 +1,1 @@
+"""TiCDC's configuration, turned into a Changefeed."""

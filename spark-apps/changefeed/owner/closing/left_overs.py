@@ -1,0 +1,139 @@
+"""What changefeeds have left below a state URI: found by their logs, closed one by one.
+
+A paused changefeed looks like one whose resource is gone: which is which is for whoever asks to say. One whose driver
+is alive is never touched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+from changefeed.errors import ChangefeedError, Conflict, NeedsHuman, Unavailable
+from changefeed.eventstore.files import EVENTS
+from changefeed.objectstore import Place
+from changefeed.objectstore.open import below, open_store
+from changefeed.owner import places
+from changefeed.owner.alive import Alive
+from changefeed.owner.closing.undriven import close
+from changefeed.owner.transaction_log.log import Log
+from changefeed.owner.transaction_log.state import State
+from changefeed.spec.model import Changefeed
+from changefeed.spec.parse import from_effective
+from changefeed.spec.problem import InvalidResource
+
+#: A driver says that it is alive every 5 s. So much longer ago, in ms, it isn't, whatever this machine's clock is off.
+SILENT_MS = 300_000
+
+_LOG = f"/{places.LOG}/"
+_EVENTS = f"/{EVENTS}/"
+
+
+@dataclass(frozen=True)
+class StateFolder:
+    """One changefeed's state. `folder`: below the state URI. `silent_ms`: since its driver was last alive; None: it
+    never was, has ended, or does not say so on such a store."""
+
+    folder: str
+    is_driven: bool
+    is_closed: bool
+    is_finished: bool
+    checkpoint_ts: int
+    event_bytes: int
+    silent_ms: int | None
+    problem: str = ""  # why nothing more is known
+
+    @property
+    def is_left_over(self) -> bool:
+        """Something of it remains that nobody uses now."""
+        return not self.is_driven and (not self.is_closed or self.event_bytes > 0)
+
+
+def find(state: Place, now_ms: int) -> list[StateFolder]:
+    """Every changefeed's folder below `state`, sorted. `now_ms`: since 1970. Raises Unavailable, NeedsHuman."""
+    listed = open_store(state.uri, "--state", state.secret).list()
+    events: dict[str, int] = {}
+    folders: set[str] = set()
+    for path, size in listed:
+        if _LOG in path:
+            folders.add(path.split(_LOG)[0])
+        elif _EVENTS in path:
+            folder = path.split(_EVENTS)[0]
+            events[folder] = events.get(folder, 0) + size
+    return [_look(state, folder, events.get(folder, 0), now_ms) for folder in sorted(folders)]
+
+
+async def close_left_over(state: Place, folder: str, secrets_dir: Path | None, now_ms: int) -> str:
+    """End the log of one, delete its stored events and its hold; a word about what could not be done, or "".
+
+    Raises Conflict when its driver is alive, NeedsHuman when its log does not tell whose it is.
+    """
+    found = await asyncio.to_thread(_look, state, folder, 0, now_ms)
+    if found.is_driven:
+        raise Conflict(f"{folder} has a driver that is alive.", "Delete its Changefeed, or stop the driver, first.")
+    place = _place(state, folder)
+    recorded = await asyncio.to_thread(lambda: Log(open_store(place.uri, "--state", place.secret), places.LOG).read())
+    try:
+        await close(_changefeed(recorded, place, secrets_dir), secrets_dir, place)
+    except Unavailable as error:
+        if not await asyncio.to_thread(_is_closed, place):
+            raise
+        return f"its hold on the upstream's history ends by itself: {error.message}"
+    return ""
+
+
+def _look(state: Place, folder: str, event_bytes: int, now_ms: int) -> StateFolder:
+    place = _place(state, folder)
+    store = open_store(place.uri, "--state", place.secret)
+    seen_ms = Alive(store).last_refresh_ms()
+    silent_ms = None if seen_ms is None else max(0, now_ms - seen_ms)
+    try:
+        store.hold()
+        store.release()
+        is_locked = False
+    except Conflict:
+        is_locked = True
+    try:
+        recorded, problem = Log(store, places.LOG).read(), ""
+    except NeedsHuman as error:
+        recorded, problem = State(), error.message
+    return StateFolder(
+        folder=folder,
+        is_driven=is_locked or (silent_ms is not None and silent_ms < SILENT_MS),
+        is_closed=recorded.closed,
+        is_finished=recorded.finished,
+        checkpoint_ts=recorded.checkpoint_ts,
+        event_bytes=event_bytes,
+        silent_ms=silent_ms,
+        problem=problem,
+    )
+
+
+def _place(state: Place, folder: str) -> Place:
+    return Place(below(state.uri, *folder.split("/"), field="--state"), state.secret)
+
+
+def _changefeed(recorded: State, place: Place, secrets_dir: Path | None) -> Changefeed:
+    """As its last driver ran it."""
+    try:
+        changefeed = from_effective(recorded.epoch.config)
+    except InvalidResource as error:
+        raise NeedsHuman(
+            f"The log of {place.uri} does not tell whose it is: {error.message}",
+            "Use the version of changefeed that wrote it. If it never ran, delete the folder.",
+        ) from error
+    try:
+        own = places.state_place(changefeed, secrets_dir).uri
+    except ChangefeedError:
+        own = ""
+    if own != place.uri:
+        raise NeedsHuman(
+            f"The log of {place.uri} is of a changefeed that keeps its state at {own or 'another place'}.",
+            "It is a copy: closing it would end the original. Delete the folder, if nobody needs it.",
+        )
+    return changefeed
+
+
+def _is_closed(place: Place) -> bool:
+    return Log(open_store(place.uri, "--state", place.secret), places.LOG).read().closed

@@ -1,0 +1,211 @@
+"""What a stream of region events means: chunks of messages in; rows by subscription, resolved-ts and failures out.
+
+One object for one stream to one store. All events of a region go through it in order, so a region's resolved-ts never
+overtakes its rows: a chunk's rows are given out first, then what the chunk resolved. It must never give an event to
+a registration that it was not sent for: `(request_id, region_id)` is a name on the wire, and one that was deregistered
+is not used again before the store has acknowledged that (tikv-wire 2.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from changefeed.errors import ProtocolViolation
+from changefeed.model.rows import RAW_SCHEMA, ROW_OVERHEAD
+from changefeed.puller.matching.decode import Decoded, ResolvedEvent, decode
+from changefeed.puller.matching.matcher import COMMITTED_ROWS, Matched, Matcher
+from changefeed.puller.matching.scratch import Scratch
+from changefeed.wire import cdcpb_pb2
+
+#: A large transaction comes out as several batches, so that a quota can meter them and 32-bit offsets suffice.
+MAX_BATCH_BYTES = 32 << 20
+_NOTHING = Matched(pl.DataFrame(schema=COMMITTED_ROWS), [], {})
+
+
+@dataclass(frozen=True)
+class Registration:
+    reg: int  # given once, ever
+    request_id: int
+    region_id: int
+    sub_id: int
+    span_id: int
+
+
+@dataclass(frozen=True)
+class RegionFailed:
+    """The registration is over. `error` is the store's; a ProtocolViolation is ours, and the store has to be told."""
+
+    registration: Registration
+    error: cdcpb_pb2.Error | ProtocolViolation
+
+
+@dataclass
+class Outcome:
+    """What a chunk gave, to be acted on in the order of the fields."""
+
+    data: list[tuple[int, pa.RecordBatch]] = field(default_factory=list)  # (sub_id, RAW_SCHEMA)
+    initialized: list[int] = field(default_factory=list)  # reg
+    resolved: dict[int, int] = field(default_factory=dict)  # reg -> ts, higher than before
+    failed: list[RegionFailed] = field(default_factory=list)
+    pending_rows: int = 0  # prewritten, not yet committed, in all regions of the stream
+    resolved_events: int = 0  # in the chunk, whether they advanced a region or not
+    #: The rest of `data` of large transactions, a part at a time, to be taken before the next chunk. Of a registration
+    #: that is closed meanwhile nothing more comes.
+    more: Iterator[list[tuple[int, pa.RecordBatch]]] = field(default_factory=lambda: iter(()), compare=False)
+    has_more: bool = False
+
+
+class RegionEvents:
+    def __init__(self, scratch: Scratch | None = None) -> None:
+        """`scratch`: for what memory has no room for."""
+        self._matcher = Matcher(scratch)
+        self._registrations: dict[int, Registration] = {}
+        # None: deregistered by us, the store's acknowledgement is awaited.
+        self._by_name: dict[tuple[int, int], Registration | None] = {}
+        self._requests: dict[int, list[int]] = {}  # sub_id -> its request ids
+        self._next_request = 1  # 0 is what a store says that names none
+        self._sub_of = np.zeros(64, np.int64)  # by reg
+        self._span_of = np.zeros(64, np.uint64)
+
+    def register(self, sub_id: int, span_id: int, region_id: int, start_ts: int, resolved_ts: int) -> Registration:
+        """Name a new registration; the shell sends its request. Rows with commit_ts <= start_ts will be dropped."""
+        request_id = self._free_request(sub_id, region_id)
+        reg = self._matcher.open(start_ts, resolved_ts)
+        registration = Registration(reg, request_id, region_id, sub_id, span_id)
+        self._registrations[reg] = registration
+        self._by_name[request_id, region_id] = registration
+        if reg == len(self._sub_of):
+            self._sub_of = np.concatenate([self._sub_of, np.zeros_like(self._sub_of)])
+            self._span_of = np.concatenate([self._span_of, np.zeros_like(self._span_of)])
+        self._sub_of[reg], self._span_of[reg] = sub_id, span_id
+        return registration
+
+    def release(self, sub_id: int) -> list[int]:
+        """Forget a subscription. Gives the request ids to be deregistered; none of them is ever used again."""
+        for registration in [r for r in self._registrations.values() if r.sub_id == sub_id]:
+            self._close(registration)
+            self._by_name.pop((registration.request_id, registration.region_id), None)
+        return self._requests.pop(sub_id, [])
+
+    def process(self, messages: list[bytes], streams: int = 1) -> Outcome:
+        """`streams`: so many share what memory there is for uncommitted rows.
+
+        Raises ProtocolViolation when a message can't be read, Unavailable when the scratch fails.
+        """
+        decoded = decode(messages)
+        # Most chunks of an idle span only resolve, and an empty frame costs as much as a small one.
+        matched = self._matcher.feed(self._rows(decoded), streams) if decoded.rows.num_rows else _NOTHING
+        out = Outcome(list(self._split(matched.rows)), list(matched.initialized), has_more=matched.has_more)
+        for reg, what in matched.violations.items():
+            registration = self._registrations[reg]
+            self._close(registration)
+            self._by_name[registration.request_id, registration.region_id] = None
+            out.failed.append(RegionFailed(registration, _violation(registration, what)))
+        for event in decoded.resolved:
+            self._resolve(event, out)
+        over: list[Registration] = []
+        for error in decoded.errors:
+            failed = self._by_name.pop((error.request_id, error.region_id), None)
+            if failed is not None:
+                over.append(failed)
+                out.failed.append(RegionFailed(failed, error.error))
+        out.more = self._more(matched.more, over)
+        if not out.has_more:
+            next(out.more, None)
+        out.pending_rows = self._matcher.uncommitted_rows
+        out.resolved_events = len(decoded.resolved)
+        return out
+
+    def _more(
+        self, parts: Iterator[pl.DataFrame], over: list[Registration]
+    ) -> Iterator[list[tuple[int, pa.RecordBatch]]]:
+        """`over`: the store has ended them in this chunk. What it resolved before that counts, so first all rows go."""
+        for rows in parts:
+            yield list(self._split(rows))
+        for registration in over:
+            self._close(registration)
+
+    def _free_request(self, sub_id: int, region_id: int) -> int:
+        """All regions of a subscription share a request id, which lets the store batch their resolved-ts."""
+        requests = self._requests.setdefault(sub_id, [])
+        for request_id in requests:
+            if (request_id, region_id) not in self._by_name:
+                return request_id
+        requests.append(self._next_request)
+        self._next_request += 1
+        return requests[-1]
+
+    def _close(self, registration: Registration) -> None:
+        if self._registrations.pop(registration.reg, None):  # a subscription's release may have come first
+            self._matcher.close(registration.reg)
+
+    def _rows(self, decoded: Decoded) -> pl.DataFrame:
+        names = zip(decoded.request_id.tolist(), decoded.region_id.tolist(), strict=True)
+        owners = [self._by_name.get(name) for name in names]
+        regs = np.array([-1 if owner is None else owner.reg for owner in owners], np.int64)
+        frame: Any = pl.from_arrow(decoded.rows)
+        rows: pl.DataFrame = frame.insert_column(frame.width, pl.Series("reg", np.repeat(regs, decoded.rows_of)))
+        return rows.filter(pl.col("reg") >= 0) if (regs < 0).any() else rows
+
+    def _resolve(self, event: ResolvedEvent, out: Outcome) -> None:
+        for region_id in event.regions.tolist():
+            registration = self._by_name.get((event.request_id, region_id))
+            if registration is not None and self._matcher.advance(registration.reg, event.ts):
+                out.resolved[registration.reg] = event.ts
+
+    def _split(self, rows: pl.DataFrame) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """By subscription, in order. Converted together: there may be a handful of rows for each of hundreds."""
+        if rows.is_empty():
+            return
+        subs, spans = self._sub_of[rows["reg"].to_numpy()], self._span_of[rows["reg"].to_numpy()]
+        if (np.diff(subs) < 0).any():
+            order = np.argsort(subs, kind="stable")
+            rows, subs, spans = rows[order], subs[order], spans[order]
+        for begin, end in _parts(rows):
+            batch = _raw_batch(rows.slice(begin, end - begin), spans[begin:end])
+            for first, after in pairwise(_edges(subs[begin:end])):
+                yield int(subs[begin + first]), batch.slice(first, after - first)
+
+
+def _parts(rows: pl.DataFrame) -> Iterator[tuple[int, int]]:
+    """Row numbers [begin, end) of MAX_BATCH_BYTES each, as a quota measures them."""
+    if rows.estimated_size() + rows.height * ROW_OVERHEAD <= MAX_BATCH_BYTES:  # more than what is summed up below
+        return pairwise((0, rows.height))
+    sizes = rows.select(
+        pl.col("key").bin.size().cast(pl.Int64)
+        + pl.col("value").bin.size()
+        + pl.col("old_value").bin.size().fill_null(0)
+        + ROW_OVERHEAD
+    ).to_series()
+    return pairwise(_edges((sizes.cum_sum().to_numpy() - 1) // MAX_BATCH_BYTES))
+
+
+def _edges(values: npt.NDArray[np.int64]) -> list[int]:
+    """Where runs of equal values begin, and the end of the last one; nothing but a 0 for no values."""
+    return [0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), len(values)] if len(values) else [0]
+
+
+def _raw_batch(rows: pl.DataFrame, span_ids: npt.NDArray[np.uint64]) -> pa.RecordBatch:
+    table = rows.rechunk().to_arrow()
+    columns = [
+        pa.array(span_ids)
+        if name == "span_id"
+        else table.column(name).combine_chunks().cast(RAW_SCHEMA.field(name).type)
+        for name in RAW_SCHEMA.names
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=RAW_SCHEMA)
+
+
+def _violation(registration: Registration, what: str) -> ProtocolViolation:
+    return ProtocolViolation(
+        f"Region {registration.region_id} of subscription {registration.sub_id} {what}.",
+        "It is registered again from its resolved-ts; if it comes back, look at that store's log.",
+    )

@@ -1,0 +1,189 @@
+"""DDL jobs: what a row of `mysql.tidb_ddl_job` holds (facts, tikv-wire 4.5, 4.6).
+
+One job at a time, so plain Python. A job counts when its state is Done; its finish ts is the commit ts of that row,
+which the JSON does not know yet.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from changefeed.errors import NeedsHuman
+from changefeed.schema.ddl.actions import ALL, Action
+from changefeed.schema.keys import DDL_JOB_TABLE
+from changefeed.schema.row.rowv2 import FLAG_LARGE, HEADER, VERSION
+from changefeed.schema.table_info import (
+    DatabaseInfo,
+    TableInfo,
+    as_tidb_writes,
+    parse_database_info,
+    parse_table_info,
+)
+
+STATE_DONE = 4
+
+
+@dataclass(frozen=True)
+class Job:
+    """One DDL job. `table_info`, `database_info` and `table_infos` are the definitions after the DDL."""
+
+    id: int
+    type: int
+    state: int
+    schema_id: int
+    table_id: int
+    schema_name: str
+    table_name: str
+    query: str
+    start_ts: int
+    finished_ts: int  # 0 in a row of tidb_ddl_job: there the row's commit ts is it
+    schema_version: int
+    version: int  # of raw_args: 1 a list, 2 an object
+    raw_args: Any = field(repr=False)
+    charset: str
+    collate: str
+    sql_mode: int
+    table_info: TableInfo | None
+    database_info: DatabaseInfo | None
+    table_infos: tuple[TableInfo, ...]
+
+    @property
+    def is_done(self) -> bool:
+        return self.state == STATE_DONE
+
+    @property
+    def type_name(self) -> str:
+        return Action(self.type).name if self.type in ALL else f"ACTION_{self.type}"
+
+    def __str__(self) -> str:
+        return f"DDL job {self.id} ({self.type_name}: {self.query})"
+
+
+@dataclass(frozen=True)
+class ExchangeArgs:
+    """Arguments of ExchangeTablePartition; the job's own table is the one without partitions."""
+
+    partition_id: int
+    pt_schema_id: int
+    pt_table_id: int
+    partition_name: str
+    with_validation: bool
+
+
+def decode_job(value: bytes, ddl_table: TableInfo) -> Job:
+    """The job in a row's value; `ddl_table` is the definition of `mysql.tidb_ddl_job`.
+
+    Raises NeedsHuman if the value is not one that TiDB writes there.
+    """
+    column = next((column for column in ddl_table.columns if column.name.lower() == "job_meta"), None)
+    if column is None:
+        raise _unreadable("its definition has no column job_meta")
+    meta = _stored_bytes(value, column.id)
+    if meta is None:
+        raise _unreadable(f"the row {value[:32].hex()}… holds no job_meta (column id {column.id})")
+    try:
+        job = json.loads(meta)
+    except ValueError as error:
+        raise _unreadable(f"job_meta is not a job's JSON ({error})") from error
+    return parse_job(job)
+
+
+def parse_job(job: Mapping[str, Any]) -> Job:
+    """A Job JSON object. Raises NeedsHuman."""
+    with as_tidb_writes("a DDL job"):
+        return _job(job)
+
+
+def _job(job: Mapping[str, Any]) -> Job:
+    binlog = job.get("binlog") or {}
+    schema_name = _text(job, "schema_name")
+    table, database = binlog.get("TableInfo"), binlog.get("DBInfo")
+    table_info = parse_table_info(table, schema_name) if table else None
+    return Job(
+        id=int(job.get("id") or 0),
+        type=int(job.get("type") or 0),
+        state=int(job.get("state") or 0),
+        schema_id=int(job.get("schema_id") or 0),
+        table_id=int(job.get("table_id") or 0),
+        schema_name=schema_name,
+        table_name=_text(job, "table_name") or (table_info.name if table_info else ""),
+        query=_text(job, "query"),
+        start_ts=int(job.get("start_ts") or 0),
+        finished_ts=int(binlog.get("FinishedTS") or 0),
+        schema_version=int(binlog.get("SchemaVersion") or 0),
+        version=int(job.get("version") or 1),
+        raw_args=job.get("raw_args"),
+        charset=_text(job, "charset"),
+        collate=_text(job, "collate"),
+        sql_mode=int(job.get("sql_mode") or 0),
+        table_info=table_info,
+        database_info=parse_database_info(database) if database else None,
+        table_infos=tuple(parse_table_info(info, schema_name) for info in binlog.get("MultipleTableInfos") or ()),
+    )
+
+
+def _text(job: Mapping[str, Any], member: str) -> str:
+    value = job.get(member) or ""
+    if not isinstance(value, str):
+        raise TypeError(f"{member} is {value!r}")
+    return value
+
+
+def exchange_args(job: Job) -> ExchangeArgs:
+    """The arguments of an ExchangeTablePartition job, of either version."""
+    args = job.raw_args
+    if isinstance(args, Mapping):
+        args = [args.get(name) for name in _EXCHANGE_MEMBERS]
+    if not isinstance(args, Sequence) or len(args) < len(_EXCHANGE_MEMBERS):
+        raise _unreadable(f"{job}: arguments {args!r}")
+    partition_id, schema_id, table_id, name, with_validation = args[: len(_EXCHANGE_MEMBERS)]
+    with as_tidb_writes(f"the arguments of {job}"):
+        return ExchangeArgs(int(partition_id), int(schema_id), int(table_id), str(name or ""), bool(with_validation))
+
+
+def renamed_schema_ids(job: Job) -> tuple[int, ...]:
+    """The new database's id of each of a RenameTables job's `table_infos`."""
+    with as_tidb_writes(f"the arguments of {job}"):
+        ids = _new_schema_ids(job.raw_args)
+    if len(ids) != len(job.table_infos):
+        raise _unreadable(f"{job}: {len(ids)} new databases for {len(job.table_infos)} tables")
+    return tuple(ids)
+
+
+def _new_schema_ids(args: Any) -> list[int]:
+    if isinstance(args, Mapping):
+        return [int(info.get("new_schema_id") or 0) for info in args.get("rename_table_infos") or ()]
+    return [int(id_) for id_ in args[1]] if isinstance(args, Sequence) and len(args) > 1 else []
+
+
+_EXCHANGE_MEMBERS = ("partition_id", "pt_schema_id", "pt_table_id", "partition_name", "with_validation")
+
+
+def _stored_bytes(value: bytes, column_id: int) -> bytes | None:
+    """One column of a v2 row; None if it is NULL or absent."""
+    if len(value) < HEADER or value[0] != VERSION:
+        raise _unreadable(f"the row {value[:32].hex()}… is not in row format v2")
+    flags, values, nulls = struct.unpack_from("<BHH", value, 1)
+    id_format, offset_format = ("I", "I") if flags & FLAG_LARGE else ("B", "H")
+    layout = f"<{values}{id_format}{nulls}{id_format}{values}{offset_format}"
+    begin_of_values = HEADER + struct.calcsize(layout)
+    if begin_of_values > len(value):
+        raise _unreadable(f"the row {value[:32].hex()}… ends inside its header")
+    numbers = struct.unpack_from(layout, value, HEADER)
+    ids, ends = numbers[:values], numbers[values + nulls :]
+    if column_id not in ids:
+        return None
+    place = ids.index(column_id)
+    begin = ends[place - 1] if place else 0
+    return value[begin_of_values + begin : begin_of_values + ends[place]]
+
+
+def _unreadable(why: str) -> NeedsHuman:
+    return NeedsHuman(
+        f"a row of {'.'.join(DDL_JOB_TABLE)} cannot be read: {why}.",
+        "This TiDB version is not supported: report it with the job's row.",
+    )

@@ -1,0 +1,245 @@
+"""The values of one column, as they stand in rows of format v2, to an Arrow array (facts, tikv-wire 5.2, 9).
+
+One function a kind of type, each over a whole column. What is no value of its type is a BadCell, never a guess.
+
+Text is pa.string() only where all of it is UTF-8. A column may hold other bytes (latin1, ascii, or any charset under
+tidb_skip_utf8_check); then it is pa.binary() in that batch: polars trusts a pa.string() to be valid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from changefeed.schema import table_info as ti
+from changefeed.schema.row.binary_view import BadCell, BinaryView, Mask, Words
+from changefeed.schema.row.decimals import decode_decimals
+from changefeed.schema.row.json_binary import json_texts
+from changefeed.schema.row.times import MAX_FSP, UTC, duration_text, in_zone, time_text, unpack
+from changefeed.schema.row.vectors import vector_texts
+from changefeed.schema.table_info import ColumnInfo
+
+#: Of ENUM and SET: what is stored and what it means; both null where the value is.
+CHOICE = pa.struct([("number", pa.uint64()), ("text", pa.string())])
+
+ABSENT = -1
+NULL = -2
+
+_CHARSETS = frozenset({"utf8mb4", "utf8", "ascii", "latin1", "gbk", "gb18030", "binary"})  # all in UTF-8 in rows
+_CLOCKS = frozenset({ti.DATETIME, ti.TIMESTAMP})
+_TIMES = _CLOCKS | {ti.DATE}
+_FLOATS = {ti.FLOAT: pa.float32(), ti.DOUBLE: pa.float64()}
+_CHOICES = frozenset({ti.ENUM, ti.SET})
+_WORDS = ti.INTEGERS | {ti.YEAR, ti.BIT}
+_TEXT = ti.STRINGS | ti.BLOBS
+_PRINTED = {ti.JSON: json_texts, ti.VECTOR_FLOAT32: vector_texts}  # values that are bytes in a form of their own
+_DECODABLE = _PRINTED.keys() | _WORDS | _TEXT | _TIMES | _FLOATS.keys() | _CHOICES | {ti.NEW_DECIMAL, ti.DURATION}
+
+_WIDTHS = np.isin(np.arange(10), [1, 2, 4, 8])  # of integers; the last stands for everything wider
+_SIGN = np.uint64(1 << 63)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Where a column's values stand: row r has view.data[starts[r]:ends[r]]; a negative start: ABSENT or NULL."""
+
+    view: BinaryView
+    starts: npt.NDArray[np.int32]
+    ends: npt.NDArray[np.int32]
+
+    @classmethod
+    def of(cls, values: pa.BinaryArray) -> Cells:
+        view = BinaryView(values)
+        return cls(view, view.starts.astype(np.int32), view.ends.astype(np.int32))
+
+
+def why_not_decodable(column: ColumnInfo) -> str | None:
+    """What of the column's type is not supported; None if it is."""
+    if column.tp not in _DECODABLE:
+        return f"column {column.name} has type {ti.column_type_name(column)}"
+    if column.tp in _TEXT and column.charset not in _CHARSETS:
+        return f"column {column.name} has charset {column.charset!r}"
+    return None
+
+
+def arrow_type(column: ColumnInfo) -> pa.DataType:
+    """What `decode_cells` gives for a column that is decodable; pa.binary() instead for text that `is_broken`."""
+    if column.tp in _WORDS:
+        return pa.uint64() if _is_unsigned(column) else pa.int64()
+    if column.tp in _FLOATS:
+        return _FLOATS[column.tp]
+    if column.tp in _CHOICES:
+        return CHOICE
+    return pa.binary() if column.is_binary else pa.string()
+
+
+def is_broken(column: ColumnInfo, values: pa.Array) -> bool:
+    """Whether decoded values are text in which some bytes are not UTF-8: they are pa.binary() then."""
+    return pa.types.is_binary(values.type) and not column.is_binary
+
+
+def first_broken(values: pa.BinaryArray) -> int:
+    """The first element that is not UTF-8, of those among which there is one; by halving."""
+    low, high = 0, len(values)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            values.slice(low, middle - low).cast(pa.string())
+        except pa.ArrowInvalid:
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+def as_bytes(values: pa.Array) -> pa.Array:
+    """Text as its UTF-8, without a copy; other values as they are. (To compare the two, Arrow does this by itself.)"""
+    return values.cast(pa.binary()) if pa.types.is_string(values.type) else values
+
+
+def decode_cells(column: ColumnInfo, cells: Cells, present: Mask, time_zone: str) -> pa.Array:
+    """The values, null where not `present` (the mask of starts that are not negative).
+
+    TIMESTAMP as the clocks of `time_zone` show it. Raises BadCell.
+    """
+    if column.tp in _WORDS:
+        return _integers(cells, present, signed=not _is_unsigned(column))
+    if column.tp in _TEXT:
+        return _strings(column, cells, present)
+    if column.tp in _PRINTED:
+        with _rows_of(present):
+            return _spread_texts(_PRINTED[column.tp](_taken(cells, present)), present)
+    if column.tp == ti.NEW_DECIMAL:
+        starts, ends = cells.starts.astype(np.int64), cells.ends.astype(np.int64)
+        return decode_decimals(cells.view, starts, ends, present, max(column.decimal, 0))
+    if column.tp in _FLOATS:
+        return _floats(column, cells, present)
+    with _rows_of(present):
+        if column.tp in _TIMES:
+            return _times(column, _words(cells, present, signed=False), present, time_zone)
+        if column.tp == ti.DURATION:
+            nanoseconds = _words(cells, present, signed=True).view(np.int64)
+            return duration_text(nanoseconds, _fsp(column), present)
+        return _choices(column, _words(cells, present, signed=False), present)
+
+
+def _is_unsigned(column: ColumnInfo) -> bool:
+    """YEAR has the flag and is signed all the same (facts, 5.2)."""
+    return column.tp == ti.BIT or (column.is_unsigned and column.tp != ti.YEAR)
+
+
+def _fsp(column: ColumnInfo) -> int:
+    return min(max(column.decimal, 0), MAX_FSP)
+
+
+@contextmanager
+def _rows_of(present: Mask) -> Iterator[None]:
+    """Row numbers among those present become those among all."""
+    try:
+        yield
+    except BadCell as error:
+        raise BadCell(int(np.flatnonzero(present)[error.row]), error.why) from error
+
+
+def _words(cells: Cells, present: Mask, *, signed: bool) -> Words:
+    """The integers of the rows that are present. A value wider than it need be is read like any other."""
+    everywhere = bool(present.all())
+    at = (cells.starts if everywhere else cells.starts[present]).astype(np.int64)
+    width = (cells.ends if everywhere else cells.ends[present]) - at
+    bad = ~_WIDTHS[np.minimum(width, len(_WIDTHS) - 1)]
+    if bad.any():
+        raise BadCell(int(bad.argmax()), "is an integer of an impossible width")
+    unused = 64 - 8 * width
+    words = cells.view.read(at, 8) << unused.astype(np.uint64)
+    return (words.view(np.int64) >> unused).view(np.uint64) if signed else words >> unused.astype(np.uint64)
+
+
+def _integers(cells: Cells, present: Mask, *, signed: bool) -> pa.Array:
+    with _rows_of(present):
+        found = _words(cells, present, signed=signed)
+    return _spread(found.view(np.int64) if signed else found, present)
+
+
+def _spread(found: npt.NDArray[Any], present: Mask) -> pa.Array:
+    """The values of those present as an array of all rows."""
+    if len(found) == len(present):
+        return pa.array(found)
+    out = np.zeros(len(present), found.dtype)
+    out[present] = found
+    return pa.array(out, mask=~present)
+
+
+def _taken(cells: Cells, present: Mask) -> pa.BinaryArray:
+    """The bytes of those present, one behind the other."""
+    return cells.view.take(cells.starts[present], cells.ends[present], None)
+
+
+def _spread_texts(found: pa.StringArray, present: Mask) -> pa.StringArray:
+    if len(found) == len(present):
+        return found
+    return found.take(pa.array(np.cumsum(present) - 1, mask=~present))
+
+
+def _floats(column: ColumnInfo, cells: Cells, present: Mask) -> pa.Array:
+    at = cells.starts[present].astype(np.int64)
+    bad = cells.ends[present] - at != 8
+    if bad.any():
+        raise BadCell(int(np.flatnonzero(present)[bad.argmax()]), "is no floating-point number: it wants 8 bytes")
+    ordered = cells.view.read(at, 8).byteswap()
+    doubles = np.where(ordered >= _SIGN, ordered ^ _SIGN, ~ordered).view(np.float64)
+    with np.errstate(over="ignore"):
+        numbers = doubles.astype(_FLOATS[column.tp].to_pandas_dtype())
+    # TiCDC writes 0 for NaN and infinity (facts, 9.5).
+    return _spread(np.where(np.isfinite(numbers), numbers, numbers.dtype.type(0)), present)
+
+
+def _times(column: ColumnInfo, words: Words, present: Mask, time_zone: str) -> pa.Array:
+    civil = unpack(words)
+    if column.tp == ti.TIMESTAMP and time_zone != UTC:
+        civil = in_zone(civil, time_zone)
+    return time_text(civil, _fsp(column), with_clock=column.tp in _CLOCKS, present=present)
+
+
+def _strings(column: ColumnInfo, cells: Cells, present: Mask) -> pa.Array:
+    if present.all():
+        array = cells.view.take(cells.starts, cells.ends, None)
+    else:
+        row_starts = cells.view.starts.astype(np.int32)
+        starts, ends = np.where(present, cells.starts, row_starts), np.where(present, cells.ends, row_starts)
+        array = cells.view.take(starts, ends, present)
+    if column.is_binary:
+        return array
+    try:
+        return array.cast(pa.string())
+    except pa.ArrowInvalid:
+        return array
+
+
+def _choices(column: ColumnInfo, numbers: Words, present: Mask) -> pa.Array:
+    last = len(column.elems) if column.tp == ti.ENUM else (1 << len(column.elems)) - 1
+    bad = numbers > np.uint64(last)
+    if bad.any():
+        raise BadCell(int(bad.argmax()), f"holds {numbers[bad.argmax()]}, which stands for none of its elements")
+    if column.tp == ti.ENUM:
+        texts, which = pa.array(["", *column.elems], pa.string()), numbers.astype(np.int64)
+    else:
+        masks, which = np.unique(numbers, return_inverse=True)
+        texts = _set_texts(column.elems, masks)
+    number, places = _spread(numbers, present), _spread(which, present)
+    mask = None if len(numbers) == len(present) else pa.array(~present)
+    return pa.StructArray.from_arrays([number, texts.take(places)], fields=list(CHOICE), mask=mask)
+
+
+def _set_texts(elems: tuple[str, ...], masks: Words) -> pa.Array:
+    parts = []
+    for place, elem in enumerate(elems):
+        chosen = (masks >> np.uint64(place) & np.uint64(1)).astype(np.bool_)
+        parts.append(pc.if_else(pa.array(chosen), f",{elem}", ""))
+    return pc.utf8_slice_codeunits(pc.binary_join_element_wise(*parts, ""), 1)

@@ -1,0 +1,224 @@
+"""Rows of either format to Arrow columns, without a step per row (facts, tikv-wire 5.1, 5.9); here is v2's layout.
+
+Every offset in a value is checked before it is used: a broken row is an error that names its table and key, never a
+neighbour's bytes. What is not supported is refused by name (rule 29), never decoded by guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+
+import numpy as np
+import pyarrow as pa
+
+from changefeed.errors import NeedsHuman
+from changefeed.schema.keys import decode_int_handles, table_id_of
+from changefeed.schema.row import rowv1
+from changefeed.schema.row.binary_view import BadCell, BinaryView, Ints, Mask
+from changefeed.schema.row.cells import ABSENT, NULL, Cells, as_bytes, decode_cells, why_not_decodable
+from changefeed.schema.row.defaults import absent_value
+from changefeed.schema.row.handles import decode_common_handles
+from changefeed.schema.row.located import Located, Slots
+from changefeed.schema.row.times import UTC
+from changefeed.schema.table_info import ColumnInfo, TableInfo
+
+VERSION = 128
+HEADER = 6  # version, flags, count of values, count of NULLs
+FLAG_LARGE = 1
+_FIRST = (VERSION, rowv1.FIRST, rowv1.EMPTY)
+
+_EXCLUDE = 'Exclude the table by a filter rule, e.g. "!{table}", then start the changefeed again.'
+
+
+def check_supported(table: TableInfo) -> None:
+    """Raises NeedsHuman, naming table, column and type, if rows of `table` cannot be decoded faithfully."""
+    for column in table.output_columns:
+        _check_decodable(table, column)
+        try:
+            absent_value(column, UTC)
+        except ValueError as error:
+            raise _unsupported(table, f"column {column.name} {error}") from error
+
+
+def decode_rows(
+    table: TableInfo,
+    keys: pa.BinaryArray,
+    values: pa.BinaryArray,
+    time_zone: str,
+    columns: Sequence[ColumnInfo] | None = None,
+) -> list[pa.Array]:
+    """One array per column of `columns`, by default `table.output_columns`, of the type `schema.cells.arrow_type`;
+    text in which some bytes are not UTF-8 is pa.binary().
+
+    `keys` are raw record keys, `values` the rows' values; a delete's empty value is none (decode its old
+    value). TIMESTAMP is text in `time_zone`. Raises NeedsHuman for what cannot be decoded, with the key of the first
+    such row.
+    """
+    if len(keys) != len(values):
+        raise ValueError(f"{len(keys)} keys but {len(values)} values")
+    wanted = table.output_columns if columns is None else columns
+    for column in wanted:
+        _check_decodable(table, column)
+    rows = _Rows(table, keys, BinaryView(values), time_zone)
+    located = rows.locate(wanted)
+    return [
+        rows.decode(column, Cells(rows.view, starts, ends))
+        for column, starts, ends in zip(wanted, located.starts, located.ends, strict=False)
+    ]
+
+
+def _check_decodable(table: TableInfo, column: ColumnInfo) -> None:
+    if (why := why_not_decodable(column)) is not None:
+        raise _unsupported(table, why)
+
+
+def _unsupported(table: TableInfo, why: str) -> NeedsHuman:
+    return NeedsHuman(
+        f"table {table.full_name} cannot be replicated: {why}, which is not supported.",
+        _EXCLUDE.format(table=table.full_name),
+    )
+
+
+class _Rows:
+    """A batch of rows of one table; holds what an error message needs."""
+
+    def __init__(self, table: TableInfo, keys: pa.BinaryArray, view: BinaryView, time_zone: str) -> None:
+        self.view = view
+        self._table = table
+        self._keys = keys
+        self._time_zone = time_zone
+        self._count = len(view.starts)
+        if len(keys) and (found := table_id_of(keys[0].as_buffer().to_pybytes())) not in table.physical_ids:
+            raise ValueError(f"rows of physical table {found} given with {table.full_name}'s definition ({table.id})")
+        self._handles = None if table.is_common_handle else decode_int_handles(keys)
+
+    # -- layout
+
+    def locate(self, columns: Sequence[ColumnInfo]) -> Located:
+        view = self.view
+        self._check_version()
+        cells = Located.nowhere(len(columns), self._count)
+        is_v2 = view.read(view.starts, 1) == VERSION
+        v1 = np.flatnonzero(~is_v2)
+        v2 = np.flatnonzero(is_v2) if len(v1) else np.arange(self._count)
+        slots = Slots([column.id for column in columns])
+        # Rows of one shape have their parts at the same distances: flags without the checksum bit, and both counts.
+        shapes = view.read(view.starts[v2], HEADER) & np.uint64(0xFFFF_FFFF_01_00)
+        if len(v2) and (shapes == shapes[0]).all():
+            self._locate_shape(cells, slots, int(shapes[0]), v2)
+        else:
+            for shape in np.unique(shapes).tolist():
+                self._locate_shape(cells, slots, shape, v2[shapes == shape])
+        if len(v1):
+            try:
+                self.view = view.followed_by(rowv1.locate(view, v1, columns, cells))
+            except BadCell as error:
+                raise self._broken(error.row, f"its value {error.why}") from error
+        return cells
+
+    def _locate_shape(self, cells: Located, slots: Slots, shape: int, rows: Ints) -> None:
+        read = self.view.read
+        values, nulls = shape >> 16 & 0xFFFF, shape >> 32
+        id_width, offset_width = (4, 4) if shape >> 8 & FLAG_LARGE else (1, 2)
+        ids = self.view.starts[rows] + HEADER
+        offsets = ids + (values + nulls) * id_width
+        data = offsets + values * offset_width
+        row_end = self.view.ends[rows]
+        self._refuse(rows, data > row_end, "its value ends inside the header")
+        begin = data
+        for number in range(values + nulls):
+            slot = slots.of(read(ids + number * id_width, id_width))
+            if number >= values:
+                cells.place(slot, rows, NULL, 0)
+                continue
+            end = data + read(offsets + number * offset_width, offset_width).astype(np.int64)
+            self._refuse(rows, (end < begin) | (end > row_end), "an offset in its value is out of bounds")
+            cells.place(slot, rows, begin, end)
+            begin = end
+
+    def _check_version(self) -> None:
+        view, rows = self.view, np.arange(self._count)
+        length = view.ends - view.starts
+        self._refuse(rows, length == 0, "its value is empty, as a delete's is")
+        first = view.read(view.starts, 1)
+        self._refuse(rows, ~np.isin(first, _FIRST), "its value is in no row format that is known")
+        self._refuse(rows, (length < HEADER) & (first == VERSION), "its value ends inside the header")
+
+    # -- columns
+
+    def decode(self, column: ColumnInfo, cells: Cells) -> pa.Array:
+        """A value in the row goes before one in the key, and that before the default (facts, 5.9)."""
+        present = cells.starts >= 0
+        if present.all():
+            return self._decode(column, cells, present)
+        if column is self._table.handle_column and not present.any():
+            return self._int_handles(column)
+        array = self._decode(column, cells, present)
+        in_key = self._in_key(column)
+        missing = np.flatnonzero(~present if in_key is not None else cells.starts == ABSENT)
+        if not len(missing):
+            return array
+        if in_key is None:
+            return _with_rows(array, missing, absent_value(column, self._time_zone))
+        return _with_rows(array, missing, in_key(missing))
+
+    def _decode(self, column: ColumnInfo, cells: Cells, present: Mask) -> pa.Array:
+        try:
+            return decode_cells(column, cells, present, self._time_zone)
+        except BadCell as error:
+            raise self._broken(error.row, f"column {column.name} {error.why}") from error
+
+    def _in_key(self, column: ColumnInfo) -> Callable[[Ints], pa.Array] | None:
+        """What gives a column's values of some rows out of their keys; None for a column that isn't there."""
+        if column is self._table.handle_column:
+            return lambda rows: self._int_handles(column).take(pa.array(rows))
+        for number, (member, is_whole) in enumerate(self._table.common_handle):
+            if member.id == column.id and is_whole:
+                return partial(self._from_common_handles, number)
+        return None
+
+    def _int_handles(self, column: ColumnInfo) -> pa.Array:
+        assert self._handles is not None
+        return pa.array(self._handles.view(np.uint64) if column.is_unsigned else self._handles)
+
+    def _from_common_handles(self, number: int, rows: Ints) -> pa.Array:
+        column, _ = self._table.common_handle[number]
+        cells = Cells.of(self._common_handles[number].take(pa.array(rows)))
+        try:
+            return decode_cells(column, cells, np.ones(len(rows), np.bool_), self._time_zone)
+        except BadCell as error:
+            raise self._broken(int(rows[error.row]), f"column {column.name}, in the key, {error.why}") from error
+
+    @cached_property
+    def _common_handles(self) -> list[pa.BinaryArray]:
+        columns = [column for column, _ in self._table.common_handle]
+        try:
+            return decode_common_handles(self._keys, columns)
+        except BadCell as error:
+            raise self._broken(error.row, error.why) from error
+
+    # -- errors
+
+    def _refuse(self, rows: Ints, bad: Mask, why: str) -> None:
+        if bad.any():
+            raise self._broken(int(rows[int(bad.argmax())]), why)
+
+    def _broken(self, row: int, why: str) -> NeedsHuman:
+        return NeedsHuman(
+            f"{self._row(row)}: {why}.",
+            "TiDB did not write the row as its table is defined, or the schema is the wrong one: report the key, or "
+            "exclude the table by a filter rule and rewind (spec.restart), as what was planned has the table.",
+        )
+
+    def _row(self, row: int) -> str:
+        return f"table {self._table.full_name}, key {self._keys[row].as_py().hex()}"
+
+
+def _with_rows(array: pa.Array, rows: Ints, values: pa.Array) -> pa.Array:
+    """`array` with others at `rows`: one for each of them, or the same one for all."""
+    places = np.arange(len(array))
+    if array.type != values.type:  # one of them is text with bytes that are no UTF-8
+        array, values = as_bytes(array), as_bytes(values)
+    places[rows] = len(array) + (np.arange(len(rows)) if len(values) > 1 else 0)
+    return pa.concat_arrays([array, values]).take(pa.array(places))

@@ -1,0 +1,1 @@
+"""Python workers of the executors: forked from one that has everything loaded."""

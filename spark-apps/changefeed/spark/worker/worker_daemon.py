@@ -1,0 +1,54 @@
+"""The process that Spark's Python workers of one kind are forked from.
+
+`python -m changefeed.spark.worker.worker_daemon KIND`, or `... -m MODULE` for a worker that is never forked. In an
+executor's pod, which has workers of one kind only, Spark starts it, and it loads what they need; on a laptop it is a
+fork of the run's fork_server, with everything loaded (worker_client).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+TASKS = ("changefeed.spark.pull_task", "changefeed.spark.read_task", "changefeed.spark.write_task")
+_RUNS_OUR_TASKS = "pyspark.worker"  # the kind; others plan and commit, and need little of ours
+_ALONE = "-m"
+_NAME_CHARACTERS = 15  # of a process, as Linux has it
+
+
+def preload(program: Sequence[str]) -> None:
+    """Load what workers of this kind will import."""
+    load(TASKS if _RUNS_OUR_TASKS in program else ())
+
+
+def load(modules: Sequence[str]) -> None:
+    """For processes that are forked then: their garbage collector leaves alone what was there before them."""
+    for module in modules:
+        importlib.import_module(module)
+    gc.freeze()
+
+
+def be(program: Sequence[str]) -> None:
+    """Serve Spark, on standard input and output, until it ends this process; `ps` and `top` show the kind.
+
+    `program`: a kind of worker, to be forked; or -m and a module that is a worker itself.
+    """
+    kind = program[-1]
+    with contextlib.suppress(OSError):
+        name = kind if len(kind) <= _NAME_CHARACTERS else kind.rpartition(".")[2]
+        Path("/proc/self/comm").write_text(name[:_NAME_CHARACTERS])
+    sys.argv = [sys.argv[0], *program]
+    if program[0] == _ALONE:
+        runpy.run_module(kind, run_name="__main__", alter_sys=True)
+    else:
+        importlib.import_module("pyspark.daemon").manager()
+
+
+if __name__ == "__main__":
+    preload(sys.argv[1:])
+    be(sys.argv[1:])

@@ -1,0 +1,305 @@
+"""The kinds of value that the resource's fields take, each with the text that says what is allowed.
+
+Every string and every list has an upper bound: the API server refuses rules over what could be endless.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Annotated, Any
+from urllib.parse import SplitResult, urlsplit
+
+from pydantic import PlainSerializer
+from pydantic.config import JsonDict
+
+from changefeed.spec.field.kind import (
+    ALLOWED,
+    LATER,
+    NOT_YET,
+    RULES,
+    TYPE,
+    WRONG,
+    WRONG_SECRET,
+    Kind,
+    cel_text,
+    rule,
+    wrong,
+)
+from changefeed.spec.field.location import S3_SCHEME, parse_s3
+from changefeed.spec.field.quantity import (
+    DURATION_PATTERN,
+    SIZE_PATTERN,
+    format_duration,
+    format_size,
+    parse_duration,
+    parse_size,
+)
+
+_DIGITS = "[0-9]{1,20}"
+_MAX_U64 = (1 << 64) - 1
+_LONGEST_QUANTITY = 32
+_LONGEST_URI = 1024
+_LATER_SCHEMES = ("gs", "gcs", "azure", "azblob")
+_SECRET_NAME = "key|secret|token|passw|credential|signature"
+_SECRET_PARAMETER = re.compile(f"(?i:{_SECRET_NAME}|^sig$|^sas)")
+_NO_CREDENTIALS = "a URI without credentials; name a Secret instead: credentials: {secretRef: {name: ...}}"
+_PD = r"https?://(?:[0-9A-Za-z._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}/*"
+
+
+def whole(low: int, high: int) -> Kind:
+    """int in [low, high]."""
+    allowed = f"a whole number from {low} to {high}"
+
+    def check(value: object) -> int:
+        if type(value) is int and low <= value <= high:
+            return value
+        raise wrong(allowed)
+
+    width = "int32" if high < 1 << 31 else "int64"
+    return Kind(check, {"format": width, "minimum": low, "maximum": high, ALLOWED: allowed})
+
+
+def duration(low: str, high: str) -> Kind:
+    """`Seconds` in [low, high]; "5s" in the resource."""
+    allowed = f'a duration from {low} to {high}, such as "5s"'
+
+    def check(value: object) -> float:
+        try:
+            short = isinstance(value, str) and len(value) <= _LONGEST_QUANTITY
+            seconds = parse_duration(value) if isinstance(value, str) and short else -1.0
+        except ValueError:
+            seconds = -1.0
+        if parse_duration(low) <= seconds <= parse_duration(high):
+            return seconds
+        raise wrong(allowed)
+
+    cel = (
+        f"self.matches({cel_text(_whole(DURATION_PATTERN))}) && duration(self) >= duration({cel_text(low)}) "
+        f"&& duration(self) <= duration({cel_text(high)})"
+    )
+    return Kind(
+        check, {"maxLength": _LONGEST_QUANTITY, TYPE: "duration", ALLOWED: allowed, RULES: [rule(cel, allowed)]}
+    )
+
+
+def size(low: str, high: str) -> Kind:
+    """`Bytes` in [low, high]; "64Mi" in the resource."""
+    allowed = f'a size from {low} to {high}, such as "64Mi"'
+
+    def check(value: object) -> int:
+        try:
+            short = isinstance(value, str) and len(value) <= _LONGEST_QUANTITY
+            number = value if type(value) is int else parse_size(value) if isinstance(value, str) and short else -1
+        except ValueError:
+            number = -1
+        if parse_size(low) <= number <= parse_size(high):
+            return number
+        raise wrong(allowed)
+
+    cel = (
+        f"string(self).matches({cel_text(_whole(SIZE_PATTERN))}) "
+        f"&& quantity(string(self)).compareTo(quantity({cel_text(low)})) >= 0 "
+        f"&& quantity(string(self)).compareTo(quantity({cel_text(high)})) <= 0"
+    )
+    schema = {
+        "type": None,
+        "x-kubernetes-int-or-string": True,
+        "anyOf": [{"type": "integer"}, {"type": "string"}],
+        "maxLength": _LONGEST_QUANTITY,
+        TYPE: "size",
+        ALLOWED: allowed,
+        RULES: [rule(cel, allowed)],
+    }
+    return Kind(check, schema)
+
+
+def one_of(*allowed: str, later: tuple[str, ...] = ()) -> Kind:
+    """One of some words; `later` are those that a coming version will take."""
+
+    def check(value: object) -> str:
+        if isinstance(value, str) and value in allowed:
+            return value
+        raise wrong(" | ".join(allowed), NOT_YET if value in later else WRONG)
+
+    schema: dict[str, Any] = {"enum": [*allowed, *later], "maxLength": max(map(len, [*allowed, *later]))}
+    return Kind(check, {**schema, ALLOWED: " | ".join(allowed), LATER: list(later) or None})
+
+
+def text(pattern: str, allowed: str, longest: int) -> Kind:
+    """str of at most `longest` characters that matches `pattern` as a whole; the pattern is one for Python and RE2."""
+    compiled = re.compile(pattern)
+
+    def check(value: object) -> str:
+        if isinstance(value, str) and len(value) <= longest and compiled.fullmatch(value):
+            return value
+        raise wrong(allowed)
+
+    schema = {"maxLength": longest, "pattern": _whole(pattern), ALLOWED: allowed, RULES: [_matches(pattern, allowed)]}
+    return Kind(check, schema)
+
+
+def many(low: int, high: int, allowed: str) -> Kind:
+    """A list of low to high items."""
+
+    def check(value: object) -> object:
+        if isinstance(value, list | tuple) and not low <= len(value) <= high:
+            raise wrong(allowed)
+        return value
+
+    bounds = {"minItems": low or None, "maxItems": high}
+    return Kind(check, {**bounds, "x-kubernetes-list-type": "atomic", ALLOWED: allowed})
+
+
+def not_yet(allowed: str, empty: Callable[[object], bool]) -> Kind:
+    """Takes nothing but the empty value for now: ignoring the rest would change what is written."""
+
+    def check(value: object) -> object:
+        if empty(value):
+            return value
+        raise wrong(allowed, NOT_YET)
+
+    return Kind(check, {LATER: True})
+
+
+def later_than(one: str, other: str) -> str:
+    """CEL: the ts `one` is above `other`. Compared as texts of 20 digits: CEL's int ends at 2^63."""
+    return f"{_padded(one)} > {_padded(other)}"
+
+
+def _padded(digits: str) -> str:
+    return f"('{'0' * 20}' + {digits}).substring(size({digits}))"
+
+
+def _whole(pattern: str) -> str:
+    return f"^(?:{pattern})$"
+
+
+def _matches(pattern: str, allowed: str) -> JsonDict:
+    return rule(f"self.matches({cel_text(_whole(pattern))})", allowed)
+
+
+def _u64(allowed: str) -> Kind:
+    """A number below 2^64 as text: JSON's numbers lose digits above 2^53."""
+
+    def check(value: object) -> int:
+        if isinstance(value, str) and re.fullmatch(_DIGITS, value) and int(value) <= _MAX_U64:
+            return int(value)
+        raise wrong(allowed)
+
+    cel = f"self.matches('^{_DIGITS}$') && {_padded('self')} <= '{_MAX_U64}'"
+    schema = {"pattern": f"^{_DIGITS}$", "maxLength": 20, TYPE: "digits", ALLOWED: allowed}
+    return Kind(check, {**schema, RULES: [rule(cel, allowed)]})
+
+
+def _flag(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise wrong("true | false")
+
+
+def _pd_address() -> Kind:
+    allowed = 'an address such as "http://127.0.0.1:2379"'
+    bare = f"{allowed}, with no credentials and no query in it"
+
+    def check(value: object) -> str:
+        if not isinstance(value, str):
+            raise wrong(allowed)
+        if "@" in value or "?" in value:
+            raise wrong(bare, WRONG_SECRET)
+        if len(value) > _LONGEST_URI or not re.fullmatch(_PD, value) or not 0 < _port(value) < 1 << 16:
+            raise wrong(allowed)
+        return value.rstrip("/")
+
+    port = "int(url(self).getPort())"
+    rules = [
+        rule("!self.contains('@') && !self.contains('?')", bare),
+        rule(f"self.matches({cel_text(_whole(_PD))}) && {port} > 0 && {port} < 65536", allowed),
+    ]
+    return Kind(check, {"maxLength": _LONGEST_URI, TYPE: "URI", ALLOWED: allowed, RULES: rules})
+
+
+def _port(address: str) -> int:
+    return int(address.rstrip("/").rpartition(":")[2])
+
+
+def _without_credentials() -> JsonDict:
+    cel = f"!self.matches('^[^/?#]*//[^/?#]*@') && !self.matches('(?i)[?&]([^=&#]*({_SECRET_NAME})|sig[=&#]|sig$|sas)')"
+    return rule(cel, _NO_CREDENTIALS)
+
+
+def _location() -> Kind:
+    allowed = "file:///absolute/path, file://./relative/path or s3://bucket/folder"
+
+    def check(value: object) -> str:
+        if not isinstance(value, str) or len(value) > _LONGEST_URI:
+            raise wrong(allowed)
+        parts = _checked_split(value, allowed)
+        if value.startswith(S3_SCHEME):
+            try:
+                parse_s3(value)
+            except ValueError as e:
+                raise wrong(str(e), WRONG_SECRET if parts.query else WRONG) from None
+            return value.rstrip("/")
+        if parts.scheme != "file":
+            raise wrong(allowed, NOT_YET if parts.scheme in _LATER_SCHEMES else WRONG)
+        folders = [part for part in parts.path.split("/") if part not in ("", ".")]
+        if parts.netloc not in ("", ".") or not folders or ".." in folders or set("?#") & set(value):
+            raise wrong(allowed)
+        return value.rstrip("/")
+
+    folder = "self.matches('^file://[.]?/[^?#]*$') && self.split('/').exists(p, !(p in ['', '.', 'file:']))"
+    bucket = r"^s3://[0-9A-Za-z][0-9A-Za-z._-]{1,254}(/[^?#]*)?([?][^#]*)?$"
+    later = f"^({'|'.join(_LATER_SCHEMES)})://."
+    cel = (
+        f"(({folder}) || self.matches({cel_text(bucket)}) || self.matches({cel_text(later)})) "
+        "&& !self.matches('^[^?#]*/[.][.](/|[?]|$)')"
+    )
+    rules = [_without_credentials(), rule(cel, allowed)]
+    return Kind(check, {"maxLength": _LONGEST_URI, TYPE: "URI", ALLOWED: allowed, RULES: rules})
+
+
+def server(scheme: str, allowed: str) -> Kind:
+    """The URI of a server, `scheme`://host:port and what follows; without credentials."""
+
+    def check(value: object) -> str:
+        if not isinstance(value, str) or len(value) > _LONGEST_URI:
+            raise wrong(allowed)
+        if _checked_split(value, allowed).scheme != scheme:
+            raise wrong(allowed)
+        return value
+
+    form = rule(f"self.startsWith('{scheme}://') && size(self) > {len(scheme) + 3}", allowed)
+    rules = [_without_credentials(), form]
+    return Kind(check, {"maxLength": _LONGEST_URI, TYPE: "URI", ALLOWED: allowed, RULES: rules})
+
+
+def _checked_split(uri: str, allowed: str) -> SplitResult:
+    """The parts of a URI that holds no credentials."""
+    try:
+        parts = urlsplit(uri)
+        _ = parts.port
+    except ValueError as e:
+        raise wrong(allowed, WRONG_SECRET) from e
+    names = [pair.partition("=")[0] for pair in parts.query.split("&")]
+    if "@" in parts.netloc or any(_SECRET_PARAMETER.search(name) for name in names):
+        raise wrong(_NO_CREDENTIALS, WRONG_SECRET)
+    return parts
+
+
+Seconds = Annotated[float, PlainSerializer(format_duration, return_type=str)]
+Bytes = Annotated[int, PlainSerializer(format_size, return_type=str)]
+Flag = Annotated[bool, Kind(_flag, {ALLOWED: "true | false"})]
+Ts = Annotated[
+    int,
+    PlainSerializer(str, return_type=str),
+    _u64("a ts: a string of 1 to 20 digits, in quotes, below 2^64"),
+]
+ClusterId = Annotated[
+    int,
+    PlainSerializer(str, return_type=str),
+    _u64("the cluster id that PD gives: a string of 1 to 20 digits, in quotes"),
+]
+PdAddress = Annotated[str, _pd_address()]
+#: A place of objects: a folder of this machine, or one of an S3 bucket.
+Location = Annotated[str, _location()]

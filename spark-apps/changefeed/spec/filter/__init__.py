@@ -1,0 +1,1 @@
+"""The resource's filters: table rules, columns, event types, and Go's regular expressions."""
