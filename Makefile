@@ -122,6 +122,7 @@ evidence: $(STAMP) classes ## the full-length figures, into bench/results/ for c
 	$(PY) bench/bench.py --out bench/results/bench.json
 	$(PY) bench/lag.py --out bench/results/lag.json
 	$(PY) bench/ddl_lag.py --out bench/results/ddl_lag.json
+	$(PY) bench/large_transaction.py --out bench/results/large_transaction.json
 	$(PY) tests/integration/integration_crash_table.py docs/crash-points.md
 	$(PY) bench/operator_scale.py --out bench/results/operator_scale.json
 	$(PY) bench/dashboards.py

@@ -4,7 +4,8 @@
 
 It has the environment that Spark's Python workers have, which says how memory is kept. The store, its PD and the owner
 are stand-ins: all prewrites of the transaction come first, then all its commits, then the resolved-ts. The puller's
-segments stand in a folder of the temporary files, which is removed.
+segments stand in a folder of the temporary files, which is removed. Prints a line of figures for each number of regions
+and writes bench/out/large_transaction.json (INTERFACES.md, bench.json).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from changefeed.objectstore import Place
 from changefeed.puller.task import Limits, PullerTask
 from changefeed.spark.settings import Laptop, worker_environment
 from changefeed.wire import cdcpb_pb2, owner_pb2
+from measured import ROOT, write_report
 
 START_TS, COMMIT_TS, RESOLVED_TS = 100 << 18, 200 << 18, 300 << 18
 PREWRITE, COMMIT, INITIALIZED = 1, 2, 5
@@ -249,18 +251,29 @@ async def measure(rows: int, value: int, count: int) -> dict[str, Any]:
     finally:
         await server.stop(0)
         shutil.rmtree(folder, ignore_errors=True)
-    return {"sent_rows": rows, "bytes": rows * (value + 19), "wall_s": round(seconds, 1), **answers[0], **answers[1]}
+    return {
+        "name": f"large-transaction-{count}-regions",
+        "verified": answers[0]["rows"] == rows,
+        "sent_rows": rows,
+        "bytes": rows * (value + 19),
+        "wall_s": round(seconds, 1),
+        **answers[0],
+        **answers[1],
+    }
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--rows", type=int, default=5_000_000)
     arguments.add_argument("--value", type=int, default=380, help="bytes of a row's value")
-    arguments.add_argument("--regions", type=int, default=10)
+    arguments.add_argument("--regions", type=int, action="append", help="default: 10, then 1")
+    arguments.add_argument("--out", type=Path, default=ROOT / "bench" / "out" / "large_transaction.json")
     given = arguments.parse_args()
-    found = asyncio.run(measure(given.rows, given.value, given.regions))
-    assert found["rows"] == given.rows, f"{found['rows']} rows came of {given.rows}"
-    sys.stdout.write(json.dumps(found) + "\n")
+    runs = []
+    for count in given.regions or (10, 1):
+        runs.append(asyncio.run(measure(given.rows, given.value, count)))
+        sys.stdout.write(json.dumps(runs[-1]) + "\n")
+    write_report(given.out, runs)
 
 
 if __name__ == "__main__":

@@ -327,6 +327,7 @@ async def test_text_that_is_not_utf8(
         []
         if protocol == "csv"
         else [
+            "A consumer's rows of types.named were not compared",
             "types.named has no key in its files",
             "types.named holds bytes that are not UTF-8 in k",
             "types.numbered holds bytes that are not UTF-8 in v, t",

@@ -52,12 +52,13 @@ _HEAD = """# The simulation, and the proof that it is awake
 - all of the owner that decides: spans, quota, barrier, planner, log with folding, checkpoint, recovery, index and
   `metadata`.
 
-Simulated are the upstream (transactions in one and two phases, locks, late commits, rollbacks, dead clients,
+Simulated are the upstream (transactions in one and two phases, locks, late commits, rollbacks, dead clients, DDLs,
 regions that split, merge and move, streams that break, GC), the object store (failures, unknown outcomes, late
-writes), the network, and kills, freezes and zombies at every call that waits. The oracles read what stands in the
-store at each write, after each crash and at the end: each row once and in order, nothing above a limit, one
-history, nothing that goes back; and in the end the checkpoint must have got where it should. A seed that breaks
-something is printed with its story, shrunken to few kinds of faults, and with the command that replays it.
+writes), the network, and kills, freezes and zombies at every call that waits. In one world of three, pullers have
+memory for next to no uncommitted row. The oracles read what stands in the store at each write, after each crash and
+at the end: each row once and in order, nothing above a limit, one history, nothing that goes back; and in the end the
+checkpoint must have got where it should. A seed that breaks something is printed with its story, shrunken to few
+kinds of faults, and with the command that replays it.
 
 A simulation that finds nothing proves nothing. So each mechanism below is taken out once, by an edit of a few
 words, and seeds run until one breaks a promise; within 2,000 one must. `make mutations` writes this table,

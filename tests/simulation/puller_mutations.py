@@ -146,6 +146,15 @@ MATCHER = (
         "yield piece.rows(batch, where[wanted])",
         "yield piece.rows(batch, where[wanted])\n                break",
     ),
+    Mutation(
+        "matcher",
+        "what is read back of a region that the store has ended is dropped",
+        RegionEvents,
+        "_more",
+        "for rows in parts:",
+        "for registration in over:\n        self._close(registration)\n    for rows in parts:",
+        story="One chunk brings the commit of a spilled transaction, a resolved-ts above it, and the region's end.",
+    ),
 )
 
 RANGE_LOCK = (

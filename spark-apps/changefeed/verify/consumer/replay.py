@@ -17,7 +17,7 @@ from changefeed.verify.consumer.catalog import Catalog
 from changefeed.verify.consumer.report import Report
 from changefeed.verify.consumer.rows import Rows, with_bytes
 from changefeed.verify.consumer.schema_file import SchemaFile, read_schema_file
-from changefeed.verify.consumer.table import Table, differing
+from changefeed.verify.consumer.table import Table, differing, why_unknown
 from changefeed.verify.consumer.upstream import Upstream
 from changefeed.verify.consumer.walk import DataDirectory, Version, misplaced, walk, without_schema_file
 from changefeed.verify.result import Result
@@ -160,7 +160,7 @@ class _Consumer:
         if odd := differing(table.columns, info):
             self._report.problem(f"A consumer's newest schema file of {table.name} {odd}")
         elif table.unknown:
-            self._report.note(f"A consumer's rows of {table.name} were not compared: {table.unknown}.")
+            self._say_unknown(table)
         else:
             await self._check_rows(table, info)
 
@@ -170,7 +170,7 @@ class _Consumer:
             self._report.note(f"No file has these columns of {table.name}: {', '.join(sorted(left_out))}.")
         want = await self._catalog.upstreams(table, info, self._checkpoint_ts)
         if table.unknown:
-            self._report.note(f"A consumer's rows of {table.name} were not compared: {table.unknown}.")
+            self._say_unknown(table)
             return
         pairs = [(column, column) for column in table.order]
         found = self._rows.compare(table.rows, want, pairs, table.written.key)
@@ -178,6 +178,11 @@ class _Consumer:
         self._rows.drop(want)
         if found.total:
             self._report.rows_differ(table.name, table.shape, found, "at the checkpoint")
+
+    def _say_unknown(self, table: Table) -> None:
+        """What rules a replay out altogether is noted where the changes are compared (comparison.table)."""
+        if table.unknown != why_unknown(table):
+            self._report.note(f"A consumer's rows of {table.name} were not compared: {table.unknown}.")
 
 
 @dataclass
