@@ -25,6 +25,7 @@ SERVICES = "10.96.0.0/16"
 API_SERVICE = "10.96.0.1"
 DNS_SERVICE = "10.96.0.10"
 POD_BRIDGE = "pods0"
+_BRIDGE_ADDRESS = "0a:58:0a:58:00:01"
 _NEW_NETWORK = 0x40000000  # CLONE_NEWNET of setns(2)
 _START_S = 30.0
 
@@ -83,7 +84,9 @@ def new_network(name: str) -> Iterator[Network]:
             "ip link set lo up",
             *(f"ip address add {address}/32 dev lo" for address in NODE_ADDRESSES),
             f"ip address add {DNS_SERVICE}/32 dev lo",
-            f"ip link add {POD_BRIDGE} type bridge",
+            # Without an address of its own a bridge has the lowest of its ports', and another one when that pod ends:
+            # for half a minute all others send their packets to nobody.
+            f"ip link add {POD_BRIDGE} address {_BRIDGE_ADDRESS} type bridge",
             f"ip address add {POD_GATEWAY}/16 dev {POD_BRIDGE}",
             f"ip link set {POD_BRIDGE} up",
             # Without a route a packet to a service's address would not get as far as kube-proxy's rules.
