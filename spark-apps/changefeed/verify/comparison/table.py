@@ -28,6 +28,8 @@ from changefeed.verify.upstream.history import Collected, read_history
 from changefeed.verify.upstream.lives import Life
 from changefeed.verify.upstream.standing import rows_at
 
+_GATHERED_BYTES = 8 << 20
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -71,6 +73,9 @@ class _Table:
         self._shape = shape_of(info, written, self._format.choice)
         self._key = key_of(info, written, self._format.split_updates)
         self._files = TableFiles(subject.store, (info.schema_name, info.name), self._shape, subject.formats)
+        self._gathered: list[pa.Table] = []
+        self._gathered_bytes = 0
+        self._first_gathered = 0  # place
         names = self._shape.names
         self._replaced: set[str] = set()  # places of columns in which the files have U+FFFD for other bytes
         amount = names.index(subject.conserved) if subject.conserved in names else None
@@ -138,6 +143,7 @@ class _Table:
             for path in directory.readable:
                 self._read_file(path, written)
                 self._subject.progress.advance(1)
+        self._add_gathered()
         self._result.files += paths
         ((rows,),) = self._ledger.run("SELECT count(*) FROM files WHERE commit_ts <= ?", [self._subject.checkpoint_ts])
         self._result.rows += rows
@@ -147,7 +153,19 @@ class _Table:
         if schema_written is not None and found.modified is not None and found.modified < schema_written:
             self._result.problem(f"{path} was written before the schema file of its version.")
         for piece in self._files.read(path, found, self._result):
-            self._ledger.add_files(piece, self._files.rows)
+            odd = self._gathered and piece.schema != self._gathered[0].schema  # bytes, where all before were text
+            if odd or self._gathered_bytes > _GATHERED_BYTES:
+                self._add_gathered()
+            if not self._gathered:
+                self._first_gathered = self._files.rows
+            self._gathered.append(piece)
+            self._gathered_bytes += piece.nbytes
+
+    def _add_gathered(self) -> None:
+        """A table has thousands of small files; to insert the rows of one costs as much as those of many."""
+        if self._gathered:
+            self._ledger.add_files(pa.concat_tables(self._gathered), self._first_gathered)
+            self._gathered, self._gathered_bytes = [], 0
 
     def _schema_written(self, schemas: Mapping[tuple[str, int], list[str]]) -> float | None:
         """When the version's schema file was written; None: the store does not say, or there is none."""
