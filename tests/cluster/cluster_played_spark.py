@@ -46,6 +46,7 @@ class _Driver:
 
 class PlayedSpark:
     """`with PlayedSpark(api, namespaces) as spark`. `report_s`: how often each driver reports; 0 for once only.
+    `executors`: of each driver; None for as many as its application asks for.
 
     `reports`: how many there were; `started`: (namespace, changefeed, attempt) of each driver, in their order;
     `broken`: rules of attempts that were; `errors`: answers that are bad news, as 422 and 500 are. `unsaid`: fields of
@@ -58,7 +59,7 @@ class PlayedSpark:
         namespaces: Iterable[str],
         report_s: float = 10.0,
         poll_s: float = 0.2,
-        executors: int = 1,
+        executors: int | None = None,
         unsaid: Iterable[str] = (),
     ) -> None:
         self._api = api
@@ -156,7 +157,8 @@ class PlayedSpark:
         await self._set_state(application, "RUNNING")
         if driver is None:
             return
-        for number in range(1, self._executors + 1):
+        executors = spec["executor"]["instances"] if self._executors is None else self._executors
+        for number in range(1, executors + 1):
             await self._run(
                 namespace,
                 f"{metadata['name']}-{attempt}-exec-{number}",
