@@ -23,7 +23,7 @@ class Observed:
     - `children`: every object of `api.CHILD_KINDS` in the namespace with the label `changefeed.dev/name: <name>`,
       whole, with `kind` filled in (lists of the API server leave it out), pods of ended attempts included.
 
-    What is read only while something is wrong, as `decision.evidence` says, and may be missing:
+    What is read only while something is wrong, as `decision.evidence.pods` says, and may be missing:
 
     - `pod_events`: Kubernetes' events about the pods in question.
     - `driver_log`: the end of the driver's log.

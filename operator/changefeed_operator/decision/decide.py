@@ -13,7 +13,9 @@ from changefeed_operator import api
 from changefeed_operator.actions import Action, Create, Decision, PatchStatus, SetFinalizer
 from changefeed_operator.api import Json
 from changefeed_operator.decision import removal
-from changefeed_operator.decision.attempt import Step, View, advance
+from changefeed_operator.decision.attempt.attempt import Step, View, advance
+from changefeed_operator.decision.attempt.ledger import Ledger, Outcome, Phase
+from changefeed_operator.decision.children.upkeep import look_after, superfluous
 from changefeed_operator.decision.conditions import (
     DRIVERS_CONDITIONS,
     NO_DRIVER,
@@ -24,12 +26,10 @@ from changefeed_operator.decision.conditions import (
     events,
     unknown,
 )
-from changefeed_operator.decision.evidence import is_short
+from changefeed_operator.decision.evidence.pods import is_short
 from changefeed_operator.decision.hands_off import hands_off
 from changefeed_operator.decision.held_history import HeldHistory, held_history
-from changefeed_operator.decision.ledger import Ledger, Outcome, Phase
 from changefeed_operator.decision.progress import is_heard
-from changefeed_operator.decision.upkeep import look_after, superfluous
 from changefeed_operator.manifests.children import children
 from changefeed_operator.observe import Observed
 from changefeed_operator.settings import Settings

@@ -13,11 +13,11 @@ from typing import Any
 from changefeed_operator import api
 from changefeed_operator.actions import Create, Event, EventReason
 from changefeed_operator.api import Json
-from changefeed_operator.decision import job
+from changefeed_operator.decision.attempt.ledger import Ledger, Outcome
 from changefeed_operator.decision.conditions import condition
-from changefeed_operator.decision.evidence import LOOK_S, pending_jobs
-from changefeed_operator.decision.job import Error
-from changefeed_operator.decision.ledger import Ledger, Outcome
+from changefeed_operator.decision.evidence import job
+from changefeed_operator.decision.evidence.job import Error
+from changefeed_operator.decision.evidence.pods import LOOK_S, pending_jobs
 from changefeed_operator.manifests.jobs import hold_job
 from changefeed_operator.observe import Observed
 from changefeed_operator.settings import Settings

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from changefeed_operator import api
 from changefeed_operator.api import Json
 from changefeed_operator.decision.conditions import DRIVERS_CONDITIONS, NO_DRIVER, Reason, Situation, condition
-from changefeed_operator.decision.driver_pod import started_at, trouble_of
-from changefeed_operator.decision.evidence import EXECUTORS_S, LOOK_S, lacks_executors, out_of_memory
-from changefeed_operator.decision.spark_words import AGAINST_REFUSAL, refusal_in
+from changefeed_operator.decision.evidence.driver_pod import started_at, trouble_of
+from changefeed_operator.decision.evidence.pods import EXECUTORS_S, LOOK_S, lacks_executors, out_of_memory
+from changefeed_operator.decision.evidence.spark_words import AGAINST_REFUSAL, refusal_in
 from changefeed_operator.observe import Observed
 
 #: Seconds that a driver has for its first report.

@@ -13,11 +13,11 @@ from dataclasses import replace
 from changefeed_operator import api
 from changefeed_operator.actions import Action, Create, Decision, Delete, Event, EventReason, SetFinalizer
 from changefeed_operator.api import Json
-from changefeed_operator.decision import job
-from changefeed_operator.decision.attempt import LATE_S, Step, View
+from changefeed_operator.decision.attempt.attempt import LATE_S, Step, View
 from changefeed_operator.decision.conditions import Reason, Situation
-from changefeed_operator.decision.driver_pod import is_over
-from changefeed_operator.decision.evidence import LOOK_S
+from changefeed_operator.decision.evidence import job
+from changefeed_operator.decision.evidence.driver_pod import is_over
+from changefeed_operator.decision.evidence.pods import LOOK_S
 from changefeed_operator.manifests import pods
 from changefeed_operator.manifests.jobs import UID_LABEL, close_job
 from changefeed_operator.observe import Observed

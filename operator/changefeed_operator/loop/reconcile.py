@@ -31,8 +31,8 @@ from changefeed_operator.actions import (
     SetFinalizer,
 )
 from changefeed_operator.cluster.kube import EVENT, NAMESPACE, Kube, Manifest, refusal_in
-from changefeed_operator.decision import evidence
 from changefeed_operator.decision.decide import own_status
+from changefeed_operator.decision.evidence.pods import is_log_wanted, pods_in_question
 from changefeed_operator.loop.queue import Again, Failed, Gone, Key, Outcome
 from changefeed_operator.loop.seen import Seen
 from changefeed_operator.metrics import Metrics
@@ -140,10 +140,10 @@ class Reconciler:
 
     async def _explained(self, observed: Observed) -> Observed:
         """With what tells of a trouble, if there is one; a read that is not allowed leaves it out."""
-        pods = evidence.pods_in_question(observed)
+        pods = pods_in_question(observed)
         events = await asyncio.gather(*(self._events_of(pod) for pod in pods))
         log_of_driver = ""
-        if evidence.is_log_wanted(observed) and observed.driver is not None:
+        if is_log_wanted(observed) and observed.driver is not None:
             pod = api.name_of(observed.driver)
             log_of_driver = await self._kube.log(observed.namespace, pod, api.DRIVER_CONTAINER, LOG_LINES)
         return replace(observed, pod_events=tuple(each for found in events for each in found), driver_log=log_of_driver)

@@ -10,7 +10,7 @@ from typing import Any
 
 from changefeed_operator import api
 from changefeed_operator.api import Json
-from changefeed_operator.decision.evidence import ended
+from changefeed_operator.decision.evidence.pods import ended
 from changefeed_operator.loop.queue import Key
 
 #: Conditions of the driver; a change of one of them matters.

@@ -12,7 +12,7 @@ import yaml
 from changefeed.spec.parse import digest
 from changefeed_operator import api
 from changefeed_operator.actions import Action, Apply, Create, Delete, Event, EventReason
-from changefeed_operator.decision.upkeep import REPAIR_EVERY_S
+from changefeed_operator.decision.children.upkeep import REPAIR_EVERY_S
 from changefeed_operator.settings import Network, Settings
 from operator_world import NAME, SPEC, Manifest, World
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from changefeed_operator.actions import EventReason
+from changefeed_operator.decision.attempt.ledger import Ledger, Outcome, Phase
+from changefeed_operator.decision.attempt.restart import POLICIES, Failure, is_exhausted, wait_s
 from changefeed_operator.decision.conditions import Reason, Situation, conditions, events
 from changefeed_operator.decision.decide import OWN_FIELDS
-from changefeed_operator.decision.ledger import Ledger, Outcome, Phase
-from changefeed_operator.decision.restart import POLICIES, Failure, is_exhausted, wait_s
 
 HELD = ("True", "Held", "It is held.")
 NOW = 1_800_000_000.0

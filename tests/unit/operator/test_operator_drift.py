@@ -8,7 +8,7 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 from changefeed_operator import api
-from changefeed_operator.decision.drift import differences
+from changefeed_operator.decision.children.drift import differences
 from changefeed_operator.manifests.children import children
 from changefeed_operator.observe import Observed
 from changefeed_operator.settings import Network, Settings

@@ -6,9 +6,16 @@ from typing import Any
 
 import pytest
 from changefeed_operator import api
-from changefeed_operator.decision.driver_pod import disruption_of, end_in_text, end_of, is_over, started_at, trouble_of
-from changefeed_operator.decision.ledger import Outcome
-from changefeed_operator.decision.restart import Failure
+from changefeed_operator.decision.attempt.ledger import Outcome
+from changefeed_operator.decision.attempt.restart import Failure
+from changefeed_operator.decision.evidence.driver_pod import (
+    disruption_of,
+    end_in_text,
+    end_of,
+    is_over,
+    started_at,
+    trouble_of,
+)
 
 
 def _pod(code: int, message: str = "", reason: str = "Error", seconds: int = 300) -> dict[str, Any]:

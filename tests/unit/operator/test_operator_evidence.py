@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from changefeed_operator import api
-from changefeed_operator.decision.driver_pod import end_of, is_unreachable, trouble_of
-from changefeed_operator.decision.evidence import failed_probe, not_pulled, unmounted
-from changefeed_operator.decision.restart import Failure
+from changefeed_operator.decision.attempt.restart import Failure
+from changefeed_operator.decision.evidence.driver_pod import end_of, is_unreachable, trouble_of
+from changefeed_operator.decision.evidence.pods import failed_probe, not_pulled, unmounted
 
 EVENTS: list[dict[str, Any]] = json.loads(
     (Path(__file__).parent / "testdata" / "recorded" / "kubelet-events.json").read_text()

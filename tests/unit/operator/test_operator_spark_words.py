@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 import pytest
-from changefeed_operator.decision.spark_words import cause_in, refusal_in
+from changefeed_operator.decision.evidence.spark_words import cause_in, refusal_in
 
 RECORDED = Path(__file__).parent / "testdata" / "recorded"
 

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field, replace
 from changefeed_operator import api
 from changefeed_operator.actions import Action, Create, Delete, Event, EventReason, KeepLog
 from changefeed_operator.api import Json
+from changefeed_operator.decision.attempt.ledger import Ledger, Outcome, Phase
+from changefeed_operator.decision.attempt.restart import HEALTHY_S, Failure
+from changefeed_operator.decision.children.drift import changed_by_others
 from changefeed_operator.decision.conditions import Reason, Situation, condition
-from changefeed_operator.decision.drift import changed_by_others
-from changefeed_operator.decision.driver_pod import (
+from changefeed_operator.decision.evidence.driver_pod import (
     End,
     disruption_of,
     end_in_text,
@@ -23,11 +25,9 @@ from changefeed_operator.decision.driver_pod import (
     started_at,
     trouble_of,
 )
-from changefeed_operator.decision.evidence import LOOK_S
-from changefeed_operator.decision.ledger import Ledger, Outcome, Phase
+from changefeed_operator.decision.evidence.pods import LOOK_S
+from changefeed_operator.decision.evidence.spark_words import AGAINST_REFUSAL, cause_in, refusal_in
 from changefeed_operator.decision.progress import progress
-from changefeed_operator.decision.restart import HEALTHY_S, Failure
-from changefeed_operator.decision.spark_words import AGAINST_REFUSAL, cause_in, refusal_in
 from changefeed_operator.manifests.application import application, outline
 from changefeed_operator.manifests.last_log import last_log
 from changefeed_operator.observe import Observed

@@ -13,7 +13,7 @@ from typing import Any
 from changefeed_operator import api
 from changefeed_operator.actions import Action, Apply, Delete, Event, EventReason
 from changefeed_operator.api import Json
-from changefeed_operator.decision.drift import changed_by_others, differences
+from changefeed_operator.decision.children.drift import changed_by_others, differences
 from changefeed_operator.observe import Observed
 
 #: Seconds between two repairs of one object: something else may insist on its own, an admission webhook for one.

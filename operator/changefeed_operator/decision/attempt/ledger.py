@@ -13,7 +13,7 @@ from typing import Any
 
 from changefeed_operator import api
 from changefeed_operator.api import Json
-from changefeed_operator.decision.restart import Failure, is_exhausted, wait_s
+from changefeed_operator.decision.attempt.restart import Failure, is_exhausted, wait_s
 
 _LONGEST_MESSAGE = 1000
 _LONGEST_CAUSE = 128

@@ -9,7 +9,7 @@ from typing import Any
 
 from changefeed_operator import api
 from changefeed_operator.api import Json
-from changefeed_operator.decision.driver_pod import trouble_of
+from changefeed_operator.decision.evidence.driver_pod import trouble_of
 from changefeed_operator.manifests.jobs import DEADLINE_S, Verb
 from changefeed_operator.observe import Observed
 

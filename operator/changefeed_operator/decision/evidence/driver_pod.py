@@ -10,10 +10,10 @@ from typing import Any
 
 from changefeed_operator import api
 from changefeed_operator.api import Json
-from changefeed_operator.decision.evidence import failed_probe, not_pulled, unmounted
-from changefeed_operator.decision.ledger import Outcome
-from changefeed_operator.decision.restart import FAST_S, Failure
-from changefeed_operator.decision.spark_words import AGAINST_REFUSAL, refusal_in
+from changefeed_operator.decision.attempt.ledger import Outcome
+from changefeed_operator.decision.attempt.restart import FAST_S, Failure
+from changefeed_operator.decision.evidence.pods import failed_probe, not_pulled, unmounted
+from changefeed_operator.decision.evidence.spark_words import AGAINST_REFUSAL, refusal_in
 
 #: Classes of errors (`changefeed.errors`) after which another attempt would end alike.
 _FOR_A_PERSON = frozenset(

@@ -1,0 +1,1 @@
+"""What attempts there were, the life of the one there is, and when there is another."""

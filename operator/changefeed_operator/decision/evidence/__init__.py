@@ -1,0 +1,1 @@
+"""What pods, Jobs and Spark say of their troubles."""
