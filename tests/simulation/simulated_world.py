@@ -19,6 +19,7 @@ from changefeed.errors import Conflict
 from changefeed.owner.planning import checkpoint
 from changefeed.owner.planning.actions import Stop
 from changefeed.owner.transaction_log.log import Log
+from changefeed.puller import store_stream
 from changefeed.puller import task as puller_task
 from changefeed.puller.matching import matcher, spilled
 from changefeed.puller.task import PullerTask
@@ -162,7 +163,7 @@ class World:
             patch.object(matcher, "SPILL_BYTES", self.spill_bytes),
             patch.object(spilled, "BATCH_BYTES", 150),
             patch.object(PullerTask, "_scratch_file", lambda _task: MemoryFile()),
-            patch.object(puller_task, "give_back_memory", lambda: None),
+            patch.object(store_stream, "give_back_memory", lambda: None),
         ):
             yield
 

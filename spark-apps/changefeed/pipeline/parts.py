@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 
 #: Of raw rows in a part; sorting and encoding them takes some three times as much.
-PART_BYTES = 64 << 20
+PART_BYTES = 48 << 20
 _SAMPLES = 64  # keys that are looked at for each cut
 
 

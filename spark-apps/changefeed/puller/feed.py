@@ -84,7 +84,7 @@ class SpanFeed:
 
     `emit` is awaited in order for the events of one store; while it waits, that store's later events wait too.
     `scratch`: for uncommitted rows that memory has no room for; None: they stay in memory. `room` is awaited before
-    more of them is read back, and must not wait for long.
+    more of a scan is taken in or of them is read back, and must not wait for ever.
     An error that is no single subscription's leaves the `async with` block as an exception.
     """
 
@@ -189,7 +189,7 @@ class SpanFeed:
         return sum(stream.is_pulling for stream in self._streams.values()) or 1
 
     async def room(self) -> None:
-        """From a store stream: it has more of a large transaction."""
+        """From a store stream: it has more of a scan, or of a large transaction."""
         if self._room is not None:
             await self._room()
 

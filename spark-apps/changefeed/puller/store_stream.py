@@ -5,9 +5,9 @@ on what came out, in order. It decides nothing about a region. A stream that bre
 all its registrations with it; where they go on is for the feed to say.
 
 A stream is always read (rule 17), however slow the receiver is, and asks are sent meanwhile: who holds a subscription
-stops what comes for it. A large transaction's rows are read from the scratch part by part, and between two the receiver
-may have the stream's turns wait, for a bounded time; a subscription that is held then gives no more parts. Only the
-last bound, MAX_BACKLOG_BYTES a stream, stops the reading; the store then buffers up to its own quota and fails
+stops what comes for it. A scan comes as fast as it is read, and a large transaction's rows are read from the scratch
+part by part: before each chunk of the one, and each part of the other, the receiver may have the stream's turns wait,
+for a bounded time; a subscription that is held then gives no more parts. Only the last bound, MAX_BACKLOG_BYTES a stream, stops the reading; the store then buffers up to its own quota and fails
 registrations as `congested`, which are made again.
 
 A store without EventFeedV2 (TiKV before 7.3) is refused. EventFeed's resolved-ts name no request, and after a merge two
@@ -28,7 +28,7 @@ import pyarrow as pa
 from changefeed.clock import Clock
 from changefeed.errors import ChangefeedError, ProtocolViolation, Refused, Transient, Unavailable
 from changefeed.puller.matching.region_events import Outcome, RegionEvents, Registration
-from changefeed.puller.matching.scratch import Scratch
+from changefeed.puller.matching.scratch import Scratch, give_back_memory
 from changefeed.puller.range_lock import Piece
 from changefeed.wire import cdcpb_pb2, kvrpcpb_pb2, metapb_pb2
 
@@ -86,7 +86,7 @@ class Receiver(Protocol):
         ...
 
     async def room(self) -> None:
-        """Wait, for a bounded time, until there is room for another part of a large transaction."""
+        """Wait, while it gets on, until there is room for another part of a scan or of a large transaction."""
         ...
 
     def initialized(self, asks: list[Ask]) -> None:
@@ -240,6 +240,8 @@ class StoreStream:
     async def _turn(self) -> None:
         began = self._clock.monotonic()
         self._busy = True
+        if self._scanning:
+            await self._receiver.room()
         chunk = self._take_chunk()
         size = sum(map(len, chunk))
         async with self._events_free:
@@ -326,6 +328,7 @@ class StoreStream:
     async def _more(self, outcome: Outcome) -> list[tuple[int, pa.RecordBatch]] | None:
         if not outcome.has_more:
             return None
+        give_back_memory()
         await self._receiver.room()
         async with self._events_free:
             return await asyncio.to_thread(next, outcome.more, None)

@@ -41,7 +41,7 @@ _METRICS_SECONDS = 1.0
 _WRITERS = 2
 _UNHEARD_ROLLS = 2
 _ROOM_ROLLS = 2
-_ROOM_SECONDS = 1.0
+_ROOM_SECONDS = 5.0
 
 _Token = tuple[int, int]  # sub_id, data seq
 _OwnerCall = grpc.aio.StreamStreamCall[owner_pb2.Report, owner_pb2.Command]
@@ -217,20 +217,20 @@ class PullerTask:
                 self._reportable.set()
 
     async def _room(self) -> None:
-        """Before more of a large transaction is read back: until little waits to be written, or nothing gets on.
+        """Before more of a scan or of a large transaction is taken in: until little waits to be written, or nothing
+        gets on.
 
         What waits here are the turns of one store's stream; it is read meanwhile, up to its last bound, and reports,
         metrics, commands and the other streams go on. Why nobody waits for ever (rule 17):
 
-        1. *Segments are written, slower than rows are read back.* Each that is written is waited for: what is in memory
-           stays at some segments, and no subscription is held for it.
+        1. *Segments are written, slower than rows come.* Each that is written is waited for: what is in memory stays
+           at some segments, and no subscription is held for it.
         2. *None can be written: the disk is full, the store is away, or the owner does not hear.* Then after
            _ROOM_SECONDS the next part comes all the same. From 80 % of the quota on subscriptions are held. One that is
            held has no registration any more: the rest of its rows is given up, and pulled again when there is room.
         3. *The owner's store is full, and gets room only by a subscription whose rows stand behind these in a stream.*
-           As in 2: a part a second goes by, until the transaction is through or its subscription is held.
+           As in 2: a part goes by each time, until it is through or its subscription is held.
         """
-        give_back_memory()
         while self._pipeline.metrics.inflight_bytes > _ROOM_ROLLS * self._limits.roll_bytes:
             self._persisted.clear()
             await until_set(self._persisted, self._clock, _ROOM_SECONDS)

@@ -203,7 +203,7 @@ def test_released_ranges_are_holes_whose_old_holders_change_nothing() -> None:
 
 
 class Rooms:
-    """What the owner of a feed says of its memory. `gate`: more of a large transaction waits for it."""
+    """What the owner of a feed says of its memory. `gate`: more of a scan, or of a large transaction, waits for it."""
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()
@@ -223,14 +223,17 @@ def tiny_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spilled, "BATCH_BYTES", 2_000)
 
 
-async def committed(feed: SpanFeed, stream: FakeStream, request: cdcpb.ChangeDataRequest) -> None:
-    """A large transaction, and once it is matched, a commit and a resolved-ts above it."""
+async def committed(feed: SpanFeed, stream: FakeStream, request: cdcpb.ChangeDataRequest, rooms: Rooms) -> None:
+    """A large transaction, and once it is matched, a commit and a resolved-ts above it, for which there is no room."""
+    rooms.gate.set()
     stream.initialize(request)
     put = {"op_type": cdcpb.Event.Row.PUT, "start_ts": 140}
     stream.rows(
         request, *(cdcpb.Event.Row(type=cdcpb.Event.PREWRITE, key=key, value=bytes(200), **put) for key in KEYS)
     )
     await patiently(lambda: sum(each.pending_rows for each in feed._streams.values()) == len(KEYS))
+    rooms.gate.clear()
+    rooms.asked = 0
     stream.rows(request, cdcpb.Event.Row(type=cdcpb.Event.COMMIT, commit_ts=150, key=KEYS[0], **put))
     stream.resolve(request, 160)
 
@@ -244,7 +247,7 @@ async def test_rule_17_a_large_transaction_comes_as_there_is_room_and_its_resolv
         SpanFeed(store, seen.emit, scratch=MemoryFile, room=rooms.room) as feed,
     ):
         stream, (request,) = await started(feed, store, 1)
-        await committed(feed, stream, request)
+        await committed(feed, stream, request, rooms)
         await patiently(lambda: rooms.asked)
         await started(feed, store, 2)  # asks are sent meanwhile
         assert (seen.keys, seen.resolved) == ([], [])
@@ -252,6 +255,27 @@ async def test_rule_17_a_large_transaction_comes_as_there_is_room_and_its_resolv
         await seen.until(lambda: seen.resolved == [(1, 160)])
         assert sorted(key for _, key in seen.keys) == KEYS
         assert rooms.asked > 4, "before each part"
+
+
+async def test_rule_17_more_of_a_scan_is_taken_in_as_there_is_room() -> None:
+    seen, rooms = Seen(), Rooms()
+    async with (
+        FakeStore([FakeRegion(11, b"a", b"z")]) as store,
+        SpanFeed(store, seen.emit, room=rooms.room) as feed,
+    ):
+        stream, (request,) = await started(feed, store, 1)
+        found = {"op_type": cdcpb.Event.Row.PUT, "start_ts": 140, "commit_ts": 150, "value": b"v"}
+        stream.rows(request, *(cdcpb.Event.Row(type=cdcpb.Event.COMMITTED, key=key, **found) for key in KEYS))
+        await patiently(lambda: rooms.asked)
+        assert seen.keys == []
+        rooms.gate.set()
+        await patiently(lambda: len(seen.keys) == len(KEYS))
+        stream.initialize(request)
+        await patiently(lambda: not any(each._scanning for each in feed._streams.values()))
+        asked = rooms.asked
+        stream.resolve(request, 160)
+        await seen.until(lambda: seen.resolved == [(1, 160)])
+        assert rooms.asked == asked, "what comes after the scan waits for nothing"
 
 
 @pytest.mark.usefixtures("tiny_memory")
@@ -263,7 +287,7 @@ async def test_rule_17_the_rest_of_a_large_transaction_does_not_come_once_it_is_
         SpanFeed(store, seen.emit, scratch=MemoryFile, room=rooms.room) as feed,
     ):
         stream, (request,) = await started(feed, store, 1)
-        await committed(feed, stream, request)
+        await committed(feed, stream, request, rooms)
         await patiently(lambda: rooms.asked)
         feed.hold(1)
         await store.until(stream.deregistered)
@@ -274,6 +298,7 @@ async def test_rule_17_the_rest_of_a_large_transaction_does_not_come_once_it_is_
         await store.until(lambda: len(stream.registered()) == 2)
         again = stream.registered()[1]
         assert again.checkpoint_ts == 100
-        await committed(feed, stream, again)
+        await committed(feed, stream, again, rooms)
+        rooms.gate.set()
         await seen.until(lambda: seen.resolved == [(1, 160)])
         assert sorted(key for _, key in seen.keys) == KEYS
