@@ -123,6 +123,7 @@ evidence: $(STAMP) classes ## the full-length figures, into bench/results/ for c
 	$(PY) bench/lag.py --out bench/results/lag.json
 	$(PY) bench/ddl_lag.py --out bench/results/ddl_lag.json
 	$(PY) bench/large_transaction.py --out bench/results/large_transaction.json
+	$(PY) bench/bench.py --tables 1 --rows 10000000 --case sysbench-insert-csv-one --out bench/results/one_transaction.json
 	$(PY) tests/integration/integration_crash_table.py docs/crash-points.md
 	$(PY) bench/operator_scale.py --out bench/results/operator_scale.json
 	$(PY) bench/dashboards.py
