@@ -7,8 +7,9 @@ all its registrations with it; where they go on is for the feed to say.
 A stream is always read (rule 17), however slow the receiver is, and asks are sent meanwhile: who holds a subscription
 stops what comes for it. A scan comes as fast as it is read, and a large transaction's rows are read from the scratch
 part by part: before each chunk of the one, and each part of the other, the receiver may have the stream's turns wait,
-for a bounded time; a subscription that is held then gives no more parts. Only the last bound, MAX_BACKLOG_BYTES a stream, stops the reading; the store then buffers up to its own quota and fails
-registrations as `congested`, which are made again.
+for a bounded time; a subscription that is held then gives no more parts. Only the last bound, MAX_BACKLOG_BYTES a
+stream, stops the reading; the store then buffers up to its own quota and fails registrations as `congested`, which are
+made again.
 
 A store without EventFeedV2 (TiKV before 7.3) is refused. EventFeed's resolved-ts name no request, and after a merge two
 pieces of one subscription may be registered for one region: nobody could tell whose resolved-ts it is.
