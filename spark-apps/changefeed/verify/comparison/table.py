@@ -21,6 +21,7 @@ from changefeed.verify.progress import Progress
 from changefeed.verify.result import Result
 from changefeed.verify.sink.files import Directory
 from changefeed.verify.sink.formats import Formats
+from changefeed.verify.sink.gathered import Gathered
 from changefeed.verify.sink.lines import show, show_values
 from changefeed.verify.sink.reading import TableFiles
 from changefeed.verify.upstream.expected import images, key_of, shape_of, written_values
@@ -28,7 +29,7 @@ from changefeed.verify.upstream.history import Collected, read_history
 from changefeed.verify.upstream.lives import Life
 from changefeed.verify.upstream.standing import rows_at
 
-_GATHERED_BYTES = 8 << 20
+_AT_ONCE_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,7 @@ class _Table:
         self._shape = shape_of(info, written, self._format.choice)
         self._key = key_of(info, written, self._format.split_updates)
         self._files = TableFiles(subject.store, (info.schema_name, info.name), self._shape, subject.formats)
-        self._gathered: list[pa.Table] = []
-        self._gathered_bytes = 0
-        self._first_gathered = 0  # place
+        self._gathered = Gathered(_AT_ONCE_BYTES)
         names = self._shape.names
         self._replaced: set[str] = set()  # places of columns in which the files have U+FFFD for other bytes
         amount = names.index(subject.conserved) if subject.conserved in names else None
@@ -153,19 +152,13 @@ class _Table:
         if schema_written is not None and found.modified is not None and found.modified < schema_written:
             self._result.problem(f"{path} was written before the schema file of its version.")
         for piece in self._files.read(path, found, self._result):
-            odd = self._gathered and piece.schema != self._gathered[0].schema  # bytes, where all before were text
-            if odd or self._gathered_bytes > _GATHERED_BYTES:
+            if self._gathered.are_many or not self._gathered.fits(piece):
                 self._add_gathered()
-            if not self._gathered:
-                self._first_gathered = self._files.rows
-            self._gathered.append(piece)
-            self._gathered_bytes += piece.nbytes
+            self._gathered.add(piece)
 
     def _add_gathered(self) -> None:
-        """A table has thousands of small files; to insert the rows of one costs as much as those of many."""
-        if self._gathered:
-            self._ledger.add_files(pa.concat_tables(self._gathered), self._first_gathered)
-            self._gathered, self._gathered_bytes = [], 0
+        if rows := self._gathered.taken():
+            self._ledger.add_files(rows, self._files.rows - rows.num_rows)
 
     def _schema_written(self, schemas: Mapping[tuple[str, int], list[str]]) -> float | None:
         """When the version's schema file was written; None: the store does not say, or there is none."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 
 import numpy as np
@@ -22,10 +21,10 @@ from changefeed.verify.consumer.upstream import Upstream
 from changefeed.verify.consumer.walk import DataDirectory, Version, misplaced, walk, without_schema_file
 from changefeed.verify.result import Result
 from changefeed.verify.sink.files import Sink
+from changefeed.verify.sink.gathered import Gathered
 from changefeed.verify.sink.reading import TableFiles
 from changefeed.verify.upstream.lives import Lives
 
-_AT_ONCE = 1 << 20  # changes
 _AT_ONCE_BYTES = 64 << 20
 
 Selects = Callable[[str, str], bool]
@@ -94,7 +93,7 @@ class _Consumer:
 
     def _apply(self, table: Table, group: Sequence[DataDirectory]) -> None:
         files = TableFiles(self._subject.store, (table.schema, table.table), table.shape, self._subject.formats)
-        changes = _Changes()
+        changes = Gathered(_AT_ONCE_BYTES)
         for path in (path for data in group for path in data.directory.readable):
             for piece in self._read(files, path, table):
                 changes.add(piece)
@@ -130,7 +129,7 @@ class _Consumer:
             place = piece["place"][pc.index(piece["commit_ts"], highest).as_py()].as_py()
             table.last = (highest, place)
 
-    def _merge(self, table: Table, partition: int, changes: _Changes) -> None:
+    def _merge(self, table: Table, partition: int, changes: Gathered) -> None:
         if given := changes.taken():
             key = table.written.key
             table.rows = self._rows.apply(table.rows, partition, table.order, key, given)
@@ -183,25 +182,3 @@ class _Consumer:
         """What rules a replay out altogether is noted where the changes are compared (comparison.table)."""
         if table.unknown != why_unknown(table):
             self._report.note(f"A consumer's rows of {table.name} were not compared: {table.unknown}.")
-
-
-@dataclass
-class _Changes:
-    """Rows of files that are not merged yet."""
-
-    _pieces: list[pa.Table] = field(default_factory=list)
-    _rows: int = 0
-    _bytes: int = 0
-
-    def add(self, piece: pa.Table) -> None:
-        self._pieces.append(piece)
-        self._rows += piece.num_rows
-        self._bytes += piece.nbytes
-
-    @property
-    def are_many(self) -> bool:
-        return self._rows >= _AT_ONCE or self._bytes >= _AT_ONCE_BYTES
-
-    def taken(self) -> pa.Table | None:
-        pieces, self._pieces, self._rows, self._bytes = self._pieces, [], 0, 0
-        return pa.concat_tables(pieces) if pieces else None
