@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-READY_S = 120.0
-_STOP_S = 20.0
+READY_S = 300.0
+_STOP_S = 60.0
 
 
 class ProcessEnded(Exception):

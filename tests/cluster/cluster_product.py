@@ -38,7 +38,7 @@ _SECRET, _KEY_ID, _KEY = "lake-writer", "testkey", "testsecret"
 _UPSTREAM_SECRET, _CERTIFICATES = "upstream-client", "upstream-tls"
 _BIN = Path(sys.executable).parent
 #: What takes a minute here may take several on a machine that has other work.
-LATE_S = 600
+LATE_S = 900
 #: Bucket owner, bucket, [time], address, requester, request, operation, key, URI, status.
 _ACCESS = re.compile(
     r"\S+ \S+ \[[^]]*\] (?P<address>\S+) \S+ \S+ s3_(?!Get|Head|List)\S+ (?P<key>\S+) (?P<uri>\S+) (?P<status>\d+) "

@@ -40,7 +40,7 @@ SECONDS = float(os.environ.get("CHANGEFEED_CHAOS_S", "1800")) if _EVIDENCE else 
 _COMMIT = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True)
 SEED = int(os.environ.get("CHANGEFEED_SEED") or int(_COMMIT.stdout[:8] or "1", 16))
 #: From the end of the chaos until all is well.
-CALM_S = 240.0
+CALM_S = 480.0
 _KEY_ID, _KEY, _SECRET = "testkey", "testsecret", "writer"
 pytestmark = [pytest.mark.timeout(SECONDS + CALM_S + 600), pytest.mark.usefixtures("crd")]
 

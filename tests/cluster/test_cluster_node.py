@@ -21,7 +21,7 @@ from cluster_processes import wait_until
 
 # The first test waits until some GB of images are unpacked.
 pytestmark = pytest.mark.timeout(1800)
-_POD_S = 300.0
+_POD_S = 600.0
 
 _ASK_THE_API_SERVER = """
 import json, ssl, urllib.request

@@ -26,7 +26,7 @@ CONFIG = "changefeed.yaml"
 RBAC, POLICY, NETWORK, BATCH = "rbac.authorization.k8s.io/v1", "policy/v1", "networking.k8s.io/v1", "batch/v1"
 
 Manifest = dict[str, Any]
-pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("spark_crds")]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("spark_crds")]
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ HELD = End(0, json.dumps({"class": "Held", "message": "It is held.", "ts": START
 NO_PD = End(69, json.dumps({"class": "Unavailable", "message": "PD does not answer.", "next": "Look at PD."}))
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("spark_crds")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("spark_crds")]
 
 
 def _verb(pod: Pod) -> str:

@@ -23,14 +23,14 @@ from cluster_pods import End, PlayedNode, Pod
 from cluster_processes import wait_until
 from cluster_spark_operator import SparkOperator
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(1200)
 
 #: More than a driver's pod may wait for anything, and an application for its driver.
 LONG_S = 1000.0
 #: More than the first wait of any failure.
 WAIT_S = 80.0
 #: Seconds for all submissions, which are JVMs that start at the same moment.
-SUBMIT_S = 240.0
+SUBMIT_S = 600.0
 NO_SUCH_CLASS = {"spec": {"priorityClassName": "gold"}}
 
 

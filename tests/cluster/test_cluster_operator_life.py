@@ -25,7 +25,7 @@ DRIVER = "changefeed-orders-driver"
 HOLD = "changefeed-orders-hold"
 CLOSE = "changefeed-orders-close"
 TARGET_TS = "450000000000000000"
-pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("spark_operator")]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("spark_operator")]
 
 
 @pytest.fixture

@@ -20,9 +20,9 @@ from cluster_forks import Forks
 from cluster_history import History
 from cluster_spark_operator import SparkOperator
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(1200)
 _ADMISSION = "admissionregistration.k8s.io/v1"
-_SUBMIT_S = 240.0  # JVMs that start at the same moment
+_SUBMIT_S = 600.0  # JVMs that start at the same moment
 
 #: What a namespace has, and what the status must say of the driver's pod.
 RULES: dict[str, tuple[dict[str, Any], str]] = {

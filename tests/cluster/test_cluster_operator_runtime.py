@@ -25,7 +25,7 @@ _RETRIES = "changefeed_operator_retries_total"
 LOOKS_AN_HOUR = 12
 REPORTS_AN_HOUR = 360
 GONE_S = 30.0
-pytestmark = pytest.mark.timeout(200)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from cluster_feeds import Feeds
 from cluster_processes import wait_until
 from cluster_spark_operator import PLAYED_LABELS
 
-pytestmark = [pytest.mark.timeout(200), pytest.mark.usefixtures("spark_crds")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("spark_crds")]
 
 #: More than an application may be without a driver; and so much that the wait after it is over too.
 STUCK_S = 200.0

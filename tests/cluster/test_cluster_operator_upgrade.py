@@ -23,7 +23,7 @@ PREVIOUS_CHILDREN = Path(__file__).with_name("cluster_previous_children.yaml")
 _UNKNOWN_BEFORE = ("hold",)
 _CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/changefeeds.changefeed.dev"
 WITH_CRD = "crds.install=true"
-pytestmark = [pytest.mark.timeout(200), pytest.mark.usefixtures("spark_crds")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("spark_crds")]
 
 
 @pytest.fixture

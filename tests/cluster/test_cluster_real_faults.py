@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +51,12 @@ _FREEZE_DRIVER = f"""{_EACH_PROCESS}
 
 
 @pytest.fixture(scope="module")
-def demo(real_node: Node, product: Store, tmp_path_factory: pytest.TempPathFactory) -> Demo:
-    """With a short grace, which one that hangs does not use."""
+def demo(real_node: Node, product: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
+    """With a short grace, which one that hangs does not use. It ends with its tests: the next ones need the machine."""
     namespace = Namespace(real_node.cluster.api, "faults")
-    return Demo(real_node, product, namespace, tmp_path_factory.mktemp("faults"), {"drainTimeout": "1s"})
+    made = Demo(real_node, product, namespace, tmp_path_factory.mktemp("faults"), {"drainTimeout": "1s"})
+    yield made
+    made.kubectl("delete", "cf", "demo", "--ignore-not-found", "--wait=false")
 
 
 def test_without_a_node_the_history_is_held_as_soon_as_there_is_one(

@@ -9,8 +9,8 @@ from cluster_api import Namespace
 from cluster_pods import DRIVER_CONTAINER, End, PlayedNode, role
 from cluster_processes import wait_until
 
-_SUBMIT_S = 90.0  # a JVM on a busy machine
-pytestmark = pytest.mark.usefixtures("spark_operator")
+_SUBMIT_S = 400.0  # a JVM on a busy machine
+pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("spark_operator")]
 
 
 @pytest.fixture
