@@ -333,6 +333,8 @@ def _changes(rows: pl.DataFrame) -> pl.DataFrame:
 def _pairs(left: pl.DataFrame, right: pl.DataFrame) -> tuple[Numbers, Numbers]:
     """Row numbers of equal (reg, start_ts, key): found by hash, then compared: collisions are safe."""
     i, j = pairs(left["slot"].to_numpy(), right["slot"].to_numpy())
+    if not len(i):
+        return i, j
     same = [(left[name][i] == right[name][j]).to_numpy() for name in ("start_ts", "key", "reg")]
     both = np.logical_and.reduce(same)
     return i[both], j[both]
@@ -340,6 +342,8 @@ def _pairs(left: pl.DataFrame, right: pl.DataFrame) -> tuple[Numbers, Numbers]:
 
 def _without(frame: pl.DataFrame, rows: Numbers) -> pl.DataFrame:
     """The frame less the rows of these numbers."""
+    if not len(rows):
+        return frame
     kept = np.ones(frame.height, bool)
     kept[rows] = False
     return _only(frame, kept)
