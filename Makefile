@@ -129,6 +129,7 @@ evidence: $(STAMP) classes ## the full-length figures, into bench/results/ for c
 	$(PY) bench/dashboards.py
 	CHANGEFEED_EVIDENCE=bench/results/kills.json $(PYTEST) -s tests/integration/test_integration_nemesis.py # it goes on too
 	CHANGEFEED_EVIDENCE=bench/results/ddl_storm.json $(PYTEST) -s tests/integration/test_integration_ddl_storm.py
+	CHANGEFEED_EVIDENCE=bench/results/operator_kills.json $(PYTEST) -s tests/cluster/test_cluster_operator_kills.py
 	CHANGEFEED_EVIDENCE=bench/results/chaos.json $(PYTEST) -s tests/cluster/test_cluster_chaos.py
 	$(PY) bench/outage.py
 	$(PY) bench/soak.py

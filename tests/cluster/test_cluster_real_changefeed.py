@@ -1,6 +1,6 @@
 """The whole product on a real node, from `kubectl apply` to `kubectl delete`, and what happens to it in between.
 
-One changefeed lives through all of these tests, in their order. After each, every file is held against the upstream.
+One changefeed lives through all of these tests, in their order. At the end every file is held against the upstream.
 """
 
 from __future__ import annotations
@@ -137,7 +137,6 @@ def test_a_killed_executor_is_replaced_and_the_driver_goes_on(demo: Demo) -> Non
     demo.wait_until_past(demo.now())
     assert victim not in _names(demo, "executor")
     assert demo.status["attempt"] == attempt
-    assert demo.verify()["ok"]
 
 
 def test_a_driver_without_memory_is_followed_by_another(demo: Demo) -> None:
@@ -152,7 +151,6 @@ def test_a_driver_without_memory_is_followed_by_another(demo: Demo) -> None:
     assert "spec.spark.driver.memory" in found["status"]["message"]
     found = demo.wait_until_past(demo.now())
     assert found["status"]["attempt"] == attempt + 1
-    assert demo.verify()["ok"]
 
 
 def test_a_paused_changefeed_has_no_pods_and_goes_on_from_its_checkpoint(demo: Demo) -> None:
@@ -168,7 +166,6 @@ def test_a_paused_changefeed_has_no_pods_and_goes_on_from_its_checkpoint(demo: D
     demo.edit({"paused": False})
 
     demo.wait_until_past(demo.now())
-    assert demo.verify()["ok"]
 
 
 def test_an_edit_restarts_it_only_where_it_must(demo: Demo) -> None:
@@ -184,7 +181,6 @@ def test_an_edit_restarts_it_only_where_it_must(demo: Demo) -> None:
     found = demo.wait_until_past(demo.now())
     assert found["status"]["attempt"] == attempt + 1
     assert [record for record in demo.log_records() if record["kind"] == "epoch"][-1]["attempt"] == attempt + 1
-    assert demo.verify()["ok"]
 
 
 def test_while_the_api_server_is_frozen_files_go_on_being_written(demo: Demo) -> None:
@@ -200,7 +196,6 @@ def test_while_the_api_server_is_frozen_files_go_on_being_written(demo: Demo) ->
     demo.wait_until_past(demo.now())
     assert demo.status["attempt"] == attempt
     assert demo.pods("driver")[0]["metadata"]["uid"] == driver
-    assert demo.verify()["ok"]
     # The operator has lost its Lease meanwhile: the deletion that comes next waits for another one.
 
 

@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 
 from changefeed.filter.selection import Selection
-from changefeed.objectstore import ObjectStore
+from changefeed.objectstore import Object, ObjectStore
 from changefeed.schema.keys import table_span
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
@@ -23,6 +23,7 @@ from changefeed.verify.sink.files import Directory
 from changefeed.verify.sink.formats import Formats
 from changefeed.verify.sink.gathered import Gathered
 from changefeed.verify.sink.lines import show, show_values
+from changefeed.verify.sink.read_ahead import read_ahead
 from changefeed.verify.sink.reading import TableFiles
 from changefeed.verify.upstream.expected import images, key_of, shape_of, written_values
 from changefeed.verify.upstream.history import Collected, read_history
@@ -138,17 +139,15 @@ class _Table:
         paths = sum(len(directory.readable) for directory in directories)
         self._subject.progress.stage(f"{self._info.full_name}: the files", paths)
         written = self._schema_written(schemas)
-        for directory in directories:
-            for path in directory.readable:
-                self._read_file(path, written)
-                self._subject.progress.advance(1)
+        for path, found in read_ahead(self._subject.store, directories):
+            self._read_file(path, found, written)
+            self._subject.progress.advance(1)
         self._add_gathered()
         self._result.files += paths
         ((rows,),) = self._ledger.run("SELECT count(*) FROM files WHERE commit_ts <= ?", [self._subject.checkpoint_ts])
         self._result.rows += rows
 
-    def _read_file(self, path: str, schema_written: float | None) -> None:
-        found = self._subject.store.get(path)
+    def _read_file(self, path: str, found: Object, schema_written: float | None) -> None:
         if schema_written is not None and found.modified is not None and found.modified < schema_written:
             self._result.problem(f"{path} was written before the schema file of its version.")
         for piece in self._files.read(path, found, self._result):

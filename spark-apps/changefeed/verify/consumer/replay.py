@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from changefeed.objectstore import Object
 from changefeed.schema.table_info import TableInfo
 from changefeed.verify.comparison.ledger import Ledger
 from changefeed.verify.comparison.table import Subject
@@ -22,6 +23,7 @@ from changefeed.verify.consumer.walk import DataDirectory, Version, misplaced, w
 from changefeed.verify.result import Result
 from changefeed.verify.sink.files import Sink
 from changefeed.verify.sink.gathered import Gathered
+from changefeed.verify.sink.read_ahead import read_ahead
 from changefeed.verify.sink.reading import TableFiles
 from changefeed.verify.upstream.lives import Lives
 
@@ -94,18 +96,18 @@ class _Consumer:
     def _apply(self, table: Table, group: Sequence[DataDirectory]) -> None:
         files = TableFiles(self._subject.store, (table.schema, table.table), table.shape, self._subject.formats)
         changes = Gathered(_AT_ONCE_BYTES)
-        for path in (path for data in group for path in data.directory.readable):
-            for piece in self._read(files, path, table):
+        for path, found in read_ahead(self._subject.store, [data.directory for data in group]):
+            for piece in self._read(files, path, found, table):
                 changes.add(piece)
                 if changes.are_many:
                     self._merge(table, group[0].partition, changes)
             self._subject.progress.advance(1)
         self._merge(table, group[0].partition, changes)
 
-    def _read(self, files: TableFiles, path: str, table: Table) -> Iterator[pa.Table]:
+    def _read(self, files: TableFiles, path: str, found: Object, table: Table) -> Iterator[pa.Table]:
         """The file's rows up to the checkpoint, with their places."""
         place, seen = self._report.begin_file(path), Result()
-        for piece in files.read(path, self._subject.store.get(path), seen):
+        for piece in files.read(path, found, seen):
             places = np.arange(place + 1, place + 1 + piece.num_rows, dtype=np.uint64)
             place += piece.num_rows
             piece = piece.append_column("place", pa.array(places))

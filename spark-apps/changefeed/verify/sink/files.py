@@ -25,12 +25,13 @@ _SCHEMA = re.compile(r"(?P<table>[^/]+/[^/]+)/meta/schema_(?P<version>\d+)_\d{10
 
 @dataclass
 class Directory:
-    """One data directory: its files by index, and the last index that is published (0: none)."""
+    """One data directory: its files by index, their bytes by path, and the last index that is published (0: none)."""
 
     path: str
     published: int = 0
     last: str = ""  # the file that the index names
     files: dict[int, str] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
 
     @property
     def readable(self) -> list[str]:
@@ -144,7 +145,7 @@ def read_layout(store: ObjectStore, checkpoint_ts: int) -> Sink:
             directory = sink.directories.setdefault(match["directory"], Directory(match["directory"]))
             index = int(match["index"])
             if directory.is_named_right(path.removeprefix(f"{directory.path}/"), index):
-                directory.files[index] = path
+                directory.files[index], directory.sizes[path] = path, size
             else:
                 sink.problems.append(f"{path} is not named as the files of its directory are.")
         elif match := _SCHEMA.fullmatch(path):

@@ -1,0 +1,39 @@
+"""Data files, in their order, fetched while those before them are worked on.
+
+An object store takes some ms for each request, however small the file: one after the other, ten thousand files of a
+trickle would take minutes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from changefeed.objectstore import Object, ObjectStore
+from changefeed.verify.sink.files import Directory
+
+AT_ONCE = 16
+#: Of files that wait or are on their way; one larger than this comes alone.
+AHEAD_BYTES = 64 << 20
+
+
+def read_ahead(store: ObjectStore, directories: Iterable[Directory]) -> Iterator[tuple[str, Object]]:
+    """(path, object) of all that a consumer reads there. Raises what `store.get` raises, at the file's turn."""
+    paths = iter([(path, directory.sizes[path]) for directory in directories for path in directory.readable])
+    waiting: deque[tuple[str, int, Future[Object]]] = deque()
+    ahead = 0
+    following = next(paths, None)
+    pool = ThreadPoolExecutor(AT_ONCE, "read-ahead")
+    try:
+        while following or waiting:
+            while following and len(waiting) < AT_ONCE and (not waiting or ahead + following[1] <= AHEAD_BYTES):
+                path, size = following
+                waiting.append((path, size, pool.submit(store.get, path)))
+                ahead += size
+                following = next(paths, None)
+            path, size, found = waiting.popleft()
+            yield path, found.result()
+            ahead -= size
+    finally:
+        pool.shutdown(cancel_futures=True)
