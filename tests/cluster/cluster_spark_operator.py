@@ -83,12 +83,16 @@ class SparkOperator:
             # Its spark-submit connects to the API server that these name, as in a pod.
             "KUBERNETES_SERVICE_HOST": str(server.hostname),
             "KUBERNETES_SERVICE_PORT": str(server.port),
-            # The least that a JVM of a few seconds needs.
-            "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            # The least that a JVM of a few seconds needs. On a busy machine its 10 s for a connection are too few.
+            "SPARK_SUBMIT_OPTS": (
+                "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.kubernetes.submission.connectionTimeout=120000 "
+                "-Dspark.kubernetes.submission.requestTimeout=120000"
+            ),
         }
         command: list[str | Path] = [program("spark-operator"), "controller", "start", "--enable-ui-service=false"]
         command += ["--leader-election=false", "--enable-metrics=false", "--namespace-selector", _SELECTOR]
-        command += ["--health-probe-bind-address=127.0.0.1:0", "--kubeconfig", config]
+        # As many submissions at once as there are cores: each is a JVM.
+        command += ["--controller-threads=2", "--health-probe-bind-address=127.0.0.1:0", "--kubeconfig", config]
         cluster.processes.start(_PROCESS, command, environment)
 
 
