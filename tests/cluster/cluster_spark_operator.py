@@ -91,8 +91,8 @@ class SparkOperator:
         }
         command: list[str | Path] = [program("spark-operator"), "controller", "start", "--enable-ui-service=false"]
         command += ["--leader-election=false", "--enable-metrics=false", "--namespace-selector", _SELECTOR]
-        # As many submissions at once as there are cores: each is a JVM.
-        command += ["--controller-threads=2", "--health-probe-bind-address=127.0.0.1:0", "--kubeconfig", config]
+        # Each submission is a JVM: of ten at once, on two cores, none would be done in its time.
+        command += ["--controller-threads=3", "--health-probe-bind-address=127.0.0.1:0", "--kubeconfig", config]
         cluster.processes.start(_PROCESS, command, environment)
 
 
