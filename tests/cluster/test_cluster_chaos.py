@@ -32,13 +32,12 @@ from cluster_pods import PlayedNode
 from cluster_processes import Processes, free_ports, wait_until
 from cluster_programs import program
 from cluster_running_drivers import RunningDrivers
+from cluster_seed import SEED
 from cluster_spark_operator import SparkOperator
 
 _BIN = Path(sys.executable).parent
 _EVIDENCE = os.environ.get("CHANGEFEED_EVIDENCE")
 SECONDS = float(os.environ.get("CHANGEFEED_CHAOS_S", "1800")) if _EVIDENCE else 45.0
-_COMMIT = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True)
-SEED = int(os.environ.get("CHANGEFEED_SEED") or int(_COMMIT.stdout[:8] or "1", 16))
 #: From the end of the chaos until all is well.
 CALM_S = 480.0
 _KEY_ID, _KEY, _SECRET = "testkey", "testsecret", "writer"

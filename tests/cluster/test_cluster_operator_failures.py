@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(1200)
 LONG_S = 1000.0
 #: More than the first wait of any failure.
 WAIT_S = 80.0
-#: Seconds for all submissions, which are JVMs that start at the same moment.
+#: Seconds for a submission, which is a JVM on a busy machine.
 SUBMIT_S = 600.0
 NO_SUCH_CLASS = {"spec": {"priorityClassName": "gold"}}
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import subprocess
 import sys
 import threading
 import time
@@ -32,10 +31,9 @@ from cluster_forks import Forks
 from cluster_history import History
 from cluster_played_spark import PlayedSpark
 from cluster_processes import READY_S, wait_until
+from cluster_seed import SEED
 
 _EVIDENCE = os.environ.get("CHANGEFEED_EVIDENCE")
-_COMMIT = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True)
-SEED = int(os.environ.get("CHANGEFEED_SEED") or int(_COMMIT.stdout[:8] or "1", 16))
 EVERY = 1 if _EVIDENCE else 3
 SITES = 5
 TARGET_TS = "450000000000000000"

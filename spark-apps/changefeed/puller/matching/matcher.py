@@ -342,8 +342,6 @@ def _pairs(left: pl.DataFrame, right: pl.DataFrame) -> tuple[Numbers, Numbers]:
 
 def _without(frame: pl.DataFrame, rows: Numbers) -> pl.DataFrame:
     """The frame less the rows of these numbers."""
-    if not len(rows):
-        return frame
     kept = np.ones(frame.height, bool)
     kept[rows] = False
     return _only(frame, kept)

@@ -37,7 +37,7 @@ def walk(sink: Sink, has_dates: bool) -> Iterator[Version]:
     `has_dates`: whether the last level of a data directory is a date.
     """
     versions: dict[int, Version] = {}
-    for path in sorted(sink.sizes):
+    for path in sorted(sink.paths):
         if match := _SCHEMA.fullmatch(path):
             ts = int(match["version"])
             versions.setdefault(ts, Version(ts)).schema_files.append(path)
@@ -54,7 +54,7 @@ def walk(sink: Sink, has_dates: bool) -> Iterator[Version]:
 
 def misplaced(sink: Sink) -> list[str]:
     """What is no schema file of a table or a database, and stands where those do."""
-    meta = [path for path in sink.sizes if "/meta/" in path and not path.endswith(_INDEX)]
+    meta = [path for path in sink.paths if "/meta/" in path and not path.endswith(_INDEX)]
     wrong = [path for path in meta if not _SCHEMA.fullmatch(path)]
     return [
         f"{path} is no schema file by its name: <schema>[/<table>]/meta/schema_<version>_<10 digits>.json is wanted."

@@ -60,18 +60,18 @@ def _numbered(name: re.Match[str], index: int) -> str:
 
 @dataclass
 class Sink:
-    """All that stands in a sink: data directories by path, schema files by (schema/table, version), sizes by path."""
+    """All that stands in a sink: data directories by path, schema files by (schema/table, version), and all paths."""
 
     checkpoint_ts: int = 0
     directories: dict[str, Directory] = field(default_factory=dict)
     schemas: dict[tuple[str, int], list[str]] = field(default_factory=dict)
-    sizes: dict[str, int] = field(default_factory=dict)
+    paths: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)  # files that no consumer could place
 
     def listing(self) -> Listing:
         return Listing(
             self.checkpoint_ts,
-            {path: self.sizes[path] for directory in self.directories.values() for path in directory.readable},
+            {path: directory.sizes[path] for directory in self.directories.values() for path in directory.readable},
         )
 
 
@@ -140,7 +140,7 @@ def read_layout(store: ObjectStore, checkpoint_ts: int) -> Sink:
             else:
                 sink.problems.append(f"{path} names {name!r}, which is no data file.")
     for path, size in store.list():
-        sink.sizes[path] = size
+        sink.paths.append(path)
         if match := _DATA.fullmatch(path):
             directory = sink.directories.setdefault(match["directory"], Directory(match["directory"]))
             index = int(match["index"])

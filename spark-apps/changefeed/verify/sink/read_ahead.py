@@ -20,18 +20,16 @@ AHEAD_BYTES = 64 << 20
 
 def read_ahead(store: ObjectStore, directories: Iterable[Directory]) -> Iterator[tuple[str, Object]]:
     """(path, object) of all that a consumer reads there. Raises what `store.get` raises, at the file's turn."""
-    paths = iter([(path, directory.sizes[path]) for directory in directories for path in directory.readable])
+    following = deque((path, directory.sizes[path]) for directory in directories for path in directory.readable)
     waiting: deque[tuple[str, int, Future[Object]]] = deque()
     ahead = 0
-    following = next(paths, None)
     pool = ThreadPoolExecutor(AT_ONCE, "read-ahead")
     try:
         while following or waiting:
-            while following and len(waiting) < AT_ONCE and (not waiting or ahead + following[1] <= AHEAD_BYTES):
-                path, size = following
+            while following and len(waiting) < AT_ONCE and (not waiting or ahead + following[0][1] <= AHEAD_BYTES):
+                path, size = following.popleft()
                 waiting.append((path, size, pool.submit(store.get, path)))
                 ahead += size
-                following = next(paths, None)
             path, size, found = waiting.popleft()
             yield path, found.result()
             ahead -= size
