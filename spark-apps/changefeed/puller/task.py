@@ -81,7 +81,7 @@ def run_puller(
     limits: Limits | None = None,
     attempt: int | None = None,
 ) -> None:
-    """Pull until the owner closes the stream. `puller`: its number; `task`: the attempt's name, unique in the run;
+    """Pull until the owner ends the stream. `puller`: its number; `task`: the attempt's name, unique in the run;
     `attempt`: Spark's id of it, for the owner.
 
     `state`: the changefeed's own. Raises Fenced (a newer driver), Unavailable (PD, the owner, the disk), NeedsHuman
@@ -157,7 +157,7 @@ class PullerTask:
         self._reportable = asyncio.Event()
 
     async def run(self, call: _OwnerCall) -> None:
-        """Until the owner closes the stream. Raises Fenced, Unavailable."""
+        """Until the owner ends the stream. Raises Fenced, Unavailable."""
         async with self._feed, asyncio.TaskGroup() as tasks:
             helpers = [
                 tasks.create_task(self._roll(tasks)),
@@ -174,6 +174,8 @@ class PullerTask:
     async def _obey(self, call: _OwnerCall) -> None:
         try:
             async for command in call:
+                if command.HasField("end"):
+                    return
                 self._command(command)
         except grpc.aio.AioRpcError as error:
             raise _owner_lost(error) from error

@@ -146,17 +146,23 @@ class Heard(_message.Message):
     segment: int
     def __init__(self, segment: _Optional[int] = ...) -> None: ...
 
+class End(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class Command(_message.Message):
-    __slots__ = ("subscribe", "release", "drain", "heard")
+    __slots__ = ("subscribe", "release", "drain", "heard", "end")
     SUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     HEARD_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
     subscribe: Subscribe
     release: Release
     drain: Drain
     heard: Heard
-    def __init__(self, subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., heard: _Optional[_Union[Heard, _Mapping]] = ...) -> None: ...
+    end: End
+    def __init__(self, subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., heard: _Optional[_Union[Heard, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ...) -> None: ...
 
 class LatestRequest(_message.Message):
     __slots__ = ()

@@ -95,6 +95,8 @@ class Owner:
                 await context.abort(command, "epoch 3 is not 4")
             await context.write(command)
         reader.cancel()
+        await context.write(owner_pb2.Command(end=owner_pb2.End()))
+        await asyncio.sleep(DEADLINE)  # until the puller leaves
 
     async def _read(self, reports: AsyncIterator[owner_pb2.Report]) -> None:
         async for report in reports:

@@ -27,6 +27,9 @@ _SERVER_OPTIONS = (
     ("grpc.so_reuseport", 0),  # a taken port must be seen to be taken
 )
 
+#: A puller that is told to leave has left by then, or does not answer.
+_LEAVE_SECONDS = 2.0
+
 _Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -91,7 +94,7 @@ class OwnerService:
         """Raises what the handler raised on a report; else it never ends. Without it the run would only stand still."""
         raise await self._crash
 
-    async def stop(self, grace: float = 2.0) -> None:
+    async def stop(self, grace: float = _LEAVE_SECONDS) -> None:
         """End every puller's stream, which ends its task, and stop listening."""
         for stream in self._streams.values():
             stream.put_nowait(None)
@@ -145,6 +148,12 @@ class OwnerService:
         try:
             while (command := await stream.get()) is not None:
                 yield command
+            self._left(puller, stream)
+            reader.cancel()
+            # It is told to leave, and cancels this when it does. If the stream ended here first, grpc.aio could make
+            # INTERNAL of the end: it does when a report that is being written meets it (grpc/grpc#36066).
+            yield pb.Command(end=pb.End())
+            await asyncio.sleep(_LEAVE_SECONDS)
         finally:
             reader.cancel()
             self._left(puller, stream)
