@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from changefeed.schema.row.binary_view import Ints, Words
+from changefeed.schema.row.binary_view import Ints, Mask, Words
 from changefeed.schema.row.cells import ABSENT
 
 
@@ -25,6 +25,10 @@ class Located:
     @classmethod
     def nowhere(cls, columns: int, rows: int) -> Located:
         return cls(np.full((columns + 1, rows), ABSENT, np.int32), np.zeros((columns + 1, rows), np.int32))
+
+    def has_value(self, slot: npt.NDArray[np.intp], rows: Ints) -> Mask:
+        """Whether a wanted column has been placed, and not as NULL."""
+        return (self.starts[slot, rows] >= 0) & (slot < len(self.starts) - 1)
 
     def place(self, slot: npt.NDArray[np.intp], rows: Ints, starts: Ints | int, ends: Ints | int) -> None:
         if len(slot) == 1 and len(rows) == self.starts.shape[1]:

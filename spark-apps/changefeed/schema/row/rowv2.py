@@ -126,10 +126,15 @@ class _Rows:
         data = offsets + values * offset_width
         row_end = self.view.ends[rows]
         self._refuse(rows, data > row_end, "its value ends inside the header")
-        begin = data
+        begin, before = data, np.zeros(len(rows), np.uint64)
         for number in range(values + nulls):
-            slot = slots.of(read(ids + number * id_width, id_width))
+            column_id = read(ids + number * id_width, id_width)
+            if number not in (0, values):  # TiDB looks for an id by halves, so it writes each list in order
+                self._refuse(rows, column_id <= before, "the column ids in its value do not ascend")
+            before = column_id
+            slot = slots.of(column_id)
             if number >= values:
+                self._refuse(rows, cells.has_value(slot, rows), "its value has a column that is NULL as well")
                 cells.place(slot, rows, NULL, 0)
                 continue
             end = data + read(offsets + number * offset_width, offset_width).astype(np.int64)
