@@ -23,7 +23,6 @@ from changefeed.objectstore import Place
 from changefeed.puller import task as task_module
 from changefeed.puller.feed import Data, Pd, Resolved
 from changefeed.puller.pipeline_metrics import FeedMetrics
-from changefeed.puller.reports import Reports
 from changefeed.puller.task import Limits, PullerTask, run_puller
 from changefeed.upstream.access import Access
 from changefeed.upstream.tls import Tls
@@ -456,38 +455,6 @@ async def test_a_segment_that_is_written_at_once_does_not_hide_another_that_cann
     patience.call("the state", write)
     said.append(cast(owner_pb2.Report, task._reports.take()).trouble)
     assert said == ["", "s3://state answers 503.", ""]
-
-
-def meta(seq: int, *sub_ids: int) -> owner_pb2.SegmentMeta:
-    return owner_pb2.SegmentMeta(seq=seq, spans=[owner_pb2.SegmentSpan(sub_id=sub_id) for sub_id in sub_ids])
-
-
-def told(report: owner_pb2.Report | None) -> tuple[list[int], list[tuple[int, int, int, int]]]:
-    if report is None:
-        return [], []
-    return [m.seq for m in report.segments], [
-        (r.sub_id, r.ts, r.first_segment, r.last_segment) for r in report.resolved
-    ]
-
-
-def test_rule_2_resolved_ts_waits_for_lower_segments_of_other_subscriptions_too() -> None:
-    reports = Reports(puller=1)
-    reports.subscribed(1)
-    reports.subscribed(2)
-    reports.advanced(1, 10)
-    assert told(reports.take()) == ([], [(1, 10, 0, 0)])
-    reports.written(meta(2, 1))
-    reports.advanced(1, 20)
-    reports.advanced(2, 5)
-    assert told(reports.take()) == ([], [(2, 5, 0, 0)])
-    reports.written(meta(1, 2))
-    reports.advanced(1, 19)
-    assert told(reports.take()) == ([1, 2], [(1, 20, 2, 2)])
-    assert reports.take() is None
-    reports.released(1)
-    reports.written(meta(3, 1))
-    reports.advanced(1, 30)
-    assert told(reports.take()) == ([3], [])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,38 @@
+"""What a puller tells the owner, and when (CORRECTNESS.md, rule 2)."""
+
+from __future__ import annotations
+
+from changefeed.puller.reports import Reports
+from changefeed.wire import owner_pb2
+
+
+def meta(seq: int, *sub_ids: int) -> owner_pb2.SegmentMeta:
+    return owner_pb2.SegmentMeta(seq=seq, spans=[owner_pb2.SegmentSpan(sub_id=sub_id) for sub_id in sub_ids])
+
+
+def told(report: owner_pb2.Report | None) -> tuple[list[int], list[tuple[int, int, int, int]]]:
+    if report is None:
+        return [], []
+    return [m.seq for m in report.segments], [
+        (r.sub_id, r.ts, r.first_segment, r.last_segment) for r in report.resolved
+    ]
+
+
+def test_rule_2_resolved_ts_waits_for_lower_segments_of_other_subscriptions_too() -> None:
+    reports = Reports(puller=1)
+    reports.subscribed(1)
+    reports.subscribed(2)
+    reports.advanced(1, 10)
+    assert told(reports.take()) == ([], [(1, 10, 0, 0)])
+    reports.written(meta(2, 1))
+    reports.advanced(1, 20)
+    reports.advanced(2, 5)
+    assert told(reports.take()) == ([], [(2, 5, 0, 0)])
+    reports.written(meta(1, 2))
+    reports.advanced(1, 19)
+    assert told(reports.take()) == ([1, 2], [(1, 20, 2, 2)])
+    assert reports.take() is None
+    reports.released(1)
+    reports.written(meta(3, 1))
+    reports.advanced(1, 30)
+    assert told(reports.take()) == ([3], [])
