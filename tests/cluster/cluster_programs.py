@@ -24,6 +24,14 @@ from typing import Any
 _MINOR = "35"
 _KUBERNETES = f"v1.{_MINOR}.4"
 SPARK_OPERATOR = "v2.5.2"
+#: Built in one module graph, that of Kubernetes, so that what they share is compiled once: versions of one minor
+#: version of its libraries.
+_TOGETHER = {
+    "k8s.io/kubernetes": _KUBERNETES,
+    "helm.sh/helm/v3": "v3.20.2",
+    "github.com/helm-unittest/helm-unittest": "v1.0.3",
+    "github.com/coredns/coredns": "v1.14.7",
+}
 _STAMP = "k8s.io/component-base/version"
 
 
@@ -69,15 +77,17 @@ def _kubernetes(name: str) -> GoProgram:
     )
 
 
+def _together(module: str, package: str = "", source: str = "") -> GoProgram:
+    return GoProgram(module, _TOGETHER[module], f"{module}/{package}" if package else ".", source=source)
+
+
 PROGRAMS = {
     "etcd": GoProgram("go.etcd.io/etcd/server/v3", "v3.6.14", "go.etcd.io/etcd/server/v3"),
     "kube-apiserver": _kubernetes("kube-apiserver"),
     "kubectl": _kubernetes("kubectl"),
     "kube-controller-manager": _kubernetes("kube-controller-manager"),
-    "helm": GoProgram("helm.sh/helm/v3", "v3.21.4", "helm.sh/helm/v3/cmd/helm"),
-    "helm-unittest": GoProgram(
-        "github.com/helm-unittest/helm-unittest", "v1.1.2", "github.com/helm-unittest/helm-unittest/cmd/helm-unittest"
-    ),
+    "helm": _together("helm.sh/helm/v3", "cmd/helm"),
+    "helm-unittest": _together("github.com/helm-unittest/helm-unittest", "cmd/helm-unittest"),
     # The Lua that Argo CD itself runs health checks and actions with.
     "glua": GoProgram("github.com/yuin/gopher-lua", "v1.1.1", "github.com/yuin/gopher-lua/cmd/glua"),
     "spark-operator": GoProgram(
@@ -90,7 +100,7 @@ PROGRAMS = {
     "kubelet": _kubernetes("kubelet"),
     "kube-proxy": _kubernetes("kube-proxy"),
     "versitygw": GoProgram("github.com/versity/versitygw", "v1.8.0", "github.com/versity/versitygw/cmd/versitygw"),
-    "coredns": GoProgram("github.com/coredns/coredns", "v1.14.7", ".", source="coredns.go"),
+    "coredns": _together("github.com/coredns/coredns", source="coredns.go"),
     "pause": GoProgram("", "v1", ".", source="pause.go"),
 }
 
@@ -139,7 +149,8 @@ def install(name: str) -> Path:
 def _build(name: str, folder: Path) -> Path:
     """`folder/name`, built by a module of our own: `go install` refuses a module that replaces others, as these do."""
     wanted = PROGRAMS[name]
-    lines = ["module changefeed.dev/cluster", *(_required(wanted, folder) if wanted.module else ["go 1.25.0"])]
+    modules = [wanted] if wanted.module not in _TOGETHER else [p for p in PROGRAMS.values() if p.module in _TOGETHER]
+    lines = ["module changefeed.dev/cluster", *(_required(modules, folder) if wanted.module else ["go 1.25.0"])]
     (folder / "go.mod").write_text("\n".join(lines) + "\n")
     if wanted.source:
         shutil.copy(Path(__file__).with_name("programs") / wanted.source, folder)
@@ -149,13 +160,20 @@ def _build(name: str, folder: Path) -> Path:
     return folder / name
 
 
-def _required(wanted: GoProgram, folder: Path) -> list[str]:
-    """What a go.mod says to have the module just as it is when it is built by itself."""
-    module = _module(wanted.module, wanted.version)
-    described = json.loads(_go(["mod", "edit", "-json", module["GoMod"]], folder))
-    lines = [f"go {described['Go']}", f"require {wanted.module} {wanted.version}"]
-    lines += [f"godebug {setting['Key']}={setting['Value']}" for setting in described.get("Godebug") or ()]
-    return lines + [line for replaced in described.get("Replace") or () if (line := _replacement(replaced, wanted))]
+def _required(programs: Sequence[GoProgram], folder: Path) -> list[str]:
+    """What a go.mod says to have the modules of these programs as they are when they are built by themselves."""
+    lines: dict[str, None] = {}
+    go = "1.25.0"
+    for wanted in programs:
+        module = _module(wanted.module, wanted.version)
+        described = json.loads(_go(["mod", "edit", "-json", module["GoMod"]], folder))
+        go = max(go, described["Go"], key=lambda version: [int(number) for number in version.split(".")])
+        lines[f"require {wanted.module} {wanted.version}"] = None
+        settings = described.get("Godebug") or ()
+        lines |= {f"godebug {setting['Key']}={setting['Value']}": None for setting in settings}
+        replaced = described.get("Replace") or ()
+        lines |= {line: None for each in replaced if (line := _replacement(each, wanted))}
+    return [f"go {go}", *lines]
 
 
 def _replacement(replaced: dict[str, Any], wanted: GoProgram) -> str:
