@@ -20,8 +20,6 @@ from changefeed.puller.task import Limits
 from changefeed.spark import execution, launch
 from cluster_forks import serve, settle
 
-_TRIGGER_S = 0.2
-
 
 class Order(TypedDict):
     """`folder`: the container's own; in it are `serviceaccount`, `output` and `exit`."""
@@ -46,7 +44,7 @@ def _without_spark(account: Path) -> None:
     api_server.ApiServer.__init__.__defaults__ = (account,)  # type: ignore[misc]
     launch.Launch.begin = lambda _: None  # type: ignore[method-assign]
     integration_inprocess.LIMITS = Limits(roll_interval=0.25)
-    execution.SparkExecution = lambda *_: integration_inprocess.InProcessExecution(_TRIGGER_S)  # type: ignore[misc,assignment]
+    execution.SparkExecution = lambda *_: integration_inprocess.InProcessExecution()  # type: ignore[misc,assignment]
 
 
 if __name__ == "__main__":

@@ -137,9 +137,8 @@ class Lane:
         self.world.clear()
         point, at = INSIDE_A_PLAN
         assert self.world.start(point, at).reaches(point)
-        state = self.world.log()
-        assert state.plan
-        assert sorted((self.world.lake / entry.path).exists() for entry in state.plan.entries) == [False, True]
+        open_ = self.world.log().open_entries()
+        assert sorted((self.world.lake / entry.path).exists() for _, entry in open_) == [False, True]
         shutil.copytree(self.world.folder, self._template)
 
 

@@ -47,8 +47,9 @@ found. {frozen} were frozen by SIGSTOP, taken over, and woken when the other had
 A *point* is a moment in a call, mostly of the object store: before it; *written*, when the temporary file is synced and
 has no name yet; *linked* or *replaced*, when the name stands and its folder is not yet synced; *gone*, the same for a
 name that was removed; *found it there*, when the name was taken; *done*. The process is a whole changefeed: driver,
-puller, tasks, real files and gRPC, without Spark. Of a point that is passed more than {most} times the first, the
-second, the one in the middle and the last passage are taken.
+puller, tasks, real files and gRPC, without Spark. Up to two plans are open at a time, so that files are committed, and
+the log is folded, while others are open; and each run loses a pipeline task that has a file in hand. Of a point that is
+passed more than {most} times the first, the second, the one in the middle and the last passage are taken.
 
 After each recovery `changefeed verify` agrees; every file of the sink has the bytes that it has when nobody does any
 harm; no data file was written twice; neither `metadata` nor an index went back, as a reader saw them before, between

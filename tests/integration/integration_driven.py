@@ -1,7 +1,7 @@
 """A whole run of a changefeed in processes of their own, without Spark: what forked processes run.
 
-`drive` is `changefeed run`; `pull` and `execute_plans` are its tasks where they are to live elsewhere; `close` is what
-a deletion runs. Each of them may die or stop at a named point (integration_points).
+`drive` is `changefeed run`; `pull` and `write` are its tasks where they are to live elsewhere; `close` is what a
+deletion runs. Each of them may die or stop at a named point (integration_points).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from pathlib import Path
 from types import ModuleType
@@ -26,24 +26,30 @@ from changefeed.owner import driver as driver_module
 from changefeed.owner.closing import undriven
 from changefeed.owner.driver import RunOptions
 from changefeed.owner.owner import Owner
+from changefeed.owner.pace import Pace, pace_of
 from changefeed.owner.planning import checkpoint as checkpoint_module
 from changefeed.owner.planning.barrier import Barrier
+from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.serving.vigilance import Tasks
 from changefeed.owner.transaction_log.state import State
+from changefeed.pipeline import spool as spool_module
+from changefeed.pipeline.job import PipelineJob
 from changefeed.puller.task import PullerJob, run_puller
-from changefeed.spark.owner_client import OwnerClient, reporting
+from changefeed.spark.owner_client import reporting
+from changefeed.spark.pipeline_task import write_files
+from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import parse
 from changefeed.upstream.access import Access
 from changefeed.upstream.pd import PdClient
 from changefeed.wire.owner import OwnerAddress
-from integration_inprocess import LIMITS, InProcessExecution, Seen, execute
+from integration_inprocess import LIMITS, InProcessExecution, Seen
 from integration_points import Points, StatusFile, install
 from integration_processes import Say
+from integration_several_plans import install as install_several_plans
 
 _FOLD_AFTER = 3  # records
 _NOON_MS = 1_767_268_800_000
 _DAY_MS = 86_400_000
-_LOOK_S = 0.005
 
 
 @dataclass(frozen=True)
@@ -53,15 +59,15 @@ class Elsewhere:
     say: Say
     silent_s = 0.0
 
-    def start_session(self) -> None:
+    def start(self) -> None:
         pass
 
-    def run(self, owner: OwnerAddress, sink: Place, pullers: PullerJob) -> None:
+    def run(self, owner: OwnerAddress, pullers: PullerJob, pipeline: PipelineJob) -> None:
         self.say(
             tasks={
                 "owner": {**owner.__dict__, "certificate": owner.certificate.decode()},
-                "sink": sink.uri,
-                "state": pullers.state.uri,
+                "sink": pipeline.sink.uri,
+                "state": pipeline.state.uri,
                 "pd_addresses": pullers.upstream.pd_addresses,
             }
         )
@@ -95,15 +101,15 @@ def drive(
 ) -> None:
     """`changefeed run`. The upstream's DDL span resolves to one of `steps` after the other, each once the one before it
     is in the log; PD's clock stands at noon, behind `next_day`, one of the steps, at that of the next day. So a short
-    history that stands already gives the same plans in every run, whenever the run before it has died.
+    history that stands already gives the same files in every run, whenever the run before it has died.
 
     `shared`: several can hold the state and the sink, as in S3. `clock_off_s`: of this process's wall clock.
     """
     points = _points(say, point, at, then, shared)
     _set_clock(clock_off_s)
-    _follow_steps(steps, next_day)
+    install_several_plans(_follow_steps(steps, next_day))
     driver_module._FOLD_AFTER = _FOLD_AFTER
-    driver_module._METADATA_INTERVAL_S = 0.0
+    driver_module.pace_of = _pace_of  # type: ignore[attr-defined]
     checkpoint_module.RECORD_INTERVAL_S = 0.0
     status: Any = StatusFile(Path(folder) / "status", points)
     options = RunOptions(metrics_port=0, attempt=attempt, status=status)
@@ -137,20 +143,19 @@ def pull(
         say(ended="let go")
 
 
-def execute_plans(say: Say, tasks: dict[str, Any], point: str | None = None, at: int = 1, then: str = "kill") -> None:
-    """The source and the sink of the run that has said `tasks`, until its owner is gone."""
+def write(
+    say: Say, tasks: dict[str, Any], number: int = 0, point: str | None = None, at: int = 1, then: str = "kill"
+) -> None:
+    """A pipeline task of the run that has said `tasks`."""
     _points(say, point, at, then, shared=True)
-    owner, done = _owner(tasks), 0
+    owner = _owner(tasks)
     try:
-        with OwnerClient(owner) as client:
-            while True:
-                if (record := client.latest()) > done:
-                    execute(owner, Place(tasks["sink"]), Place(tasks["state"]), record)
-                    say(executed=record)
-                    done = record
-                time.sleep(_LOOK_S)
+        with reporting(owner):
+            write_files(owner, number, PipelineJob(Place(tasks["state"]), Place(tasks["sink"])))
     except ChangefeedError as error:
         _refused(say, error)
+    else:
+        say(ended="let go")
 
 
 def close(say: Say, resource: dict[str, Any]) -> None:
@@ -165,7 +170,12 @@ def _points(say: Say, point: str | None, at: int, then: str, shared: bool) -> Po
     points = Points(say, point, at, then)
     install(points)
     segment_module.CURVE_STEP = 1  # the planner knows the ts of each row
+    spool_module.IN_MEMORY_BYTES = 0  # what is encoded is a file until it is put
     return points
+
+
+def _pace_of(changefeed: Changefeed) -> Pace:
+    return replace(pace_of(changefeed), metadata_s=0.0)
 
 
 def _refused(say: Say, error: ChangefeedError) -> None:
@@ -219,7 +229,10 @@ def _set_clock(off_s: float) -> None:
                 module.datetime = Moment  # type: ignore[attr-defined]
 
 
-def _follow_steps(steps: Sequence[int], next_day: int) -> None:
+def _follow_steps(steps: Sequence[int], next_day: int) -> list[Owner]:
+    """The owners that there will be. A step begins when all rows up to it are pulled: they are planned together."""
+    owners: list[Owner] = []
+
     class Stepping(Barrier):
         reached = 0  # the recorded checkpoint
 
@@ -229,22 +242,35 @@ def _follow_steps(steps: Sequence[int], next_day: int) -> None:
 
         def on_resolved(self, ts: int) -> None:
             self._heard = max(self._heard, ts)
-            super().on_resolved(min(self._heard, next((step for step in steps if step > self.reached), sys.maxsize)))
+            step = next((step for step in steps if step > self.reached), sys.maxsize)
+            if all(spans.resolved_ts(each) >= min(step, steps[-1]) for spans, each in _pulled(owners)):
+                super().on_resolved(min(self._heard, step))
 
-    init, recorded = Owner.__init__, Owner.recorded
+    init, recorded, hear = Owner.__init__, Owner.recorded, Owner.report
 
     def init_(self: Owner, state: State, *more: Any, **named: Any) -> None:
         init(self, state, *more, **named)
         Stepping.reached = state.checkpoint_ts
+        owners.append(self)
 
     def recorded_(self: Owner, now: float, action: Any, state: Any) -> None:
         recorded(self, now, action, state)
         Stepping.reached = state.checkpoint_ts
         self.barrier.on_resolved(0)
 
+    def report_(self: Owner, now: float, puller: int, report: Any) -> None:
+        hear(self, now, puller, report)
+        self.barrier.on_resolved(0)
+
     async def pd_ms(self: PdClient) -> int:
         return _NOON_MS + _DAY_MS * (Stepping.reached >= next_day)
 
     driver_module.Barrier = Stepping  # type: ignore[attr-defined]
-    Owner.__init__, Owner.recorded = init_, recorded_  # type: ignore[method-assign]
+    Owner.__init__, Owner.recorded, Owner.report = init_, recorded_, report_  # type: ignore[method-assign]
     PdClient.pd_ms = pd_ms  # type: ignore[method-assign]
+    return owners
+
+
+def _pulled(owners: Sequence[Owner]) -> Iterator[tuple[Spans, int]]:
+    """Each dispatcher of the run, with the spans that know how far it is pulled."""
+    return ((owner.spans, dispatcher) for owner in owners[-1:] for dispatcher in owner._tables)

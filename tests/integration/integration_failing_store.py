@@ -109,7 +109,7 @@ class Feed(World):
             **{"spark": {"pullers": {"count": 1}}, **spec},
         )
         options = RunOptions(metrics_port=0, status=self.said)
-        return Run(changefeed, InProcessExecution(trigger_s=0.1), options).start()
+        return Run(changefeed, InProcessExecution(), options).start()
 
     async def caught_up(self, run: Run) -> None:
         """Everything that is committed by now is published, and nothing is said to be wrong."""

@@ -1,6 +1,6 @@
 """A whole changefeed in this process, without Spark: threads take the place of its tasks and run their very code.
 
-The pullers, the source and the sink are the product's; only who calls them is not. A run takes about a second.
+What they run is the product's; only who starts it is not. A run takes about a second.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ from typing import Any
 
 from changefeed.errors import ChangefeedError
 from changefeed.metrics import Progress
-from changefeed.objectstore import Place
 from changefeed.owner.driver import Driver, Outcome, RunOptions
 from changefeed.owner.places import upstream_access
 from changefeed.owner.prepare import open_places, prepare
 from changefeed.owner.serving.vigilance import Tasks
+from changefeed.pipeline.job import PipelineJob
 from changefeed.puller.task import Limits, PullerJob, run_puller
-from changefeed.spark.owner_client import OwnerClient, reporting
-from changefeed.spark.sink import FileWriter
-from changefeed.spark.source import PlanReader
+from changefeed.spark.owner_client import reporting
+from changefeed.spark.pipeline_task import write_files
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import parse
 from changefeed.wire.owner import OwnerAddress
@@ -42,22 +41,23 @@ class InProcessExecution:
 
     silent_s = 0.0
 
-    def __init__(self, trigger_s: float = 0.01) -> None:
-        """`trigger_s`: how often a plan is asked for."""
-        self._trigger_s = trigger_s
+    def __init__(self, writers: int = 2) -> None:
+        """`writers`: how many pipeline tasks there are."""
+        self._writers = writers
         self._threads: list[threading.Thread] = []
         self._stopping = threading.Event()
         self._error: ChangefeedError | None = None
         self.puller_attempts: list[tuple[int, int]] = []  # (puller, attempt) in order of their starts
-        self.executed: list[int] = []  # records of plans, in order
+        self.writer_attempts: list[tuple[int, int]] = []  # the same of pipeline tasks
 
-    def start_session(self) -> None:
+    def start(self) -> None:
         pass
 
-    def run(self, owner: OwnerAddress, sink: Place, pullers: PullerJob) -> None:
+    def run(self, owner: OwnerAddress, pullers: PullerJob, pipeline: PipelineJob) -> None:
         for puller in range(pullers.count):
             self._start(self._pull, owner, puller, pullers)
-        self._start(self._execute, owner, sink, pullers.state)
+        for number in range(self._writers):
+            self._start(self._write, owner, number, pipeline)
 
     def tasks(self) -> Tasks:
         return Tasks({time.monotonic_ns()})  # always another one, so that none is ever silent
@@ -97,28 +97,13 @@ class InProcessExecution:
 
         self._attempts(attempt)
 
-    def _execute(self, owner: OwnerAddress, sink: Place, state: Place) -> None:
-        def attempt(_: int) -> None:
-            done = 0
-            with OwnerClient(owner) as client:
-                while not self._stopping.wait(self._trigger_s):
-                    record = client.latest()
-                    if record > done:
-                        execute(owner, sink, state, record)
-                        self.executed.append(record)
-                        done = record
+    def _write(self, owner: OwnerAddress, number: int, job: PipelineJob) -> None:
+        def attempt(turn: int) -> None:
+            self.writer_attempts.append((number, turn))
+            with reporting(owner):
+                assert write_files(owner, number, job) is None, "there is room for every puller"
 
         self._attempts(attempt)
-
-
-def execute(owner: OwnerAddress, sink: Place, state: Place, record: int, partitions: int = 2) -> None:
-    """One micro-batch, as Spark's engine calls the source and the sink."""
-    reader, writer = PlanReader(owner, state, partitions), FileWriter(owner, sink)
-    try:
-        shares = reader.partitions({"record": 0}, {"record": record})
-        writer.commit([writer.write(reader.read(share)) for share in shares], batchId=0)
-    finally:
-        reader.stop()
 
 
 class Seen:

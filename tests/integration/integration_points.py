@@ -22,8 +22,12 @@ from changefeed.eventstore.files import LocalSegments
 from changefeed.eventstore.house import House
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.probe import PROBE
+from changefeed.owner.owner import Owner
+from changefeed.owner.serving.service import OwnerService
+from changefeed.owner.transaction_log.log import Log
+from changefeed.owner.transaction_log.state import State
 from changefeed.sink.storage.layout import CLAIM, METADATA, index_of, is_schema_file, parse_index_path
-from changefeed.spark.owner_client import OwnerClient
+from changefeed.spark import pipeline_task
 from changefeed.upstream.safepoint import Safepoint
 from integration_processes import Say
 
@@ -67,6 +71,19 @@ class Points:
             self._doing.name = before
         self.passing(f"{name}: done")
 
+    @contextmanager
+    def creating(self, more: str) -> Iterator[None]:
+        """What is created by this thread is named with it."""
+        self._doing.more = more
+        try:
+            yield
+        finally:
+            self._doing.more = ""
+
+    @property
+    def more(self) -> str:
+        return getattr(self._doing, "more", "")
+
     def inside(self, step: str) -> None:
         """A step of the thread's innermost `around`, if there is one."""
         if name := getattr(self._doing, "name", None):
@@ -78,6 +95,7 @@ def install(points: Points) -> None:
     _wrap_stores(points)
     _wrap_disk(points)
     _wrap_segments(points)
+    _wrap_log(points)
     _wrap_calls(points)
 
 
@@ -89,7 +107,7 @@ def kind_of(path: str, body: bytes | None) -> str:
             return "snapshot"
         record = json.loads(body or b"{}")
         if record.get("kind") == "commit":
-            return "checkpoint record" if record["plan"] is None else "commit record"
+            return "commit record" if record["files"] else "checkpoint record"
         return _RECORDS.get(record.get("kind"), "record")
     if name.startswith(PROBE):
         return "probe"
@@ -108,7 +126,7 @@ def _wrap_stores(points: Points) -> None:
     create, swap, delete = LocalStore.create, LocalStore.swap, LocalStore.delete
 
     def create_(self: LocalStore, path: str, body: Any) -> None:
-        name = f"create {kind_of(path, body if isinstance(body, bytes) else None)}"
+        name = f"create {kind_of(path, body if isinstance(body, bytes) else None)}{points.more}"
         try:
             with points.around(name):
                 create(self, path, body)
@@ -176,8 +194,25 @@ def _wrap_segments(points: Points) -> None:
     LocalSegments.delete_house = delete_house_  # type: ignore[method-assign]
 
 
+def _wrap_log(points: Points) -> None:
+    """What is recorded while files are open, and stay so."""
+    append, fold = Log.append, Log.fold
+
+    def append_(self: Log, record: Any) -> None:
+        files = getattr(record, "files", ())
+        stay_open = len(files) < sum(1 for _ in self.state.open_entries())
+        with points.creating(" of some open files" if files and stay_open else ""):
+            append(self, record)
+
+    def fold_(self: Log, state: State) -> None:
+        with points.creating(" with files open" if state.plans else ""):
+            fold(self, state)
+
+    Log.append, Log.fold = append_, fold_  # type: ignore[method-assign]
+
+
 def _wrap_calls(points: Points) -> None:
-    """What is no object: the hold at PD, a message to the owner, what is cleared at the start and at the end."""
+    """What is no object: the hold at PD, what tasks and the owner do and say, what is cleared at the start and end."""
     hold = Safepoint.hold
 
     async def hold_(self: Safepoint, ts: int) -> int:
@@ -189,20 +224,24 @@ def _wrap_calls(points: Points) -> None:
         (LocalStore, "hold", "take the store's lock"),
         (LocalStore, "clean_leftovers", "clean left-overs"),
         (House, "clear_spool", "clear the spool"),
-        (OwnerClient, "commit", "tell the owner what is put"),
+        (OwnerService, "order", "hand files to a pipeline task"),
+        (pipeline_task, "encode_entry", "encode a file"),
+        (Owner, "file_done", "hear that a file is put"),
+        (Owner, "task_left", "lose a pipeline task"),
     ):
         _wrap(points, cls, method, name)
 
 
-def _wrap(points: Points, cls: type, method: str, name: str) -> None:
-    real = getattr(cls, method)
+def _wrap(points: Points, where: Any, method: str, name: str) -> None:
+    """A method of a class, or what a module calls."""
+    real = getattr(where, method)
 
     @wraps(real)
     def wrapped(*arguments: Any) -> Any:
         with points.around(name):
             return real(*arguments)
 
-    setattr(cls, method, wrapped)
+    setattr(where, method, wrapped)
 
 
 class StatusFile:

@@ -27,9 +27,6 @@ import psutil
 DEADLINE_S = float(os.environ.get("CRASH_DEADLINE", "240"))
 _LOADED = (
     "integration_driven",
-    "changefeed.spark.pull_task",
-    "changefeed.spark.read_task",
-    "changefeed.spark.write_task",
     # What these would load when they are first asked.
     "cryptography.hazmat.backends.openssl.backend",
     "dateutil.relativedelta",

@@ -28,7 +28,7 @@ from integration_processes import Nursery, Process
 
 COLUMNS = (Column("id", "bigint"), Column("balance", "bigint"))
 NOTE = Column("note", "varchar(8)", nullable=True)
-ROWS = 12  # a table and a transaction
+ROWS = 12  # of a table in a small transaction; twice as many in a large one
 
 
 @dataclass(frozen=True)
@@ -70,17 +70,17 @@ def upstream() -> Iterator[History]:
 
 
 def _change(tidb: Tidb, tables: Sequence[Table], step: int) -> int:
-    """How many rows change."""
-    for turn in (0, 1):
-        first = ROWS * (2 * step + turn) + 1
+    """A large and a small transaction; how many rows change."""
+    first, middle, end = (ROWS * (3 * step + part) + 1 for part in (0, 2, 3))
+    for pks in (range(first, middle), range(middle, end)):
         with tidb.begin() as txn:
             for table in tables:
-                for pk in range(first, first + ROWS):
+                for pk in pks:
                     txn.insert(table, {"id": pk, "balance": 1})
-                if turn:
-                    txn.update(table, {"id": first - ROWS, "balance": 2})
-                    txn.delete(table, first - ROWS + 1)
-    return len(tables) * (2 * ROWS + 2)
+                if pks.start == middle:
+                    txn.update(table, {"id": first, "balance": 2})
+                    txn.delete(table, first + 1)
+    return len(tables) * (3 * ROWS + 2)
 
 
 @dataclass
@@ -153,9 +153,11 @@ def found(world: World) -> str:
     if not state.n:
         return "no log"
     plan = "no plan open"
-    if state.plan:
-        there = sum((world.lake / entry.path).exists() for entry in state.plan.entries)
-        plan = f"plan {state.plan.n} open, {there} of its {len(state.plan.entries)} files"
+    if state.plans:
+        numbers = " and ".join(str(each.plan.n) for each in state.plans)
+        open_ = [entry for _, entry in state.open_entries()]
+        there = sum((world.lake / entry.path).exists() for entry in open_)
+        plan = f"plan {numbers} open, {there} of {len(open_)} files"
     behind = "at" if published(world) == state.checkpoint_ts else "behind"
     temporary = len(list(world.folder.rglob("*.tmp")))
     parts = [

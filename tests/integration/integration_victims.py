@@ -7,6 +7,8 @@ from contextlib import suppress
 import psutil
 from conftest import Changefeed, Upstream
 
+_LOOKS = 100
+
 
 class Victims:
     """Those that run at the moment."""
@@ -29,11 +31,14 @@ class Victims:
 
     def executing(self) -> psutil.Process | None:
         """A task's worker that is in the middle of writing a file; it is frozen, so it stays there."""
-        for worker in self._workers():
-            if not self._is_puller(worker) and _spools(worker):
+        writers = [worker for worker in self._workers() if not self._is_puller(worker)]
+        for _ in range(_LOOKS):  # a small file takes a few milliseconds
+            for worker in writers:
+                if not _writes(worker):
+                    continue
                 with suppress(psutil.NoSuchProcess):
                     worker.suspend()
-                    if _spools(worker):
+                    if _writes(worker):
                         return worker
                     worker.resume()
         return None
@@ -59,7 +64,8 @@ def _is_worker(process: psutil.Process) -> bool:
     return str(process.name()) == "pyspark.worker"
 
 
-def _spools(worker: psutil.Process) -> bool:
+def _writes(worker: psutil.Process) -> bool:
+    """What it encodes is in its spool, or what it puts has no name yet (objectstore.local)."""
     with suppress(psutil.NoSuchProcess):
-        return any("/spool/" in file.path for file in worker.open_files())
+        return any("/spool/" in file.path or file.path.endswith(".tmp") for file in worker.open_files())
     return False

@@ -52,11 +52,11 @@ def shared() -> Iterator[Upstream]:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    def session(_: Launch) -> None:
+    def context(_: Launch) -> None:
         pytest.fail("Spark is needed before the input was found to be bad")
 
     monkeypatch.setattr(Launch, "begin", lambda _: None)
-    monkeypatch.setattr(Launch, "session", session)
+    monkeypatch.setattr(Launch, "context", context)
     monkeypatch.setattr(driver, "RunOptions", functools.partial(driver.RunOptions, pd_deadline_s=1.0))
 
 

@@ -29,13 +29,13 @@ from changefeed.model.position import Position
 from changefeed.model.record import FileCommitted, PlanEntry, SegmentSlice, Work, WorkEntry
 from changefeed.objectstore import Place
 from changefeed.objectstore.local import LocalStore
+from changefeed.objectstore.once import create_once
 from changefeed.pipeline.codec.csv import fingerprint
-from changefeed.pipeline.run import run_entry
+from changefeed.pipeline.run import encode_entry
 from changefeed.puller.task import Limits, PullerTask
 from changefeed.schema.keys import table_span
 from changefeed.schema.snapshot import load_schema
 from changefeed.schema.table_info import TableInfo
-from changefeed.sink.storage.publish import publish, whole_files
 from changefeed.spec.parse import effective, parse
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
@@ -383,14 +383,16 @@ def test_100_000_rows_from_wire_to_file_without_a_row_in_python(upstream: Upstre
     writer.start()
     lines: Counter[str] = Counter()
 
-    def whole_way() -> list[FileCommitted]:
+    def whole_way() -> FileCommitted:
         segments = asyncio.run(pull(pd_address, house, table.id, start_ts, writer))
         work, entry = work_of(info, segments, start_ts, writer.end_ts)
-        descriptors = run_entry(work, entry, partial(read_slice, house), tmp_path / "spool")
-        return [publish(sink, pieces) for pieces in whole_files(descriptors)]
+        encoded = encode_entry(work, entry, partial(read_slice, house), tmp_path / "spool")
+        create_once(sink, encoded.path, encoded.spool.body(), encoded.file.hash)
+        encoded.spool.discard()
+        return encoded.file
 
     with row_by_row_raises(), counted_lines(lines):
-        (committed,) = whole_way()
+        committed = whole_way()
 
     assert committed.rows == committed.raw_rows == ROWS
     with (sink.root / FILE).open(newline="", encoding="utf-8") as file:
@@ -400,5 +402,5 @@ def test_100_000_rows_from_wire_to_file_without_a_row_in_python(upstream: Upstre
     assert {line[0] for line in found} == {"I", "U", "D"}
     assert max(lines.values()) < MOST_LINES, lines.most_common(8)
     own = Counter({where: count for where, count in lines.items() if where.startswith(OWN_CODE)})
-    assert {"whole_files", "encode", "decode", "decode_rows", "write_segment"} <= {w.rpartition(" ")[2] for w in own}
+    assert {"encode_entry", "encode", "decode", "decode_rows", "write_segment"} <= {w.rpartition(" ")[2] for w in own}
     assert own.total() < MOST_OWN_LINES, own.most_common(8)

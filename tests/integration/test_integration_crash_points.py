@@ -14,6 +14,13 @@ from integration_crash import NOT_PASSED, enumerate_all
 from integration_crash_table import table
 
 PARTS = 10  # of which a run takes one: some 40 killed or frozen runs, about 50 s of CPU
+#: What it takes to have several plans open, beside what there is to one.
+SEVERAL_PLANS = (
+    "encode a file: done",
+    "create commit record of some open files: linked",
+    "create snapshot with files open: linked",
+    "lose a pipeline task: done",
+)
 TABLE = Path(__file__).parents[2] / "docs" / "crash-points.md"
 
 
@@ -27,6 +34,7 @@ def test_rule_3_8_16_and_21_a_process_may_die_or_sleep_at_any_point(tmp_path: Pa
     assert len(done) == len(outcome.cases)
     assert done.count(NOT_PASSED) <= len(done) // 10
     assert any(case.frozen for case in outcome.cases)
+    assert {(takeover, point) for takeover in (False, True) for point in SEVERAL_PLANS} <= outcome.rows.keys()
     named = set(re.findall(r"^\| ([^|]+: \w[^|]*) \|", TABLE.read_text(), re.MULTILINE))
     assert {point for _, point in outcome.rows} <= named, "points have come: run `make evidence`"
     assert all(f"| {case.point} |" in table(outcome) for case in outcome.cases if not case.frozen)

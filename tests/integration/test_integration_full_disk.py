@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from changefeed.eventstore import segment as segment_module
 from changefeed.objectstore import local as local_module
+from changefeed.pipeline import spool as spool_module
 from changefeed.pipeline.spool import Spool
 from changefeed_devcluster.server import DevCluster
 from integration_failing_store import Feed, running_feed
@@ -24,6 +25,7 @@ class Disk:
         write_object, write_segment, open_spool = local_module._write_all, segment_module._write, Spool._open
         monkeypatch.setattr(local_module, "_write_all", lambda *given: self.room("an object") or write_object(*given))
         monkeypatch.setattr(segment_module, "_write", lambda *given: self.room("a segment") or write_segment(*given))
+        monkeypatch.setattr(spool_module, "IN_MEMORY_BYTES", 0)
         monkeypatch.setattr(Spool, "_open", lambda spool: _Spooled(open_spool(spool), self))
 
     def room(self, what: str) -> None:

@@ -16,7 +16,7 @@ from changefeed.owner import patience
 from changefeed.owner.pulling.spans import Spans
 from changefeed.puller import task as puller_task
 from changefeed.puller.task import PullerJob
-from changefeed.spark import write_task
+from changefeed.spark import pipeline_task
 from changefeed.wire.owner import OwnerAddress
 from integration_inprocess import TASK_ATTEMPTS, InProcessExecution, Run, World, new_world
 
@@ -70,10 +70,10 @@ async def test_target_ts_finishes_and_a_finished_one_mends_its_metadata(world: W
 async def test_a_task_that_no_attempt_can_help_ends_the_run_with_its_error(
     world: World, monkeypatch: pytest.MonkeyPatch, kind: type[errors.ChangefeedError]
 ) -> None:
-    def publish(*_: object) -> NoReturn:
+    def create_once(*_: object) -> NoReturn:
         raise kind("The file is not ours.", "Ask around.")
 
-    monkeypatch.setattr(write_task, "publish_file", publish)
+    monkeypatch.setattr(pipeline_task, "create_once", create_once)
     world.insert(range(1, 11))
     with pytest.raises(errors.ChangefeedError, match="The file is not ours") as caught:
         await world.run().outcome()
@@ -101,14 +101,14 @@ async def test_rule_4_an_error_that_attempts_may_help_is_tried_again_then_ends_t
 ) -> None:
     attempts = []
 
-    def publish(*_: object) -> NoReturn:
+    def encode_entry(*_: object) -> NoReturn:
         attempts.append(1)
         raise errors.ProtocolViolation("Two copies of a row differ.", "Look at the segments.")
 
-    monkeypatch.setattr(write_task, "publish_file", publish)
+    monkeypatch.setattr(pipeline_task, "encode_entry", encode_entry)
     world.insert(range(1, 11))
     with pytest.raises(errors.ProtocolViolation, match="Two copies of a row differ") as caught:
-        await world.run().outcome()
+        await world.run(InProcessExecution(writers=1)).outcome()
     assert caught.value.next_step == "Look at the segments."
     assert len(attempts) == TASK_ATTEMPTS
 
@@ -133,6 +133,32 @@ async def test_rule_2_a_puller_that_dies_is_replaced_and_nothing_is_lost(
     await run.drained()
     assert execution.puller_attempts == [(0, 0), (0, 1)]
     assert world.ids() == list(range(1, 51))
+
+
+@pytest.mark.parametrize("call", ["encode_entry", "create_once"])
+async def test_rule_16_what_a_lost_pipeline_task_had_in_hand_is_written_by_another(
+    world: World, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Its first file is put by then, and the second is encoded or put when it dies. No row is in two files."""
+    real, calls = getattr(pipeline_task, call), []
+
+    def dies_once(*arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise errors.Transient("The machine is gone.")
+        return real(*arguments)
+
+    monkeypatch.setattr(pipeline_task, call, dies_once)
+    execution = InProcessExecution(writers=1)
+    run = world.run(execution)
+    for step in range(4):
+        world.insert(range(step * 10 + 1, step * 10 + 11))
+        await written(world, run, step * 10 + 10)
+    await run.drained()
+    assert execution.writer_attempts == [(0, 0), (0, 1)]
+    assert world.ids() == list(range(1, 41))
+    files = [(file["plan"], file["entry"]) for record in world.records("commit") for file in record["files"]]
+    assert len(files) == len(set(files)) == len(list(world.lake.rglob("CDC*.csv"))) == len(calls) - 1
 
 
 async def test_a_puller_that_stays_away_loses_its_spans_to_the_others(
@@ -188,9 +214,9 @@ async def test_a_view_that_breaks_ends_the_run(world: World) -> None:
 
 async def test_drain_deadline_says_where_it_goes_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     class Stuck(InProcessExecution):
-        """Its source never offers a plan."""
+        """No pipeline task ever comes."""
 
-        def _execute(self, *_: object) -> None:
+        def _write(self, *_: object) -> None:
             self._stopping.wait()
 
     world.insert(range(1, 11))

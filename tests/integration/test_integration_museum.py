@@ -7,10 +7,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from changefeed.errors import Unavailable
+from changefeed.errors import ChangefeedError, InvalidSpec, Unavailable
 from changefeed.objectstore import Place
 from changefeed.owner import driver as driver_module
-from changefeed.spark.source import PlanReader
+from changefeed.pipeline.job import PipelineJob
+from changefeed.spark.owner_client import reporting
+from changefeed.spark.pipeline_task import write_files
 from changefeed.upstream.safepoint import Safepoint
 from changefeed.wire.owner import OwnerAddress
 from integration_inprocess import World, new_world
@@ -48,10 +50,19 @@ async def test_museum_upstream_history_is_released_before_the_own_checkpoint_is_
     assert len({ts for ts, _ in held}) > 2
 
 
-def test_museum_a_constructors_failure_is_masked() -> None:
-    """PySpark 4.3.0 stops a reader that was never made, and its error hides the first. Ours are made without a call."""
+@pytest.mark.parametrize(
+    ("sink", "kind", "says"),
+    [
+        ("gopher://lake", InvalidSpec, r"spec\.sink\.storage\.uri"),
+        ("file:///nowhere", Unavailable, "The owner ended the pipeline task's stream: UNAVAILABLE"),
+    ],
+    ids=["a task can't be made", "nobody is there to hear it"],
+)
+def test_museum_a_constructors_failure_is_masked(sink: str, kind: type[ChangefeedError], says: str) -> None:
+    """PySpark 4.3.0 stops a reader that was never made, and its error hides the first. Of ours the first error counts,
+    also when the report of it comes to nothing.
+    """
     nobody = OwnerAddress("127.0.0.1:1", 1, "nonce", "token", b"")
-    reader = PlanReader(nobody, Place("file:///nowhere"), 1)
-    with pytest.raises(Unavailable, match=r"The owner at 127\.0\.0\.1:1 did not answer"):
-        reader.latestOffset()
-    reader.stop()
+    job = PipelineJob(Place("file:///nowhere"), Place(sink))
+    with pytest.raises(kind, match=says), reporting(nobody):
+        write_files(nobody, 0, job)

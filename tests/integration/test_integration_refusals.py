@@ -63,11 +63,11 @@ def change_thrice(tidb: Tidb, table: Table) -> None:
 def refused(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Check:
     """`refused(file, *said)`: `changefeed run` says all of it, to a person and to a script, before it needs Spark."""
 
-    def session(_: Launch) -> None:
+    def context(_: Launch) -> None:
         pytest.fail("the run is not refused")
 
     monkeypatch.setattr(Launch, "begin", lambda _: None)
-    monkeypatch.setattr(Launch, "session", session)
+    monkeypatch.setattr(Launch, "context", context)
 
     def check(file: Path, *said: str) -> None:
         for mode in ([], ["--json"]):

@@ -43,7 +43,7 @@ from changefeed.spark.launch import Launch
 from changefeed.spark.settings import Cluster
 from test_integration_spark_rpc import security_manager
 launch = Launch(Cluster(Path(sys.argv[1]), "127.0.0.1", sys.executable))
-context = launch.session().sparkContext
+context = launch.context()
 secret = security_manager(context._jvm, context._jsc.sc().conf()).getSecretKey()
 print(json.dumps([dict(context.getConf().getAll()), secret or ""]), flush=True)
 sys.stdin.read()

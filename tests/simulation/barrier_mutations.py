@@ -121,11 +121,11 @@ DDL = (
     ),
     Mutation(
         "DDL",
-        "rows of a plan that is not committed count as written",
+        "rows of files that are open count as written",
         Owner,
         "_flushed",
-        "self.state.flushed_ts, in_plan",
-        "self.state.planned_ts, False",
+        "self._progress_of(dispatcher, 0, self._open.dispatchers)",
+        "self._progress_of(dispatcher, 0, ())",
         rule=9,
     ),
     Mutation(

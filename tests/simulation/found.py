@@ -49,24 +49,24 @@ _HEAD = """# The simulation, and the proof that it is awake
 
 - the pullers from the bytes of a stream on: feed, matcher, range lock, span pipeline, event buffer, reports;
 - segments, their reader, and the sorter;
-- all of the owner that decides: spans, quota, barrier, planner, log with folding, checkpoint, recovery, index and
-  `metadata`.
+- all of the owner that decides: spans, quota, barrier, planner, which pipeline task writes what, which files are
+  committed, log with folding, checkpoint, recovery, index and `metadata`.
 
 Simulated are the upstream (transactions in one and two phases, locks, late commits, rollbacks, dead clients, DDLs,
-regions that split, merge and move, streams that break, GC), the object store (failures, unknown outcomes, late
-writes), the network, and kills, freezes and zombies at every call that waits. In one world of three, pullers have
-memory for next to no uncommitted row. The oracles read what stands in the store at each write, after each crash and
-at the end: each row once and in order, nothing above a limit, one history, nothing that goes back; and in the end the
-checkpoint must have got where it should. A seed that breaks something is printed with its story, shrunken to few
-kinds of faults, and with the command that replays it.
+regions that split, merge and move, streams that break, GC), one to three pipeline tasks of a driver, the object store
+(failures, unknown outcomes, late writes), the network, and kills, freezes and zombies at every call that waits. In
+one world of three, pullers have memory for next to no uncommitted row. The oracles read what stands in the store at
+each write, after each crash and at the end: each row once and in order, nothing above a limit, one history, nothing
+that goes back; and in the end the checkpoint must have got where it should. A seed that breaks something is printed
+with its story, shrunken to few kinds of faults, and with the command that replays it.
 
-A simulation that finds nothing proves nothing. So each mechanism below is taken out once, by an edit of a few
-words, and seeds run until one breaks a promise; within 2,000 one must. `make mutations` writes this table,
-`make test` runs each of its seeds again. `MUTATION="<core>: <what is taken out>" SEED=<seed> make simulate` tells
-the story of one. A dash: none has yet, in as many seeds as were tried. The last column says whether unit
-tests see it too, of the part or of what it works with. Of matcher, range lock, span pipeline, planner, barrier, log,
-recovery and owner they miss three or more each. A rule that is taken out whole is seen by the tests named after
-it, as it must be: what they miss is a part of a rule.
+A simulation that finds nothing proves nothing. So each mechanism below is taken out once, by an edit of a few words,
+and seeds run until one breaks a promise; one must, nearly always one of the first 2,000. `make mutations` writes this
+table, `make test` runs each of its seeds again. `MUTATION="<core>: <what is taken out>" SEED=<seed> make simulate`
+tells the story of one. A dash: none has yet, in as many seeds as were tried. The last column says whether unit tests
+see it too, of the part or of what it works with. Of matcher, range lock, span pipeline, planner, barrier, log,
+recovery and owner they miss three or more each. A rule that is taken out whole is seen by the tests named after it,
+as it must be: what they miss is a part of a rule.
 Rules 7, 12, 13, 19, 22, 23 and 25 to 29 are about what is not simulated: claims, the splitting of updates,
 files' bytes, disks, the operator, databases, schema files, clocks, probes. [guarantees.md](guarantees.md) names their
 tests.

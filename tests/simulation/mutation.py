@@ -17,18 +17,11 @@ import pytest
 
 
 @dataclass(frozen=True)
-class Mutation:
-    core: str
-    name: str  # what is taken out
+class Edit:
     owner: Any  # a class or a module
     function: str
     old: str
     new: str
-    rule: int = 0  # of CORRECTNESS.md, which is broken by it
-    story: str = ""  # how it breaks a promise
-
-    def __str__(self) -> str:
-        return f"{self.core}: {self.name}"
 
     def apply(self, monkeypatch: pytest.MonkeyPatch) -> None:
         original = inspect.getattr_static(self.owner, self.function)
@@ -42,8 +35,28 @@ class Mutation:
     def _edited(self, original: Any) -> Any:
         function: Any = original.fget if isinstance(original, property) else original
         source = textwrap.dedent(inspect.getsource(function))
-        assert source.count(self.old) == 1, f"{self}: {self.function} has {source.count(self.old)} times {self.old!r}"
+        assert source.count(self.old) == 1, f"{self.function} has {source.count(self.old)} times {self.old!r}"
         code = compile(source.replace(self.old, self.new), inspect.getsourcefile(function) or "", "exec")
         made: dict[str, Callable[..., Any]] = {}
         exec(code, function.__globals__, made)
         return made[function.__name__]
+
+
+@dataclass(frozen=True)
+class Mutation:
+    core: str
+    name: str  # what is taken out
+    owner: Any  # a class or a module
+    function: str
+    old: str
+    new: str
+    rule: int = 0  # of CORRECTNESS.md, which is broken by it
+    story: str = ""  # how it breaks a promise
+    also: tuple[Edit, ...] = ()  # what is taken out with it, as it would refuse or hide it
+
+    def __str__(self) -> str:
+        return f"{self.core}: {self.name}"
+
+    def apply(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for edit in (Edit(self.owner, self.function, self.old, self.new), *self.also):
+            edit.apply(monkeypatch)

@@ -5,10 +5,14 @@ from __future__ import annotations
 from changefeed.owner.owner import Owner
 from changefeed.owner.planning import checkpoint, planner
 from changefeed.owner.planning.checkpoint import Checkpoint
+from changefeed.owner.planning.dispatch import Dispatch
+from changefeed.owner.planning.open_entries import OpenEntries
 from changefeed.owner.planning.planner import Planner
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Spans
-from mutation import Mutation
+from changefeed.owner.transaction_log import history
+from changefeed.owner.transaction_log.state import State
+from mutation import Edit, Mutation
 
 PLANNER = (
     Mutation(
@@ -86,43 +90,165 @@ PLANNER = (
         "index = index",
         story="A day begins between two plans of a table.",
     ),
+    Mutation(
+        "planner",
+        "a file begins where the committed ones of its table end, not the planned ones",
+        State,
+        "position",
+        "self.planned_ts(dispatcher)",
+        "self.flushed_ts(dispatcher)",
+        story="A table has a full file while its last one is being written: both have the same rows.",
+    ),
+    Mutation(
+        "planner",
+        "a plan takes names again that an open one has",
+        history,
+        "_plan",
+        "advanced[dispatcher] = _advance(record, state, entries)",
+        "now = state.dispatchers.get(dispatcher)\n"
+        "        index = {'next_index': now.next_index} if now and state.plans else {}\n"
+        "        advanced[dispatcher] = _advance(record, state, entries).model_copy(update=index)",
+        rule=15,
+    ),
 )
 
 OWNER = (
     Mutation(
         "owner",
         "a message of another plan counts",
-        Owner,
-        "file_done",
-        "record == self.state.plan.n and nonce == self._run.nonce",
-        "True",
+        OpenEntries,
+        "done",
+        "key = EntryKey(file.plan, file.entry)",
+        "key = next((k for k in self._dispatchers if k.entry == file.entry), EntryKey(file.plan, file.entry))\n"
+        "    file = file.model_copy(update={'plan': key.plan})",
         rule=20,
         story="A message comes once more when the next plan has begun: that is committed without its file.",
     ),
     Mutation(
         "owner",
-        "the files of a committed plan count for the next one",
-        Owner,
-        "recorded",
-        "self._work, self._files = None, {}",
-        "self._work = None",
+        "what is said of a committed file counts",
+        OpenEntries,
+        "done",
+        "if key not in self._dispatchers or key in self._done:",
+        "if key in self._done:",
         rule=20,
     ),
     Mutation(
         "owner",
-        "a plan is committed with its first file",
+        "with its first committed file a table has none open",
         Owner,
-        "step",
-        "if len(self._files) == len(plan.entries):",
-        "if self._files:",
+        "_progress",
+        "{d for d in flushed if all(key in keys for key, _ in self._open.of(d))}",
+        "set(flushed) if keys else set()",
+    ),
+    Mutation(
+        "owner",
+        "any file that is done is committed",
+        OpenEntries,
+        "committable",
+        "if key not in self._done:\n                break",
+        "if key not in self._done:\n                continue",
+        rule=8,
+    ),
+    Mutation(
+        "owner",
+        "any file that is done is committed, and nothing refuses it",
+        OpenEntries,
+        "committable",
+        "if key not in self._done:\n                break",
+        "if key not in self._done:\n                continue",
+        rule=8,
+        story="Of two files of a table the second is done first.",
+        also=(
+            Edit(
+                OpenEntries,
+                "can_commit",
+                "any(key == next(iter(self._entries[self._dispatchers[key]])) for key in self._done)",
+                "bool(self._done)",
+            ),
+            Edit(history, "_without", "if entry.dispatcher in waiting:", "if False:"),
+            Edit(history, "_commit", "if record.checkpoint_ts > (before := _whole_ts(entry.from_)):", "if False:"),
+        ),
+    ),
+    Mutation(
+        "owner",
+        "segments go that a file which is being written is made from",
+        Owner,
+        "unneeded_segments",
+        "frozenset().union(*self._reads.values())",
+        "frozenset()",
+        story="A task has been told where the rows of a file are; then the puller's span is pulled anew, and what it "
+        "brought is forgotten.",
+    ),
+    Mutation(
+        "owner",
+        "files that can't be written yet take the room of those that can",
+        Owner,
+        "_under_way",
+        "if self.spans.is_whole([entry])",
+        "if True",
+        rule=17,
+    ),
+    Mutation(
+        "dispatch",
+        "a file is given to a task before its rows are there",
+        Dispatch,
+        "give",
+        "if not can_be_written(key):",
+        "if False:",
+        rule=3,
+    ),
+    Mutation(
+        "dispatch",
+        "what a task that has left was given is given to nobody",
+        Dispatch,
+        "left",
+        "self._waiting = dict(sorted({**self._waiting, **given}.items()))",
+        "pass",
+    ),
+    Mutation(
+        "dispatch",
+        "who joins again is thought to have all that it was given before",
+        Dispatch,
+        "joined",
+        "self.left(task)\n    self._tasks[task] = _Task()",
+        "self._tasks.setdefault(task, _Task())",
+        story="A stream breaks, and the next one comes before the owner hears of it.",
+    ),
+    Mutation(
+        "dispatch",
+        "what a task has written goes on counting as given",
+        Dispatch,
+        "done",
+        "task.given.pop(key)",
+        "task.given[key]",
+    ),
+    Mutation(
+        "dispatch",
+        "a file that is done while nobody has it is given to a task",
+        Dispatch,
+        "done",
+        "self._waiting.pop(key, None)",
+        "pass",
+        rule=20,
+        story="A message comes late, when the stream of its task is over and no task has room.",
     ),
     Mutation(
         "checkpoint",
-        "rows of a plan that runs count as written",
+        "rows of files that are open count as written",
         checkpoint,
         "flushed_to",
-        "if one.in_plan:",
+        "if one.is_open:",
         "if False:",
+    ),
+    Mutation(
+        "checkpoint",
+        "rows of files that are open count as written, and nothing refuses it",
+        checkpoint,
+        "flushed_to",
+        "if one.is_open:",
+        "if False:",
+        also=(Edit(history, "_commit", "if record.checkpoint_ts > (before := _whole_ts(entry.from_)):", "if False:"),),
     ),
     Mutation(
         "checkpoint",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
 from changefeed.errors import Fenced, SnapshotLostByGC
 from changefeed.eventstore.house import House
-from changefeed.model.record import EpochRecord, StartRecord
+from changefeed.model.record import EpochRecord, FileCommitted, StartRecord
 from changefeed.model.tso import compose, physical_ms
 from changefeed.objectstore.patience import Patience
 from changefeed.owner.owner import Owner, Run
@@ -23,6 +24,7 @@ from changefeed.schema.keys import table_span
 from changefeed.sink.storage.index import write_index
 from changefeed.sink.storage.schema_file import SchemaFile
 from changefeed.wire import owner_pb2 as pb
+from simulated_pipeline_task import Stream
 from simulated_pullers import Puller
 from simulated_store import Process
 from simulated_tables import definition
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 _DAY_MS = 86_400_000
 _DAY_S = 60  # a virtual minute is a day of PD's, or no name would change
+_MAX_FAILURES = 8  # of a task, then Spark ends the job, and the driver with it
 OFTEN_S = 0.2  # between records of a checkpoint, and between its publications: what matters here comes often
 
 
@@ -50,6 +53,8 @@ class Driver(Process):
         self.owner: Owner | None = None
         self.stop: Stop | None = None
         self.pullers: list[Puller] = []
+        self._streams: dict[int, Stream] = {}  # of pipeline tasks, by their numbers: those that it thinks are open
+        self._failures: Counter[int] = Counter()  # of pipeline tasks
         self.ddls_to = (0, 0)  # all of them up to it were handed to the barrier
         self.ddls_stand_until = 0.0
         self.drained_to: int | None = None
@@ -67,6 +72,7 @@ class Driver(Process):
                 self._start()
             else:
                 self._work(self.owner)
+                self.hand_out()
         except Fenced:
             if self.world.oracles.state.epoch.nonce == self.nonce:
                 raise
@@ -81,7 +87,8 @@ class Driver(Process):
     def commands(self, command: pb.Command) -> None:
         if command.HasField("subscribe"):
             asked = command.subscribe
-            self.planned_to[asked.sub_id] = self.require_owner().state.planned_ts(asked.span_id)
+            # By the log, as the upstream's GC goes: a driver that is frozen knows its own record late.
+            self.planned_to[asked.sub_id] = self.world.oracles.state.planned_ts(asked.span_id)
 
     def failed_by(self, failure: pb.Failure) -> None:
         """It is judged by the checkpoint, which may have got beyond what the puller misses, by a plan of before."""
@@ -134,8 +141,7 @@ class Driver(Process):
         )
 
     def _work(self, owner: Owner) -> None:
-        world, now = self.world, self.world.time.now
-        owner.latest()
+        now = self.world.time.now
         pd_ms = int(now * _DAY_MS / _DAY_S) + 20_000 * _DAY_MS + self.clock_ms
         action = owner.step(now, pd_ms)
         if isinstance(action, AppendPlan):
@@ -145,9 +151,7 @@ class Driver(Process):
         if action is None:
             if owner.state.checkpoint_ts > self.published_ts and now - self.published_at >= OFTEN_S:
                 self._publish_metadata(owner)
-            for uri in owner.unneeded_segments():
-                world.segments.delete(uri.removeprefix(f"{world.segments.uri}/"))
-                owner.spans.files.deleted(uri)
+            self._delete_segments(owner)
         elif isinstance(action, Stop):
             self._finish(owner, action)
         else:
@@ -162,8 +166,49 @@ class Driver(Process):
             self.publication.write_schema_files(action.schema_files)
         self.log.append(action.record)
         owner.recorded(self.world.time.now, action, self.log.state)
-        if self.log.tail > self.world.fold_after and self.log.state.plan is None:
+        if isinstance(action, Publish):
+            self._delete_segments(owner)
+        self.hand_out()
+        if self.log.tail > self.world.fold_after:
             self.log.fold(self.log.state)
+
+    def _delete_segments(self, owner: Owner) -> None:
+        for uri in owner.unneeded_segments():
+            self.world.segments.delete(uri.removeprefix(f"{self.world.segments.uri}/"))
+            owner.spans.files.deleted(uri)
+
+    # What its pipeline tasks are told, and tell.
+
+    def task_joined(self, number: int, stream: Stream) -> None:
+        if self.alive:
+            self._streams[number] = stream
+            self.require_owner().task_joined(number)
+            self.hand_out()
+
+    def task_left(self, number: int, stream: Stream) -> None:
+        """The service knows whose stream it was: the end of one whose place another has taken is no news."""
+        if self.alive and self._streams.get(number) is stream:
+            del self._streams[number]
+            self.require_owner().task_left(number)
+            self.hand_out()
+
+    def file_done(self, done: FileCommitted) -> None:
+        if self.alive:
+            self.require_owner().file_done(done)
+            self.hand_out()
+
+    def task_failed(self, number: int) -> None:
+        self._failures[number] += 1
+        if self._failures[number] == _MAX_FAILURES:
+            self.end("ends with its job")
+
+    def hand_out(self) -> None:
+        if not self.alive:
+            return
+        for number, work in self.require_owner().hand_out():
+            for each in work.entries:
+                self.world.say(f"{self.name} gives task {number} {each.plan_entry.path} of plan {work.record}")
+            self._streams[number].order(work)
 
     def _publish_metadata(self, owner: Owner) -> None:
         ts = owner.state.checkpoint_ts

@@ -18,9 +18,9 @@ ODDS = {
     "crash": 0.03,  # of a process inside a call to the store
     "freeze": 0.3,  # such a call takes very long
     "doze": 0.5,  # one of a driver that takes over
-    "stall": 0.04,  # the sink stands still for a while
-    "executor": 0.4,  # a task fails, a message is lost, doubled or another run's
-    "query": 0.03,  # the streaming query starts anew
+    "stall": 0.15,  # the sink stands still for a while
+    "task": 0.4,  # a pipeline task fails to write a file, its stream breaks when it says so, or it says so twice
+    "stream": 0.1,  # a pipeline task's breaks
     "disorder": 0.35,  # reports overtake one another and come twice
     "late_report": 0.5,  # one of a stream that is over is heard
     "slow_scan": 0.9,  # a registration's scan comes in pieces, between live changes
@@ -36,7 +36,7 @@ ODDS = {
 RATES = {
     "zombie": 0.8,  # another driver is started
     "kill": 0.4,  # of a driver
-    "kill_executor": 0.3,
+    "kill_task": 0.3,  # of a pipeline task
     "kill_puller": 0.5,
     "freeze_puller": 0.3,
     "split": 1.5,
@@ -52,9 +52,9 @@ _SHARE = 0.35
 #: What a seed's world is about: who takes over from whom, what becomes of regions, a busy stream of rows, or anything.
 TAKEOVERS, REGIONS, ROWS, ANYTHING = range(4)
 _FOCUS = {
-    TAKEOVERS: ("zombie", "doze", "freeze", "crash", "store"),
+    TAKEOVERS: ("zombie", "doze", "freeze", "crash", "store", "stall"),
     REGIONS: ("split", "merge", "slow_scan", "pd", "storm"),
-    ROWS: ("slow_disk", "disorder", "executor"),
+    ROWS: ("slow_disk", "disorder", "task", "stream"),
 }
 _FOCUS_SHARE = 0.8
 
@@ -106,8 +106,8 @@ class Faults:
                 world.start_driver()
             case "kill":
                 victim(world.drivers, lambda driver: driver.end("is killed"))
-            case "kill_executor":
-                victim(world.executors, lambda executor: executor.end("is killed"))
+            case "kill_task":
+                victim(world.pipeline_tasks, lambda task: task.end("is killed"))
             case "kill_puller":
                 victim(world.running_pullers(), lambda puller: puller.leave())
             case "freeze_puller":

@@ -16,11 +16,13 @@ from changefeed.model.record import (
     CommitRecord,
     DdlRecord,
     EpochRecord,
+    FileCommitted,
     PlanEntry,
     PlanRecord,
     StartRecord,
     decode_record,
 )
+from changefeed.objectstore.digest import Digest
 from changefeed.owner.transaction_log.history import apply
 from changefeed.owner.transaction_log.state import State, restore
 from changefeed.sink.storage.layout import METADATA, is_schema_file
@@ -50,6 +52,9 @@ class Oracles:
         self.records = [b""]
         self._configs: dict[int, Mapping[str, str]] = {}  # of a plan's record
         self._plans: dict[str, tuple[PlanRecord, PlanEntry]] = {}  # by path of a data file
+        self._entries: dict[tuple[int, int], PlanEntry] = {}  # by plan and place in it
+        self._planned: dict[int, list[PlanEntry]] = defaultdict(list)  # by dispatcher
+        self._open: dict[int, list[PlanEntry]] = defaultdict(list)  # by dispatcher: planned, not committed
         self._committed: dict[int, list[PlanEntry]] = defaultdict(list)  # by dispatcher
         self.published_ts = 0
 
@@ -98,23 +103,39 @@ class Oracles:
             case StartRecord():
                 assert record.start_ts == START_TS
             case PlanRecord():
-                self._configs[record.n] = before.epoch.config
-                for entry in record.entries:
-                    assert entry.path not in self._plans, f"{entry.path} is planned twice"
-                    self._plans[entry.path] = record, entry
+                self._on_plan(record, before)
             case CommitRecord():
                 self._on_commit(record, before)
             case DdlRecord():
                 self._on_ddl(record, before)
 
+    def _on_plan(self, record: PlanRecord, before: State) -> None:
+        self._configs[record.n] = before.epoch.config
+        for number, entry in enumerate(record.entries):
+            assert entry.path not in self._plans, f"{entry.path} is planned twice"
+            self._check_goes_on(entry)
+            self._plans[entry.path], self._entries[record.n, number] = (record, entry), entry
+            self._planned[entry.dispatcher].append(entry)
+            self._open[entry.dispatcher].append(entry)
+
+    def _check_goes_on(self, entry: PlanEntry) -> None:
+        """Every row is planned once, and names are consecutive, whatever is written and committed by then."""
+        planned = self._planned[entry.dispatcher]
+        ended = planned[-1].to.commit_ts if planned else START_TS
+        assert ended <= entry.from_.commit_ts < entry.to.commit_ts, f"{entry.path} does not go on from {ended}"
+        left_out = self._upstream.selected_rows(entry.dispatcher, ended, entry.from_.commit_ts)
+        assert not left_out, f"{left_out} before {entry.path} are not planned"
+        number = 1 + sum(each.directory == entry.directory for each in planned)
+        assert entry.path == self._data_file(entry.directory, number), f"{entry.path} is number {number}"
+
     def _on_commit(self, record: CommitRecord, before: State) -> None:
         assert record.checkpoint_ts >= before.checkpoint_ts
-        if record.plan is not None:
-            assert before.plan is not None
-            for entry in before.plan.entries:
-                assert entry.path in self._objects, f"plan {record.plan} is committed without {entry.path}"
-                self._committed[entry.dispatcher].append(entry)
         ts = record.checkpoint_ts
+        for file in sorted(record.files, key=lambda file: (file.plan, file.entry)):
+            self._on_committed(file)
+        for entry in self._all_open():
+            assert ts <= entry.from_.commit_ts, f"checkpoint {ts} is published, {entry.path} is open"
+            assert not record.finished, f"it is finished without {entry.path}"
         assert ts <= self._upstream.now_ts, f"checkpoint {ts} is in the future"
         assert ts <= self._upstream.last_row_ts, f"checkpoint {ts} is above {self._upstream.last_row_ts}"
         for ddl in self._upstream.ddls_after(before.last_ddl or (START_TS, 0))[:1]:
@@ -122,6 +143,20 @@ class Oracles:
         assert record.finished == (self._upstream.target_ts is not None and ts >= self._upstream.target_ts)
         for table in self._upstream.tables:
             self._check_committed(table, before.checkpoint_ts, ts, f"checkpoint {ts} is published")
+
+    def _on_committed(self, file: FileCommitted) -> None:
+        """Each once, after all that its dispatcher has before it, and as it stands there."""
+        entry = self._entries[file.plan, file.entry]
+        waiting = self._open[entry.dispatcher]
+        assert waiting, f"{entry.path} is committed twice"
+        assert waiting[0] is entry, f"{entry.path} is committed, {waiting[0].path} comes before it"
+        body = self._objects.get(entry.path)
+        assert body is not None, f"{entry.path} is committed, and is not there"
+        assert (file.bytes, file.hash) == (len(body), Digest(body).hexdigest()), f"{entry.path} is not as committed"
+        self._committed[entry.dispatcher].append(waiting.pop(0))
+
+    def _all_open(self) -> list[PlanEntry]:
+        return [entry for entries in self._open.values() for entry in entries]
 
     def _check_committed(self, table: int, from_ts: int, to_ts: int, when: str) -> None:
         for row in self._upstream.selected_rows(table, from_ts, to_ts):
@@ -133,6 +168,7 @@ class Oracles:
         assert (record.ts, record.job_id) == expected.order, f"{record} is written, {expected} comes first"
         for table in expected.alters | expected.leaves:
             self._check_committed(table, before.checkpoint_ts, record.ts, f"the DDL at {record.ts} is written")
+            assert not self._open[table], f"the DDL at {record.ts} is written, {self._open[table][0].path} is open"
         assert len(record.schema_files) == len(expected.alters | expected.joins)
         for path in record.schema_files:
             assert path in self._objects, f"the DDL at {record.ts} is written without {path}"
@@ -148,13 +184,18 @@ class Oracles:
         index = int(name.removeprefix("CDC").removesuffix(".csv"))
         missing = [i for i in range(1, index + 1) if self._data_file(directory, i) not in self._objects]
         assert not missing, f"{path} says {index}, but files {missing} don't exist"
+        named = self._plans[self._data_file(directory, index)][1]
+        planned = self._planned[named.dispatcher]
+        before = [entry.path for entry in planned[: planned.index(named)] if entry.path not in self._objects]
+        assert not before, f"{path} says {index}, but {before} of earlier directories don't exist"
 
     def check_store(self, read_log: Callable[[], State]) -> None:
         """The whole store, as a reader finds it now: after a run, and at each crash."""
         if self.state.n:
             assert read_log() == self.state, "the log in the store isn't the one history"
         files = {path: body for path, body in self._objects.items() if path in self._plans}
-        uncommitted = {entry.path for entry in self.state.plan.entries} if self.state.plan else set()
+        uncommitted = {entry.path for entry in self._all_open()}
+        assert uncommitted == {entry.path for _, entry in self.state.open_entries()}, "open files are forgotten"
         for dispatcher in self._upstream.tables:
             entries = self._committed[dispatcher]
             paths = [entry.path for entry in entries]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from changefeed.model.record import CommitRecord, DdlRecord, decode_record
+from changefeed.model.record import CommitRecord, DdlRecord, PlanRecord, decode_record
 from changefeed.sink.storage.layout import Layout
 from simulated_upstream import Shape, Upstream
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Past:
-    """An upstream's whole history, the log up to a plan, the files of all before it, and those of the plan."""
+    """An upstream's whole history, the log up to a plan, the files that are committed there, those that are open."""
 
     upstream: Upstream
     shape: Shape
@@ -33,10 +33,11 @@ def pasts(world: World) -> Iterator[Past]:
         record = decode_record(body)
         if isinstance(record, DdlRecord):
             before |= {path: world.store.objects[path] for path in record.schema_files}
-        if isinstance(record, CommitRecord) and record.plan is not None:
-            plan = world.oracles.states[record.plan].plan
-            assert plan is not None
-            files = {entry.path: world.store.objects[entry.path] for entry in plan.entries}
-            log = tuple(records[1 : record.plan + 1])
-            yield Past(world.upstream, world.shape, world.layout, log, dict(before), files)
-            before |= files
+        if isinstance(record, CommitRecord):
+            plans = {each.plan.n: each.plan for each in world.oracles.states[record.n - 1].plans}
+            paths = [plans[file.plan].entries[file.entry].path for file in record.files]
+            before |= {path: world.store.objects[path] for path in paths}
+        if isinstance(record, PlanRecord):
+            paths = [entry.path for _, entry in world.oracles.states[record.n].open_entries()]
+            files = {path: world.store.objects[path] for path in paths}
+            yield Past(world.upstream, world.shape, world.layout, tuple(records[1 : record.n + 1]), dict(before), files)

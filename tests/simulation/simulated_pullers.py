@@ -118,7 +118,7 @@ class Puller:
         house = self.driver.house
         self.task = PullerTask(self.number, f"{self.number}-{self.attempt}", self._pd, house, limits, LoopClock(loop))
         self.task._feed._rng = rng
-        self.task._host = rng.choice(("", "", "owner's", "gone"))
+        self.task._host = rng.choice(("", "", "owner's", "gone", "another's"))
         self._main = loop.create_task(self._run(self.task, self._call))
         world.tasks.append(self)
         world.say(f"{self.name} starts")
@@ -147,6 +147,7 @@ class Puller:
         owner.report(self.world.time.now, self.number, report)
         for failure in report.failures:
             self.driver.failed_by(failure)
+        self.driver.hand_out()
 
     def heard_late(self, report: pb.Report) -> None:
         """Of a stream that is over: the service drops it, the cores have to as well."""

@@ -23,7 +23,7 @@ class _House(House):
     files: SegmentFiles | None = field(default=None, compare=False)
 
     @property
-    def _files(self) -> SegmentFiles:  # type: ignore[override]
+    def _files(self) -> SegmentFiles:
         assert self.files is not None
         return self.files
 

@@ -1,4 +1,5 @@
-"""A whole changefeed in one thread with virtual time: its upstream, its store, its drivers, pullers and executors.
+"""A whole changefeed in one thread with virtual time: its upstream, its store, its drivers, pullers and
+pipeline tasks.
 
 Simulated are the clock, the stores, the network and what goes wrong. The cores are the product's own: `puller/` from
 the bytes of a stream on (feed, matcher, range lock, span pipeline, reports), segments and their reader, the sorter, and
@@ -16,7 +17,7 @@ from unittest.mock import patch
 
 import grpc.aio
 from changefeed.errors import Conflict
-from changefeed.owner.planning import checkpoint
+from changefeed.owner.planning import checkpoint, dispatch
 from changefeed.owner.planning.actions import Stop
 from changefeed.owner.transaction_log.log import Log
 from changefeed.puller import store_stream
@@ -27,11 +28,11 @@ from changefeed.sink.storage.layout import Layout
 from changefeed.wire import owner_pb2 as pb
 from simulated_cdc import ChangeData
 from simulated_driver import OFTEN_S, Driver
-from simulated_executor import Executor
 from simulated_faults import ANYTHING, REGIONS, ROWS, TAKEOVERS, Faults
 from simulated_oracles import Oracles
 from simulated_past import Past
 from simulated_pd import broken
+from simulated_pipeline_task import PipelineTask
 from simulated_pullers import Puller
 from simulated_segments import MemoryFile, MemorySegments
 from simulated_store import ObjectsInMemory, Process, Steady
@@ -89,14 +90,14 @@ class World:
         self.faults = Faults(story.seed, story.without)
         takeovers, regions, rows = (self.faults.focus == focus for focus in (TAKEOVERS, REGIONS, ROWS))
         busy_s = rng.choice((5.0, 7.0) if takeovers else (3.0, 5.0) if rows else (2.0, 3.0, 5.0)) * (0.5 + rng.random())
-        self.healed_at = busy_s + rng.choice((0.5, 2.0)) if story.healed_at is None else story.healed_at
+        self.healed_at = busy_s + rng.choice((0.5, 4.0, 12.0)) if story.healed_at is None else story.healed_at
         # A small quota for much data, or one that is never short.
         self.quota = _PLENTY if self.faults.focus != ANYTHING else rng.choice((8_000, 12_000, 20_000, _PLENTY, _PLENTY))
         self.memory_quota = rng.choice((200, 400, _PLENTY, _PLENTY, *[200] * regions))  # of a puller
         self.roll_bytes = 150 if self.quota < _PLENTY else rng.choice((150, 300, 1 << 20))
         counts = (15, 20) if rows else (9, 14, 20) if takeovers or self.quota < _PLENTY else (2, 5, 9)
         shape = Shape(
-            tables=1 if takeovers else rng.choice((1, 1, 2) if regions else (1, 2, 2) if rows else (1, 2, 3)),
+            tables=rng.choice((1, 1, 2) if takeovers or regions else (1, 2, 2) if rows else (1, 2, 3)),
             keys=rng.choice((4, 5) if regions else (1, 2, 4)),
             transactions=rng.choice(counts),
             regions=rng.choice((3, 4) if regions else (1, 1, 2)),
@@ -111,11 +112,14 @@ class World:
         self.cdc = ChangeData(self.time, Random(f"{story.seed} stores"), self.upstream, self.faults.happens)
         self.pullers = 1 if takeovers or rows else rng.choice((1, 1, 2) if regions else (1, 2, 2, 3))
         self.flush_interval = rng.choice((0.05, 0.3) if takeovers else (0.05, 0.3, 2.0))
-        self.file_size = rng.choice((60, 200, 1000))
-        self.plan_bytes = min(rng.choice((150, 500, 10_000)), self.quota // 4)
+        self.file_size = rng.choice((30, 60) if takeovers else (30, 60, 200, 1000))
+        self.plan_bytes = min(rng.choice((150, 1_000, 10_000)), self.quota // 4)
         self.fold_after = rng.choice((1, 1, 2) if takeovers else (1, 2, 8))
         self.entry_cap = rng.choice((150, 500, 10_000))
         self.layout = Layout(rng.choice(("none", "day", "day")), 20, ".csv")
+        self.tasks_of_a_driver = rng.choice((1, 2, 2, 3))
+        self.task_every = rng.choice((0.2, 0.5, 1.5))  # a task takes a step
+        self.files_ahead = rng.choice(((1, 1), (1, 2), (2, 64)))  # that a pipeline task is given, at least and at most
         if past is not None:
             self.layout = past.layout
             self.upstream.go_on_from(past.upstream)
@@ -124,7 +128,7 @@ class World:
         self.upstream.on_decided = self._decided
         self.segments = MemorySegments()
         self.drivers: list[Driver] = []
-        self.executors: list[Executor] = []
+        self.pipeline_tasks: list[PipelineTask] = []  # of all drivers, those that are gone included
         self.tasks: list[Puller] = []  # of pullers, that run
         self.lost = False  # the upstream has forgotten what was still needed, and a driver has said so
         self.stop: Stop | None = None  # how the changefeed ended, if it did by itself
@@ -162,6 +166,8 @@ class World:
         with (
             patch.object(matcher, "SPILL_BYTES", self.spill_bytes),
             patch.object(spilled, "BATCH_BYTES", 150),
+            patch.object(dispatch, "_AHEAD", self.files_ahead),
+            patch.object(dispatch, "_AHEAD_BYTES", 200),
             patch.object(PullerTask, "_scratch_file", lambda _task: MemoryFile()),
             patch.object(store_stream, "give_back_memory", lambda: None),
         ):
@@ -288,9 +294,8 @@ class World:
 
     def served(self, driver: Driver) -> None:
         """It has its epoch: its tasks start."""
-        executor = Executor(driver)
-        self.executors.append(executor)
-        self.time.after(self.network.random(), lambda: executor.begin(0.2))
+        for number in range(self.tasks_of_a_driver):
+            self._start_task(driver, number)
         self._again(driver, driver.tend, 0.3)
         self._again(driver, driver.pull_ddls, 0.6)
 
@@ -303,11 +308,10 @@ class World:
         self.time.after(every * self.network.random(), now)
 
     def over(self, process: Process) -> None:
-        """A process has ended: a driver's end is when the store is looked at, an executor is started again."""
-        if isinstance(process, Executor):
-            self.executors.remove(process)
-            if process.driver.alive:
-                self.time.after(self.network.random(), lambda: self.served_again(process.driver))
+        """A process has ended: a driver's end is when the store is looked at, another task takes a task's number."""
+        if isinstance(process, PipelineTask):
+            self.pipeline_tasks.remove(process)
+            self._start_task(process.driver, process.number)
             return
         assert isinstance(process, Driver)
         self.drivers.remove(process)
@@ -315,11 +319,16 @@ class World:
             self.stop = process.stop
         self.time.after(0.0, self.check)
 
-    def served_again(self, driver: Driver) -> None:
-        if driver.alive:
-            executor = Executor(driver)
-            self.executors.append(executor)
-            executor.begin(0.2)
+    def _start_task(self, driver: Driver, number: int) -> None:
+        """In a moment."""
+
+        def start() -> None:
+            if driver.alive:
+                task = PipelineTask(driver, number)
+                self.pipeline_tasks.append(task)
+                task.begin(self.task_every)
+
+        self.time.after(self.network.random(), start)
 
     def running_pullers(self) -> list[Puller]:
         return [puller for puller in self.tasks if puller.driver.alive]

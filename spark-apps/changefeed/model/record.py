@@ -46,6 +46,7 @@ class PlanEntry(_Shape):
 class FileCommitted(_Shape):
     """What became of one plan entry."""
 
+    plan: int  # number of the plan's record
     entry: int
     rows: int  # written
     raw_rows: int  # read, repeats removed
@@ -103,10 +104,9 @@ class PlanRecord(_Record):
 
 
 class CommitRecord(_Record):
-    """A plan is in the sink (plan = its record number), or the checkpoint moved without files (plan = None)."""
+    """Files of open plans are in the sink, or the checkpoint moved without any."""
 
     kind: Literal["commit"] = "commit"
-    plan: int | None
     checkpoint_ts: Ts
     files: tuple[FileCommitted, ...] = ()
     finished: bool = False
@@ -185,7 +185,7 @@ class WorkEntry(_Shape):
 
 
 class Work(_Shape):
-    """What the Spark source needs to execute one plan: handed out by Owner/Plan, never stored."""
+    """What a pipeline task needs to write some files of one plan: sent to it by the owner, never stored."""
 
     record: int
     epoch: int

@@ -1,4 +1,4 @@
-"""The one hash of objects' bytes: in descriptors, in commit records, and when what exists is compared with what is due.
+"""The one hash of objects' bytes: of the spool, in commit records, and when what exists is compared with what is due.
 
 128 bits of XXH3 as hex. It tells apart what faults and other writers make, not what a forger would; so it may be one
 of memory's speed, seven times SHA-256's.

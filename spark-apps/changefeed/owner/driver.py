@@ -28,6 +28,7 @@ from changefeed.owner.alive import REFRESH_S
 from changefeed.owner.deletion import Deletion
 from changefeed.owner.execution import Execution, watch_tasks
 from changefeed.owner.owner import Owner, Run
+from changefeed.owner.pace import pace_of
 from changefeed.owner.patience import answered, in_thread, patience_of
 from changefeed.owner.places import upstream_access
 from changefeed.owner.planning.actions import Action, Publish, Stop, WriteDdl
@@ -46,10 +47,12 @@ from changefeed.owner.reporting.status_writer import StatusReports, StatusWriter
 from changefeed.owner.serving.calls import Calls
 from changefeed.owner.serving.health import Health
 from changefeed.owner.serving.service import OwnerService
+from changefeed.owner.serving.vigilance import TakePlace
+from changefeed.pipeline.job import PipelineJob
 from changefeed.schema.keys import table_span
 from changefeed.spec.model import Changefeed
+from changefeed.wire import owner_pb2 as pb
 
-_METADATA_INTERVAL_S = 1.0
 _SAFEPOINT_INTERVAL_S = 60.0
 _IDLE_STEP_S = 0.2
 _LINGER_S = 0.02
@@ -121,6 +124,7 @@ class Driver:
         self._options = options
         self._execution = execution
         self._view = view
+        self._pace = pace_of(prepared.changefeed)
         self._barrier = Barrier(prepared.schema.snapshot_ts, spec.target_ts)
         spans = Spans(spec.spark.pullers.count, socket.gethostname())
         storage, quota = prepared.changefeed.storage, spec.event_store.quota
@@ -132,7 +136,7 @@ class Driver:
             names=prepared.layout,
             spans=spans,
             barrier=self._barrier,
-            planner=Planner(storage.file_size, storage.flush_interval, min(_PLAN_BYTES, quota // _PLANS_IN_QUOTA)),
+            planner=Planner(storage.file_size, self._pace.flush_s, min(_PLAN_BYTES, quota // _PLANS_IN_QUOTA)),
             quota=Quota(quota),
         )
         for dispatcher in sorted(prepared.tables):
@@ -157,7 +161,7 @@ class Driver:
             self._reports = StatusReports(
                 status, options.status, self._seen, self._say_alive, self._meter.status_failed
             )
-        self._calls = Calls(self._owner, self._meter, self._registry, self._wake.set, self._fail)
+        self._calls = Calls(self._owner, self._meter, self._registry, self._changed, self._fail)
         self._service = OwnerService(self._calls, prepared.epoch, prepared.nonce)
 
     async def publish_finished(self) -> Outcome:
@@ -178,10 +182,9 @@ class Driver:
         self._registry.serve(self._options.metrics_port, host, health.ill)
         stack.callback(self._registry.close)
         self._owner.begin(await self._pd_ms())
-        # Spark knows its active session by thread, so one thread makes all calls.
         spark = stack.enter_context(ThreadPoolExecutor(1, "spark"))
         loop = asyncio.get_running_loop()
-        session = loop.run_in_executor(spark, self._execution.start_session)
+        started = loop.run_in_executor(spark, self._execution.start)
         stack.push_async_callback(loop.run_in_executor, spark, self._execution.stop)
         address = await self._service.start(host, OWNER_PORT if pod else 0, pod.ip if pod else host)
         stack.push_async_callback(self._service.stop)
@@ -197,10 +200,10 @@ class Driver:
             await stack.enter_async_context(self._reports.ended())
 
         async def execute() -> None:
-            await session
-            access = upstream_access(prepared.changefeed, self._options.secrets_dir)
-            job = prepared.puller_job(access)
-            await loop.run_in_executor(spark, self._execution.run, address, prepared.sink.place, job)
+            await started
+            pullers = prepared.puller_job(upstream_access(prepared.changefeed, self._options.secrets_dir))
+            pipeline = PipelineJob(prepared.state_place, prepared.sink.place)
+            await loop.run_in_executor(spark, self._execution.run, address, pullers, pipeline)
             await self._work()
 
         try:
@@ -208,7 +211,9 @@ class Driver:
                 execute(),
                 self._tend_pullers(),
                 self._watch_execution(),
-                watch_tasks(self._execution, self._calls.vigilance, lambda: self._owner.spans.complete),
+                watch_tasks(
+                    self._execution, self._calls.vigilance, lambda: self._owner.spans.complete, self._take_place
+                ),
                 self._keep_safepoint(),
                 self._keep_alive(),
                 self._show(),
@@ -276,17 +281,18 @@ class Driver:
                 await in_thread(self._publication.write_schema_files, schema_files)
         await in_thread(log.append, action.record)
         self._owner.recorded(time.monotonic(), action, log.state)
+        self._hand_out()
         self._meter.recorded(action)
         await self._publish_metadata(force=False)
         if isinstance(action, Publish):
             await self._deletion.delete(self._owner.unneeded_segments())
-        if log.tail > _FOLD_AFTER and log.state.plan is None:
+        if log.tail > _FOLD_AFTER:
             await in_thread(log.fold, log.state)
 
     async def _publish_metadata(self, force: bool) -> None:
-        """At most every second, and at the end; only what is in the log (rules 8, 11)."""
+        """Now and then, and at the end; only what is in the log (rules 8, 11)."""
         ts = self._owner.state.checkpoint_ts
-        due = force or time.monotonic() - self._published_at >= _METADATA_INTERVAL_S
+        due = force or time.monotonic() - self._published_at >= self._pace.metadata_s
         if ts == self._published or not due:
             return
         await in_thread(self._publication.write_checkpoint, ts)
@@ -341,10 +347,23 @@ class Driver:
             )
         )
 
+    def _changed(self) -> None:
+        """Something was heard: there may be files to write, or something for `_work` to do."""
+        self._hand_out()
+        self._wake.set()
+
+    def _hand_out(self) -> None:
+        for task, work in self._owner.hand_out():
+            write = pb.Write(work=work.model_dump_json(by_alias=True).encode())
+            self._service.order(task, pb.Order(write=write))
+
+    def _take_place(self, place: TakePlace) -> None:
+        self._service.order(place.number, pb.Order(pull=pb.Pull(puller=place.puller)))
+
     async def _tend_pullers(self) -> None:
         while True:
             for puller, command in self._owner.tend(time.monotonic()):
-                self._service.send(puller, command)
+                self._service.command(puller, command)
             await asyncio.sleep(_TEND_INTERVAL_S)
 
     async def _watch_execution(self) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from changefeed.errors import Unavailable
-from changefeed.objectstore import Place
-from changefeed.owner.serving.vigilance import GiveUp, Restart, Tasks, Vigilance
+from changefeed.owner.serving.vigilance import GiveUp, Restart, TakePlace, Tasks, Vigilance
+from changefeed.pipeline.job import PipelineJob
 from changefeed.puller.task import PullerJob
 from changefeed.wire.owner import OwnerAddress
 
@@ -23,9 +23,9 @@ class Execution(Protocol):
         """For how many seconds it has not answered. Any thread, at once."""
         ...
 
-    def start_session(self) -> None: ...
+    def start(self) -> None: ...
 
-    def run(self, owner: OwnerAddress, sink_place: Place, pullers: PullerJob) -> None: ...
+    def run(self, owner: OwnerAddress, pullers: PullerJob, pipeline: PipelineJob) -> None: ...
 
     def failure(self) -> str | None: ...
 
@@ -38,7 +38,12 @@ class Execution(Protocol):
     def stop(self) -> None: ...
 
 
-async def watch_tasks(execution: Execution, vigilance: Vigilance, all_pull: Callable[[], bool]) -> None:
+async def watch_tasks(
+    execution: Execution,
+    vigilance: Vigilance,
+    all_pull: Callable[[], bool],
+    take_place: Callable[[TakePlace], None],
+) -> None:
     """Have tasks that have stopped working started again. Raises Unavailable when that does not help."""
     while True:
         await asyncio.sleep(_LOOK_S)
@@ -48,5 +53,7 @@ async def watch_tasks(execution: Execution, vigilance: Vigilance, all_pull: Call
             match each:
                 case Restart(task):
                     await asyncio.to_thread(execution.restart_task, task)
+                case TakePlace():
+                    take_place(each)
                 case GiveUp(why):
                     raise Unavailable(why, "A later start goes on from the checkpoint.")

@@ -2,27 +2,32 @@
 
 Pure. Reports, DDLs and finished files come in; `step` hands out the one thing to do next, and is told when that is
 done. It never does two things at once, so the order of publication (data file, index, commit record, metadata) is the
-order of its actions, and nothing is published that is not in the log (rule 11).
+order of its actions, and nothing is published that is not in the log (rule 11). Files are written meanwhile, of several
+plans at a time: `hand_out` says by which task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from changefeed.model.record import CommitRecord, DdlRecord, FileCommitted, PlanRecord, Work, WorkEntry
+from changefeed.model.record import CommitRecord, DdlRecord, FileCommitted, PlanEntry, PlanRecord, Work, WorkEntry
 from changefeed.model.tso import compose
 from changefeed.owner.planning.actions import Action, AppendCheckpoint, AppendPlan, Publish, Recorded, Stop, WriteDdl
 from changefeed.owner.planning.barrier import Barrier, Ddl
 from changefeed.owner.planning.checkpoint import Checkpoint, Progress, flushed_to, flushed_ts
-from changefeed.owner.planning.planner import Cut, Planner, Reason, Table, make_plan
+from changefeed.owner.planning.dispatch import Dispatch
+from changefeed.owner.planning.open_entries import EntryKey, OpenEntries
+from changefeed.owner.planning.planner import Cut, Planner, Reason, Table, UnderWay, make_plan
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Orders, Spans
-from changefeed.owner.transaction_log.state import State
+from changefeed.owner.transaction_log.state import OpenPlan, State
 from changefeed.schema.keys import table_span
 from changefeed.schema.table_info import TableInfo
 from changefeed.wire import owner_pb2 as pb
+
+_COMMIT_INTERVAL_S = 0.1  # files that are done soon after one another share a record
 
 
 class Names(Protocol):
@@ -54,6 +59,9 @@ class Run:
         return f"{self.epoch}-{self.nonce}"
 
 
+Done = Sequence[tuple[FileCommitted, PlanEntry]]
+
+
 class Owner:
     """One run of one changefeed. Dispatchers are `tables`' keys, which are span ids as well."""
 
@@ -80,13 +88,16 @@ class Owner:
         self.planner = planner
         self._quota = quota
         self.checkpoint = Checkpoint(state.checkpoint_ts)
-        self._work: Work | None = None  # of the uncommitted plan, once it may be executed
-        self._latest = 0
-        self._files: dict[int, FileCommitted] = {}
+        self._open = OpenEntries(state)
+        self._dispatch = Dispatch()
+        for key, entry in self._open.unwritten():
+            self._dispatch.opened(key, entry.estimate)
+        self._reads: dict[EntryKey, frozenset[str]] = {}  # segments that a file which is being written is made from
+        self._committed_at: float | None = None
         self._drain_ts: int | None = None
         self._began_ts: int | None = None  # until a plan has all that came before it
         self._commands: list[tuple[int, pb.Command]] = []  # that a DDL has brought, not yet told
-        self._idle = True  # no plan is executed, and none could be made when that was last looked at
+        self._idle = True  # nothing can be written, and no plan could be made when that was last looked at
         planner.on_checkpoint(state.checkpoint_ts)
         for dispatcher in tables:
             planner.add(dispatcher, state.planned_ts(dispatcher))
@@ -115,10 +126,18 @@ class Owner:
         for segment in self.spans.on_report(puller, report).segments:
             self.planner.on_rows(now, segment)
 
-    def file_done(self, record: int, nonce: str, file: FileCommitted) -> None:
-        """An entry's file stands in the sink; what is said of another plan or run is dropped (rule 20)."""
-        if self.state.plan is not None and record == self.state.plan.n and nonce == self._run.nonce:
-            self._files[file.entry] = file
+    def task_joined(self, task: int) -> None:
+        """A pipeline task's stream is open."""
+        self._dispatch.joined(task)
+
+    def task_left(self, task: int) -> None:
+        """What it was given is written by another."""
+        self._dispatch.left(task)
+
+    def file_done(self, file: FileCommitted) -> None:
+        """A file stands in the sink; what is said of one that is not open is dropped (rule 20)."""
+        if self._open.done(file):
+            self._dispatch.done(EntryKey(file.plan, file.entry))
 
     def begin(self, pd_ms: int) -> None:
         """The run begins now: what came before has waited long enough, and is planned as soon as all of it is there."""
@@ -129,28 +148,37 @@ class Owner:
         if self._drain_ts is None:
             self._drain_ts = self.resolved_ts()
 
-    # What the Spark source asks.
+    # Who writes what.
 
-    def latest(self) -> int:
-        """The newest plan that may be executed, or was."""
-        if self._work is None and self.state.plan is not None and self.spans.is_whole(self.state.plan.entries):
-            self._work = self._manifest(self.state.plan)
-            self._latest = self.state.plan.n
-        return self._latest
+    def hand_out(self) -> list[tuple[int, Work]]:
+        """What each pipeline task is to write as well, of what can be written: call it whenever something changes."""
+        given = self._dispatch.give(lambda key: self.spans.is_whole([self._open.entry(key)]))
+        return [(task, work) for task, keys in given.items() for work in self._works(keys)]
 
-    def work(self, record: int) -> Work:
-        """What to do for a plan; nothing when it is committed (rule 20)."""
-        if self._work is not None and self._work.record == record:
-            return self._work
+    def _works(self, keys: list[EntryKey]) -> list[Work]:
+        """A message a plan: what a file is made with is that of its plan (rule 10)."""
+        plans = {each.plan.n: each for each in self.state.plans}
+        by_plan: dict[int, list[PlanEntry]] = {}
+        for key in keys:
+            by_plan.setdefault(key.plan, []).append(self._open.entry(key))
+        return [self._work(plans[number], entries) for number, entries in by_plan.items()]
+
+    def _work(self, plan: OpenPlan, entries: list[PlanEntry]) -> Work:
+        record = plan.plan
+        given = [WorkEntry(plan_entry=e, segments=self.spans.manifest(e, self._run.name)) for e in entries]
+        for each in given:
+            uris = frozenset(segment.uri for segment in each.segments)
+            self._reads[EntryKey(record.n, each.plan_entry.entry)] = uris
+        used = {entry.table_info for entry in entries}
         return Work(
-            record=record,
+            record=record.n,
             epoch=self._run.epoch,
             nonce=self._run.nonce,
-            pd_ms=0,
-            codec=self._run.codec,
-            config={},
-            entries=(),
-            table_infos={},
+            pd_ms=record.pd_ms,
+            codec=record.codec,
+            config=plan.config,
+            entries=tuple(given),
+            table_infos={name: self.state.table_infos[name] for name in sorted(used)},
         )
 
     # Who pulls what. It is looked at while an action is under way, too: a sink may keep that waiting for long.
@@ -166,10 +194,17 @@ class Owner:
         return commands
 
     def _relieve(self) -> list[tuple[int, pb.Command]]:
-        spans, entries = self.spans, self.state.plan.entries if self.state.plan else ()
-        needed = {entry.dispatcher for entry in entries if not spans.is_whole([entry])}
-        limits = {dispatcher: 0 if entries else self.barrier.limit(dispatcher) for dispatcher in self._tables}
-        limits |= {entry.dispatcher: entry.to.commit_ts for entry in entries}  # the last one of each counts
+        spans = self.spans
+        limits = {dispatcher: self.barrier.limit(dispatcher) for dispatcher in self._tables}
+        needed = set()
+        for dispatcher in self._open.dispatchers:
+            last = [entry for _, entry in self._open.of(dispatcher)][-1]
+            if not spans.is_whole([last]):
+                needed.add(dispatcher)
+                limits[dispatcher] = last.to.commit_ts
+        if needed:
+            # Nothing of these can be committed before, and of the others nothing must take the room that they need.
+            limits |= dict.fromkeys(limits.keys() - self._open.dispatchers, 0)
         relief = self._quota.relieve(spans, needed, limits, self._idle)
         orders = [spans.hold(relief.hold), spans.resume(relief.resume)]
         orders += [spans.cut_back(span_id, ts) for span_id, ts in relief.evict.items()]
@@ -187,47 +222,54 @@ class Owner:
         """The next thing to do, or None until something happens or `next_deadline`. Ask again only once it is done."""
         if (ddl := self.barrier.due(self._flushed)) is not None:
             return self._write_ddl(ddl)
-        plan = self.state.plan
-        if plan is not None:
-            if len(self._files) == len(plan.entries):
-                return self._publish(plan)
-            self._idle = not self.spans.is_whole(plan.entries)
-            return self._checkpoint_if_due(now)
-        cuts = self._cuts(now)
-        self._idle = not cuts
+        if (publish := self._publish_if_due(now)) is not None:
+            return publish
+        under_way = self._under_way()
+        cuts = self._cuts(now, under_way)
+        self._idle = not cuts and not under_way.bytes
         return AppendPlan(self._plan(cuts, pd_ms)) if cuts else self._stop() or self._checkpoint_if_due(now)
 
     def next_deadline(self) -> float | None:
-        """When to ask `step` again if nothing else happens: while a plan is executed, no time makes another."""
-        return None if self.state.plan is not None else self.planner.next_deadline()
+        """When to ask `step` again if nothing else happens."""
+        deadlines = [self.planner.next_deadline()]
+        if self._committed_at is not None and self._open.can_commit:
+            deadlines.append(self._committed_at + _COMMIT_INTERVAL_S)
+        return min((each for each in deadlines if each is not None), default=None)
 
     def recorded(self, now: float, action: Recorded, state: State) -> None:
         """The action's record is in the log, which says `state` now."""
         self.state = state
         if isinstance(action, AppendPlan):
+            self._open.planned(action.record.n, action.record.entries)
+            for entry in action.record.entries:
+                self._dispatch.opened(EntryKey(action.record.n, entry.entry), entry.estimate)
             return
         if isinstance(action, WriteDdl):
             self._executed(self.barrier.executed())
             return
         if isinstance(action, Publish):
-            self._learn()
-            self._work, self._files = None, {}
+            self._learn(action.record)
+            self._committed_at = now
         self.checkpoint.recorded(now, state.checkpoint_ts)
         self.planner.on_checkpoint(state.checkpoint_ts)
         for dispatcher in self._tables:
             self.spans.release_below(dispatcher, state.flushed_ts(dispatcher))
 
     def unneeded_segments(self) -> list[str]:
-        """Segment files that may be deleted: none that the plan which is being executed may still read."""
-        entries = self._work.entries if self._work is not None else ()
-        return self.spans.files.take_unneeded({segment.uri for entry in entries for segment in entry.segments})
+        """Segment files that may be deleted: none that a file which is being written may still be made from."""
+        return self.spans.files.take_unneeded(frozenset().union(*self._reads.values()))
 
     def resolved_ts(self) -> int:
         """Every row and DDL of the changefeed up to it has arrived."""
         reached = (min(self.spans.resolved_ts(each), self.barrier.limit(each)) for each in self._tables)
         return min(reached, default=self.barrier.ceiling())
 
-    def _cuts(self, now: float) -> list[Cut]:
+    def _under_way(self) -> UnderWay:
+        """Files of an earlier run wait until their rows are pulled again: room is not kept for them."""
+        can_be_written = (entry for _, entry in self._open.unwritten() if self.spans.is_whole([entry]))
+        return UnderWay(self._open.dispatchers, sum(max(entry.estimate, 1) for entry in can_be_written))
+
+    def _cuts(self, now: float, under_way: UnderWay) -> list[Cut]:
         """While draining, what is resolved later is left to the next driver, or a drain under load would never end."""
 
         def limit(dispatcher: int) -> int:
@@ -235,9 +277,9 @@ class Owner:
             return min(ts for ts in limits if ts is not None)
 
         stopped = self._stopped()
-        cuts = self.planner.due(now, limit, stopped, self._all_for())
+        cuts = self.planner.due(now, limit, stopped, self._all_for(), under_way)
         if not cuts and self._quota.is_short(self.spans.files.bytes):
-            cuts = self.planner.due(now, limit, stopped, "quota")
+            cuts = self.planner.due(now, limit, stopped, "quota", under_way)
         return cuts
 
     def _stopped(self) -> set[int]:
@@ -276,24 +318,16 @@ class Owner:
             table_infos={name: self._table_infos[name] for name in sorted(new)},
         )
 
-    def _manifest(self, plan: PlanRecord) -> Work:
-        entries = (WorkEntry(plan_entry=e, segments=self.spans.manifest(e, self._run.name)) for e in plan.entries)
-        used = {e.table_info for e in plan.entries}
-        return Work(
-            record=plan.n,
-            epoch=self._run.epoch,
-            nonce=self._run.nonce,
-            pd_ms=plan.pd_ms,
-            codec=plan.codec,
-            config=self.state.plan_config or {},
-            entries=tuple(entries),
-            table_infos={name: self.state.table_infos[name] for name in sorted(used)},
-        )
-
-    def _publish(self, plan: PlanRecord) -> Publish:
-        last = {e.directory: (e.directory, e.index, e.path) for e in plan.entries}
-        record = self._commit_record(self._progress(plan_is_done=True), plan)
-        return Publish(tuple(last.values()), record)
+    def _publish_if_due(self, now: float) -> Publish | None:
+        """Files that are done: at once when all are, or after a while."""
+        if not self._open.can_commit:
+            return None
+        soon = self._committed_at is not None and now - self._committed_at < _COMMIT_INTERVAL_S
+        if soon and not self._open.all_done:
+            return None
+        done = self._open.committable()
+        last = {entry.directory: (entry.directory, entry.index, entry.path) for _, entry in done}
+        return Publish(tuple(last.values()), self._commit_record(self._progress(done), done))
 
     def _checkpoint_if_due(self, now: float) -> AppendCheckpoint | None:
         ends = self._drain_ts is not None or self.barrier.is_at_target()
@@ -301,19 +335,18 @@ class Owner:
             return None
         progress = self._progress()
         ts = self.checkpoint.next(progress, self.barrier)
-        if self.checkpoint.is_due(now, ts) or (ends and self.state.plan is None and ts > self.checkpoint.recorded_ts):
+        if self.checkpoint.is_due(now, ts) or (ends and not self._open and ts > self.checkpoint.recorded_ts):
             return AppendCheckpoint(self._commit_record(progress))
         return None
 
-    def _commit_record(self, progress: list[Progress], plan: PlanRecord | None = None) -> CommitRecord:
+    def _commit_record(self, progress: list[Progress], done: Done = ()) -> CommitRecord:
         ts = self.checkpoint.next(progress, self.barrier)
         return CommitRecord(
             n=self.state.n + 1,
             epoch=self._run.epoch,
             nonce=self._run.nonce,
-            plan=plan.n if plan else None,
             checkpoint_ts=ts,
-            files=tuple(self._files[number] for number in sorted(self._files)) if plan else (),
+            files=tuple(file for file, _ in done),
             finished=self.barrier.is_finished(ts),
         )
 
@@ -330,17 +363,19 @@ class Owner:
             return Stop()
         return None
 
-    def _progress(self, plan_is_done: bool = False) -> list[Progress]:
-        plan = self.state.plan
-        planned = {entry.dispatcher for entry in plan.entries} if plan and not plan_is_done else set()
-        reached: Callable[[int], int] = self.state.planned_ts if plan_is_done else self.state.flushed_ts
-        return [self._progress_of(dispatcher, reached, dispatcher in planned) for dispatcher in self._tables]
+    def _progress(self, done: Done = ()) -> list[Progress]:
+        """`done`: files that count as committed."""
+        flushed = {entry.dispatcher: entry.to.commit_ts for _, entry in done}
+        keys = {EntryKey(file.plan, file.entry) for file, _ in done}
+        closed = {d for d in flushed if all(key in keys for key, _ in self._open.of(d))}
+        open_ = self._open.dispatchers - closed if closed else self._open.dispatchers
+        return [self._progress_of(dispatcher, flushed.get(dispatcher, 0), open_) for dispatcher in self._tables]
 
-    def _progress_of(self, dispatcher: int, reached: Callable[[int], int], in_plan: bool) -> Progress:
+    def _progress_of(self, dispatcher: int, flushed_ts: int, open_: Collection[int]) -> Progress:
         return Progress(
-            flushed_ts=reached(dispatcher),
+            flushed_ts=max(flushed_ts, self.state.flushed_ts(dispatcher)),
             resolved_ts=self.spans.resolved_ts(dispatcher),
-            in_plan=in_plan,
+            is_open=dispatcher in open_,
             first_unplanned_ts=self.planner.first_unplanned_ts(dispatcher),
         )
 
@@ -348,9 +383,7 @@ class Owner:
 
     def _flushed(self, dispatcher: int) -> int:
         """Every row of the dispatcher <= it is in committed files."""
-        plan = self.state.plan
-        in_plan = plan is not None and any(entry.dispatcher == dispatcher for entry in plan.entries)
-        progress = self._progress_of(dispatcher, self.state.flushed_ts, in_plan)
+        progress = self._progress_of(dispatcher, 0, self._open.dispatchers)
         return flushed_to(progress, self.barrier.limit(dispatcher))
 
     def _write_ddl(self, ddl: Ddl) -> WriteDdl:
@@ -384,8 +417,10 @@ class Owner:
             self._table_infos[info.hash] = info.to_json()
             self._schema_files.add((dispatcher, ddl.ts))
 
-    def _learn(self) -> None:
-        if self._work is not None:
-            for entry in self._work.entries:
-                done = self._files[entry.plan_entry.entry]
-                self.planner.learn(entry.plan_entry.dispatcher, entry.plan_entry.estimate, done.bytes)
+    def _learn(self, record: CommitRecord) -> None:
+        for file in record.files:
+            key = EntryKey(file.plan, file.entry)
+            entry = self._open.entry(key)
+            self.planner.learn(entry.dispatcher, entry.estimate, file.bytes)
+            self._reads.pop(key, None)
+        self._open.committed(record.files)

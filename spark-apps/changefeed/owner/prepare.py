@@ -27,6 +27,7 @@ from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.open import Store, canonical, open_store, probe_store
 from changefeed.owner import places
 from changefeed.owner.alive import Alive
+from changefeed.owner.pace import pace_of
 from changefeed.owner.planning.planner import Table
 from changefeed.owner.pulling.quota import segment_bytes
 from changefeed.owner.transaction_log.history import check_claim
@@ -78,13 +79,15 @@ class Prepared:
 
     def puller_job(self, upstream: Access) -> PullerJob:
         """`upstream`: for any cluster; pullers are held to the one that the log is of."""
-        spec = self.changefeed.spec
+        spec, pace = self.changefeed.spec, pace_of(self.changefeed)
         return PullerJob(
             count=spec.spark.pullers.count,
             upstream=replace(upstream, cluster_id=self.state.cluster_id),
             state=self.state_place,
             memory_quota=spec.spark.pullers.memory_quota,
             segment_bytes=segment_bytes(spec.event_store.quota, spec.spark.pullers.count),
+            roll_s=pace.roll_s,
+            gather_s=pace.gather_s,
         )
 
     def planned_tables(self) -> dict[int, Table]:
@@ -180,7 +183,7 @@ async def prepare(
     schema = await load_schema(Snapshot(pd, schema_ts), schema_ts)
     tables = select(changefeed, schema, schema_ts, may_be_none=state.last_ddl is not None)
     if not restart:
-        _check_plan_is_selected(state, tables, schema, schema_ts)
+        _check_plans_are_selected(state, tables, schema, schema_ts)
     await asyncio.to_thread(check_free, sink, state.uid or identity, state_store.uri)
     if restart:
         await asyncio.to_thread(_check_next_folder, sink, state, state_store.uri)
@@ -334,16 +337,14 @@ def check_newest(state: State, state_uri: str, sink: Store) -> None:
         )
 
 
-def _check_plan_is_selected(state: State, tables: dict[int, TableInfo], schema: SchemaStorage, ts: int) -> None:
+def _check_plans_are_selected(state: State, tables: dict[int, TableInfo], schema: SchemaStorage, ts: int) -> None:
     """Nobody pulls what is not selected: a plan with rows of such a table would wait for ever (rules 3, 10)."""
-    if state.plan is None:
-        return
-    for entry in state.plan.entries:
+    for plan, entry in state.open_entries():
         if entry.dispatcher not in tables:
             table = schema.table(entry.dispatcher, ts)
             raise InvalidSpec(
                 "spec.filter.rules",
-                f"{table.full_name if table else entry.dispatcher} is not selected any more, but plan {state.plan.n} "
+                f"{table.full_name if table else entry.dispatcher} is not selected any more, but plan {plan} "
                 "still has rows of it to write",
                 "Select it again, let a run drain, then change the rules. If that plan fails: rewind (spec.restart).",
             )

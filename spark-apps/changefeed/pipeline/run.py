@@ -6,94 +6,83 @@ The bytes are a function of the work and the upstream's history alone; where the
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from changefeed.filter.selection import Selection
-from changefeed.model.record import SegmentSlice, Work, WorkEntry
+from changefeed.model.record import FileCommitted, SegmentSlice, Work, WorkEntry
 from changefeed.objectstore.patience import Patience
 from changefeed.pipeline.codec.choice import codec_of
 from changefeed.pipeline.integrity import check_integrity
 from changefeed.pipeline.mounter import drop_unseen, mount
 from changefeed.pipeline.sorter import Sorted, sort_parts
-from changefeed.pipeline.spool import Descriptor, Spool, descriptor_batch
+from changefeed.pipeline.spool import Spool
 from changefeed.pipeline.stages import CpuTime
 from changefeed.schema.table_info import TableInfo
 
 #: A chunk ends at so many rows, or at the row that reaches so many raw bytes; both depend on the rows alone (rule 10).
 CHUNK_ROWS = 100_000
 CHUNK_BYTES = 32 << 20
-_READERS = 16
 
 
-def run_entry(
+@dataclass(frozen=True)
+class Encoded:
+    """A plan entry's file, complete; `cpu`: seconds by pipeline.stages.STAGES."""
+
+    path: str
+    file: FileCommitted
+    spool: Spool
+    cpu: Mapping[str, float]
+
+
+def encode_entry(
     work: Work,
     entry: WorkEntry,
     read: Callable[[SegmentSlice], pa.Table],
     spool_dir: Path,
     patience: Patience | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """Spool the entry's file and yield its descriptors, DESCRIPTOR_SCHEMA: one for each chunk, then the last one.
+    readers: Executor | None = None,
+) -> Encoded:
+    """The entry's file, whose spool is the caller's to put and discard. `readers`: to read several segments at a time.
 
-    An entry without rows gives a file too (rule 13). Nothing is yielded, and no spool file left, when it fails: raises
-    what `read` raises, ProtocolViolation (copies of a row that differ), NeedsHuman (rows that cannot be decoded),
-    Unavailable (no room to spool, until `patience` ends).
+    An entry without rows gives a file too (rule 13). No spool file is left when it fails: raises what `read` raises,
+    ProtocolViolation (copies of a row that differ), NeedsHuman (rows that cannot be decoded), Unavailable (no room to
+    spool, until `patience` ends).
     """
-    plan = entry.plan_entry
-    spool = Spool(spool_dir / f"{work.record}-{plan.entry}-{secrets.token_hex(8)}", patience)
+    spool = Spool(spool_dir / f"{work.record}-{entry.plan_entry.entry}-{secrets.token_hex(8)}", patience)
     try:
-        descriptors = _spool_file(work, entry, read, spool)
-        spool.close()
+        return _encode(work, entry, read, spool, readers)
     except BaseException:
         spool.discard()
         raise
-    yield descriptor_batch(descriptors)
 
 
-def _spool_file(
-    work: Work, entry: WorkEntry, read: Callable[[SegmentSlice], pa.Table], spool: Spool
-) -> list[Descriptor]:
+def _encode(
+    work: Work,
+    entry: WorkEntry,
+    read: Callable[[SegmentSlice], pa.Table],
+    spool: Spool,
+    readers: Executor | None,
+) -> Encoded:
     plan = entry.plan_entry
     storage, time_zone = work.config["spec"]["sink"]["storage"], work.config["spec"]["timeZone"]
     table = TableInfo.from_json(work.table_infos[plan.table_info])
     codec, selection = codec_of(storage), Selection.of(work.config, table)
     cpu = CpuTime()
     with cpu.of("read"):
-        slices = _read(entry.segments, read)
-    descriptors: list[Descriptor] = []
+        slices = _read(entry.segments, read, readers)
     raw_rows = filtered = written = 0
-
-    def describe(offset: int, count: int, *, last: bool = False) -> None:
-        descriptors.append(
-            Descriptor(
-                record=work.record,
-                entry=plan.entry,
-                chunk=len(descriptors),
-                last=last,
-                path=plan.path,
-                spool=str(spool.file),
-                offset=offset,
-                length=spool.length - offset,
-                rows=count,
-                raw_rows=raw_rows if last else 0,
-                filtered_rows=filtered if last else 0,
-                hash=spool.hash,
-                cpu=tuple(cpu.seconds.values()) if last else (),
-            )
-        )
-
     if head := codec.header(selection.columns):
         spool.append(pa.py_buffer(head))
-        describe(0, 0)
     split = not storage["outputRawChangeEvent"]
     for found in _timed(cpu, sort_parts(slices, table, plan.from_, plan.to, split=split)):
         raw_rows += found.raw_rows
         for chunk in _chunks(drop_unseen(found.rows)):
-            offset = spool.length
             with cpu.of("filter"):
                 kept = selection.rows.kept(chunk)
                 filtered += chunk.num_rows - kept.num_rows
@@ -114,10 +103,17 @@ def _spool_file(
             with cpu.of("spool"):
                 for lines in pieces:
                     spool.append(lines)
-            describe(offset, kept.num_rows)
             written += kept.num_rows
-    describe(spool.length, written, last=True)
-    return descriptors
+    file = FileCommitted(
+        plan=work.record,
+        entry=plan.entry,
+        rows=written,
+        raw_rows=raw_rows,
+        filtered_rows=filtered,
+        bytes=spool.length,
+        hash=spool.hash,
+    )
+    return Encoded(plan.path, file, spool, cpu.seconds)
 
 
 def _timed(cpu: CpuTime, parts: Iterator[Sorted]) -> Iterator[Sorted]:
@@ -131,11 +127,11 @@ def _timed(cpu: CpuTime, parts: Iterator[Sorted]) -> Iterator[Sorted]:
 
 
 def _read(
-    pieces: Sequence[SegmentSlice], read: Callable[[SegmentSlice], pa.Table]
+    pieces: Sequence[SegmentSlice], read: Callable[[SegmentSlice], pa.Table], readers: Executor | None
 ) -> list[tuple[SegmentSlice, pa.Table]]:
     """Several at a time: hundreds of small segments in a store cost a round trip or two each, and next to no CPU."""
-    with ThreadPoolExecutor(_READERS) as readers:
-        return list(zip(pieces, readers.map(read, pieces), strict=True))
+    tables = readers.map(read, pieces) if readers is not None and len(pieces) > 1 else map(read, pieces)
+    return list(zip(pieces, tables, strict=True))
 
 
 def _chunks(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

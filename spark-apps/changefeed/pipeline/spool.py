@@ -1,75 +1,35 @@
-"""Encoded chunks on local disk until they are put, and the descriptors that travel instead of them (DESIGN.md 3.4)."""
+"""One file's encoded bytes until they are put: in memory while they are few, then on local disk (DESIGN.md 3.4)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass
 from io import FileIO
 from pathlib import Path
 
 import pyarrow as pa
 
-from changefeed.errors import Unavailable
+from changefeed.errors import Transient, Unavailable
+from changefeed.objectstore import FileRange
 from changefeed.objectstore.digest import Digest
 from changefeed.objectstore.patience import Patience
 
-#: One row a chunk, then the entry's last row. `path` is the output file's, below the sink's root. `hash`: hex
-#: digest of the file's bytes from its beginning to the end of the chunk. The last row has no bytes (`offset` is
-#: the file's size); its `rows`, `raw_rows` and `filtered_rows` are the whole file's, `cpu` its
-#: seconds of CPU by pipeline.stages.STAGES.
-DESCRIPTOR_SCHEMA = pa.schema(
-    [
-        pa.field("record", pa.int64(), nullable=False),
-        pa.field("entry", pa.int32(), nullable=False),
-        pa.field("chunk", pa.int32(), nullable=False),
-        pa.field("last", pa.bool_(), nullable=False),
-        pa.field("path", pa.string(), nullable=False),
-        pa.field("spool", pa.string(), nullable=False),
-        pa.field("offset", pa.int64(), nullable=False),
-        pa.field("length", pa.int64(), nullable=False),
-        pa.field("rows", pa.int64(), nullable=False),
-        pa.field("raw_rows", pa.int64(), nullable=False),
-        pa.field("filtered_rows", pa.int64(), nullable=False),
-        pa.field("hash", pa.string(), nullable=False),
-        pa.field("cpu", pa.list_(pa.float64()), nullable=False),
-    ]
-)
-
-
-@dataclass(frozen=True)
-class Descriptor:
-    """A row of DESCRIPTOR_SCHEMA."""
-
-    record: int
-    entry: int
-    chunk: int
-    last: bool
-    path: str
-    spool: str
-    offset: int
-    length: int
-    rows: int
-    raw_rows: int
-    filtered_rows: int
-    hash: str
-    cpu: tuple[float, ...] = ()
-
-
-def descriptor_batch(descriptors: Sequence[Descriptor]) -> pa.RecordBatch:
-    columns = zip(*(astuple(descriptor) for descriptor in descriptors), strict=True)
-    arrays = [pa.array(values, field.type) for field, values in zip(DESCRIPTOR_SCHEMA, columns, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=DESCRIPTOR_SCHEMA)
+#: Up to so many bytes are kept in memory: a small file costs no other one.
+IN_MEMORY_BYTES = 1 << 20
+_READ_BYTES = 1 << 20
 
 
 class Spool:
-    """One file's bytes. `file` must not exist. Raises Unavailable when the disk does not take them in `patience`."""
+    """`file` must not exist; it does once the bytes are many.
+
+    Raises Unavailable when the disk does not take them in `patience`.
+    """
 
     def __init__(self, file: Path, patience: Patience | None = None) -> None:
-        self.file = file
+        self._file = file
         self._patience = patience or Patience()
-        self.length = 0
         self._hash = Digest()
-        self._out = self._patience.call(self._where, self._open)
+        self._in_memory: list[pa.Buffer] = []
+        self._out: FileIO | None = None
+        self.length = 0
 
     @property
     def hash(self) -> str:
@@ -78,39 +38,73 @@ class Spool:
 
     def append(self, chunk: pa.Buffer) -> None:
         self._hash.update(chunk)
+        self.length += chunk.size
+        if self._out is not None:
+            self._write(self._out, chunk)
+            return
+        self._in_memory.append(chunk)
+        if self.length > IN_MEMORY_BYTES:
+            self._out = self._patience.call(self._where, self._open)
+            for each in self._in_memory:
+                self._write(self._out, each)
+            self._in_memory = []
+
+    def body(self) -> bytes | tuple[FileRange, ...]:
+        """What is to be put; nothing is appended after it.
+
+        Raises Transient when the disk has not the bytes that were hashed while they were written (rule 3).
+        """
+        if self._out is None:
+            return b"".join(self._in_memory)
+        self._out.close()
+        self._check()
+        return (FileRange(self._file, 0, self.length),)
+
+    def discard(self) -> None:
+        """Nothing is left."""
+        self._in_memory = []
+        if self._out is not None:
+            self._out.close()
+            self._file.unlink(missing_ok=True)
+
+    def _write(self, out: FileIO, chunk: pa.Buffer) -> None:
         left = memoryview(chunk)
 
         def write() -> None:
             nonlocal left
             try:
                 while left:
-                    left = left[self._out.write(left) :]
+                    left = left[out.write(left) :]
             except OSError as error:
                 raise self._unavailable(error) from error
 
         self._patience.call(self._where, write)
-        self.length += chunk.size
 
-    def close(self) -> None:
-        self._out.close()
-
-    def discard(self) -> None:
-        self._out.close()
-        self.file.unlink(missing_ok=True)
+    def _check(self) -> None:
+        found = Digest()
+        block = memoryview(bytearray(_READ_BYTES))
+        try:
+            with self._file.open("rb", buffering=0) as file:
+                while count := file.readinto(block):
+                    found.update(block[:count])
+        except OSError as error:
+            raise Transient(f"{self._where} can't be read: {error}; its task must run again.") from error
+        if found.hexdigest() != self.hash:
+            raise Transient(f"{self._where} has changed since it was written; its task must run again.")
 
     @property
     def _where(self) -> str:
-        return f"The spool file {self.file}"
+        return f"The spool file {self._file}"
 
     def _open(self) -> FileIO:
         try:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            return self.file.open("xb", buffering=0)
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            return self._file.open("xb", buffering=0)
         except OSError as error:
             raise self._unavailable(error) from error
 
     def _unavailable(self, error: OSError) -> Unavailable:
         return Unavailable(
-            f"Cannot write the spool file {self.file}: {error.strerror}.",
+            f"Cannot write the spool file {self._file}: {error.strerror}.",
             "Free space there or let this user write, then start again.",
         )

@@ -10,7 +10,7 @@ STAGES = ("read", "sort", "filter", "mount", "encode", "spool")
 
 
 class CpuTime:
-    """Seconds of this process, which does one thing at a time, by STAGES. No byte of a file may depend on it."""
+    """Seconds of this process by STAGES; what it puts of other files meanwhile counts in. No byte may depend on it."""
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(STAGES, 0.0)

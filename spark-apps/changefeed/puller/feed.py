@@ -24,7 +24,7 @@ from changefeed.puller.matching.scratch import Scratch
 from changefeed.puller.pipeline_metrics import FeedMetrics
 from changefeed.puller.range_lock import RangeLock
 from changefeed.puller.reaction import Fatal, Leader, Retry, backoff, reaction
-from changefeed.puller.store_stream import Ask, StoreStream
+from changefeed.puller.store_stream import GATHER_SECONDS, Ask, StoreStream
 from changefeed.puller.stuck_regions import LOOK_SECONDS, Blocked, StuckRegions, Sweep
 from changefeed.upstream.lock_sweep import LockSweep
 from changefeed.upstream.pd import Region
@@ -84,7 +84,7 @@ class SpanFeed:
 
     `emit` is awaited in order for the events of one store; while it waits, that store's later events wait too.
     `scratch`: for uncommitted rows that memory has no room for; None: they stay in memory. `room` is awaited before
-    more of a scan is taken in or of them is read back, and must not wait for ever.
+    more of a scan is taken in or of them is read back, and must not wait for ever. `gather_s`: see store_stream.
     An error that is no single subscription's leaves the `async with` block as an exception.
     """
 
@@ -96,6 +96,7 @@ class SpanFeed:
         rng: Random | None = None,
         scratch: Scratch | None = None,
         room: Callable[[], Awaitable[None]] | None = None,
+        gather_s: float = GATHER_SECONDS,
     ) -> None:
         self._pd = pd
         self._emit = emit
@@ -103,6 +104,7 @@ class SpanFeed:
         self._rng = rng or Random()
         self._scratch = scratch
         self._room = room
+        self._gather_s = gather_s
         self._tasks = asyncio.TaskGroup()
         self._running: set[asyncio.Task[None]] = set()
         self._streams: dict[int, StoreStream] = {}  # by store
@@ -356,7 +358,9 @@ class SpanFeed:
 
     def _stream(self, store_id: int) -> StoreStream:
         if store_id not in self._streams:
-            stream = StoreStream(store_id, self._pd.cluster_id, self._pd, self, self._clock, self._scratch)
+            stream = StoreStream(
+                store_id, self._pd.cluster_id, self._pd, self, self._clock, self._scratch, self._gather_s
+            )
             self._streams[store_id] = stream
             self._start(stream.run())
         return self._streams[store_id]

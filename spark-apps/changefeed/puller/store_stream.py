@@ -42,9 +42,9 @@ MAX_CHUNK_BYTES = 16 << 20
 #: A chunk that is processed, and the one that comes meanwhile.
 MAX_BACKLOG_BYTES = 2 * MAX_CHUNK_BYTES
 RECONNECT_SECONDS = 1.0
-#: A chunk costs some ms however small it is: a small one waits this long for more, so that a trickle costs little.
-LINGER_BYTES = 1 << 20
-LINGER_SECONDS = 0.2
+#: A chunk costs some ms however small it is: a smaller one than this waits for more, so that a trickle costs little.
+GATHER_BYTES = 1 << 20
+GATHER_SECONDS = 0.2
 #: A store tells the resolved-ts about every second, blocked or not; one that does not any more has forgotten us.
 SILENCE_SECONDS = 20.0
 #: While all that is registered is being scanned, or waits for that inside the store, silence means less.
@@ -110,6 +110,7 @@ class StoreStream:
         receiver: Receiver,
         clock: Clock,
         scratch: Scratch | None = None,
+        gather_s: float = GATHER_SECONDS,
     ) -> None:
         self._store_id = store_id
         self._cluster_id = cluster_id
@@ -117,6 +118,7 @@ class StoreStream:
         self._receiver = receiver
         self._clock = clock
         self._scratch = scratch
+        self._gather_s = gather_s
         self._waiting: deque[Ask] = deque()
         self._released: list[int] = []
         self._refused: list[Registration] = []
@@ -231,8 +233,8 @@ class StoreStream:
     async def _turns(self) -> None:
         while True:
             await self._arrived.wait()
-            if self.backlog_bytes < LINGER_BYTES:
-                await self._clock.sleep(LINGER_SECONDS)
+            if self.backlog_bytes < GATHER_BYTES:
+                await self._clock.sleep(self._gather_s)
             self._arrived.clear()
             await self._turn()
             if self._backlog:

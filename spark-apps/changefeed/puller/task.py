@@ -20,7 +20,7 @@ import grpc.aio
 import pyarrow as pa
 
 from changefeed.clock import Clock, SystemClock, until_set
-from changefeed.errors import ChangefeedError, Fenced, Refused, Unavailable
+from changefeed.errors import Refused, Unavailable
 from changefeed.eventstore.buffer import EventBuffer, Roll
 from changefeed.eventstore.house import House
 from changefeed.eventstore.segment import write_segment
@@ -32,10 +32,11 @@ from changefeed.puller.matching.scratch import LocalFile, give_back_memory
 from changefeed.puller.pipeline_metrics import MetricDeltas
 from changefeed.puller.reports import Reports
 from changefeed.puller.span_pipeline import Action, Advance, Hold, Resume, SpanPipeline
+from changefeed.puller.store_stream import GATHER_SECONDS
 from changefeed.upstream.access import Access
 from changefeed.upstream.pd import PdClient
 from changefeed.wire import owner_pb2
-from changefeed.wire.owner import PULLER, OwnerAddress
+from changefeed.wire.owner import PULLER, OwnerAddress, owner_lost
 
 _METRICS_SECONDS = 1.0
 _WRITERS = 2
@@ -53,12 +54,13 @@ class Limits:
 
     quota_bytes: raw bytes pulled and not yet written, from 80 % of which on subscriptions are held (rule 17).
     roll_bytes, roll_interval (seconds): a segment is due. No other is begun while twice as much is in segments that the
-    owner has not heard of.
+    owner has not heard of. gather_s: how long what a store sends waits for more of it, if it is little.
     """
 
     quota_bytes: int = 1 << 30
     roll_bytes: int = 32 << 20
     roll_interval: float = 0.25
+    gather_s: float = GATHER_SECONDS
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ class PullerJob:
     state: Place  # the changefeed's own
     memory_quota: int
     segment_bytes: int
+    roll_s: float
+    gather_s: float
 
 
 def run_puller(
@@ -134,6 +138,7 @@ class PullerTask:
             self._clock,
             scratch=self._scratch_file,
             room=self._room,
+            gather_s=limits.gather_s,
         )
         self._pipeline = SpanPipeline(limits.quota_bytes)
         self._deltas = MetricDeltas(self._pipeline.metrics, self._feed.metrics)
@@ -178,7 +183,7 @@ class PullerTask:
                     return
                 self._command(command)
         except grpc.aio.AioRpcError as error:
-            raise _owner_lost(error) from error
+            raise owner_lost(error, "the puller's stream") from error
 
     def _command(self, command: owner_pb2.Command) -> None:
         match command.WhichOneof("command"):
@@ -321,10 +326,3 @@ def _parts(batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
     step = max(1, batch.num_rows * size // max(size, raw_bytes(batch)))
     for first in range(0, batch.num_rows, step):
         yield batch.slice(first, step)
-
-
-def _owner_lost(error: grpc.aio.AioRpcError) -> ChangefeedError:
-    why = f"The owner ended the puller's stream: {error.code().name} {error.details()}."
-    if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.FAILED_PRECONDITION):
-        return Fenced(why, "Another driver runs the changefeed now; this task belongs to none.")
-    return Unavailable(why, "The driver starts its pullers again.")

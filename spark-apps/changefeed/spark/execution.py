@@ -1,4 +1,4 @@
-"""Starts and stops the puller job and the streaming query of one run, in the Spark that its launch has started."""
+"""Starts and stops the one Spark job of a run, in the Spark that its launch has started."""
 
 from __future__ import annotations
 
@@ -11,25 +11,20 @@ from typing import Any
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
 
 from changefeed.errors import Unavailable
-from changefeed.objectstore import Place
 from changefeed.owner.serving.vigilance import Tasks
+from changefeed.pipeline.job import PipelineJob
 from changefeed.puller.task import PullerJob
-from changefeed.spark import sink, source
 from changefeed.spark.launch import Launch, last_lines
 from changefeed.wire.owner import OwnerAddress
 
-_PULLER_GROUP = "changefeed-pullers"
-_TRIGGER = "50 milliseconds"
+_GROUP = "changefeed"
 _GOOD_WHILE_S = 600.0
 _ALL = 1_000_000  # tasks of a stage
 _STOP_S = 30.0
 _DIES_S = 2.0  # between the last word of a JVM that was killed and the end of its process
 _NEXT = "A later start goes on from the checkpoint."
-_PLAN = "=== Streaming Query ==="  # from here on Spark shows the query's offsets and its plan, which help nobody
 
 
 class SparkExecution:
@@ -39,47 +34,37 @@ class SparkExecution:
         """`slots`: tasks that can run at the same time."""
         self._launch = launch
         self._slots = slots
-        self._session: SparkSession | None = None
-        self._query: StreamingQuery | None = None
-        self._puller_thread: threading.Thread | None = None
-        self._puller_error: BaseException | None = None
+        self._context: SparkContext | None = None
+        self._job: threading.Thread | None = None
+        self._error: BaseException | None = None
         self._stopping = False
         self._failed = False
 
-    def start_session(self) -> None:
+    def start(self) -> None:
         """Takes some seconds, so it runs beside the owner's other preparations.
 
         Raises Unavailable when Spark does not start.
         """
         try:
-            self._session = self._launch.session()
+            self._context = self._launch.context()
         except Unavailable:
             self._failed = True
             raise
 
-    def run(self, owner: OwnerAddress, sink_place: Place, pullers: PullerJob) -> None:
-        """Start the puller job and the query that executes the owner's plans. Raises Unavailable if Spark has ended."""
-        with self._unless_ended():
-            self._run(owner, sink_place, pullers)
+    def run(self, owner: OwnerAddress, pullers: PullerJob, pipeline: PipelineJob) -> None:
+        """Start the job: pullers, and as many pipeline tasks as there is room for. They end with their streams."""
+        context = self._require_context()
+        count = max(self._slots, pullers.count + 1)
 
-    def _run(self, owner: OwnerAddress, sink_place: Place, pullers: PullerJob) -> None:
-        session = self._require_session()
-        thread = threading.Thread(
-            target=self._run_pullers, args=(session, owner, pullers), name="puller-job", daemon=True
-        )
-        thread.start()
-        self._puller_thread = thread  # from now on `failure`, asked by another thread, looks whether it lives
-        partitions = max(1, self._slots - pullers.count)
-        session.dataSource.register(source.source_for(owner, pullers.state, partitions))
-        session.dataSource.register(sink.sink_for(owner, sink_place))
-        self._query = (
-            session.readStream.format(source.NAME)
-            .load()
-            .writeStream.format(sink.NAME)
-            .option("checkpointLocation", str(self._launch.scratch.folder / "checkpoint"))
-            .trigger(processingTime=_TRIGGER)
-            .start()
-        )
+        def task(index: int, rows: Any) -> Any:
+            from changefeed.spark.task import run_task
+
+            run_task(owner, index, pullers, pipeline)
+            return iter(())
+
+        job = threading.Thread(target=self._run, args=(context, count, task), name="spark-job", daemon=True)
+        job.start()
+        self._job = job  # from now on `failure`, asked by another thread, looks whether it lives
 
     @property
     def silent_s(self) -> float:
@@ -87,11 +72,11 @@ class SparkExecution:
         return self._launch.silent_s
 
     def tasks(self) -> Tasks:
-        """Of the pullers' job and the query's. Raises Unavailable when Spark has ended."""
-        if self._puller_thread is None:
+        """Raises Unavailable when Spark has ended."""
+        if self._job is None:
             return Tasks(set())  # it is being started
         with self._unless_ended():
-            context = self._require_session().sparkContext._jsc.sc()
+            context = self._require_context()._jsc.sc()
             store = context.statusStore()
             running, has_waiting = set(), False
             for number in context.statusTracker().getActiveStageIds():
@@ -107,10 +92,10 @@ class SparkExecution:
     def restart_task(self, task: int) -> None:
         """Have Spark kill it, with its worker, and start it again. Raises Unavailable when Spark has ended."""
         with self._unless_ended():
-            self._require_session().sparkContext._jsc.sc().killTaskAttempt(task, True, "it has stopped working")
+            self._require_context()._jsc.sc().killTaskAttempt(task, True, "it has stopped working")
 
     def failure(self) -> str | None:
-        """Why Spark's JVM, the pullers or the query have ended by themselves; None while they run."""
+        """Why Spark's JVM or the job have ended by themselves; None while they run."""
         if self._stopping:
             return None
         try:
@@ -121,7 +106,7 @@ class SparkExecution:
         return None if why is None else self._failed_as(why)
 
     def stop(self) -> None:
-        """Stop the query, then the pullers, then Spark; the owner service must have closed its streams."""
+        """Stop the job, then Spark; the owner service must have closed its streams."""
         self._stopping = True
         late = threading.Timer(_STOP_S, self._launch.kill)  # Spark waits for a frozen worker for ever
         late.start()
@@ -133,14 +118,12 @@ class SparkExecution:
             late.cancel()
 
     def _stop(self) -> None:
-        if self._query is not None:
-            self._query.stop()
-        if self._puller_thread is not None:
-            # The pullers return once their streams end; those which do not are cancelled.
-            self._puller_thread.join(timeout=5)
-            if self._puller_thread.is_alive():
-                self._require_session().sparkContext.cancelJobGroup(_PULLER_GROUP)
-                self._puller_thread.join(timeout=10)
+        if self._job is not None:
+            # The tasks return once their streams end; those which do not are cancelled.
+            self._job.join(timeout=5)
+            if self._job.is_alive():
+                self._require_context().cancelJobGroup(_GROUP)
+                self._job.join(timeout=10)
 
     @contextmanager
     def _unless_ended(self) -> Iterator[None]:
@@ -160,31 +143,21 @@ class SparkExecution:
         return why if self._launch.shows_output else f"{why}\nSpark's own output: {self._launch.scratch.log}"
 
     def _why_ended(self) -> str | None:
-        if self._puller_error is not None:
-            died = self._launch.why_ended(_DIES_S) if isinstance(self._puller_error, Py4JError | OSError) else None
-            return died or f"The puller job ended: {last_lines(str(self._puller_error))}"
-        if self._puller_thread is not None and not self._puller_thread.is_alive():
-            return "The puller job ended by itself."
-        if self._query is not None and not self._query.isActive:
-            error = str(self._query.exception() or "without an error")
-            return f"The streaming query ended: {last_lines(error.partition(_PLAN)[0])}"
+        if self._error is not None:
+            died = self._launch.why_ended(_DIES_S) if isinstance(self._error, Py4JError | OSError) else None
+            return died or f"The Spark job ended: {last_lines(str(self._error))}"
+        if self._job is not None and not self._job.is_alive():
+            return "The Spark job ended by itself."
         return None
 
-    def _run_pullers(self, session: SparkSession, owner: OwnerAddress, pullers: PullerJob) -> None:
-        def task(index: int, rows: Any) -> Any:
-            from changefeed.spark.pull_task import pull
-
-            pull(owner, index, pullers)
-            return iter(())
-
-        context = session.sparkContext
-        context.setJobGroup(_PULLER_GROUP, "pull row changes", interruptOnCancel=True)
+    def _run(self, context: SparkContext, count: int, task: Callable[[int, Any], Any]) -> None:
+        context.setJobGroup(_GROUP, "pull row changes and write files", interruptOnCancel=True)
         try:
-            self._pull(context, pullers.count, task)
+            self._run_again(context, count, task)
         except BaseException as error:  # noqa: BLE001 - a thread's failure must reach the driver, whatever it is
-            self._puller_error = error
+            self._error = error
 
-    def _pull(self, context: SparkContext, count: int, task: Callable[[int, Any], Any]) -> None:
+    def _run_again(self, context: SparkContext, count: int, task: Callable[[int, Any], Any]) -> None:
         """Spark counts a task's failures for its job's life, which may be a year: after a good while, start anew."""
         while True:
             began = time.monotonic()
@@ -195,7 +168,7 @@ class SparkExecution:
                 if self._stopping or time.monotonic() - began < _GOOD_WHILE_S:
                     raise
 
-    def _require_session(self) -> SparkSession:
-        if self._session is None:
-            raise RuntimeError("start_session comes first")
-        return self._session
+    def _require_context(self) -> SparkContext:
+        if self._context is None:
+            raise RuntimeError("start comes first")
+        return self._context

@@ -1,6 +1,6 @@
 """One run's Spark, from the start of its JVM to its end.
 
-A JVM needs seconds until it takes a query, and so does this process until it has loaded and asked what it needs: where
+A JVM needs seconds until it takes a job, and so does this process until it has loaded and asked what it needs: where
 nobody minds a JVM that comes to nothing they go side by side. So this must import nothing that takes long.
 """
 
@@ -23,7 +23,6 @@ from changefeed.spark.worker.fork_server import ForkServer
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway
     from pyspark import SparkConf, SparkContext
-    from pyspark.sql import SparkSession
 
 
 class Launch:
@@ -38,7 +37,7 @@ class Launch:
         self._gateway: JavaGateway | None = None
         self._watch: JvmWatch | None = None
         self._context: SparkContext | None = None
-        self._session: SparkSession | None = None
+        self._asked = False  # whether somebody has asked for it
         self._error: BaseException | None = None
 
     @property
@@ -67,7 +66,7 @@ class Launch:
             self._gateway.proc.kill()
 
     def begin(self) -> None:
-        """Start Spark in a thread, which does not keep the process from ending; `session` tells how it went."""
+        """Start Spark in a thread, which does not keep the process from ending; `context` tells how it went."""
         if self._thread is not None:
             return
         self._scratch = Scratch()
@@ -75,11 +74,10 @@ class Launch:
         self._thread = threading.Thread(target=self._start, name="spark-start", daemon=True)
         self._thread.start()
 
-    def session(self) -> SparkSession:
+    def context(self) -> SparkContext:
         """Raises Unavailable when Spark does not start."""
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
-        from pyspark.sql import SparkSession
 
         self.begin()
         assert self._thread is not None
@@ -90,15 +88,15 @@ class Launch:
             raise Unavailable(f"Spark did not start: {why}\n{said}".rstrip(), "Java 17 is needed.") from self._error
         if self._context is None:
             raise self._error or RuntimeError("Spark has no context")
-        self._session = SparkSession(self._context)
-        return self._session
+        self._asked = True
+        return self._context
 
     def end(self, keep_log: bool) -> None:
-        """Stop what was started, also when nobody has asked for the session."""
+        """Stop what was started, also when nobody has asked for the context."""
         if self._thread is None:
             return
-        if self._session is not None:
-            self._stop_session()
+        if self._asked and self._context is not None:
+            self._stop_context(self._context)
         elif self._error is None:
             self._has_jvm.wait()
             logging.disable()  # what talks to the JVM at this moment logs that it is gone
@@ -114,19 +112,18 @@ class Launch:
         self.scratch.remove(keep_log)
         self._scratch = self._thread = None
 
-    def _stop_session(self) -> None:
+    def _stop_context(self, context: SparkContext) -> None:
         from py4j.protocol import Py4JError
 
-        assert self._session is not None
         if self.why_ended() is None:
             with suppress(Py4JError, OSError), warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)  # that the JVM has ended meanwhile
-                self._session.stop()
+                context.stop()
 
     def _start(self) -> None:
         try:
             self._context = self._started()
-        except BaseException as error:  # noqa: BLE001 - it is for `session` to raise
+        except BaseException as error:  # noqa: BLE001 - it is for `context` to raise
             self._error = error
         finally:
             self._has_jvm.set()

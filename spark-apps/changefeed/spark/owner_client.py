@@ -1,18 +1,16 @@
-"""The synchronous side of the owner service, for Spark's source and sink processes."""
+"""What a task tells the owner beside its stream: why it fails or waits."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any
 
 import grpc
 
 from changefeed import errors
-from changefeed.model.record import Work
 from changefeed.wire import owner_pb2 as pb
-from changefeed.wire.owner import COMMIT, FAIL, LATEST, PLAN, WORKING, OwnerAddress
+from changefeed.wire.owner import FAIL, OwnerAddress, owner_lost
 
 _TIMEOUT = 30.0
 
@@ -35,18 +33,6 @@ class OwnerClient:
         self._address = address
         self._channel = address.channel()
 
-    def latest(self) -> int:
-        """The newest plan record that may be executed; 0 for none."""
-        return int(self._call(LATEST, pb.LatestRequest(), pb.LatestResponse).record)
-
-    def plan(self, record: int) -> Work:
-        """The work of a plan; without entries when it is committed already (rule 20)."""
-        return Work.model_validate_json(self._call(PLAN, pb.PlanRequest(record=record), pb.PlanResponse).work)
-
-    def commit(self, done: pb.Done) -> None:
-        """Report files that stand in the sink; idempotent."""
-        self._call(COMMIT, done, pb.Acknowledged)
-
     def fail(self, error: errors.ChangefeedError) -> None:
         """Tell the owner why a task has failed; it knows whether another attempt can help."""
         self._fail(type(error), error)
@@ -54,10 +40,6 @@ class OwnerClient:
     def wait(self, error: errors.ChangefeedError) -> None:
         """Tell the owner why a task waits, whatever kind of error it is."""
         self._fail(errors.Transient, error)
-
-    def working(self, task: int) -> None:
-        """The task works; `task`: Spark's id of the attempt."""
-        self._call(WORKING, pb.AtWork(task=task), pb.Acknowledged)
 
     def close(self) -> None:
         self._channel.close()
@@ -72,21 +54,10 @@ class OwnerClient:
 
     def _fail(self, kind: type[errors.ChangefeedError], error: errors.ChangefeedError) -> None:
         failure = pb.Failure(reason=kind.__name__, message=error.message, next_step=error.next_step)
-        self._call(FAIL, failure, pb.Acknowledged)
-
-    def _call(self, method: str, request: Any, response: Any) -> Any:
         call = self._channel.unary_unary(
-            method, request_serializer=type(request).SerializeToString, response_deserializer=response.FromString
+            FAIL, request_serializer=pb.Failure.SerializeToString, response_deserializer=pb.Acknowledged.FromString
         )
         try:
-            return call(request, metadata=self._address.metadata, timeout=_TIMEOUT, wait_for_ready=False)
-        except grpc.RpcError as error:
-            code = error.code()
-            if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.FAILED_PRECONDITION):
-                raise errors.Fenced(
-                    f"The owner at {self._address.target} belongs to another run: {code.name}."
-                ) from None
-            raise errors.Unavailable(
-                f"The owner at {self._address.target} did not answer {method}: {code.name}, {error.details()}.",
-                "The driver has stopped or is overloaded; its own log says why.",
-            ) from None
+            call(failure, metadata=self._address.metadata, timeout=_TIMEOUT, wait_for_ready=False)
+        except grpc.RpcError as lost:
+            raise owner_lost(lost, FAIL) from None

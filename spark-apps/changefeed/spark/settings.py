@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from changefeed.errors import NeedsHuman
-from changefeed.spark.jvm.class_archive import SETTINGS, java_options
+from changefeed.spark.jvm.class_archive import java_options
 from changefeed.spark.worker.worker_client import DAEMON
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ _WORKER_PYTHON = """#!/bin/sh
 export PYTHONPATH={paths}
 case "$2" in
   {daemon} | pyspark.daemon) shift 2; exec {client} "$@";;
-  pyspark.sql.*) exec {client} "$@";;
 esac
 exec {python} "$@"
 """
@@ -34,10 +33,6 @@ exec {python} "$@"
 _COMMON = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000000",
-    "spark.sql.streaming.pollingDelay": "20ms",
-    "spark.sql.shuffle.partitions": "1",
-    **SETTINGS,
     "spark.python.daemon.module": DAEMON,
     # The driver's port takes Java objects, and tasks' closures hold the owner's token: who has no secret is refused,
     # also one who asks in the older, unencrypted way (SASL).
@@ -106,7 +101,6 @@ class Laptop:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.local.dir": str(scratch / "local"),
-            "spark.sql.warehouse.dir": str(scratch / "warehouse"),
             "spark.log.level": "FATAL",
             "spark.driver.extraJavaOptions": java_options(),
         }
@@ -114,7 +108,6 @@ class Laptop:
     def environment(self, scratch: Path) -> dict[str, str]:
         # Workers otherwise take the first python3 of the PATH, which lacks the libraries (facts, Spark 5.7).
         python = str(_worker_python(scratch))
-        # The driver's is started only to look for data sources among all that is installed: there are none but ours.
         address = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
         return {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": "none", "SPARK_LOCAL_IP": address}
 
@@ -154,7 +147,6 @@ class Cluster:
             **_COMMON,
             **secret,
             "spark.driver.bindAddress": self.bind_address,
-            "spark.sql.warehouse.dir": str(scratch / "warehouse"),
             "spark.log.level": "WARN",
             # Before what the application has in extraJavaOptions.
             "spark.driver.defaultJavaOptions": java,
@@ -180,9 +172,7 @@ class Cluster:
 
 def _worker_python(folder: Path) -> Path:
     """This Python, for workers. Spark puts a zip of its modules first on their path, which each process compiles anew
-    (1 CPU-s of the ten that a run starts); the same modules stand compiled where this process has them from. And it
-    takes its own daemon, or none, for workers that plan and commit, whatever the setting says: ours is in their place.
-    """
+    (1 CPU-s of the ten that a run starts); the same modules stand compiled where this process has them from."""
     script = folder / "python"
     script.write_text(
         _WORKER_PYTHON.format(

@@ -256,8 +256,8 @@ class Spec(Section):
     Rewind: drain, go back to a ts, and write everything after it again. The files go to a new folder beside the sink,
     `<uri>-gen-2`, then `-gen-3` and so on; what the folders before have stays as it is.
     """
-    mode: Annotated[str, one_of("Throughput", later=("LowLatency",))] = "Throughput"
-    """LowLatency: changes reach the sink sooner, in smaller files."""
+    mode: Annotated[str, one_of("Throughput", "LowLatency")] = "Throughput"
+    """LowLatency: changes reach the sink sooner, in smaller files: `flushInterval` is 200ms at most."""
     upstream: Upstream
     """The TiKV/TiDB cluster whose changes are followed."""
     start_ts: Annotated[Ts | None, fixed(FROM_CREATION)] = None

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 import grpc
 import grpc.aio
 
+from changefeed.errors import ChangefeedError, Fenced, Unavailable
+
 PULLER = "/changefeed.Owner/Puller"
-LATEST = "/changefeed.Owner/Latest"
-PLAN = "/changefeed.Owner/Plan"
-COMMIT = "/changefeed.Owner/Commit"
+PIPELINE = "/changefeed.Owner/Pipeline"
 FAIL = "/changefeed.Owner/Fail"
-WORKING = "/changefeed.Owner/Working"
+
+_NOT_OURS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.FAILED_PRECONDITION)
 
 #: The name in the owner's certificate, which is made anew by every driver.
 SERVER_NAME = "changefeed-owner"
@@ -50,3 +51,11 @@ class OwnerAddress:
 
     def aio_channel(self) -> grpc.aio.Channel:
         return grpc.aio.secure_channel(self.target, grpc.ssl_channel_credentials(self.certificate), CHANNEL_OPTIONS)
+
+
+def owner_lost(error: grpc.RpcError, what: str) -> ChangefeedError:
+    """What became of a task's call or stream: Fenced when the owner belongs to another run, else Unavailable."""
+    why = f"The owner ended {what}: {error.code().name} {error.details()}."
+    if error.code() in _NOT_OURS:
+        return Fenced(why, "Another driver runs the changefeed now; this task belongs to none.")
+    return Unavailable(why, "The driver has stopped or is overloaded: its own log says why. It starts its tasks again.")

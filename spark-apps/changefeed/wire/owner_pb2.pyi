@@ -164,61 +164,57 @@ class Command(_message.Message):
     end: End
     def __init__(self, subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., heard: _Optional[_Union[Heard, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ...) -> None: ...
 
-class LatestRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
-class LatestResponse(_message.Message):
-    __slots__ = ("record",)
-    RECORD_FIELD_NUMBER: _ClassVar[int]
-    record: int
-    def __init__(self, record: _Optional[int] = ...) -> None: ...
-
-class PlanRequest(_message.Message):
-    __slots__ = ("record",)
-    RECORD_FIELD_NUMBER: _ClassVar[int]
-    record: int
-    def __init__(self, record: _Optional[int] = ...) -> None: ...
-
-class PlanResponse(_message.Message):
-    __slots__ = ("work",)
-    WORK_FIELD_NUMBER: _ClassVar[int]
-    work: bytes
-    def __init__(self, work: _Optional[bytes] = ...) -> None: ...
-
 class FileDone(_message.Message):
-    __slots__ = ("entry", "rows", "bytes", "hash", "raw_rows", "filtered_rows")
+    __slots__ = ("plan", "entry", "rows", "bytes", "hash", "raw_rows", "filtered_rows")
+    PLAN_FIELD_NUMBER: _ClassVar[int]
     ENTRY_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     HASH_FIELD_NUMBER: _ClassVar[int]
     RAW_ROWS_FIELD_NUMBER: _ClassVar[int]
     FILTERED_ROWS_FIELD_NUMBER: _ClassVar[int]
+    plan: int
     entry: int
     rows: int
     bytes: int
     hash: str
     raw_rows: int
     filtered_rows: int
-    def __init__(self, entry: _Optional[int] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., hash: _Optional[str] = ..., raw_rows: _Optional[int] = ..., filtered_rows: _Optional[int] = ...) -> None: ...
+    def __init__(self, plan: _Optional[int] = ..., entry: _Optional[int] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., hash: _Optional[str] = ..., raw_rows: _Optional[int] = ..., filtered_rows: _Optional[int] = ...) -> None: ...
 
-class Done(_message.Message):
-    __slots__ = ("record", "nonce", "files", "metrics")
-    RECORD_FIELD_NUMBER: _ClassVar[int]
-    NONCE_FIELD_NUMBER: _ClassVar[int]
+class Written(_message.Message):
+    __slots__ = ("task", "files", "metrics", "attempt")
+    TASK_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
-    record: int
-    nonce: str
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    task: int
     files: _containers.RepeatedCompositeFieldContainer[FileDone]
     metrics: _containers.RepeatedCompositeFieldContainer[MetricDelta]
-    def __init__(self, record: _Optional[int] = ..., nonce: _Optional[str] = ..., files: _Optional[_Iterable[_Union[FileDone, _Mapping]]] = ..., metrics: _Optional[_Iterable[_Union[MetricDelta, _Mapping]]] = ...) -> None: ...
+    attempt: int
+    def __init__(self, task: _Optional[int] = ..., files: _Optional[_Iterable[_Union[FileDone, _Mapping]]] = ..., metrics: _Optional[_Iterable[_Union[MetricDelta, _Mapping]]] = ..., attempt: _Optional[int] = ...) -> None: ...
 
-class AtWork(_message.Message):
-    __slots__ = ("task",)
-    TASK_FIELD_NUMBER: _ClassVar[int]
-    task: int
-    def __init__(self, task: _Optional[int] = ...) -> None: ...
+class Write(_message.Message):
+    __slots__ = ("work",)
+    WORK_FIELD_NUMBER: _ClassVar[int]
+    work: bytes
+    def __init__(self, work: _Optional[bytes] = ...) -> None: ...
+
+class Pull(_message.Message):
+    __slots__ = ("puller",)
+    PULLER_FIELD_NUMBER: _ClassVar[int]
+    puller: int
+    def __init__(self, puller: _Optional[int] = ...) -> None: ...
+
+class Order(_message.Message):
+    __slots__ = ("write", "pull", "end")
+    WRITE_FIELD_NUMBER: _ClassVar[int]
+    PULL_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    write: Write
+    pull: Pull
+    end: End
+    def __init__(self, write: _Optional[_Union[Write, _Mapping]] = ..., pull: _Optional[_Union[Pull, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ...) -> None: ...
 
 class Acknowledged(_message.Message):
     __slots__ = ()

@@ -56,7 +56,6 @@ def entry(
         "table_id": 10 + dispatcher,
         "from": state.position(dispatcher) if from_ts is None else Position.end_of(from_ts),
         "to": Position.end_of(to),
-        "path": f"t{dispatcher}/{number}.csv",
         "directory": f"t{dispatcher}/1/2026-01-01",
         "index": known.next_index if known else 1,
         "date": "2026-01-01",
@@ -65,7 +64,8 @@ def entry(
         "estimate": 1,
         "reason": "interval",
     }
-    return PlanEntry.model_validate(values | changes)
+    values |= changes
+    return PlanEntry.model_validate({"path": f"{values['directory']}/{values['index']}.csv"} | values)
 
 
 def plan(state: State, *entries: PlanEntry, **changes: Any) -> PlanRecord:
@@ -80,17 +80,19 @@ def plan(state: State, *entries: PlanEntry, **changes: Any) -> PlanRecord:
     return PlanRecord.model_validate(values | changes)
 
 
-def files(count: int) -> tuple[FileCommitted, ...]:
-    return tuple(FileCommitted(entry=i, rows=1, raw_rows=1, filtered_rows=0, bytes=1, hash="h") for i in range(count))
+def file(plan: int, number: int = 0, rows: int = 1) -> FileCommitted:
+    """That of an entry, whose plan is in record `plan`."""
+    return FileCommitted(plan=plan, entry=number, rows=rows, raw_rows=rows, filtered_rows=0, bytes=1, hash="h")
+
+
+def files(state: State) -> tuple[FileCommitted, ...]:
+    """All that are open."""
+    return tuple(file(number, entry.entry) for number, entry in state.open_entries())
 
 
 def commit(state: State, checkpoint_ts: int, **changes: Any) -> CommitRecord:
-    values: dict[str, Any] = {
-        **owned(state),
-        "plan": state.plan.n if state.plan else None,
-        "checkpoint_ts": checkpoint_ts,
-        "files": files(len(state.plan.entries)) if state.plan else (),
-    }
+    """Of all files that are open, unless `files` says of which."""
+    values: dict[str, Any] = {**owned(state), "checkpoint_ts": checkpoint_ts, "files": files(state)}
     return CommitRecord.model_validate(values | changes)
 
 
@@ -112,9 +114,13 @@ def begun(nonce: str = "a", attempt: int = 0) -> State:
 
 
 def next_record(state: State) -> Record:
-    """What the driver that owns `state` writes next: a plan, its commit, a checkpoint without files, a plan ..."""
-    if state.plan:
-        return commit(state, max(e.to.commit_ts for e in state.plan.entries))
-    if state.n % 3 == 0:
+    """What the driver that owns `state` writes next: a plan or two, their files together or one by one, and so on."""
+    open_ = [entry for _, entry in state.open_entries()]
+    if not open_ and state.n % 5 == 0:
         return commit(state, state.checkpoint_ts + 5)
-    return plan(state, entry(state, state.flushed_ts(1) + 10))
+    if len(open_) == 2:
+        ts = max(state.checkpoint_ts, open_[1].from_.commit_ts if open_[0].dispatcher == open_[1].dispatcher else 0)
+        return commit(state, ts, files=files(state)[:1])
+    if open_ and state.n % 3 == 0:
+        return commit(state, max(entry.to.commit_ts for entry in open_))
+    return plan(state, entry(state, state.planned_ts(1) + 10))

@@ -76,7 +76,7 @@ async def start(changefeed: Changefeed, attempt: int = 1) -> Prepared:
 
 def advance(prepared: Prepared, ts: int) -> None:
     n, epoch = prepared.log.state.n + 1, prepared.epoch
-    prepared.log.append(CommitRecord(n=n, epoch=epoch, nonce=prepared.nonce, plan=None, checkpoint_ts=ts))
+    prepared.log.append(CommitRecord(n=n, epoch=epoch, nonce=prepared.nonce, checkpoint_ts=ts))
 
 
 def everything_in(folder: Path) -> dict[str, bytes]:

@@ -12,7 +12,7 @@ TABLE, OTHER = 1, 2
 
 
 def idle(resolved_ts: int, flushed: int = 100) -> Progress:
-    return Progress(flushed, resolved_ts, in_plan=False, first_unplanned_ts=None)
+    return Progress(flushed, resolved_ts, is_open=False, first_unplanned_ts=None)
 
 
 def at(resolved_ts: int, target_ts: int | None = None) -> Barrier:
@@ -126,9 +126,9 @@ def test_rule_24_a_ddl_at_the_target_comes_before_the_end() -> None:
 
 def test_the_checkpoint_stays_below_rows_that_are_not_written() -> None:
     barrier, checkpoint = at(500), Checkpoint(100)
-    in_plan = Progress(120, 400, in_plan=True, first_unplanned_ts=None)
-    waiting = Progress(120, 400, in_plan=False, first_unplanned_ts=151)
-    assert checkpoint.next([idle(300), in_plan], barrier) == 120
+    open_ = Progress(120, 400, is_open=True, first_unplanned_ts=None)
+    waiting = Progress(120, 400, is_open=False, first_unplanned_ts=151)
+    assert checkpoint.next([idle(300), open_], barrier) == 120
     assert checkpoint.next([idle(300), waiting], barrier) == 150
     assert checkpoint.next([idle(300)], barrier) == 300
 
@@ -158,13 +158,13 @@ def test_the_checkpoint_is_below_every_unwritten_row_whatever_the_order(
 ) -> None:
     barrier, checkpoint, last = at(170), Checkpoint(100), 100
     barrier.on_ddl(alter(175))
-    for flushed, resolved, in_plan, first in values:
-        one = Progress(flushed, resolved, in_plan, first)
+    for flushed, resolved, is_open, first in values:
+        one = Progress(flushed, resolved, is_open, first)
         ts = checkpoint.next([one], barrier)
         assert ts >= last
         if ts > last:
             assert ts <= min(170, max(flushed, resolved))
-            assert not in_plan or ts <= flushed
+            assert not is_open or ts <= flushed
             assert first is None or ts < first or ts <= flushed
         checkpoint.recorded(0.0, ts)
         last = ts

@@ -9,7 +9,7 @@ import owner_records as made
 import pytest
 from changefeed.errors import Fenced, NeedsHuman, Superseded
 from changefeed.model.position import Position
-from changefeed.model.record import DdlRecord, Record, RewindRecord, decode_record, encode_record
+from changefeed.model.record import DdlRecord, FileCommitted, Record, RewindRecord, decode_record, encode_record
 from changefeed.owner.transaction_log.history import apply, check_claim, is_stale_attempt
 from changefeed.owner.transaction_log.state import Generation, State, restore, snapshot
 
@@ -31,8 +31,8 @@ def refused(state: State, record: Record, why: str) -> None:
 
 def test_a_plan_and_its_commit_move_the_dispatcher() -> None:
     known = committed().dispatchers[1]
-    assert (known.flushed_ts, known.next_index, known.table_info) == (110, 2, "info1")
-    assert committed().plan is None
+    assert (known.flushed_ts, known.planned_ts, known.next_index, known.table_info) == (110, 110, 2, "info1")
+    assert committed().plans == ()
     assert restore(snapshot(committed())).rows == 1
     state = apply(committed(), made.plan(committed(), made.entry(committed(), 120)))
     assert apply(state, made.commit(state, 115)).rows == 2
@@ -49,9 +49,8 @@ def test_what_no_driver_can_have_written_is_refused() -> None:
     refused(begun, made.plan(begun, made.entry(begun, 100)), "not after its start")
     half = made.entry(begun, 110).model_copy(update={"to": Position(110, 1, 2, b"k")})
     refused(begun, made.plan(begun, half), "stop inside a transaction")
-    refused(state, made.commit(state, 105, plan=2), "the uncommitted one is 3")
-    refused(begun, made.commit(begun, 105, plan=2), "the uncommitted one is none")
-    refused(begun, made.commit(begun, 105, files=made.files(1)), "files but commits no plan")
+    refused(state, made.commit(state, 105, files=(made.file(2),)), "plan 2 has no open entry 0")
+    refused(begun, made.commit(begun, 105, files=(made.file(3),)), "plan 3 has no open entry 0")
     refused(begun, made.epoch(begun, "a"), "has an epoch already")
     refused(begun, made.epoch(begun, "b").model_copy(update={"epoch": 3}), "the epoch before it is 1")
 
@@ -59,12 +58,6 @@ def test_what_no_driver_can_have_written_is_refused() -> None:
 def test_the_checkpoint_never_goes_back() -> None:
     state = committed(checkpoint_ts=105)
     refused(state, made.commit(state, 104), "below 105")
-
-
-def test_the_checkpoint_does_not_pass_an_uncommitted_plan() -> None:
-    state = planned()
-    refused(state, made.commit(state, 101, plan=None, files=()), "still has to write")
-    assert apply(state, made.commit(state, 100, plan=None, files=())).plan is not None
 
 
 def test_nothing_follows_closed_and_only_closed_follows_finished() -> None:
@@ -117,9 +110,9 @@ def test_rule_15_after_a_ddl_files_go_to_a_directory_of_its_version() -> None:
     assert altered.dispatchers[1].date == "2026-01-01", "which never goes back"
     refused(altered, made.plan(altered, made.entry(altered, 160, index=2)), "goes back to version 1")
     new = made.entry(altered, 160, table_version=150, directory="t1/150/2026-01-01", index=1)
-    assert apply(altered, made.plan(altered, new)).plan is not None
+    assert apply(altered, made.plan(altered, new)).dispatchers[1].directory == "t1/150/2026-01-01"
     ahead = ddl.model_copy(update={"ts": 109})
-    refused(state, ahead, "already flushed to 110")
+    refused(state, ahead, "already planned to 110")
 
 
 def test_rule_9_a_dispatcher_that_a_ddl_ends_is_known_no_more() -> None:
@@ -188,11 +181,12 @@ def rewind(state: State, nonce: int, from_ts: int) -> RewindRecord:
 
 def test_a_rewind_begins_a_generation_with_nothing_in_it() -> None:
     state = committed(to=110, checkpoint_ts=105)
-    state = apply(state, made.plan(state, made.entry(state, 120)))
+    for to in (120, 130):
+        state = apply(state, made.plan(state, made.entry(state, to)))
     again = apply(state, rewind(state, 1, 102))
     assert (again.generation, again.from_ts, again.checkpoint_ts, again.start_ts) == (2, 102, 102, made.START_TS)
     assert again.generations == (Generation(from_ts=made.START_TS, checkpoint_ts=105),)
-    assert (again.plan, again.dispatchers, again.flushed_ts(1), again.rows) == (None, {}, 102, state.rows)
+    assert (again.plans, again.dispatchers, again.planned_ts(1), again.rows) == ((), {}, 102, state.rows)
     assert restore(snapshot(again)) == again
     first = made.entry(again, 110)
     assert (first.index, apply(again, made.plan(again, first)).generation) == (1, 2)
@@ -212,17 +206,10 @@ def test_rule_9_a_ddl_waits_for_the_rows_of_its_table_and_holds_the_checkpoint()
     ddl = DdlRecord(**made.owned(state), ts=150, job_id=3, query="alter", involved=(1,), dispatchers=(1,))
     refused(state, ddl, "has not drained")
     refused(state, ddl.model_copy(update={"involved": (), "dispatchers": (), "left": (1,)}), "has not drained")
+    refused(state, ddl.model_copy(update={"involved": ()}), "has not drained")
     assert apply(state, ddl.model_copy(update={"involved": (2,), "dispatchers": (2,)})).last_ddl == (150, 3)
     late = committed(checkpoint_ts=105)
     refused(late, DdlRecord(**made.owned(late), ts=105, job_id=3, query=""), "already passed")
-
-
-def test_rule_10_a_plan_keeps_the_config_that_recorded_it() -> None:
-    state = planned()
-    taken_over = apply(state, made.epoch(state, "b", config={"fileSize": "other"}))
-    assert taken_over.epoch.config == {"fileSize": "other"}
-    assert taken_over.plan_config == {"fileSize": "a"}
-    assert restore(snapshot(taken_over)).plan_config == {"fileSize": "a"}
 
 
 def test_rule_11_a_dispatcher_resumes_at_the_recorded_checkpoint() -> None:
@@ -263,15 +250,7 @@ def test_rule_15_names_never_go_back() -> None:
     with_names("has index 2", date="2026-01-02", directory="t1/1/2026-01-02")
     with_names("the dispatcher is at", date="2026-01-02", index=1)
     tomorrow = made.entry(state, 120, date="2026-01-02", directory="t1/1/2026-01-02", index=1)
-    assert apply(state, made.plan(state, tomorrow)).plan is not None
-
-
-def test_rule_20_one_uncommitted_plan_and_every_entry_has_a_file() -> None:
-    state = planned()
-    refused(state, made.plan(state, made.entry(state, 120)), "plan 3 is not committed yet")
-    refused(state, made.commit(state, 105, files=()), "are not the 1 entries")
-    refused(state, made.commit(state, 105, files=made.files(2)), "are not the 1 entries")
-    refused(state, made.commit(state, 105, files=made.files(1) * 2), "are not the 1 entries")
+    assert apply(state, made.plan(state, tomorrow)).dispatchers[1].date == "2026-01-02"
 
 
 def test_rule_24_record_1_fixes_start_ts() -> None:
@@ -288,27 +267,49 @@ def test_table_infos_are_kept_while_something_names_them() -> None:
     assert set(apply(state, made.commit(state, 120)).table_infos) == {"newer"}
 
 
+def some_files(state: State, choose: random.Random) -> tuple[FileCommitted, ...]:
+    """Of each dispatcher that has open files none, or the first few."""
+    found: list[FileCommitted] = []
+    ended: set[int] = set()
+    for number, entry in state.open_entries():
+        if entry.dispatcher not in ended and choose.random() < 0.5:
+            found.append(made.file(number, entry.entry))
+        else:
+            ended.add(entry.dispatcher)
+    return tuple(found)
+
+
 def random_log(seed: int, length: int = 30) -> list[Record]:
-    """A history of takeovers, plans of several dispatchers, commits and folded-in checkpoints."""
+    """A history of takeovers, plans of several dispatchers, commits of some of their files, and checkpoints."""
     choose = random.Random(seed)
     records: list[Record] = [made.start()]
     state = made.replay(*records)
     makers: list[Callable[[], Record]] = [
         lambda: made.epoch(state, f"run{state.n}", config={"n": state.n}),
         lambda: made.next_record(state),
-        lambda: made.commit(state, state.checkpoint_ts, plan=None, files=()),
+        lambda: made.commit(state, state.checkpoint_ts, files=some_files(state, choose)),
         lambda: made.plan(
             state,
-            *(made.entry(state, state.flushed_ts(d) + choose.randint(1, 9), i, d) for i, d in enumerate((3, 1, 2))),
+            *(made.entry(state, state.planned_ts(d) + choose.randint(1, 9), i, d) for i, d in enumerate((3, 1, 2))),
         ),
     ]
     while len(records) < length:
         make = makers[0] if state.epoch.number == 0 else choose.choice(makers)
-        if make is makers[3] and state.plan:
-            continue
         records.append(make())
         state = apply(state, records[-1])
     return records
+
+
+def test_random_logs_have_what_they_are_for() -> None:
+    """Or the properties below would hold for want of it."""
+    states = [State()]
+    for seed in range(20):
+        for record in random_log(seed):
+            states.append(apply(states[-1] if record.n > 1 else State(), record))
+    assert max(len(state.plans) for state in states) >= 3
+    assert any(plan.committed for state in states for plan in state.plans)
+    assert any(len({plan.config["n"] for plan in state.plans}) >= 2 for state in states)
+    assert any(state.checkpoint_ts > made.START_TS and state.plans for state in states)
 
 
 @pytest.mark.parametrize("seed", range(20))

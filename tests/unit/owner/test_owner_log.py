@@ -56,8 +56,8 @@ def test_an_impossible_record_is_not_written() -> None:
     store = MemoryStore()
     log = claimed(store, "a")
     go_on(log, 1)
-    with pytest.raises(NeedsHuman, match="is not committed yet"):
-        log.append(made.plan(log.state, made.entry(log.state, 500)))
+    with pytest.raises(NeedsHuman, match="but what is before it ends at"):
+        log.append(made.plan(log.state, made.entry(log.state, 600, from_ts=500)))
     assert path(4) not in store.objects
 
 
@@ -101,6 +101,24 @@ def test_a_fold_keeps_what_must_be_kept_and_loses_nothing() -> None:
     assert numbers(store, "log/snapshot") == [12]
     assert open_log(store).read() == second.state
     assert second.tail == 0
+
+
+def test_rule_10_plans_that_are_open_at_a_fold_are_finished_by_the_next_driver() -> None:
+    store = MemoryStore()
+    log = claimed(store, "a")
+    for to in (110, 120):
+        log.append(made.plan(log.state, made.entry(log.state, to), made.entry(log.state, to, 1, dispatcher=2)))
+    log.append(made.commit(log.state, 100, files=(made.file(3, 1),)))
+    log.fold(log.state)
+    assert path(3) not in store.objects
+    second = claimed(store, "b")
+    assert [(each.plan.n, each.config, each.committed) for each in second.state.plans] == [
+        (3, {"fileSize": "a"}, (1,)),
+        (4, {"fileSize": "a"}, ()),
+    ]
+    second.append(made.commit(second.state, 120))
+    read = open_log(store).read()
+    assert (read.plans, read.flushed_ts(1), read.flushed_ts(2), read.rows) == ((), 120, 120, 4)
 
 
 def test_a_fold_reads_no_record_that_this_run_has_written() -> None:

@@ -8,7 +8,7 @@ import pytest
 from changefeed.errors import NeedsHuman
 from changefeed.model.position import Position
 from changefeed.model.record import PlanRecord
-from changefeed.owner.planning.planner import Cut, Planner, Table, make_plan
+from changefeed.owner.planning.planner import Cut, Planner, Reason, Table, UnderWay, make_plan
 from changefeed.owner.transaction_log.history import apply
 from changefeed.owner.transaction_log.state import State
 from hypothesis import given
@@ -286,6 +286,66 @@ def test_the_longest_waiting_dispatcher_comes_first() -> None:
     assert [cut.dispatcher for cut in plans.due(9.0, to(200))] == [3]
 
 
+def test_a_dispatcher_with_open_files_gets_no_further_one_for_an_interval() -> None:
+    plans = planner()
+    plans.add(8, 100)
+    for dispatcher in (SPAN, 8):
+        plans.on_rows(0.0, s.segment(dispatcher, [105]))
+    assert [cut.dispatcher for cut in plans.due(5.0, to(200), under_way=UnderWay({SPAN}, 1))] == [8]
+    assert plans.due(7.0, to(200), all_for="quota", under_way=UnderWay({SPAN}, 1)) == []
+    assert plans.first_unplanned_ts(SPAN) == 105
+    assert short(plans.due(7.0, to(200))) == [(100, 200, 10, "interval")], "at once when they are committed"
+
+
+def test_the_interval_of_a_dispatcher_with_open_files_goes_on() -> None:
+    plans = planner()
+    plans.add(8, 100)
+    plans.on_rows(0.0, s.segment(8, [105]))
+    plans.on_rows(3.0, s.segment(SPAN, [105]))
+    under_way = UnderWay({SPAN}, 1)
+    assert [cut.dispatcher for cut in plans.due(5.0, to(200), under_way=under_way)] == [8]
+    assert plans.next_deadline() == 10.0
+    assert plans.due(9.9, to(200), under_way=under_way) == []
+    assert short(plans.due(10.0, to(200))) == [(100, 200, 10, "interval")]
+
+
+@pytest.mark.parametrize("all_for", [None, "quota"])
+def test_a_dispatcher_with_open_files_gets_full_ones(all_for: Reason | None) -> None:
+    plans = planner()
+    plans.on_rows(0.0, s.segment(SPAN, range(101, 126)))
+    full = [(100, 110, 100, "size"), (110, 120, 100, "size")]
+    assert short(plans.due(9.0, to(200), all_for=all_for, under_way=UnderWay({SPAN}, 1))) == full
+    assert plans.first_unplanned_ts(SPAN) == 121
+
+
+@pytest.mark.parametrize(("stopped", "all_for", "reason"), [({SPAN}, None, "barrier"), (set(), "shutdown", "shutdown")])
+def test_rule_9_a_barrier_and_a_shutdown_do_not_wait_for_open_files(
+    stopped: set[int], all_for: Reason | None, reason: str
+) -> None:
+    plans = planner()
+    plans.on_rows(0.0, s.segment(SPAN, [105, 110, 120]))
+    assert short(plans.due(0.0, to(110), stopped, all_for, UnderWay({SPAN}, 1))) == [(100, 110, 20, reason)]
+
+
+@pytest.mark.parametrize(
+    ("under_way", "files"),
+    [(0, 2), (50, 2), (51, 1), (150, 1), (151, 0), (9_999, 0)],
+)
+def test_what_is_under_way_counts_as_part_of_a_plan(under_way: int, files: int) -> None:
+    plans = planner(plan_bytes=250)
+    plans.on_rows(0.0, s.segment(SPAN, range(101, 141)))  # four files of 100 bytes
+    assert len(plans.due(0.0, to(200), under_way=UnderWay({SPAN}, under_way))) == files
+
+
+def test_a_file_above_the_size_of_a_plan_is_cut_when_nothing_is_under_way() -> None:
+    plans = planner(plan_bytes=10)
+    plans.on_rows(0.0, s.segment(SPAN, range(101, 111)))
+    assert plans.due(0.0, to(200), under_way=UnderWay((), 1)) == []
+    assert plans.first_unplanned_ts(SPAN) == 101, "what was not cut is not lost"
+    waiting_for_rows = UnderWay({SPAN}, 0)  # open files of an earlier run, which can't be written yet
+    assert short(plans.due(0.0, to(200), under_way=waiting_for_rows)) == [(100, 110, 100, "size")]
+
+
 class AnyVersion:
     def __contains__(self, item: object) -> bool:
         return True
@@ -314,12 +374,13 @@ def cut(to_ts: int, from_ts: int = 100, dispatcher: int = 1) -> Cut:
 def test_rule_15_names_and_dates_come_from_the_log() -> None:
     state = made.begun()
     state = apply(state, entries_of(state, [cut(110), cut(120, 110), cut(110, dispatcher=2)], date="2026-01-02"))
-    assert state.plan is not None
-    assert [entry.path for entry in state.plan.entries] == [
+    assert [entry.path for _, entry in state.open_entries()] == [
         "t1/1/2026-01-02/CDC000001.csv",
         "t1/1/2026-01-02/CDC000002.csv",
         "t2/1/2026-01-02/CDC000001.csv",
     ]
+    open_ = entries_of(state, [cut(130, 120)], date="2026-01-02").entries[0]
+    assert (open_.path, open_.from_) == ("t1/1/2026-01-02/CDC000003.csv", Position.end_of(120))
     state = apply(state, made.commit(state, 110))
     slow_clock = entries_of(state, [cut(130, 120)], date="2026-01-01").entries[0]
     assert (slow_clock.path, slow_clock.date) == ("t1/1/2026-01-02/CDC000003.csv", "2026-01-02")
@@ -341,7 +402,7 @@ def test_rule_11_a_cut_starts_at_the_checkpoint_of_the_log() -> None:
     state = made.begun()
     state = apply(state, made.commit(state, 150))
     assert entries_of(state, [cut(200)]).entries[0].from_ == Position.end_of(150)
-    with pytest.raises(NeedsHuman, match="planned up to 160, flushed to 150"):
+    with pytest.raises(NeedsHuman, match="planned up to 160, in the log up to 150"):
         entries_of(state, [cut(200, from_ts=160)])
     with pytest.raises(NeedsHuman, match="planned up to 100"):
         entries_of(state, [cut(150)])
@@ -351,7 +412,7 @@ def test_rule_11_a_cut_starts_at_the_checkpoint_of_the_log() -> None:
 def histories(draw: st.DrawFn) -> list[tuple[str, int, list[int]]]:
     rows = st.lists(st.integers(1, 30), min_size=1, max_size=12)
     what = st.sampled_from(
-        ["rows", "rows", "rows", "resolve", "resolve", "due", "barrier", "shutdown", "lose", "learn"]
+        ["rows", "rows", "rows", "resolve", "resolve", "due", "barrier", "shutdown", "lose", "learn", "commit"]
     )
     return draw(st.lists(st.tuples(what, st.integers(0, 30), rows), min_size=5, max_size=60))
 
@@ -359,7 +420,10 @@ def histories(draw: st.DrawFn) -> list[tuple[str, int, list[int]]]:
 @s.STEADY
 @given(histories())
 def test_rule_4_and_11_every_row_stands_in_exactly_one_entry(events: list[tuple[str, int, list[int]]]) -> None:
-    """Segments overlap, repeat and are lost; limits move; the entries partition (start, flushed] all the same."""
+    """Segments overlap, repeat and are lost; limits move; some plans are committed, others stay open.
+
+    The entries partition (start, planned] all the same.
+    """
     state = made.begun()
     plans = Planner(60, 5.0, plan_bytes=300, entry_raw_cap=150)
     plans.add(1, state.planned_ts(1))
@@ -381,16 +445,20 @@ def test_rule_4_and_11_every_row_stands_in_exactly_one_entry(events: list[tuple[
                 plans.on_rows(now, s.segment(1, again, point_every=1 + number % 4))
         elif what == "learn":
             plans.learn(1, 100, 10 * number)
+        elif what == "commit":
+            files = made.files(state)[: 1 + number % 3]
+            state = apply(state, made.commit(state, state.checkpoint_ts, files=files))
         else:
             stopped = {1} if what == "barrier" else ()
-            while cuts := plans.due(now, to(resolved), stopped, "shutdown" if what == "shutdown" else None):
+            all_for: Reason | None = "shutdown" if what == "shutdown" else None
+            open_ = {1} if state.plans else ()
+            while cuts := plans.due(now, to(resolved), stopped, all_for, UnderWay(open_)):
                 assert cuts[-1].to.commit_ts <= resolved
                 state = apply(state, entries_of(state, cuts))  # refuses gaps and overlaps
                 entries += [(one.from_.commit_ts, one.to.commit_ts) for one in cuts]
-                state = apply(state, made.commit(state, state.checkpoint_ts))
             first = plans.first_unplanned_ts(1)
-            unwritten = [row for row in delivered if row > state.flushed_ts(1)]
-            assert not unwritten or (first is not None and first <= min(unwritten))
+            unplanned = [row for row in delivered if row > state.planned_ts(1)]
+            assert not unplanned or (first is not None and first <= min(unplanned))
             if what != "due":
-                assert not [row for row in unwritten if row <= resolved]
+                assert not [row for row in unplanned if row <= resolved]
     assert [start for start, _ in entries] == [100, *[end for _, end in entries]][: len(entries)]

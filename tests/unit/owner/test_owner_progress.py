@@ -78,7 +78,7 @@ def test_a_metric_that_nobody_declared_is_refused(meter: Meter) -> None:
 def test_records_count_plans_files_and_rows(meter: Meter, owner: FakeOwner, registry: Registry) -> None:
     plan = made.plan(owner.state, made.entry(owner.state, 110), made.entry(owner.state, 110, 1, dispatcher=2))
     meter.recorded(AppendPlan(plan))
-    commit = made.commit(owner.state, 110, files=made.files(2))
+    commit = made.commit(owner.state, 110, files=(made.file(3), made.file(3, 1)))
     assert meter.progress(1.0).files == 0
     meter.recorded(Publish((), commit))
     meter.recorded(AppendCheckpoint(commit))  # one without files counts nothing
@@ -99,7 +99,7 @@ def test_the_store_and_what_it_holds_back_are_shown(meter: Meter, owner: FakeOwn
 
 
 def test_rates_are_of_the_last_seconds(meter: Meter, owner: FakeOwner) -> None:
-    commit = made.commit(owner.state, 110, files=made.files(10))
+    commit = made.commit(owner.state, 110, files=[made.file(3, number) for number in range(10)])
     meter.progress(0.0)
     meter.recorded(Publish((), commit))
     assert meter.progress(2.0).sink.rows_per_s == 5.0

@@ -7,7 +7,11 @@ A story is commands, `----`, and what they print; blank lines part it. `#` start
     resolved PULLER SPAN TS LAST      said of the span's current assignment; `stale` instead: of its one before
     ddl TS JOB SPAN... | ddl-resolved TS
     due SECONDS [shutdown]            record the plan that is due
-    execute                           commit the plan if its rows are there
+    task N | task-left N
+    give                              what tasks are to write as well
+    done FILE...                      they stand in the sink
+    commit                            what can be of the files that are done
+    execute                           every open file whose rows are there is done, then commit
     checkpoint SECONDS                commit without files if it is due
     write-ddl                         record the DDL that is due
     restart                           forget everything but the log's state
@@ -15,15 +19,18 @@ A story is commands, `----`, and what they print; blank lines part it. `#` start
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import owner_records as made
 import owner_segments as s
 import pytest
-from changefeed.model.record import DdlRecord
+from changefeed.model.record import DdlRecord, PlanEntry
 from changefeed.owner.planning.barrier import Barrier, Ddl
 from changefeed.owner.planning.checkpoint import Checkpoint, Progress, flushed_to
-from changefeed.owner.planning.planner import Cut, Planner, Table, make_plan
+from changefeed.owner.planning.dispatch import Dispatch
+from changefeed.owner.planning.open_entries import EntryKey, OpenEntries
+from changefeed.owner.planning.planner import Cut, Planner, Table, UnderWay, make_plan
 from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.transaction_log.history import apply
 from changefeed.owner.transaction_log.state import State, restore, snapshot
@@ -43,6 +50,10 @@ class World:
         self.versions = {number: known.table_version for number, known in state.dispatchers.items()}
         self.planner = Planner(100, 5.0)
         self.checkpoint = Checkpoint(state.checkpoint_ts)
+        self.open = OpenEntries(state)
+        self.dispatch = Dispatch()
+        for key, entry in self.open.unwritten():
+            self.dispatch.opened(key, entry.estimate)
         self.subs: dict[int, list[int]] = {}
         for span_id, start_ts in spans.items():
             self.add(span_id, max(start_ts, state.flushed_ts(span_id)))
@@ -54,17 +65,22 @@ class World:
     def limit(self, span_id: int) -> int:
         return min(self.spans.resolved_ts(span_id), self.barrier.limit(span_id))
 
-    def progress(self, committing: bool = False) -> list[Progress]:
-        plan = None if committing else self.state.plan
+    def progress(self, done: Mapping[EntryKey, PlanEntry] | None = None) -> list[Progress]:
+        """`done`: files that count as committed."""
+        done = done or {}
+        ends = {entry.dispatcher: entry.to.commit_ts for entry in done.values()}
         return [
             Progress(
-                self.state.planned_ts(span_id) if committing else self.state.flushed_ts(span_id),
+                max(ends.get(span_id, 0), self.state.flushed_ts(span_id)),
                 self.spans.resolved_ts(span_id),
-                in_plan=plan is not None and any(entry.dispatcher == span_id for entry in plan.entries),
+                is_open=any(key not in done for key, _ in self.open.of(span_id)),
                 first_unplanned_ts=self.planner.first_unplanned_ts(span_id),
             )
             for span_id in self.known
         ]
+
+    def can_be_written(self, key: EntryKey) -> bool:
+        return self.spans.is_whole([self.open.entry(key)])
 
     def run(self, command: str) -> str:
         name, *args = command.split()
@@ -132,7 +148,9 @@ class World:
             for span_id in self.barrier.stopped(self.known)
             if self.spans.resolved_ts(span_id) >= self.barrier.limit(span_id)
         }
-        cuts = self.planner.due(float(now), self.limit, stopped, "shutdown" if shutdown else None)
+        writable = sum(entry.estimate for key, entry in self.open.unwritten() if self.can_be_written(key))
+        under_way = UnderWay(self.open.dispatchers, writable)
+        cuts = self.planner.due(float(now), self.limit, stopped, "shutdown" if shutdown else None, under_way)
         if not cuts:
             return "nothing"
         entries = make_plan(
@@ -145,6 +163,9 @@ class World:
             [(cut.dispatcher, self.versions.get(cut.dispatcher, 1)) for cut in cuts],
         )
         self.state = apply(self.state, made.plan(self.state, *entries, resolved_ts=str(self.barrier.ceiling())))
+        self.open.planned(self.state.n, entries)
+        for entry in entries:
+            self.dispatch.opened(EntryKey(self.state.n, entry.entry), entry.estimate)
         return "\n".join(f"{self._shown(cut)} {entry.path}" for cut, entry in zip(cuts, entries, strict=True))
 
     def _table(self, span_id: int) -> Table:
@@ -154,24 +175,54 @@ class World:
     def _shown(self, cut: Cut) -> str:
         return f"{cut.reason}: {cut.dispatcher} ({cut.from_.commit_ts}, {cut.to.commit_ts}]"
 
-    def do_execute(self) -> str:
-        plan = self.state.plan
-        if plan is None:
-            return "no plan"
-        if not self.spans.is_whole(plan.entries):
-            return "waits"
-        ts = self.checkpoint.next(self.progress(committing=True), self.barrier)
-        self.state = apply(self.state, made.commit(self.state, ts))
+    def do_task(self, number: str) -> str:
+        self.dispatch.joined(int(number))
+        return ""
+
+    def do_task_left(self, number: str) -> str:
+        self.dispatch.left(int(number))
+        return ""
+
+    def do_give(self) -> str:
+        given = self.dispatch.give(self.can_be_written)
+        paths = {task: " ".join(self.open.entry(key).path for key in keys) for task, keys in sorted(given.items())}
+        return "\n".join(f"task {task}: {files}" for task, files in paths.items()) or "nothing"
+
+    def do_done(self, *paths: str) -> str:
+        named = [key for key, entry in self.open.unwritten() if entry.path in paths]
+        assert len(named) == len(paths), "no such open file"
+        for key in named:
+            self._done(key)
+        return ""
+
+    def _done(self, key: EntryKey) -> None:
+        self.open.done(made.file(*key))
+        self.dispatch.done(key)
+
+    def do_commit(self) -> str:
+        if not (done := self.open.committable()):
+            return "nothing to commit"
+        ts = self.checkpoint.next(self.progress({EntryKey(f.plan, f.entry): entry for f, entry in done}), self.barrier)
+        files = [file for file, _ in done]
+        self.state = apply(self.state, made.commit(self.state, ts, files=files))
+        self.open.committed(files)
         self._recorded(0.0, ts)
-        for entry in plan.entries:
-            self.spans.release_below(entry.dispatcher, entry.to.commit_ts)
-        return f"committed, checkpoint {ts}"
+        for span_id in self.known:
+            self.spans.release_below(span_id, self.state.flushed_ts(span_id))
+        return f"committed {' '.join(entry.path for _, entry in done)}; checkpoint {ts}"
+
+    def do_execute(self) -> str:
+        if not self.open:
+            return "no plan"
+        for key in [key for key, _ in self.open.unwritten() if self.can_be_written(key)]:
+            self._done(key)
+        return self.do_commit()
 
     def do_checkpoint(self, now: str) -> str:
         ts = self.checkpoint.next(self.progress(), self.barrier)
         if not self.checkpoint.is_due(float(now), ts):
             return "not due"
-        self.state = apply(self.state, made.commit(self.state, ts, plan=None, files=()))
+        self.state = apply(self.state, made.commit(self.state, ts, files=()))
         self._recorded(float(now), ts)
         return f"checkpoint {ts}"
 
@@ -182,7 +233,8 @@ class World:
     def do_restart(self) -> str:
         state = restore(snapshot(self.state))
         self.__init__(apply(state, made.epoch(state, f"run{state.n}")), self.known)  # type: ignore[misc]
-        return f"plan {self.state.plan.n if self.state.plan else 'none'}, checkpoint {self.state.checkpoint_ts}"
+        files = " ".join(entry.path for _, entry in self.state.open_entries())
+        return f"open: {files or 'nothing'}; checkpoint {self.state.checkpoint_ts}"
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.stem)

@@ -1,4 +1,4 @@
-"""The owner service over real TLS: who gets in, and what becomes of a puller's stream."""
+"""The owner service over real TLS: who gets in, and what becomes of a task's stream."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from changefeed.owner.serving.certificate import self_signed
 from changefeed.owner.serving.service import OwnerService
 from changefeed.spark.owner_client import OwnerClient, reporting
 from changefeed.wire import owner_pb2 as pb
-from changefeed.wire.owner import PULLER, SERVER_NAME, OwnerAddress
+from changefeed.wire.owner import PIPELINE, PULLER, SERVER_NAME, OwnerAddress
 
 DEADLINE = 10.0
-Call = grpc.aio.StreamStreamCall[pb.Report, pb.Command]
+Call = grpc.aio.StreamStreamCall[Any, Any]
 
 
 class Handler:
@@ -44,14 +44,15 @@ class Handler:
             raise ZeroDivisionError("a fault of ours")
         self._see(("report", puller, [resolved.ts for resolved in report.resolved]))
 
-    def latest(self) -> int:
-        return 7
+    def task_joined(self, task: int) -> list[pb.Order]:
+        self._see(("task joined", task))
+        return [pb.Order(write=pb.Write(work=b"first"))]
 
-    def plan(self, record: int) -> bytes:
-        return b"work %d" % record
+    def task_left(self, task: int) -> None:
+        self._see(("task left", task))
 
-    async def commit(self, done: pb.Done) -> None:
-        self._see(done)
+    def written(self, task: int, written: pb.Written) -> None:
+        self._see(("written", task, [file.entry for file in written.files]))
 
     def fail(self, failure: pb.Failure) -> None:
         self._see(failure)
@@ -90,11 +91,12 @@ async def channel(address: OwnerAddress) -> AsyncIterator[grpc.aio.Channel]:
         yield opened
 
 
-def begin(channel: grpc.aio.Channel, address: OwnerAddress) -> Call:
-    method: Any = channel.stream_stream(
-        PULLER, request_serializer=pb.Report.SerializeToString, response_deserializer=pb.Command.FromString
+def begin(channel: grpc.aio.Channel, address: OwnerAddress, method: str = PULLER) -> Call:
+    said, told = (pb.Report, pb.Command) if method == PULLER else (pb.Written, pb.Order)
+    stream: Any = channel.stream_stream(
+        method, request_serializer=said.SerializeToString, response_deserializer=told.FromString
     )
-    call: Call = method(metadata=address.metadata)
+    call: Call = stream(metadata=address.metadata)
     return call
 
 
@@ -111,11 +113,10 @@ async def sub_id(call: Call) -> int:
 
 
 async def end(call: Call) -> None:
-    """Read until the stream ends; a puller that is told to leave does."""
-    while isinstance(command := await call.read(), pb.Command):
-        if command.HasField("end"):
-            call.cancel()
-            return
+    """Read until the task is told to leave, as every task is before its stream ends; it does."""
+    while not (told := await call.read()).HasField("end"):
+        assert isinstance(told, pb.Command | pb.Order)
+    call.cancel()
 
 
 def test_token_is_in_no_repr() -> None:
@@ -130,7 +131,7 @@ async def test_every_run_has_its_own_token_and_certificate(address: OwnerAddress
     assert address.token != other.token
     assert len(address.token) == 64
     with OwnerClient(replace(address, target=other.target)) as client, pytest.raises(Unavailable):
-        await asyncio.to_thread(client.latest)  # TLS: the certificate is another's
+        await asyncio.to_thread(client.fail, NeedsHuman("no"))  # TLS: the certificate is another's
     await second.stop()
 
 
@@ -147,26 +148,42 @@ async def test_rule_6_only_tasks_of_this_run_get_in(
 ) -> None:
     stranger = replace(address, **wrong)
     with OwnerClient(stranger) as client:
-        for ask in (
-            client.latest,
-            lambda: client.plan(1),
-            lambda: client.commit(pb.Done(record=1)),
-            lambda: client.fail(NeedsHuman("no")),
-        ):
-            with pytest.raises(Fenced, match=code) as caught:
-                await asyncio.to_thread(ask)
-            assert address.token not in str(caught.value)
+        with pytest.raises(Fenced, match=code) as caught:
+            await asyncio.to_thread(client.fail, NeedsHuman("no"))
+        assert address.token not in str(caught.value)
     async with stranger.aio_channel() as channel:
-        assert (await begin(channel, stranger).code()).name == code
+        for method in (PULLER, PIPELINE):
+            assert (await begin(channel, stranger, method).code()).name == code
     assert handler.seen == []
 
 
-async def test_source_and_sink_calls_reach_the_handler(address: OwnerAddress, handler: Handler) -> None:
-    done = pb.Done(record=7, nonce="ab", files=[pb.FileDone(entry=1, rows=2, bytes=3, hash="h")])
-    with OwnerClient(address) as client:
-        assert await asyncio.to_thread(client.latest) == 7
-        await asyncio.to_thread(client.commit, done)
-    assert handler.seen == [done]
+async def test_a_pipeline_task_joins_is_given_work_says_what_it_has_written_and_leaves(
+    service: OwnerService, address: OwnerAddress, channel: grpc.aio.Channel, handler: Handler
+) -> None:
+    call = begin(channel, address, PIPELINE)
+    await call.write(pb.Written(task=2))
+    assert (await call.read()).write.work == b"first"
+    service.order(2, pb.Order(write=pb.Write(work=b"second")))
+    service.order(3, pb.Order(write=pb.Write(work=b"for nobody")))
+    assert (await call.read()).write.work == b"second"
+    await call.write(pb.Written(task=2, files=[pb.FileDone(plan=7, entry=1)]))
+    await handler.until(lambda: len(handler.seen) == 3)
+    async with asyncio.timeout(DEADLINE):
+        await asyncio.gather(service.stop(), end(call))
+    assert handler.seen == [("task joined", 2), ("written", 2, []), ("written", 2, [1]), ("task left", 2)]
+
+
+async def test_a_puller_and_a_pipeline_task_of_one_number_are_two(
+    address: OwnerAddress, channel: grpc.aio.Channel, handler: Handler
+) -> None:
+    puller = await join(channel, address)
+    await sub_id(puller)
+    task = begin(channel, address, PIPELINE)
+    await task.write(pb.Written())
+    assert (await task.read()).HasField("write")
+    task.cancel()
+    await handler.until(lambda: ("task left", 0) in handler.seen)
+    assert ("left", 0) not in handler.seen
 
 
 async def test_a_tasks_error_is_told_and_raised(address: OwnerAddress, service: OwnerService, handler: Handler) -> None:
@@ -272,8 +289,7 @@ async def test_in_a_pod_tasks_come_by_its_address_and_a_taken_port_is_left_alone
         try:
             host, _, bound = address.target.rpartition(":")
             assert (host, bound != str(port)) == ("localhost", True)
-            with_client = asyncio.to_thread(_latest, address)
-            assert await with_client == 7
+            await asyncio.to_thread(_tell, address)
         finally:
             await service.stop()
     other = OwnerService(Handler(), epoch=3, nonce="ab")
@@ -283,6 +299,6 @@ async def test_in_a_pod_tasks_come_by_its_address_and_a_taken_port_is_left_alone
         await other.stop()
 
 
-def _latest(address: OwnerAddress) -> int:
+def _tell(address: OwnerAddress) -> None:
     with OwnerClient(address) as client:
-        return client.latest()
+        client.fail(NeedsHuman("no"))

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE, Position
-from changefeed.model.record import PlanEntry, SegmentSlice, Work, WorkEntry
+from changefeed.model.record import FileCommitted, PlanEntry, SegmentSlice, Work, WorkEntry
 from changefeed.model.rows import RAW_SCHEMA
 from changefeed.objectstore.digest import Digest
-from changefeed.pipeline.run import run_entry
+from changefeed.pipeline.run import Encoded, encode_entry
 from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, LONGLONG, VARCHAR, TableInfo, parse_table_info
 
 TABLE_ID = 77
@@ -185,17 +185,26 @@ def make_work(
     return work, entry
 
 
-def spool_file(
+def encode_file(
     folder: Path, *segments: Sequence[Row], table: TableInfo = PEOPLE, **options: Any
-) -> tuple[list[dict[str, Any]], bytes]:
-    """Run an entry over segments of rows: its descriptors and the file's bytes, of which the hash is checked."""
+) -> tuple[FileCommitted, bytes]:
+    """Run an entry over segments of rows: what becomes of it and the file's bytes, which what becomes of it fits."""
     tables = {number: raw(rows) for number, rows in enumerate(segments)}
     work, entry = make_work([segment(number) for number in tables], table, **options)
-    read: Callable[[SegmentSlice], pa.Table] = lambda piece: tables[piece.seq]  # noqa: E731
-    descriptors = [row for batch in run_entry(work, entry, read, folder) for row in batch.to_pylist()]
-    content = Path(descriptors[-1]["spool"]).read_bytes()
-    assert descriptors[-1]["hash"] == Digest(content).hexdigest()
-    return descriptors, content
+    encoded = encode_entry(work, entry, lambda piece: tables[piece.seq], folder)
+    content = content_of(encoded)
+    assert encoded.path == entry.plan_entry.path
+    assert (encoded.file.bytes, encoded.file.hash) == (len(content), Digest(content).hexdigest())
+    return encoded.file, content
+
+
+def content_of(encoded: Encoded) -> bytes:
+    """What would be put; nothing is left on the disk."""
+    body = encoded.spool.body()
+    if not isinstance(body, bytes):
+        body = b"".join(piece.path.read_bytes()[piece.offset :][: piece.length] for piece in body)
+    encoded.spool.discard()
+    return body
 
 
 def shuffled(rows: Sequence[Row], seed: int, segments: int) -> list[list[Row]]:

@@ -24,7 +24,7 @@ from changefeed.schema import table_info as ti
 from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, FLAG_UNSIGNED, TableInfo
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipeline_rows import STORAGE, delete, index, insert, make_table, shuffled, spool_file, update, with_index
+from pipeline_rows import STORAGE, delete, encode_file, index, insert, make_table, shuffled, update, with_index
 
 OPS = {"delete": OP_DELETE, "update": OP_UPDATE, "insert": OP_INSERT}
 FLAG_ZEROFILL = 64
@@ -441,7 +441,7 @@ CANAL = {"protocol": "canal-json", "canalJson": STORAGE["canalJson"] | {"enableT
 
 
 def test_rule_10_chunks_segments_and_the_clock_reach_no_byte(tmp_path, monkeypatch):
-    _, content = spool_file(tmp_path, CHANGES, **CANAL)
+    _, content = encode_file(tmp_path, CHANGES, **CANAL)
     assert [json.loads(line)["type"] for line in content.splitlines()] == [
         "INSERT",
         "INSERT",
@@ -454,13 +454,12 @@ def test_rule_10_chunks_segments_and_the_clock_reach_no_byte(tmp_path, monkeypat
     monkeypatch.setattr(time, "time_ns", lambda: 4 * 10**18)
     for seed, rows in enumerate([1, 2, 3]):
         monkeypatch.setattr(run, "CHUNK_ROWS", rows)
-        assert spool_file(tmp_path, *shuffled(CHANGES, seed, segments=3), **CANAL)[1] == content
+        assert encode_file(tmp_path, *shuffled(CHANGES, seed, segments=3), **CANAL)[1] == content
 
 
 def test_rule_13_an_entry_without_rows_is_an_empty_file(tmp_path):
-    descriptors, content = spool_file(tmp_path, [], **CANAL)
-    assert content == b""
-    assert descriptors[-1]["last"]
+    file, content = encode_file(tmp_path, [], **CANAL)
+    assert (content, file.rows, file.bytes) == (b"", 0, 0)
 
 
 def test_rule_10_the_fingerprint_names_what_formats_values():

@@ -1,17 +1,19 @@
-"""One entry from raw rows to spooled bytes and descriptors."""
+"""One entry from raw rows to the complete bytes of its file."""
 
 from __future__ import annotations
 
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from changefeed.errors import NeedsHuman, Transient, Unavailable
 from changefeed.model.position import OP_DELETE, OP_INSERT, Position
 from changefeed.objectstore.patience import Patience
-from changefeed.pipeline import run
-from changefeed.pipeline.run import run_entry
-from changefeed.pipeline.spool import DESCRIPTOR_SCHEMA
+from changefeed.pipeline import run, spool
+from changefeed.pipeline.mounter import mount
+from changefeed.pipeline.run import encode_entry
+from changefeed.pipeline.stages import STAGES
 from changefeed.schema.table_info import LONGLONG, VARCHAR
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -19,7 +21,9 @@ from pipeline_rows import (
     PEOPLE,
     Row,
     column,
+    content_of,
     delete,
+    encode_file,
     index,
     insert,
     key,
@@ -28,7 +32,6 @@ from pipeline_rows import (
     raw,
     segment,
     shuffled,
-    spool_file,
     update,
     with_index,
 )
@@ -44,7 +47,7 @@ ROWS = [
 
 
 def test_golden_file(tmp_path):
-    descriptors, content = spool_file(tmp_path, ROWS[:3], ROWS[3:])
+    file, content = encode_file(tmp_path, ROWS[:3], ROWS[3:])
     assert content == (
         b'"I","t","shop",5,1,10,"Ann"\n'
         b'"I","t","shop",5,2,20,\\N\n'
@@ -53,24 +56,19 @@ def test_golden_file(tmp_path):
         b'"D","t","shop",7,1,10,"Anna"\n'
         b'"I","t","shop",7,3,-1,"a""b"\n'
     )
-    chunk, end = descriptors
-    assert (chunk["record"], chunk["entry"], chunk["path"]) == (9, 3, "shop/t/1/CDC00000000000000000001.csv")
-    assert (chunk["chunk"], chunk["last"], chunk["offset"], chunk["length"]) == (0, False, 0, len(content))
-    assert (end["chunk"], end["last"], end["offset"], end["length"]) == (1, True, len(content), 0)
-    assert (end["rows"], end["raw_rows"], end["filtered_rows"]) == (6, 6, 0)
-    assert end["hash"] == chunk["hash"]
+    assert (file.plan, file.entry, file.rows, file.raw_rows, file.filtered_rows) == (9, 3, 6, 6, 0)
 
 
 def test_an_update_of_a_unique_key_is_two_records(tmp_path):
     table = with_index(PEOPLE, index("k"))
-    _, content = spool_file(tmp_path, ROWS[2:4], table=table)
+    _, content = encode_file(tmp_path, ROWS[2:4], table=table)
     assert content == (b'"D","t","shop",6,2,20,\\N\n"U","t","shop",6,1,10,"Anna"\n"I","t","shop",6,2,21,"Bo"\n')
-    _, untouched = spool_file(tmp_path, ROWS[2:4], table=table, outputRawChangeEvent=True)
+    _, untouched = encode_file(tmp_path, ROWS[2:4], table=table, outputRawChangeEvent=True)
     assert untouched == b'"U","t","shop",6,1,10,"Anna"\n"U","t","shop",6,2,21,"Bo"\n'
 
 
 def test_output_old_value_halves_updates(tmp_path):
-    descriptors, content = spool_file(tmp_path, ROWS[1:5], outputOldValue=True, outputFieldHeader=True)
+    file, content = encode_file(tmp_path, ROWS[1:5], outputOldValue=True, outputFieldHeader=True)
     assert content == (
         b"ticdc-meta$operation,ticdc-meta$table,ticdc-meta$schema,ticdc-meta$commit-ts,ticdc-meta$is-update,id,k,name\n"
         b'"I","t","shop",5,false,2,20,\\N\n'
@@ -80,23 +78,22 @@ def test_output_old_value_halves_updates(tmp_path):
         b'"I","t","shop",6,true,2,21,"Bo"\n'
         b'"D","t","shop",7,false,1,10,"Anna"\n'
     )
-    assert descriptors[-1]["rows"] == 4
+    assert file.rows == 4
 
 
 @pytest.mark.parametrize("old_value", [None, b""])
 def test_a_delete_of_nothing_writes_nothing(tmp_path, old_value):
-    descriptors, content = spool_file(tmp_path, [Row(5, OP_DELETE, 1, b"", old_value), delete(5, 2, 1, "x")])
+    file, content = encode_file(tmp_path, [Row(5, OP_DELETE, 1, b"", old_value), delete(5, 2, 1, "x")])
     assert content == b'"D","t","shop",5,2,1,"x"\n'
-    assert (descriptors[-1]["rows"], descriptors[-1]["raw_rows"]) == (1, 2)
+    assert (file.rows, file.raw_rows) == (1, 2)
 
 
 @pytest.mark.parametrize(("with_header", "expected"), [(False, b""), (True, None)])
 def test_rule_13_an_entry_without_rows_is_a_file(tmp_path, with_header, expected):
-    descriptors, content = spool_file(tmp_path, [insert(5, 1)], to=Position.end_of(4), outputFieldHeader=with_header)
+    file, content = encode_file(tmp_path, [insert(5, 1)], to=Position.end_of(4), outputFieldHeader=with_header)
     names = b"ticdc-meta$operation,ticdc-meta$table,ticdc-meta$schema,ticdc-meta$commit-ts,id,k,name\n"
     assert content == (names if expected is None else expected)
-    assert [d["last"] for d in descriptors] == [False, True][1 - with_header :]
-    assert descriptors[-1]["rows"] == 0
+    assert (file.rows, file.raw_rows) == (0, 0)
 
 
 ACTIONS = st.sampled_from("iud")
@@ -117,8 +114,8 @@ def test_rule_10_other_segments_and_repeats_give_the_same_bytes(tmp_path, change
         for (ts, handle), action in unique.items()
     ]
     table = with_index(PEOPLE, index("k"))
-    _, expected = spool_file(tmp_path, rows, table=table)
-    _, found = spool_file(tmp_path, *shuffled([*rows, *rows[::2]], seed, segments), table=table)
+    _, expected = encode_file(tmp_path, rows, table=table)
+    _, found = encode_file(tmp_path, *shuffled([*rows, *rows[::2]], seed, segments), table=table)
     assert found == expected
     assert expected.count(b"\n") >= len(rows)
 
@@ -126,45 +123,48 @@ def test_rule_10_other_segments_and_repeats_give_the_same_bytes(tmp_path, change
 @pytest.mark.parametrize(("rows", "size"), [(1, 1 << 30), (4, 1 << 30), (1000, 60), (7, 200)])
 def test_rule_10_chunks_do_not_reach_the_bytes(tmp_path, monkeypatch, rows, size):
     changes = [insert(ts, handle, ts, "x" * handle) for ts in range(1, 5) for handle in range(20)]
-    whole, expected = spool_file(tmp_path, changes)
+    whole, expected = encode_file(tmp_path, changes)
     monkeypatch.setattr(run, "CHUNK_ROWS", rows)
     monkeypatch.setattr(run, "CHUNK_BYTES", size)
-    descriptors, content = spool_file(tmp_path, changes)
+    chunks = []
+
+    def mount_and_keep(rows, *rest, **options):
+        chunks.append(rows.num_rows)
+        return mount(rows, *rest, **options)
+
+    monkeypatch.setattr(run, "mount", mount_and_keep)
+    file, content = encode_file(tmp_path, changes)
     assert content == expected
-    assert len(descriptors) > len(whole)
-    *chunks, end = descriptors
-    assert [c["chunk"] for c in descriptors] == list(range(len(descriptors)))
-    assert [c["offset"] for c in chunks] == [sum(c["length"] for c in chunks[:n]) for n in range(len(chunks))]
-    assert all(c["rows"] <= rows for c in chunks)
-    assert sum(c["rows"] for c in chunks) == end["rows"] == 80
+    assert file == whole
+    assert len(chunks) > 1
+    assert max(chunks) <= rows
+    assert sum(chunks) == file.rows == 80
 
 
 def test_filters_drop_changes_after_updates_of_keys_are_split(tmp_path):
     rules = {"matcher": ["shop.t"], "ignoreDeleteValueExpr": "k = 20", "ignoreUpdateNewValueExpr": "name = 'Anna'"}
-    descriptors, content = spool_file(
+    file, content = encode_file(
         tmp_path, ROWS[2:], table=with_index(PEOPLE, index("k")), filter_={"eventFilters": [rules]}
     )
     assert content == (b'"I","t","shop",6,2,21,"Bo"\n"D","t","shop",7,1,10,"Anna"\n"I","t","shop",7,3,-1,"a""b"\n')
-    end = descriptors[-1]
-    assert (end["rows"], end["raw_rows"], end["filtered_rows"]) == (3, 4, 2)
-    assert [d["rows"] for d in descriptors[:-1]] == [3]
+    assert (file.rows, file.raw_rows, file.filtered_rows) == (3, 4, 2)
 
 
 def test_transactions_that_are_to_be_ignored_are_not_written(tmp_path):
     changes = [insert(5, 1, start_ts=3), insert(6, 2, start_ts=4)]
-    descriptors, content = spool_file(tmp_path, changes, filter_={"ignoreTxnStartTs": ["3"]})
+    file, content = encode_file(tmp_path, changes, filter_={"ignoreTxnStartTs": ["3"]})
     assert content == b'"I","t","shop",6,2,0,"n"\n'
-    assert descriptors[-1]["filtered_rows"] == 1
-    descriptors, nothing = spool_file(tmp_path, changes, filter_={"ignoreTxnStartTs": ["3", "4"]})
+    assert file.filtered_rows == 1
+    file, nothing = encode_file(tmp_path, changes, filter_={"ignoreTxnStartTs": ["3", "4"]})
     assert nothing == b""
-    assert [d["last"] for d in descriptors] == [True]
+    assert (file.rows, file.raw_rows, file.filtered_rows) == (0, 2, 2)
 
 
 SELECTORS = [{"matcher": ["shop.*"], "columns": ["*", "!name"]}]
 
 
 def test_csv_has_the_selected_columns_and_names_them(tmp_path):
-    _, content = spool_file(tmp_path, ROWS[1:4], outputFieldHeader=True, columnSelectors=SELECTORS)
+    _, content = encode_file(tmp_path, ROWS[1:4], outputFieldHeader=True, columnSelectors=SELECTORS)
     assert content == (
         b"ticdc-meta$operation,ticdc-meta$table,ticdc-meta$schema,ticdc-meta$commit-ts,id,k\n"
         b'"I","t","shop",5,2,20\n"U","t","shop",6,1,10\n"U","t","shop",6,2,21\n'
@@ -172,7 +172,7 @@ def test_csv_has_the_selected_columns_and_names_them(tmp_path):
 
 
 def test_canal_json_has_the_selected_columns(tmp_path):
-    _, content = spool_file(tmp_path, ROWS[3:5], protocol="canal-json", columnSelectors=SELECTORS)
+    _, content = encode_file(tmp_path, ROWS[3:5], protocol="canal-json", columnSelectors=SELECTORS)
     changed, deleted = map(json.loads, content.splitlines())
     assert changed["data"] == [{"id": "2", "k": "21"}]
     assert changed["old"] == [{"id": "2", "k": "20"}]
@@ -182,21 +182,42 @@ def test_canal_json_has_the_selected_columns(tmp_path):
 
 
 def test_a_plan_of_a_version_without_event_filters_is_executed(tmp_path):
-    _, content = spool_file(tmp_path, ROWS[:1], filter_={"rules": ["*.*"], "events": [], "ignoreTxnStartTs": []})
+    _, content = encode_file(tmp_path, ROWS[:1], filter_={"rules": ["*.*"], "events": [], "ignoreTxnStartTs": []})
     assert content == b'"I","t","shop",5,1,10,"Ann"\n'
 
 
-def test_failures_leave_no_spool_file(tmp_path):
-    broken = Row(5, 2, 1, b"\x01broken")
-    with pytest.raises(NeedsHuman, match=r"shop\.t"):
-        spool_file(tmp_path, [broken])
+def lost(piece):
+    raise Transient(f"{piece.uri} is missing.")
 
-    def lost(piece):
-        raise Transient(f"{piece.uri} is missing.")
+
+def test_failures_leave_no_spool_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(spool, "IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr(run, "CHUNK_ROWS", 1)
+    stood = []
+
+    def mount_and_look(rows, *rest, **options):
+        stood.append(len(list(tmp_path.iterdir())))
+        return mount(rows, *rest, **options)
+
+    monkeypatch.setattr(run, "mount", mount_and_look)
+    with pytest.raises(NeedsHuman, match=r"shop\.t"):
+        encode_file(tmp_path, [insert(1, 1), Row(5, 2, 1, b"\x01broken")])
+    assert stood == [0, 1], "a file stood there when the second row came"
+    assert list(tmp_path.iterdir()) == []
 
     work, entry = make_work([segment(0)])
     with pytest.raises(Transient, match=r"/0\.arrow"):
-        list(run_entry(work, entry, lost, tmp_path))
+        encode_entry(work, entry, lost, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_attempts_of_one_entry_spool_apart(tmp_path, monkeypatch):
+    """One that Spark believes dead may still run beside its successor, on the same machine."""
+    monkeypatch.setattr(spool, "IN_MEMORY_BYTES", 0)
+    work, entry = make_work([segment(0)])
+    first, second = (encode_entry(work, entry, lambda _, k=k: raw([insert(5, 1, k)]), tmp_path) for k in (1, 2))
+    assert len(list(tmp_path.iterdir())) == 2
+    assert (content_of(first), content_of(second)) == (b'"I","t","shop",5,1,1,"n"\n', b'"I","t","shop",5,1,2,"n"\n')
     assert list(tmp_path.iterdir()) == []
 
 
@@ -209,28 +230,30 @@ def test_segments_are_read_several_at_a_time(tmp_path):
         return raw([insert(5 + piece.seq, piece.seq)])
 
     work, entry = make_work([segment(number) for number in range(8)])
-    (batch,) = run_entry(work, entry, read, tmp_path)
-    assert batch["rows"].to_pylist()[-1] == 8
+    with ThreadPoolExecutor(4) as readers:
+        encoded = encode_entry(work, entry, read, tmp_path, readers=readers)
+    assert encoded.file.rows == 8
 
 
-def test_an_unusable_spool_says_so(tmp_path):
+def test_where_the_cpu_time_went_is_said_by_stage(tmp_path):
+    work, entry = make_work([segment(0)])
+    encoded = encode_entry(work, entry, lambda _: raw([insert(5, n) for n in range(2000)]), tmp_path)
+    assert tuple(encoded.cpu) == STAGES
+    assert encoded.cpu["mount"] > 0
+
+
+def test_an_unusable_spool_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(spool, "IN_MEMORY_BYTES", 0)
     work, entry = make_work([segment(0)])
     (tmp_path / "file").write_bytes(b"")
     patience = Patience(sleep=lambda _: None)
     with pytest.raises(Unavailable, match="spool"):
-        list(run_entry(work, entry, lambda piece: raw([insert(5, 1)]), tmp_path / "file", patience))
+        encode_entry(work, entry, lambda piece: raw([insert(5, 1)]), tmp_path / "file", patience)
 
 
 def test_rule_13_an_entry_without_segments_is_a_file(tmp_path):
-    descriptors, content = spool_file(tmp_path)
-    assert content == b""
-    assert [d["last"] for d in descriptors] == [True]
-
-
-def test_descriptors_have_the_declared_schema(tmp_path):
-    work, entry = make_work([segment(0)])
-    (batch,) = run_entry(work, entry, lambda piece: raw([insert(5, 1)]), tmp_path / "new")
-    assert batch.schema == DESCRIPTOR_SCHEMA
+    file, content = encode_file(tmp_path)
+    assert (content, file.rows, file.raw_rows, file.filtered_rows) == (b"", 0, 0, 0)
 
 
 #: {2: 42, 3: "foobar"} with a checksum of its columns.
@@ -240,7 +263,7 @@ CHECKED = bytes.fromhex("8002020000000203010007002a666f6f62617200837cf20a")
 def checked(tmp_path, *values: bytes, **integrity: str):
     rows = [Row(10 + n, OP_INSERT, n, value) for n, value in enumerate(values)]
     table = make_table([column(2, "n", LONGLONG), column(3, "s", VARCHAR)], pk_is_handle=False)
-    return spool_file(tmp_path, rows, table=table, integrity=integrity)
+    return encode_file(tmp_path, rows, table=table, integrity=integrity)
 
 
 def test_a_row_with_a_wrong_checksum_ends_the_run_or_is_told(tmp_path, caplog):

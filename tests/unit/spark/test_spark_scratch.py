@@ -77,7 +77,7 @@ def test_a_folder_that_another_start_has_removed_is_made_again(
     made: list[Path] = []
 
     def mkdtemp(**where: Any) -> str:
-        folder = make(**where)
+        folder: str = make(**where)
         made.append(Path(folder))
         if when == "before it is opened" and len(made) == 1:
             shutil.rmtree(folder)

@@ -10,10 +10,7 @@ from pathlib import Path
 import pytest
 from changefeed.errors import NeedsHuman
 from changefeed.spark import settings as module
-from changefeed.spark.execution import SparkExecution
-from changefeed.spark.launch import Launch
 from changefeed.spark.settings import Cluster, Laptop
-from py4j.protocol import Py4JError
 
 POD = {
     "CHANGEFEED_SPARK_PROPERTIES": "/opt/spark/conf/spark.properties",
@@ -80,57 +77,3 @@ def test_a_laptops_workers_are_this_python(tmp_path: Path) -> None:
     done = subprocess.run([python, "-c", "import pyspark"], check=False, env={"PYTHONPATH": "/nowhere"})
     assert done.returncode == 0
     assert shutil.which(environment["PYSPARK_DRIVER_PYTHON"]) is None  # it would look for data sources
-
-
-class Context:
-    """SparkContext with a job that ends as it is told, after so many seconds."""
-
-    def __init__(self, clock: Clock, ends: list[tuple[float, Exception | None]]) -> None:
-        self._clock = clock
-        self._ends = ends
-        self.jobs = 0
-
-    def parallelize(self, *_: object) -> Context:
-        return self
-
-    def mapPartitionsWithIndex(self, _: object) -> Context:
-        return self
-
-    def count(self) -> None:
-        self.jobs += 1
-        seconds, error = self._ends.pop(0)
-        self._clock.now += seconds
-        if error is not None:
-            raise error
-
-
-class Clock:
-    now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-@pytest.mark.parametrize(
-    ("lasted", "jobs"),
-    [([10_000.0, 700.0, 5.0], 3), ([599.0, 5.0], 1), ([601.0, None], 2)],
-    ids=["until it fails soon", "it fails soon", "until it ends"],
-)
-def test_the_puller_job_starts_anew_after_a_good_while(
-    lasted: list[float | None], jobs: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from changefeed.spark import execution as execution_module
-
-    clock = Clock()
-    monkeypatch.setattr(execution_module, "time", clock)
-    ends: list[tuple[float, Exception | None]] = [
-        (0.0, None) if seconds is None else (seconds, Py4JError("Job aborted")) for seconds in lasted
-    ]
-    context = Context(clock, ends)
-    pull = SparkExecution(Launch(Laptop("local[4,8]")), 4)._pull
-    if lasted[-1] is None:
-        pull(context, 2, lambda index, rows: rows)
-    else:
-        with pytest.raises(Py4JError):
-            pull(context, 2, lambda index, rows: rows)
-    assert context.jobs == jobs

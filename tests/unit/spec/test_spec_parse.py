@@ -206,7 +206,6 @@ kind: Changefeed
 metadata: {name: Orders_}
 spec:
   pausd: true
-  mode: LowLatency
   upstream: {pdAddresses: ["127.0.0.1:2379"], clusterId: 7}
   startTs: 449
   filter: {rules: ["shop.*", "shop"], eventFilters: [{}]}
@@ -217,7 +216,6 @@ spec:
 """
     assert _problems(text) == [
         'metadata.name: "Orders_"; allowed: 1 to 45 characters: lower-case letters, digits, - inside; a letter first',
-        'spec.mode: "LowLatency" is not supported yet; allowed: Throughput',
         'spec.upstream.pdAddresses[0]: "127.0.0.1:2379"; allowed: an address such as "http://127.0.0.1:2379"',
         "spec.upstream.clusterId: 7; allowed: the cluster id that PD gives: a string of 1 to 20 digits, in quotes",
         "spec.startTs: 449; allowed: a ts: a string of 1 to 20 digits, in quotes, below 2^64",

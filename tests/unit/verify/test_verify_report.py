@@ -228,7 +228,7 @@ async def test_a_checkpoint_that_moves_while_it_is_read_is_no_break(
 
     class Meanwhile(Log):
         def read(self) -> State:
-            log.append(CommitRecord(n=log.state.n + 1, epoch=1, nonce="a", plan=None, checkpoint_ts=shop.last_ts))
+            log.append(CommitRecord(n=log.state.n + 1, epoch=1, nonce="a", checkpoint_ts=shop.last_ts))
             sink.metadata(shop.last_ts)
             return super().read()
 

@@ -138,9 +138,7 @@ def write_sink(folder: Path, shop: Shop, **options: Any) -> HandSink:
     (sink.lake / ".changefeed-owner.json").write_text(json.dumps({"uid": "local", "stateUri": sink.state.as_uri()}))
     for table in shop.tables:
         _write_table(sink, shop, table, log, storage)
-    log.append(
-        CommitRecord(n=log.state.n + 1, epoch=1, nonce="a", plan=None, checkpoint_ts=shop.checkpoint_ts, files=())
-    )
+    log.append(CommitRecord(n=log.state.n + 1, epoch=1, nonce="a", checkpoint_ts=shop.checkpoint_ts, files=()))
     sink.metadata(shop.checkpoint_ts)
     return sink
 
@@ -232,8 +230,8 @@ def _record(sink: HandSink, log: Log, table: Table, path: Path, index: int, date
     infos: dict[str, dict[str, Any]] = {table.name: {}}
     n = log.state.n + 1
     log.append(PlanRecord(n=n, pd_ms=1, resolved_ts=resolved, codec="c", entries=(entry,), table_infos=infos, **owned))
-    committed = FileCommitted(entry=0, rows=1, raw_rows=1, filtered_rows=0, bytes=1, hash="h")
-    log.append(CommitRecord(n=n + 1, plan=n, checkpoint_ts=log.state.checkpoint_ts, files=(committed,), **owned))
+    committed = FileCommitted(plan=n, entry=0, rows=1, raw_rows=1, filtered_rows=0, bytes=1, hash="h")
+    log.append(CommitRecord(n=n + 1, checkpoint_ts=log.state.checkpoint_ts, files=(committed,), **owned))
 
 
 def _header(table: Table, storage: dict[str, Any]) -> bytes:

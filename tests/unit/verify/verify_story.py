@@ -121,7 +121,7 @@ async def write_story(folder: Path, story: Story, **filter_: Any) -> StorySink:
         StartRecord(n=1, epoch=0, nonce="a", start_ts=story.start_ts, cluster_id=story.cluster.cluster_id, uid="local")
     )
     log.append(EpochRecord(n=2, epoch=1, nonce="a", attempt=0, host="h", pid=1, config=config, versions={}))
-    log.append(CommitRecord(n=3, epoch=1, nonce="a", plan=None, checkpoint_ts=upto_ts, files=()))
+    log.append(CommitRecord(n=3, epoch=1, nonce="a", checkpoint_ts=upto_ts, files=()))
     (lake / ".changefeed-owner.json").write_text(json.dumps({"uid": "local", "stateUri": (folder / "state").as_uri()}))
     (lake / "metadata").write_text(json.dumps({"checkpoint-ts": upto_ts}))
     return StorySink(story, lake)

@@ -17,7 +17,7 @@ class AppendPlan:
 
 @dataclass(frozen=True)
 class Publish:
-    """All files of the plan exist: write the indexes (directory, index, last file), then append the record."""
+    """Files of open plans exist: write the indexes (directory, index, last file), then append the record."""
 
     indexes: tuple[tuple[str, int, str], ...]
     record: CommitRecord

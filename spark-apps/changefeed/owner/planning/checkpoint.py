@@ -27,9 +27,9 @@ RECORD_INTERVAL_S = 2.0
 class Progress:
     """How far one dispatcher is."""
 
-    flushed_ts: int  # State.flushed_ts, with the plan that is about to be committed
+    flushed_ts: int  # State.flushed_ts, with the files that are about to be committed
     resolved_ts: int  # of its span
-    in_plan: bool  # has rows in an uncommitted plan
+    is_open: bool  # has files that are planned and not committed
     first_unplanned_ts: int | None  # no unplanned row is below it; None: there are none
 
 
@@ -40,7 +40,7 @@ def flushed_ts(progress: Iterable[Progress], limit: int) -> int:
 
 def flushed_to(one: Progress, limit: int) -> int:
     """`limit`: nothing above it counts."""
-    if one.in_plan:
+    if one.is_open:
         return min(one.flushed_ts, limit)
     idle_to = one.resolved_ts
     if one.first_unplanned_ts is not None:

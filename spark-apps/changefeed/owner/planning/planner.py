@@ -17,11 +17,13 @@ A segment says how its raw bytes lie over its ts range by a curve, one point a M
 
 The interval is one for all dispatchers, as TiCDC's is: it begins with the first unplanned row of any, and when it is
 over all that can be planned is, in one plan. If each had its own, they would come apart and make plan after plan of a
-few files each, which costs a Spark job and two log records every time; one plan runs at a time, so the checkpoint,
-which is that of the last of them, would wait for all the others. So a file may come sooner than its first row's
-interval is over. What is not resolved yet then comes with the others the next time, unless it has waited for a whole
-interval: then it comes as soon as it is. What a full file has left over has an interval of its own: a busy dispatcher
-makes no files but full ones.
+few files each, which costs two log records every time. So a file may come sooner than its first row's interval is
+over. What is not resolved yet then comes with the others the next time, unless it has waited for a whole interval: then
+it comes as soon as it is. What a full file has left over has an interval of its own: a busy dispatcher makes no files
+but full ones.
+
+A plan may be made while others are open. A dispatcher whose files are being written gets no further one but a full
+one, or a slow sink would be given ever more and ever smaller files; and only so many bytes are open at a time.
 """
 
 from __future__ import annotations
@@ -42,6 +44,17 @@ MIB = 1 << 20
 _NEWEST_SHARE = 0.3  # of a file in its table's learnt ratio
 
 Reason = Literal["size", "interval", "barrier", "quota", "shutdown"]
+
+
+@dataclass(frozen=True)
+class UnderWay:
+    """What is planned and not committed. `bytes`: raw, of those files that can be written now."""
+
+    dispatchers: Collection[int] = ()
+    bytes: int = 0
+
+
+NOTHING = UnderWay()
 
 
 @dataclass(frozen=True)
@@ -160,13 +173,15 @@ class Planner:
         limit: Callable[[int], int],
         stopped: Collection[int] = (),
         all_for: Reason | None = None,
+        under_way: UnderWay = NOTHING,
     ) -> list[Cut]:
         """The files of the next plan; they count as planned from now on, so ask only when it can be recorded.
 
         `limit(dispatcher)`: the lower of its span's resolved-ts and Barrier.limit. `stopped`: those dispatchers whose
         span has reached that limit and which a DDL, or the end, waits for. `all_for`: "shutdown" or "quota", why
         everything that can be planned is to be, however little it is. Cuts of one dispatcher are in order and
-        consecutive. No more than plan_bytes, but at least one cut; full files that are left are due at once.
+        consecutive. With what is under way no more than plan_bytes, but at least one cut when nothing is; full files
+        that are left are due at once.
         """
         if self._interval_ends is not None and self._interval_ends <= now:
             self._ripe |= self._dirty - self._left_over
@@ -174,10 +189,11 @@ class Planner:
         self._ripe |= {d for d in self._left_over if self._own_interval_ends(d) <= now}
         candidates = self._dirty if all_for else self._full | self._ripe | (self._dirty & frozenset(stopped))
         plan: list[Cut] = []
-        budget = self._plan_bytes
+        budget = self._plan_bytes - under_way.bytes
         for dispatcher in sorted(candidates, key=lambda d: (self._dispatchers[d].since, d)):
-            for cut in self._cuts(dispatcher, limit(dispatcher), dispatcher in stopped, all_for):
-                if plan and cut.estimate > budget:
+            is_open = dispatcher in under_way.dispatchers
+            for cut in self._cuts(dispatcher, limit(dispatcher), dispatcher in stopped, all_for, is_open):
+                if (plan or under_way.bytes) and cut.estimate > budget:
                     return plan
                 budget -= cut.estimate
                 plan.append(cut)
@@ -201,7 +217,7 @@ class Planner:
     def _planned_ts(self, known: _Dispatcher) -> int:
         return max(known.planned_ts, self._checkpoint_ts)
 
-    def _cuts(self, dispatcher: int, limit: int, is_stopped: bool, all_for: Reason | None) -> list[Cut]:
+    def _cuts(self, dispatcher: int, limit: int, is_stopped: bool, all_for: Reason | None, is_open: bool) -> list[Cut]:
         known = self._dispatchers[dispatcher]
         known.pass_over(self._planned_ts(known))
         start = known.planned_ts
@@ -212,7 +228,7 @@ class Planner:
             start = to
         rest = [piece for piece in _above(known.pieces, start) if piece.first_ts <= limit]
         reason = self._reason_for_rest(dispatcher, rest, limit, is_stopped, all_for)
-        if reason is not None:
+        if reason is not None and not (is_open and reason in ("interval", "quota")):
             estimate = sum(piece.bytes for piece in rest) - sum(piece.bytes for piece in _above(rest, limit))
             cuts.append(Cut(dispatcher, Position.end_of(start), Position.end_of(limit), estimate, reason))
         return cuts
@@ -342,7 +358,8 @@ def make_plan(
         )
         if not cut.from_ <= start < cut.to:
             raise NeedsHuman(
-                f"Dispatcher {cut.dispatcher} is planned up to {cut.from_.commit_ts}, flushed to {start.commit_ts}.",
+                f"Dispatcher {cut.dispatcher} is planned up to {cut.from_.commit_ts}, "
+                f"in the log up to {start.commit_ts}.",
                 "Report this as a bug, with the log.",
             )
         index = index if place == before else 1

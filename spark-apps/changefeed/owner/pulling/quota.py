@@ -7,17 +7,18 @@ Why it does not stand still for ever:
 1. *The store is full of what can't be planned, as the DDL span has not got there.* If the lowest span has not either,
    what the others have above the barrier's limit is evicted, to be pulled again later. If only the DDL span has not,
    all wait: it needs no room, and then everything can be planned.
-2. *An uncommitted plan of the driver before waits for a span to be pulled again (rule 3).* Nothing can be committed
-   before: that span counts as the lowest, and what is evicted is all that the plan does not name.
+2. *Open files of the driver before wait for a span to be pulled again (rule 3).* The checkpoint waits for them: that
+   span counts as the lowest, and what is evicted is all that no open file names. Each file is written, and its room
+   free, as soon as its own span is there: two spans that have no room side by side come one after the other.
 3. *The lowest alone brings more than there is room for before it is resolved, or its rows share their files with the
    others'.* It is held as well, which forgets all that it has above its resolved-ts; then it runs alone until that has
-   risen. While a plan is executed there is no need to: its commit makes room. If that was not enough, all that is held
+   risen. While files are written there is no need to: their commit makes room. If that was not enough, all that is held
    is given up, and the lowest starts again at its flushed ts in an empty store. If it brings more than the whole quota,
    it passes that: nothing of it can be planned before it is resolved, and it would be pulled again for ever.
 
 Why it is not passed by much: a puller writes on only while less than two segments' bytes are in segments that it has
-not been told to be counted. It is told so after the orders that follow from them, and not while the store is full and a
-plan is being executed, whose commit makes room: until then no more than four segments' bytes a puller can come on top.
+not been told to be counted. It is told so after the orders that follow from them, and not while the store is full and
+files are being written, whose commit makes room: until then no more than four segments' bytes a puller can come on top.
 """
 
 from __future__ import annotations
@@ -84,8 +85,8 @@ class Quota:
     def relieve(self, spans: Stored, needed: Collection[int], limits: Mapping[int, int], idle: bool) -> Relief:
         """What to do now.
 
-        `needed`: an uncommitted plan waits for them. `limits`: of each, above it nothing can be committed yet. `idle`:
-        no plan is executed and none can be made.
+        `needed`: open files wait for them. `limits`: of each, above it nothing can be committed yet. `idle`:
+        nothing is being written and no plan can be made.
         """
         used, resolved, stored, held = spans.files.bytes, spans.reached(), spans.stored(), spans.held
         reached = {span_id: 0 if span_id in needed else ts for span_id, ts in resolved.items()}

@@ -45,14 +45,14 @@ class Calls:
         return commands
 
     def puller_left(self, puller: int) -> None:
-        self.vigilance.puller_left(puller)
+        self.vigilance.left("puller", puller)
         self._owner.puller_left(time.monotonic(), puller)
         self._meter.puller_left(puller)
         self._changed()
 
     def report(self, puller: int, report: pb.Report) -> None:
         if report.HasField("task"):
-            self.vigilance.puller_heard(puller, report.task)
+            self.vigilance.heard("puller", puller, report.task)
         try:
             self._owner.report(time.monotonic(), puller, report)
             self._meter.report(puller, report)
@@ -62,30 +62,26 @@ class Calls:
             self._failed(_error_of(failure))  # nobody pulls that span any more
         self._changed()
 
-    def latest(self) -> int:
-        self.vigilance.query_heard()
-        return self._owner.latest()
-
-    def plan(self, record: int) -> bytes:
-        self.vigilance.query_heard()
-        return self._owner.work(record).model_dump_json(by_alias=True).encode()
-
-    async def commit(self, done: pb.Done) -> None:
-        self.vigilance.query_heard()
-        for file in done.files:
-            committed = FileCommitted(
-                entry=file.entry,
-                rows=file.rows,
-                raw_rows=file.raw_rows,
-                filtered_rows=file.filtered_rows,
-                bytes=file.bytes,
-                hash=file.hash,
-            )
-            self._owner.file_done(done.record, done.nonce, committed)
-        self._meter.store_works(_FILES)
-        for delta in done.metrics:
-            self._registry.apply_delta(delta.name, delta.label, delta.value, gauge=False)
+    def task_joined(self, task: int) -> list[pb.Order]:
+        self._owner.task_joined(task)
         self._changed()
+        return []
+
+    def task_left(self, task: int) -> None:
+        self.vigilance.left("pipeline", task)
+        self._owner.task_left(task)
+        self._changed()
+
+    def written(self, task: int, written: pb.Written) -> None:
+        if written.HasField("attempt"):
+            self.vigilance.heard("pipeline", task, written.attempt)
+        for file in written.files:
+            self._owner.file_done(_committed(file))
+        for delta in written.metrics:
+            self._registry.apply_delta(delta.name, delta.label, delta.value, gauge=False)
+        if written.files:
+            self._meter.store_works(_FILES)
+            self._changed()
 
     def fail(self, failure: pb.Failure) -> None:
         """A task failed and Spark tries it again, or waits for a store.
@@ -100,8 +96,17 @@ class Calls:
             self.task_error = error
             self._meter.store_failed(_FILES, error)
 
-    def working(self, at_work: pb.AtWork) -> None:
-        self.vigilance.heard(at_work.task)
+
+def _committed(file: pb.FileDone) -> FileCommitted:
+    return FileCommitted(
+        plan=file.plan,
+        entry=file.entry,
+        rows=file.rows,
+        raw_rows=file.raw_rows,
+        filtered_rows=file.filtered_rows,
+        bytes=file.bytes,
+        hash=file.hash,
+    )
 
 
 def _error_of(failure: pb.Failure) -> ChangefeedError:

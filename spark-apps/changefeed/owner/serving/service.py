@@ -1,6 +1,6 @@
 """The owner's gRPC service: authenticates the changefeed's own tasks and hands what they say to a `Handler`.
 
-It decides nothing and keeps no state but the open puller streams.
+It decides nothing and keeps no state but the open streams.
 """
 
 from __future__ import annotations
@@ -8,17 +8,18 @@ from __future__ import annotations
 import asyncio
 import hmac
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Any, Protocol
 
 import grpc
 import grpc.aio
 
 from changefeed.owner.serving.certificate import self_signed
+from changefeed.owner.serving.streams import LEAVE_S, Streams
 from changefeed.wire import owner_pb2 as pb
 from changefeed.wire.owner import CHANNEL_OPTIONS, SERVER_NAME, OwnerAddress
 
-#: A puller whose machine is gone has left, though nobody closed its stream.
+#: A task whose machine is gone has left, though nobody closed its stream.
 _SERVER_OPTIONS = (
     *CHANNEL_OPTIONS,
     ("grpc.keepalive_time_ms", 5_000),
@@ -26,9 +27,6 @@ _SERVER_OPTIONS = (
     ("grpc.http2.ping_timeout_ms", 5_000),  # the one that counts, 60 s unless it is set
     ("grpc.so_reuseport", 0),  # a taken port must be seen to be taken
 )
-
-#: A puller that is told to leave has left by then, or does not answer.
-_LEAVE_SECONDS = 2.0
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -44,15 +42,15 @@ class Handler(Protocol):
 
     def report(self, puller: int, report: pb.Report) -> None: ...
 
-    def latest(self) -> int: ...
+    def task_joined(self, task: int) -> Iterable[pb.Order]:
+        """A pipeline task's stream is open; what to tell it first."""
+        ...
 
-    def plan(self, record: int) -> bytes: ...
+    def task_left(self, task: int) -> None: ...
 
-    async def commit(self, done: pb.Done) -> None: ...
+    def written(self, task: int, written: pb.Written) -> None: ...
 
     def fail(self, failure: pb.Failure) -> None: ...
-
-    def working(self, at_work: pb.AtWork) -> None: ...
 
 
 class OwnerService:
@@ -63,9 +61,21 @@ class OwnerService:
         self._epoch = epoch
         self._nonce = nonce
         self._token = secrets.token_hex(32)
-        self._streams: dict[int, asyncio.Queue[pb.Command | None]] = {}  # commands to be sent; None ends the stream
-        self._crash: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self._server: grpc.aio.Server | None = None
+        self._pullers: Streams[pb.Report, pb.Command] = Streams(
+            lambda report: report.puller,
+            handler.puller_joined,
+            handler.puller_left,
+            handler.report,
+            pb.Command(end=pb.End()),
+        )
+        self._tasks: Streams[pb.Written, pb.Order] = Streams(
+            lambda written: written.task,
+            handler.task_joined,
+            handler.task_left,
+            handler.written,
+            pb.Order(end=pb.End()),
+        )
 
     async def start(self, host: str = "127.0.0.1", port: int = 0, reached_at: str = "") -> OwnerAddress:
         """Listen at `host`, on another port when `port` is taken; the address with everything a task needs to get in.
@@ -85,28 +95,26 @@ class OwnerService:
         target = _target(reached_at or host, bound)
         return OwnerAddress(target, self._epoch, self._nonce, self._token, certificate)
 
-    def send(self, puller: int, command: pb.Command) -> None:
-        """To the puller's open stream; when it has none, its assignments have ended with the last one."""
-        if stream := self._streams.get(puller):
-            stream.put_nowait(command)
+    def command(self, puller: int, command: pb.Command) -> None:
+        """To the puller, if its stream is open."""
+        self._pullers.send(puller, command)
+
+    def order(self, task: int, order: pb.Order) -> None:
+        """To the pipeline task, if its stream is open."""
+        self._tasks.send(task, order)
 
     async def crashed(self) -> None:
-        """Raises what the handler raised on a report; else it never ends. Without it the run would only stand still."""
-        raise await self._crash
+        """Raises what the handler raised on a message; else it never ends."""
+        await asyncio.gather(self._pullers.crashed(), self._tasks.crashed())
 
-    async def stop(self, grace: float = _LEAVE_SECONDS) -> None:
-        """End every puller's stream, which ends its task, and stop listening."""
-        for stream in self._streams.values():
-            stream.put_nowait(None)
+    async def stop(self) -> None:
+        """Have every task leave, and stop listening."""
+        self._pullers.end_all()
+        self._tasks.end_all()
         if self._server is not None:
-            await self._server.stop(grace)
+            await self._server.stop(LEAVE_S)
 
     def _methods(self) -> grpc.GenericRpcHandler:
-        def unary(call: Callable[[Any, _Context], Any], request: Any, response: Any) -> grpc.RpcMethodHandler[Any, Any]:
-            return grpc.unary_unary_rpc_method_handler(
-                call, request_deserializer=request.FromString, response_serializer=response.SerializeToString
-            )
-
         return grpc.method_handlers_generic_handler(
             "changefeed.Owner",
             {
@@ -115,11 +123,16 @@ class OwnerService:
                     request_deserializer=pb.Report.FromString,
                     response_serializer=pb.Command.SerializeToString,
                 ),
-                "Latest": unary(self._latest, pb.LatestRequest, pb.LatestResponse),
-                "Plan": unary(self._plan, pb.PlanRequest, pb.PlanResponse),
-                "Commit": unary(self._commit, pb.Done, pb.Acknowledged),
-                "Fail": unary(self._fail, pb.Failure, pb.Acknowledged),
-                "Working": unary(self._working, pb.AtWork, pb.Acknowledged),
+                "Pipeline": grpc.stream_stream_rpc_method_handler(
+                    self._pipeline,
+                    request_deserializer=pb.Written.FromString,
+                    response_serializer=pb.Order.SerializeToString,
+                ),
+                "Fail": grpc.unary_unary_rpc_method_handler(
+                    self._fail,
+                    request_deserializer=pb.Failure.FromString,
+                    response_serializer=pb.Acknowledged.SerializeToString,
+                ),
             },
         )
 
@@ -133,80 +146,17 @@ class OwnerService:
 
     async def _puller(self, reports: AsyncIterator[pb.Report], context: _Context) -> AsyncIterator[pb.Command]:
         await self._authenticate(context)
-        first = await anext(reports, None)
-        if first is None:
-            return
-        puller = first.puller
-        # A retried task takes its predecessor's place: the old stream ends, and with it the old task.
-        previous = self._streams.get(puller)
-        if previous is not None:
-            self._left(puller, previous)
-        stream: asyncio.Queue[pb.Command | None] = asyncio.Queue()
-        self._streams[puller] = stream
-        reader = asyncio.create_task(self._read(puller, stream, first, reports))
-        reader.add_done_callback(self._reader_ended)
-        try:
-            while (command := await stream.get()) is not None:
-                yield command
-            self._left(puller, stream)
-            reader.cancel()
-            # It is told to leave, and cancels this when it does. If the stream ended here first, grpc.aio could make
-            # INTERNAL of the end: it does when a report that is being written meets it (grpc/grpc#36066).
-            yield pb.Command(end=pb.End())
-            await asyncio.sleep(_LEAVE_SECONDS)
-        finally:
-            reader.cancel()
-            self._left(puller, stream)
+        async for command in self._pullers.serve(reports):
+            yield command
 
-    async def _read(
-        self,
-        puller: int,
-        stream: asyncio.Queue[pb.Command | None],
-        first: pb.Report,
-        reports: AsyncIterator[pb.Report],
-    ) -> None:
-        try:
-            for command in self._handler.puller_joined(puller):
-                stream.put_nowait(command)
-            self._handler.report(puller, first)
-            async for report in reports:
-                if self._streams.get(puller) is not stream:
-                    return
-                self._handler.report(puller, report)
-        finally:
-            stream.put_nowait(None)
-
-    def _reader_ended(self, reader: asyncio.Task[None]) -> None:
-        if not reader.cancelled() and (error := reader.exception()) is not None and not self._crash.done():
-            self._crash.set_result(error)
-
-    def _left(self, puller: int, stream: asyncio.Queue[pb.Command | None]) -> None:
-        if self._streams.get(puller) is stream:
-            del self._streams[puller]
-            stream.put_nowait(None)
-            self._handler.puller_left(puller)
-
-    async def _latest(self, request: pb.LatestRequest, context: _Context) -> pb.LatestResponse:
+    async def _pipeline(self, written: AsyncIterator[pb.Written], context: _Context) -> AsyncIterator[pb.Order]:
         await self._authenticate(context)
-        return pb.LatestResponse(record=self._handler.latest())
-
-    async def _plan(self, request: pb.PlanRequest, context: _Context) -> pb.PlanResponse:
-        await self._authenticate(context)
-        return pb.PlanResponse(work=self._handler.plan(request.record))
-
-    async def _commit(self, request: pb.Done, context: _Context) -> pb.Acknowledged:
-        await self._authenticate(context)
-        await self._handler.commit(request)
-        return pb.Acknowledged()
+        async for order in self._tasks.serve(written):
+            yield order
 
     async def _fail(self, request: pb.Failure, context: _Context) -> pb.Acknowledged:
         await self._authenticate(context)
         self._handler.fail(request)
-        return pb.Acknowledged()
-
-    async def _working(self, request: pb.AtWork, context: _Context) -> pb.Acknowledged:
-        await self._authenticate(context)
-        self._handler.working(request)
         return pb.Acknowledged()
 
 

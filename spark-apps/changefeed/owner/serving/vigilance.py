@@ -1,19 +1,22 @@
-"""Which of Spark's tasks have stopped working, though Spark believes that they run.
+"""Which of Spark's tasks have stopped working, though Spark believes that they run, and which one must do another's.
 
-Spark notices a worker that ends, not one that freezes. Every puller reports each second, a task of the pipeline says
-every two seconds that it works, and the query asks for plans all the time. Pure. It counts looks, one a second, not
-time: when this process itself stood still nobody else has been silent.
+Spark notices a worker that ends, not one that freezes. Every task has a stream to the owner on which it says something
+each second or two. Pure. It counts looks, one a second, not time: when this process itself stood still nobody else has
+been silent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Literal
 
-SILENT_LOOKS = 10  # of a task
-QUERY_SILENT_LOOKS = 20
+SILENT_LOOKS = 10
+ASK_LOOKS = 10  # a task that has never come is one of which only Spark knows
 _UNEASY_LOOKS = 3
 KILLS = 6  # Spark needs 40 s to see that a machine is gone, and until then it asks in vain
+
+Kind = Literal["puller", "pipeline"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,14 @@ class Restart:
 
 
 @dataclass(frozen=True)
+class TakePlace:
+    """Nobody pulls, and Spark has no room for a puller: this pipeline task, by its number, is to pull in its place."""
+
+    number: int
+    puller: int
+
+
+@dataclass(frozen=True)
 class GiveUp:
     """The run can't go on."""
 
@@ -39,57 +50,54 @@ class GiveUp:
 
 
 class Vigilance:
-    """Tasks are known by Spark's ids of their attempts, which no other attempt ever has."""
+    """Tasks are known by Spark's ids of their attempts, which no other attempt ever has; streams by kind and number."""
 
     def __init__(self) -> None:
         self._silent: dict[int, int] = {}  # looks since a task was heard; listed by Spark or heard
-        self._pullers: dict[int, int] = {}  # puller -> its task
+        self._streams: dict[tuple[Kind, int], int] = {}  # -> task
         self._kills: dict[int, int] = {}
-        self._query: int | None = None  # looks since it was heard; None: never
+        self._asked = 0  # looks since
 
-    def query_heard(self) -> None:
-        self._query = 0
-
-    def heard(self, task: int) -> None:
-        """A task of the pipeline works."""
-        self._silent[task] = 0
-        self._query = 0
-
-    def puller_heard(self, puller: int, task: int) -> None:
-        self._pullers[puller] = task
+    def heard(self, kind: Kind, number: int, task: int) -> None:
+        """A task has said something on its stream."""
+        self._streams[kind, number] = task
         self._silent[task] = 0
 
-    def puller_left(self, puller: int) -> None:
-        """Its stream is over, and so is its task, unless it is frozen."""
-        if puller in self._pullers:
-            self._silent[self._pullers.pop(puller)] = SILENT_LOOKS
+    def left(self, kind: Kind, number: int) -> None:
+        """A stream is over, and so is its task, unless it is frozen."""
+        if (task := self._streams.pop((kind, number), None)) is not None:
+            self._silent[task] = SILENT_LOOKS
 
     def look(self, all_pull: bool) -> bool:
         """Call it every second. Whether Spark must be asked which tasks run, and `judge` with the answer."""
         for task in self._silent:
             self._silent[task] += 1
-        if self._query is not None:
-            self._query += 1
-        return not all_pull or max([self._query or 0, *self._silent.values()]) >= _UNEASY_LOOKS
+        self._asked += 1
+        return not all_pull or self._asked >= ASK_LOOKS or max(self._silent.values(), default=0) >= _UNEASY_LOOKS
 
-    def judge(self, tasks: Tasks) -> list[Restart | GiveUp]:
-        """`tasks`: of all of Spark, pullers included."""
-        since = self._query or 0  # a task that nobody knew has begun after the query was heard
-        self._silent = {task: self._silent.get(task, since) for task in tasks.running}
+    def judge(self, tasks: Tasks) -> list[Restart | TakePlace | GiveUp]:
+        """`tasks`: of all of Spark."""
+        self._asked = 0
+        self._silent = {task: self._silent.get(task, 0) for task in tasks.running}
         self._kills = {task: times for task, times in self._kills.items() if task in self._silent}
-        found: list[Restart | GiveUp] = []
+        found: list[Restart | TakePlace | GiveUp] = []
         for task, looks in self._silent.items():
             if looks >= SILENT_LOOKS:
                 self._silent[task] = 0
                 self._kills[task] = self._kills.get(task, 0) + 1
                 found.append(Restart(task) if self._kills[task] <= KILLS else GiveUp(_UNENDING.format(task)))
-        # The query waits for its tasks, which wait for an executor where a quota or a full cluster allows none.
-        if tasks.has_waiting or self._silent.keys() - self._pullers.values():
-            self._query = None if self._query is None else 0
-        elif self._query is not None and self._query >= QUERY_SILENT_LOOKS:
-            found.append(GiveUp(_IDLE.format(QUERY_SILENT_LOOKS)))
+        if tasks.has_waiting and self._silent and self._silent.keys() <= self._pipeline_tasks():
+            found.append(self._place())
         return found
 
+    def _pipeline_tasks(self) -> set[int]:
+        return {task for (kind, _), task in self._streams.items() if kind == "pipeline"}
 
-_IDLE = "The streaming query has neither asked for work nor run a task for {} s."
+    def _place(self) -> TakePlace:
+        """All that runs are pipeline tasks; one of them then has as long to come as a puller as any other."""
+        number = min(number for (kind, number), task in self._streams.items() if task in self._silent)
+        self._silent[self._streams.pop(("pipeline", number))] = 0
+        return TakePlace(number, puller=0)
+
+
 _UNENDING = "Spark's task {} has stopped working, and Spark can't end it."

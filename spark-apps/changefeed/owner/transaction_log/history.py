@@ -6,44 +6,47 @@ skips, and does no I/O.
 
 Why the checks are the right ones:
 
-1. *A driver dies between plan and commit.* Its successor's epoch record leaves `plan` as it was, and `plan_config`
-   keeps the config under which the plan was recorded (rule 10): the plan is finished as it stands, then committed by
-   the successor.
-2. *A plan while one is uncommitted.* Two plans could name the same rows: refused (rule 20). So a plan always starts
-   where what is committed ends, and the check "contiguous with the flushed position" needs nothing but the State.
+1. *A driver dies between plan and commit.* Its successor's epoch record leaves `plans` as they were, each with the
+   config under which it was recorded (rule 10): they are finished as they stand, and committed by the successor.
+2. *A plan while others are open.* It goes on where what is planned of its dispatchers ends, in ts and in names: no two
+   plans name the same rows or the same file. A dispatcher's position moves with the plan, not with the commit.
 3. *A dispatcher is idle for a day.* No entry says so; the recorded checkpoint does. It resumes at
-   max(last committed `to`, recorded checkpoint) (rule 11): `State.flushed_ts`, where a plan must start.
-4. *The checkpoint moves while a plan is uncommitted.* It can't pass the start of any of the plan's entries, or a row
-   at or below a published checkpoint would appear later (promise 4): refused.
-5. *A driver with a slow clock takes over.* Date and table version of a dispatcher never fall (rule 15). Therefore a
+   max(last planned `to`, recorded checkpoint) (rule 11): `State.planned_ts`, where a plan must start.
+4. *The checkpoint moves while files are open.* It can't pass the start of any of them, or a row at or below a published
+   checkpoint would appear later (promise 4): refused.
+5. *The second file of a dispatcher is done, the first is not.* A commit record that names the second alone would have
+   an index file vouch for the first (rule 8), and a flushed ts for its rows: refused. Files of different dispatchers
+   are committed in any order.
+6. *A driver with a slow clock takes over.* Date and table version of a dispatcher never fall (rule 15). Therefore a
    directory that was left is never entered again, and one counter, of the newest directory, is enough.
 
 A rewind (spec.restart) begins a new generation: a folder of its own beside the sink, where everything after a ts is
 written again. No checkpoint goes back for it: each generation has its own `metadata`, whose checkpoint only grows
-(promise 4). An uncommitted plan is dropped with the generation it belongs to; its files, if any, are above what that
+(promise 4). Open plans are dropped with the generation they belong to; their files, if any, are above what that
 generation's index files publish.
 
 With spec.state.id a log outlives its resource. Resource A is deleted, B is created with A's state id:
 
-6. *B counts its attempts from 1, A got to 7.* Attempts order the drivers of one resource, and the config in an epoch
+7. *B counts its attempts from 1, A got to 7.* Attempts order the drivers of one resource, and the config in an epoch
    says which resource (uid) it drives: B's attempt 1 is compared with no attempt of A.
-7. *A driver of A is late: it starts, or wakes, after B's first epoch.* B's epoch made A superseded, which is for ever:
+8. *A driver of A is late: it starts, or wakes, after B's first epoch.* B's epoch made A superseded, which is for ever:
    no epoch of A can follow, whatever its attempt. One that woke in the middle of a run finds B's epoch at its next
    number.
-8. *A and B both live, by mistake.* Were the newest always right, they would fence each other for ever. As it is, the
+9. *A and B both live, by mistake.* Were the newest always right, they would fence each other for ever. As it is, the
    second takes over once, at the most, and A is told who has superseded it. While A's driver is alive B does not start
    (`alive`), so a mistake disturbs nothing that runs.
-9. *A is deleted with `closed`.* `closed` ends A, not the log: only an epoch of a resource that is neither A nor
+10. *A is deleted with `closed`.* `closed` ends A, not the log: only an epoch of a resource that is neither A nor
    superseded may follow, and opens it again. Without a state id no such resource can find the log.
-10. *The close of A is late: B drives already.* It sees that the newest epoch is B's, and touches nothing: neither the
+11. *The close of A is late: B drives already.* It sees that the newest epoch is B's, and touches nothing: neither the
     log, nor the safepoint, nor the segments. So does the close of a B that never got to drive what is A's.
-11. *A's driver is late and never claimed an epoch, so nothing marks A as superseded.* While B's driver is alive it is
-    refused like any other resource (8). It can win only while B's does not run; then B says that it is superseded, and
+12. *A's driver is late and never claimed an epoch, so nothing marks A as superseded.* While B's driver is alive it is
+    refused like any other resource (9). It can win only while B's does not run; then B says that it is superseded, and
     `changefeed adopt` gives the log back to it. Files are right all the same: there is one history.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from changefeed.errors import Fenced, NeedsHuman, Superseded
@@ -59,7 +62,7 @@ from changefeed.model.record import (
     RewindRecord,
     StartRecord,
 )
-from changefeed.owner.transaction_log.state import NEXT_STEP, DispatcherState, Epoch, Generation, State
+from changefeed.owner.transaction_log.state import NEXT_STEP, DispatcherState, Epoch, Generation, OpenPlan, State
 
 _SHOWN = 512  # characters of a statement
 
@@ -182,8 +185,7 @@ def _rewind(state: State, record: RewindRecord) -> dict[str, Any]:
         "rewound_to": record.from_ts,
         "restart_nonce": record.restart_nonce,
         "checkpoint_ts": record.from_ts,
-        "plan": None,
-        "plan_config": None,
+        "plans": (),
         "dispatchers": {},
         "table_infos": {},
         "last_ddl": None,
@@ -193,8 +195,6 @@ def _rewind(state: State, record: RewindRecord) -> dict[str, Any]:
 
 
 def _plan(state: State, record: PlanRecord) -> dict[str, Any]:
-    if state.plan is not None:
-        _refuse(record, f"plan {state.plan.n} is not committed yet")
     if not record.entries:
         _refuse(record, "it has no entries")
     infos = {**state.table_infos, **record.table_infos}
@@ -205,10 +205,15 @@ def _plan(state: State, record: PlanRecord) -> dict[str, Any]:
             _refuse(record, f"entry {number} names TableInfo {entry.table_info!r}, which no record holds")
         if entry.to.commit_ts > record.resolved_ts:
             _refuse(record, f"entry {number} ends at {entry.to.commit_ts}, above the barrier {record.resolved_ts}")
+    advanced = {}
     for dispatcher, entries in _entries_by_dispatcher(record).items():
         _check_ranges(record, state.position(dispatcher), entries)
-        _advance(record, state, entries)
-    return {"plan": record, "plan_config": state.epoch.config, "table_infos": dict(sorted(infos.items()))}
+        advanced[dispatcher] = _advance(record, state, entries)
+    return {
+        "plans": (*state.plans, OpenPlan(plan=record, config=state.epoch.config)),
+        "dispatchers": {**state.dispatchers, **advanced},
+        "table_infos": dict(sorted(infos.items())),
+    }
 
 
 def _entries_by_dispatcher(plan: PlanRecord) -> dict[int, list[PlanEntry]]:
@@ -234,10 +239,10 @@ def _check_ranges(record: PlanRecord, position: Position, entries: list[PlanEntr
 
 
 def _advance(record: PlanRecord, state: State, entries: list[PlanEntry]) -> DispatcherState:
-    """The dispatcher once its entries of a plan are committed. Refuses names that could meet earlier ones (rule 15)."""
-    first = entries[0]
+    """The dispatcher once its entries are planned. Refuses names that could meet earlier ones (rule 15)."""
+    first, ts = entries[0], state.checkpoint_ts
     now = state.dispatchers.get(first.dispatcher)
-    now = now or DispatcherState(dispatcher=first.dispatcher, table_id=first.table_id, flushed_ts=state.checkpoint_ts)
+    now = now or DispatcherState(dispatcher=first.dispatcher, table_id=first.table_id, flushed_ts=ts, planned_ts=ts)
     for entry in entries:
         if now.table_id not in (0, entry.table_id):
             _refuse(record, f"entry {entry.entry} is of table {entry.table_id}, its dispatcher of {now.table_id}")
@@ -256,7 +261,8 @@ def _advance(record: PlanRecord, state: State, entries: list[PlanEntry]) -> Disp
         now = DispatcherState(
             dispatcher=entry.dispatcher,
             table_id=entry.table_id,
-            flushed_ts=entry.to.commit_ts,
+            flushed_ts=now.flushed_ts,
+            planned_ts=entry.to.commit_ts,
             table_version=entry.table_version,
             directory=entry.directory,
             next_index=index + 1,
@@ -270,42 +276,67 @@ def _advance(record: PlanRecord, state: State, entries: list[PlanEntry]) -> Disp
 def _commit(state: State, record: CommitRecord) -> dict[str, Any]:
     if record.checkpoint_ts < state.checkpoint_ts:
         _refuse(record, f"its checkpoint {record.checkpoint_ts} is below {state.checkpoint_ts}")
+    named = {(file.plan, file.entry) for file in record.files}
+    if len(named) != len(record.files):
+        _refuse(record, "it names a file twice")
+    left, flushed = _without(state, record, named)
+    if left and record.finished:
+        _refuse(record, f"{len(left)} files are not written yet")
+    for plan, entry in left:
+        if record.checkpoint_ts > (before := _whole_ts(entry.from_)):
+            _refuse(record, f"plan {plan} still has to write rows above {before}")
     changes: dict[str, Any] = {"checkpoint_ts": record.checkpoint_ts, "finished": record.finished}
-    if record.plan is None:
-        _check_checkpoint_only(state, record)
-        return changes
-    if state.plan is None or state.plan.n != record.plan:
-        _refuse(
-            record, f"it commits plan {record.plan}, the uncommitted one is {state.plan.n if state.plan else 'none'}"
-        )
-    files = sorted(file.entry for file in record.files)
-    if files != list(range(len(state.plan.entries))):
-        _refuse(record, f"its files {files} are not the {len(state.plan.entries)} entries of plan {record.plan}")
+    return {**changes, **_committed(state, record, flushed)} if record.files else changes
+
+
+def _without(
+    state: State, record: CommitRecord, named: set[tuple[int, int]]
+) -> tuple[list[tuple[int, PlanEntry]], dict[int, int]]:
+    """What stays open, and the flushed ts of each dispatcher that has files in the record."""
+    left: list[tuple[int, PlanEntry]] = []
+    waiting: set[int] = set()
+    flushed: dict[int, int] = {}
+    for plan, entry in state.open_entries():
+        if (plan, entry.entry) not in named:
+            left.append((plan, entry))
+            waiting.add(entry.dispatcher)
+            continue
+        named.remove((plan, entry.entry))
+        if entry.dispatcher in waiting:
+            _refuse(record, f"it commits {entry.path}, but not what dispatcher {entry.dispatcher} has before it")
+        flushed[entry.dispatcher] = _whole_ts(entry.to)
+    if named:
+        _refuse(record, "plan {} has no open entry {}".format(*min(named)))
+    return left, flushed
+
+
+def _whole_ts(position: Position) -> int:
+    """Every row <= it is before the position, which may be inside a transaction."""
+    return position.commit_ts if position.is_end_of_ts else position.commit_ts - 1
+
+
+def _committed(state: State, record: CommitRecord, flushed: Mapping[int, int]) -> dict[str, Any]:
+    done: dict[int, list[int]] = {}
+    for file in record.files:
+        done.setdefault(file.plan, []).append(file.entry)
+    plans = []
+    for each in state.plans:
+        committed = tuple(sorted([*each.committed, *done.get(each.plan.n, ())]))
+        if len(committed) < len(each.plan.entries):
+            plans.append(each.model_copy(update={"committed": committed}))
     advanced = {
-        dispatcher: _advance(state.plan, state, entries)
-        for dispatcher, entries in _entries_by_dispatcher(state.plan).items()
+        dispatcher: state.dispatchers[dispatcher].model_copy(update={"flushed_ts": ts})
+        for dispatcher, ts in flushed.items()
     }
     dispatchers = {**state.dispatchers, **advanced}
-    named = {known.table_info for known in dispatchers.values()}
-    infos = {name: info for name, info in state.table_infos.items() if name in named}
+    used = {known.table_info for known in dispatchers.values()}
+    used |= {entry.table_info for each in plans for entry in each.open_entries}
     return {
-        **changes,
-        "plan": None,
-        "plan_config": None,
+        "plans": tuple(plans),
         "dispatchers": dispatchers,
-        "table_infos": infos,
+        "table_infos": {name: info for name, info in state.table_infos.items() if name in used},
         "rows": state.rows + sum(file.rows for file in record.files),
     }
-
-
-def _check_checkpoint_only(state: State, record: CommitRecord) -> None:
-    if record.files:
-        _refuse(record, "it has files but commits no plan")
-    if state.plan is None:
-        return
-    lowest = min(state.flushed_ts(entry.dispatcher) for entry in state.plan.entries)
-    if record.checkpoint_ts > lowest or record.finished:
-        _refuse(record, f"plan {state.plan.n} still has to write rows above {lowest}")
 
 
 def _ddl(state: State, record: DdlRecord) -> dict[str, Any]:
@@ -313,10 +344,10 @@ def _ddl(state: State, record: DdlRecord) -> dict[str, Any]:
         _refuse(record, f"DDL {record.job_id} at {record.ts} is not after the last executed one, {state.last_ddl}")
     if state.checkpoint_ts >= record.ts:
         _refuse(record, f"the checkpoint {state.checkpoint_ts} has already passed its ts {record.ts}")
-    drained = {*record.involved, *record.left}
-    for entry in state.plan.entries if state.plan else ():
+    drained = {*record.involved, *record.left, *record.dispatchers}
+    for plan, entry in state.open_entries():
         if entry.dispatcher in drained:
-            _refuse(record, f"entry {entry.entry} of plan {state.plan.n if state.plan else 0} has not drained")
+            _refuse(record, f"entry {entry.entry} of plan {plan} has not drained")
     definitions = record.table_infos or ("",) * len(record.dispatchers)
     follow = {
         dispatcher: _follow(state, record, dispatcher, definition)
@@ -336,13 +367,14 @@ def _follow(state: State, record: DdlRecord, dispatcher: int, definition: str) -
     One that joins may be known: rules that selected its table before do so no more, and a rename brings it back.
     """
     known = state.dispatchers.get(dispatcher) or DispatcherState(
-        dispatcher=dispatcher, table_id=0, flushed_ts=record.ts
+        dispatcher=dispatcher, table_id=0, flushed_ts=record.ts, planned_ts=record.ts
     )
-    if known.flushed_ts > record.ts:
-        _refuse(record, f"dispatcher {dispatcher} is already flushed to {known.flushed_ts}")
+    if known.planned_ts > record.ts:
+        _refuse(record, f"dispatcher {dispatcher} is already planned to {known.planned_ts}")
     return known.model_copy(
         update={
             "flushed_ts": record.ts,
+            "planned_ts": record.ts,
             "table_version": record.ts,
             "directory": "",
             "next_index": 1,

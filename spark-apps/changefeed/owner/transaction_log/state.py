@@ -5,14 +5,14 @@ A snapshot of the log is one of these. Pure data; every question that it answers
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
 from changefeed.errors import NeedsHuman
 from changefeed.model.position import Position
-from changefeed.model.record import PlanRecord, Ts, uid_of
+from changefeed.model.record import PlanEntry, PlanRecord, Ts, uid_of
 
 NEXT_STEP = (
     "The log is damaged or was written by something else: keep it as it is for examination, and start a new changefeed."
@@ -29,6 +29,7 @@ class DispatcherState(_Frozen):
     dispatcher: int  # span_id
     table_id: int  # 0: joined by a DDL, nothing planned yet
     flushed_ts: Ts  # every row <= it is in committed files; see State.flushed_ts for the one to resume at
+    planned_ts: Ts  # every row <= it is in files that are planned; what follows names the next one
     table_version: Ts = 0
     directory: str = ""
     next_index: int = 1  # of the next file in `directory`
@@ -54,6 +55,18 @@ class Epoch(_Frozen):
     def name(self) -> str:
         metadata = self.config.get("metadata", {})
         return f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
+
+
+class OpenPlan(_Frozen):
+    """A plan some of whose files are in no commit record."""
+
+    plan: PlanRecord
+    config: dict[str, Any]  # effective spec of the epoch that recorded it (rule 10)
+    committed: tuple[int, ...] = ()  # entries whose files are, ascending
+
+    @property
+    def open_entries(self) -> tuple[PlanEntry, ...]:
+        return tuple(entry for entry in self.plan.entries if entry.entry not in self.committed)
 
 
 class Generation(_Frozen):
@@ -85,14 +98,13 @@ class State(_Frozen):
     start_ts: Ts = 0
     checkpoint_ts: Ts = 0
     epoch: Epoch = Epoch()
-    plan: PlanRecord | None = None  # the one uncommitted plan
-    plan_config: dict[str, Any] | None = None  # effective spec of the epoch that recorded `plan` (rule 10)
+    plans: tuple[OpenPlan, ...] = ()  # in the order of their records
     dispatchers: Annotated[
         dict[int, DispatcherState],
         BeforeValidator(_by_dispatcher),
         PlainSerializer(_as_list, return_type=list[DispatcherState]),
     ] = {}
-    table_infos: dict[str, dict[str, Any]] = {}  # by hash: those that a dispatcher or the plan names
+    table_infos: dict[str, dict[str, Any]] = {}  # by hash: those that a dispatcher or an open plan names
     rows: int = 0  # in committed files, since the start
     last_ddl: tuple[Ts, int] | None = Field(default=None)  # (ts, job_id) of the newest executed one
     last_statement: str = ""  # of that, its beginning: for people
@@ -131,12 +143,16 @@ class State(_Frozen):
 
     def position(self, dispatcher: int) -> Position:
         """Where the dispatcher's next entry must start."""
-        return Position.end_of(self.flushed_ts(dispatcher))
+        return Position.end_of(self.planned_ts(dispatcher))
 
     def planned_ts(self, dispatcher: int) -> int:
-        """As flushed_ts, with the uncommitted plan counted as done: where planning resumes."""
-        ends = [e.to.commit_ts for e in self.plan.entries if e.dispatcher == dispatcher] if self.plan else []
-        return max([self.flushed_ts(dispatcher), *ends])
+        """As flushed_ts, with what is planned counted as done: where planning resumes."""
+        known = self.dispatchers.get(dispatcher)
+        return max(known.planned_ts, self.checkpoint_ts) if known else self.checkpoint_ts
+
+    def open_entries(self) -> Iterator[tuple[int, PlanEntry]]:
+        """(plan, entry) of each file that no commit record names; those of one dispatcher in order."""
+        return ((each.plan.n, entry) for each in self.plans for entry in each.open_entries)
 
 
 def snapshot(state: State) -> bytes:

@@ -14,33 +14,17 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 # PySpark is not loaded here: what starts a JVM asks this module how, and has better things to do before.
 _JARS = Path(str(getattr(find_spec("pyspark"), "origin", ""))).parent / "jars"
-_PLAIN_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _JVM = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto -Xlog:disable -Xlog:all=error:stderr "
     # The classes are those that are installed, and it starts processes without a helper that is one itself.
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote -Djdk.lang.Process.launchMechanism=VFORK"
 )
-#: What of Spark's configuration decides what it loads.
-SETTINGS = {
-    # What it notes of a plan is scratch, in a folder that nobody else uses. Its usual way to write that, with checksums
-    # and renames, run chmod as a process for each of eight files: half of a small plan's time.
-    "spark.sql.streaming.checkpointFileManagerClass": _PLAIN_FILES,
-    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-    # A plan's few descriptors are not worth a Java compiler's work.
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    # Of the extensions in Spark's jars there is one, of machine learning; to register its functions Scala's reflection
-    # is set up, for a CPU-second.
-    "spark.sql.extensions.test.loadFromCp": "false",
-}
 _SCRIPTS_MAIN = "org.apache.spark.deploy.SparkSubmit"
 _SLOWS_ANY_START = "--add-modules=jdk.incubator.vector"  # for machine learning; without, Java's own archive is used
 
@@ -95,7 +79,7 @@ def _path() -> Path | None:
         return None
     binary = Path(java).resolve()
     installed = max(int(jar.stat().st_mtime) for jar in _JARS.iterdir())
-    content = _hash(f"{version('pyspark')} {installed} {binary} {int(binary.stat().st_mtime)} {_JVM} {SETTINGS}")
+    content = _hash(f"{version('pyspark')} {installed} {binary} {int(binary.stat().st_mtime)} {_JVM}")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "changefeed" / f"spark-classes-{_hash(str(Path(sys.prefix).resolve()))}-{content}.jsa"
 
@@ -124,15 +108,13 @@ def _asked(process: Path, java_options: str) -> list[str]:
 
 
 def _run_spark(java_options: str, scratch: Path) -> None:
-    """As a changefeed does: a query from a Python source to a Python sink, once."""
+    """As a changefeed does: a job of Python tasks, once."""
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
-    from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # where an image is built no name leads to this machine
     settings = {
-        **SETTINGS,
         "spark.master": "local[2]",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -140,7 +122,6 @@ def _run_spark(java_options: str, scratch: Path) -> None:
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "FATAL",
         "spark.local.dir": str(scratch / "local"),
-        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.driver.extraJavaOptions": java_options,
     }
     conf = SparkConf().setAll(list(settings.items()))
@@ -149,80 +130,13 @@ def _run_spark(java_options: str, scratch: Path) -> None:
     process = Path("/proc") / str(gateway.proc.pid)
     if process.exists():  # Linux has it
         (scratch / "classes.json").write_text(json.dumps(_asked(process, java_options)))
-    session = SparkSession(SparkContext(conf=conf, gateway=gateway))
-    session.sparkContext.parallelize(range(2), 2).mapPartitions(lambda rows: rows).count()
-    source, sink = _source(), _sink()
-    session.dataSource.register(source)
-    session.dataSource.register(sink)
-    query = (
-        session.readStream.format(source.name())
-        .load()
-        .writeStream.format(sink.name())
-        .option("checkpointLocation", str(scratch / "checkpoint"))
-        .trigger(processingTime="50 milliseconds")
-        .start()
-    )
-    query.processAllAvailable()
-    query.stop()
-    session.stop()
+    context = SparkContext(conf=conf, gateway=gateway)
+    context.setJobGroup("changefeed", "as a run has one", interruptOnCancel=True)
+    context.parallelize(range(2), 2).mapPartitionsWithIndex(lambda _, rows: rows).count()
+    context.stop()
     gateway.shutdown()
     gateway.proc.stdin.close()  # at which it ends, and writes the archive
     gateway.proc.wait()
-
-
-def _source() -> type[Any]:
-    from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-
-    class Reader(DataSourceStreamReader):
-        def initialOffset(self) -> dict[str, int]:
-            return {"n": 0}
-
-        def latestOffset(self) -> dict[str, int]:
-            return {"n": 1}
-
-        def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-            return [InputPartition(0)]
-
-        def read(self, partition: InputPartition) -> Iterator[Any]:
-            import pyarrow as pa
-
-            yield pa.RecordBatch.from_pydict({"n": pa.array([1], pa.int64())})
-
-    class Source(DataSource):
-        @classmethod
-        def name(cls) -> str:
-            return "class-archive-source"
-
-        def schema(self) -> str:
-            return "n long"
-
-        def streamReader(self, schema: Any) -> DataSourceStreamReader:
-            return Reader()
-
-    return Source
-
-
-def _sink() -> type[Any]:
-    from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
-
-    class Writer(DataSourceStreamArrowWriter):
-        def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-            for _ in iterator:
-                pass
-            return WriterCommitMessage()
-
-        def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-            """There is nothing to commit."""
-
-    class Sink(DataSource):
-        @classmethod
-        def name(cls) -> str:
-            return "class-archive-sink"
-
-        def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamArrowWriter:
-            return Writer()
-
-    return Sink
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
 """The process on the driver's machine that Spark's Python workers are forked from, with everything loaded.
 
-Spark asks for workers of some eight kinds when a run starts, one kind after the other, and begins a Python process for
-each (worker_client), which would load polars, pyarrow, PySpark and the product anew: two seconds of CPU each, between
-a crash and the first row after it. This one loads them once, while the JVM starts. It must never run a query, open a
-connection or start a thread: a fork would have half of it. (What loading alone starts, the memory allocators'
-housekeeping, knows of forks.)
+Spark begins a Python process for its workers when a run starts (worker_client), which would load polars, pyarrow,
+PySpark and the product only then: two seconds of CPU between a crash and the first row after it. This one loads them
+while the JVM starts. It must never run a query, open a connection or start a thread: a fork would have half of it.
+(What loading alone starts, the memory allocators' housekeeping, knows of forks.)
 
 `python -m changefeed.spark.worker.fork_server FD`: FD is its listening socket. It ends when its standard input does,
 and with it all that it has forked: what a killed driver leaves behind would be in its successor's way for a second.
@@ -25,18 +24,9 @@ from pathlib import Path
 from typing import IO, NoReturn
 
 from changefeed.spark.worker.worker_client import ADDRESS, LENGTH_BYTES, decode
-from changefeed.spark.worker.worker_daemon import TASKS, be, load
+from changefeed.spark.worker.worker_daemon import TASK, be, load
 
-_LOADED = (
-    *TASKS,
-    "pyspark.daemon",
-    "pyspark.worker",
-    "pyspark.sql.worker.create_data_source",
-    "pyspark.sql.worker.plan_data_source_read",
-    "pyspark.sql.worker.write_into_data_source",
-    "pyspark.sql.datasource",
-    "pyspark.sql.streaming.query",
-)
+_LOADED = (TASK, "pyspark.daemon", "pyspark.worker")
 _STANDARD_STREAMS = 3
 _END_S = 5.0
 

@@ -1,8 +1,7 @@
 """What a laptop's Spark starts as a Python worker: it asks the run's fork server for one, and lives as long as that.
 
-`python -I -S worker_client.py KIND`, or `... -m MODULE` for a worker that is never forked; without a fork server it
-becomes worker_daemon. A run starts some eight, one after the other, and the first row waits for each: so it loads next
-to nothing, not even Python's own packages, and none of ours.
+`python -I -S worker_client.py KIND`; without a fork server it becomes worker_daemon. The first row waits for it: so it
+loads next to nothing, not even Python's own packages, and none of ours.
 """
 
 import os

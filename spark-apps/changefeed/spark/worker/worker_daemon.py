@@ -1,8 +1,7 @@
-"""The process that Spark's Python workers of one kind are forked from.
+"""The process that Spark's Python workers are forked from.
 
-`python -m changefeed.spark.worker.worker_daemon KIND`, or `... -m MODULE` for a worker that is never forked. In an
-executor's pod, which has workers of one kind only, Spark starts it, and it loads what they need; on a laptop it is a
-fork of the run's fork_server, with everything loaded (worker_client).
+`python -m changefeed.spark.worker.worker_daemon KIND`. In an executor's pod Spark starts it, and it loads what workers
+need; on a laptop it is a fork of the run's fork_server, with everything loaded (worker_client).
 """
 
 from __future__ import annotations
@@ -10,20 +9,18 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-import runpy
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-TASKS = ("changefeed.spark.pull_task", "changefeed.spark.read_task", "changefeed.spark.write_task")
-_RUNS_OUR_TASKS = "pyspark.worker"  # the kind; others plan and commit, and need little of ours
-_ALONE = "-m"
+TASK = "changefeed.spark.task"
+_RUNS_OUR_TASKS = "pyspark.worker"  # the kind
 _NAME_CHARACTERS = 15  # of a process, as Linux has it
 
 
 def preload(program: Sequence[str]) -> None:
     """Load what workers of this kind will import."""
-    load(TASKS if _RUNS_OUR_TASKS in program else ())
+    load([TASK] if _RUNS_OUR_TASKS in program else [])
 
 
 def load(modules: Sequence[str]) -> None:
@@ -36,17 +33,14 @@ def load(modules: Sequence[str]) -> None:
 def be(program: Sequence[str]) -> None:
     """Serve Spark, on standard input and output, until it ends this process; `ps` and `top` show the kind.
 
-    `program`: a kind of worker, to be forked; or -m and a module that is a worker itself.
+    `program`: a kind of worker, to be forked.
     """
     kind = program[-1]
     with contextlib.suppress(OSError):
         name = kind if len(kind) <= _NAME_CHARACTERS else kind.rpartition(".")[2]
         Path("/proc/self/comm").write_text(name[:_NAME_CHARACTERS])
     sys.argv = [sys.argv[0], *program]
-    if program[0] == _ALONE:
-        runpy.run_module(kind, run_name="__main__", alter_sys=True)
-    else:
-        importlib.import_module("pyspark.daemon").manager()
+    importlib.import_module("pyspark.daemon").manager()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,83 @@
+"""Which pipeline task writes which file: by load, a few ahead so that no task waits for the owner.
+
+Pure. A file is given to one task at a time. When a task has gone, what it was given and did not write is given to
+another: both write the same bytes, so it does not matter that the first may still be at it (rule 16).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from changefeed.owner.planning.open_entries import EntryKey
+
+_AHEAD_BYTES = 8 << 20  # raw, of what a task has been given: while it writes the last of it, more arrives
+_AHEAD = 2, 64  # files: at least so many, whatever their size, and at most
+
+
+@dataclass
+class _Task:
+    given: dict[EntryKey, int] = field(default_factory=dict)  # raw bytes of each
+    bytes: int = 0
+
+    @property
+    def has_room(self) -> bool:
+        least, most = _AHEAD
+        return len(self.given) < least or (self.bytes < _AHEAD_BYTES and len(self.given) < most)
+
+
+class Dispatch:
+    """Tasks are known by their number."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[int, _Task] = {}
+        self._task_of: dict[EntryKey, int] = {}
+        self._waiting: dict[EntryKey, int] = {}  # raw bytes of each that nobody writes, what was planned first first
+
+    @property
+    def tasks(self) -> int:
+        """How many there are."""
+        return len(self._tasks)
+
+    def opened(self, key: EntryKey, size: int) -> None:
+        """A file of `size` raw bytes is to be written, after all that were opened before."""
+        self._waiting[key] = size
+
+    def joined(self, task: int) -> None:
+        """Its stream is open; one that was still thought open has ended."""
+        self.left(task)
+        self._tasks[task] = _Task()
+
+    def left(self, task: int) -> None:
+        """Its stream is over."""
+        given = self._tasks.pop(task, _Task()).given
+        if given:
+            for key in given:
+                del self._task_of[key]
+            self._waiting = dict(sorted({**self._waiting, **given}.items()))
+
+    def give(self, can_be_written: Callable[[EntryKey], bool]) -> dict[int, list[EntryKey]]:
+        """What each task is to write as well."""
+        given: dict[int, list[EntryKey]] = {}
+        free = {number for number, task in self._tasks.items() if task.has_room}
+        for key in list(self._waiting) if free else ():
+            if not free:
+                break
+            if not can_be_written(key):
+                continue
+            number = min(free, key=lambda each: (self._tasks[each].bytes, len(self._tasks[each].given), each))
+            task, size = self._tasks[number], self._waiting.pop(key)
+            task.given[key] = size
+            task.bytes += size
+            self._task_of[key] = number
+            given.setdefault(number, []).append(key)
+            if not task.has_room:
+                free.remove(number)
+        return given
+
+    def done(self, key: EntryKey) -> None:
+        """The file stands in the sink, whoever wrote it."""
+        self._waiting.pop(key, None)
+        if (number := self._task_of.pop(key, None)) is not None:
+            task = self._tasks[number]
+            task.bytes -= task.given.pop(key)

@@ -1,0 +1,202 @@
+"""A pipeline task: writes the files that the owner orders, for as long as the run lasts (DESIGN.md 3.4).
+
+One thread encodes, one file after the other; others put what is encoded, so that no core waits for a store. What stands
+in the sink is told on the stream. Any failure ends the task: Spark starts it again, and the owner hands its files out
+anew. Files that it has put by then are put again, with the same bytes (rule 16).
+"""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import grpc
+
+from changefeed.errors import ChangefeedError, Unavailable
+from changefeed.eventstore.house import House
+from changefeed.eventstore.reader import read_slice
+from changefeed.model.record import FileCommitted, Work
+from changefeed.objectstore.once import create_once
+from changefeed.objectstore.open import open_store
+from changefeed.objectstore.patience import Patience
+from changefeed.pipeline.job import PipelineJob
+from changefeed.pipeline.run import Encoded, encode_entry
+from changefeed.spark.owner_client import OwnerClient
+from changefeed.wire import owner_pb2 as pb
+from changefeed.wire.owner import PIPELINE, OwnerAddress, owner_lost
+
+PUT = "put"  # the stage beside pipeline.stages.STAGES
+
+SAY_EVERY_S = 2.0
+STUCK_S = 300.0  # one file takes seconds
+_HEARD_S = 2.0
+_PUTS = 16
+_READERS = 16
+
+
+def write_files(owner: OwnerAddress, number: int, job: PipelineJob, attempt: int | None = None) -> int | None:
+    """Write until the owner ends the stream, or gives the task another one's place: the number of a puller.
+
+    `attempt`: Spark's id of the task. Raises Fenced (a newer driver), Unavailable (the owner), Transient (a segment is
+    lost), OutputConflict, NeedsHuman.
+    """
+    with owner.channel() as channel:
+        return PipelineTask(owner, number, job, attempt).run(channel)
+
+
+class PipelineTask:
+    """One attempt."""
+
+    def __init__(self, owner: OwnerAddress, number: int, job: PipelineJob, attempt: int | None) -> None:
+        self._owner = owner
+        self._number = number
+        self._attempt = attempt
+        self._over = threading.Event()  # it was told to leave
+        self._ending = threading.Event()  # it was, or something has failed: no store is waited for any more
+        self._patience = Patience(math.inf, failed=self._waits, ending=self._ending)  # of the one that encodes
+        self._putting = Patience(math.inf, failed=self._tell, ending=self._ending)
+        self._house = House(job.state, owner.epoch, owner.nonce, self._patience)
+        self._sink = open_store(job.sink.uri, "spec.sink.storage.uri", job.sink.secret)
+        self._orders: queue.SimpleQueue[pb.Order] = queue.SimpleQueue()
+        self._written: queue.SimpleQueue[FileCommitted | None] = queue.SimpleQueue()  # None: nothing more is said
+        self._cpu: Counter[str] = Counter()  # seconds by stage that are not told yet
+        self._lock = threading.Lock()  # of the one above
+        self._room = threading.BoundedSemaphore(_PUTS)  # for files that are encoded and not put
+        self._failure: BaseException | None = None  # the first one of another thread
+        self._busy_since: float | None = None  # None: it waits for an order
+
+    def run(self, channel: grpc.Channel) -> int | None:
+        """See `write_files`."""
+        stream = channel.stream_stream(
+            PIPELINE, request_serializer=pb.Written.SerializeToString, response_deserializer=pb.Order.FromString
+        )(self._said(), metadata=self._owner.metadata)
+        reader = threading.Thread(target=self._read, args=(stream,), name="orders", daemon=True)
+        reader.start()
+        try:
+            with ThreadPoolExecutor(_PUTS, "put") as puts, ThreadPoolExecutor(_READERS, "read") as readers:
+                try:
+                    return self._work(puts, readers)
+                except Unavailable:
+                    if self._over.is_set():
+                        return None  # whatever waits for a store then gives up
+                    self._check()  # the same, for another's failure
+                    raise
+                finally:
+                    self._ending.set()
+        finally:
+            self._written.put(None)
+            reader.join(_HEARD_S)  # the owner ends its side when it has heard all: files were put up to now
+            stream.cancel()
+            reader.join()
+
+    def _work(self, puts: ThreadPoolExecutor, readers: ThreadPoolExecutor) -> int | None:
+        while True:
+            order = self._orders.get()
+            self._check()
+            match order.WhichOneof("order"):
+                case "write":
+                    self._write(Work.model_validate_json(order.write.work), puts, readers)
+                case "pull":
+                    return order.pull.puller
+                case _:
+                    return None
+
+    def _write(self, work: Work, puts: ThreadPoolExecutor, readers: ThreadPoolExecutor) -> None:
+        for entry in work.entries:
+            self._busy_since = time.monotonic()
+            read = partial(read_slice, self._house)
+            encoded = encode_entry(work, entry, read, self._house.spool_folder, self._patience, readers)
+            self._busy_since = None  # a store that takes nothing more says so itself
+            self._room.acquire()
+            puts.submit(self._put, encoded)
+            self._check()
+
+    def _put(self, encoded: Encoded) -> None:
+        began = time.thread_time()
+        try:
+            create_once(self._sink, encoded.path, encoded.spool.body(), encoded.file.hash, self._putting)
+        except BaseException as error:  # noqa: BLE001 - whatever it is ends the task, which another thread runs
+            self._fail(error)
+        else:
+            with self._lock:
+                self._cpu.update({**encoded.cpu, PUT: time.thread_time() - began})
+            self._written.put(encoded.file)
+        finally:
+            encoded.spool.discard()
+            self._room.release()
+
+    def _read(self, stream: Iterator[pb.Order]) -> None:
+        try:
+            for order in stream:
+                if order.HasField("end"):
+                    break
+                self._orders.put(order)
+            self._over.set()
+            self._ending.set()
+            self._orders.put(pb.Order(end=pb.End()))
+        except grpc.RpcError as error:
+            if not self._ending.is_set():
+                self._fail(owner_lost(error, "the pipeline task's stream"))
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+        self._ending.set()
+        self._orders.put(pb.Order(end=pb.End()))  # who waits for one looks
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _said(self) -> Iterator[pb.Written]:
+        """What the owner is told: who this is, files soon after they are put, and every two seconds that it works."""
+        yield pb.Written(task=self._number, attempt=self._attempt)
+        while True:
+            files = []
+            try:
+                files.append(self._written.get(timeout=SAY_EVERY_S))
+                while True:
+                    files.append(self._written.get_nowait())
+            except queue.Empty:
+                pass
+            done = [_done(file) for file in files if file is not None]
+            since = self._busy_since
+            if done or since is None or time.monotonic() - since < STUCK_S:
+                yield pb.Written(task=self._number, attempt=self._attempt, files=done, metrics=self._metrics())
+            if None in files:
+                return
+
+    def _metrics(self) -> list[pb.MetricDelta]:
+        with self._lock:
+            spent, self._cpu = self._cpu, Counter()
+        return [
+            pb.MetricDelta(name="changefeed_pipeline_cpu_seconds_total", label=stage, value=seconds)
+            for stage, seconds in spent.items()
+        ]
+
+    def _waits(self, error: ChangefeedError) -> None:
+        """For the disk or the event store: that takes as long as it takes."""
+        self._busy_since = time.monotonic()
+        self._tell(error)
+
+    def _tell(self, error: ChangefeedError) -> None:
+        """Of a store that fails; how long that may last is the owner's decision."""
+        with OwnerClient(self._owner) as client:
+            client.wait(error)
+
+
+def _done(file: FileCommitted) -> pb.FileDone:
+    return pb.FileDone(
+        plan=file.plan,
+        entry=file.entry,
+        rows=file.rows,
+        bytes=file.bytes,
+        hash=file.hash,
+        raw_rows=file.raw_rows,
+        filtered_rows=file.filtered_rows,
+    )

@@ -1,0 +1,58 @@
+"""What makes several plans open at a time in a driven run (integration_driven), and loses it a pipeline task.
+
+A plan has room for two files of a step, and the last of them is put only once a later plan is in the log. So the file
+before it is committed alone, a plan follows while another is open, and the log is folded then; in every run.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+from changefeed.errors import Transient
+from changefeed.objectstore.once import create_once as put
+from changefeed.objectstore.patience import Patience
+from changefeed.owner import driver as driver_module
+from changefeed.owner import owner as owner_module
+from changefeed.owner.owner import Owner
+from changefeed.owner.planning.planner import Planner
+from changefeed.spark import pipeline_task
+
+#: Raw bytes: between those of a step's two transactions of a table (integration_standing), some 1850 and 1100, of which
+#: only the first makes a file of its own; and a little more than those of two files.
+_FILE_BYTES, _PLAN_BYTES = 1500, 4000
+_DEADLINE_S = 20.0
+_LOOK_S = 0.002
+
+
+def install(owners: list[Owner]) -> None:
+    """From now on in this process. `owners`: the last one is that of the run."""
+    driver_module.Planner = partial(Planner, entry_raw_cap=_FILE_BYTES)  # type: ignore[assignment,attr-defined]
+    driver_module._PLAN_BYTES = _PLAN_BYTES
+    owner_module._COMMIT_INTERVAL_S = 0.0
+    lost: list[str] = []
+
+    def create_once(sink: Any, path: str, body: Any, digest: str, patience: Patience) -> None:
+        if not lost:
+            lost.append(path)
+            raise Transient("The machine of this task is gone.")
+        until = time.monotonic() + _DEADLINE_S
+        while is_held(owners[-1], path) and not patience._ending.wait(_LOOK_S):
+            assert time.monotonic() < until, f"{path} is held, and no plan comes"
+        put(sink, path, body, digest, patience)
+
+    pipeline_task.create_once = create_once  # type: ignore[attr-defined,assignment]
+
+
+def is_held(owner: Owner, path: str) -> bool:
+    """Whether it is the last file of the newest plan that is open, and rows of another table come before it is put."""
+    plans = owner.state.plans
+    last = plans[-1].plan.entries[-1] if plans else None
+    return last is not None and last.path == path and _comes_another(owner, last.dispatcher)
+
+
+def _comes_another(owner: Owner, dispatcher: int) -> bool:
+    others = [each for each in list(owner._tables) if each != dispatcher]
+    first = {each: owner.planner.first_unplanned_ts(each) for each in others}
+    return any(ts is not None and ts <= owner.barrier.limit(each) for each, ts in first.items())
