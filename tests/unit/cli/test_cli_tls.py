@@ -103,11 +103,11 @@ def test_a_start_is_refused(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    def session(_: Launch) -> None:
+    def context(_: Launch) -> None:
         pytest.fail("the run is not refused")
 
     monkeypatch.setattr(Launch, "begin", lambda _: None)
-    monkeypatch.setattr(Launch, "session", session)
+    monkeypatch.setattr(Launch, "context", context)
     secret = Path(shutil.copytree(certificates / SECRET, tmp_path / "secrets" / SECRET))
     spoil(upstream, secret, tmp_path)
     for mode in ([], ["--json"]):
