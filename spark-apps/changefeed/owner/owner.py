@@ -8,7 +8,7 @@ plans at a time: `hand_out` says by which task.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -128,11 +128,16 @@ class Owner:
 
     def task_joined(self, task: int) -> None:
         """A pipeline task's stream is open."""
-        self._dispatch.joined(task)
+        self._forget_reads(self._dispatch.joined(task))
 
     def task_left(self, task: int) -> None:
         """What it was given is written by another."""
-        self._dispatch.left(task)
+        self._forget_reads(self._dispatch.left(task))
+
+    def _forget_reads(self, keys: Iterable[EntryKey]) -> None:
+        """Nobody writes these files: segments are not kept for them, or they could fill the event store for ever."""
+        for key in keys:
+            self._reads.pop(key, None)
 
     def file_done(self, file: FileCommitted) -> None:
         """A file stands in the sink; what is said of one that is not open is dropped (rule 20)."""

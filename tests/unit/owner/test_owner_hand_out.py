@@ -212,6 +212,21 @@ def test_segments_that_a_task_may_be_reading_are_not_deleted() -> None:
     assert owner.unneeded_segments() == ["span1/1.arrow"]
 
 
+@pytest.mark.parametrize("joins_again", [False, True], ids=["its stream ends", "its next stream comes first"])
+def test_rule_17_segments_of_a_file_that_nobody_writes_any_more_are_not_kept(joins_again: bool) -> None:
+    """They are of no use once its span is pulled anew, and what they take up could keep that from being pulled."""
+    owner = with_one_plan()
+    owner.task_joined(0)
+    assert owner.hand_out()
+    owner.spans.hold([1])
+    owner.spans.cut_back(1, made.START_TS)
+    if joins_again:
+        owner.task_joined(0)
+    else:
+        owner.task_left(0)
+    assert owner.unneeded_segments() == ["span1/1.arrow"]
+
+
 def test_rule_9_a_ddl_waits_for_open_files_of_every_plan() -> None:
     owner = with_one_plan()
     owner.barrier.on_ddl(Ddl(BEGAN_TS + 5, 1, involved=frozenset({1})))

@@ -6,7 +6,7 @@ another: both write the same bytes, so it does not matter that the first may sti
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from changefeed.owner.planning.open_entries import EntryKey
@@ -43,18 +43,20 @@ class Dispatch:
         """A file of `size` raw bytes is to be written, after all that were opened before."""
         self._waiting[key] = size
 
-    def joined(self, task: int) -> None:
-        """Its stream is open; one that was still thought open has ended."""
-        self.left(task)
+    def joined(self, task: int) -> Collection[EntryKey]:
+        """Its stream is open; one that was still thought open has ended: as `left`."""
+        back = self.left(task)
         self._tasks[task] = _Task()
+        return back
 
-    def left(self, task: int) -> None:
-        """Its stream is over."""
+    def left(self, task: int) -> Collection[EntryKey]:
+        """Its stream is over; what it was given and is nobody's now."""
         given = self._tasks.pop(task, _Task()).given
         if given:
             for key in given:
                 del self._task_of[key]
             self._waiting = dict(sorted({**self._waiting, **given}.items()))
+        return given.keys()
 
     def give(self, can_be_written: Callable[[EntryKey], bool]) -> dict[int, list[EntryKey]]:
         """What each task is to write as well."""
