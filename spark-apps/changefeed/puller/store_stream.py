@@ -250,7 +250,6 @@ class StoreStream:
         async with self._events_free:
             outcome = await asyncio.to_thread(self._events.process, chunk, self._receiver.streams())
         del chunk
-        self.pending_rows = outcome.pending_rows
         await self._hand_on(outcome)
         self.backlog_bytes -= size
         self._room.set()
@@ -309,6 +308,7 @@ class StoreStream:
             while data:
                 await self._receiver.data(*data.pop(0))
             data = await self._more(outcome)
+        self.pending_rows = self._events.pending_rows  # a region that has ended is forgotten after the last of its rows
         complete = [reg for reg in outcome.initialized if reg in self._asks]
         self._receiver.initialized([self._asks[reg] for reg in complete])
         if complete and not self._some_initialized():

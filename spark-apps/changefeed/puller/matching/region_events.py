@@ -55,7 +55,6 @@ class Outcome:
     initialized: list[int] = field(default_factory=list)  # reg
     resolved: dict[int, int] = field(default_factory=dict)  # reg -> ts, higher than before
     failed: list[RegionFailed] = field(default_factory=list)
-    pending_rows: int = 0  # prewritten, not yet committed, in all regions of the stream
     resolved_events: int = 0  # in the chunk, whether they advanced a region or not
     #: The rest of `data` of large transactions, a part at a time, to be taken before the next chunk. Of a registration
     #: that is closed meanwhile nothing more comes.
@@ -120,9 +119,13 @@ class RegionEvents:
         out.more = self._more(matched.more, over)
         if not out.has_more:
             next(out.more, None)
-        out.pending_rows = self._matcher.uncommitted_rows
         out.resolved_events = len(decoded.resolved)
         return out
+
+    @property
+    def pending_rows(self) -> int:
+        """Prewritten, not yet committed, in all regions of the stream."""
+        return self._matcher.uncommitted_rows
 
     def _more(
         self, parts: Iterator[pl.DataFrame], over: list[Registration]
