@@ -291,8 +291,8 @@ OWNER = (
         "a segment of an earlier stream fills a gap",
         Spans,
         "on_report",
-        "all(share.sub_id >= stream.first_sub_id for share in meta.spans) and stream.segments.know(meta.seq)",
-        "stream.segments.know(meta.seq)",
+        "meta.spans and all(share.sub_id >= stream.first_sub_id for share in meta.spans)",
+        "True",
         rule=2,
     ),
     Mutation(

@@ -282,7 +282,9 @@ class PullerTask:
 
     async def _write(self, roll: Roll[_Token]) -> None:
         spans = [span for span in roll.spans if self._pipeline.is_active(span.sub_id)]
-        meta = owner_pb2.SegmentMeta(seq=roll.seq)  # its number is told even if nobody wants its rows any more
+        # Its number is told even if nobody wants its rows any more, and whose they were, by which the owner knows it.
+        shares = [owner_pb2.SegmentSpan(span_id=span.span_id, sub_id=span.sub_id) for span in roll.spans]
+        meta = owner_pb2.SegmentMeta(seq=roll.seq, spans=shares)
         if spans:
             try:
                 meta = await asyncio.to_thread(write_segment, self._house, self._task, roll.seq, spans)

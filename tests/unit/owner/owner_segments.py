@@ -37,6 +37,11 @@ def meta(seq: int, *shares: pb.SegmentSpan, attempt: str = "a") -> pb.SegmentMet
     return pb.SegmentMeta(uri=f"{attempt}/{seq}.arrow", seq=seq, bytes=1000, spans=shares)
 
 
+def unwanted(seq: int, sub_id: int) -> pb.SegmentMeta:
+    """A number without a file: its rows were a subscription's that had ended."""
+    return pb.SegmentMeta(seq=seq, spans=[pb.SegmentSpan(sub_id=sub_id)])
+
+
 def segment(span_id: int, rows: Sequence[int], row_bytes: int = 10, point_every: int = 2) -> Segment:
     only = share(span_id, 1, rows, row_bytes, point_every)
     return Segment.from_proto(meta(1, only), only)

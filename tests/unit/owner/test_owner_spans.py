@@ -86,10 +86,12 @@ def test_rule_2_reports_of_another_assignment_are_dropped() -> None:
     assert (spans.resolved_ts(SPAN), spans.segments(SPAN)) == (100, ())
 
 
-def test_rule_2_a_late_segment_of_an_earlier_stream_is_not_this_streams() -> None:
+@pytest.mark.parametrize("wanted", [True, False])
+def test_rule_2_a_late_segment_of_an_earlier_stream_is_not_this_streams(wanted: bool) -> None:
     spans, old = one_span()
     (subscribe,) = join(spans, 0)
-    late, mine = s.meta(1, s.share(SPAN, old, [110])), s.meta(1, s.share(SPAN, subscribe.sub_id, [110]), attempt="b")
+    late = s.meta(1, s.share(SPAN, old, [110])) if wanted else s.unwanted(1, old)
+    mine = s.meta(1, s.share(SPAN, subscribe.sub_id, [110]), attempt="b")
     spans.on_report(0, report(late, s.resolved(subscribe.sub_id, 150, 1)))
     assert spans.resolved_ts(SPAN) == 100
     assert spans.on_report(0, report(mine)).resolved == {SPAN: 150}
@@ -102,7 +104,7 @@ def test_rule_2_a_puller_can_not_speak_for_anothers_assignment() -> None:
     (subscribe,) = join(spans, 0)
     foreign = report(s.meta(1, s.share(SPAN, subscribe.sub_id, [110])), s.resolved(subscribe.sub_id, 150, 1))
     assert spans.on_report(1, foreign) == Changes()
-    spans.on_report(0, report(s.meta(1)))
+    spans.on_report(0, report(s.unwanted(1, subscribe.sub_id)))
     assert (spans.resolved_ts(SPAN), spans.segments(SPAN)) == (100, ())
 
 
@@ -110,7 +112,7 @@ def test_rule_2_what_waited_when_the_stream_was_lost_never_counts() -> None:
     spans, sub = one_span()
     spans.on_report(0, report(s.resolved(sub, 150, 1)))
     (subscribe,) = join(spans, 0)
-    assert spans.on_report(0, report(s.meta(1))) == Changes()
+    assert spans.on_report(0, report(s.unwanted(1, subscribe.sub_id))) == Changes()
     assert spans.resolved_ts(SPAN) == 100
     assert spans.on_report(0, report(s.resolved(subscribe.sub_id, 110, 0))).resolved == {SPAN: 110}
 
@@ -118,8 +120,8 @@ def test_rule_2_what_waited_when_the_stream_was_lost_never_counts() -> None:
 def test_rule_2_the_highest_of_late_words_about_the_same_segments_counts() -> None:
     spans, sub = one_span()
     spans.on_report(0, report(s.resolved(sub, 150, 1), s.resolved(sub, 140, 1), s.resolved(sub, 160, 2)))
-    assert spans.on_report(0, report(s.meta(1))).resolved == {SPAN: 150}
-    assert spans.on_report(0, report(s.meta(2))).resolved == {SPAN: 160}
+    assert spans.on_report(0, report(s.unwanted(1, sub))).resolved == {SPAN: 150}
+    assert spans.on_report(0, report(s.unwanted(2, sub))).resolved == {SPAN: 160}
 
 
 def test_rule_21_a_lost_span_goes_on_where_it_was_whole() -> None:

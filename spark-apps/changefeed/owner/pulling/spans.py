@@ -196,7 +196,8 @@ class Spans:
             return Changes()
         segments: list[Segment] = []
         for meta in report.segments:
-            if all(share.sub_id >= stream.first_sub_id for share in meta.spans) and stream.segments.know(meta.seq):
+            is_its_own = meta.spans and all(share.sub_id >= stream.first_sub_id for share in meta.spans)
+            if is_its_own and stream.segments.know(meta.seq):
                 segments += self._take(puller_id, meta)
         for resolved in report.resolved:
             span = self._current(puller_id, resolved.sub_id)
