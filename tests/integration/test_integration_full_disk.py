@@ -8,7 +8,7 @@ from io import FileIO
 from pathlib import Path
 
 import pytest
-from changefeed.eventstore import segment as segment_module
+from changefeed.eventstore.segment import SortedSegment
 from changefeed.objectstore import local as local_module
 from changefeed.pipeline import spool as spool_module
 from changefeed.pipeline.spool import Spool
@@ -22,9 +22,9 @@ class Disk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.full = ""
         self.refused: Counter[str] = Counter()
-        write_object, write_segment, open_spool = local_module._write_all, segment_module._write, Spool._open
+        write_object, write_segment, open_spool = local_module._write_all, SortedSegment.write, Spool._open
         monkeypatch.setattr(local_module, "_write_all", lambda *given: self.room("an object") or write_object(*given))
-        monkeypatch.setattr(segment_module, "_write", lambda *given: self.room("a segment") or write_segment(*given))
+        monkeypatch.setattr(SortedSegment, "write", lambda *given: self.room("a segment") or write_segment(*given))
         monkeypatch.setattr(spool_module, "IN_MEMORY_BYTES", 0)
         monkeypatch.setattr(Spool, "_open", lambda spool: _Spooled(open_spool(spool), self))
 

@@ -14,7 +14,7 @@ from changefeed import errors
 from changefeed.owner import driver as driver_module
 from changefeed.owner import patience
 from changefeed.owner.pulling.spans import Spans
-from changefeed.puller import task as puller_task
+from changefeed.puller import segment_writer
 from changefeed.puller.task import PullerJob
 from changefeed.spark import pipeline_task
 from changefeed.wire.owner import OwnerAddress
@@ -116,7 +116,7 @@ async def test_rule_4_an_error_that_attempts_may_help_is_tried_again_then_ends_t
 async def test_rule_2_a_puller_that_dies_is_replaced_and_nothing_is_lost(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, segments = puller_task.write_segment, []
+    real, segments = segment_writer.write_segment, []
 
     def write_segment(*arguments: Any) -> Any:
         segments.append(1)
@@ -124,7 +124,7 @@ async def test_rule_2_a_puller_that_dies_is_replaced_and_nothing_is_lost(
             raise errors.Unavailable("The disk is gone.")
         return real(*arguments)
 
-    monkeypatch.setattr(puller_task, "write_segment", write_segment)
+    monkeypatch.setattr(segment_writer, "write_segment", write_segment)
     execution = InProcessExecution()
     run = world.run(execution, spark={"pullers": {"count": 1}})
     for step in range(5):
@@ -185,7 +185,7 @@ async def test_a_puller_job_that_gives_up_ends_the_run_with_its_reason(
     def write_segment(*_: object) -> NoReturn:
         raise errors.Unavailable("Cannot write segment 1: the disk is full.", "Free space.")
 
-    monkeypatch.setattr(puller_task, "write_segment", write_segment)
+    monkeypatch.setattr(segment_writer, "write_segment", write_segment)
     world.insert(range(1, 11))
     with pytest.raises(errors.Unavailable, match="the disk is full") as caught:
         await world.run(spark={"pullers": {"count": 1}}).outcome()

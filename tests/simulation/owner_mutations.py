@@ -8,6 +8,8 @@ from changefeed.owner.planning.checkpoint import Checkpoint
 from changefeed.owner.planning.dispatch import Dispatch
 from changefeed.owner.planning.open_entries import OpenEntries
 from changefeed.owner.planning.planner import Planner
+from changefeed.owner.planning.reads import Reads
+from changefeed.owner.pulling.known_files import KnownFiles
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.transaction_log import history
@@ -175,8 +177,8 @@ OWNER = (
         "segments go that a file which is being written is made from",
         Owner,
         "unneeded_segments",
-        "frozenset().union(*self._reads.values())",
-        "frozenset()",
+        "self._reads.segments",
+        "()",
         story="A task has been told where the rows of a file are; then the puller's span is pulled anew, and what it "
         "brought is forgotten.",
     ),
@@ -218,9 +220,9 @@ OWNER = (
     Mutation(
         "owner",
         "segments are kept for a file that nobody writes any more",
-        Owner,
-        "_forget_reads",
-        "self._reads.pop(key, None)",
+        Reads,
+        "over",
+        "self._of.pop(key, None)",
         "pass",
         story="A file's task is lost and its span pulled anew: what the file was to be made of keeps the store full.",
     ),
@@ -352,4 +354,62 @@ OWNER = (
     ),
 )
 
-OWNER_MUTATIONS = (*PLANNER, *OWNER)
+MEMORY = (
+    Mutation(
+        "memory",
+        "what a puller took along is not pulled again",
+        Spans,
+        "puller_left",
+        "self._forget_lost(self.files.memory_lost(puller_id), orders)",
+        "pass",
+        rule=3,
+        story="A puller ends with rows that are in no file. Those of a span that has moved are looked for for ever.",
+    ),
+    Mutation(
+        "memory",
+        "others do not begin again below what a puller took along",
+        Spans,
+        "_forget_lost",
+        "self._fall_back(span, first - 1, orders)",
+        "self._forget(span, lambda each: each.uri in lost)",
+        rule=21,
+    ),
+    Mutation(
+        "memory",
+        "memory is let go of while a task reads it",
+        Owner,
+        "tend",
+        "self._reads.in_memory",
+        "()",
+        rule=3,
+        story="A file is being made from a segment in memory, which is archived meanwhile: its slot is used again.",
+    ),
+    Mutation(
+        "memory",
+        "it is let go of before its rows are released",
+        KnownFiles,
+        "add",
+        "if not uses:",
+        "if True:",
+        rule=21,
+    ),
+    Mutation(
+        "memory",
+        "a file that was told of before its segment is deleted",
+        KnownFiles,
+        "archived",
+        "file is None and not was_told",
+        "False",
+        story="Two reports overtake each other.",
+    ),
+    Mutation(
+        "memory",
+        "a file that is given back is not given out again",
+        Dispatch,
+        "given_back",
+        "self._waiting = dict(sorted({**self._waiting, key: size}.items()))",
+        "pass",
+    ),
+)
+
+OWNER_MUTATIONS = (*PLANNER, *OWNER, *MEMORY)

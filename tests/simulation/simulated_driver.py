@@ -14,6 +14,7 @@ from changefeed.objectstore.patience import Patience
 from changefeed.owner.owner import Owner, Run
 from changefeed.owner.planning.actions import AppendPlan, Publish, Recorded, Stop, WriteDdl
 from changefeed.owner.planning.barrier import Barrier, Ddl
+from changefeed.owner.planning.open_entries import EntryKey
 from changefeed.owner.planning.planner import Planner, Table
 from changefeed.owner.publication import Publication
 from changefeed.owner.pulling.quota import Quota
@@ -197,6 +198,11 @@ class Driver(Process):
             self.require_owner().file_done(done)
             self.hand_out()
 
+    def given_back(self, number: int, back: pb.GivenBack) -> None:
+        if self.alive:
+            self.require_owner().given_back(number, EntryKey(back.plan, back.entry), back.segment)
+            self.hand_out()
+
     def task_failed(self, number: int) -> None:
         self._failures[number] += 1
         if self._failures[number] == _MAX_FAILURES:
@@ -261,7 +267,7 @@ class Driver(Process):
         if self.owner is None:
             return
         for puller, command in self.owner.tend(self.world.time.now):
-            if not command.HasField("heard"):
+            if not (command.HasField("heard") or command.HasField("free")):
                 self.world.say(f"{self.name} tells puller {puller} " + self.world.named_command(command))
             self.pullers[puller].command(command)
         self.world.check_store_size(self)

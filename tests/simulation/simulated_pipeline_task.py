@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from changefeed.errors import Transient, Unavailable
-from changefeed.eventstore.reader import read_slice
+from changefeed.eventstore.reader import MemoryGone, check_slice, read_slice
 from changefeed.model.record import FileCommitted, PlanEntry, SegmentSlice, Work, WorkEntry
 from changefeed.objectstore.digest import Digest
 from changefeed.objectstore.once import create_once
 from changefeed.objectstore.patience import Patience
 from changefeed.pipeline.mounter import drop_unseen
 from changefeed.pipeline.sorter import sort_rows
+from changefeed.wire import owner_pb2 as pb
 from simulated_oracles import file_body
 from simulated_store import Process
 from simulated_upstream import Row
@@ -42,7 +43,7 @@ class Stream:
         self.open = True
         self.to_write: list[tuple[Work, WorkEntry]] = []
         self.to_say: list[FileCommitted] = []
-        self._saying: deque[FileCommitted] = deque()  # on its way
+        self._saying: deque[FileCommitted | pb.GivenBack] = deque()  # on its way
         self._last_order = 0.0
 
     def order(self, work: Work) -> None:
@@ -56,8 +57,8 @@ class Stream:
         if self.open:
             self.to_write += [(work, each) for each in work.entries]
 
-    def say(self, done: FileCommitted) -> None:
-        self._saying.append(done)
+    def say(self, news: FileCommitted | pb.GivenBack) -> None:
+        self._saying.append(news)
         self._world.time.after(self._world.network.random() * _LATENCY_S, self._heard)
 
     def _heard(self) -> None:
@@ -66,17 +67,24 @@ class Stream:
         if self.open and self._world.happens("task"):
             self._task.lose_stream("breaks, with what it says")
         if self.open:
-            self._task.driver.file_done(self._saying.popleft())
+            self._told(self._saying.popleft())
+
+    def _told(self, news: FileCommitted | pb.GivenBack) -> None:
+        driver = self._task.driver
+        if isinstance(news, FileCommitted):
+            driver.file_done(news)
+        elif self.open:
+            driver.given_back(self._task.number, news)
 
     def end(self) -> None:
         """What was on its way to the owner may be heard once the next stream is there."""
         self.open = False
         self.to_write.clear()
         self.to_say.clear()
-        for done in self._saying:
+        for news in self._saying:
             if self._world.network.random() < 0.7:
                 late = self._world.network.uniform(0.0, _LATE_S)
-                self._world.time.after(late, partial(self._task.driver.file_done, done))
+                self._world.time.after(late, partial(self._told, news))
         self._saying.clear()
 
 
@@ -126,6 +134,13 @@ class PipelineTask(Process):
             return
         try:
             slices = [(piece, read_slice(self.driver.house, piece)) for piece in given.segments]
+            if any(piece.slot for piece in given.segments):
+                self.wait()  # it reads them where they stand
+                for piece in given.segments:
+                    check_slice(piece)
+        except MemoryGone as gone:
+            self._gives_back(stream, work, given, gone)
+            return
         except Transient as error:
             self._misses(stream, work, given, error)
             return
@@ -151,6 +166,15 @@ class PipelineTask(Process):
                     hash=digest,
                 )
             )
+
+    def _gives_back(self, stream: Stream, work: Work, given: WorkEntry, gone: MemoryGone) -> None:
+        """The puller has ended with it. A task that the owner knows of reads what nobody overwrites."""
+        entry = given.plan_entry
+        there = any(puller.has_written(gone.uri) for puller in self.driver.pullers)
+        assert not (stream.open and self.driver.alive and there), f"it is overwritten while it is read: {gone.message}"
+        self.world.say(f"{self.name} gives {entry.path} back: {gone.message}")
+        if stream.open:
+            stream.say(pb.GivenBack(plan=work.record, entry=entry.entry, segment=gone.uri))
 
     def _misses(self, stream: Stream, work: Work, given: WorkEntry, error: Transient) -> None:
         """Spark starts the task again, a few times.

@@ -99,6 +99,7 @@ class Puller:
         self._loop: Loop | None = None
         self._pd: SimulatedPd | None = None
         self._main: asyncio.Task[None] | None = None
+        self._host = ""
         self._joined: OwnerCall | None = None  # whose reports the owner takes
         self.world.time.after(self.world.network.random() * self.world.network.choice((0.2, 0.2, 0.2, 2.0)), self.start)
 
@@ -114,11 +115,12 @@ class Puller:
         loop = self._loop = Loop(world.time, rng, world.is_slow)  # type: ignore[abstract]
         self._pd = SimulatedPd(world.cdc, world.upstream, loop)
         self._call = OwnerCall(self, loop)
-        limits = Limits(world.memory_quota, world.roll_bytes, rng.choice((0.05, 0.25)))
-        house = self.driver.house
-        self.task = PullerTask(self.number, f"{self.number}-{self.attempt}", self._pd, house, limits, LoopClock(loop))
+        roll_s = rng.choice((0.05, 0.25))
+        limits = Limits(world.memory_quota, world.roll_bytes, roll_s, buffer_bytes=world.buffer_bytes)
+        name, house, clock = f"{self.number}-{self.attempt}", self.driver.house, LoopClock(loop)
+        self._host = rng.choice(("", "", "owner's", "gone", "another's"))
+        self.task = PullerTask(self.number, name, self._pd, house, limits, clock, host=self._host)
         self.task._feed._rng = rng
-        self.task._host = rng.choice(("", "", "owner's", "gone", "another's"))
         self._main = loop.create_task(self._run(self.task, self._call))
         world.tasks.append(self)
         world.say(f"{self.name} starts")
@@ -157,6 +159,10 @@ class Puller:
     def command(self, command: pb.Command) -> None:
         if self._joined is not None and self._joined.open:
             self._joined.send(command)
+
+    def has_written(self, uri: str) -> bool:
+        """Whether the task that runs now has written a segment."""
+        return self.task is not None and f"/{self.number}-{self.attempt}/" in uri
 
     def check_forgotten(self) -> None:
         """Once everything is resolved, no transaction is open, and none is remembered as such."""
@@ -197,7 +203,7 @@ class Puller:
         violations = self.task._feed.metrics.errors["protocol_violation"]
         if violations and not self.world.cdc.eager:
             self.world.surprised(AssertionError(f"{self.name} saw {violations} violations of the protocol"))
-        lost = self.task._host == "gone"
+        lost = self._host == "gone"
         self._loop.frozen_until = 0.0
         if error is None:
             self._main.cancel()

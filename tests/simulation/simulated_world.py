@@ -20,7 +20,7 @@ from changefeed.errors import Conflict
 from changefeed.owner.planning import checkpoint, dispatch
 from changefeed.owner.planning.actions import Stop
 from changefeed.owner.transaction_log.log import Log
-from changefeed.puller import store_stream
+from changefeed.puller import segment_writer, store_stream
 from changefeed.puller import task as puller_task
 from changefeed.puller.matching import matcher, spilled
 from changefeed.puller.task import PullerTask
@@ -43,6 +43,7 @@ _MAX_DRIVERS = 3
 _PLENTY = 1 << 40
 _LONGEST_S = 400.0
 _LOOK_S = 0.25
+_TO_DISK = ("write_segment", "write_file", "_write_slot", "_write_archive")
 _ON_ITS_WAY = 9_000  # four segments of a puller: their own bytes are more than their rows'
 
 
@@ -85,6 +86,10 @@ class World:
         self.network = Random(f"{story.seed} network")
         # Most have memory for all rows, as in life; dice of its own, so that the others stay as they are.
         self.spill_bytes = Random(f"{story.seed} spill").choice((0, 150, *[matcher.SPILL_BYTES] * 4))
+        # Of a puller, the same way: no shared memory, room for one or two segments, or for all; and for how long.
+        buffers = Random(f"{story.seed} buffer")
+        self.buffer_bytes = buffers.choice((0, 3_000, 6_000, 1 << 20))
+        self.archive_after_s = buffers.choice((0.2, 1.0, 5.0))
         self.time = Timeline()
         self.trace: deque[str] = deque(maxlen=600)
         self.faults = Faults(story.seed, story.without)
@@ -169,6 +174,7 @@ class World:
             patch.object(dispatch, "_AHEAD", self.files_ahead),
             patch.object(dispatch, "_AHEAD_BYTES", 200),
             patch.object(PullerTask, "_scratch_file", lambda _task: MemoryFile()),
+            patch.object(segment_writer, "ARCHIVE_AFTER_S", self.archive_after_s),
             patch.object(store_stream, "give_back_memory", lambda: None),
         ):
             yield
@@ -246,6 +252,8 @@ class World:
     def named_command(self, command: pb.Command) -> str:
         if command.HasField("release"):
             return f"release {command.release.sub_id}"
+        if command.HasField("archive"):
+            return f"archive {list(command.archive.segments)}"
         asked = command.subscribe
         return f"subscribe {asked.sub_id} to {asked.span_id} from {self.named(asked.start_ts)}"
 
@@ -253,7 +261,7 @@ class World:
         return self.faults.happens(kind)
 
     def is_slow(self, what: str) -> bool:
-        return what == "write_segment" and self.happens("slow_disk")
+        return what in _TO_DISK and self.happens("slow_disk")
 
     def let_others(self, seconds: float) -> None:
         """Time passes for one who waits. If too many do, each inside the other's call, the last is answered at once."""

@@ -55,11 +55,14 @@ class House:
 
         `task`: one task attempt, unique in the run. `seq`: 1, 2, 3 ... within it.
         """
+        uri = self.segment_uri(task, seq)
+        return uri, self._files.create(self._path(uri, EVENTS), fill)
+
+    def segment_uri(self, task: str, seq: int) -> str:
+        """Where a segment stands once it is created."""
         if not _TASK_NAME.fullmatch(task):
             raise ValueError(f"not a task attempt's name: {task!r}")
-        path = f"{EVENTS}/{self.run}/{task}/{seq:020}.arrow"
-        size = self._files.create(path, fill)
-        return f"{self._root}/{path}", size
+        return f"{self._root}/{EVENTS}/{self.run}/{task}/{seq:020}.arrow"
 
     def open_segment(self, uri: str, size: int) -> contextlib.AbstractContextManager[pa.NativeFile]:
         """A segment of the changefeed for random access. See `SegmentFiles.open` for errors."""

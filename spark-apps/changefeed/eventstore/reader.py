@@ -6,23 +6,38 @@ It must never list a folder, and never take a file of another run, size or numbe
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pyarrow as pa
 
 from changefeed.errors import NotFound, Transient
+from changefeed.eventstore.arena import SlotGone, mapped
 from changefeed.eventstore.house import House
 from changefeed.eventstore.segment import METADATA_KEY, VERSION
 from changefeed.model.record import SegmentSlice
 from changefeed.model.rows import RAW_SCHEMA
 
 
+class MemoryGone(Transient):
+    """A segment can't be read in memory (any more): give the file back to the owner, which knows what becomes of it."""
+
+    def __init__(self, uri: str, why: str) -> None:
+        super().__init__(f"Segment {uri} can't be read in memory: {why}.", "It is archived, or pulled again.")
+        self.uri = uri
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Transient, (self.message, self.next_step))
+
+
 def read_slice(house: House, piece: SegmentSlice) -> pa.Table:
     """The record batches `[first_batch, end_batch)` of a segment, as a table of RAW_SCHEMA; no other batch is read.
 
-    Raises Transient, naming the segment, when it is not the one that the manifest means: its rows must be pulled again.
+    Of one in memory they are views, see `check_slice`. Raises MemoryGone; Transient, naming the segment, when it is not
+    the one that the manifest means: its rows must be pulled again.
     """
     try:
-        with house.open_segment(piece.uri, piece.size) as source, pa.ipc.open_file(source) as segment:
+        with _opened(house, piece) as source, pa.ipc.open_file(source) as segment:
             _check(piece, segment)
             batches = [segment.get_batch(number) for number in range(piece.first_batch, piece.end_batch)]
     except (FileNotFoundError, NotFound) as error:
@@ -33,6 +48,28 @@ def read_slice(house: House, piece: SegmentSlice) -> pa.Table:
     if rows.num_rows != piece.rows:
         raise _lost(piece, f"has {rows.num_rows} rows there, not {piece.rows}")
     return rows
+
+
+def check_slice(piece: SegmentSlice) -> None:
+    """That what was read of it was it to the end; before any of it gets out. Raises MemoryGone."""
+    if piece.slot is not None:
+        try:
+            mapped(piece.slot).check(piece.slot)
+        except SlotGone as gone:
+            raise MemoryGone(piece.uri, str(gone)) from gone
+
+
+@contextmanager
+def _opened(house: House, piece: SegmentSlice) -> Iterator[pa.NativeFile]:
+    if piece.slot is None:
+        with house.open_segment(piece.uri, piece.size) as source:
+            yield source
+        return
+    try:
+        content = mapped(piece.slot).read(piece.slot)
+    except SlotGone as gone:
+        raise MemoryGone(piece.uri, str(gone)) from gone
+    yield pa.BufferReader(content)
 
 
 def _check(piece: SegmentSlice, segment: pa.ipc.RecordBatchFileReader) -> None:

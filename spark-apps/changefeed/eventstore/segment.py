@@ -1,4 +1,4 @@
-"""One segment: the rows of several spans, sorted, in one Arrow IPC file (INTERFACES.md, Segment; DESIGN.md 3.2).
+"""One segment: the rows of several spans, sorted, as one Arrow IPC file (INTERFACES.md, Segment; DESIGN.md 3.2).
 
 A cache: it is created if-absent and never synced, because whatever is lost is pulled again. Rows are handled as columns
 only; a position is read from a column's buffers, one a MiB.
@@ -53,20 +53,56 @@ class _SortedSpan:
         return self.curve[-1][0]
 
 
-def write_segment(house: House, task: str, seq: int, spans: Sequence[SpanRows]) -> owner_pb2.SegmentMeta:
-    """Write segment `seq` of `task` and say what it holds. Blocking; the heavy parts release the GIL.
+@dataclass(frozen=True)
+class SortedSegment:
+    """Segment `seq` of a task, ready to be written."""
+
+    seq: int
+    spans: list[_SortedSpan]
+    schema: pa.Schema
+    compression: str | None
+
+    def size(self) -> int:
+        """Bytes that `write` writes."""
+        counted = pa.MockOutputStream()
+        self.write(counted)
+        size: int = counted.size()
+        return size
+
+    def write(self, file: object) -> None:
+        """Into a binary file."""
+        options = pa.ipc.IpcWriteOptions(compression=self.compression)
+        with pa.ipc.new_file(file, self.schema, options=options) as writer:
+            for span in self.spans:
+                for start in range(0, span.rows.num_rows, MAX_BATCH_ROWS):
+                    writer.write_batch(span.rows.slice(start, MAX_BATCH_ROWS))
+
+    def meta(self, uri: str, size: int) -> owner_pb2.SegmentMeta:
+        """What it holds, for the owner. `uri`: where it stands, or will when it is archived."""
+        return owner_pb2.SegmentMeta(uri=uri, seq=self.seq, bytes=size, spans=[_span_meta(span) for span in self.spans])
+
+
+def sort_segment(house: House, task: str, seq: int, spans: Sequence[SpanRows]) -> SortedSegment:
+    """Segment `seq` of `task`, from rows in any order. Blocking; the heavy parts release the GIL.
 
     `spans`: each has rows, and at most 2 GiB of a column. Rows that occur twice stay twice (rule 4 is the sorter's).
-    Raises AlreadyExists, Unavailable; nothing is left behind then.
     """
     sorted_spans: list[_SortedSpan] = []
     for span in spans:
         first_batch = sorted_spans[-1].end_batch if sorted_spans else 0
         sorted_spans.append(_sort(span, first_batch))
     footer = json.dumps(_footer(house, task, seq, sorted_spans), separators=(",", ":")).encode()
-    schema = RAW_SCHEMA.with_metadata({METADATA_KEY: footer})
-    uri, size = house.create_segment(task, seq, lambda file: _write(file, schema, sorted_spans, house.compression))
-    return owner_pb2.SegmentMeta(uri=uri, seq=seq, bytes=size, spans=[_span_meta(span) for span in sorted_spans])
+    return SortedSegment(seq, sorted_spans, RAW_SCHEMA.with_metadata({METADATA_KEY: footer}), house.compression)
+
+
+def write_file(house: House, task: str, segment: SortedSegment) -> owner_pb2.SegmentMeta:
+    """Into the archive; what it holds. Raises AlreadyExists, Unavailable; nothing is left behind then."""
+    return segment.meta(*house.create_segment(task, segment.seq, segment.write))
+
+
+def write_segment(house: House, task: str, seq: int, spans: Sequence[SpanRows]) -> owner_pb2.SegmentMeta:
+    """See `sort_segment` and `write_file`."""
+    return write_file(house, task, sort_segment(house, task, seq, spans))
 
 
 def _sort(span: SpanRows, first_batch: int) -> _SortedSpan:
@@ -104,13 +140,6 @@ def _position(batch: pa.RecordBatch, row: int) -> Position:
     commit_ts, start_ts, op = (int(batch.column(name).to_numpy()[row]) for name in ("commit_ts", "start_ts", "op"))
     content = key.buffers()[2][int(start) : int(end)].to_pybytes() if end > start else b""
     return Position(commit_ts, start_ts, op, content)
-
-
-def _write(file: object, schema: pa.Schema, spans: list[_SortedSpan], compression: str | None) -> None:
-    with pa.ipc.new_file(file, schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
-        for span in spans:
-            for start in range(0, span.rows.num_rows, MAX_BATCH_ROWS):
-                writer.write_batch(span.rows.slice(start, MAX_BATCH_ROWS))
 
 
 def _footer(house: House, task: str, seq: int, spans: list[_SortedSpan]) -> dict[str, object]:

@@ -165,11 +165,24 @@ def decode_record(
     return record
 
 
+class SlotPlace(_Shape):
+    """Where in a puller's memory a segment stands, for processes of its machine (eventstore/arena.py)."""
+
+    pid: int
+    file: int  # its number in that process
+    token: str
+    index: int
+    generation: int
+    offset: int
+    size: int
+
+
 class SegmentSlice(_Shape):
     """Where rows of an entry stand in this run: record batches `[first_batch, end_batch)` of one segment."""
 
-    uri: str
-    size: int  # of the file, bytes
+    uri: str  # of the file, which is there unless `slot` is given
+    size: int  # bytes
+    slot: SlotPlace | None = None
     run: str  # "<epoch>-<nonce>" that wrote it
     seq: int
     first_batch: int

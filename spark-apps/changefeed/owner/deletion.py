@@ -6,7 +6,7 @@ from changefeed.errors import ChangefeedError
 from changefeed.eventstore.house import House
 from changefeed.objectstore.patience import PASSING
 from changefeed.owner.patience import in_thread
-from changefeed.owner.pulling.segments import KnownFiles
+from changefeed.owner.pulling.known_files import KnownFiles
 from changefeed.owner.reporting.progress import Meter
 
 _WHO = "deletion"

@@ -8,7 +8,7 @@ plans at a time: `hand_out` says by which task.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from changefeed.owner.planning.checkpoint import Checkpoint, Progress, flushed_t
 from changefeed.owner.planning.dispatch import Dispatch
 from changefeed.owner.planning.open_entries import EntryKey, OpenEntries
 from changefeed.owner.planning.planner import Cut, Planner, Reason, Table, UnderWay, make_plan
+from changefeed.owner.planning.reads import Reads
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Orders, Spans
 from changefeed.owner.transaction_log.state import OpenPlan, State
@@ -92,7 +93,7 @@ class Owner:
         self._dispatch = Dispatch()
         for key, entry in self._open.unwritten():
             self._dispatch.opened(key, entry.estimate)
-        self._reads: dict[EntryKey, frozenset[str]] = {}  # segments that a file which is being written is made from
+        self._reads = Reads()
         self._committed_at: float | None = None
         self._drain_ts: int | None = None
         self._began_ts: int | None = None  # until a plan has all that came before it
@@ -112,11 +113,13 @@ class Owner:
     def puller_joined(self, now: float, puller: int) -> list[pb.Command]:
         """A puller's stream is open; what to tell it."""
         self._forget_commands(puller)
-        return [command for _, command in self._follow(self.spans.puller_joined(now, puller)).commands]
+        commands = self._follow(self.spans.puller_joined(now, puller)).commands
+        self._commands += [told for told in commands if told[0] != puller]
+        return [command for number, command in commands if number == puller]
 
     def puller_left(self, now: float, puller: int) -> None:
         self._forget_commands(puller)
-        self._follow(self.spans.puller_left(now, puller))
+        self._commands += self._follow(self.spans.puller_left(now, puller)).commands
 
     def _forget_commands(self, puller: int) -> None:
         """What an earlier stream of it was to be told is of assignments that have ended with that."""
@@ -128,16 +131,17 @@ class Owner:
 
     def task_joined(self, task: int) -> None:
         """A pipeline task's stream is open."""
-        self._forget_reads(self._dispatch.joined(task))
+        self._reads.over(self._dispatch.joined(task))
 
     def task_left(self, task: int) -> None:
         """What it was given is written by another."""
-        self._forget_reads(self._dispatch.left(task))
+        self._reads.over(self._dispatch.left(task))
 
-    def _forget_reads(self, keys: Iterable[EntryKey]) -> None:
-        """Nobody writes these files: segments are not kept for them, or they could fill the event store for ever."""
-        for key in keys:
-            self._reads.pop(key, None)
+    def given_back(self, task: int, key: EntryKey, uri: str) -> None:
+        """The task could not read a segment in memory: the file is given out again once that can be read."""
+        if self._dispatch.given_back(task, key):
+            self._reads.over([key])
+        self._commands += self.spans.unreadable(uri)
 
     def file_done(self, file: FileCommitted) -> None:
         """A file stands in the sink; what is said of one that is not open is dropped (rule 20)."""
@@ -157,8 +161,11 @@ class Owner:
 
     def hand_out(self) -> list[tuple[int, Work]]:
         """What each pipeline task is to write as well, of what can be written: call it whenever something changes."""
-        given = self._dispatch.give(lambda key: self.spans.is_whole([self._open.entry(key)]))
+        given = self._dispatch.give(lambda key: self._can_be_written(self._open.entry(key)))
         return [(task, work) for task, keys in given.items() for work in self._works(keys)]
+
+    def _can_be_written(self, entry: PlanEntry) -> bool:
+        return self.spans.is_whole([entry]) and self.spans.is_readable(entry)
 
     def _works(self, keys: list[EntryKey]) -> list[Work]:
         """A message a plan: what a file is made with is that of its plan (rule 10)."""
@@ -172,8 +179,7 @@ class Owner:
         record = plan.plan
         given = [WorkEntry(plan_entry=e, segments=self.spans.manifest(e, self._run.name)) for e in entries]
         for each in given:
-            uris = frozenset(segment.uri for segment in each.segments)
-            self._reads[EntryKey(record.n, each.plan_entry.entry)] = uris
+            self._reads.begun(EntryKey(record.n, each.plan_entry.entry), each.segments)
         used = {entry.table_info for entry in entries}
         return Work(
             record=record.n,
@@ -192,6 +198,7 @@ class Owner:
         """What to tell which puller, now: moves of spans, and what keeps the event store within its quota."""
         commands, self._commands = self._commands, []
         commands += self._follow(self.spans.arrange(now)).commands
+        commands += self.spans.free(self._reads.in_memory)
         if self._quota.is_concerned(self.spans.files.bytes, self.spans.held):
             commands += self._relieve()
         if self._quota.lets_write(self.spans.files.bytes, self._idle):
@@ -262,7 +269,7 @@ class Owner:
 
     def unneeded_segments(self) -> list[str]:
         """Segment files that may be deleted: none that a file which is being written may still be made from."""
-        return self.spans.files.take_unneeded(frozenset().union(*self._reads.values()))
+        return self.spans.files.take_unneeded(self._reads.segments)
 
     def resolved_ts(self) -> int:
         """Every row and DDL of the changefeed up to it has arrived."""
@@ -427,5 +434,5 @@ class Owner:
             key = EntryKey(file.plan, file.entry)
             entry = self._open.entry(key)
             self.planner.learn(entry.dispatcher, entry.estimate, file.bytes)
-            self._reads.pop(key, None)
+            self._reads.over([key])
         self._open.committed(record.files)

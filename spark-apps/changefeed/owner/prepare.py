@@ -34,7 +34,7 @@ from changefeed.owner.transaction_log.history import check_claim
 from changefeed.owner.transaction_log.log import Log
 from changefeed.owner.transaction_log.state import State
 from changefeed.pipeline.codec.choice import codec_of
-from changefeed.puller.task import PullerJob
+from changefeed.puller.task import Limits, PullerJob
 from changefeed.schema.row.rowv2 import check_supported
 from changefeed.schema.row.times import check_time_zone
 from changefeed.schema.snapshot import load_schema
@@ -84,10 +84,13 @@ class Prepared:
             count=spec.spark.pullers.count,
             upstream=replace(upstream, cluster_id=self.state.cluster_id),
             state=self.state_place,
-            memory_quota=spec.spark.pullers.memory_quota,
-            segment_bytes=segment_bytes(spec.event_store.quota, spec.spark.pullers.count),
-            roll_s=pace.roll_s,
-            gather_s=pace.gather_s,
+            limits=Limits(
+                quota_bytes=spec.spark.pullers.memory_quota,
+                roll_bytes=segment_bytes(spec.event_store.quota, spec.spark.pullers.count),
+                roll_interval=pace.roll_s,
+                gather_s=pace.gather_s,
+                buffer_bytes=spec.event_store.buffer_size // spec.spark.pullers.count,
+            ),
         )
 
     def planned_tables(self) -> dict[int, Table]:

@@ -8,7 +8,9 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from changefeed.eventstore.realtime_buffer import RealtimeBuffer
 from changefeed.model.rows import raw_bytes
+from changefeed.model.tso import physical_ms
 from changefeed.puller.span_pipeline import WAIT_BUCKETS, PipelineMetrics
 from changefeed.wire import owner_pb2
 
@@ -39,10 +41,26 @@ class FeedMetrics:
             self.events[op] += int(rows)
 
 
+@dataclass
+class CaptureMetrics:
+    """What a puller has put into the event store."""
+
+    buffer: RealtimeBuffer
+    last_commit_ts: int = 0
+    lag_s: float = 0.0  # of the newest row, by this machine's clock
+
+    def captured(self, meta: owner_pb2.SegmentMeta, now_ms: float) -> None:
+        """A segment can be read."""
+        self.last_commit_ts = max((span.max.commit_ts for span in meta.spans), default=self.last_commit_ts)
+        self.lag_s = max(0.0, (now_ms - physical_ms(self.last_commit_ts)) / 1000)
+
+
 class MetricDeltas:
-    def __init__(self, metrics: PipelineMetrics, feed: FeedMetrics) -> None:
+    def __init__(self, metrics: PipelineMetrics, feed: FeedMetrics, capture: CaptureMetrics, puller: int) -> None:
         self._metrics = metrics
         self._feed = feed
+        self._capture = capture
+        self._puller = str(puller)
         self._told: dict[tuple[str, str], float] = {}
 
     def take(self) -> list[owner_pb2.MetricDelta]:
@@ -52,7 +70,16 @@ class MetricDeltas:
         now["changefeed_puller_held_subscriptions_count"] = self._metrics.held_subscriptions
         now["changefeed_puller_matcher_pending_rows"] = self._feed.pending_rows
         now["changefeed_puller_blocking_transactions"] = self._feed.blocking_transactions
+        now["changefeed_event_store_buffer_used_bytes"] = self._capture.buffer.used
+        now["changefeed_event_store_buffer_lag_segments"] = self._capture.buffer.only_here
+        own = {
+            "changefeed_puller_capture_lag_seconds": self._capture.lag_s,
+            "changefeed_puller_last_commit_ts": self._capture.last_commit_ts,
+        }
         gauges = [owner_pb2.MetricDelta(name=name, value=value, gauge=True) for name, value in now.items()]
+        gauges += [
+            owner_pb2.MetricDelta(name=name, label=self._puller, value=value, gauge=True) for name, value in own.items()
+        ]
         totals = self._totals(values)
         deltas = []
         for (name, label), total in totals.items():
@@ -71,6 +98,7 @@ class MetricDeltas:
         totals[f"{PREFIX}{WAITS}_sum", ""] = self._metrics.quota_acquire_duration_seconds
         totals[f"{PREFIX}{WAITS}_count", ""] = count
         feed = self._feed
+        totals["changefeed_event_store_buffer_overflows_total", ""] = self._capture.buffer.overflows
         totals["changefeed_puller_cpu_seconds_total", ""] = feed.cpu_seconds
         totals["changefeed_puller_bytes_total", ""] = feed.bytes
         totals["changefeed_puller_region_registrations_total", ""] = feed.registrations

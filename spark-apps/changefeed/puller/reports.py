@@ -28,6 +28,7 @@ class Reports:
         self._subscriptions: dict[int, _Subscription] = {}
         self._written: dict[int, owner_pb2.SegmentMeta] = {}
         self._told_segment = 0
+        self._archived: dict[int, str] = {}
         self._unheard: dict[int, int] = {}  # bytes of segments that the owner may not count yet
         self._failures: list[owner_pb2.Failure] = []
         self._metrics: list[owner_pb2.MetricDelta] = []
@@ -62,6 +63,10 @@ class Reports:
             if subscription is not None:
                 subscription.first_segment = min(subscription.first_segment or meta.seq, meta.seq)
                 subscription.last_segment = max(subscription.last_segment, meta.seq)
+
+    def archived(self, seq: int, uri: str) -> None:
+        """What stands in memory is in a file as well."""
+        self._archived[seq] = uri
 
     def advanced(self, sub_id: int, ts: int) -> None:
         """Every row of the subscription with commit_ts <= ts is in a written segment."""
@@ -103,9 +108,12 @@ class Reports:
             resolved.append(
                 owner_pb2.Resolved(sub_id=sub_id, ts=subscription.ts, first_segment=first, last_segment=last)
             )
+        archived = [(seq, uri) for seq, uri in self._archived.items() if seq <= self._told_segment]
+        for seq, _ in archived:
+            del self._archived[seq]
         failures, self._failures = self._failures, []
         metrics, self._metrics = self._metrics, []
-        if not (segments or resolved or failures or metrics) and self._trouble == self._told_trouble:
+        if not (segments or archived or resolved or failures or metrics) and self._trouble == self._told_trouble:
             return None
         self._told_trouble = self._trouble
         return owner_pb2.Report(
@@ -113,6 +121,7 @@ class Reports:
             task=self._attempt,
             resolved=resolved,
             segments=segments,
+            archived=[owner_pb2.Archived(segment=seq, uri=uri) for seq, uri in archived],
             failures=failures,
             metrics=metrics,
             trouble=self._trouble,

@@ -23,14 +23,14 @@ from changefeed.clock import Clock, SystemClock, until_set
 from changefeed.errors import Refused, Unavailable
 from changefeed.eventstore.buffer import EventBuffer, Roll
 from changefeed.eventstore.house import House
-from changefeed.eventstore.segment import write_segment
 from changefeed.model.rows import raw_bytes
 from changefeed.objectstore import Place
 from changefeed.objectstore.patience import Patience
 from changefeed.puller.feed import Data, Failed, FeedEvent, Pd, Resolved, SpanFeed
 from changefeed.puller.matching.scratch import LocalFile, give_back_memory
-from changefeed.puller.pipeline_metrics import MetricDeltas
+from changefeed.puller.pipeline_metrics import CaptureMetrics, MetricDeltas
 from changefeed.puller.reports import Reports
+from changefeed.puller.segment_writer import SegmentWriter
 from changefeed.puller.span_pipeline import Action, Advance, Hold, Resume, SpanPipeline
 from changefeed.puller.store_stream import GATHER_SECONDS
 from changefeed.upstream.access import Access
@@ -55,12 +55,14 @@ class Limits:
     quota_bytes: raw bytes pulled and not yet written, from 80 % of which on subscriptions are held (rule 17).
     roll_bytes, roll_interval (seconds): a segment is due. No other is begun while twice as much is in segments that the
     owner has not heard of. gather_s: how long what a store sends waits for more of it, if it is little.
+    buffer_bytes: of the realtime buffer, where segments can be read on this machine alone.
     """
 
     quota_bytes: int = 1 << 30
     roll_bytes: int = 32 << 20
     roll_interval: float = 0.25
     gather_s: float = GATHER_SECONDS
+    buffer_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -70,10 +72,7 @@ class PullerJob:
     count: int
     upstream: Access
     state: Place  # the changefeed's own
-    memory_quota: int
-    segment_bytes: int
-    roll_s: float
-    gather_s: float
+    limits: Limits
 
 
 def run_puller(
@@ -96,13 +95,15 @@ def run_puller(
         pd = await _connect(upstream)
         try:
             house = House(state, owner.epoch, owner.nonce)
+            # A folder can be read by whoever is on its machine; what is in a store, by everybody (rule 21).
+            host = socket.gethostname() if state.uri.startswith("file:") else ""
             async with owner.aio_channel() as channel:
                 method: Any = channel.stream_stream(
                     PULLER,
                     request_serializer=owner_pb2.Report.SerializeToString,
                     response_deserializer=owner_pb2.Command.FromString,
                 )
-                task_body = PullerTask(puller, task, pd, house, limits or Limits(), attempt=attempt)
+                task_body = PullerTask(puller, task, pd, house, limits or Limits(), attempt=attempt, host=host)
                 await task_body.run(method(metadata=owner.metadata))
         finally:
             await pd.close()
@@ -127,8 +128,9 @@ class PullerTask:
         limits: Limits,
         clock: Clock | None = None,
         attempt: int | None = None,
+        host: str = "",
     ) -> None:
-        self._task = task
+        """`host`: the one machine that can read what is written; "": all can."""
         self._ending = threading.Event()
         self._limits = limits
         self._clock = clock or SystemClock()
@@ -141,7 +143,6 @@ class PullerTask:
             gather_s=limits.gather_s,
         )
         self._pipeline = SpanPipeline(limits.quota_bytes)
-        self._deltas = MetricDeltas(self._pipeline.metrics, self._feed.metrics)
         self._buffer: EventBuffer[_Token] = EventBuffer(limits.roll_bytes, limits.roll_interval)
         self._reports = Reports(puller, attempt)
         # It waits for the event store until the owner, which is told why, ends it; the quota bounds what piles up.
@@ -153,8 +154,10 @@ class PullerTask:
             ending=self._ending,
         )
         self._house = replace(house, patience=patience)
-        # A folder can be read by whoever is on its machine; what is in a store, by everybody (rule 21).
-        self._host = socket.gethostname() if house.state.uri.startswith("file:") else ""
+        memory = limits.buffer_bytes if host else 0
+        self._segments = SegmentWriter(self._house, task, host, memory, self._clock, self._ending, self._archived)
+        self._capture = CaptureMetrics(self._segments.buffer)
+        self._deltas = MetricDeltas(self._pipeline.metrics, self._feed.metrics, self._capture, puller)
         self._flush = False
         self._writing = 0  # segments that are taken and not yet written
         self._buffered = asyncio.Event()
@@ -165,6 +168,7 @@ class PullerTask:
         """Until the owner ends the stream. Raises Fenced, Unavailable."""
         async with self._feed, asyncio.TaskGroup() as tasks:
             helpers = [
+                self._segments.begin(tasks),
                 tasks.create_task(self._roll(tasks)),
                 tasks.create_task(self._report(call)),
                 tasks.create_task(self._measure()),
@@ -173,6 +177,7 @@ class PullerTask:
                 await self._obey(call)
             finally:
                 self._ending.set()
+                self._segments.end()
             for helper in helpers:
                 helper.cancel()
 
@@ -198,6 +203,10 @@ class PullerTask:
             case "heard":
                 self._reports.heard(command.heard.segment)
                 self._buffered.set()
+            case "free":
+                self._segments.free(command.free.segments)
+            case "archive":
+                self._segments.archive(command.archive.segments)
             case "drain":
                 self._flush = True
                 self._buffered.set()
@@ -287,12 +296,12 @@ class PullerTask:
         meta = owner_pb2.SegmentMeta(seq=roll.seq, spans=shares)
         if spans:
             try:
-                meta = await asyncio.to_thread(write_segment, self._house, self._task, roll.seq, spans)
+                meta = await self._segments.write(roll.seq, spans)
             except Unavailable:
                 if self._ending.is_set():
                     return  # nobody waits for it any more
                 raise
-            meta.host = self._host
+            self._capture.captured(meta, time.time() * 1000)
         self._writing -= 1
         self._buffered.set()
         self._reports.written(meta)
@@ -301,6 +310,10 @@ class PullerTask:
         for sub_id, seq in roll.tokens:
             self._act(self._pipeline.persisted(sub_id, seq, self._clock.monotonic()))
         self._persisted.set()
+
+    def _archived(self, seq: int, uri: str) -> None:
+        self._reports.archived(seq, uri)
+        self._reportable.set()
 
     async def _report(self, call: _OwnerCall) -> None:
         try:

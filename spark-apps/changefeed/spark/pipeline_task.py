@@ -20,8 +20,8 @@ import grpc
 
 from changefeed.errors import ChangefeedError, Unavailable
 from changefeed.eventstore.house import House
-from changefeed.eventstore.reader import read_slice
-from changefeed.model.record import FileCommitted, Work
+from changefeed.eventstore.reader import MemoryGone, check_slice, read_slice
+from changefeed.model.record import FileCommitted, Work, WorkEntry
 from changefeed.objectstore.once import create_once
 from changefeed.objectstore.open import open_store
 from changefeed.objectstore.patience import Patience
@@ -64,7 +64,8 @@ class PipelineTask:
         self._house = House(job.state, owner.epoch, owner.nonce, self._patience)
         self._sink = open_store(job.sink.uri, "spec.sink.storage.uri", job.sink.secret)
         self._orders: queue.SimpleQueue[pb.Order] = queue.SimpleQueue()
-        self._written: queue.SimpleQueue[FileCommitted | None] = queue.SimpleQueue()  # None: nothing more is said
+        # What the owner is to be told; None: nothing more.
+        self._written: queue.SimpleQueue[FileCommitted | pb.GivenBack | None] = queue.SimpleQueue()
         self._cpu: Counter[str] = Counter()  # seconds by stage that are not told yet
         self._lock = threading.Lock()  # of the one above
         self._room = threading.BoundedSemaphore(_PUTS)  # for files that are encoded and not put
@@ -110,12 +111,27 @@ class PipelineTask:
     def _write(self, work: Work, puts: ThreadPoolExecutor, readers: ThreadPoolExecutor) -> None:
         for entry in work.entries:
             self._busy_since = time.monotonic()
-            read = partial(read_slice, self._house)
-            encoded = encode_entry(work, entry, read, self._house.spool_folder, self._patience, readers)
-            self._busy_since = None  # a store that takes nothing more says so itself
+            try:
+                encoded = self._encoded(work, entry, readers)
+            except MemoryGone as gone:
+                self._written.put(pb.GivenBack(plan=work.record, entry=entry.plan_entry.entry, segment=gone.uri))
+                continue
+            finally:
+                self._busy_since = None  # a store that takes nothing more says so itself
             self._room.acquire()
             puts.submit(self._put, encoded)
             self._check()
+
+    def _encoded(self, work: Work, entry: WorkEntry, readers: ThreadPoolExecutor) -> Encoded:
+        read = partial(read_slice, self._house)
+        encoded = encode_entry(work, entry, read, self._house.spool_folder, self._patience, readers)
+        try:
+            for piece in entry.segments:
+                check_slice(piece)
+        except MemoryGone:
+            encoded.spool.discard()
+            raise
+        return encoded
 
     def _put(self, encoded: Encoded) -> None:
         began = time.thread_time()
@@ -157,18 +173,23 @@ class PipelineTask:
         """What the owner is told: who this is, files soon after they are put, and every two seconds that it works."""
         yield pb.Written(task=self._number, attempt=self._attempt)
         while True:
-            files = []
+            news = []
             try:
-                files.append(self._written.get(timeout=SAY_EVERY_S))
+                news.append(self._written.get(timeout=SAY_EVERY_S))
                 while True:
-                    files.append(self._written.get_nowait())
+                    news.append(self._written.get_nowait())
             except queue.Empty:
                 pass
-            done = [_done(file) for file in files if file is not None]
             since = self._busy_since
-            if done or since is None or time.monotonic() - since < STUCK_S:
-                yield pb.Written(task=self._number, attempt=self._attempt, files=done, metrics=self._metrics())
-            if None in files:
+            if any(news) or since is None or time.monotonic() - since < STUCK_S:
+                yield pb.Written(
+                    task=self._number,
+                    attempt=self._attempt,
+                    files=[_done(each) for each in news if isinstance(each, FileCommitted)],
+                    given_back=[each for each in news if isinstance(each, pb.GivenBack)],
+                    metrics=self._metrics(),
+                )
+            if None in news:
                 return
 
     def _metrics(self) -> list[pb.MetricDelta]:

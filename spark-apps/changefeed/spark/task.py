@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark import TaskContext
 
 from changefeed.pipeline.job import PipelineJob
-from changefeed.puller.task import Limits, PullerJob, run_puller
+from changefeed.puller.task import PullerJob, run_puller
 from changefeed.spark.owner_client import reporting
 from changefeed.spark.pipeline_task import write_files
 from changefeed.wire.owner import OwnerAddress
@@ -26,7 +26,4 @@ def run_task(owner: OwnerAddress, index: int, pullers: PullerJob, pipeline: Pipe
 
 
 def _pull(owner: OwnerAddress, puller: int, name: str, job: PullerJob, attempt: int | None) -> None:
-    limits = Limits(
-        quota_bytes=job.memory_quota, roll_bytes=job.segment_bytes, roll_interval=job.roll_s, gather_s=job.gather_s
-    )
-    run_puller(owner, puller, name, job.upstream, job.state, limits, attempt)
+    run_puller(owner, puller, name, job.upstream, job.state, job.limits, attempt)

@@ -48,19 +48,45 @@ class SegmentSpan(_message.Message):
     curve: _containers.RepeatedCompositeFieldContainer[CurvePoint]
     def __init__(self, span_id: _Optional[int] = ..., sub_id: _Optional[int] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., min: _Optional[_Union[Position, _Mapping]] = ..., max: _Optional[_Union[Position, _Mapping]] = ..., first_batch: _Optional[int] = ..., end_batch: _Optional[int] = ..., curve: _Optional[_Iterable[_Union[CurvePoint, _Mapping]]] = ...) -> None: ...
 
+class Slot(_message.Message):
+    __slots__ = ("pid", "file", "token", "index", "generation", "offset")
+    PID_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    pid: int
+    file: int
+    token: str
+    index: int
+    generation: int
+    offset: int
+    def __init__(self, pid: _Optional[int] = ..., file: _Optional[int] = ..., token: _Optional[str] = ..., index: _Optional[int] = ..., generation: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
 class SegmentMeta(_message.Message):
-    __slots__ = ("uri", "seq", "bytes", "spans", "host")
+    __slots__ = ("uri", "seq", "bytes", "spans", "host", "slot")
     URI_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     SPANS_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
     uri: str
     seq: int
     bytes: int
     spans: _containers.RepeatedCompositeFieldContainer[SegmentSpan]
     host: str
-    def __init__(self, uri: _Optional[str] = ..., seq: _Optional[int] = ..., bytes: _Optional[int] = ..., spans: _Optional[_Iterable[_Union[SegmentSpan, _Mapping]]] = ..., host: _Optional[str] = ...) -> None: ...
+    slot: Slot
+    def __init__(self, uri: _Optional[str] = ..., seq: _Optional[int] = ..., bytes: _Optional[int] = ..., spans: _Optional[_Iterable[_Union[SegmentSpan, _Mapping]]] = ..., host: _Optional[str] = ..., slot: _Optional[_Union[Slot, _Mapping]] = ...) -> None: ...
+
+class Archived(_message.Message):
+    __slots__ = ("segment", "uri")
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    URI_FIELD_NUMBER: _ClassVar[int]
+    segment: int
+    uri: str
+    def __init__(self, segment: _Optional[int] = ..., uri: _Optional[str] = ...) -> None: ...
 
 class Resolved(_message.Message):
     __slots__ = ("sub_id", "ts", "first_segment", "last_segment")
@@ -99,7 +125,7 @@ class Failure(_message.Message):
     def __init__(self, sub_id: _Optional[int] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., next_step: _Optional[str] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("puller", "resolved", "segments", "metrics", "failures", "trouble", "task")
+    __slots__ = ("puller", "resolved", "segments", "metrics", "failures", "trouble", "task", "archived")
     PULLER_FIELD_NUMBER: _ClassVar[int]
     RESOLVED_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -107,6 +133,7 @@ class Report(_message.Message):
     FAILURES_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVED_FIELD_NUMBER: _ClassVar[int]
     puller: int
     resolved: _containers.RepeatedCompositeFieldContainer[Resolved]
     segments: _containers.RepeatedCompositeFieldContainer[SegmentMeta]
@@ -114,7 +141,8 @@ class Report(_message.Message):
     failures: _containers.RepeatedCompositeFieldContainer[Failure]
     trouble: str
     task: int
-    def __init__(self, puller: _Optional[int] = ..., resolved: _Optional[_Iterable[_Union[Resolved, _Mapping]]] = ..., segments: _Optional[_Iterable[_Union[SegmentMeta, _Mapping]]] = ..., metrics: _Optional[_Iterable[_Union[MetricDelta, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., trouble: _Optional[str] = ..., task: _Optional[int] = ...) -> None: ...
+    archived: _containers.RepeatedCompositeFieldContainer[Archived]
+    def __init__(self, puller: _Optional[int] = ..., resolved: _Optional[_Iterable[_Union[Resolved, _Mapping]]] = ..., segments: _Optional[_Iterable[_Union[SegmentMeta, _Mapping]]] = ..., metrics: _Optional[_Iterable[_Union[MetricDelta, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., trouble: _Optional[str] = ..., task: _Optional[int] = ..., archived: _Optional[_Iterable[_Union[Archived, _Mapping]]] = ...) -> None: ...
 
 class Subscribe(_message.Message):
     __slots__ = ("sub_id", "span_id", "start_key", "end_key", "start_ts")
@@ -146,23 +174,39 @@ class Heard(_message.Message):
     segment: int
     def __init__(self, segment: _Optional[int] = ...) -> None: ...
 
+class Free(_message.Message):
+    __slots__ = ("segments",)
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    segments: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, segments: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Archive(_message.Message):
+    __slots__ = ("segments",)
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    segments: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, segments: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class End(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class Command(_message.Message):
-    __slots__ = ("subscribe", "release", "drain", "heard", "end")
+    __slots__ = ("subscribe", "release", "drain", "heard", "end", "free", "archive")
     SUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     HEARD_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    FREE_FIELD_NUMBER: _ClassVar[int]
+    ARCHIVE_FIELD_NUMBER: _ClassVar[int]
     subscribe: Subscribe
     release: Release
     drain: Drain
     heard: Heard
     end: End
-    def __init__(self, subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., heard: _Optional[_Union[Heard, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ...) -> None: ...
+    free: Free
+    archive: Archive
+    def __init__(self, subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., heard: _Optional[_Union[Heard, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., free: _Optional[_Union[Free, _Mapping]] = ..., archive: _Optional[_Union[Archive, _Mapping]] = ...) -> None: ...
 
 class FileDone(_message.Message):
     __slots__ = ("plan", "entry", "rows", "bytes", "hash", "raw_rows", "filtered_rows")
@@ -182,17 +226,29 @@ class FileDone(_message.Message):
     filtered_rows: int
     def __init__(self, plan: _Optional[int] = ..., entry: _Optional[int] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., hash: _Optional[str] = ..., raw_rows: _Optional[int] = ..., filtered_rows: _Optional[int] = ...) -> None: ...
 
+class GivenBack(_message.Message):
+    __slots__ = ("plan", "entry", "segment")
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    plan: int
+    entry: int
+    segment: str
+    def __init__(self, plan: _Optional[int] = ..., entry: _Optional[int] = ..., segment: _Optional[str] = ...) -> None: ...
+
 class Written(_message.Message):
-    __slots__ = ("task", "files", "metrics", "attempt")
+    __slots__ = ("task", "files", "metrics", "attempt", "given_back")
     TASK_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_BACK_FIELD_NUMBER: _ClassVar[int]
     task: int
     files: _containers.RepeatedCompositeFieldContainer[FileDone]
     metrics: _containers.RepeatedCompositeFieldContainer[MetricDelta]
     attempt: int
-    def __init__(self, task: _Optional[int] = ..., files: _Optional[_Iterable[_Union[FileDone, _Mapping]]] = ..., metrics: _Optional[_Iterable[_Union[MetricDelta, _Mapping]]] = ..., attempt: _Optional[int] = ...) -> None: ...
+    given_back: _containers.RepeatedCompositeFieldContainer[GivenBack]
+    def __init__(self, task: _Optional[int] = ..., files: _Optional[_Iterable[_Union[FileDone, _Mapping]]] = ..., metrics: _Optional[_Iterable[_Union[MetricDelta, _Mapping]]] = ..., attempt: _Optional[int] = ..., given_back: _Optional[_Iterable[_Union[GivenBack, _Mapping]]] = ...) -> None: ...
 
 class Write(_message.Message):
     __slots__ = ("work",)

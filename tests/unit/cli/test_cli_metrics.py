@@ -22,7 +22,7 @@ def test_every_metric_is_declared_once_and_named_by_the_rule() -> None:
     for metric in METRICS:
         assert re.match(r"changefeed_(puller|event_store|owner|pipeline|sink)_[a-z]", metric.name)
         assert metric.name.endswith("_total") == (metric.kind == "counter")
-        assert metric.label in ("", "reason", "type", "mode", "state")
+        assert metric.label in ("", "reason", "type", "mode", "state", "puller")
 
 
 def test_the_seven_of_the_span_pipeline_keep_their_suffixes() -> None:
@@ -78,14 +78,15 @@ def test_a_histogram_is_made_of_its_buckets() -> None:
 
 
 def test_the_pullers_deltas_are_all_declared() -> None:
-    from changefeed.puller.pipeline_metrics import FeedMetrics, MetricDeltas
+    from changefeed.eventstore.realtime_buffer import RealtimeBuffer
+    from changefeed.puller.pipeline_metrics import CaptureMetrics, FeedMetrics, MetricDeltas
     from changefeed.puller.span_pipeline import PipelineMetrics
 
     registry = Registry("a", "b")
     metrics = PipelineMetrics(inflight_bytes=5, quota_acquire_buckets=[0, 1] + [0] * (len(WAIT_BUCKETS) - 1))
     feed = FeedMetrics(bytes=7, registrations=1, pending_rows=3)
     feed.events["insert"] = feed.errors["not_leader"] = 2
-    deltas = MetricDeltas(metrics, feed)
+    deltas = MetricDeltas(metrics, feed, CaptureMetrics(RealtimeBuffer(1, 1.0)), 0)
     for delta in deltas.take():
         registry.apply_delta(delta.name, delta.label, delta.value, delta.gauge)
     assert registry.snapshot()["changefeed_puller_events_total", "insert"] == 2

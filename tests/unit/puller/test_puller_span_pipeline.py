@@ -8,7 +8,8 @@ from pathlib import Path
 
 import puller_script
 import pytest
-from changefeed.puller.pipeline_metrics import PREFIX, FeedMetrics, MetricDeltas
+from changefeed.eventstore.realtime_buffer import RealtimeBuffer
+from changefeed.puller.pipeline_metrics import PREFIX, CaptureMetrics, FeedMetrics, MetricDeltas
 from changefeed.puller.span_pipeline import COMPACT_AT, Action, Advance, Hold, Resume, SpanPipeline
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -101,7 +102,7 @@ def test_flushed_barriers_are_compacted_though_the_queue_never_empties() -> None
 
 def test_seven_metrics_are_told_as_growth() -> None:
     pipeline = SpanPipeline(quota_bytes=10)
-    deltas = MetricDeltas(pipeline.metrics, FeedMetrics())
+    deltas = MetricDeltas(pipeline.metrics, FeedMetrics(), CaptureMetrics(RealtimeBuffer(1, 1.0)), 0)
     pipeline.register(1, start_ts=0)
     for ts, held_for in ((3, 0.0), (4, 0.3)):
         pipeline.resolved(1, ts)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -20,7 +19,7 @@ from changefeed.errors import Fenced, NeedsHuman, Transient, Unavailable
 from changefeed.eventstore.house import House
 from changefeed.model.rows import RAW_SCHEMA
 from changefeed.objectstore import Place
-from changefeed.puller import task as task_module
+from changefeed.puller import segment_writer
 from changefeed.puller.feed import Data, Pd, Resolved
 from changefeed.puller.pipeline_metrics import FeedMetrics
 from changefeed.puller.task import Limits, PullerTask, run_puller
@@ -37,6 +36,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from puller_fake_store import ManualClock
 
 DEADLINE = 30.0
+HOST = "here"
 START, END = b"t\x80\0\0\0\0\0\0\x09_r", b"t\x80\0\0\0\0\0\0\x09_s"
 Context = grpc.aio.ServicerContext[owner_pb2.Report, owner_pb2.Command]
 
@@ -349,7 +349,7 @@ def rows(commit_ts: int, size: int, count: int = 1) -> pa.RecordBatch:
 def pulling(call: FakeCall, feed: FakeFeed, state: Path, limits: Limits) -> tuple[PullerTask, asyncio.Future[None]]:
     """A task, and its run, that is told to pull two spans."""
     nobody: Pd = cast(Pd, None)
-    task = PullerTask(0, "puller-0-0", nobody, House(Place(state.as_uri()), 1, "ab"), limits)
+    task = PullerTask(0, "puller-0-0", nobody, House(Place(state.as_uri()), 1, "ab"), limits, host=HOST)
     task._feed = feed  # type: ignore[assignment]
     for sub_id, start_ts in ((1, 10), (2, 20)):
         asked = owner_pb2.Subscribe(sub_id=sub_id, span_id=sub_id, start_key=b"a", end_key=b"b", start_ts=start_ts)
@@ -383,13 +383,13 @@ async def test_rule_17_memory_is_bounded_by_holding_subscriptions_and_no_event_w
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = threading.Event()
-    write = task_module.write_segment
+    write = segment_writer.write_segment
 
     def slow(*arguments: Any) -> owner_pb2.SegmentMeta:
         gate.wait(DEADLINE)
         return write(*arguments)
 
-    monkeypatch.setattr(task_module, "write_segment", slow)
+    monkeypatch.setattr(segment_writer, "write_segment", slow)
     call, feed = FakeCall(), FakeFeed()
     task, running = pulling(call, feed, tmp_path, Limits(quota_bytes=10_000, roll_bytes=1_000, roll_interval=0.01))
     async with asyncio.timeout(DEADLINE):
@@ -405,7 +405,7 @@ async def test_rule_17_memory_is_bounded_by_holding_subscriptions_and_no_event_w
         await call.until(lambda: call.resolved.get(1) == 35)
         assert feed.said[-1] == "resume 1"
         assert {span.sub_id for meta in call.segments for span in meta.spans} == {1}, "the other one was released"
-        assert all(meta.host == socket.gethostname() for meta in call.segments if meta.uri)
+        assert all(meta.host == HOST for meta in call.segments if meta.uri)
         assert sorted(meta.seq for meta in call.segments) == list(range(1, len(call.segments) + 1))
         call.commands.put_nowait(None)
         await running

@@ -13,7 +13,7 @@ from changefeed.errors import Unavailable
 from changefeed.objectstore import Place
 from changefeed.owner.serving.vigilance import Tasks
 from changefeed.pipeline.job import PipelineJob
-from changefeed.puller.task import PullerJob
+from changefeed.puller.task import Limits, PullerJob
 from changefeed.spark import execution as execution_module
 from changefeed.spark import task as task_module
 from changefeed.spark.execution import SparkExecution
@@ -31,7 +31,7 @@ PIPELINE = PipelineJob(PLACE, Place("file:///tmp/lake"))
 
 
 def pullers(count: int = 1) -> PullerJob:
-    return PullerJob(count, Access(()), PLACE, 1 << 30, 1 << 20, roll_s=0.5, gather_s=0.1)
+    return PullerJob(count, Access(()), PLACE, Limits())
 
 
 @dataclass

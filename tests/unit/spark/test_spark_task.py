@@ -16,9 +16,9 @@ from changefeed.upstream.access import Access
 from changefeed.wire.owner import OwnerAddress
 from spark_owner import Owner
 
-PULLERS = PullerJob(2, Access(("http://pd:2379",)), Place("file:///state"), 1 << 30, 1 << 20, roll_s=0.5, gather_s=0.1)
 PIPELINE = PipelineJob(Place("file:///state"), Place("file:///lake"))
 LIMITS = Limits(quota_bytes=1 << 30, roll_bytes=1 << 20, roll_interval=0.5, gather_s=0.1)
+PULLERS = PullerJob(2, Access(("http://pd:2379",)), Place("file:///state"), LIMITS)
 
 
 @pytest.fixture

@@ -77,6 +77,16 @@ class Dispatch:
                 free.remove(number)
         return given
 
+    def given_back(self, task: int, key: EntryKey) -> bool:
+        """The task could not write it; False when it is not its own."""
+        if self._task_of.get(key) != task:
+            return False
+        del self._task_of[key]
+        size = self._tasks[task].given.pop(key)
+        self._tasks[task].bytes -= size
+        self._waiting = dict(sorted({**self._waiting, key: size}.items()))
+        return True
+
     def done(self, key: EntryKey) -> None:
         """The file stands in the sink, whoever wrote it."""
         self._waiting.pop(key, None)

@@ -1,8 +1,7 @@
-"""Segments as the owner knows them: what they hold, for whom, and which of their files are still needed."""
+"""Segments as the owner knows them: what they hold, and for whom. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from changefeed.model.position import Position
@@ -56,7 +55,7 @@ class Numbers:
 
     def know(self, seq: int) -> bool:
         """False when it was known already."""
-        if seq <= self.contiguous or seq in self._beyond:
+        if seq in self:
             return False
         self._beyond.add(seq)
         while self.contiguous + 1 in self._beyond:
@@ -64,49 +63,15 @@ class Numbers:
             self._beyond.remove(self.contiguous)
         return True
 
+    def __contains__(self, seq: int) -> bool:
+        return seq <= self.contiguous or seq in self._beyond
+
     def newly_contiguous(self) -> int:
         """Up to which the puller is to be told that they are; 0: it was."""
         if self._told == self.contiguous:
             return 0
         self._told = self.contiguous
         return self._told
-
-
-class KnownFiles:
-    """The files of this run that exist, as far as the owner was told. A file is needed while a span uses it."""
-
-    def __init__(self) -> None:
-        self._uses: dict[str, int] = {}  # by how many spans
-        self._sizes: dict[str, int] = {}
-        self._unneeded: dict[str, None] = {}
-        self.bytes = 0  # of all that exist
-
-    def add(self, uri: str, size: int, uses: int) -> None:
-        """A file that was not known before; with no use it is unneeded at once."""
-        self._sizes[uri] = size
-        self.bytes += size
-        if uses:
-            self._uses[uri] = uses
-        else:
-            self._unneeded[uri] = None
-
-    def drop(self, segment: Segment) -> None:
-        """A span does not need it any more."""
-        self._uses[segment.uri] -= 1
-        if self._uses[segment.uri] == 0:
-            del self._uses[segment.uri]
-            self._unneeded[segment.uri] = None
-
-    def take_unneeded(self, in_use: Collection[str] = ()) -> list[str]:
-        """URIs of files to be deleted now, each once; those in use stay for a later call."""
-        taken = [uri for uri in self._unneeded if uri not in in_use]
-        for uri in taken:
-            del self._unneeded[uri]
-        return taken
-
-    def deleted(self, uri: str) -> None:
-        """A file that was taken is gone: one that can't be deleted goes on counting for the quota."""
-        self.bytes -= self._sizes.pop(uri)
 
 
 def _position(position: pb.Position) -> Position:

@@ -25,20 +25,23 @@ holds, and so why a resolved-ts is never early:
 6. *The same row comes from the old assignment and, late, from the new one.* The new one's rows <= its start are not
    needed: a segment wholly <= it is not kept. Of a mixed one the sorter keeps one copy.
 7. *A recovered plan ends at 150, the re-pull stands at 120.* `is_whole` is false: the plan waits (rule 3).
-8. *A puller joins while the command of a move is on its way to its earlier stream.* Commands are made from streams that
+8. *A puller ends with what stands in its memory alone, for spans that others have by now.* As 4, but the span goes back
+   to the ts before the first row that is lost: below that every segment is still there. Who pulls it begins there anew.
+9. *A puller joins while the command of a move is on its way to its earlier stream.* Commands are made from streams that
    are open, and a stream's end takes its assignments along: the joined one is told of fresh ones only.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from changefeed.errors import NeedsHuman
 from changefeed.model.record import PlanEntry, SegmentSlice
+from changefeed.owner.pulling.known_files import KnownFiles, Memory
 from changefeed.owner.pulling.load import even_out
-from changefeed.owner.pulling.segments import KnownFiles, Numbers, Segment
+from changefeed.owner.pulling.segments import Numbers, Segment
 from changefeed.wire import owner_pb2 as pb
 
 AWAY_S = 5.0  # a puller that is not back by then loses its spans
@@ -165,7 +168,7 @@ class Spans:
         return orders
 
     def puller_left(self, now: float, puller_id: int) -> Orders:
-        """A puller's stream is gone, and its assignments with it."""
+        """A puller's stream is gone, and its assignments with it; and its memory: others may have to pull again."""
         orders = Orders()
         if self._streams.pop(puller_id, None) is None:
             return orders
@@ -174,6 +177,7 @@ class Spans:
             if span.sub_id:
                 self._end(span, orders)
             self._forget_unreadable(span, orders)
+        self._forget_lost(self.files.memory_lost(puller_id), orders)
         return orders
 
     def arrange(self, now: float) -> Orders:
@@ -195,6 +199,8 @@ class Spans:
         if stream is None:
             return Changes()
         segments: list[Segment] = []
+        for archived in report.archived:
+            self.files.archived(archived.uri, archived.segment in stream.segments)
         for meta in report.segments:
             is_its_own = meta.spans and all(share.sub_id >= stream.first_sub_id for share in meta.spans)
             if is_its_own and stream.segments.know(meta.seq):
@@ -263,21 +269,42 @@ class Spans:
             for entry in entries
         )
 
+    def is_readable(self, entry: PlanEntry) -> bool:
+        """Whether tasks can read all its rows where they stand now."""
+        return all(self.files.is_readable(segment.uri) for segment in self._needed(entry))
+
+    def unreadable(self, uri: str) -> list[tuple[int, pb.Command]]:
+        """A task can't read a segment in memory: its puller, if it is still there, is told to archive it."""
+        memory = self.files.unreadable(uri)
+        if memory is None:
+            return []
+        return [(memory.puller, pb.Command(archive=pb.Archive(segments=[memory.seq])))]
+
+    def free(self, in_use: Collection[str]) -> list[tuple[int, pb.Command]]:
+        """What pullers may use the memory of again. `in_use`: segments that tasks read in memory."""
+        found = self.files.take_free(in_use)
+        return [(puller, pb.Command(free=pb.Free(segments=seqs))) for puller, seqs in found.items()]
+
     def manifest(self, entry: PlanEntry, run: str) -> tuple[SegmentSlice, ...]:
         """Where the entry's rows stand now; ask `is_whole` first. `run` is "<epoch>-<nonce>"."""
         return tuple(
             SegmentSlice(
                 uri=segment.uri,
                 size=segment.size,
+                slot=self.files.place(segment.uri),
                 run=run,
                 seq=segment.seq,
                 first_batch=segment.first_batch,
                 end_batch=segment.end_batch,
                 rows=segment.rows,
             )
-            for segment in self._spans[entry.dispatcher].segments
-            if segment.max > entry.from_ and segment.min <= entry.to
+            for segment in self._needed(entry)
         )
+
+    def _needed(self, entry: PlanEntry) -> Iterator[Segment]:
+        for segment in self._spans[entry.dispatcher].segments:
+            if segment.max > entry.from_ and segment.min <= entry.to:
+                yield segment
 
     def release_below(self, span_id: int, ts: int) -> list[Segment]:
         """The span is flushed to `ts`: its segments wholly <= ts are forgotten and returned.
@@ -336,6 +363,15 @@ class Spans:
         if any(segment.host not in self._hosts for segment in span.segments):
             self._fall_back(span, span.flushed_ts, orders)
 
+    def _forget_lost(self, lost: Collection[str], orders: Orders) -> None:
+        """Segments that were in a puller's memory alone: whoever has their spans now pulls from below them again."""
+        for span in self._spans.values() if lost else ():
+            first = min((each.min.commit_ts for each in span.segments if each.uri in lost), default=None)
+            if first is not None:
+                self._release(span, orders)
+                self._fall_back(span, first - 1, orders)
+                self._assign(span, orders)
+
     def _fall_back(self, span: _Span, ts: int, orders: Orders) -> None:
         """To ts, but not below the flushed ts."""
         span.resolved_ts = max(span.flushed_ts, min(span.resolved_ts, ts))
@@ -358,7 +394,7 @@ class Spans:
                     span.segments.append(segment)
                     taken.append(segment)
         if meta.uri:
-            self.files.add(meta.uri, meta.bytes, len(taken))
+            self.files.add(meta.uri, puller_id, meta.bytes, len(taken), Memory.from_proto(puller_id, meta))
         return taken
 
     def _count(self, span: _Span, contiguous: int) -> bool:

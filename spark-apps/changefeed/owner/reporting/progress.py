@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Sequence
 
@@ -16,6 +17,9 @@ from changefeed.owner.reporting.status import Seen, Troubles
 from changefeed.owner.transaction_log.state import State
 from changefeed.wire import owner_pb2 as pb
 
+_LOG = logging.getLogger(__name__)
+_OVERFLOW = "its segments have overflown the buffer (spec.eventStore.bufferSize), and are read in the archive."
+_BACK = "its segments are read in the buffer."
 _WINDOW_S = 5.0
 _STATES = ("Pending", "Normal", "Warning", "Finished")  # TiCDC's words, as in the resource's status
 _STAGES = ("puller", "event_store", "pipeline", "sink")
@@ -116,6 +120,7 @@ class Meter:
             self._registry.apply_delta(name, label, value, True)
         self._count("changefeed_owner_moves_total", spans.moves - self._moves)
         self._moves = spans.moves
+        self._modes()
         stages = {stage: self._stage(stage, totals[stage]) for stage in _STAGES}
         return Progress(
             state=self._sentence(state),
@@ -131,6 +136,16 @@ class Meter:
             tables=self._owner.dispatchers,
             dirty=dirty,
         )
+
+    def _modes(self) -> None:
+        """Where each puller's segments are read; a change is said in the log."""
+        readers = self._owner.spans.files.readers
+        for mode, in_buffer in (("buffer", True), ("archive", False)):
+            count = sum(reader.in_buffer is in_buffer for reader in readers.values())
+            self._registry.apply_delta("changefeed_event_store_mode", mode, count, True)
+        for puller, in_buffer in self._owner.spans.files.take_switches():
+            self._count("changefeed_event_store_mode_switches_total", 1)
+            _LOG.warning("Puller %d: %s", puller, _BACK if in_buffer else _OVERFLOW)
 
     def status_failed(self, reason: str) -> None:
         """The resource's status could not be written."""

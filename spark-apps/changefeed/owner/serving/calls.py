@@ -13,6 +13,7 @@ from changefeed.errors import ChangefeedError, InvalidSpec, NeedsHuman, OutputCo
 from changefeed.metrics import Registry
 from changefeed.model.record import FileCommitted
 from changefeed.owner.owner import Owner
+from changefeed.owner.planning.open_entries import EntryKey
 from changefeed.owner.reporting.progress import Meter
 from changefeed.owner.serving.vigilance import Vigilance
 from changefeed.wire import owner_pb2 as pb
@@ -77,10 +78,13 @@ class Calls:
             self.vigilance.heard("pipeline", task, written.attempt)
         for file in written.files:
             self._owner.file_done(_committed(file))
+        for back in written.given_back:
+            self._owner.given_back(task, EntryKey(back.plan, back.entry), back.segment)
         for delta in written.metrics:
             self._registry.apply_delta(delta.name, delta.label, delta.value, gauge=False)
         if written.files:
             self._meter.store_works(_FILES)
+        if written.files or written.given_back:
             self._changed()
 
     def fail(self, failure: pb.Failure) -> None:

@@ -1,0 +1,164 @@
+"""Puts a puller's segments where tasks find them: into shared memory while there is room, else into files.
+
+An asyncio shell around RealtimeBuffer, which decides; what it decides is done in threads. It must not tell of a segment
+before it can be read, nor reuse memory that the owner has not let go of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+
+import pyarrow as pa
+
+from changefeed.clock import Clock, until_set
+from changefeed.errors import Transient, Unavailable
+from changefeed.eventstore.arena import Arena, SharedArena, can_share_memory
+from changefeed.eventstore.buffer import SpanRows
+from changefeed.eventstore.house import House
+from changefeed.eventstore.realtime_buffer import Action, Archive, Clear, Delete, RealtimeBuffer, Slot, Store
+from changefeed.eventstore.segment import SortedSegment, sort_segment, write_file, write_segment
+from changefeed.model.record import SlotPlace
+from changefeed.wire import owner_pb2
+
+ARCHIVE_AFTER_S = 5.0  # what a commit record has not released by then is more likely to stay for long
+
+
+class SegmentWriter:
+    """`capacity`: bytes of shared memory; 0: files alone. `ending`: no store is waited for any more.
+
+    `archived` is told the number and the URI of what was only in memory, once it is in a file.
+    """
+
+    def __init__(
+        self,
+        house: House,
+        task: str,
+        host: str,
+        capacity: int,
+        clock: Clock,
+        ending: threading.Event,
+        archived: Callable[[int, str], None],
+    ) -> None:
+        self._house = house
+        self._task = task
+        self._host = host
+        self._clock = clock
+        self._ending = ending
+        self._archived = archived
+        self._arena: Arena | None = SharedArena(capacity) if capacity and can_share_memory() else None
+        self.buffer = RealtimeBuffer(capacity, ARCHIVE_AFTER_S)
+        self._changed = asyncio.Event()
+        self._tasks: asyncio.TaskGroup | None = None
+
+    def begin(self, tasks: asyncio.TaskGroup) -> asyncio.Task[None]:
+        """What it does beside its calls is done in `tasks`; the task that it gives is to be cancelled at the end."""
+        self._tasks = tasks
+        return tasks.create_task(self._archive_old())
+
+    def end(self) -> None:
+        """Nobody reads what is in memory any more."""
+        if self._arena is not None:
+            self._arena.close()
+
+    async def write(self, seq: int, spans: Sequence[SpanRows]) -> owner_pb2.SegmentMeta:
+        """What the segment holds, once it can be read. Raises AlreadyExists, Unavailable."""
+        if self._arena is None:
+            meta = await asyncio.to_thread(write_segment, self._house, self._task, seq, spans)
+        else:
+            meta = await self._store(self._arena, seq, spans)
+        meta.host = self._host
+        return meta
+
+    async def _store(self, arena: Arena, seq: int, spans: Sequence[SpanRows]) -> owner_pb2.SegmentMeta:
+        segment, size = await asyncio.to_thread(_sort, self._house, self._task, seq, spans)
+        place, *more = self.buffer.offer(seq, size, self._clock.monotonic())
+        self._act(more)
+        if not isinstance(place, Store):
+            return await asyncio.to_thread(write_file, self._house, self._task, segment)
+        await asyncio.to_thread(_write_slot, arena, place.slot, segment)
+        self.buffer.stored(seq)
+        self._changed.set()
+        meta = segment.meta(self._house.segment_uri(self._task, seq), size)
+        meta.slot.CopyFrom(_wire(arena.place(place.slot)))
+        return meta
+
+    def free(self, seqs: Sequence[int]) -> None:
+        """The owner lets go of the memory of these."""
+        for seq in seqs:
+            self._act(self.buffer.freed(seq))
+
+    def archive(self, seqs: Sequence[int]) -> None:
+        """These can't be read in memory."""
+        self._act(self.buffer.wanted(list(seqs)))
+
+    async def _archive_old(self) -> None:
+        while True:
+            self._changed.clear()
+            self._act(self.buffer.due(self._clock.monotonic()))
+            deadline = self.buffer.next_deadline()
+            seconds = None if deadline is None else deadline - self._clock.monotonic()
+            await until_set(self._changed, self._clock, seconds)
+
+    def _act(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Archive(seq, Slot() as slot):
+                    self._start(self._archive(seq, slot))
+                case Clear(slot):
+                    if self._arena is not None:
+                        self._arena.clear(slot)
+                case Delete(seq):
+                    self._start(self._delete(seq))
+        if actions:
+            self._changed.set()
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        assert self._tasks is not None
+        self._tasks.create_task(work)
+
+    async def _archive(self, seq: int, slot: Slot) -> None:
+        assert self._arena is not None
+        content = self._arena.content(slot)
+        try:
+            uri, _ = await asyncio.to_thread(_write_archive, self._house, self._task, seq, content)
+        except Unavailable:
+            if self._ending.is_set():
+                return  # nobody waits for it any more
+            raise
+        unwanted = self.buffer.archived(seq)
+        self._act(unwanted)
+        if not unwanted:
+            self._archived(seq, uri)
+
+    async def _delete(self, seq: int) -> None:
+        """What can't be deleted goes with its house."""
+        with suppress(Unavailable, Transient):
+            await asyncio.to_thread(self._house.delete_segment, self._house.segment_uri(self._task, seq))
+
+
+def _sort(house: House, task: str, seq: int, spans: Sequence[SpanRows]) -> tuple[SortedSegment, int]:
+    segment = sort_segment(house, task, seq, spans)
+    return segment, segment.size()
+
+
+def _write_slot(arena: Arena, slot: Slot, segment: SortedSegment) -> None:
+    with arena.writer(slot) as file:
+        segment.write(file)
+
+
+def _write_archive(house: House, task: str, seq: int, content: pa.Buffer) -> tuple[str, int]:
+    return house.create_segment(task, seq, lambda file: file.write(content))
+
+
+def _wire(place: SlotPlace) -> owner_pb2.Slot:
+    return owner_pb2.Slot(
+        pid=place.pid,
+        file=place.file,
+        token=place.token,
+        index=place.index,
+        generation=place.generation,
+        offset=place.offset,
+    )

@@ -1,0 +1,113 @@
+"""Shared memory: another process reads what is in a slot, and learns when it is another's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from changefeed.eventstore.arena import SharedArena, SlotGone, can_share_memory, mapped
+from changefeed.eventstore.buffer import SpanRows
+from changefeed.eventstore.house import House
+from changefeed.eventstore.reader import MemoryGone, check_slice, read_slice
+from changefeed.eventstore.realtime_buffer import Slot
+from changefeed.eventstore.segment import sort_segment
+from changefeed.model.record import SegmentSlice, SlotPlace
+from changefeed.model.rows import RAW_SCHEMA
+from changefeed.objectstore import Place
+
+pytestmark = pytest.mark.skipif(not can_share_memory(), reason="this system has no memory without a name to share")
+
+FIRST, SECOND = Slot(0, 1, 0, 5), Slot(0, 2, 0, 5)
+
+
+@pytest.fixture
+def arena() -> Iterator[SharedArena]:
+    made = SharedArena(1 << 16)
+    yield made
+    made.close()
+
+
+def write(arena: SharedArena, slot: Slot, content: bytes) -> SlotPlace:
+    with arena.writer(slot) as file:
+        file.write(content)
+    return arena.place(slot)
+
+
+def test_another_process_reads_it_for_as_long_as_it_is_valid(arena: SharedArena) -> None:
+    place = write(arena, FIRST, b"hello")
+    code = f"""
+from changefeed.eventstore.arena import mapped
+from changefeed.model.record import SlotPlace
+place = SlotPlace.model_validate_json({place.model_dump_json()!r})
+print(mapped(place).read(place).to_pybytes())
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert said.stdout == "b'hello'\n"
+
+
+def test_a_slot_that_is_used_again_is_noticed(arena: SharedArena) -> None:
+    place = write(arena, FIRST, b"hello")
+    view = mapped(place).read(place)
+    mapped(place).check(place)
+    arena.clear(FIRST)
+    with pytest.raises(SlotGone, match=r"slot 0 of process \d+ holds another segment"):
+        mapped(place).check(place)
+    again = write(arena, SECOND, b"world")
+    assert view.to_pybytes() == b"world", "the same memory"
+    with pytest.raises(SlotGone):
+        mapped(place).read(place)
+    assert mapped(again).read(again).to_pybytes() == b"world"
+
+
+def test_memory_of_a_process_that_has_ended_cannot_be_opened() -> None:
+    ended = SharedArena(1 << 16)
+    place = write(ended, FIRST, b"hello")
+    ended.close()
+    with pytest.raises(SlotGone, match="can't be opened"):
+        mapped(place)
+
+
+def test_another_file_with_the_same_number_is_not_taken_for_it(tmp_path: Path) -> None:
+    ended = SharedArena(1 << 16)
+    place = write(ended, FIRST, b"hello")
+    ended.close()
+    (tmp_path / "other").write_bytes(bytes(1 << 17))
+    with (tmp_path / "other").open("rb") as other:
+        os.dup2(other.fileno(), place.file)
+        with pytest.raises(SlotGone, match="has another file"):
+            mapped(place)
+        if place.file != other.fileno():
+            os.close(place.file)
+
+
+def test_a_segment_is_read_where_it_stands_and_not_once_it_is_gone(tmp_path: Path) -> None:
+    arena = SharedArena(1 << 20)
+    house = House(Place(tmp_path.as_uri()), 7, "nonce")
+    row = dict(zip(RAW_SCHEMA.names, (1, 20, 10, 2, b"k", b"v", None, 0), strict=True))
+    segment = sort_segment(house, "t0", 1, [SpanRows(1, 10, (pa.RecordBatch.from_pylist([row], RAW_SCHEMA),))])
+    slot = Slot(3, 9, 128, segment.size())
+    with arena.writer(slot) as file:
+        segment.write(file)
+    piece = SegmentSlice(
+        uri=house.segment_uri("t0", 1),
+        size=slot.size,
+        slot=arena.place(slot),
+        run=house.run,
+        seq=1,
+        first_batch=0,
+        end_batch=1,
+        rows=1,
+    )
+    assert read_slice(house, piece).to_pylist() == [row]
+    check_slice(piece)
+    arena.clear(slot)
+    for use in (lambda: read_slice(house, piece), lambda: check_slice(piece)):
+        with pytest.raises(MemoryGone, match=r"00001\.arrow can't be read in memory: slot 3") as gone:
+            use()
+        assert gone.value.uri == piece.uri
+    arena.close()
