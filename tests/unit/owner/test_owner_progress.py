@@ -12,6 +12,7 @@ from changefeed.metrics import Registry
 from changefeed.model.tso import compose
 from changefeed.objectstore.patience import RUN_S
 from changefeed.owner.planning.actions import AppendCheckpoint, AppendPlan, Publish
+from changefeed.owner.pulling.known_files import Reader
 from changefeed.owner.reporting.progress import Meter
 from changefeed.wire import owner_pb2 as pb
 
@@ -22,7 +23,8 @@ class FakeOwner:
     def __init__(self) -> None:
         self.state = made.begun()
         self.planner = SimpleNamespace(dirty=1)
-        self.spans = SimpleNamespace(complete=True, held=[], moves=0, files=SimpleNamespace(bytes=0))
+        self.files = SimpleNamespace(bytes=0, readers={}, take_switches=list)
+        self.spans = SimpleNamespace(complete=True, held=[], moves=0, files=self.files)
         self.resolved = 0
         self.dispatchers = 3
 
@@ -173,3 +175,19 @@ def test_a_store_that_fails_for_too_long_is_given_up(meter: Meter) -> None:
     assert error.message == "A store has failed for 900 s. s3://lake answers 503."
     meter.store_works("files")
     assert meter.given_up(20_000.0) is None
+
+
+def test_where_segments_are_read_is_shown_and_each_change_said(
+    meter: Meter, owner: FakeOwner, registry: Registry, caplog: pytest.LogCaptureFixture
+) -> None:
+    owner.files.readers = {0: Reader(0, in_buffer=True), 1: Reader(1), 2: Reader(2)}
+    owner.files.take_switches = lambda: [(0, True), (2, False)]
+    meter.progress(10.0)
+    shown = registry.snapshot()
+    assert shown["changefeed_event_store_mode", "buffer"] == 1
+    assert shown["changefeed_event_store_mode", "archive"] == 2
+    assert shown["changefeed_event_store_mode_switches_total", ""] == 2
+    assert caplog.messages == [
+        "Puller 0: its segments are read in the buffer.",
+        "Puller 2: its segments have overflowed the buffer (spec.eventStore.bufferSize), and are read in the archive.",
+    ]

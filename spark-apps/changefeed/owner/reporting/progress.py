@@ -18,7 +18,7 @@ from changefeed.owner.transaction_log.state import State
 from changefeed.wire import owner_pb2 as pb
 
 _LOG = logging.getLogger(__name__)
-_OVERFLOW = "its segments have overflown the buffer (spec.eventStore.bufferSize), and are read in the archive."
+_OVERFLOW = "its segments have overflowed the buffer (spec.eventStore.bufferSize), and are read in the archive."
 _BACK = "its segments are read in the buffer."
 _WINDOW_S = 5.0
 _STATES = ("Pending", "Normal", "Warning", "Finished")  # TiCDC's words, as in the resource's status
