@@ -39,6 +39,7 @@ _OF = {
     "checkpoint": "owner/test_owner_barrier.py owner/test_owner_scripts.py owner",
     "spans": "owner/test_owner_spans.py owner",
     "quota": "owner/test_owner_quota.py owner",
+    "memory": "owner/test_owner_memory.py owner",
 }
 
 
