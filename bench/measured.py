@@ -100,7 +100,6 @@ class Meter:
 
     process: psutil.Process
     port: int
-    state: Path
     cpu: dict[int, tuple[str, float]] = field(default_factory=dict)
     peak_rss: int = 0
     peak_anonymous: dict[str, int] = field(default_factory=dict)  # by kind: of the process that has most
@@ -113,11 +112,17 @@ class Meter:
         """Look for the first segment often, at the rest seldom: looking costs what is measured, too."""
         looks = 0
         while not self.done.wait(0.1):
-            if self.first_segment is None and any(self.state.rglob("puller-*")):
-                self.first_segment = time.time()
+            if self.first_segment is None:
+                self._look_for_segment()
             if looks % 5 == 0:
                 self.sample()
             looks += 1
+
+    def _look_for_segment(self) -> None:
+        with self._lock:
+            self._sample_metrics()
+        if self.metric("changefeed_event_store_segments_total"):
+            self.first_segment = time.time()
 
     def sample(self) -> None:
         """Bring everything up to now."""
@@ -256,7 +261,7 @@ def changefeed_run(
     options = ("--master", "local[4,8]", "--metrics-port", str(port), "--json")
     command = [str(_BIN / "changefeed"), "run", "-f", str(folder / _SPEC), *options]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    meter = Meter(psutil.Process(process.pid), port, folder / "state")
+    meter = Meter(psutil.Process(process.pid), port)
     sampler = threading.Thread(target=meter.run)
     sampler.start()
     try:
