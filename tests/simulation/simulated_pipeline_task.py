@@ -168,22 +168,30 @@ class PipelineTask(Process):
             )
 
     def _gives_back(self, stream: Stream, work: Work, given: WorkEntry, gone: MemoryGone) -> None:
-        """The puller has ended with it. A task that the owner knows of reads what nobody overwrites."""
+        """The puller has ended with it, or the file is committed by the late word of another task that had it before.
+
+        Else a task that the owner knows of reads what nobody overwrites.
+        """
         entry = given.plan_entry
         there = any(puller.has_written(gone.uri) for puller in self.driver.pullers)
-        assert not (stream.open and self.driver.alive and there), f"it is overwritten while it is read: {gone.message}"
+        overwritten = stream.open and self._is_needed(work, entry) and there
+        assert not overwritten, f"it is overwritten while it is read: {gone.message}"
         self.world.say(f"{self.name} gives {entry.path} back: {gone.message}")
         if stream.open:
             stream.say(pb.GivenBack(plan=work.record, entry=entry.entry, segment=gone.uri))
+
+    def _is_needed(self, work: Work, entry: PlanEntry) -> bool:
+        """Its file is in no commit record, and its driver goes on."""
+        state = self.world.oracles.state
+        is_open = any((plan, each) == (work.record, entry) for plan, each in state.open_entries())
+        return is_open and state.epoch.nonce == work.nonce and self.driver.alive
 
     def _misses(self, stream: Stream, work: Work, given: WorkEntry, error: Transient) -> None:
         """Spark starts the task again, a few times.
 
         Nothing of what it misses may be needed, but for what is lost with a machine.
         """
-        state, entry = self.world.oracles.state, given.plan_entry
-        is_open = any((plan, each) == (work.record, entry) for plan, each in state.open_entries())
-        needed = is_open and state.epoch.nonce == work.nonce and self.driver.alive
+        entry, needed = given.plan_entry, self._is_needed(work, given.plan_entry)
         lost = any(piece.uri in self.world.segments.lost for piece in given.segments)
         assert stream.open, "it reads at once"
         assert lost or not needed, f"{entry.path} needs what was deleted: {error.message}"
