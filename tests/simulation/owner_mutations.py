@@ -222,8 +222,8 @@ OWNER = (
         "segments are kept for a file that nobody writes any more",
         Reads,
         "over",
-        "self._of.pop(key, None)",
-        "pass",
+        "self._of.pop(key, ())",
+        "()",
         story="A file's task is lost and its span pulled anew: what the file was to be made of keeps the store full.",
     ),
     Mutation(
