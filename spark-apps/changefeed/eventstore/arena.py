@@ -12,7 +12,6 @@ import os
 import secrets
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -31,33 +30,13 @@ class SlotGone(Exception):
     """The slot holds something else by now, or its process has ended."""
 
 
-class Arena(Protocol):
-    """The puller's side."""
-
-    def place(self, slot: Slot) -> SlotPlace: ...
-
-    def writer(self, slot: Slot) -> pa.NativeFile:
-        """A file of exactly the slot's size; the slot is valid from now on."""
-        ...
-
-    def content(self, slot: Slot) -> pa.Buffer:
-        """What was written, without a copy."""
-        ...
-
-    def clear(self, slot: Slot) -> None:
-        """It is nobody's: whoever still reads it learns of that."""
-        ...
-
-    def close(self) -> None: ...
-
-
 def can_share_memory() -> bool:
     """Whether this system has what `SharedArena` needs (Linux has)."""
     return hasattr(os, "memfd_create") and os.path.exists(f"/proc/{os.getpid()}/fd")
 
 
 class SharedArena:
-    """Implements Arena. Pages are taken as they are first written, up to `capacity` bytes."""
+    """The puller's side. Pages are taken as they are first written, up to `capacity` bytes."""
 
     def __init__(self, capacity: int) -> None:
         self._file = os.memfd_create("changefeed-buffer")
@@ -72,15 +51,18 @@ class SharedArena:
         return SlotPlace(pid=os.getpid(), file=self._file, token=self._token.hex(), **asdict(slot))
 
     def writer(self, slot: Slot) -> pa.NativeFile:
+        """A file of exactly the slot's size; the slot is valid from now on."""
         self._table[slot.index] = slot.generation
         first = _DATA_AT + slot.offset
         # A slice of a buffer can't be written to; one of a view can.
         return pa.FixedSizeBufferWriter(pa.py_buffer(memoryview(self._map)[first : first + slot.size]))
 
     def content(self, slot: Slot) -> pa.Buffer:
+        """What was written, without a copy."""
         return self._memory.slice(_DATA_AT + slot.offset, slot.size)
 
     def clear(self, slot: Slot) -> None:
+        """It is nobody's: whoever still reads it learns of that."""
         self._table[slot.index] = 0
 
     def close(self) -> None:

@@ -25,9 +25,10 @@ class MemoryGone(Transient):
     def __init__(self, uri: str, why: str) -> None:
         super().__init__(f"Segment {uri} can't be read in memory: {why}.", "It is archived, or pulled again.")
         self.uri = uri
+        self._why = why
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (Transient, (self.message, self.next_step))
+        return (type(self), (self.uri, self._why))
 
 
 def read_slice(house: House, piece: SegmentSlice) -> pa.Table:
@@ -53,10 +54,16 @@ def read_slice(house: House, piece: SegmentSlice) -> pa.Table:
 def check_slice(piece: SegmentSlice) -> None:
     """That what was read of it was it to the end; before any of it gets out. Raises MemoryGone."""
     if piece.slot is not None:
-        try:
+        with _named(piece):
             mapped(piece.slot).check(piece.slot)
-        except SlotGone as gone:
-            raise MemoryGone(piece.uri, str(gone)) from gone
+
+
+@contextmanager
+def _named(piece: SegmentSlice) -> Iterator[None]:
+    try:
+        yield
+    except SlotGone as gone:
+        raise MemoryGone(piece.uri, str(gone)) from gone
 
 
 @contextmanager
@@ -65,10 +72,8 @@ def _opened(house: House, piece: SegmentSlice) -> Iterator[pa.NativeFile]:
         with house.open_segment(piece.uri, piece.size) as source:
             yield source
         return
-    try:
+    with _named(piece):
         content = mapped(piece.slot).read(piece.slot)
-    except SlotGone as gone:
-        raise MemoryGone(piece.uri, str(gone)) from gone
     yield pa.BufferReader(content)
 
 

@@ -15,12 +15,11 @@ import pyarrow as pa
 
 from changefeed.clock import Clock, until_set
 from changefeed.errors import Transient, Unavailable
-from changefeed.eventstore.arena import Arena, SharedArena, can_share_memory
+from changefeed.eventstore.arena import SharedArena, can_share_memory
 from changefeed.eventstore.buffer import SpanRows
 from changefeed.eventstore.house import House
 from changefeed.eventstore.realtime_buffer import Action, Archive, Clear, Delete, RealtimeBuffer, Slot, Store
 from changefeed.eventstore.segment import SortedSegment, sort_segment, write_file, write_segment
-from changefeed.model.record import SlotPlace
 from changefeed.wire import owner_pb2
 
 ARCHIVE_AFTER_S = 5.0  # what a commit record has not released by then is more likely to stay for long
@@ -48,7 +47,7 @@ class SegmentWriter:
         self._clock = clock
         self._ending = ending
         self._archived = archived
-        self._arena: Arena | None = SharedArena(capacity) if capacity and can_share_memory() else None
+        self._arena = SharedArena(capacity) if capacity and can_share_memory() else None
         self.buffer = RealtimeBuffer(capacity, ARCHIVE_AFTER_S)
         self._changed = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
@@ -72,7 +71,7 @@ class SegmentWriter:
         meta.host = self._host
         return meta
 
-    async def _store(self, arena: Arena, seq: int, spans: Sequence[SpanRows]) -> owner_pb2.SegmentMeta:
+    async def _store(self, arena: SharedArena, seq: int, spans: Sequence[SpanRows]) -> owner_pb2.SegmentMeta:
         segment, size = await asyncio.to_thread(_sort, self._house, self._task, seq, spans)
         place, *more = self.buffer.offer(seq, size, self._clock.monotonic())
         self._act(more)
@@ -82,7 +81,7 @@ class SegmentWriter:
         self.buffer.stored(seq)
         self._changed.set()
         meta = segment.meta(self._house.segment_uri(self._task, seq), size)
-        meta.slot.CopyFrom(_wire(arena.place(place.slot)))
+        meta.slot.CopyFrom(owner_pb2.Slot(**arena.place(place.slot).model_dump(exclude={"size"})))
         return meta
 
     def free(self, seqs: Sequence[int]) -> None:
@@ -144,21 +143,10 @@ def _sort(house: House, task: str, seq: int, spans: Sequence[SpanRows]) -> tuple
     return segment, segment.size()
 
 
-def _write_slot(arena: Arena, slot: Slot, segment: SortedSegment) -> None:
+def _write_slot(arena: SharedArena, slot: Slot, segment: SortedSegment) -> None:
     with arena.writer(slot) as file:
         segment.write(file)
 
 
 def _write_archive(house: House, task: str, seq: int, content: pa.Buffer) -> tuple[str, int]:
     return house.create_segment(task, seq, lambda file: file.write(content))
-
-
-def _wire(place: SlotPlace) -> owner_pb2.Slot:
-    return owner_pb2.Slot(
-        pid=place.pid,
-        file=place.file,
-        token=place.token,
-        index=place.index,
-        generation=place.generation,
-        offset=place.offset,
-    )
