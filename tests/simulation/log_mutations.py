@@ -17,7 +17,7 @@ _CREATE_PERHAPS = """from contextlib import suppress
             with suppress(OutcomeUnknown):
                 self._store.create(path, body)
         self._retry(create)"""
-_SNAPSHOT = "stored = self._create(self._snapshot_path(state.n), snapshot(state))"
+_SNAPSHOT = "stored = self._create(self._snapshot_path(state.n), body)"
 _DELETE = (
     "for n in self._list().records:\n"
     "        if n < state.n and not self._is_kept(n):\n"

@@ -43,6 +43,14 @@ PLANNER = (
     ),
     Mutation(
         "planner",
+        "rows that have come are in no minimum",
+        Planner,
+        "on_rows",
+        "self._first_unplanned.may_be(segment.span_id, piece.first_ts)",
+        "pass",
+    ),
+    Mutation(
+        "planner",
         "a piece that is cut is forgotten",
         planner,
         "_above",
@@ -187,8 +195,8 @@ OWNER = (
         "files that can't be written yet take the room of those that can",
         Owner,
         "_under_way",
-        "if self.spans.is_whole([entry])",
-        "if True",
+        "if not self.spans.is_whole([entry])",
+        "if False",
         rule=17,
     ),
     Mutation(
@@ -305,6 +313,15 @@ OWNER = (
         "lambda segment: segment.min.commit_ts > whole",
         "lambda segment: True",
         rule=21,
+    ),
+    Mutation(
+        "spans",
+        "the minimum does not see a span fall back",
+        Spans,
+        "_fall_back",
+        "self._shares.changed(span.puller)",
+        "pass",
+        story="A span starts again lower; a checkpoint goes by where it was before, and passes rows that come again.",
     ),
     Mutation(
         "spans",

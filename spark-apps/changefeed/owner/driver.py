@@ -58,7 +58,8 @@ _IDLE_STEP_S = 0.2
 _LINGER_S = 0.02
 _TEND_INTERVAL_S = 0.1
 _VIEW_INTERVAL_S = 0.25
-_FOLD_AFTER = 100
+_FOLD_AFTER = 100  # records
+_TABLES_A_RECORD = 100  # a snapshot holds all tables: so many take as long to write as a record takes to read
 _PLAN_BYTES = 512 << 20
 _PLANS_IN_QUOTA = 4  # what a plan names can't be deleted before its commit
 _INTERRUPTED = 130
@@ -286,7 +287,7 @@ class Driver:
         await self._publish_metadata(force=False)
         if isinstance(action, Publish):
             await self._deletion.delete(self._owner.unneeded_segments())
-        if log.tail > _FOLD_AFTER:
+        if log.tail > _FOLD_AFTER + len(log.state.dispatchers) // _TABLES_A_RECORD:
             await in_thread(log.fold, log.state)
 
     async def _publish_metadata(self, force: bool) -> None:

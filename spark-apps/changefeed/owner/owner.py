@@ -8,7 +8,7 @@ plans at a time: `hand_out` says by which task.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from changefeed.owner.planning.actions import Action, AppendCheckpoint, AppendPl
 from changefeed.owner.planning.barrier import Barrier, Ddl
 from changefeed.owner.planning.checkpoint import Checkpoint, Progress, flushed_to, flushed_ts
 from changefeed.owner.planning.dispatch import Dispatch
-from changefeed.owner.planning.open_entries import EntryKey, OpenEntries
+from changefeed.owner.planning.open_entries import EntryKey, OpenEntries, size_of
 from changefeed.owner.planning.planner import Cut, Planner, Reason, Table, UnderWay, make_plan
 from changefeed.owner.planning.reads import Reads
 from changefeed.owner.pulling.quota import Quota
@@ -93,6 +93,7 @@ class Owner:
         self._dispatch = Dispatch()
         for key, entry in self._open.unwritten():
             self._dispatch.opened(key, entry.estimate)
+        self._missing = {key for key, _ in self._open.unwritten()}  # files whose rows may not have arrived in this run
         self._reads = Reads()
         self._committed_at: float | None = None
         self._drain_ts: int | None = None
@@ -207,17 +208,16 @@ class Owner:
 
     def _relieve(self) -> list[tuple[int, pb.Command]]:
         spans = self.spans
-        limits = {dispatcher: self.barrier.limit(dispatcher) for dispatcher in self._tables}
-        needed = set()
-        for dispatcher in self._open.dispatchers:
-            last = [entry for _, entry in self._open.of(dispatcher)][-1]
-            if not spans.is_whole([last]):
-                needed.add(dispatcher)
-                limits[dispatcher] = last.to.commit_ts
-        if needed:
-            # Nothing of these can be committed before, and of the others nothing must take the room that they need.
-            limits |= dict.fromkeys(limits.keys() - self._open.dispatchers, 0)
-        relief = self._quota.relieve(spans, needed, limits, self._idle)
+        lasts = ([entry for _, entry in self._open.of(dispatcher)][-1] for dispatcher in self._open.dispatchers)
+        needed = {last.dispatcher: last.to.commit_ts for last in lasts if not spans.is_whole([last])}
+
+        def limit(dispatcher: int) -> int:
+            """Nothing of those that are needed can be committed before; the others must not take the room for that."""
+            if needed and dispatcher not in self._open.dispatchers:
+                return 0
+            return needed[dispatcher] if dispatcher in needed else self.barrier.limit(dispatcher)
+
+        relief = self._quota.relieve(spans, needed, limit, self._idle)
         orders = [spans.hold(relief.hold), spans.resume(relief.resume)]
         orders += [spans.cut_back(span_id, ts) for span_id, ts in relief.evict.items()]
         return [command for each in orders for command in self._follow(each).commands]
@@ -226,6 +226,7 @@ class Owner:
         """What ended assignments had above the ts they stand at will be pulled, and planned, again."""
         for span_id, ts in orders.ended.items():
             self.planner.forget_above(span_id, ts)
+            self._missing |= {key for key, _ in self._open.of(span_id)}
         return orders
 
     # What to do next.
@@ -254,7 +255,9 @@ class Owner:
         if isinstance(action, AppendPlan):
             self._open.planned(action.record.n, action.record.entries)
             for entry in action.record.entries:
-                self._dispatch.opened(EntryKey(action.record.n, entry.entry), entry.estimate)
+                key = EntryKey(action.record.n, entry.entry)
+                self._dispatch.opened(key, entry.estimate)
+                self._missing.add(key)
             return
         if isinstance(action, WriteDdl):
             self._executed(self.barrier.executed())
@@ -264,8 +267,7 @@ class Owner:
             self._committed_at = now
         self.checkpoint.recorded(now, state.checkpoint_ts)
         self.planner.on_checkpoint(state.checkpoint_ts)
-        for dispatcher in self._tables:
-            self.spans.release_below(dispatcher, state.flushed_ts(dispatcher))
+        self.spans.on_checkpoint(state.checkpoint_ts)
 
     def unneeded_segments(self) -> list[str]:
         """Segment files that may be deleted: none that a file which is being written may still be made from."""
@@ -273,13 +275,15 @@ class Owner:
 
     def resolved_ts(self) -> int:
         """Every row and DDL of the changefeed up to it has arrived."""
-        reached = (min(self.spans.resolved_ts(each), self.barrier.limit(each)) for each in self._tables)
-        return min(reached, default=self.barrier.ceiling())
+        limit, lowest_ts = self.barrier.lowest_limit(self._tables.keys()), self.spans.lowest_ts()
+        return limit if lowest_ts is None else min(lowest_ts, limit)
 
     def _under_way(self) -> UnderWay:
         """Files of an earlier run wait until their rows are pulled again: room is not kept for them."""
-        can_be_written = (entry for _, entry in self._open.unwritten() if self.spans.is_whole([entry]))
-        return UnderWay(self._open.dispatchers, sum(max(entry.estimate, 1) for entry in can_be_written))
+        missing = {key: self._open.entry(key) for key in self._missing if self._open.is_unwritten(key)}
+        self._missing = {key for key, entry in missing.items() if not self.spans.is_whole([entry])}
+        waiting = sum(size_of(missing[key]) for key in self._missing)
+        return UnderWay(self._open.dispatchers, self._open.unwritten_bytes - waiting)
 
     def _cuts(self, now: float, under_way: UnderWay) -> list[Cut]:
         """While draining, what is resolved later is left to the next driver, or a drain under load would never end."""
@@ -318,7 +322,7 @@ class Owner:
             self._names.data_file,
             self._schema_files,
         )
-        new = {e.table_info for e in entries} - self.state.table_infos.keys()
+        new = {e.table_info for e in entries if e.table_info not in self.state.table_infos}
         return PlanRecord(
             n=self.state.n + 1,
             epoch=self._run.epoch,
@@ -339,20 +343,19 @@ class Owner:
             return None
         done = self._open.committable()
         last = {entry.directory: (entry.directory, entry.index, entry.path) for _, entry in done}
-        return Publish(tuple(last.values()), self._commit_record(self._progress(done), done))
+        ts = self.checkpoint.next(self._progress(done), self.barrier)
+        return Publish(tuple(last.values()), self._commit_record(ts, done))
 
     def _checkpoint_if_due(self, now: float) -> AppendCheckpoint | None:
         ends = self._drain_ts is not None or self.barrier.is_at_target()
         if not (ends or self.checkpoint.may_be_due(now)):
             return None
-        progress = self._progress()
-        ts = self.checkpoint.next(progress, self.barrier)
+        ts = self.checkpoint.next(self._progress(), self.barrier)
         if self.checkpoint.is_due(now, ts) or (ends and not self._open and ts > self.checkpoint.recorded_ts):
-            return AppendCheckpoint(self._commit_record(progress))
+            return AppendCheckpoint(self._commit_record(ts))
         return None
 
-    def _commit_record(self, progress: list[Progress], done: Done = ()) -> CommitRecord:
-        ts = self.checkpoint.next(progress, self.barrier)
+    def _commit_record(self, ts: int, done: Done = ()) -> CommitRecord:
         return CommitRecord(
             n=self.state.n + 1,
             epoch=self._run.epoch,
@@ -366,7 +369,7 @@ class Owner:
         """Whether this was all, once everything that can be recorded is."""
         if self._drain_ts is None and not self.state.finished:
             return None
-        progress = self._progress()
+        progress = list(self._progress())
         if self.checkpoint.next(progress, self.barrier) > self.checkpoint.recorded_ts:
             return None
         if self.state.finished:
@@ -375,13 +378,19 @@ class Owner:
             return Stop()
         return None
 
-    def _progress(self, done: Done = ()) -> list[Progress]:
-        """`done`: files that count as committed."""
+    def _progress(self, done: Done = ()) -> Iterator[Progress]:
+        """Of all dispatchers. One Progress stands for those that have no open files: it is the lowest of all.
+
+        `done`: files that count as committed.
+        """
+        if (lowest_ts := self.spans.lowest_ts()) is not None:
+            yield Progress(0, lowest_ts, is_open=False, first_unplanned_ts=self.planner.lowest_unplanned_ts())
         flushed = {entry.dispatcher: entry.to.commit_ts for _, entry in done}
         keys = {EntryKey(file.plan, file.entry) for file, _ in done}
         closed = {d for d in flushed if all(key in keys for key, _ in self._open.of(d))}
-        open_ = self._open.dispatchers - closed if closed else self._open.dispatchers
-        return [self._progress_of(dispatcher, flushed.get(dispatcher, 0), open_) for dispatcher in self._tables]
+        for dispatcher in self._open.dispatchers:
+            if dispatcher not in closed:
+                yield self._progress_of(dispatcher, flushed.get(dispatcher, 0), self._open.dispatchers)
 
     def _progress_of(self, dispatcher: int, flushed_ts: int, open_: Collection[int]) -> Progress:
         return Progress(
@@ -434,5 +443,6 @@ class Owner:
             key = EntryKey(file.plan, file.entry)
             entry = self._open.entry(key)
             self.planner.learn(entry.dispatcher, entry.estimate, file.bytes)
+            self.spans.release_below(entry.dispatcher, self.state.flushed_ts(entry.dispatcher))
             self._reads.over([key])
         self._open.committed(record.files)

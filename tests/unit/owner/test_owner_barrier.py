@@ -54,6 +54,18 @@ def test_rule_9_a_ddl_lets_rows_at_its_ts_pass_and_holds_the_checkpoint_below() 
     assert checkpoint.next([], barrier) == 149
 
 
+def test_rule_9_the_lowest_limit_is_that_of_the_first_ddl_that_involves_one_of_them() -> None:
+    barrier = at(120)
+    barrier.on_ddl(alter(150))
+    barrier.on_ddl(alter(160, 2, OTHER))
+    for resolved_ts, lowest in ((140, (140, 140, 140)), (200, (150, 160, 200))):
+        barrier.on_resolved(resolved_ts)
+        assert (barrier.limit(TABLE), barrier.limit(OTHER), barrier.limit(3)) == lowest
+        assert barrier.lowest_limit({TABLE, OTHER, 3}) == lowest[0]
+        assert barrier.lowest_limit({OTHER, 3}) == lowest[1]
+        assert barrier.lowest_limit({3}) == barrier.lowest_limit(set()) == lowest[2]
+
+
 def test_rule_9_tables_that_a_ddl_does_not_involve_go_on_and_the_checkpoint_does_not() -> None:
     barrier = at(120)
     barrier.on_ddl(alter(150))

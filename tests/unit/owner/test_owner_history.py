@@ -267,6 +267,19 @@ def test_table_infos_are_kept_while_something_names_them() -> None:
     assert set(apply(state, made.commit(state, 120)).table_infos) == {"newer"}
 
 
+def test_table_infos_of_a_dropped_table_go_with_the_next_new_one() -> None:
+    state = committed()
+    state = apply(state, made.plan(state, made.entry(state, 120, dispatcher=2)))
+    state = apply(state, made.commit(state, 119))
+    drop = DdlRecord(**made.owned(state), ts=125, job_id=3, query="drop", involved=(1,), left=(1,))
+    state = apply(state, drop)
+    state = apply(state, made.plan(state, made.entry(state, 130, dispatcher=2), table_infos={}))
+    state = apply(state, made.commit(state, 130))
+    assert set(state.table_infos) == {"info1", "info2"}, "nobody looks: a plan without a new one is cheap"
+    state = apply(state, made.plan(state, made.entry(state, 140, dispatcher=2, table_info="newer")))
+    assert set(apply(state, made.commit(state, 140)).table_infos) == {"newer"}
+
+
 def some_files(state: State, choose: random.Random) -> tuple[FileCommitted, ...]:
     """Of each dispatcher that has open files none, or the first few."""
     found: list[FileCommitted] = []

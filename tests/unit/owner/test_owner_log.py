@@ -147,6 +147,15 @@ def test_a_different_snapshot_stops_the_fold() -> None:
     assert numbers(store) == [1, 2, 3, 4, 5, 6, 7]
 
 
+def test_a_snapshot_that_says_the_same_in_other_bytes_is_as_good() -> None:
+    store = MemoryStore()
+    log = claimed(store, "a")
+    go_on(log, 5)
+    store.objects[f"log/snapshot-{7:020}.json"] = log.state.model_dump_json(indent=1).encode()
+    log.fold(log.state)
+    assert numbers(store) == [1, 2, 7]
+
+
 def test_a_reader_that_meets_a_fold_starts_again() -> None:
     objects: dict[str, bytes] = {}
     live = claimed(MemoryStore(objects), "a")

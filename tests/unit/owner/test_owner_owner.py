@@ -11,7 +11,7 @@ from changefeed.owner.transaction_log.history import apply
 from changefeed.owner.transaction_log.state import State
 from changefeed.schema.table_info import parse_table_info
 from changefeed.wire import owner_pb2 as pb
-from owner_run import BEGAN_MS, BEGAN_TS, INTERVAL_S, began, plan, publish, row
+from owner_run import BEGAN_MS, BEGAN_TS, INTERVAL_S, began, plan, publish, record, row
 
 
 def test_what_came_before_the_run_is_planned_as_soon_as_all_of_it_is_there() -> None:
@@ -79,6 +79,49 @@ def test_rule_17_the_store_has_room_for_the_rows_that_an_open_file_waits_for() -
     assert owner.step(0.0, BEGAN_MS) is None
     released = [command.release.sub_id for _, command in owner.tend(0.0) if command.HasField("release")]
     assert (released, owner.unneeded_segments()) == ([2], ["span2/1.arrow"])
+
+
+def lose(owner: Owner) -> None:
+    """All that span 1 has, above what is flushed."""
+    owner._follow(owner.spans.hold([1]))
+    owner._follow(owner.spans.cut_back(1, 0))
+
+
+def test_rule_17_room_is_kept_for_files_that_can_be_written_now() -> None:
+    owner, last = began(), BEGAN_TS
+    row(owner, 1, last, last)
+    plan(owner)
+    assert owner._under_way().bytes == 10
+    lose(owner)
+    assert owner._under_way().bytes == 0
+    ((_, command),) = owner.spans.resume([1]).commands
+    again = pb.Report(resolved=[s.resolved(command.subscribe.sub_id, last, 0)])
+    owner.report(0.0, 0, again)
+    assert owner._under_way().bytes == 10
+    owner.file_done(made.file(3))
+    assert owner._under_way().bytes == 0
+
+
+def test_rule_17_no_room_is_kept_for_a_file_whose_rows_are_lost_while_its_plan_is_being_recorded() -> None:
+    owner, last = began(), BEGAN_TS
+    row(owner, 1, last, last)
+    action = owner.step(0.0, BEGAN_MS)
+    assert isinstance(action, AppendPlan)
+    lose(owner)
+    record(owner, action)
+    assert owner._under_way().bytes == 0
+
+
+def test_segments_of_a_file_are_not_needed_once_it_is_committed_whatever_the_checkpoint() -> None:
+    owner, last = began(dispatchers=2), BEGAN_TS
+    for span_id in (1, 2):
+        row(owner, 1, last, last, span_id=span_id)
+    plan(owner)
+    owner.file_done(made.file(3, 0))
+    before = owner.state.checkpoint_ts
+    publish(owner)
+    assert owner.state.checkpoint_ts == before
+    assert owner.unneeded_segments() == ["span1/1.arrow"]
 
 
 def test_rule_2_what_a_ddl_brings_is_not_told_to_a_later_stream_of_the_puller() -> None:

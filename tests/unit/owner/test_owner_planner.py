@@ -188,6 +188,21 @@ def test_idle_dispatchers_cost_nothing() -> None:
     assert asked == [SPAN]
 
 
+def test_dispatchers_whose_files_are_slow_are_not_looked_at_again_and_again() -> None:
+    plans = planner()
+    plans.on_rows(0.0, s.segment(SPAN, [105]))
+    asked: list[int] = []
+
+    def limit(dispatcher: int) -> int:
+        asked.append(dispatcher)
+        return 200
+
+    for now in (5.0, 6.0, 60.0):
+        assert plans.due(now, limit, under_way=UnderWay({SPAN}, 1)) == []
+    assert asked == []
+    assert short(plans.due(61.0, limit)) == [(100, 200, 10, "interval")]
+
+
 def test_rule_1_no_cut_passes_the_limit() -> None:
     plans = planner()
     plans.on_rows(0.0, s.segment(SPAN, range(101, 141)))
@@ -457,6 +472,7 @@ def test_rule_4_and_11_every_row_stands_in_exactly_one_entry(events: list[tuple[
                 state = apply(state, entries_of(state, cuts))  # refuses gaps and overlaps
                 entries += [(one.from_.commit_ts, one.to.commit_ts) for one in cuts]
             first = plans.first_unplanned_ts(1)
+            assert plans.lowest_unplanned_ts() == first
             unplanned = [row for row in delivered if row > state.planned_ts(1)]
             assert not unplanned or (first is not None and first <= min(unplanned))
             if what != "due":

@@ -16,14 +16,14 @@ LEAD = 10
 def store(used: int, resolved: dict[int, int], held: set[int] = frozenset()) -> Any:  # type: ignore[assignment]
     """Every span has segments."""
     return SimpleNamespace(
-        files=SimpleNamespace(bytes=used), held=held, reached=lambda: resolved, stored=lambda: set(resolved)
+        files=SimpleNamespace(bytes=used), held=held, reached=lambda needed: resolved, stored=lambda: set(resolved)
     )
 
 
 def relieve(
     quota: Quota, spans: Any, limit: int = 10_000, idle: bool = False, needed: tuple[int, ...] = ()
 ) -> tuple[list[int], list[int], dict[int, int]]:
-    relief: Relief = quota.relieve(spans, needed, dict.fromkeys(spans.reached(), limit), idle)
+    relief: Relief = quota.relieve(spans, needed, lambda span_id: limit, idle)
     return relief.hold, relief.resume, dict(relief.evict)
 
 
@@ -65,7 +65,7 @@ def test_rule_17_what_cant_be_planned_is_evicted_for_the_lowest() -> None:
 
 def test_rule_17_a_plan_that_waits_for_its_rows_has_the_first_place() -> None:
     spans = store(85, FOUR, held={4})
-    relief = Quota(100, LEAD).relieve(spans, {4}, {1: 0, 2: 0, 3: 0, 4: 500}, True)
+    relief = Quota(100, LEAD).relieve(spans, {4}, lambda span_id: 500 if span_id == 4 else 0, True)
     assert (relief.hold, dict(relief.evict)) == ([1, 2, 3], {1: 0, 2: 0, 3: 0})
     assert relieve(Quota(100, LEAD), store(70, FOUR, held={4}), needed=(4,)) == ([], [4], {})
 

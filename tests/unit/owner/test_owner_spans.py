@@ -288,6 +288,24 @@ def test_rule_17_a_held_span_stands_where_it_is_and_goes_on_from_there() -> None
     assert [c.start_ts for c in subscribed(spans.resume([SPAN]))] == [120]
 
 
+def test_rule_17_held_spans_and_those_that_run_again_are_in_the_minimum() -> None:
+    spans = Spans(1)
+    for span_id in (1, 2):
+        spans.add_span(span_id, b"", b"", 100)
+    _, second = join(spans, 0)
+    assert (spans.lowest_ts(), spans.reached()) == (100, {1: 100})
+    spans.hold([1])
+    assert (spans.lowest_ts(), spans.reached()) == (100, {1: 100, 2: 100})
+    spans.on_report(0, report(s.resolved(second.sub_id, 200, 0)))
+    assert (spans.lowest_ts(), spans.reached()) == (100, {1: 100, 2: 200})
+    spans.resume([1])
+    assert (spans.lowest_ts(), spans.reached()) == (100, {1: 100})
+    spans.puller_left(0.0, 0)
+    assert spans.reached() == {1: 100}
+    spans.hold([1])
+    assert spans.reached() == {1: 100, 2: 200}
+
+
 def test_rule_2_a_retried_task_counts_its_segments_from_1() -> None:
     spans, _ = one_span()
     for seq in (1, 2, 3):
@@ -356,7 +374,8 @@ def test_files_above_what_a_lost_assignment_has_resolved_are_unneeded() -> None:
 @st.composite
 def streams(draw: st.DrawFn) -> list[tuple[str, int, int]]:
     """What happens to pullers: rows written, progress said, messages lost or late, streams cut, spans moved, held."""
-    events = ["rows", "rows", "resolve", "resolve", "deliver", "deliver", "deliver", "cut", "flush", "wait", "hold"]
+    events = ["rows", "rows", "resolve", "resolve", "deliver", "deliver", "deliver", "cut", "wait", "hold"]
+    events += ["flush", "checkpoint"]
     event = st.tuples(st.sampled_from(events), st.integers(0, 2), st.integers(0, 5))
     return draw(st.lists(event, min_size=5, max_size=80))
 
@@ -367,7 +386,8 @@ class Pullers:
     def __init__(self) -> None:
         self.spans = Spans(3)
         self.now = 0.0
-        self.rows: dict[int, list[int]] = {1: [], 2: [], 3: []}  # of the upstream
+        self.checkpoint_ts = 0
+        self.rows: dict[int, list[int]] = {span_id: [] for span_id in range(1, 7)}  # of the upstream
         self.owned: dict[int, tuple[int, int, int]] = {}  # sub_id -> span_id, puller, start_ts
         self.resolved: dict[int, int] = {}  # by sub_id
         self.mail: dict[int, list[pb.Report]] = {0: [], 1: [], 2: []}
@@ -429,8 +449,17 @@ class Pullers:
         for span_id, rows in self.rows.items():
             kept = self.spans.segments(span_id)
             have = set().union(*(self.stored[f"{segment.uri} {span_id}"] for segment in kept))
-            flushed = self.spans._spans[span_id].flushed_ts
+            flushed = max(self.spans._spans[span_id].flushed_ts, self.checkpoint_ts)
+            assert self.spans.resolved_ts(span_id) >= self.checkpoint_ts
             assert {ts for ts in rows if flushed < ts <= self.spans.resolved_ts(span_id)} <= have
+        reached = {span_id: self.spans.resolved_ts(span_id) for span_id in self.rows}
+        assert self.spans.lowest_ts() == min(reached.values())
+        known, running = self.spans.reached(), reached.keys() - set(self.spans.held)
+        assert known == {span_id: reached[span_id] for span_id in known}
+        assert known.keys() >= {*self.spans.held, *self.spans.stored()}
+        lowest = min((reached[span_id] for span_id in running), default=None)
+        assert min((known[span_id] for span_id in known.keys() & running), default=None) == lowest
+        assert set(self.spans.stored()) == {span_id for span_id in self.rows if self.spans.segments(span_id)}
 
 
 @s.STEADY
@@ -439,7 +468,7 @@ def test_rule_2_no_order_of_events_makes_a_resolved_ts_count_early(events: list[
     world = Pullers()
     spans = world.spans
     for event, puller, choice in events:
-        span_id = puller + 1
+        span_id = 1 + puller + 3 * (choice % 2)
         world.now += 1.0
         if event == "rows":
             world.write(puller, choice)
@@ -453,6 +482,9 @@ def test_rule_2_no_order_of_events_makes_a_resolved_ts_count_early(events: list[
                 world.join(puller)
         elif event == "flush":
             spans.release_below(span_id, spans.resolved_ts(span_id) - choice)
+        elif event == "checkpoint":
+            world.checkpoint_ts = max(world.checkpoint_ts, min(map(spans.resolved_ts, world.rows)) - choice)
+            spans.on_checkpoint(world.checkpoint_ts)
         elif event == "wait":
             world.now += AWAY_S
             world.obey(spans.arrange(world.now))
@@ -461,6 +493,41 @@ def test_rule_2_no_order_of_events_makes_a_resolved_ts_count_early(events: list[
         elif event == "hold":
             world.obey(spans.hold([span_id]))
         world.check()
+
+
+def test_rule_11_no_span_goes_back_below_the_checkpoint() -> None:
+    spans = Spans(1, "here")
+    spans.add_span(SPAN, b"a", b"b", 100)
+    (subscribe,) = join(spans, 0)
+    meta = s.meta(1, s.share(SPAN, subscribe.sub_id, [130]))
+    meta.host = "there"
+    spans.on_report(0, report(s.resolved(subscribe.sub_id, 120, 0)))
+    spans.on_checkpoint(120)
+    spans.on_report(0, report(meta, s.resolved(subscribe.sub_id, 140, 1)))
+    assert spans.puller_left(0.0, 0).ended == {SPAN: 120}
+    assert spans.lowest_ts() == 120
+
+
+def test_rule_11_a_span_that_fell_back_while_the_checkpoint_was_being_recorded_goes_on_from_it() -> None:
+    spans, sub_id = one_span()
+    spans.on_report(0, report(s.resolved(sub_id, 150, 0)))
+    spans.hold([SPAN])
+    spans.cut_back(SPAN, 100)
+    spans.on_checkpoint(150)
+    assert (spans.resolved_ts(SPAN), spans.lowest_ts()) == (150, 150)
+    assert [again.start_ts for again in subscribed(spans.resume([SPAN]))] == [150]
+
+
+def test_segments_that_the_checkpoint_has_passed_are_not_needed() -> None:
+    spans, sub_id = one_span()
+    spans.on_report(
+        0, report(*(s.meta(n, s.share(SPAN, sub_id, [100 + n])) for n in (1, 2)), s.resolved(sub_id, 110, 2))
+    )
+    spans.on_checkpoint(101)
+    assert spans.files.take_unneeded() == ["a/1.arrow"]
+    spans.on_checkpoint(102)
+    assert spans.files.take_unneeded() == ["a/2.arrow"]
+    assert not spans.stored()
 
 
 def test_rule_9_a_span_that_a_ddl_ends_is_pulled_no_more_and_leaves_nothing() -> None:
@@ -472,7 +539,7 @@ def test_rule_9_a_span_that_a_ddl_ends_is_pulled_no_more_and_leaves_nothing() ->
     assert orders.ended == {}, "nothing of it is planned again"
     assert len(spans.files.take_unneeded(set())) == 1
     assert spans.on_report(0, report(s.meta(2, s.share(SPAN, sub_id, [120])))) == Changes(), "it comes too late"
-    assert spans.reached().keys() == {8}
+    assert spans.reached([SPAN, 8]).keys() == {8}
     assert [c.span_id for c in subscribed(spans.add_span(SPAN, b"a", b"b", 200))] == [SPAN], "renamed back"
 
 

@@ -18,7 +18,7 @@ Why data never overtakes a schema change:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 from changefeed.errors import ProtocolViolation
@@ -90,6 +90,11 @@ class Barrier:
     def limit(self, dispatcher: int) -> int:
         """No row of the dispatcher above it may be planned; T of a DDL that involves it is still allowed."""
         stops = (ddl.ts for ddl in self._pending if dispatcher in ddl.involved)
+        return min(self.ceiling(), next(stops, self._resolved_ts))
+
+    def lowest_limit(self, dispatchers: Set[int]) -> int:
+        """The lowest `limit` of these."""
+        stops = (ddl.ts for ddl in self._pending if not dispatchers.isdisjoint(ddl.involved))
         return min(self.ceiling(), next(stops, self._resolved_ts))
 
     def checkpoint_limit(self) -> int:

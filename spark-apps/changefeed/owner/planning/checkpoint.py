@@ -57,7 +57,11 @@ class Checkpoint:
 
     def next(self, progress: Iterable[Progress], barrier: Barrier) -> int:
         """What a commit record written now may say: at least what is recorded."""
-        reached = min(flushed_ts(progress, barrier.ceiling()), barrier.checkpoint_limit())
+        reached, limit = barrier.checkpoint_limit(), barrier.ceiling()
+        for one in progress:
+            reached = min(reached, flushed_to(one, limit))
+            if reached <= self.recorded_ts:
+                break
         return max(self.recorded_ts, reached)
 
     def may_be_due(self, now: float) -> bool:

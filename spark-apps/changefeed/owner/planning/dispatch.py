@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 
 from changefeed.owner.planning.open_entries import EntryKey
 
@@ -61,20 +62,23 @@ class Dispatch:
     def give(self, can_be_written: Callable[[EntryKey], bool]) -> dict[int, list[EntryKey]]:
         """What each task is to write as well."""
         given: dict[int, list[EntryKey]] = {}
-        free = {number for number, task in self._tasks.items() if task.has_room}
+        if not self._waiting:
+            return given
+        free = [(task.bytes, len(task.given), number) for number, task in self._tasks.items() if task.has_room]
+        heapify(free)
         for key in list(self._waiting) if free else ():
             if not free:
                 break
             if not can_be_written(key):
                 continue
-            number = min(free, key=lambda each: (self._tasks[each].bytes, len(self._tasks[each].given), each))
+            _, _, number = heappop(free)
             task, size = self._tasks[number], self._waiting.pop(key)
             task.given[key] = size
             task.bytes += size
             self._task_of[key] = number
             given.setdefault(number, []).append(key)
-            if not task.has_room:
-                free.remove(number)
+            if task.has_room:
+                heappush(free, (task.bytes, len(task.given), number))
         return given
 
     def given_back(self, task: int, key: EntryKey) -> bool:

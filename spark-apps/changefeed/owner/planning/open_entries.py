@@ -27,6 +27,7 @@ class OpenEntries:
         self._entries: dict[int, dict[EntryKey, PlanEntry]] = {}  # by dispatcher, in order
         self._dispatchers: dict[EntryKey, int] = {}  # in the order of plans and entries
         self._done: dict[EntryKey, FileCommitted] = {}
+        self.unwritten_bytes = 0  # raw, of those that are not known to stand in the sink
         for plan, entry in state.open_entries():
             self._add(plan, entry)
 
@@ -42,6 +43,10 @@ class OpenEntries:
     def can_commit(self) -> bool:
         """Whether `committable` has any: a file that is done, with none before it that isn't."""
         return any(key == next(iter(self._entries[self._dispatchers[key]])) for key in self._done)
+
+    def is_unwritten(self, key: EntryKey) -> bool:
+        """Whether it is open, and not known to stand in the sink."""
+        return key in self._dispatchers and key not in self._done
 
     @property
     def all_done(self) -> bool:
@@ -69,6 +74,7 @@ class OpenEntries:
         if key not in self._dispatchers or key in self._done:
             return False
         self._done[key] = file
+        self.unwritten_bytes -= size_of(self.entry(key))
         return True
 
     def committable(self) -> list[tuple[FileCommitted, PlanEntry]]:
@@ -98,3 +104,9 @@ class OpenEntries:
         key = EntryKey(plan, entry.entry)
         self._dispatchers[key] = entry.dispatcher
         self._entries.setdefault(entry.dispatcher, {})[key] = entry
+        self.unwritten_bytes += size_of(entry)
+
+
+def size_of(entry: PlanEntry) -> int:
+    """Raw bytes, about: an estimate may be none at all."""
+    return max(entry.estimate, 1)

@@ -37,6 +37,7 @@ from typing import Literal, NamedTuple
 from changefeed.errors import NeedsHuman
 from changefeed.model.position import Position
 from changefeed.model.record import PlanEntry
+from changefeed.owner.planning.lowest import Lowest
 from changefeed.owner.pulling.segments import Segment
 from changefeed.owner.transaction_log.state import State
 
@@ -110,10 +111,12 @@ class Planner:
         self._plan_bytes = plan_bytes
         self._entry_raw_cap = entry_raw_cap
         self._dispatchers: dict[int, _Dispatcher] = {}
+        self._first_unplanned = Lowest(self.first_unplanned_ts)
         self._checkpoint_ts = 0
         self._dirty: set[int] = set()  # has pieces
         self._full: set[int] = set()  # has pieces for a file
         self._ripe: set[int] = set()  # has pieces, and the interval is over
+        self._ripe_together: set[int] = set()  # in this, or the last, call of `due`: with the others
         self._left_over: set[int] = set()  # has pieces that the last full file has left over
         self._interval_ends: float | None = (
             None  # for those that are dirty and in neither of the two; None: there is none
@@ -131,6 +134,7 @@ class Planner:
     def remove(self, dispatcher: int) -> None:
         """A DDL has ended it."""
         self._unmark(dispatcher)
+        self._first_unplanned.forget(dispatcher)
         del self._dispatchers[dispatcher]
 
     def on_rows(self, now: float, segment: Segment) -> None:
@@ -138,6 +142,7 @@ class Planner:
         known = self._dispatchers[segment.span_id]
         for piece in _above(_pieces(segment), self._planned_ts(known)):
             known.add(piece)
+            self._first_unplanned.may_be(segment.span_id, piece.first_ts)
         if known.pieces:
             self._mark(now, segment.span_id)
 
@@ -185,9 +190,13 @@ class Planner:
         """
         if self._interval_ends is not None and self._interval_ends <= now:
             self._ripe |= self._dirty - self._left_over
+            self._ripe_together = self._ripe.copy()
             self._interval_ends = None
         self._ripe |= {d for d in self._left_over if self._own_interval_ends(d) <= now}
-        candidates = self._dirty if all_for else self._full | self._ripe | (self._dirty & frozenset(stopped))
+        candidates = self._dirty if all_for else self._ripe
+        if all_for != "shutdown":
+            candidates = candidates.difference(under_way.dispatchers)  # but for what is full, see `_cuts`
+        candidates = candidates | self._full | (self._dirty & frozenset(stopped))
         plan: list[Cut] = []
         budget = self._plan_bytes - under_way.bytes
         for dispatcher in sorted(candidates, key=lambda d: (self._dispatchers[d].since, d)):
@@ -198,7 +207,8 @@ class Planner:
                 budget -= cut.estimate
                 plan.append(cut)
                 self._planned(now, cut)
-        self._ripe = {d for d in self._ripe if self._own_interval_ends(d) <= now}
+        self._ripe -= {d for d in self._ripe_together if self._own_interval_ends(d) > now}
+        self._ripe_together = set()
         if self._interval_ends is None and self._dirty - self._ripe - self._left_over:
             self._interval_ends = now + self._flush_interval_s
         return plan
@@ -213,6 +223,10 @@ class Planner:
     def first_unplanned_ts(self, dispatcher: int) -> int | None:
         """No unplanned row is below it; None when there are none."""
         return min((piece.first_ts for piece in self._dispatchers[dispatcher].pieces), default=None)
+
+    def lowest_unplanned_ts(self) -> int | None:
+        """No unplanned row of any dispatcher is below it; None when there are none."""
+        return self._first_unplanned.get()
 
     def _planned_ts(self, known: _Dispatcher) -> int:
         return max(known.planned_ts, self._checkpoint_ts)
@@ -284,7 +298,7 @@ class Planner:
             self._full.add(dispatcher)
 
     def _unmark(self, dispatcher: int) -> None:
-        for marked in (self._dirty, self._full, self._ripe, self._left_over):
+        for marked in (self._dirty, self._full, self._ripe, self._ripe_together, self._left_over):
             marked.discard(dispatcher)
 
 

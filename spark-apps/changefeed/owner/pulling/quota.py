@@ -23,7 +23,7 @@ files are being written, whose commit makes room: until then no more than four s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,7 +37,7 @@ class Stored(Protocol):
     def held(self) -> Collection[int]: ...
     @property
     def files(self) -> Files: ...
-    def reached(self) -> Mapping[int, int]: ...
+    def reached(self, needed: Collection[int]) -> Mapping[int, int]: ...
     def stored(self) -> Collection[int]: ...
 
 
@@ -82,22 +82,22 @@ class Quota:
         """Whether `relieve` could have anything to say."""
         return bool(held) or self._marks.is_short(used)
 
-    def relieve(self, spans: Stored, needed: Collection[int], limits: Mapping[int, int], idle: bool) -> Relief:
+    def relieve(self, spans: Stored, needed: Collection[int], limit: Callable[[int], int], idle: bool) -> Relief:
         """What to do now.
 
-        `needed`: open files wait for them. `limits`: of each, above it nothing can be committed yet. `idle`:
-        nothing is being written and no plan can be made.
+        `needed`: open files wait for them. `limit(span_id)`: nothing above it can be committed yet. `idle`: nothing is
+        being written and no plan can be made.
         """
-        used, resolved, stored, held = spans.files.bytes, spans.reached(), spans.stored(), spans.held
+        used, resolved, stored, held = spans.files.bytes, spans.reached(needed), spans.stored(), spans.held
         reached = {span_id: 0 if span_id in needed else ts for span_id, ts in resolved.items()}
         lowest = min(reached, key=lambda span_id: (reached[span_id], span_id))
         if self._alone and (self._alone[0] != lowest or resolved[lowest] > self._alone[1]):
             self._alone = None
-        waits = idle and reached[lowest] < limits[lowest]
+        waits = idle and reached[lowest] < limit(lowest)
         if waits and (self._marks.is_full(used) or (self._marks.is_short(used) and lowest in held)):
             others = sorted(span_id for span_id in stored if span_id != lowest)
             hold = [span_id for span_id in others if span_id not in held]
-            evict = {span_id: limits[span_id] for span_id in others if resolved[span_id] > limits[span_id]}
+            evict = {span_id: limit(span_id) for span_id in others if resolved[span_id] > limit(span_id)}
             if hold or evict:
                 return Relief(hold, [], evict)
             if lowest in held:

@@ -33,15 +33,16 @@ holds, and so why a resolved-ts is never early:
 
 from __future__ import annotations
 
-from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from changefeed.errors import NeedsHuman
 from changefeed.model.record import PlanEntry, SegmentSlice
 from changefeed.owner.pulling.known_files import KnownFiles, Memory
 from changefeed.owner.pulling.load import even_out
 from changefeed.owner.pulling.segments import Numbers, Segment
+from changefeed.owner.pulling.shares import Shares
 from changefeed.wire import owner_pb2 as pb
 
 AWAY_S = 5.0  # a puller that is not back by then loses its spans
@@ -65,7 +66,7 @@ class Orders:
     ended: dict[int, int] = field(default_factory=dict)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class _Span:
     span_id: int
     start_key: bytes
@@ -78,11 +79,14 @@ class _Span:
     held: bool = False
     recent: int = 0  # raw bytes that it brought lately
     segments: list[Segment] = field(default_factory=list)
-    waiting: deque[tuple[int, int]] = field(default_factory=deque)  # (last_segment, ts): not yet to be counted
+    waiting: list[tuple[int, int]] = field(default_factory=list)  # (last_segment, ts): not yet to be counted
 
     @property
     def weight(self) -> int:
         return _SPAN_WEIGHT + self.recent
+
+
+_RESOLVED_TS: Callable[[_Span], int] = attrgetter("resolved_ts")
 
 
 @dataclass
@@ -103,7 +107,7 @@ class Spans:
         """`host`: this machine, whose own segments can be read."""
         self._hosts = ("", host)
         self._away_s = away_s
-        self._counts = Counter(dict.fromkeys(range(pullers), 0))  # spans of each puller
+        self._shares: Shares[_Span] = Shares(pullers)
         self._streams: dict[int, _Stream] = {}
         self._away: dict[int, float] = {}  # since when
         self._uneven = False  # somebody joined since spans were last evened out
@@ -111,6 +115,8 @@ class Spans:
         self._spans: dict[int, _Span] = {}
         self._subs: dict[int, _Span] = {}
         self._held: dict[int, _Span] = {}
+        self._stored: dict[int, _Span] = {}  # those that have segments
+        self._checkpoint_ts = 0
         self._last_sub_id = 0
         self.files = KnownFiles()
         self.moves = 0  # spans that another puller got
@@ -129,10 +135,10 @@ class Spans:
         """Pull `[start_key, end_key)` after start_ts."""
         if span_id in self._spans:
             raise NeedsHuman(f"Span {span_id} was added twice.", "Report this as a bug, with the log.")
-        puller = min(self._counts, key=lambda p: (self._counts[p], p))
-        self._counts[puller] += 1
+        puller = self._shares.idlest(self._shares.pullers)
         span = _Span(span_id, start_key, end_key, start_ts, puller, resolved_ts=start_ts)
         self._spans[span_id] = span
+        self._shares.give(span, puller)
         orders = Orders()
         self._assign(span, orders)
         return orders
@@ -145,26 +151,26 @@ class Spans:
         self._forget(span, lambda _: True)
         orders.ended.pop(span_id, None)
         self._held.pop(span_id, None)
-        self._counts[span.puller] -= 1
+        self._shares.take(span)
         del self._spans[span_id]
         return orders
 
     def puller_joined(self, now: float, puller_id: int) -> Orders:
         """A puller's stream is open: what to tell it. One that was still thought open has ended."""
-        if puller_id not in self._counts:
+        pullers = self._shares.pullers
+        if puller_id not in pullers:
             raise NeedsHuman(
-                f"Puller {puller_id} reports, but this changefeed has {len(self._counts)} pullers, counted from 0.",
+                f"Puller {puller_id} reports, but this changefeed has {len(pullers)} pullers, counted from 0.",
                 "Report this as a bug, with the log.",
             )
         orders = self.puller_left(now, puller_id)
         self._streams[puller_id] = _Stream(self._last_sub_id + 1)
         self._uneven = True
         self._away.pop(puller_id, None)
-        for other in self._counts.keys() - self._streams.keys():
+        for other in set(pullers) - self._streams.keys():
             self._away.setdefault(other, now)  # those that have never been here are away from the first one's coming on
-        for span in self._spans.values():
-            if span.puller == puller_id:
-                self._assign(span, orders)
+        for span in self._shares.of(puller_id):
+            self._assign(span, orders)
         return orders
 
     def puller_left(self, now: float, puller_id: int) -> Orders:
@@ -184,11 +190,12 @@ class Spans:
         """Give the spans of pullers that stay away to the others; even out when one has joined."""
         orders = Orders()
         self._fade(now)
-        gone = [puller for puller, since in self._away.items() if now - since >= self._away_s and self._counts[puller]]
-        if self._streams and (gone or self._uneven):
+        gone = [puller for puller, since in self._away.items() if now - since >= self._away_s]
+        left = [span for puller in gone for span in self._shares.of(puller)]
+        if self._streams and (left or self._uneven):
             self._uneven = False
-            for span in [span for span in self._spans.values() if span.puller in gone]:
-                self._move(span, min(self._streams, key=lambda puller: (self._counts[puller], puller)), orders)
+            for span in left:
+                self._move(span, self._shares.idlest(self._streams), orders)
             for span_id, puller in even_out(self._weights()):
                 self._move(self._spans[span_id], puller, orders)
         return orders
@@ -205,18 +212,32 @@ class Spans:
             is_its_own = meta.spans and all(share.sub_id >= stream.first_sub_id for share in meta.spans)
             if is_its_own and stream.segments.know(meta.seq):
                 segments += self._take(puller_id, meta)
-        for resolved in report.resolved:
-            span = self._current(puller_id, resolved.sub_id)
-            if span is not None:
-                _wait(span.waiting, resolved.last_segment, resolved.ts)
-                stream.waiting[span.span_id] = span
-        risen: dict[int, int] = {}
+        self._stored |= {segment.span_id: self._spans[segment.span_id] for segment in segments}
+        risen = self._on_resolved(puller_id, stream, report.resolved)
         for span in list(stream.waiting.values()):
             if self._count(span, stream.segments.contiguous):
                 risen[span.span_id] = span.resolved_ts
             if not span.waiting:
                 del stream.waiting[span.span_id]
+        if risen:
+            self._shares.changed(puller_id)
         return Changes(tuple(segments), risen)
+
+    def _on_resolved(self, puller_id: int, stream: _Stream, told: Iterable[pb.Resolved]) -> dict[int, int]:
+        """The spans that have risen at once. Every span of a puller may be told of: most wait for no segment."""
+        subs, contiguous = self._subs, stream.segments.contiguous
+        risen: dict[int, int] = {}
+        for resolved in told:
+            span = subs.get(resolved.sub_id)
+            if span is None or span.puller != puller_id:
+                continue
+            ts, last_segment = resolved.ts, resolved.last_segment
+            if last_segment > contiguous:
+                _wait(span.waiting, last_segment, ts)
+                stream.waiting[span.span_id] = span
+            elif ts > span.resolved_ts:
+                span.resolved_ts = risen[span.span_id] = ts
+        return risen
 
     def hold(self, span_ids: Iterable[int]) -> Orders:
         """Pull these no more until `resume`: they stand where they are (rule 17)."""
@@ -225,6 +246,7 @@ class Spans:
             self._release(span, orders)
             span.held = True
             self._held[span.span_id] = span
+            self._shares.changed(span.puller)
         return orders
 
     def resume(self, span_ids: Iterable[int]) -> Orders:
@@ -232,6 +254,7 @@ class Spans:
         orders = Orders()
         for span in [self._held.pop(span_id) for span_id in span_ids]:
             span.held = False
+            self._shares.changed(span.puller)
             self._assign(span, orders)
         return orders
 
@@ -250,13 +273,27 @@ class Spans:
         """Every row of the span in (flushed ts, it] stands in `segments`."""
         return self._spans[span_id].resolved_ts
 
-    def reached(self) -> dict[int, int]:
-        """The resolved-ts of every span."""
-        return {span_id: span.resolved_ts for span_id, span in self._spans.items()}
+    def lowest_ts(self) -> int | None:
+        """The lowest resolved-ts of all spans; None when there are none."""
+        running = self._shares.lowest()
+        lowest = [running[0]] if running else []
+        return min([*lowest, *map(_RESOLVED_TS, self._held.values())], default=None)
 
-    def stored(self) -> set[int]:
+    def reached(self, needed: Collection[int] = ()) -> dict[int, int]:
+        """The resolved-ts of the spans that room goes by: those that have segments, are held or needed, and the lowest.
+
+        Of all that are not held the lowest is among them as well.
+        """
+        wanted = {**self._stored, **self._held}
+        running = self._shares.lowest()
+        for span_id in [*needed, *([running[1]] if running else [])]:
+            if span_id in self._spans:
+                wanted[span_id] = self._spans[span_id]
+        return {span_id: span.resolved_ts for span_id, span in wanted.items()}
+
+    def stored(self) -> Collection[int]:
         """The spans that have segments."""
-        return {span_id for span_id, span in self._spans.items() if span.segments}
+        return self._stored.keys()
 
     def segments(self, span_id: int) -> tuple[Segment, ...]:
         """What the span's assignments have brought and is neither released nor forgotten."""
@@ -306,6 +343,17 @@ class Spans:
             if segment.max > entry.from_ and segment.min <= entry.to:
                 yield segment
 
+    def on_checkpoint(self, ts: int) -> None:
+        """A commit record says `ts`: every span is flushed to it at least (rule 11)."""
+        if ts <= self._checkpoint_ts:
+            return
+        self._checkpoint_ts = ts
+        for span_id in list(self._stored):
+            self.release_below(span_id, ts)
+        if (lowest_ts := self.lowest_ts()) is not None and lowest_ts < ts:  # one has fallen back since it was reckoned
+            for span_id in self._spans:
+                self.release_below(span_id, ts)
+
     def release_below(self, span_id: int, ts: int) -> list[Segment]:
         """The span is flushed to `ts`: its segments wholly <= ts are forgotten and returned.
 
@@ -315,7 +363,9 @@ class Spans:
         if ts <= span.flushed_ts:
             return []
         span.flushed_ts = ts
-        span.resolved_ts = max(span.resolved_ts, ts)
+        if ts > span.resolved_ts:
+            span.resolved_ts = ts
+            self._shares.changed(span.puller)
         over = not span.sub_id and span.resolved_ts == ts
         return self._forget(span, lambda segment: over or segment.max.commit_ts <= ts)
 
@@ -343,9 +393,8 @@ class Spans:
     def _move(self, span: _Span, puller: int, orders: Orders) -> None:
         self._release(span, orders)
         self._forget_unreadable(span, orders)
-        self._counts[span.puller] -= 1
-        self._counts[puller] += 1
-        span.puller = puller
+        self._shares.take(span)
+        self._shares.give(span, puller)
         self.moves += 1
         self._assign(span, orders)
 
@@ -374,7 +423,9 @@ class Spans:
 
     def _fall_back(self, span: _Span, ts: int, orders: Orders) -> None:
         """To ts, but not below the flushed ts."""
+        span.flushed_ts = max(span.flushed_ts, self._checkpoint_ts)
         span.resolved_ts = max(span.flushed_ts, min(span.resolved_ts, ts))
+        self._shares.changed(span.puller)
         whole = span.resolved_ts if span.resolved_ts > span.flushed_ts else -1
         self._forget(span, lambda segment: segment.min.commit_ts > whole)
         orders.ended[span.span_id] = span.resolved_ts
@@ -400,13 +451,15 @@ class Spans:
     def _count(self, span: _Span, contiguous: int) -> bool:
         before = span.resolved_ts
         while span.waiting and span.waiting[0][0] <= contiguous:
-            span.resolved_ts = max(span.resolved_ts, span.waiting.popleft()[1])
+            span.resolved_ts = max(span.resolved_ts, span.waiting.pop(0)[1])
         return span.resolved_ts > before
 
     def _forget(self, span: _Span, which: Callable[[Segment], bool]) -> list[Segment]:
         forgotten = [segment for segment in span.segments if which(segment)]
         if forgotten:
             span.segments = [segment for segment in span.segments if not which(segment)]
+            if not span.segments:
+                del self._stored[span.span_id]
             for segment in forgotten:
                 self.files.drop(segment)
         return forgotten
@@ -427,7 +480,7 @@ class Spans:
                 span.recent //= 2
 
 
-def _wait(waiting: deque[tuple[int, int]], last_segment: int, ts: int) -> None:
+def _wait(waiting: list[tuple[int, int]], last_segment: int, ts: int) -> None:
     """Queue a resolved-ts, in order of segments. What a later one with no more segments says as well is left out."""
     later: list[tuple[int, int]] = []
     while waiting and waiting[-1][0] >= last_segment:

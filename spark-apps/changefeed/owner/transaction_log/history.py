@@ -46,7 +46,8 @@ With spec.state.id a log outlives its resource. Resource A is deleted, B is crea
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any, NoReturn
 
 from changefeed.errors import Fenced, NeedsHuman, Superseded
@@ -65,6 +66,7 @@ from changefeed.model.record import (
 from changefeed.owner.transaction_log.state import NEXT_STEP, DispatcherState, Epoch, Generation, OpenPlan, State
 
 _SHOWN = 512  # characters of a statement
+_TABLE_INFO: Callable[[DispatcherState], str] = attrgetter("table_info")
 
 
 def is_of_another(state: State, uid: str) -> bool:
@@ -197,7 +199,9 @@ def _rewind(state: State, record: RewindRecord) -> dict[str, Any]:
 def _plan(state: State, record: PlanRecord) -> dict[str, Any]:
     if not record.entries:
         _refuse(record, "it has no entries")
-    infos = {**state.table_infos, **record.table_infos}
+    infos = state.table_infos
+    if record.table_infos:
+        infos = dict(sorted({**infos, **record.table_infos}.items()))
     for number, entry in enumerate(record.entries):
         if entry.entry != number:
             _refuse(record, f"entry {entry.entry} stands in place {number}")
@@ -212,7 +216,7 @@ def _plan(state: State, record: PlanRecord) -> dict[str, Any]:
     return {
         "plans": (*state.plans, OpenPlan(plan=record, config=state.epoch.config)),
         "dispatchers": {**state.dispatchers, **advanced},
-        "table_infos": dict(sorted(infos.items())),
+        "table_infos": infos,
     }
 
 
@@ -329,12 +333,15 @@ def _committed(state: State, record: CommitRecord, flushed: Mapping[int, int]) -
         for dispatcher, ts in flushed.items()
     }
     dispatchers = {**state.dispatchers, **advanced}
-    used = {known.table_info for known in dispatchers.values()}
-    used |= {entry.table_info for each in plans for entry in each.open_entries}
+    infos = state.table_infos
+    if any(each.plan.table_infos for each in state.plans):  # to look over all tables each time would cost too much
+        used = set(map(_TABLE_INFO, dispatchers.values()))
+        used |= {entry.table_info for each in plans for entry in each.open_entries}
+        infos = {name: info for name, info in infos.items() if name in used}
     return {
         "plans": tuple(plans),
         "dispatchers": dispatchers,
-        "table_infos": {name: info for name, info in state.table_infos.items() if name in used},
+        "table_infos": infos,
         "rows": state.rows + sum(file.rows for file in record.files),
     }
 

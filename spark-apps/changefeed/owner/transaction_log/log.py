@@ -140,10 +140,11 @@ class Log:
 
         Raises NeedsHuman when a different snapshot of that number exists; nothing is deleted then.
         """
-        stored = self._create(self._snapshot_path(state.n), snapshot(state))
+        body = snapshot(state)
+        stored = self._create(self._snapshot_path(state.n), body)
         if stored is None:
             return  # a newer fold has already deleted it
-        if restore(stored) != state:
+        if stored != body and restore(stored) != state:
             raise NeedsHuman(
                 f"Snapshot {state.n} of the log at {self._where} says other things than the records up to it.",
                 "Keep the log as it is for examination, and start a new changefeed.",

@@ -66,7 +66,8 @@ class OpenPlan(_Frozen):
 
     @property
     def open_entries(self) -> tuple[PlanEntry, ...]:
-        return tuple(entry for entry in self.plan.entries if entry.entry not in self.committed)
+        committed = frozenset(self.committed)
+        return tuple(entry for entry in self.plan.entries if entry.entry not in committed)
 
 
 class Generation(_Frozen):
@@ -104,7 +105,7 @@ class State(_Frozen):
         BeforeValidator(_by_dispatcher),
         PlainSerializer(_as_list, return_type=list[DispatcherState]),
     ] = {}
-    table_infos: dict[str, dict[str, Any]] = {}  # by hash: those that a dispatcher or an open plan names
+    table_infos: dict[str, dict[str, Any]] = {}  # by hash: all that are named, and those no more until one is new
     rows: int = 0  # in committed files, since the start
     last_ddl: tuple[Ts, int] | None = Field(default=None)  # (ts, job_id) of the newest executed one
     last_statement: str = ""  # of that, its beginning: for people
