@@ -368,8 +368,8 @@ AROUND_THEM = (
         "rows that come in order are not searched for repeats",
         sorter,
         "_drop_repeats",
-        "repeated = same_as_next(rows, BY_IDENTITY)",
-        "repeated = same_as_next(rows, BY_IDENTITY)[: 0 if order is None else None]",
+        "order = np.arange(rows.num_rows)",
+        "return rows",
         rule=4,
     ),
     Mutation(

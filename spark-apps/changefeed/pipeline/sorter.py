@@ -84,21 +84,25 @@ def sort_rows(
 
 
 def _drop_repeats(rows: pa.RecordBatch, pieces: list[tuple[SegmentSlice, int]]) -> pa.RecordBatch:
-    """One row per (commit_ts, key), ordered by them (rule 4)."""
-    order = order_of(rows, BY_IDENTITY)
-    if order is not None:
-        rows = rows.take(pa.array(order))
-    repeated = same_as_next(rows, BY_IDENTITY)
+    """One row per (commit_ts, key) (rule 4), in the order they came: only what tells them apart is sorted."""
+    names = rows.select(BY_IDENTITY)
+    order = order_of(names, BY_IDENTITY)
+    if order is None:
+        order = np.arange(rows.num_rows)
+    else:
+        names = names.take(pa.array(order))
+    repeated = same_as_next(names, BY_IDENTITY)
     if not len(repeated):
         return rows
+    first, second = order[repeated], order[repeated + 1]
     for name in ("start_ts", "op", "value", "old_value"):
-        equal = _equal(rows.column(name), repeated, repeated + 1)
+        equal = _equal(rows.column(name), first, second)
         if not equal.all():
-            row = int(repeated[int(equal.argmin())])
-            first = np.arange(row, row + 2) if order is None else order[row : row + 2]
-            raise _differ(rows.slice(row, 2), name, [_origin(pieces, int(number)) for number in first])
+            place = int(equal.argmin())
+            copies = [int(first[place]), int(second[place])]
+            raise _differ(rows.take(pa.array(copies)), name, [_origin(pieces, row) for row in copies])
     keep = np.ones(rows.num_rows, np.bool_)
-    keep[repeated + 1] = False
+    keep[second] = False
     return rows.filter(pa.array(keep))
 
 

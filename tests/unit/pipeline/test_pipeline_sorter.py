@@ -30,6 +30,11 @@ def test_rule_4_a_row_that_stands_in_two_segments_comes_once():
     assert found.raw_rows == 3
 
 
+def test_rule_4_rows_that_come_in_order_are_searched_for_repeats_too():
+    found = order([insert(5, 1), insert(5, 2)], [insert(5, 2), insert(6, 1)])
+    assert (found.rows.num_rows, found.raw_rows) == (3, 3)
+
+
 def test_rule_4_one_key_at_two_commit_ts_and_two_keys_at_one_are_no_repeats():
     assert order([insert(5, 1), insert(5, 2)], [update(6, 1, (0, "n"), (0, "m"))]).raw_rows == 3
 
