@@ -424,8 +424,8 @@ MEMORY = (
         "a file that is given back is not given out again",
         Dispatch,
         "given_back",
-        "self._waiting = dict(sorted({**self._waiting, key: size}.items()))",
-        "pass",
+        "self._waiting = dict(sorted({**self._waiting, key: self._take(key)}.items()))",
+        "self._take(key)",
     ),
 )
 

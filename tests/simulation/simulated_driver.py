@@ -188,20 +188,25 @@ class Driver(Process):
 
     def task_left(self, number: int, stream: Stream) -> None:
         """The service knows whose stream it was: the end of one whose place another has taken is no news."""
-        if self.alive and self._streams.get(number) is stream:
+        if self.alive and self.knows(number, stream):
             del self._streams[number]
             self.require_owner().task_left(number)
             self.hand_out()
 
-    def file_done(self, done: FileCommitted) -> None:
-        if self.alive:
-            self.require_owner().file_done(done)
-            self.hand_out()
+    def told(self, number: int, stream: Stream, news: FileCommitted | pb.GivenBack) -> None:
+        """The service hears no stream any more of whose task another is open, or that it knows to be over."""
+        if not (self.alive and self.knows(number, stream)):
+            return
+        owner = self.require_owner()
+        if isinstance(news, FileCommitted):
+            owner.file_done(number, news)
+        else:
+            owner.given_back(number, EntryKey(news.plan, news.entry), news.segment)
+        self.hand_out()
 
-    def given_back(self, number: int, back: pb.GivenBack) -> None:
-        if self.alive:
-            self.require_owner().given_back(number, EntryKey(back.plan, back.entry), back.segment)
-            self.hand_out()
+    def knows(self, number: int, stream: Stream) -> bool:
+        """Whether that stream of a task is open, as far as it was told."""
+        return self._streams.get(number) is stream
 
     def task_failed(self, number: int) -> None:
         self._failures[number] += 1

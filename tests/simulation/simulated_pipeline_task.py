@@ -43,6 +43,7 @@ class Stream:
         self.open = True
         self.to_write: list[tuple[Work, WorkEntry]] = []
         self.to_say: list[FileCommitted] = []
+        self.said: list[FileCommitted] = []
         self._saying: deque[FileCommitted | pb.GivenBack] = deque()  # on its way
         self._last_order = 0.0
 
@@ -70,14 +71,10 @@ class Stream:
             self._told(self._saying.popleft())
 
     def _told(self, news: FileCommitted | pb.GivenBack) -> None:
-        driver = self._task.driver
-        if isinstance(news, FileCommitted):
-            driver.file_done(news)
-        elif self.open:
-            driver.given_back(self._task.number, news)
+        self._task.driver.told(self._task.number, self, news)
 
     def end(self) -> None:
-        """What was on its way to the owner may be heard once the next stream is there."""
+        """What was on its way to the owner may be heard until that knows of the end."""
         self.open = False
         self.to_write.clear()
         self.to_say.clear()
@@ -96,7 +93,6 @@ class PipelineTask(Process):
         self.stalled_until = 0.0  # the sink stands still
         self.joins_at = 0.0
         self.stream: Stream | None = None
-        self.sent: list[FileCommitted] = []
 
     def step(self) -> None:
         world, rng, stream = self.world, self.world.network, self.stream
@@ -114,8 +110,8 @@ class PipelineTask(Process):
             self._say(stream, stream.to_say.pop(rng.randrange(len(stream.to_say))))
         elif world.happens("stream"):
             self.lose_stream("breaks")
-        elif self.sent and world.happens("task"):
-            stream.say(rng.choice(self.sent))  # once more, perhaps long after its plan
+        elif stream.said and world.happens("task"):
+            stream.say(rng.choice(stream.said))  # once more, perhaps long after its plan
 
     def _join_if_due(self) -> None:
         if self.world.time.now >= self.joins_at:
@@ -123,7 +119,7 @@ class PipelineTask(Process):
             self.driver.task_joined(self.number, self.stream)
 
     def _say(self, stream: Stream, done: FileCommitted) -> None:
-        self.sent.append(done)
+        stream.said.append(done)
         stream.say(done)
 
     def _write(self, stream: Stream, work: Work, given: WorkEntry) -> None:
@@ -168,33 +164,24 @@ class PipelineTask(Process):
             )
 
     def _gives_back(self, stream: Stream, work: Work, given: WorkEntry, gone: MemoryGone) -> None:
-        """The puller has ended with it, or the file is committed by the late word of another task that had it before.
-
-        Else a task that the owner knows of reads what nobody overwrites.
-        """
+        """The puller has ended with it: nobody overwrites what a task reads that the owner knows of."""
         entry = given.plan_entry
         there = any(puller.has_written(gone.uri) for puller in self.driver.pullers)
-        overwritten = stream.open and self._is_needed(work, entry) and there
+        overwritten = stream.open and self.driver.alive and there
         assert not overwritten, f"it is overwritten while it is read: {gone.message}"
         self.world.say(f"{self.name} gives {entry.path} back: {gone.message}")
         if stream.open:
             stream.say(pb.GivenBack(plan=work.record, entry=entry.entry, segment=gone.uri))
 
-    def _is_needed(self, work: Work, entry: PlanEntry) -> bool:
-        """Its file is in no commit record, and its driver goes on."""
-        state = self.world.oracles.state
-        is_open = any((plan, each) == (work.record, entry) for plan, each in state.open_entries())
-        return is_open and state.epoch.nonce == work.nonce and self.driver.alive
-
     def _misses(self, stream: Stream, work: Work, given: WorkEntry, error: Transient) -> None:
         """Spark starts the task again, a few times.
 
-        Nothing of what it misses may be needed, but for what is lost with a machine.
+        Its driver deletes nothing that it may read: that is lost with a machine, or a later driver has deleted it.
         """
-        entry, needed = given.plan_entry, self._is_needed(work, given.plan_entry)
+        entry, latest = given.plan_entry, self.world.oracles.state.epoch.nonce == work.nonce
         lost = any(piece.uri in self.world.segments.lost for piece in given.segments)
         assert stream.open, "it reads at once"
-        assert lost or not needed, f"{entry.path} needs what was deleted: {error.message}"
+        assert lost or not (latest and self.driver.alive), f"{entry.path} needs what was deleted: {error.message}"
         self.lose_stream(f"breaks: it misses a segment of {entry.path}")
         self.driver.task_failed(self.number)
 

@@ -132,22 +132,26 @@ class Owner:
 
     def task_joined(self, task: int) -> None:
         """A pipeline task's stream is open."""
-        self._reads.over(self._dispatch.joined(task))
+        self.task_left(task)
+        self._dispatch.joined(task)
 
     def task_left(self, task: int) -> None:
         """What it was given is written by another."""
-        self._reads.over(self._dispatch.left(task))
+        self._dispatch.left(task)
+        self._reads.left(task)
 
     def given_back(self, task: int, key: EntryKey, uri: str) -> None:
         """The task could not read a segment in memory: the file is given out again once that can be read."""
-        if self._dispatch.given_back(task, key):
-            self._reads.over([key])
+        self._dispatch.given_back(task, key)
+        self._reads.over(task, key)
         self._commands += self.spans.unreadable(uri)
 
-    def file_done(self, file: FileCommitted) -> None:
-        """A file stands in the sink; what is said of one that is not open is dropped (rule 20)."""
+    def file_done(self, task: int, file: FileCommitted) -> None:
+        """The task has put a file in the sink. Of one that is not open that is no news (rule 20)."""
+        key = EntryKey(file.plan, file.entry)
+        self._reads.over(task, key)
         if self._open.done(file):
-            self._dispatch.done(EntryKey(file.plan, file.entry))
+            self._dispatch.done(key)
 
     def begin(self, pd_ms: int) -> None:
         """The run begins now: what came before has waited long enough, and is planned as soon as all of it is there."""
@@ -163,24 +167,24 @@ class Owner:
     def hand_out(self) -> list[tuple[int, Work]]:
         """What each pipeline task is to write as well, of what can be written: call it whenever something changes."""
         given = self._dispatch.give(lambda key: self._can_be_written(self._open.entry(key)))
-        return [(task, work) for task, keys in given.items() for work in self._works(keys)]
+        return [(task, work) for task, keys in given.items() for work in self._works(task, keys)]
 
     def _can_be_written(self, entry: PlanEntry) -> bool:
         return self.spans.is_whole([entry]) and self.spans.is_readable(entry)
 
-    def _works(self, keys: list[EntryKey]) -> list[Work]:
+    def _works(self, task: int, keys: list[EntryKey]) -> list[Work]:
         """A message a plan: what a file is made with is that of its plan (rule 10)."""
         plans = {each.plan.n: each for each in self.state.plans}
         by_plan: dict[int, list[PlanEntry]] = {}
         for key in keys:
             by_plan.setdefault(key.plan, []).append(self._open.entry(key))
-        return [self._work(plans[number], entries) for number, entries in by_plan.items()]
+        return [self._work(task, plans[number], entries) for number, entries in by_plan.items()]
 
-    def _work(self, plan: OpenPlan, entries: list[PlanEntry]) -> Work:
+    def _work(self, task: int, plan: OpenPlan, entries: list[PlanEntry]) -> Work:
         record = plan.plan
         given = [WorkEntry(plan_entry=e, segments=self.spans.manifest(e, self._run.name)) for e in entries]
         for each in given:
-            self._reads.begun(EntryKey(record.n, each.plan_entry.entry), each.segments)
+            self._reads.begun(task, EntryKey(record.n, each.plan_entry.entry), each.segments)
         used = {entry.table_info for entry in entries}
         return Work(
             record=record.n,
@@ -444,5 +448,4 @@ class Owner:
             entry = self._open.entry(key)
             self.planner.learn(entry.dispatcher, entry.estimate, file.bytes)
             self.spans.release_below(entry.dispatcher, self.state.flushed_ts(entry.dispatcher))
-            self._reads.over([key])
         self._open.committed(record.files)

@@ -70,7 +70,7 @@ def test_what_a_lost_task_has_not_written_is_handed_out_again() -> None:
     owner = with_one_plan(2)
     owner.task_joined(0)
     assert shown(owner.hand_out()) == [(0, 3, [0, 1])]
-    owner.file_done(made.file(3, 1))
+    owner.file_done(0, made.file(3, 1))
     owner.task_left(0)
     owner.task_joined(1)
     assert shown(owner.hand_out()) == [(1, 3, [0])]
@@ -102,7 +102,7 @@ def test_rule_10_files_of_several_plans_come_each_with_the_config_of_its_own() -
     row(owner, 1, BEGAN_TS, BEGAN_TS + 9)
     row(owner, 2, BEGAN_TS + 9, BEGAN_TS + 9)
     row(owner, 1, BEGAN_TS, BEGAN_TS + 9, 2)
-    owner.file_done(made.file(3))
+    owner.file_done(0, made.file(3))
     publish(owner)
     later = plan(owner, INTERVAL_S)
     assert [entry.dispatcher for entry in later.record.entries] == [1]
@@ -117,25 +117,25 @@ def test_rule_10_files_of_several_plans_come_each_with_the_config_of_its_own() -
 def test_rule_20_what_is_said_of_a_file_that_is_not_open_is_dropped() -> None:
     owner = with_one_plan()
     for plan_number, entry in ((2, 0), (3, 1), (4, 0)):
-        owner.file_done(made.file(plan_number, entry))
+        owner.file_done(0, made.file(plan_number, entry))
     assert not isinstance(owner.step(0.0, BEGAN_MS), Publish)
-    owner.file_done(made.file(3, rows=5))
-    owner.file_done(made.file(3, rows=6))
+    owner.file_done(0, made.file(3, rows=5))
+    owner.file_done(0, made.file(3, rows=6))
     assert [file.rows for file in publish(owner).record.files] == [5]
-    owner.file_done(made.file(3, rows=7))
+    owner.file_done(0, made.file(3, rows=7))
     assert not isinstance(owner.step(0.0, BEGAN_MS), Publish)
 
 
 def test_files_of_several_plans_are_published_together() -> None:
     owner = with_two_plans()
-    owner.file_done(made.file(4))
+    owner.file_done(0, made.file(4))
     assert not isinstance(owner.step(0.0, BEGAN_MS), Publish), "span 1 has one before it"
-    owner.file_done(made.file(3))
+    owner.file_done(0, made.file(3))
     action = publish(owner)
     assert [(file.plan, file.entry) for file in action.record.files] == [(3, 0), (4, 0)]
     assert indexes(action) == ["s/t1/1/2.csv"]
     assert action.record.checkpoint_ts == made.START_TS, "span 2 has a file open"
-    owner.file_done(made.file(3, 1))
+    owner.file_done(0, made.file(3, 1))
     assert publish(owner).record.checkpoint_ts == BEGAN_TS
     assert owner.state.plans == ()
 
@@ -144,30 +144,30 @@ def test_a_span_whose_last_open_file_is_published_brings_the_checkpoint_as_far_a
     owner = with_one_plan()
     owner.report(0.0, 0, pb.Report(resolved=[s.resolved(1, BEGAN_TS + 9, 0)]))
     owner.barrier.on_resolved(BEGAN_TS + 9)
-    owner.file_done(made.file(3))
+    owner.file_done(0, made.file(3))
     assert publish(owner).record.checkpoint_ts == BEGAN_TS + 9
 
 
 def test_files_that_are_done_soon_after_others_wait_a_moment_for_more() -> None:
     owner = with_one_plan(4)
-    owner.file_done(made.file(3, 3))
+    owner.file_done(0, made.file(3, 3))
     assert [file.entry for file in publish(owner, 10.0).record.files] == [3], "at once: nothing came before"
     assert owner.next_deadline() is None
-    owner.file_done(made.file(3, 1))
+    owner.file_done(0, made.file(3, 1))
     assert owner.step(10.09, BEGAN_MS) is None
     assert owner.next_deadline() == pytest.approx(10.1)
-    owner.file_done(made.file(3, 2))
+    owner.file_done(0, made.file(3, 2))
     assert [file.entry for file in publish(owner, 10.11).record.files] == [1, 2]
-    owner.file_done(made.file(3, 0))
+    owner.file_done(0, made.file(3, 0))
     assert [file.entry for file in publish(owner, 10.12).record.files] == [0], "at once: there are no more"
 
 
 def test_a_file_that_waits_for_another_asks_for_no_look() -> None:
     """A driver would look again and again for as long as the other takes."""
     owner = with_two_plans()
-    owner.file_done(made.file(3, 1))
+    owner.file_done(0, made.file(3, 1))
     publish(owner, 10.0)
-    owner.file_done(made.file(4))
+    owner.file_done(0, made.file(4))
     assert owner.step(20.0, BEGAN_MS) is None
     assert owner.next_deadline() is None
 
@@ -176,7 +176,7 @@ def test_a_span_whose_file_is_slow_gets_no_further_one_until_it_is_full() -> Non
     owner = with_one_plan(2)
     row(owner, 2, BEGAN_TS + 5, BEGAN_TS + 5)
     row(owner, 2, BEGAN_TS + 5, BEGAN_TS + 5, 2)
-    owner.file_done(made.file(3, 1))
+    owner.file_done(0, made.file(3, 1))
     publish(owner)
     later = plan(owner, INTERVAL_S)
     assert [(entry.dispatcher, entry.reason) for entry in later.record.entries] == [(2, "interval")]
@@ -207,7 +207,7 @@ def test_segments_that_a_task_may_be_reading_are_not_deleted() -> None:
     owner.spans.hold([1])
     owner.spans.cut_back(1, made.START_TS)
     assert owner.unneeded_segments() == [], "the span is pulled anew, but the file is made from what was there"
-    owner.file_done(made.file(3))
+    owner.file_done(0, made.file(3))
     publish(owner)
     assert owner.unneeded_segments() == ["span1/1.arrow"]
 
@@ -233,9 +233,9 @@ def test_rule_9_a_ddl_waits_for_open_files_of_every_plan() -> None:
     row(owner, 2, BEGAN_TS + 5, BEGAN_TS + 9)
     assert [entry.reason for entry in plan(owner).record.entries] == ["barrier"]
     assert owner.step(0.0, BEGAN_MS) is None
-    owner.file_done(made.file(4))
+    owner.file_done(0, made.file(4))
     assert owner.step(0.0, BEGAN_MS) is None
-    owner.file_done(made.file(3))
+    owner.file_done(0, made.file(3))
     assert publish(owner).record.checkpoint_ts == BEGAN_TS + 4
     assert isinstance(owner.step(0.0, BEGAN_MS), WriteDdl)
 
@@ -246,10 +246,10 @@ def test_a_drain_ends_when_the_last_open_file_is_committed() -> None:
     owner.drain()
     assert [entry.reason for entry in plan(owner).record.entries] == ["shutdown"]
     assert owner.step(0.0, BEGAN_MS) is None
-    owner.file_done(made.file(3))
+    owner.file_done(0, made.file(3))
     assert publish(owner).record.checkpoint_ts == BEGAN_TS
     assert owner.step(0.0, BEGAN_MS) is None
-    owner.file_done(made.file(4))
+    owner.file_done(0, made.file(4))
     publish(owner)
     assert isinstance(owner.step(0.0, BEGAN_MS), Stop)
 
@@ -257,10 +257,10 @@ def test_a_drain_ends_when_the_last_open_file_is_committed() -> None:
 def test_rule_11_the_checkpoint_moves_without_files_up_to_the_first_open_one() -> None:
     owner = with_one_plan(2)
     row(owner, 2, BEGAN_TS + 9, BEGAN_TS + 5)
-    owner.file_done(made.file(3))
+    owner.file_done(0, made.file(3))
     publish(owner)
     assert owner.step(60.0, BEGAN_MS) is None, "span 2 is open from the start"
-    owner.file_done(made.file(3, 1))
+    owner.file_done(0, made.file(3, 1))
     assert publish(owner, 60.0).record.checkpoint_ts == BEGAN_TS
     owner.report(0.0, 1, pb.Report(resolved=[s.resolved(2, BEGAN_TS + 5, 0)]))
     action = owner.step(70.0, BEGAN_MS)

@@ -62,7 +62,7 @@ def test_a_task_reads_in_memory_and_that_is_free_when_the_file_is_committed() ->
         "size": 1000,
     }
     assert freed(owner.tend(0.0)) == []
-    owner.file_done(made.file(*FILE))
+    owner.file_done(0, made.file(*FILE))
     publish(owner)
     assert freed(owner.tend(0.0)) == [(0, [1])]
     assert freed(owner.tend(0.0)) == []
@@ -78,7 +78,7 @@ def test_what_is_archived_is_read_there_and_its_memory_is_free_after_the_last_re
     owner.task_joined(0)
     assert slots(owner.hand_out()) == [None]
     assert freed(owner.tend(0.0)) == [(0, [1])]
-    owner.file_done(made.file(*FILE))
+    owner.file_done(0, made.file(*FILE))
     publish(owner)
     assert owner.unneeded_segments() == ["a/1.arrow"]
 

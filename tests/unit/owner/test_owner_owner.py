@@ -29,7 +29,7 @@ def test_what_comes_later_waits_for_its_interval() -> None:
     row(owner, 1, last, last)
     plan(owner)
     row(owner, 2, last + 1, last + 1)
-    owner.file_done(made.file(3))
+    owner.file_done(0, made.file(3))
     publish(owner)
     assert not isinstance(owner.step(0.0, BEGAN_MS), AppendPlan)
     assert isinstance(owner.step(INTERVAL_S, BEGAN_MS), AppendPlan)
@@ -61,7 +61,7 @@ def test_rule_17_nothing_is_written_on_while_the_store_is_full_and_a_plan_makes_
     assert [command.WhichOneof("command") for command in commands] == ["release"], "full: held, and not heard"
     owner.task_joined(0)
     assert owner.hand_out()
-    owner.file_done(made.file(3))
+    owner.file_done(0, made.file(3))
     assert owner.unneeded_segments() == [], "the log does not know of the file"
     publish(owner)
     for uri in owner.unneeded_segments():
@@ -98,7 +98,7 @@ def test_rule_17_room_is_kept_for_files_that_can_be_written_now() -> None:
     again = pb.Report(resolved=[s.resolved(command.subscribe.sub_id, last, 0)])
     owner.report(0.0, 0, again)
     assert owner._under_way().bytes == 10
-    owner.file_done(made.file(3))
+    owner.file_done(0, made.file(3))
     assert owner._under_way().bytes == 0
 
 
@@ -117,7 +117,7 @@ def test_segments_of_a_file_are_not_needed_once_it_is_committed_whatever_the_che
     for span_id in (1, 2):
         row(owner, 1, last, last, span_id=span_id)
     plan(owner)
-    owner.file_done(made.file(3, 0))
+    owner.file_done(0, made.file(3, 0))
     before = owner.state.checkpoint_ts
     publish(owner)
     assert owner.state.checkpoint_ts == before

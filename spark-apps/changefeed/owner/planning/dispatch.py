@@ -6,7 +6,7 @@ another: both write the same bytes, so it does not matter that the first may sti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
@@ -44,20 +44,18 @@ class Dispatch:
         """A file of `size` raw bytes is to be written, after all that were opened before."""
         self._waiting[key] = size
 
-    def joined(self, task: int) -> Collection[EntryKey]:
+    def joined(self, task: int) -> None:
         """Its stream is open; one that was still thought open has ended: as `left`."""
-        back = self.left(task)
+        self.left(task)
         self._tasks[task] = _Task()
-        return back
 
-    def left(self, task: int) -> Collection[EntryKey]:
-        """Its stream is over; what it was given and is nobody's now."""
+    def left(self, task: int) -> None:
+        """Its stream is over: what it was given is nobody's now."""
         given = self._tasks.pop(task, _Task()).given
         if given:
             for key in given:
                 del self._task_of[key]
             self._waiting = dict(sorted({**self._waiting, **given}.items()))
-        return given.keys()
 
     def give(self, can_be_written: Callable[[EntryKey], bool]) -> dict[int, list[EntryKey]]:
         """What each task is to write as well."""
@@ -81,19 +79,20 @@ class Dispatch:
                 heappush(free, (task.bytes, len(task.given), number))
         return given
 
-    def given_back(self, task: int, key: EntryKey) -> bool:
-        """The task could not write it; False when it is not its own."""
-        if self._task_of.get(key) != task:
-            return False
-        del self._task_of[key]
-        size = self._tasks[task].given.pop(key)
-        self._tasks[task].bytes -= size
-        self._waiting = dict(sorted({**self._waiting, key: size}.items()))
-        return True
+    def given_back(self, task: int, key: EntryKey) -> None:
+        """The task could not write it, if it is still its own."""
+        if self._task_of.get(key) == task:
+            self._waiting = dict(sorted({**self._waiting, key: self._take(key)}.items()))
 
     def done(self, key: EntryKey) -> None:
         """The file stands in the sink, whoever wrote it."""
         self._waiting.pop(key, None)
-        if (number := self._task_of.pop(key, None)) is not None:
-            task = self._tasks[number]
-            task.bytes -= task.given.pop(key)
+        if key in self._task_of:
+            self._take(key)
+
+    def _take(self, key: EntryKey) -> int:
+        """From its task; its raw bytes."""
+        task = self._tasks[self._task_of.pop(key)]
+        size = task.given.pop(key)
+        task.bytes -= size
+        return size

@@ -1,41 +1,45 @@
-"""Which segments the files that are being written are made from, and where their tasks were told to read them. Pure.
+"""What each pipeline task reads: the segments of the files that it was given, in memory or as files. Pure.
 
-What a task may read is neither deleted nor its memory used again (rules 3, 21).
+What a task may read is neither deleted nor its memory used again (rules 3, 21). It reads until it says that its file is
+done, though another, which had the file before, may have said so already.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Sequence, Set
 
 from changefeed.model.record import SegmentSlice
 from changefeed.owner.planning.open_entries import EntryKey
 
 
 class Reads:
-    """Counts each segment by the files that are written from it: it is asked for them at every step."""
+    """Counts each segment by who reads it: it is asked for them at every step."""
 
     def __init__(self) -> None:
-        self._of: dict[EntryKey, Sequence[SegmentSlice]] = {}
+        self._of: dict[int, dict[EntryKey, Sequence[SegmentSlice]]] = {}  # by task
         self._segments: Counter[str] = Counter()
         self._in_memory: Counter[str] = Counter()
 
-    def begun(self, key: EntryKey, segments: Sequence[SegmentSlice]) -> None:
-        """A task is told to write the file from these."""
-        self.over([key])
-        self._of[key] = segments
+    def begun(self, task: int, key: EntryKey, segments: Sequence[SegmentSlice]) -> None:
+        """The task is told to write the file from these."""
+        self._of.setdefault(task, {})[key] = segments
         for piece in segments:
             for counted in self._counted(piece):
                 counted[piece.uri] += 1
 
-    def over(self, keys: Iterable[EntryKey]) -> None:
-        """Nobody writes these: segments are not kept for them, or they could fill the event store for ever."""
-        for key in keys:
-            for piece in self._of.pop(key, ()):
-                for counted in self._counted(piece):
-                    counted[piece.uri] -= 1
-                    if not counted[piece.uri]:
-                        del counted[piece.uri]
+    def left(self, task: int) -> None:
+        """Its stream is over: segments that were kept for it could fill the event store for ever."""
+        for key in list(self._of.get(task, ())):
+            self.over(task, key)
+
+    def over(self, task: int, key: EntryKey) -> None:
+        """The task has written the file, or has given it back."""
+        for piece in self._of.get(task, {}).pop(key, ()):
+            for counted in self._counted(piece):
+                counted[piece.uri] -= 1
+                if not counted[piece.uri]:
+                    del counted[piece.uri]
 
     def _counted(self, piece: SegmentSlice) -> Sequence[Counter[str]]:
         return (self._segments,) if piece.slot is None else (self._segments, self._in_memory)

@@ -77,7 +77,7 @@ class Calls:
         if written.HasField("attempt"):
             self.vigilance.heard("pipeline", task, written.attempt)
         for file in written.files:
-            self._owner.file_done(_committed(file))
+            self._owner.file_done(task, _committed(file))
         for back in written.given_back:
             self._owner.given_back(task, EntryKey(back.plan, back.entry), back.segment)
         for delta in written.metrics:
