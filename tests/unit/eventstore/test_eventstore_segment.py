@@ -189,6 +189,28 @@ def test_rule_3_a_different_segment_fails_the_task(house: House, change: dict[st
     assert meta.uri in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("footer", "says"),
+    [
+        ({METADATA_KEY: b'{"v":2,"spans":[]}'}, "has version 2, not 1"),
+        ({METADATA_KEY: b'{"v":2}'}, "has version 2, not 1"),
+        ({METADATA_KEY: b'{"v":1,"epoch'}, "cannot be read"),
+        ({}, "has version None, not 1"),
+    ],
+)
+def test_rule_3_a_file_that_is_no_segment_of_this_version_fails_the_task(
+    house: House, footer: dict[bytes, bytes], says: str
+) -> None:
+    def fill(file: object) -> None:
+        with pa.ipc.new_file(file, RAW_SCHEMA.with_metadata(footer)) as writer:
+            writer.write_batch(many_rows(5))
+
+    uri, size = house.create_segment("t0", 1, fill)
+    piece = SegmentSlice(uri=uri, size=size, run=house.run, seq=1, first_batch=0, end_batch=1, rows=5)
+    with pytest.raises(Transient, match=says):
+        read_slice(house, piece)
+
+
 def test_rule_3_a_missing_segment_fails_the_task(house: House) -> None:
     meta = write_segment(house, "t0", 1, [SpanRows(1, 10, (many_rows(5),))])
     house.delete_segment(meta.uri)
