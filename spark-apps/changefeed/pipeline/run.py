@@ -14,20 +14,20 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from changefeed.filter.selection import Selection
 from changefeed.model.record import FileCommitted, SegmentSlice, Work, WorkEntry
 from changefeed.objectstore.patience import Patience
-from changefeed.pipeline.codec.choice import codec_of
 from changefeed.pipeline.integrity import check_integrity
 from changefeed.pipeline.mounter import drop_unseen, mount
+from changefeed.pipeline.recipe import Recipes
 from changefeed.pipeline.sorter import Sorted, sort_parts
 from changefeed.pipeline.spool import Spool
 from changefeed.pipeline.stages import CpuTime
-from changefeed.schema.table_info import TableInfo
 
 #: A chunk ends at so many rows, or at the row that reaches so many raw bytes; both depend on the rows alone (rule 10).
 CHUNK_ROWS = 100_000
 CHUNK_BYTES = 32 << 20
+
+_RECIPES = Recipes()
 
 
 @dataclass(frozen=True)
@@ -70,17 +70,15 @@ def _encode(
     readers: Executor | None,
 ) -> Encoded:
     plan = entry.plan_entry
-    storage, time_zone = work.config["spec"]["sink"]["storage"], work.config["spec"]["timeZone"]
-    table = TableInfo.from_json(work.table_infos[plan.table_info])
-    codec, selection = codec_of(storage), Selection.of(work.config, table)
+    recipe = _RECIPES.of(work, plan.table_info)
+    table, codec, selection = recipe.table, recipe.codec, recipe.selection
     cpu = CpuTime()
     with cpu.of("read"):
         slices = _read(entry.segments, read, readers)
     raw_rows = filtered = written = 0
     if head := codec.header(selection.columns):
         spool.append(pa.py_buffer(head))
-    split = not storage["outputRawChangeEvent"]
-    for found in _timed(cpu, sort_parts(slices, table, plan.from_, plan.to, split=split)):
+    for found in _timed(cpu, sort_parts(slices, table, plan.from_, plan.to, split=recipe.split)):
         raw_rows += found.raw_rows
         for chunk in _chunks(drop_unseen(found.rows)):
             with cpu.of("filter"):
@@ -89,11 +87,11 @@ def _encode(
             if not kept.num_rows:
                 continue
             with cpu.of("mount"):
-                check_integrity(work.config["spec"]["integrity"], kept, table)
+                check_integrity(recipe.integrity, kept, table)
                 records = mount(
                     kept,
                     table,
-                    time_zone,
+                    recipe.time_zone,
                     written=selection.columns,
                     halve_updates=codec.halve_updates,
                     with_old=codec.with_old,
@@ -129,9 +127,13 @@ def _timed(cpu: CpuTime, parts: Iterator[Sorted]) -> Iterator[Sorted]:
 def _read(
     pieces: Sequence[SegmentSlice], read: Callable[[SegmentSlice], pa.Table], readers: Executor | None
 ) -> list[tuple[SegmentSlice, pa.Table]]:
-    """Several at a time: hundreds of small segments in a store cost a round trip or two each, and next to no CPU."""
-    tables = readers.map(read, pieces) if readers is not None and len(pieces) > 1 else map(read, pieces)
-    return list(zip(pieces, tables, strict=True))
+    """Several at a time: hundreds of small segments in a store cost a round trip or two each, and next to no CPU.
+
+    In memory there is nothing to wait for.
+    """
+    stored = [piece for piece in pieces if piece.slot is None]
+    found = readers.map(read, stored) if readers is not None and len(stored) > 1 else map(read, stored)
+    return [(piece, next(found) if piece.slot is None else read(piece)) for piece in pieces]
 
 
 def _chunks(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
