@@ -19,7 +19,7 @@ from changefeed.objectstore.patience import Patience
 from changefeed.pipeline.integrity import check_integrity
 from changefeed.pipeline.mounter import drop_unseen, mount
 from changefeed.pipeline.recipe import Recipes
-from changefeed.pipeline.sorter import Sorted, sort_parts
+from changefeed.pipeline.sorter import sort_parts
 from changefeed.pipeline.spool import Spool
 from changefeed.pipeline.stages import CpuTime
 
@@ -73,34 +73,35 @@ def _encode(
     recipe = _RECIPES.of(work, plan.table_info)
     table, codec, selection = recipe.table, recipe.codec, recipe.selection
     cpu = CpuTime()
-    with cpu.of("read"):
-        slices = _read(entry.segments, read, readers)
+    slices = _read(entry.segments, read, readers)
+    cpu.went_to("read")
     raw_rows = filtered = written = 0
     if head := codec.header(selection.columns):
         spool.append(pa.py_buffer(head))
-    for found in _timed(cpu, sort_parts(slices, table, plan.from_, plan.to, split=recipe.split)):
+    for found in sort_parts(slices, table, plan.from_, plan.to, split=recipe.split):
         raw_rows += found.raw_rows
+        cpu.went_to("sort")
         for chunk in _chunks(drop_unseen(found.rows)):
-            with cpu.of("filter"):
-                kept = selection.rows.kept(chunk)
-                filtered += chunk.num_rows - kept.num_rows
+            kept = selection.rows.kept(chunk)
+            filtered += chunk.num_rows - kept.num_rows
+            cpu.went_to("filter")
             if not kept.num_rows:
                 continue
-            with cpu.of("mount"):
-                check_integrity(recipe.integrity, kept, table)
-                records = mount(
-                    kept,
-                    table,
-                    recipe.time_zone,
-                    written=selection.columns,
-                    halve_updates=codec.halve_updates,
-                    with_old=codec.with_old,
-                )
-            with cpu.of("encode"):
-                pieces = list(codec.encode(records, work.pd_ms))
-            with cpu.of("spool"):
-                for lines in pieces:
-                    spool.append(lines)
+            check_integrity(recipe.integrity, kept, table)
+            records = mount(
+                kept,
+                table,
+                recipe.time_zone,
+                written=selection.columns,
+                halve_updates=codec.halve_updates,
+                with_old=codec.with_old,
+            )
+            cpu.went_to("mount")
+            pieces = list(codec.encode(records, work.pd_ms))
+            cpu.went_to("encode")
+            for lines in pieces:
+                spool.append(lines)
+            cpu.went_to("spool")
             written += kept.num_rows
     file = FileCommitted(
         plan=work.record,
@@ -112,16 +113,6 @@ def _encode(
         hash=spool.hash,
     )
     return Encoded(plan.path, file, spool, cpu.seconds)
-
-
-def _timed(cpu: CpuTime, parts: Iterator[Sorted]) -> Iterator[Sorted]:
-    """Parts are sorted when they are asked for."""
-    while True:
-        with cpu.of("sort"):
-            found = next(parts, None)
-        if found is None:
-            return
-        yield found
 
 
 def _read(
