@@ -39,6 +39,14 @@ def order_of(rows: pa.RecordBatch, by: Sequence[str]) -> npt.NDArray[Any] | None
     return order
 
 
+def comparable(rows: pa.RecordBatch, by: Sequence[str]) -> pa.RecordBatch:
+    """These columns alone, where there is a row; keys as numbers that compare as they do where there are such."""
+    columns = [_comparable(rows.column(name)) for name in by]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(column) if isinstance(column, np.ndarray) else column for column in columns], names=list(by)
+    )
+
+
 def same_as_next(rows: pa.RecordBatch, by: Sequence[str]) -> npt.NDArray[np.intp]:
     """Numbers of the rows that have the same values in these columns as the row after them."""
     if rows.num_rows < 2:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from changefeed.errors import ProtocolViolation
-from changefeed.model.order import BY_IDENTITY, BY_POSITION, order_of, ordered, same_as_next
+from changefeed.model.order import BY_IDENTITY, BY_POSITION, comparable, order_of, ordered, same_as_next
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE, Position
 from changefeed.model.record import SegmentSlice
 from changefeed.model.rows import RAW_SCHEMA
@@ -25,6 +24,7 @@ from changefeed.schema.row.times import UTC
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 
 Mask = npt.NDArray[np.bool_]
+Places = npt.NDArray[np.int64]
 
 _NO_ROWS = pa.RecordBatch.from_pylist([], RAW_SCHEMA)
 
@@ -71,42 +71,51 @@ def sort_rows(
     part = part or Part(from_.commit_ts + from_.is_end_of_ts, to.commit_ts)
     pieces = [(piece, part.select(rows)) for piece, rows in slices]
     found = pa.concat_batches([_NO_ROWS, *(batch for _, rows in pieces for batch in rows.to_batches())])
-    unique = _drop_repeats(found, [(piece, rows.num_rows) for piece, rows in pieces])
+    unique = _unique(found, [(piece, rows.num_rows) for piece, rows in pieces])
     rows = _split_updates(unique, table) if split else unique
     raw_rows = unique.num_rows
     if part.zone is not None:
         raw_rows = int(part.owns(unique).sum())
         rows = rows.filter(pa.array(part.owns(rows)))
-    rows = ordered(rows, BY_POSITION)
+    if rows is not unique:
+        rows = ordered(rows, BY_POSITION)
     if not (from_.is_end_of_ts and to.is_end_of_ts):
         rows = rows.filter(pa.array(_after(rows, from_) & ~_after(rows, to)))
     return Sorted(rows, raw_rows)
 
 
-def _drop_repeats(rows: pa.RecordBatch, pieces: list[tuple[SegmentSlice, int]]) -> pa.RecordBatch:
-    """One row per (commit_ts, key) (rule 4), in the order they came: only what tells them apart is sorted."""
-    names = rows.select(BY_IDENTITY)
-    order = order_of(names, BY_IDENTITY)
-    if order is None:
-        order = np.arange(rows.num_rows)
-    else:
-        names = names.take(pa.array(order))
-    repeated = same_as_next(names, BY_IDENTITY)
-    if not len(repeated):
+def _unique(rows: pa.RecordBatch, pieces: list[tuple[SegmentSlice, int]]) -> pa.RecordBatch:
+    """One row per (commit_ts, key) (rule 4), by position. Only what tells rows apart is sorted; they move once."""
+    if rows.num_rows < 2:
         return rows
-    first, second = order[repeated], order[repeated + 1]
+    names = comparable(rows, BY_POSITION)
+    order = order_of(names, BY_IDENTITY)
+    names = _at(names, order)
+    repeated = same_as_next(names, BY_IDENTITY)
+    if len(repeated):
+        order = np.arange(rows.num_rows) if order is None else order
+        _check_copies(rows, order[repeated], order[repeated + 1], pieces)
+        kept = np.delete(np.arange(rows.num_rows), repeated + 1)
+        order, names = order[kept], _at(names, kept)
+    by_position = order_of(names, BY_POSITION)
+    return _at(rows, by_position if order is None else order if by_position is None else order[by_position])
+
+
+def _at(rows: pa.RecordBatch, places: Places | None) -> pa.RecordBatch:
+    """The rows at these places; None: all of them, as they stand."""
+    return rows if places is None else rows.take(pa.array(places))
+
+
+def _check_copies(rows: pa.RecordBatch, left: Places, right: Places, pieces: list[tuple[SegmentSlice, int]]) -> None:
     for name in ("start_ts", "op", "value", "old_value"):
-        equal = _equal(rows.column(name), first, second)
+        equal = _equal(rows.column(name), left, right)
         if not equal.all():
             place = int(equal.argmin())
-            copies = [int(first[place]), int(second[place])]
+            copies = [int(left[place]), int(right[place])]
             raise _differ(rows.take(pa.array(copies)), name, [_origin(pieces, row) for row in copies])
-    keep = np.ones(rows.num_rows, np.bool_)
-    keep[second] = False
-    return rows.filter(pa.array(keep))
 
 
-def _equal(column: pa.Array, left: npt.NDArray[Any], right: npt.NDArray[Any]) -> Mask:
+def _equal(column: pa.Array, left: Places, right: Places) -> Mask:
     """Element-wise; NULL equals NULL."""
     a, b = column.take(pa.array(left)), column.take(pa.array(right))
     same: Mask = _to_mask(pc.equal(a, b))
