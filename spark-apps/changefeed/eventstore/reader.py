@@ -6,8 +6,9 @@ It must never list a folder, and never take a file of another run, size or numbe
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -16,8 +17,10 @@ from changefeed.errors import NotFound, Transient
 from changefeed.eventstore.arena import SlotGone, mapped
 from changefeed.eventstore.house import House
 from changefeed.eventstore.segment import METADATA_KEY, VERSION
-from changefeed.model.record import SegmentSlice
+from changefeed.model.record import SegmentSlice, SlotPlace
 from changefeed.model.rows import RAW_SCHEMA
+
+_KEPT_OPEN = 64  # segments in memory, each with its footer
 
 
 class MemoryGone(Transient):
@@ -39,9 +42,12 @@ def read_slice(house: House, piece: SegmentSlice) -> pa.Table:
     the one that the manifest means: its rows must be pulled again.
     """
     try:
-        with _opened(house, piece) as source, pa.ipc.open_file(source) as segment:
-            _check(piece, segment)
-            batches = [segment.get_batch(number) for number in range(piece.first_batch, piece.end_batch)]
+        if piece.slot is None:
+            with house.open_segment(piece.uri, piece.size) as source:
+                batches = _Segment.of(source).batches(piece)
+        else:
+            check_slice(piece)  # it may have been opened long ago
+            batches = _opened(piece).batches(piece)
     except (FileNotFoundError, NotFound) as error:
         raise _lost(piece, "is missing") from error
     except (OSError, ValueError) as error:
@@ -55,42 +61,49 @@ def read_slice(house: House, piece: SegmentSlice) -> pa.Table:
 def check_slice(piece: SegmentSlice) -> None:
     """That what was read of it was it to the end; before any of it gets out. Raises MemoryGone."""
     if piece.slot is not None:
-        with _named(piece):
+        try:
             mapped(piece.slot).check(piece.slot)
+        except SlotGone as gone:
+            raise MemoryGone(piece.uri, str(gone)) from gone
 
 
-@contextmanager
-def _named(piece: SegmentSlice) -> Iterator[None]:
+@dataclass(frozen=True)
+class _Segment:
+    file: pa.ipc.RecordBatchFileReader
+    head: Mapping[str, Any]  # of the footer: what it says of the segment as a whole
+
+    @classmethod
+    def of(cls, source: pa.NativeFile | pa.Buffer) -> _Segment:
+        file = pa.ipc.open_file(source)
+        return cls(file, _footer_head((file.schema.metadata or {}).get(METADATA_KEY, b"{}")))
+
+    def batches(self, piece: SegmentSlice) -> list[pa.RecordBatch]:
+        head, count = self.head, self.file.num_record_batches
+        if head.get("v") != VERSION:
+            raise _lost(piece, f"has version {head.get('v')}, not {VERSION}")
+        run = f"{head['epoch']}-{head['nonce']}"
+        if (run, head["seq"]) != (piece.run, piece.seq):
+            raise _lost(piece, f"is number {head['seq']} of run {run}")
+        if piece.end_batch > count:
+            raise _lost(piece, f"has {count} record batches")
+        return [self.file.get_batch(number) for number in range(piece.first_batch, piece.end_batch)]
+
+
+def _opened(piece: SegmentSlice) -> _Segment:
     try:
-        yield
+        return _in_memory(piece.slot)
     except SlotGone as gone:
         raise MemoryGone(piece.uri, str(gone)) from gone
 
 
-@contextmanager
-def _opened(house: House, piece: SegmentSlice) -> Iterator[pa.NativeFile]:
-    if piece.slot is None:
-        with house.open_segment(piece.uri, piece.size) as source:
-            yield source
-        return
-    with _named(piece):
-        content = mapped(piece.slot).read(piece.slot)
-    yield pa.BufferReader(content)
-
-
-def _check(piece: SegmentSlice, segment: pa.ipc.RecordBatchFileReader) -> None:
-    footer = _footer_head((segment.schema.metadata or {}).get(METADATA_KEY, b"{}"))
-    if footer.get("v") != VERSION:
-        raise _lost(piece, f"has version {footer.get('v')}, not {VERSION}")
-    run = f"{footer['epoch']}-{footer['nonce']}"
-    if (run, footer["seq"]) != (piece.run, piece.seq):
-        raise _lost(piece, f"is number {footer['seq']} of run {run}")
-    if piece.end_batch > segment.num_record_batches:
-        raise _lost(piece, f"has {segment.num_record_batches} record batches")
+@lru_cache(_KEPT_OPEN)
+def _in_memory(place: SlotPlace) -> _Segment:
+    """Files of many tables are made of the same segments, one after the other."""
+    return _Segment.of(mapped(place).read(place))
 
 
 def _footer_head(footer: bytes) -> Any:
-    """What it says of the segment as a whole; of its spans, which may be thousands, the manifest says enough."""
+    """Of its spans, which may be thousands, the manifest says enough."""
     head, _, _ = footer.partition(b',"spans":')
     return json.loads(head.removesuffix(b"}") + b"}")
 

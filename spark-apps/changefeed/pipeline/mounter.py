@@ -40,8 +40,11 @@ class Records:
 
 def drop_unseen(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Without the deletes of rows that did not exist: they have nothing to show."""
+    others = rows.column("op").to_numpy() != OP_DELETE
+    if others.all():
+        return rows
     existed = pc.fill_null(pc.greater(pc.binary_length(rows.column("old_value")), 0), False)
-    seen = existed.to_numpy(zero_copy_only=False) | (rows.column("op").to_numpy() != OP_DELETE)
+    seen = existed.to_numpy(zero_copy_only=False) | others
     return rows if seen.all() else rows.filter(pa.array(seen))
 
 

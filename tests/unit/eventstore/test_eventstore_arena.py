@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from changefeed.errors import Transient
 from changefeed.eventstore.arena import SharedArena, SlotGone, can_share_memory, mapped
 from changefeed.eventstore.buffer import SpanRows
 from changefeed.eventstore.house import House
@@ -85,24 +86,10 @@ def test_another_file_with_the_same_number_is_not_taken_for_it(tmp_path: Path) -
             os.close(place.file)
 
 
-def test_a_segment_is_read_where_it_stands_and_not_once_it_is_gone(tmp_path: Path) -> None:
-    arena = SharedArena(1 << 20)
+def test_a_segment_is_read_where_it_stands_and_not_once_it_is_gone(arena: SharedArena, tmp_path: Path) -> None:
     house = House(Place(tmp_path.as_uri()), 7, "nonce")
-    row = dict(zip(RAW_SCHEMA.names, (1, 20, 10, 2, b"k", b"v", None, 0), strict=True))
-    segment = sort_segment(house, "t0", 1, [SpanRows(1, 10, (pa.RecordBatch.from_pylist([row], RAW_SCHEMA),))])
-    slot = Slot(3, 9, 128, segment.size())
-    with arena.writer(slot) as file:
-        segment.write(file)
-    piece = SegmentSlice(
-        uri=house.segment_uri("t0", 1),
-        size=slot.size,
-        slot=arena.place(slot),
-        run=house.run,
-        seq=1,
-        first_batch=0,
-        end_batch=1,
-        rows=1,
-    )
+    slot, piece, row = segment_in(arena, house, seq=1, generation=9)
+    assert read_slice(house, piece).to_pylist() == [row]
     assert read_slice(house, piece).to_pylist() == [row]
     check_slice(piece)
     arena.clear(slot)
@@ -110,4 +97,38 @@ def test_a_segment_is_read_where_it_stands_and_not_once_it_is_gone(tmp_path: Pat
         with pytest.raises(MemoryGone, match=r"00001\.arrow can't be read in memory: slot 3") as gone:
             use()
         assert gone.value.uri == piece.uri
-    arena.close()
+
+
+def test_rule_3_a_segment_is_not_taken_for_the_one_that_stood_there_before(arena: SharedArena, tmp_path: Path) -> None:
+    house = House(Place(tmp_path.as_uri()), 7, "nonce")
+    _, first, _ = segment_in(arena, house, seq=1, generation=9)
+    read_slice(house, first)
+    _, second, row = segment_in(arena, house, seq=2, generation=10)
+    assert read_slice(house, second).to_pylist() == [row]
+    for other in (first, second.model_copy(update={"slot": first.slot})):
+        with pytest.raises(MemoryGone, match="slot 3"):
+            read_slice(house, other)
+    with pytest.raises(Transient, match="is number 2 of run 7-nonce"):
+        read_slice(house, second.model_copy(update={"seq": 1}))
+
+
+def segment_in(
+    arena: SharedArena, house: House, seq: int, generation: int
+) -> tuple[Slot, SegmentSlice, dict[str, object]]:
+    """One of a single row, which its number decides, in slot 3."""
+    row = dict(zip(RAW_SCHEMA.names, (1, 20 + seq, 10, 2, b"k", b"v%d" % seq, None, 0), strict=True))
+    segment = sort_segment(house, "t0", seq, [SpanRows(1, 10, (pa.RecordBatch.from_pylist([row], RAW_SCHEMA),))])
+    slot = Slot(3, generation, 128, segment.size())
+    with arena.writer(slot) as file:
+        segment.write(file)
+    piece = SegmentSlice(
+        uri=house.segment_uri("t0", seq),
+        size=slot.size,
+        slot=arena.place(slot),
+        run=house.run,
+        seq=seq,
+        first_batch=0,
+        end_batch=1,
+        rows=1,
+    )
+    return slot, piece, row
