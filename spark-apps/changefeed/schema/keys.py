@@ -23,6 +23,7 @@ RECORD = b"_r"
 _RECORD_END = b"_s"
 PREFIX_LENGTH = 11  # 't', table id, "_r"
 _RECORD_KEY_LENGTH = 19
+_WORD = 8
 
 
 def _int_bytes(value: int) -> bytes:
@@ -61,16 +62,21 @@ def decode_int_handles(keys: pa.BinaryArray) -> npt.NDArray[np.int64]:
         raise _not_an_int_handle(first, "the prefix is not 't' and a table id")
     bad = view.ends - view.starts != _RECORD_KEY_LENGTH
     if not bad.any():
-        matrix = view.data[view.starts[0] : view.ends[-1]].reshape(len(keys), _RECORD_KEY_LENGTH)
-        prefix = np.frombuffer(table_span(table_id)[0], np.uint8)
-        bad = (matrix[:, :PREFIX_LENGTH] != prefix).any(axis=1)
+        prefix = table_span(table_id)[0]
+        for at in (0, PREFIX_LENGTH - _WORD):  # two words that overlap have all bytes of it
+            bad |= _words_at(view, at, "<u8") != int.from_bytes(prefix[at : at + _WORD], "little")
     if bad.any():
         row = int(bad.argmax())
         key = view.data[view.starts[row] : view.ends[row]].tobytes()
         raise _not_an_int_handle(key, f"expected {_RECORD_KEY_LENGTH} bytes beginning as table {table_id}'s records do")
-    big_endian = np.ascontiguousarray(matrix[:, PREFIX_LENGTH:]).view(">u8").reshape(-1)
-    handles: Ints = (big_endian.astype(np.uint64) ^ np.uint64(_SIGN)).view(np.int64)
+    handles: Ints = (_words_at(view, PREFIX_LENGTH, ">u8").astype(np.uint64) ^ np.uint64(_SIGN)).view(np.int64)
     return handles
+
+
+def _words_at(view: BinaryView, at: int, kind: str) -> npt.NDArray[np.uint64]:
+    """The word at byte `at` of each key; all are record keys by their length."""
+    first = int(view.starts[0]) + at
+    return np.ndarray((len(view.starts),), kind, view.data.data, first, (_RECORD_KEY_LENGTH,))
 
 
 def _not_an_int_handle(key: bytes, why: str) -> NeedsHuman:

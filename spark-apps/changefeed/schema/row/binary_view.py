@@ -61,6 +61,12 @@ class BinaryView:
         unused = (64 - 8 * width).astype(np.uint64)
         return words << unused >> unused
 
+    def blocks(self, at: Ints, width: int) -> npt.NDArray[np.uint8]:
+        """The `width` bytes at each of the places, all inside the buffer; a row each."""
+        places = len(self.data) - width + 1 if len(at) else 0
+        blocks = np.ndarray((places,), f"V{width}", self.data.data, strides=(1,))
+        return blocks[at].view(np.uint8).reshape(len(at), width)
+
     def followed_by(self, words: Words) -> BinaryView:
         """The same elements, with words behind their data; its places stay what they are."""
         data = np.concatenate([self.data, words.astype("<u8").view(np.uint8)])

@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from changefeed.errors import NeedsHuman
 from changefeed.schema.keys import decode_int_handles, table_id_of
 from changefeed.schema.row import rowv1
-from changefeed.schema.row.binary_view import BadCell, BinaryView, Ints, Mask
+from changefeed.schema.row.binary_view import BadCell, BinaryView, Ints, Mask, Words
 from changefeed.schema.row.cells import ABSENT, NULL, Cells, as_bytes, decode_cells, why_not_decodable
 from changefeed.schema.row.defaults import absent_value
 from changefeed.schema.row.handles import decode_common_handles
@@ -97,14 +98,14 @@ class _Rows:
 
     def locate(self, columns: Sequence[ColumnInfo]) -> Located:
         view = self.view
-        self._check_version()
+        heads = self._heads()
+        is_v2 = heads & np.uint64(0xFF) == VERSION
         cells = Located.nowhere(len(columns), self._count)
-        is_v2 = view.read(view.starts, 1) == VERSION
         v1 = np.flatnonzero(~is_v2)
         v2 = np.flatnonzero(is_v2) if len(v1) else np.arange(self._count)
         slots = Slots([column.id for column in columns])
         # Rows of one shape have their parts at the same distances: flags without the checksum bit, and both counts.
-        shapes = view.read(view.starts[v2], HEADER) & np.uint64(0xFFFF_FFFF_01_00)
+        shapes = heads[v2] & np.uint64(0xFFFF_FFFF_01_00)
         if len(v2) and (shapes == shapes[0]).all():
             self._locate_shape(cells, slots, int(shapes[0]), v2)
         else:
@@ -118,37 +119,43 @@ class _Rows:
         return cells
 
     def _locate_shape(self, cells: Located, slots: Slots, shape: int, rows: Ints) -> None:
-        read = self.view.read
         values, nulls = shape >> 16 & 0xFFFF, shape >> 32
         id_width, offset_width = (4, 4) if shape >> 8 & FLAG_LARGE else (1, 2)
-        ids = self.view.starts[rows] + HEADER
-        offsets = ids + (values + nulls) * id_width
-        data = offsets + values * offset_width
-        row_end = self.view.ends[rows]
-        self._refuse(rows, data > row_end, "its value ends inside the header")
-        begin, before = data, np.zeros(len(rows), np.uint64)
+        ids_end = HEADER + (values + nulls) * id_width
+        width = ids_end + values * offset_width
+        starts, row_ends = self.view.starts[rows], self.view.ends[rows]
+        data = starts + width
+        self._refuse(rows, data > row_ends, "its value ends inside the header")
+        header = self.view.blocks(starts, width)
+        ids = _integers(header[:, HEADER:ids_end], id_width)
+        for each in (ids[:values], ids[values:]):  # TiDB looks for an id by halves, so it writes both in order
+            fall: Mask = np.less_equal(each[1:], each[:-1]).any(axis=0)
+            self._refuse(rows, fall, "the column ids in its value do not ascend")
+        bounds = np.empty((values + 1, len(rows)), np.int64)
+        bounds[0] = data
+        bounds[1:] = data + _integers(header[:, ids_end:], offset_width)
+        bad: Mask = (bounds[1:] < bounds[:-1]).any(axis=0) | (bounds[-1] > row_ends)
+        self._refuse(rows, bad, "an offset in its value is out of bounds")
         for number in range(values + nulls):
-            column_id = read(ids + number * id_width, id_width)
-            if number not in (0, values):  # TiDB looks for an id by halves, so it writes each list in order
-                self._refuse(rows, column_id <= before, "the column ids in its value do not ascend")
-            before = column_id
-            slot = slots.of(column_id)
-            if number >= values:
-                self._refuse(rows, cells.has_value(slot, rows), "its value has a column that is NULL as well")
-                cells.place(slot, rows, NULL, 0)
+            slot = slots.of(ids[number])
+            if number < values:
+                cells.place(slot, rows, bounds[number], bounds[number + 1])
                 continue
-            end = data + read(offsets + number * offset_width, offset_width).astype(np.int64)
-            self._refuse(rows, (end < begin) | (end > row_end), "an offset in its value is out of bounds")
-            cells.place(slot, rows, begin, end)
-            begin = end
+            self._refuse(rows, cells.has_value(slot, rows), "its value has a column that is NULL as well")
+            cells.place(slot, rows, NULL, 0)
 
-    def _check_version(self) -> None:
+    def _heads(self) -> Words:
+        """What all values of version 2 begin with, as numbers of HEADER bytes."""
         view, rows = self.view, np.arange(self._count)
         length = view.ends - view.starts
         self._refuse(rows, length == 0, "its value is empty, as a delete's is")
-        first = view.read(view.starts, 1)
-        self._refuse(rows, ~np.isin(first, _FIRST), "its value is in no row format that is known")
-        self._refuse(rows, (length < HEADER) & (first == VERSION), "its value ends inside the header")
+        heads = view.read(view.starts, HEADER)
+        version = heads & np.uint64(0xFF)
+        is_v2 = version == VERSION
+        if not is_v2.all():
+            self._refuse(rows, ~np.isin(version, _FIRST), "its value is in no row format that is known")
+        self._refuse(rows, (length < HEADER) & is_v2, "its value ends inside the header")
+        return heads
 
     # -- columns
 
@@ -218,6 +225,11 @@ class _Rows:
 
     def _row(self, row: int) -> str:
         return f"table {self._table.full_name}, key {self._keys[row].as_py().hex()}"
+
+
+def _integers(content: npt.NDArray[np.uint8], width: int) -> npt.NDArray[np.unsignedinteger]:
+    """Of little-endian integers of `width` bytes that stand side by side in each row: the first ones, the second..."""
+    return np.ascontiguousarray(np.ascontiguousarray(content).view(f"<u{width}").T)
 
 
 def _with_rows(array: pa.Array, rows: Ints, values: pa.Array) -> pa.Array:
