@@ -80,9 +80,11 @@ def _before_updates(
     written: tuple[ColumnInfo, ...] | None,
 ) -> list[pa.Array]:
     updates = op == OP_UPDATE
-    chosen = rows.filter(pa.array(updates))
-    old = decode_rows(table, chosen.column("key"), pc.fill_null(chosen.column("old_value"), b""), time_zone, written)
-    if updates.all():
+    before = rows.select(["key", "old_value"])
+    if not updates.all():
+        before = before.filter(pa.array(updates))
+    old = decode_rows(table, before.column("key"), pc.fill_null(before.column("old_value"), b""), time_zone, written)
+    if before.num_rows == len(op):
         return old
     places = pa.array(np.cumsum(updates) - 1, mask=~updates)
     return [values.take(places) for values in old]
