@@ -66,15 +66,23 @@ def _comparable(column: pa.Array) -> npt.NDArray[Any] | pa.Array:
 
 
 def _words(keys: pa.Array) -> npt.NDArray[np.uint64] | None:
-    """Numbers that compare as the keys do; None unless all are of one length and differ in the last 8 bytes alone."""
+    """Numbers that compare as the keys do; None unless all are of one length, two words or more, and differ in the
+    last 8 bytes alone."""
     offsets = np.frombuffer(keys.buffers()[1], np.int32)[keys.offset : keys.offset + len(keys) + 1]
     length = int(offsets[1] - offsets[0])
-    if length < _WORD or (np.diff(offsets) != length).any():
+    last = length - _WORD
+    if last < _WORD or (np.diff(offsets) != length).any():
         return None
-    data = np.frombuffer(keys.buffers()[2], np.uint8)[int(offsets[0]) : int(offsets[-1])].reshape(len(keys), length)
-    if (data[:, :-_WORD] != data[0, :-_WORD]).any():
-        return None
-    return np.ascontiguousarray(data[:, -_WORD:]).view(">u8").reshape(-1).astype(np.uint64)
+    for place in (*range(0, last - _WORD, _WORD), last - _WORD):  # two of them may overlap
+        words = _words_at(keys, int(offsets[0]) + place, length, "<u8")
+        if (words != words[0]).any():
+            return None
+    return _words_at(keys, int(offsets[0]) + last, length, ">u8").astype(np.uint64)
+
+
+def _words_at(keys: pa.Array, first: int, length: int, kind: str) -> npt.NDArray[np.uint64]:
+    """The words that begin `length` bytes apart, from byte `first` of the keys' data on."""
+    return np.ndarray((len(keys),), kind, keys.buffers()[2], first, (length,))
 
 
 def _stand_in_order(columns: Sequence[npt.NDArray[Any] | pa.Array]) -> bool:
