@@ -66,8 +66,7 @@ def _comparable(column: pa.Array) -> npt.NDArray[Any] | pa.Array:
 
 
 def _words(keys: pa.Array) -> npt.NDArray[np.uint64] | None:
-    """Numbers that compare as the keys do; None unless all are of one length, two words or more, and differ in the
-    last 8 bytes alone."""
+    """Numbers that compare as the keys do; None unless all have one length, 16 bytes or more, and one beginning."""
     offsets = np.frombuffer(keys.buffers()[1], np.int32)[keys.offset : keys.offset + len(keys) + 1]
     length = int(offsets[1] - offsets[0])
     last = length - _WORD

@@ -99,35 +99,36 @@ def _picked(records: Records, places: Any, pick: Any) -> Records:
 
 
 def _lines(records: Records, pd_ms: int, fmt: CanalJsonFormat) -> pa.Array:
-    """A line each; rows of one op have one form, so ops are written apart and put together again."""
-    ops = np.unique(records.op).tolist()
-    if len(ops) == 1:
-        return _lines_of_op(ops[0], records, pd_ms, fmt)
-    places = [np.flatnonzero(records.op == op) for op in ops]
-    apart = [_lines_of_op(op, _take(records, rows), pd_ms, fmt) for op, rows in zip(ops, places, strict=True)]
+    """A line each; deletes that show fewer columns are written apart and put among the others again."""
+    deletes = records.op == OP_DELETE
+    if not fmt.delete_only_output_handle_key_columns or not deletes.any() or deletes.all():
+        return _lines_alike(records, pd_ms, fmt)
+    places = [np.flatnonzero(deletes), np.flatnonzero(~deletes)]
+    apart = [_lines_alike(_take(records, rows), pd_ms, fmt) for rows in places]
     order = np.empty(len(records.op), np.int64)
     order[np.concatenate(places)] = np.arange(len(order))
     return pa.concat_arrays(apart).take(pa.array(order))
 
 
-def _lines_of_op(op: int, records: Records, pd_ms: int, fmt: CanalJsonFormat) -> pa.Array:
+def _lines_alike(records: Records, pd_ms: int, fmt: CanalJsonFormat) -> pa.Array:
+    """Of rows that show the same columns."""
     table = records.table
     names = ",".join(json_string(name) for name in primary_key(table))
-    shown = _shown(op, records, fmt)
-    pairs = zip(records.shown, records.columns, strict=True)
-    columns = [(column, values) for column, values in pairs if column.name in shown]
+    columns = _columns(records, fmt)
     mysql_types = (
         f"{json_string(column.name)}:{json_string(mysql_type(column, full=fmt.content_compatible))}"
         for column, _ in columns
     )
     parts: _Parts = [
         f'{{"id":0,"database":{json_string(table.schema_name)},"table":{json_string(table.name)}',
-        f',"pkNames":[{names}],"isDdl":false,"type":"{_TYPES[op]}","es":',
+        f',"pkNames":[{names}],"isDdl":false,"type":"',
+        _type_names(records.op),
+        '","es":',
         pc.shift_right(records.commit_ts, _LOGICAL_BITS).cast(pa.string()),
         f',"ts":{pd_ms},"sql":"","sqlType":',
         *_sql_types(columns),
         f',"mysqlType":{{{",".join(mysql_types)}}},"old":',
-        *(_old(records, columns, fmt) if op == OP_UPDATE else ["null"]),
+        *_old_or_null(records, fmt),
         ',"data":[',
         *_object(columns),
         "]",
@@ -137,10 +138,19 @@ def _lines_of_op(op: int, records: Records, pd_ms: int, fmt: CanalJsonFormat) ->
     return joined([*parts, "}", fmt.terminator])
 
 
-def _shown(op: int, records: Records, fmt: CanalJsonFormat) -> frozenset[str]:
-    if op == OP_DELETE and fmt.delete_only_output_handle_key_columns:
-        return handle_key(records.table)
-    return frozenset(column.name for column in records.shown)
+def _columns(records: Records, fmt: CanalJsonFormat) -> list[tuple[ColumnInfo, pa.Array]]:
+    """What is shown of rows that show the same columns."""
+    pairs = zip(records.shown, records.columns, strict=True)
+    if not fmt.delete_only_output_handle_key_columns or (records.op != OP_DELETE).all():
+        return list(pairs)
+    shown = handle_key(records.table)
+    return [(column, values) for column, values in pairs if column.name in shown]
+
+
+def _type_names(op: npt.NDArray[np.uint8]) -> str | pa.Array:
+    if (op == op[0]).all():
+        return _TYPES[int(op[0])]
+    return pa.array([_TYPES[each] for each in range(len(_TYPES))]).take(pa.array(op))
 
 
 def _sql_types(columns: Sequence[tuple[ColumnInfo, pa.Array]]) -> _Parts:
@@ -169,8 +179,20 @@ def _without_comma(parts: _Parts) -> _Parts:
     return [part[1:] for part in first if isinstance(part, str)] + parts[1:]
 
 
-def _old(records: Records, columns: Sequence[tuple[ColumnInfo, pa.Array]], fmt: CanalJsonFormat) -> _Parts:
+def _old_or_null(records: Records, fmt: CanalJsonFormat) -> _Parts:
+    updates = records.op == OP_UPDATE
+    if updates.all():
+        return _old(records, fmt)
+    if not updates.any():
+        return ["null"]
+    text = joined(_old(_take(records, np.flatnonzero(updates)), fmt))
+    places = np.where(updates, np.cumsum(updates) - 1, len(text))
+    return [pa.concat_arrays([text, pa.array(["null"])]).take(pa.array(places))]
+
+
+def _old(records: Records, fmt: CanalJsonFormat) -> _Parts:
     """The rows before updates: whole, or the columns that changed."""
+    columns = _columns(records, fmt)
     assert records.old_columns is not None, "the mounter was asked for them"
     before = list(zip((column for column, _ in columns), records.old_columns, strict=True))
     if not fmt.only_output_updated_columns:
