@@ -55,6 +55,11 @@ def test_corpus_rows(vector):
     assert line == vector["expected"]["text"]
 
 
+def test_a_row_of_no_columns_is_a_line_too():
+    assert one_row([], CsvFormat()) == '"I","t","test"\r\n'
+    assert one_row([], CsvFormat(include_commit_ts=True)) == '"I","t","test",1\r\n'
+
+
 @golden.each("csv_header")
 def test_corpus_headers(vector):
     args = vector["args"]

@@ -18,7 +18,7 @@ from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.pipeline.codec.go_float import go_float
 from changefeed.pipeline.codec.lines import joined, text_of
 from changefeed.pipeline.mounter import Records
-from changefeed.schema.table_info import ColumnInfo, TableInfo
+from changefeed.schema.table_info import ColumnInfo
 
 VERSION = 1
 
@@ -76,7 +76,7 @@ def encode(records: Records, fmt: CsvFormat) -> pa.Buffer:
     """The lines of `records`, at most 2 GiB of them."""
     if not len(records.op):
         return pa.py_buffer(b"")
-    parts: list[str | pa.Array] = [_beginnings(records.table, fmt).take(pa.array(records.op))]
+    parts: list[str | pa.Array] = [_beginnings(records, fmt)]
     if fmt.include_commit_ts:
         parts += [fmt.delimiter, records.commit_ts.cast(pa.string())]
     if fmt.output_old_value:
@@ -86,12 +86,17 @@ def encode(records: Records, fmt: CsvFormat) -> pa.Buffer:
     return text_of(joined([*parts, fmt.terminator]))
 
 
-def _beginnings(table: TableInfo, fmt: CsvFormat) -> pa.Array:
-    """By op: its letter, the table, the schema."""
-    letters = [_LETTERS[op] for op in range(len(_LETTERS))]
-    return pa.array(
-        [fmt.delimiter.join(_quoted(m, fmt) for m in (op, table.name, table.schema_name)) for op in letters]
-    )
+def _beginnings(records: Records, fmt: CsvFormat) -> str | pa.Array:
+    """Each line's letter of its op, table and schema; one text for all lines if they have the same op."""
+    table = records.table
+    texts = [
+        fmt.delimiter.join(_quoted(member, fmt) for member in (_LETTERS[op], table.name, table.schema_name))
+        for op in range(len(_LETTERS))
+    ]
+    first = int(records.op[0])
+    if records.columns and (records.op == first).all():
+        return texts[first]
+    return pa.array(texts).take(pa.array(records.op))
 
 
 def _quoted(text: str, fmt: CsvFormat) -> str:
