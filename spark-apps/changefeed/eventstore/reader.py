@@ -6,9 +6,9 @@ It must never list a folder, and never take a file of another run, size or numbe
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +20,8 @@ from changefeed.eventstore.segment import METADATA_KEY, VERSION
 from changefeed.model.record import SegmentSlice, SlotPlace
 from changefeed.model.rows import RAW_SCHEMA
 
-_KEPT_OPEN = 64  # segments in memory, each with its footer
+_KEPT = 64
+_SMALL = 1 << 20  # bytes: one that is kept stays on the disk, or in this process, after its deletion
 
 
 class MemoryGone(Transient):
@@ -35,19 +36,15 @@ class MemoryGone(Transient):
         return (type(self), (self.uri, self._why))
 
 
-def read_slice(house: House, piece: SegmentSlice) -> pa.Table:
+def read_slice(house: House, piece: SegmentSlice, kept: KeptSegments | None = None) -> pa.Table:
     """The record batches `[first_batch, end_batch)` of a segment, as a table of RAW_SCHEMA; no other batch is read.
 
     Of one in memory they are views, see `check_slice`. Raises MemoryGone; Transient, naming the segment, when it is not
-    the one that the manifest means: its rows must be pulled again.
+    the one that the manifest means: its rows must be pulled again. `kept`: for who reads other slices of it as well.
     """
+    check_slice(piece)
     try:
-        if piece.slot is None:
-            with house.open_segment(piece.uri, piece.size) as source:
-                batches = _Segment.of(source).batches(piece)
-        else:
-            check_slice(piece)  # it may have been opened long ago
-            batches = _opened(piece).batches(piece)
+        batches = _batches(house, piece, KeptSegments() if kept is None else kept)
     except (FileNotFoundError, NotFound) as error:
         raise _lost(piece, "is missing") from error
     except (OSError, ValueError) as error:
@@ -89,17 +86,55 @@ class _Segment:
         return [self.file.get_batch(number) for number in range(piece.first_batch, piece.end_batch)]
 
 
-def _opened(piece: SegmentSlice) -> _Segment:
+class KeptSegments:
+    """The newest segments that are in memory, or small, open: files of many tables are made of the same ones.
+
+    Thread-safe. What a segment is kept by is never another one's: its slot, generation included, or its URI.
+    """
+
+    def __init__(self) -> None:
+        self._segments: dict[SlotPlace | tuple[str, int], _Segment] = {}
+        self._lock = threading.Lock()
+
+    def is_at_hand(self, piece: SegmentSlice) -> bool:
+        """Whether nothing has to be waited for."""
+        return piece.slot is not None or self.find(piece) is not None
+
+    def find(self, piece: SegmentSlice) -> _Segment | None:
+        return self._segments.get(_name(piece))
+
+    def keep(self, piece: SegmentSlice, segment: _Segment) -> None:
+        with self._lock:
+            self._segments[_name(piece)] = segment
+            if len(self._segments) > _KEPT:
+                del self._segments[next(iter(self._segments))]
+
+
+def _name(piece: SegmentSlice) -> SlotPlace | tuple[str, int]:
+    return piece.slot or (piece.uri, piece.size)
+
+
+def _batches(house: House, piece: SegmentSlice, kept: KeptSegments) -> list[pa.RecordBatch]:
+    segment = kept.find(piece)
+    if segment is not None:
+        return segment.batches(piece)
+    if piece.slot is None and piece.size > _SMALL:
+        with house.open_segment(piece.uri, piece.size) as source:
+            return _Segment.of(source).batches(piece)
+    segment = _Segment.of(_content(house, piece))
+    batches = segment.batches(piece)
+    kept.keep(piece, segment)
+    return batches
+
+
+def _content(house: House, piece: SegmentSlice) -> pa.Buffer:
+    if piece.slot is None:
+        with house.open_segment(piece.uri, piece.size) as source:
+            return source.read_buffer()
     try:
-        return _in_memory(piece.slot)
+        return mapped(piece.slot).read(piece.slot)
     except SlotGone as gone:
         raise MemoryGone(piece.uri, str(gone)) from gone
-
-
-@lru_cache(_KEPT_OPEN)
-def _in_memory(place: SlotPlace) -> _Segment:
-    """Files of many tables are made of the same segments, one after the other."""
-    return _Segment.of(mapped(place).read(place))
 
 
 def _footer_head(footer: bytes) -> Any:

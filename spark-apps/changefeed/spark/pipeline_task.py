@@ -20,7 +20,7 @@ import grpc
 
 from changefeed.errors import ChangefeedError, Unavailable
 from changefeed.eventstore.house import House
-from changefeed.eventstore.reader import MemoryGone, check_slice, read_slice
+from changefeed.eventstore.reader import KeptSegments, MemoryGone, check_slice, read_slice
 from changefeed.model.record import FileCommitted, Work, WorkEntry
 from changefeed.objectstore.once import create_once
 from changefeed.objectstore.open import open_store
@@ -62,6 +62,7 @@ class PipelineTask:
         self._patience = Patience(math.inf, failed=self._waits, ending=self._ending)  # of the one that encodes
         self._putting = Patience(math.inf, failed=self._tell, ending=self._ending)
         self._house = House(job.state, owner.epoch, owner.nonce, self._patience)
+        self._segments = KeptSegments()
         self._sink = open_store(job.sink.uri, "spec.sink.storage.uri", job.sink.secret)
         self._orders: queue.SimpleQueue[pb.Order] = queue.SimpleQueue()
         # What the owner is to be told; None: nothing more.
@@ -123,8 +124,10 @@ class PipelineTask:
             self._check()
 
     def _encoded(self, work: Work, entry: WorkEntry, readers: ThreadPoolExecutor) -> Encoded:
-        read = partial(read_slice, self._house)
-        encoded = encode_entry(work, entry, read, self._house.spool_folder, self._patience, readers)
+        read = partial(read_slice, self._house, kept=self._segments)
+        waits = not all(map(self._segments.is_at_hand, entry.segments))
+        beside = readers if waits else None  # handing a small read to another thread costs more than it does
+        encoded = encode_entry(work, entry, read, self._house.spool_folder, self._patience, beside)
         try:
             for piece in entry.segments:
                 check_slice(piece)

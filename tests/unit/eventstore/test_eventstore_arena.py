@@ -14,7 +14,7 @@ from changefeed.errors import Transient
 from changefeed.eventstore.arena import SharedArena, SlotGone, can_share_memory, mapped
 from changefeed.eventstore.buffer import SpanRows
 from changefeed.eventstore.house import House
-from changefeed.eventstore.reader import MemoryGone, check_slice, read_slice
+from changefeed.eventstore.reader import KeptSegments, MemoryGone, check_slice, read_slice
 from changefeed.eventstore.realtime_buffer import Slot
 from changefeed.eventstore.segment import sort_segment
 from changefeed.model.record import SegmentSlice, SlotPlace
@@ -89,11 +89,13 @@ def test_another_file_with_the_same_number_is_not_taken_for_it(tmp_path: Path) -
 def test_a_segment_is_read_where_it_stands_and_not_once_it_is_gone(arena: SharedArena, tmp_path: Path) -> None:
     house = House(Place(tmp_path.as_uri()), 7, "nonce")
     slot, piece, row = segment_in(arena, house, seq=1, generation=9)
-    assert read_slice(house, piece).to_pylist() == [row]
-    assert read_slice(house, piece).to_pylist() == [row]
+    kept = KeptSegments()
+    assert kept.is_at_hand(piece)
+    assert read_slice(house, piece, kept).to_pylist() == [row]
+    assert read_slice(house, piece, kept).to_pylist() == [row]
     check_slice(piece)
     arena.clear(slot)
-    for use in (lambda: read_slice(house, piece), lambda: check_slice(piece)):
+    for use in (lambda: read_slice(house, piece, kept), lambda: check_slice(piece)):
         with pytest.raises(MemoryGone, match=r"00001\.arrow can't be read in memory: slot 3") as gone:
             use()
         assert gone.value.uri == piece.uri
@@ -102,14 +104,15 @@ def test_a_segment_is_read_where_it_stands_and_not_once_it_is_gone(arena: Shared
 def test_rule_3_a_segment_is_not_taken_for_the_one_that_stood_there_before(arena: SharedArena, tmp_path: Path) -> None:
     house = House(Place(tmp_path.as_uri()), 7, "nonce")
     _, first, _ = segment_in(arena, house, seq=1, generation=9)
-    read_slice(house, first)
+    kept = KeptSegments()
+    read_slice(house, first, kept)
     _, second, row = segment_in(arena, house, seq=2, generation=10)
-    assert read_slice(house, second).to_pylist() == [row]
+    assert read_slice(house, second, kept).to_pylist() == [row]
     for other in (first, second.model_copy(update={"slot": first.slot})):
         with pytest.raises(MemoryGone, match="slot 3"):
-            read_slice(house, other)
+            read_slice(house, other, kept)
     with pytest.raises(Transient, match="is number 2 of run 7-nonce"):
-        read_slice(house, second.model_copy(update={"seq": 1}))
+        read_slice(house, second.model_copy(update={"seq": 1}), kept)
 
 
 def segment_in(

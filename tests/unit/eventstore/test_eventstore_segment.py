@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from changefeed.errors import AlreadyExists, Transient, Unavailable
+from changefeed.eventstore import reader
 from changefeed.eventstore.buffer import SpanRows
 from changefeed.eventstore.house import House
-from changefeed.eventstore.reader import read_slice
+from changefeed.eventstore.reader import KeptSegments, read_slice
 from changefeed.eventstore.segment import CURVE_STEP, MAX_BATCH_ROWS, METADATA_KEY, write_segment
 from changefeed.model.position import Position
 from changefeed.model.record import SegmentSlice
@@ -216,6 +217,31 @@ def test_rule_3_a_missing_segment_fails_the_task(house: House) -> None:
     house.delete_segment(meta.uri)
     with pytest.raises(Transient, match=r"00001\.arrow .* is missing"):
         read_slice(house, slice_of(house, meta))
+
+
+def test_a_small_segment_is_opened_once_for_all_its_slices(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "_KEPT", 2)
+    metas = [write_segment(house, "t0", 1 + n, [SpanRows(1, 10, (many_rows(5),))]) for n in range(3)]
+    pieces = [slice_of(house, meta) for meta in metas]
+    kept = KeptSegments()
+    rows = [read_slice(house, piece, kept) for piece in pieces]
+    for piece in pieces:
+        house.delete_segment(piece.uri)
+    assert [kept.is_at_hand(piece) for piece in pieces] == [False, True, True]
+    assert [read_slice(house, piece, kept) for piece in pieces[1:]] == rows[1:]
+    for other in (pieces[0], pieces[2].model_copy(update={"size": 12})):
+        with pytest.raises(Transient, match="is missing"):
+            read_slice(house, other, kept)
+    with pytest.raises(Transient, match="is number 2 of run 7-nonce"):
+        read_slice(house, pieces[1].model_copy(update={"seq": 1}), kept)
+
+
+def test_a_large_segment_is_not_kept(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    meta = write_segment(house, "t0", 1, [SpanRows(1, 10, (many_rows(5),))])
+    monkeypatch.setattr(reader, "_SMALL", meta.bytes - 1)
+    kept = KeptSegments()
+    assert read_slice(house, slice_of(house, meta), kept).num_rows == 5
+    assert not kept.is_at_hand(slice_of(house, meta))
 
 
 def test_rule_3_a_torn_segment_fails_the_task(house: House) -> None:
