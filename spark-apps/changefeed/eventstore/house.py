@@ -50,6 +50,11 @@ class House:
     def compression(self) -> str | None:
         return self._files.compression
 
+    @property
+    def is_mapped(self) -> bool:
+        """Whether segments are files of this machine, which are read where they stand."""
+        return isinstance(self._files, LocalSegments)
+
     def create_segment(self, task: str, seq: int, fill: Fill) -> tuple[str, int]:
         """(URI, size) of a new segment, written by `fill`. Raises AlreadyExists, Unavailable; nothing is left then.
 

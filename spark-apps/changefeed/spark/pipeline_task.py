@@ -125,8 +125,9 @@ class PipelineTask:
 
     def _encoded(self, work: Work, entry: WorkEntry, readers: ThreadPoolExecutor) -> Encoded:
         read = partial(read_slice, self._house, kept=self._segments)
-        waits = not all(map(self._segments.is_at_hand, entry.segments))
-        beside = readers if waits else None  # handing a small read to another thread costs more than it does
+        # To hand a read to another thread costs more than the read, unless a store is asked.
+        waits = not self._house.is_mapped and not all(map(self._segments.is_at_hand, entry.segments))
+        beside = readers if waits else None
         encoded = encode_entry(work, entry, read, self._house.spool_folder, self._patience, beside)
         try:
             for piece in entry.segments:

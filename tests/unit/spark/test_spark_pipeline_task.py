@@ -7,7 +7,9 @@ from functools import partial
 from typing import Any
 
 import pytest
+from changefeed.eventstore.house import House
 from changefeed.eventstore.reader import read_slice
+from changefeed.model.record import Work
 from changefeed.objectstore import Place
 from changefeed.objectstore.digest import Digest
 from changefeed.pipeline import spool as spool_module
@@ -128,23 +130,38 @@ def test_no_more_is_encoded_than_some_files_ahead_of_a_slow_store(
     owner.until(lambda: sorted(owner.files()) == [(9, entry) for entry in files])
 
 
-def test_segments_of_a_file_are_read_side_by_side(
+def test_segments_of_a_store_are_read_side_by_side_once(
     owner: Owner, state: Place, begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    together = threading.Barrier(3, timeout=DEADLINE_S)
+    """Files of this machine, and what was fetched for another file, are read by the one that encodes."""
+    together, readers = threading.Barrier(3, timeout=DEADLINE_S), []
 
     def read_together(*given: Any, **options: Any) -> Any:
-        together.wait()
+        if len(readers) < 3:
+            together.wait()
+        readers.append(threading.current_thread().name)
         return read_slice(*given, **options)
 
     monkeypatch.setattr(module, "read_slice", read_together)
-    works = [make_work(state, 9, {0: [key]}) for key in range(3)]
-    segments = tuple(piece for work in works for entry in work.entries for piece in entry.segments)
-    entry = works[0].entries[0].model_copy(update={"segments": segments})
+    monkeypatch.setattr(House, "is_mapped", False)
+
+    def of_three_segments(plan: int, first: int) -> Work:
+        works = [make_work(state, plan, {0: [key]}) for key in range(first, first + 3)]
+        segments = tuple(piece for work in works for entry in work.entries for piece in entry.segments)
+        entry = works[0].entries[0].model_copy(update={"segments": segments})
+        return works[0].model_copy(update={"entries": (entry,)})
+
     begin()
-    owner.write(works[0].model_copy(update={"entries": (entry,)}))
+    work = of_three_segments(9, 0)
+    owner.write(work)
     owner.until(lambda: len(owner.files()) == 1)
-    assert owner.done()[0].rows == 3
+    owner.write(work.model_copy(update={"record": 10}))
+    owner.until(lambda: len(owner.files()) == 2)
+    monkeypatch.setattr(House, "is_mapped", True)
+    owner.write(of_three_segments(11, 3))
+    owner.until(lambda: len(owner.files()) == 3)
+    assert [done.rows for done in owner.done()] == [3, 3, 3]
+    assert [name.startswith("read") for name in readers] == [True] * 3 + [False] * 6
 
 
 @pytest.mark.parametrize("puller", [0, 3])
