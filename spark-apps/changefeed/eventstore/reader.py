@@ -97,8 +97,8 @@ class KeptSegments:
         self._lock = threading.Lock()
 
     def is_at_hand(self, piece: SegmentSlice) -> bool:
-        """Whether nothing has to be waited for."""
-        return piece.slot is not None or self.find(piece) is not None
+        """Whether it is open: nothing has to be waited for."""
+        return self.find(piece) is not None
 
     def find(self, piece: SegmentSlice) -> _Segment | None:
         return self._segments.get(_name(piece))

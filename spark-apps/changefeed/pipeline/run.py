@@ -118,13 +118,9 @@ def _encode(
 def _read(
     pieces: Sequence[SegmentSlice], read: Callable[[SegmentSlice], pa.Table], readers: Executor | None
 ) -> list[tuple[SegmentSlice, pa.Table]]:
-    """Several at a time: hundreds of small segments in a store cost a round trip or two each, and next to no CPU.
-
-    In memory there is nothing to wait for.
-    """
-    stored = [piece for piece in pieces if piece.slot is None]
-    found = readers.map(read, stored) if readers is not None and len(stored) > 1 else map(read, stored)
-    return [(piece, next(found) if piece.slot is None else read(piece)) for piece in pieces]
+    """Several at a time: hundreds of small segments in a store cost a round trip or two each, and next to no CPU."""
+    tables = readers.map(read, pieces) if readers is not None and len(pieces) > 1 else map(read, pieces)
+    return list(zip(pieces, tables, strict=True))
 
 
 def _chunks(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

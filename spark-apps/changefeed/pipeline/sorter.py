@@ -98,7 +98,9 @@ def _unique(rows: pa.RecordBatch, pieces: list[tuple[SegmentSlice, int]]) -> pa.
         kept = np.delete(np.arange(rows.num_rows), repeated + 1)
         order, names = order[kept], _at(names, kept)
     by_position = order_of(names, BY_POSITION)
-    return _at(rows, by_position if order is None else order if by_position is None else order[by_position])
+    if by_position is not None:
+        order = by_position if order is None else order[by_position]
+    return _at(rows, order)
 
 
 def _at(rows: pa.RecordBatch, places: Places | None) -> pa.RecordBatch:

@@ -90,7 +90,6 @@ def test_a_segment_is_read_where_it_stands_and_not_once_it_is_gone(arena: Shared
     house = House(Place(tmp_path.as_uri()), 7, "nonce")
     slot, piece, row = segment_in(arena, house, seq=1, generation=9)
     kept = KeptSegments()
-    assert kept.is_at_hand(piece)
     assert read_slice(house, piece, kept).to_pylist() == [row]
     assert read_slice(house, piece, kept).to_pylist() == [row]
     check_slice(piece)

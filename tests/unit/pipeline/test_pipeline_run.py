@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from changefeed.errors import NeedsHuman, Transient, Unavailable
 from changefeed.model.position import OP_DELETE, OP_INSERT, Position
-from changefeed.model.record import SlotPlace
 from changefeed.objectstore.patience import Patience
 from changefeed.pipeline import run, spool
 from changefeed.pipeline.mounter import mount
@@ -234,25 +233,6 @@ def test_segments_are_read_several_at_a_time(tmp_path):
     with ThreadPoolExecutor(4) as readers:
         encoded = encode_entry(work, entry, read, tmp_path, readers=readers)
     assert encoded.file.rows == 8
-
-
-def test_what_is_in_memory_is_read_at_once_and_the_rest_beside_it(tmp_path):
-    """Handing small reads to other threads costs more than they do."""
-    here, ways = threading.current_thread(), {}
-
-    def read(piece):
-        ways[piece.seq] = threading.current_thread() is here
-        return raw([insert(5 + piece.seq, piece.seq)])
-
-    place = SlotPlace(pid=1, file=2, token="", index=0, generation=1, offset=0, size=1)
-    pieces = [segment(number).model_copy(update={"slot": place if number % 2 else None}) for number in range(4)]
-    work, entry = make_work(pieces)
-    with ThreadPoolExecutor(4) as readers:
-        encoded = encode_entry(work, entry, read, tmp_path, readers=readers)
-    assert encoded.file.rows == 4
-    assert ways == {0: False, 1: True, 2: False, 3: True}
-    encode_entry(work, entry, read, tmp_path)
-    assert ways == dict.fromkeys(range(4), True)
 
 
 def test_where_the_cpu_time_went_is_said_by_stage(tmp_path):
