@@ -17,7 +17,7 @@ from changefeed.errors import NotFound, Transient
 from changefeed.eventstore.arena import SlotGone, mapped
 from changefeed.eventstore.house import House
 from changefeed.eventstore.segment import METADATA_KEY, VERSION
-from changefeed.model.record import SegmentSlice, SlotPlace
+from changefeed.model.record import SegmentSlice
 from changefeed.model.rows import RAW_SCHEMA
 
 _KEPT = 64
@@ -86,14 +86,17 @@ class _Segment:
         return [self.file.get_batch(number) for number in range(piece.first_batch, piece.end_batch)]
 
 
+_Name = tuple[str, int, int | None]
+
+
 class KeptSegments:
     """The newest segments that are in memory, or small, open: files of many tables are made of the same ones.
 
-    Thread-safe. What a segment is kept by is never another one's: its slot, generation included, or its URI.
+    Thread-safe. A URI is never given to another segment; the slot's generation tells it in memory from its file.
     """
 
     def __init__(self) -> None:
-        self._segments: dict[SlotPlace | tuple[str, int], _Segment] = {}
+        self._segments: dict[_Name, _Segment] = {}
         self._lock = threading.Lock()
 
     def is_at_hand(self, piece: SegmentSlice) -> bool:
@@ -110,8 +113,8 @@ class KeptSegments:
                 del self._segments[next(iter(self._segments))]
 
 
-def _name(piece: SegmentSlice) -> SlotPlace | tuple[str, int]:
-    return piece.slot or (piece.uri, piece.size)
+def _name(piece: SegmentSlice) -> _Name:
+    return piece.uri, piece.size, None if piece.slot is None else piece.slot.generation
 
 
 def _batches(house: House, piece: SegmentSlice, kept: KeptSegments) -> list[pa.RecordBatch]:

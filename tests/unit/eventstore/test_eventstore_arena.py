@@ -112,6 +112,8 @@ def test_rule_3_a_segment_is_not_taken_for_the_one_that_stood_there_before(arena
             read_slice(house, other, kept)
     with pytest.raises(Transient, match="is number 2 of run 7-nonce"):
         read_slice(house, second.model_copy(update={"seq": 1}), kept)
+    with pytest.raises(Transient, match="is missing"):  # it is to be read in its file, and there is none
+        read_slice(house, first.model_copy(update={"slot": None}), kept)
 
 
 def segment_in(
