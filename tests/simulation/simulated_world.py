@@ -382,6 +382,8 @@ class World:
             driver.passed_alone = 0
         elif owner._quota._alone:
             driver.passed_alone = max(driver.passed_alone, used)
+        elif len(running := [span for span in owner.spans._spans.values() if not span.held]) == 1:
+            driver.passed_alone = max(driver.passed_alone, sum(segment.size for segment in running[0].segments))
         most = max(driver.passed_alone, self.quota) + _ON_ITS_WAY * self.pullers
         assert used <= most, f"{used} bytes of segments, {most} at most"
 
