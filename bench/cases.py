@@ -119,7 +119,7 @@ CASES = {
     case.name: case
     for case in (
         *_throughput(),
-        Case("insert-csv-one", "throughput", "insert", "one", tables=1, rows=10_000_000, in_suite=False),
+        Case("insert-csv-one", "throughput", "insert", "one", tables=1, rows=5_000_000, in_suite=False),
         *_lag(),
         Case("idle-1-table", "steady", tables=1, regions=1, rows=1_000, seconds=30),
         Case("idle-64x4", "steady", tables=64, rows=64_000, seconds=30),

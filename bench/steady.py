@@ -147,9 +147,11 @@ def _result(
 
 
 def file_lags(run: Run, after_ms: float, until_ms: float) -> Lags:
-    """Of the rows that were committed in between. The files are csv's."""
+    """Of the rows that were committed in between, Unix ms. The files are csv's."""
     found: dict[str, list[npt.NDArray[np.float64]]] = {}
     for path in run.data_files():
+        if not path.stat().st_size:
+            continue  # it has no rows
         column = pl.read_csv(path, has_header=False, columns=[_COMMIT_TS], infer_schema=False).to_series()
         committed = (column.cast(pl.UInt64).to_numpy() >> 18).astype(np.float64)
         inside = committed[(committed >= after_ms) & (committed < until_ms)]
