@@ -3,8 +3,9 @@
     bench.py                                           all cases of the suite
     bench.py --case insert-csv-scan --rows 1000000 --repeat 5
 
-Prints what each case came to and writes bench/out/bench.json (INTERFACES.md, bench.json) after each. bench/page.py
-makes a page with pictures of it. The cases are declared in bench/cases.py.
+Prints what each case came to and writes bench/out/bench.json (INTERFACES.md, bench.json) after each; what is there of
+cases that are not measured now stays. bench/page.py makes a page with pictures of it. The cases are declared in
+bench/cases.py.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cases import CASES, Case, Kind
-from measured import ROOT, write_report
+from measured import ROOT, runs_of, write_report
 from restart import catch_up, recovery
 from results import Result, median
 from steady import steady
@@ -75,11 +76,11 @@ def main() -> None:
         sys.stdout.write("".join(f"{'*' if case.in_suite else ' '} {name}\n" for name, case in CASES.items()))
         return
     named = [CASES[name] for name in given.case] if given.case else [case for case in CASES.values() if case.in_suite]
-    runs = []
+    runs = runs_of(given.out)
     for case in named:
         result = measure(case.sized(given.rows, given.seconds), given.repeat, not given.no_verify)
         sys.stdout.write(said(result))
-        runs.append(result.to_json())
+        runs = [run for run in runs if run["name"] != case.name] + [result.to_json()]
         write_report(given.out, runs)
 
 

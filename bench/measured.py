@@ -234,12 +234,21 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def runs_of(report: Path) -> list[dict[str, Any]]:
+    """What an earlier report has, each with the commit that was measured; none if there is none."""
+    if not report.exists():
+        return []
+    earlier = json.loads(report.read_text())
+    return [{"commit": earlier["commit"], **run} for run in earlier["runs"]]
+
+
 def write_report(out: Path, runs: list[dict[str, Any]]) -> None:
     """INTERFACES.md, bench.json. Ends the process with an error when a run was verified and does not hold."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False, cwd=ROOT
     ).stdout.strip()
     out.parent.mkdir(parents=True, exist_ok=True)
+    runs = [{"commit": commit, **run} for run in runs]
     report = {"schema": 1, "commit": commit, "machine": _machine(), "runs": runs}
     out.write_text(json.dumps(report, indent=2) + "\n")
     sys.stdout.write(f"written to {out}\n")
