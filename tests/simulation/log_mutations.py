@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from changefeed.eventstore.house import House
 from changefeed.owner.owner import Owner
+from changefeed.owner.planning.writing import Writing
 from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.transaction_log import history
 from changefeed.owner.transaction_log.log import Log
@@ -114,16 +115,16 @@ RECOVERY = (
     Mutation(
         "recovery",
         "a plan runs under the new driver's config",
-        Owner,
+        Writing,
         "_work",
         "config=plan.config",
-        "config=self.state.epoch.config",
+        "config=state.epoch.config",
         rule=10,
     ),
     Mutation(
         "recovery",
         "what a task is given together is all of one plan",
-        Owner,
+        Writing,
         "_works",
         "by_plan.setdefault(key.plan, [])",
         "by_plan.setdefault(keys[0].plan, [])",
@@ -144,7 +145,7 @@ RECOVERY = (
     Mutation(
         "recovery",
         "a plan of the driver before has no time",
-        Owner,
+        Writing,
         "_work",
         "pd_ms=record.pd_ms",
         "pd_ms=record.pd_ms if record.epoch == self._run.epoch else 0",

@@ -9,6 +9,7 @@ from changefeed.owner.planning.dispatch import Dispatch
 from changefeed.owner.planning.open_entries import OpenEntries
 from changefeed.owner.planning.planner import Planner
 from changefeed.owner.planning.reads import Reads
+from changefeed.owner.planning.writing import Writing
 from changefeed.owner.pulling.known_files import KnownFiles
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Spans
@@ -185,7 +186,7 @@ OWNER = (
         "segments go that a file which is being written is made from",
         Owner,
         "unneeded_segments",
-        "self._reads.segments",
+        "self._writing.read",
         "()",
         story="A task has been told where the rows of a file are; then the puller's span is pulled anew, and what it "
         "brought is forgotten.",
@@ -193,9 +194,9 @@ OWNER = (
     Mutation(
         "owner",
         "files that can't be written yet take the room of those that can",
-        Owner,
-        "_under_way",
-        "if not self.spans.is_whole([entry])",
+        Writing,
+        "under_way",
+        "if not self._rows.is_whole([entry])",
         "if False",
         rule=17,
     ),
@@ -219,9 +220,9 @@ OWNER = (
     Mutation(
         "owner",
         "who joins again is thought to have all that it was given before",
-        Owner,
-        "task_joined",
-        "self.task_left(task)\n    self._dispatch.joined(task)",
+        Writing,
+        "joined",
+        "self.left(task)\n    self._dispatch.joined(task)",
         "if task not in self._dispatch._tasks:\n        self._dispatch.joined(task)",
         story="A stream breaks, and the next one comes before the owner hears of it.",
     ),
@@ -386,7 +387,7 @@ MEMORY = (
         "memory is let go of while a task reads it",
         Owner,
         "tend",
-        "self._reads.in_memory",
+        "self._writing.read_in_memory",
         "()",
         rule=3,
         story="A file is being made from a segment in memory, which is archived meanwhile: its slot is used again.",

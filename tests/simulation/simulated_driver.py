@@ -11,11 +11,12 @@ from changefeed.eventstore.house import House
 from changefeed.model.record import EpochRecord, FileCommitted, StartRecord
 from changefeed.model.tso import compose, physical_ms
 from changefeed.objectstore.patience import Patience
-from changefeed.owner.owner import Owner, Run
+from changefeed.owner.owner import Owner
 from changefeed.owner.planning.actions import AppendPlan, Publish, Recorded, Stop, WriteDdl
 from changefeed.owner.planning.barrier import Barrier, Ddl
 from changefeed.owner.planning.open_entries import EntryKey
 from changefeed.owner.planning.planner import Planner, Table
+from changefeed.owner.planning.writing import Run
 from changefeed.owner.publication import Publication
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Spans
