@@ -5,7 +5,7 @@ from __future__ import annotations
 from changefeed.eventstore.house import House
 from changefeed.owner.owner import Owner
 from changefeed.owner.planning.writing import Writing
-from changefeed.owner.pulling.spans import Spans
+from changefeed.owner.pulling.stored_rows import StoredRows
 from changefeed.owner.transaction_log import history
 from changefeed.owner.transaction_log.log import Log
 from changefeed.owner.transaction_log.state import State
@@ -179,9 +179,9 @@ RECOVERY = (
     Mutation(
         "recovery",
         "a plan runs on what is there",
-        Spans,
+        StoredRows,
         "is_whole",
-        "self.resolved_ts(entry.dispatcher) >= entry.to.commit_ts",
+        "spans.resolved_ts(entry.dispatcher) >= entry.to.commit_ts",
         "True",
         rule=3,
     ),

@@ -12,6 +12,7 @@ from changefeed.owner.planning.reads import Reads
 from changefeed.owner.planning.writing import Writing
 from changefeed.owner.pulling.known_files import KnownFiles
 from changefeed.owner.pulling.quota import Quota
+from changefeed.owner.pulling.span import Span
 from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.transaction_log import history
 from changefeed.owner.transaction_log.state import State
@@ -281,9 +282,9 @@ OWNER = (
     Mutation(
         "spans",
         "a resolved-ts counts before its segments are known",
-        Spans,
-        "_count",
-        " and span.waiting[0][0] <= contiguous",
+        Span,
+        "count",
+        " and self.waiting[0][0] <= contiguous",
         "",
         rule=2,
     ),

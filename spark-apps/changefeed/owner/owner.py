@@ -21,6 +21,7 @@ from changefeed.owner.planning.planner import Cut, Planner, Reason, Table, Under
 from changefeed.owner.planning.writing import Run, Writing
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Orders, Spans
+from changefeed.owner.pulling.stored_rows import StoredRows
 from changefeed.owner.transaction_log.state import State
 from changefeed.schema.keys import table_span
 from changefeed.schema.table_info import TableInfo
@@ -75,7 +76,8 @@ class Owner:
         self._quota = quota
         self.checkpoint = Checkpoint(state.checkpoint_ts)
         self._open = OpenEntries(state)
-        self._writing = Writing(self._open, spans, run)
+        self._rows = StoredRows(spans)
+        self._writing = Writing(self._open, self._rows, run)
         self._committed_at: float | None = None
         self._drain_ts: int | None = None
         self._began_ts: int | None = None  # until a plan has all that came before it
@@ -155,7 +157,7 @@ class Owner:
     def _relieve(self) -> list[tuple[int, pb.Command]]:
         spans = self.spans
         lasts = ([entry for _, entry in self._open.of(dispatcher)][-1] for dispatcher in self._open.dispatchers)
-        needed = {last.dispatcher: last.to.commit_ts for last in lasts if not spans.is_whole([last])}
+        needed = {last.dispatcher: last.to.commit_ts for last in lasts if not self._rows.is_whole([last])}
 
         def limit(dispatcher: int) -> int:
             """Nothing of those that are needed can be committed before; the others must not take the room for that."""

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from typing import Protocol
 
-from changefeed.model.record import FileCommitted, PlanEntry, PlanRecord, SegmentSlice, Work, WorkEntry
+from changefeed.model.record import FileCommitted, PlanEntry, PlanRecord, Work, WorkEntry
 from changefeed.owner.planning.dispatch import Dispatch
 from changefeed.owner.planning.open_entries import EntryKey, OpenEntries, size_of
 from changefeed.owner.planning.planner import UnderWay
 from changefeed.owner.planning.reads import Reads
+from changefeed.owner.pulling.stored_rows import StoredRows
 from changefeed.owner.transaction_log.state import OpenPlan, State
-
-
-class Rows(Protocol):
-    """What of owner.pulling.Spans it goes by: the rows that files are made of."""
-
-    def is_whole(self, entries: Iterable[PlanEntry]) -> bool: ...
-
-    def is_readable(self, entry: PlanEntry) -> bool: ...
-
-    def manifest(self, entry: PlanEntry, run: str) -> tuple[SegmentSlice, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -40,7 +30,7 @@ class Run:
 class Writing:
     """Of the files that `open_` knows. Tasks are known by their number."""
 
-    def __init__(self, open_: OpenEntries, rows: Rows, run: Run) -> None:
+    def __init__(self, open_: OpenEntries, rows: StoredRows, run: Run) -> None:
         self._open = open_
         self._rows = rows
         self._run = run
