@@ -58,7 +58,8 @@ def said(result: Result) -> str:
     if result.live_multiple is not None:
         lines.append(f"  catches up at {result.live_multiple:.1f} times the live rate")
     lines += [f"  {what}: {seconds:.2f} s" for what, seconds in (result.seconds or {}).items()]
-    lines.append(f"  peak memory (PSS): {result.peak_pss_bytes / (1 << 20):,.0f} MiB")
+    mib = {name: size >> 20 for name, size in result.peak_memory_bytes.items()}
+    lines.append("  peak memory, MiB: {own:,} of processes, {shared:,} shared; {mapped:,} of files".format_map(mib))
     return "\n".join(lines) + "\n"
 
 

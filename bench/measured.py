@@ -29,6 +29,7 @@ from meter import Meter
 
 ROOT = Path(__file__).resolve().parent.parent
 _BIN = Path(sys.executable).parent
+_MOST_IN_USE = 64 << 30
 _POLL_S = 0.1  # a run tells of itself by metrics and files, which are there or not
 
 
@@ -97,15 +98,15 @@ def _next_line(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 @contextmanager
-def memory_in_use(size: int) -> Iterator[None]:
-    """As on a server that has run for a while: so much of the machine's memory holds a file, and is there to be taken.
+def memory_in_use() -> Iterator[None]:
+    """As on a server that has run for a while: what memory nobody uses holds a file, and is there to be taken.
 
-    At most what is free. Where the machine is a virtual one whose host takes idle memory back, the first touch of a
-    page costs 4 CPU-s a GB (measured; the second 0.3), be it of a process or of a file. That would say more of the host
-    than of what is measured.
+    Where the machine is a virtual one whose host takes idle memory back, the first touch of a page costs 4 CPU-s a GB
+    (measured; the second 0.3), be it of a process or of a file. That would say more of the host than of what is
+    measured.
     """
     with tempfile.TemporaryFile(buffering=0) as hole:
-        hole.truncate(min(size, psutil.virtual_memory().free))
+        hole.truncate(min(psutil.virtual_memory().free, _MOST_IN_USE))
         while hole.read(1 << 20):
             pass
         yield

@@ -7,6 +7,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +26,18 @@ class Cpu(NamedTuple):
     kernel: float = 0.0
 
 
+class Memory(NamedTuple):
+    """Bytes of several processes; a page that they share is counted once."""
+
+    own: int = 0
+    shared: int = 0
+    mapped: int = 0  # of files: the kernel can drop it
+
+    @property
+    def kept(self) -> int:
+        return self.own + self.shared
+
+
 @dataclass
 class Meter:
     """CPU seconds and memory of a run's processes; its metrics; when its first segment was counted."""
@@ -33,7 +46,7 @@ class Meter:
     port: int
     cpu: dict[int, tuple[str, Cpu]] = field(default_factory=dict)
     peak_rss: int = 0
-    peak_pss: int = 0  # pages that processes share are counted once
+    peak_memory: Memory = field(default_factory=lambda: Memory())
     peak_anonymous: dict[str, int] = field(default_factory=dict)  # by kind: of the process that has most
     first_segment: float | None = None
     metrics: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -49,7 +62,7 @@ class Meter:
             if looks % _SAMPLE_EVERY == 0:
                 self.sample()
             if looks % _PSS_EVERY == 0:
-                self.peak_pss = max(self.peak_pss, sum(map(_pss, self._processes())))
+                self.peak_memory = max(self.peak_memory, _memory(self._processes()), key=lambda used: used.kept)
             looks += 1
 
     def _look_for_segment(self) -> None:
@@ -123,10 +136,15 @@ class Meter:
         return {**found, **total}
 
 
-def _pss(process: psutil.Process) -> int:
-    """Bytes; 0 for one that has ended."""
-    try:
-        lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:")), 0)
+def _memory(processes: Iterable[psutil.Process]) -> Memory:
+    """Nothing of those that have ended."""
+    found = dict.fromkeys(("Pss_Anon:", "Pss_Shmem:", "Pss_File:"), 0)
+    for process in processes:
+        try:
+            lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        for name, number, *_ in map(str.split, lines[1:]):
+            if name in found:
+                found[name] += int(number) << 10
+    return Memory(*found.values())

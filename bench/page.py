@@ -146,8 +146,8 @@ def _times(run: Run, baseline: str) -> Any:
 
 
 def _memory(run: Run) -> str:
-    size = run.get("peak_pss_bytes")
-    return "" if size is None else f"{size / (1 << 20):,.0f}"
+    peak = run.get("peak_memory_bytes")
+    return "" if peak is None else f"{(peak['own'] + peak['shared']) / (1 << 20):,.0f}"
 
 
 def _lag(name: str, which: str) -> Callable[[Run], str]:

@@ -53,7 +53,7 @@ def catch_up(case: Case, verify: bool) -> Result:
             "from the start until the backlog is in the sink": round((caught_up_ms - started_ms) / 1000, 2),
         },
         peak_rss_bytes=run.meter.peak_rss,
-        peak_pss_bytes=run.meter.peak_pss,
+        peak_memory_bytes=run.meter.peak_memory._asdict(),
     )
 
 
@@ -98,5 +98,5 @@ def recovery(case: Case, verify: bool) -> Result:
             "recovery after SIGKILL": round((recovered_ms - killed_ms) / 1000, 2),
         },
         peak_rss_bytes=run.meter.peak_rss,
-        peak_pss_bytes=run.meter.peak_pss,
+        peak_memory_bytes=run.meter.peak_memory._asdict(),
     )

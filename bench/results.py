@@ -14,7 +14,9 @@ class Result:
 
     CPU is of all processes of the run, without the upstream: `_s_per_mrow` seconds a million rows, `_cores` seconds a
     second. `marginal` is of the rows alone: what twice the rows took longer, so that the start is not in it.
-    `lag_ms` is the checkpoint's in the sink, `file_lag_ms` from each row's commit to its file.
+    `peak_memory_bytes` is of all processes when they had most: `own` and `shared` (the realtime buffer), and what is
+    `mapped` of files, which the kernel can drop. `lag_ms` is the checkpoint's in the sink, `file_lag_ms` is each row's
+    from its commit to its file.
     """
 
     name: str
@@ -24,7 +26,7 @@ class Result:
     wall_s: float
     rows_per_s: float
     peak_rss_bytes: int
-    peak_pss_bytes: int
+    peak_memory_bytes: dict[str, int]
     repeats: int = 1
     bytes_out: int | None = None
     mb_per_s: float | None = None

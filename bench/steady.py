@@ -142,7 +142,7 @@ def _result(
         resolved_lag_ms=percentiles(watch.resolved_ms),
         file_lag_ms=percentiles(file_lags) if len(file_lags) else None,
         peak_rss_bytes=run.meter.peak_rss,
-        peak_pss_bytes=run.meter.peak_pss,
+        peak_memory_bytes=run.meter.peak_memory._asdict(),
     )
 
 

@@ -14,7 +14,6 @@ from measured import Cluster, Run, bench_cluster, changefeed_run, memory_in_use
 from meter import Cpu
 from results import Result
 
-_TOUCHED_BYTES = 1_000  # a row: about what its segment, its file and the processes' memory come to
 _START_S, _WRITE_S = 120.0, 600.0
 
 
@@ -56,7 +55,7 @@ def throughput(case: Case, verify: bool) -> Result:
         cluster_cpu_s_per_mrow=round(whole.cluster_cpu_s / millions, 2),
         baselines={name: _compared(figures, marginal) for name, figures in (whole.baselines or {}).items()},
         peak_rss_bytes=whole.run.meter.peak_rss,
-        peak_pss_bytes=whole.run.meter.peak_pss,
+        peak_memory_bytes=whole.run.meter.peak_memory._asdict(),
         peak_anonymous_bytes=whole.run.meter.peak_anonymous,
     )
 
@@ -84,7 +83,7 @@ def _once(case: Case, rows: int, verify: bool, with_baselines: bool) -> _Once:
         bench_cluster(options, None if case.core is None else case.core + 1) as upstream,
     ):
         folder = Path(name)
-        with memory_in_use(rows * _TOUCHED_BYTES):
+        with memory_in_use():
             once = (_written if case.how == "written" else _there)(case, upstream, folder)
         verified = once.run.verify() if verify else None
         baselines = _baselines(case, upstream, once) if with_baselines else None

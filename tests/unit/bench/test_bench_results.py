@@ -27,7 +27,7 @@ FAST = Result(
     marginal={"cpu_s_per_mrow": 3.0, "user": 2.0, "kernel": 1.0, "stages": {"puller": 2.0, "jvm": 1.0}},
     baselines={"cat": {"rows_per_s": 1e6, "cpu_s_per_mrow": 0.1, "kernel": 0.1, "times": 30.0}},
     peak_rss_bytes=2 << 20,
-    peak_pss_bytes=1 << 20,
+    peak_memory_bytes={"own": 3 << 20, "shared": 1 << 20, "mapped": 5 << 20},
 )
 SLOW = Result(
     name="idle",
@@ -39,7 +39,7 @@ SLOW = Result(
     cpu_cores=0.25,
     lag_ms={"p50": 10, "p99": 30, "p999": 100, "max": 100},
     peak_rss_bytes=2 << 20,
-    peak_pss_bytes=1 << 20,
+    peak_memory_bytes={"own": 3 << 20, "shared": 1 << 20, "mapped": 5 << 20},
 )
 BACK = Result(
     name="catch-up",
@@ -51,7 +51,7 @@ BACK = Result(
     live_multiple=6.5,
     seconds={"backlog": 60.0},
     peak_rss_bytes=1,
-    peak_pss_bytes=1,
+    peak_memory_bytes={"own": 1, "shared": 0, "mapped": 0},
 )
 MACHINE = {"cpu": "A core", "cores": 2, "mem_bytes": 4 << 30, "python": "3.11", "java": 'openjdk "17"', "spark": "4"}
 
@@ -82,8 +82,8 @@ def test_the_page_has_each_case_where_it_belongs_and_no_column_without_figures()
         "| case | rows/s | MB/s | CPU-s a million rows | in the kernel | CPU-s with the start | × cat | memory, MiB |"
         in text
     )
-    assert "| insert-csv-scan | 500 | 2 | 3.00 | 1.00 | 9.00 | 30 | 1 |" in text
-    assert "| idle | 0 | 10 | 30 | 100 | 0.25 | 1 |" in text
+    assert "| insert-csv-scan | 500 | 2 | 3.00 | 1.00 | 9.00 | 30 | 4 |" in text
+    assert "| idle | 0 | 10 | 30 | 100 | 0.25 | 4 |" in text
     assert "6.5 times as fast as they came" in text
     assert "at abc" in text
 
