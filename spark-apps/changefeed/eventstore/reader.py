@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from changefeed.errors import NotFound, Transient
 from changefeed.eventstore.arena import SlotGone, mapped
+from changefeed.eventstore.flight import RemoteArenas
 from changefeed.eventstore.house import House
 from changefeed.eventstore.segment import METADATA_KEY, VERSION
 from changefeed.model.record import SegmentSlice
@@ -31,16 +32,22 @@ class MemoryGone(Transient):
         return (type(self), (self.uri, self._why))
 
 
-def read_slice(house: House, piece: SegmentSlice) -> pa.Table:
+def read_slice(house: House, piece: SegmentSlice, remote: RemoteArenas | None = None) -> pa.Table:
     """The record batches `[first_batch, end_batch)` of a segment, as a table of RAW_SCHEMA; no other batch is read.
 
-    Of one in memory they are views, see `check_slice`. Raises MemoryGone; Transient, naming the segment, when it is not
-    the one that the manifest means: its rows must be pulled again.
+    Of one in memory of this machine they are views, see `check_slice`; `remote` fetches those of others. Raises
+    MemoryGone; Transient, naming the segment, when it is not the one that the manifest means: its rows must be pulled
+    again.
     """
     try:
-        with _opened(house, piece) as source, pa.ipc.open_file(source) as segment:
-            _check(piece, segment)
-            batches = [segment.get_batch(number) for number in range(piece.first_batch, piece.end_batch)]
+        if remote is not None and remote.has(piece):
+            with _named(piece):
+                schema, batches = remote.fetch(piece)
+            _check(piece, schema)
+        else:
+            with _opened(house, piece) as source, pa.ipc.open_file(source) as segment:
+                _check(piece, segment.schema)
+                batches = _batches(piece, segment)
     except (FileNotFoundError, NotFound) as error:
         raise _lost(piece, "is missing") from error
     except (OSError, ValueError) as error:
@@ -51,9 +58,9 @@ def read_slice(house: House, piece: SegmentSlice) -> pa.Table:
     return rows
 
 
-def check_slice(piece: SegmentSlice) -> None:
+def check_slice(piece: SegmentSlice, remote: RemoteArenas | None = None) -> None:
     """That what was read of it was it to the end; before any of it gets out. Raises MemoryGone."""
-    if piece.slot is not None:
+    if piece.slot is not None and not (remote is not None and remote.has(piece)):  # a copy stays what it was
         with _named(piece):
             mapped(piece.slot).check(piece.slot)
 
@@ -77,15 +84,19 @@ def _opened(house: House, piece: SegmentSlice) -> Iterator[pa.NativeFile]:
     yield pa.BufferReader(content)
 
 
-def _check(piece: SegmentSlice, segment: pa.ipc.RecordBatchFileReader) -> None:
-    footer = json.loads((segment.schema.metadata or {}).get(METADATA_KEY, b"{}"))
+def _check(piece: SegmentSlice, schema: pa.Schema) -> None:
+    footer = json.loads((schema.metadata or {}).get(METADATA_KEY, b"{}"))
     if footer.get("v") != VERSION:
         raise _lost(piece, f"has version {footer.get('v')}, not {VERSION}")
     run = f"{footer['epoch']}-{footer['nonce']}"
     if (run, footer["seq"]) != (piece.run, piece.seq):
         raise _lost(piece, f"is number {footer['seq']} of run {run}")
+
+
+def _batches(piece: SegmentSlice, segment: pa.ipc.RecordBatchFileReader) -> list[pa.RecordBatch]:
     if piece.end_batch > segment.num_record_batches:
         raise _lost(piece, f"has {segment.num_record_batches} record batches")
+    return [segment.get_batch(number) for number in range(piece.first_batch, piece.end_batch)]
 
 
 def _lost(piece: SegmentSlice, what: str) -> Transient:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import queue
+import socket
 import threading
 import time
 from collections import Counter
@@ -19,6 +20,7 @@ from functools import partial
 import grpc
 
 from changefeed.errors import ChangefeedError, Unavailable
+from changefeed.eventstore.flight import RemoteArenas
 from changefeed.eventstore.house import House
 from changefeed.eventstore.reader import MemoryGone, check_slice, read_slice
 from changefeed.model.record import FileCommitted, Work, WorkEntry
@@ -61,6 +63,7 @@ class PipelineTask:
         self._ending = threading.Event()  # it was, or something has failed: no store is waited for any more
         self._patience = Patience(math.inf, failed=self._waits, ending=self._ending)  # of the one that encodes
         self._putting = Patience(math.inf, failed=self._tell, ending=self._ending)
+        self._remote = RemoteArenas(owner.run_key, socket.gethostname())
         self._house = House(job.state, owner.epoch, owner.nonce, self._patience)
         self._sink = open_store(job.sink.uri, "spec.sink.storage.uri", job.sink.secret)
         self._orders: queue.SimpleQueue[pb.Order] = queue.SimpleQueue()
@@ -123,11 +126,11 @@ class PipelineTask:
             self._check()
 
     def _encoded(self, work: Work, entry: WorkEntry, readers: ThreadPoolExecutor) -> Encoded:
-        read = partial(read_slice, self._house)
+        read = partial(read_slice, self._house, remote=self._remote)
         encoded = encode_entry(work, entry, read, self._house.spool_folder, self._patience, readers)
         try:
             for piece in entry.segments:
-                check_slice(piece)
+                check_slice(piece, self._remote)
         except MemoryGone:
             encoded.spool.discard()
             raise

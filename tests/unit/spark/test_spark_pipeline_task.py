@@ -133,9 +133,9 @@ def test_segments_of_a_file_are_read_side_by_side(
 ) -> None:
     together = threading.Barrier(3, timeout=DEADLINE_S)
 
-    def read_together(*given: Any) -> Any:
+    def read_together(*given: Any, **named: Any) -> Any:
         together.wait()
-        return read_slice(*given)
+        return read_slice(*given, **named)
 
     monkeypatch.setattr(module, "read_slice", read_together)
     works = [make_work(state, 9, {0: [key]}) for key in range(3)]
