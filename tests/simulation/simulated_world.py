@@ -43,7 +43,7 @@ _MAX_DRIVERS = 3
 _PLENTY = 1 << 40
 _LONGEST_S = 400.0
 _LOOK_S = 0.25
-_TO_DISK = ("write_segment", "write_file", "_write_slot", "_write_archive")
+_TO_DISK = ("write_segment", "create_segment", "_write_slot")
 _ON_ITS_WAY = 9_000  # four segments of a puller: their own bytes are more than their rows'
 
 

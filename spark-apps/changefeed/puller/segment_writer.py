@@ -134,7 +134,9 @@ class SegmentWriter:
         assert self._arena is not None
         content = self._arena.content(slot)
         try:
-            uri, _ = await asyncio.to_thread(_write_archive, self._house, self._task, seq, content)
+            uri, _ = await asyncio.to_thread(
+                self._house.create_segment, self._task, seq, lambda file: file.write(content)
+            )
         except Unavailable:
             if self._ending.is_set():
                 return  # nobody waits for it any more
@@ -164,7 +166,3 @@ def _sort(house: House, task: str, seq: int, spans: Sequence[SpanRows]) -> tuple
 def _write_slot(arena: SharedArena, slot: Slot, fill: Fill) -> None:
     with arena.writer(slot) as file:
         fill(file)
-
-
-def _write_archive(house: House, task: str, seq: int, content: pa.Buffer) -> tuple[str, int]:
-    return house.create_segment(task, seq, lambda file: file.write(content))

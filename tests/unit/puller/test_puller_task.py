@@ -443,7 +443,7 @@ async def test_rule_17_what_comes_fast_waits_for_segments_but_not_for_a_store_th
 
 
 @pytest.mark.skipif(not can_share_memory(), reason="this system has no memory without a name to share")
-async def test_rule_21_where_all_read_the_files_what_is_in_memory_is_served_and_archived_as_it_is(
+async def test_where_all_read_the_files_what_is_in_memory_is_served_and_archived_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store's segments are compressed; the owner is told one size, of the slot and of the file."""
