@@ -29,6 +29,7 @@ from changefeed.wire import owner_pb2 as pb
 from simulated_cdc import ChangeData
 from simulated_driver import OFTEN_S, Driver
 from simulated_faults import ANYTHING, REGIONS, ROWS, TAKEOVERS, Faults
+from simulated_flight import Network
 from simulated_oracles import Oracles
 from simulated_past import Past
 from simulated_pd import broken
@@ -91,6 +92,7 @@ class World:
         self.buffer_bytes = buffers.choice((0, 3_000, 6_000, 1 << 20))
         self.archive_after_s = buffers.choice((0.2, 1.0, 5.0))
         self.time = Timeline()
+        self.flight = Network(story.seed, lambda: self.time.now >= self.healed_at)
         self.trace: deque[str] = deque(maxlen=600)
         self.faults = Faults(story.seed, story.without)
         takeovers, regions, rows = (self.faults.focus == focus for focus in (TAKEOVERS, REGIONS, ROWS))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
@@ -30,6 +31,7 @@ KEY = RunKey(*self_signed(TASK_NAME))
 SPANS, ROWS = 3, 50_000
 DEADLINE_S = 30.0
 NOBODY_S = 0.3  # a deadline that nobody keeps
+SILENCE_S = 0.3  # what does not come in it is taken not to come: a right program can't fail by it
 
 
 def rows_of(span: int) -> pa.RecordBatch:
@@ -218,14 +220,23 @@ def test_an_address_that_swallows_everything_is_given_up(
             read_slice(HOUSE, puller.piece(1).model_copy(update={"slot": lost}), elsewhere)
 
 
-def test_more_than_are_served_at_once_are_served_in_turn(puller: Puller, elsewhere: RemoteArenas) -> None:
-    read: list[int] = []
-    threads = [
-        threading.Thread(target=lambda: read.append(read_slice(HOUSE, puller.piece(1), elsewhere).num_rows))
-        for _ in range(3 * flight_module._SERVED)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert read == [ROWS] * len(threads)
+def test_more_than_are_served_at_once_wait_their_turn(
+    puller: Puller, elsewhere: RemoteArenas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served, go_on = threading.Semaphore(0), threading.Event()
+    real = flight_module._one_value
+
+    def wait(content: pa.Buffer) -> pa.RecordBatch:
+        served.release()
+        go_on.wait()
+        return real(content)
+
+    monkeypatch.setattr(flight_module, "_one_value", wait)
+    pieces = [puller.piece(1)] * (2 * flight_module._SERVED)
+    with ThreadPoolExecutor(len(pieces)) as readers:
+        read = [readers.submit(read_slice, HOUSE, piece, elsewhere) for piece in pieces]
+        for _ in range(flight_module._SERVED):
+            assert served.acquire(timeout=DEADLINE_S)
+        assert not served.acquire(timeout=SILENCE_S)
+        go_on.set()
+        assert [each.result().num_rows for each in read] == [ROWS] * len(pieces)
