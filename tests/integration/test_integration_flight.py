@@ -41,7 +41,7 @@ class Network:
         remote = RemoteArenas(key, "elsewhere")
         fetch = remote.fetch
 
-        def fetch_if_it_works(piece: SegmentSlice) -> tuple[pa.Schema, list[pa.RecordBatch]]:
+        def fetch_if_it_works(piece: SegmentSlice) -> list[pa.RecordBatch]:
             found = fetch(piece)
             self.fetched.append(piece.uri)
             if self.fails and len(self.fetched) % self.fails == 0:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from changefeed.eventstore.arena import SharedArena, SlotGone
 from changefeed.model.record import SegmentSlice
+from changefeed.model.rows import RAW_SCHEMA
 from changefeed.wire.owner import TASK_NAME, RunKey
 
 if TYPE_CHECKING:
@@ -69,8 +70,11 @@ class RemoteArenas:
         """Whether it is to be fetched; else it is mapped, or in a file."""
         return piece.slot is not None and bool(piece.slot.address) and piece.slot.host != self._host
 
-    def fetch(self, piece: SegmentSlice) -> tuple[pa.Schema, list[pa.RecordBatch]]:
-        """The segment's schema, and a copy of the record batches that it has in the slice's range. Raises SlotGone."""
+    def fetch(self, piece: SegmentSlice) -> list[pa.RecordBatch]:
+        """A copy of the slice's record batches, of RAW_SCHEMA. Raises SlotGone.
+
+        They come without the segment's footer, which is long where there are many tables: its puller vouches for it.
+        """
         from pyarrow import flight
 
         assert piece.slot is not None
@@ -81,8 +85,7 @@ class RemoteArenas:
         except (OSError, pa.ArrowException) as error:
             why = _TRACE.split(str(error))[0]
             raise SlotGone(f"the puller at {piece.slot.address} does not give it ({why})") from error
-        schema = pa.ipc.read_schema(messages[0])
-        return schema, [pa.ipc.read_record_batch(message, schema) for message in messages[1:]]
+        return [pa.ipc.read_record_batch(message, RAW_SCHEMA) for message in messages]
 
     def _connect(self, address: str) -> FlightClient:
         from pyarrow import flight
@@ -97,14 +100,14 @@ class RemoteArenas:
 
 
 def _messages(arena: SharedArena, piece: SegmentSlice, room: threading.BoundedSemaphore) -> Iterator[pa.RecordBatch]:
-    """The message of the segment's schema, then those of the record batches. Raises SlotGone."""
+    """Those of the slice's record batches. Raises SlotGone."""
     assert piece.slot is not None
     with room:
         memory = arena.opened(piece.slot)
         content = memory.read(piece.slot)
         messages = pa.ipc.MessageReader.open_stream(pa.BufferReader(content[_MAGIC:]))
-        for number, message in zip(range(-1, piece.end_batch), messages, strict=False):
-            if number == -1 or number >= piece.first_batch:
+        for number, message in zip(range(-1, piece.end_batch), messages, strict=False):  # the first is the schema's
+            if number >= piece.first_batch:
                 copied = message.serialize()
                 memory.check(piece.slot)
                 yield _one_value(copied)

@@ -42,12 +42,11 @@ def read_slice(house: House, piece: SegmentSlice, remote: RemoteArenas | None = 
     try:
         if remote is not None and remote.has(piece):
             with _named(piece):
-                schema, batches = remote.fetch(piece)
-            _check(piece, schema)
+                batches = remote.fetch(piece)
         else:
             with _opened(house, piece) as source, pa.ipc.open_file(source) as segment:
-                _check(piece, segment.schema)
-                batches = _batches(piece, segment)
+                _check(piece, segment)
+                batches = [segment.get_batch(number) for number in range(piece.first_batch, piece.end_batch)]
     except (FileNotFoundError, NotFound) as error:
         raise _lost(piece, "is missing") from error
     except (OSError, ValueError) as error:
@@ -84,19 +83,15 @@ def _opened(house: House, piece: SegmentSlice) -> Iterator[pa.NativeFile]:
     yield pa.BufferReader(content)
 
 
-def _check(piece: SegmentSlice, schema: pa.Schema) -> None:
-    footer = json.loads((schema.metadata or {}).get(METADATA_KEY, b"{}"))
+def _check(piece: SegmentSlice, segment: pa.ipc.RecordBatchFileReader) -> None:
+    footer = json.loads((segment.schema.metadata or {}).get(METADATA_KEY, b"{}"))
     if footer.get("v") != VERSION:
         raise _lost(piece, f"has version {footer.get('v')}, not {VERSION}")
     run = f"{footer['epoch']}-{footer['nonce']}"
     if (run, footer["seq"]) != (piece.run, piece.seq):
         raise _lost(piece, f"is number {footer['seq']} of run {run}")
-
-
-def _batches(piece: SegmentSlice, segment: pa.ipc.RecordBatchFileReader) -> list[pa.RecordBatch]:
     if piece.end_batch > segment.num_record_batches:
         raise _lost(piece, f"has {segment.num_record_batches} record batches")
-    return [segment.get_batch(number) for number in range(piece.first_batch, piece.end_batch)]
 
 
 def _lost(piece: SegmentSlice, what: str) -> Transient:

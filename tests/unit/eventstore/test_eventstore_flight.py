@@ -149,7 +149,7 @@ def test_rule_3_nothing_is_sent_of_a_slot_that_is_used_again_while_it_is_copied(
     monkeypatch.setattr(flight_module, "_one_value", clear_then_send)
     with pytest.raises(MemoryGone, match="slot 3"):
         read_slice(HOUSE, puller.piece(SPANS), elsewhere)
-    assert len(sent) == 1, "the schema; the rows were copied too late"
+    assert len(sent) == 1, "the second record batch was copied too late"
 
 
 def test_rule_3_another_puller_at_the_same_address_is_not_taken_for_it(puller: Puller, elsewhere: RemoteArenas) -> None:
