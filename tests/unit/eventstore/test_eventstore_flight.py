@@ -104,6 +104,14 @@ def test_another_machine_reads_the_rows_of_each_span(puller: Puller, elsewhere: 
     assert puller.piece(SPANS).end_batch > SPANS, "a span of several record batches"
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this system has no IPv6")
+def test_an_address_may_be_ipv6(puller: Puller, elsewhere: RemoteArenas) -> None:
+    puller.server.close()
+    puller.server = ArenaServer(puller.arena, KEY, "::1")
+    assert puller.server.address.startswith("[::1]:")
+    assert read_slice(HOUSE, puller.piece(1), elsewhere).num_rows == ROWS
+
+
 def test_what_is_fetched_stays_what_it_was(puller: Puller, elsewhere: RemoteArenas) -> None:
     piece = puller.piece(2)
     read = read_slice(HOUSE, piece, elsewhere)
