@@ -115,15 +115,16 @@ images: ## the two container images (ENGINE=buildah, podman or docker; BASE=anot
 	for image in operator spark; do \
 		$(ENGINE) build $(if $(BASE),--build-arg BASE=$(BASE)) --target $$image -t changefeed-$$image:$(VERSION) .; done
 
-bench: $(STAMP) classes ## how fast: prints the figures, writes bench/out/bench.json
+bench: $(STAMP) classes ## how fast: prints the figures, writes bench/out/bench.json and a page of them, performance.md
 	$(PY) bench/bench.py
+	$(PY) bench/page.py --results bench/out --page bench/out/performance.md
 
 evidence: $(STAMP) classes ## the full-length figures, into bench/results/ for committing
 	$(PY) bench/bench.py --out bench/results/bench.json
-	$(PY) bench/lag.py --out bench/results/lag.json
+	$(PY) bench/page.py
 	$(PY) bench/ddl_lag.py --out bench/results/ddl_lag.json
 	$(PY) bench/large_transaction.py --out bench/results/large_transaction.json
-	$(PY) bench/bench.py --tables 1 --rows 10000000 --case sysbench-insert-csv-one --out bench/results/one_transaction.json
+	$(PY) bench/bench.py --case insert-csv-one --out bench/results/one_transaction.json
 	$(PY) tests/integration/integration_crash_table.py docs/crash-points.md
 	$(PY) bench/operator_scale.py --out bench/results/operator_scale.json
 	$(PY) bench/owner_scale.py --out bench/results/owner_scale.json

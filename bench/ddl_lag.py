@@ -1,8 +1,7 @@
 """What a DDL on one of many tables costs: how far the files of the others are behind, with and without it.
 
-A file's lag is when it was written less the commit of its newest row, by the one clock of this machine. First the
-workload runs alone, then one table gets a column every few seconds. Prints a table and writes bench/out/ddl_lag.json
-(INTERFACES.md, bench.json).
+A row's lag is from its commit to its file, by the one clock of this machine. First the workload runs alone, then one
+table gets a column every few seconds. Prints a table and writes bench/out/ddl_lag.json (INTERFACES.md, bench.json).
 """
 
 from __future__ import annotations
@@ -18,26 +17,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from lag import Watch, percentiles
+import numpy as np
 from measured import ROOT, Cluster, Run, changefeed_run, cluster, write_report
+from steady import Lags, Watch, file_lags, percentiles
 
 _DDL = Path(sys.executable).parent / "changefeed-devcluster"
 _ALTERED = "sbtest1"
-_COMMIT_TS = 3  # of csv
-
-
-def file_lags(run: Run, after_ms: float, until_ms: float) -> dict[str, list[float]]:
-    """Table -> ms that its files took, of those whose newest row was committed in between."""
-    found: dict[str, list[float]] = {}
-    for path in run.data_files():
-        lines = path.read_bytes().splitlines()
-        if not lines:
-            continue  # an entry without rows gives a file too (rule 13)
-        newest = int(lines[-1].split(b",", _COMMIT_TS + 1)[_COMMIT_TS]) >> 18
-        if after_ms <= newest < until_ms:
-            table = path.relative_to(run.folder / "lake").parts[1]
-            found.setdefault(table, []).append(path.stat().st_mtime * 1000 - newest)
-    return found
 
 
 def add_columns(upstream: Cluster, run: Run, count: int, every_s: float) -> list[float]:
@@ -91,8 +76,8 @@ def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     }
 
 
-def _others(lags: dict[str, list[float]]) -> dict[str, int]:
-    return percentiles([lag for table, each in lags.items() if table != _ALTERED for lag in each])
+def _others(lags: Lags) -> dict[str, int]:
+    return percentiles(np.concatenate([each for table, each in lags.items() if table != _ALTERED]))
 
 
 def table(run: dict[str, Any]) -> str:

@@ -17,21 +17,19 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.error
-import urllib.request
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import psutil
-from prometheus_client.parser import text_string_to_metric_families
+from meter import Meter
 
 ROOT = Path(__file__).resolve().parent.parent
 _BIN = Path(sys.executable).parent
+_MOST_IN_USE = 64 << 30
 _POLL_S = 0.1  # a run tells of itself by metrics and files, which are there or not
 
 
@@ -46,10 +44,14 @@ class Cluster:
         """What it prints when its workload has ended."""
         return _next_line(self.process)
 
-    def end_workload(self) -> None:
-        """Nothing is written any more when this returns."""
+    def begin_workload(self) -> None:
+        """Of bench/upstream.py; `changefeed-devcluster` begins by itself."""
+        self.process.send_signal(signal.SIGUSR2)
+
+    def end_workload(self) -> dict[str, Any]:
+        """Nothing is written any more when this returns; what it has printed of that."""
         self.process.send_signal(signal.SIGUSR1)
-        self.next_line()
+        return self.next_line()
 
     def cpu_s(self) -> float:
         """CPU seconds that it has used so far."""
@@ -60,7 +62,23 @@ class Cluster:
 @contextmanager
 def cluster(*options: str) -> Iterator[Cluster]:
     """Options as of `changefeed-devcluster start`."""
-    command = [str(_BIN / "changefeed-devcluster"), "start", *options]
+    with _upstream([str(_BIN / "changefeed-devcluster"), "start", *options]) as started:
+        yield started
+
+
+@contextmanager
+def bench_cluster(options: Sequence[str], core: int | None = None) -> Iterator[Cluster]:
+    """Options as of bench/upstream.py; `core`: the only one that it may use."""
+    with _upstream([*_pinned(core), sys.executable, str(Path(__file__).with_name("upstream.py")), *options]) as started:
+        yield started
+
+
+def _pinned(core: int | None) -> list[str]:
+    return [] if core is None else ["taskset", "--cpu-list", str(core)]
+
+
+@contextmanager
+def _upstream(command: list[str]) -> Iterator[Cluster]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield Cluster(process, _next_line(process))
@@ -80,113 +98,38 @@ def _next_line(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 @contextmanager
-def memory_in_use(size: int) -> Iterator[None]:
-    """As on a server that has run for a while: so much of the machine's memory holds a file, and is there to be taken.
+def memory_in_use() -> Iterator[None]:
+    """As on a server that has run for a while: what memory nobody uses holds a file, and is there to be taken.
 
-    At most what is free. Where the machine is a virtual one whose host takes idle memory back, the first touch of a
-    page costs 4 CPU-s a GB (measured; the second 0.3), be it of a process or of a file. That would say more of the host
-    than of what is measured.
+    Where the machine is a virtual one whose host takes idle memory back, the first touch of a page costs 4 CPU-s a GB
+    (measured; the second 0.3), be it of a process or of a file. That would say more of the host than of what is
+    measured.
     """
     with tempfile.TemporaryFile(buffering=0) as hole:
-        hole.truncate(min(size, psutil.virtual_memory().free))
+        hole.truncate(min(psutil.virtual_memory().free, _MOST_IN_USE))
         while hole.read(1 << 20):
             pass
         yield
 
 
-@dataclass
-class Meter:
-    """CPU seconds and memory of a run's processes, sampled; its metrics; when its first segment appeared."""
+@dataclass(frozen=True)
+class Place:
+    """Where `state` and `lake` of a changefeed are: as a folder of this machine, and as URIs."""
 
-    process: psutil.Process
-    port: int
-    cpu: dict[int, tuple[str, float]] = field(default_factory=dict)
-    peak_rss: int = 0
-    peak_anonymous: dict[str, int] = field(default_factory=dict)  # by kind: of the process that has most
-    first_segment: float | None = None
-    metrics: dict[tuple[str, str], float] = field(default_factory=dict)
-    done: threading.Event = field(default_factory=threading.Event)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    folder: Path
+    uri: Callable[[str], str]
 
-    def run(self) -> None:
-        """Look for the first segment often, at the rest seldom: looking costs what is measured, too."""
-        looks = 0
-        while not self.done.wait(0.1):
-            if self.first_segment is None:
-                self._look_for_segment()
-            if looks % 5 == 0:
-                self.sample()
-            looks += 1
 
-    def _look_for_segment(self) -> None:
-        with self._lock:
-            self._sample_metrics()
-        if self.metric("changefeed_event_store_segments_total"):
-            self.first_segment = time.time()
-
-    def sample(self) -> None:
-        """Bring everything up to now."""
-        with self._lock:
-            self._sample_processes()
-            self._sample_metrics()
-
-    def _sample_processes(self) -> None:
-        try:
-            processes = [self.process, *self.process.children(recursive=True)]
-        except psutil.NoSuchProcess:
-            return  # it has just ended
-        rss = 0
-        for process in processes:
-            try:
-                times, memory = process.cpu_times(), process.memory_info()
-                kind = self._kind(process)
-            except psutil.Error:
-                continue
-            self.cpu[process.pid] = (kind, times.user + times.system)
-            rss += memory.rss
-            own = memory.rss - memory.shared  # mapped segments are the page cache's
-            self.peak_anonymous[kind] = max(self.peak_anonymous.get(kind, 0), own)
-        self.peak_rss = max(self.peak_rss, rss)
-
-    def _sample_metrics(self) -> None:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=1) as answer:
-                text = answer.read().decode()
-        except (OSError, urllib.error.URLError):
-            return  # not yet, or not any more
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                label = sample.labels.get("type") or sample.labels.get("state") or ""
-                self.metrics[sample.name, label] = sample.value
-
-    def _kind(self, process: psutil.Process) -> str:
-        """Which part of the product a process is."""
-        if process.pid == self.process.pid:
-            return "owner"
-        return "jvm" if "java" in process.name() else "tasks"
-
-    def metric(self, name: str, label: str = "") -> float:
-        """As last sampled; 0 before. `label`: of its `type` or `state`."""
-        return self.metrics.get((name, label), 0.0)
-
-    def stages(self) -> dict[str, float]:
-        """CPU seconds: the pullers, the pipeline's stages, the owner, the JVM, and the rest of Spark's Python."""
-        total: dict[str, float] = defaultdict(float)
-        for kind, seconds in list(self.cpu.values()):
-            total[kind] += seconds
-        found = {"puller": self.metric("changefeed_puller_cpu_seconds_total")}
-        for (name, stage), seconds in list(self.metrics.items()):
-            if name == "changefeed_pipeline_cpu_seconds_total" and stage:
-                found[stage] = seconds
-        found["python start"] = max(0.0, total.pop("tasks", 0.0) - sum(found.values()))
-        return {**found, **total}
+def disk(folder: Path) -> Place:
+    return Place(folder, lambda name: (folder / name).as_uri())
 
 
 @dataclass
 class Run:
-    """One `changefeed run` of the resource in `folder`, with its `lake` and `state` beside it."""
+    """One `changefeed run` of the resource in `folder`, with its `lake` and `state` in `place`."""
 
     folder: Path
+    place: Place
     process: subprocess.Popen[bytes]
     meter: Meter
 
@@ -212,11 +155,19 @@ class Run:
         self.wait()
 
     def data_files(self) -> list[Path]:
-        return [path for path in (self.folder / "lake").rglob("CDC*") if path.suffix != ".index"]
+        return [path for path in (self.place.folder / "lake").rglob("CDC*") if path.suffix != ".index"]
+
+    def checkpoint_ms(self) -> int:
+        """As a reader of the sink meets it; 0 before there is one."""
+        try:
+            metadata = (self.place.folder / "lake" / "metadata").read_text()
+        except FileNotFoundError:
+            return 0
+        return int(json.loads(metadata)["checkpoint-ts"]) >> 18
 
     def log_records(self) -> list[Path]:
         """Those that are not folded yet, in order."""
-        return sorted((self.folder / "state").rglob("log/[0-9]*.json"))
+        return sorted((self.place.folder / "state").rglob("log/[0-9]*.json"))
 
     def verify(self) -> bool:
         """Whether `changefeed verify` agrees with the sink; what it says when it does not, or can't tell, is shown."""
@@ -237,12 +188,16 @@ def changefeed_run(
     storage: dict[str, Any],
     name: str = "bench",
     namespace: str = "default",
+    place: Place | None = None,
+    core: int | None = None,
     **spec: Any,
 ) -> Iterator[Run]:
     """A changefeed of all of sysbench's tables, measured until it has ended.
 
-    `storage`: the sink's options beside its uri; `spec`: of the resource, what is not the same for all.
+    `storage`: the sink's options beside its uri; `place`: by default `folder`; `core`: the only one that it may use;
+    `spec`: of the resource, what is not the same for all.
     """
+    place = place or disk(folder)
     resource = {
         "apiVersion": "changefeed.dev/v1alpha1",
         "kind": "Changefeed",
@@ -251,21 +206,21 @@ def changefeed_run(
             "upstream": {"pdAddresses": [f"http://{upstream.ready['pd']}"]},
             "startTs": upstream.ready["startTs"],
             "filter": {"rules": ["sbtest.*"]},
-            "state": {"uri": (folder / "state").as_uri()},
-            "sink": {"storage": {"uri": (folder / "lake").as_uri(), **storage}},
+            "state": {"uri": place.uri("state")},
+            "sink": {"storage": {"uri": place.uri("lake"), **storage}},
             **spec,
         },
     }
     (folder / _SPEC).write_text(json.dumps(resource))
     port = _free_port()
     options = ("--master", "local[4,8]", "--metrics-port", str(port), "--json")
-    command = [str(_BIN / "changefeed"), "run", "-f", str(folder / _SPEC), *options]
+    command = [*_pinned(core), str(_BIN / "changefeed"), "run", "-f", str(folder / _SPEC), *options]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     meter = Meter(psutil.Process(process.pid), port)
     sampler = threading.Thread(target=meter.run)
     sampler.start()
     try:
-        yield Run(folder, process, meter)
+        yield Run(folder, place, process, meter)
     finally:
         meter.done.set()
         sampler.join()
@@ -280,12 +235,21 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def runs_of(report: Path) -> list[dict[str, Any]]:
+    """What an earlier report has, each with the commit that was measured; none if there is none."""
+    if not report.exists():
+        return []
+    earlier = json.loads(report.read_text())
+    return [{"commit": earlier["commit"], **run} for run in earlier["runs"]]
+
+
 def write_report(out: Path, runs: list[dict[str, Any]]) -> None:
     """INTERFACES.md, bench.json. Ends the process with an error when a run was verified and does not hold."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False, cwd=ROOT
     ).stdout.strip()
     out.parent.mkdir(parents=True, exist_ok=True)
+    runs = [{"commit": commit, **run} for run in runs]
     report = {"schema": 1, "commit": commit, "machine": _machine(), "runs": runs}
     out.write_text(json.dumps(report, indent=2) + "\n")
     sys.stdout.write(f"written to {out}\n")
@@ -296,10 +260,20 @@ def write_report(out: Path, runs: list[dict[str, Any]]) -> None:
 def _machine() -> dict[str, Any]:
     java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=True).stderr.splitlines()[0]
     return {
-        "cpu": platform.processor() or platform.machine(),
+        "cpu": _cpu(),
         "cores": os.cpu_count(),
         "mem_bytes": psutil.virtual_memory().total,
         "python": platform.python_version(),
         "java": java,
         "spark": version("pyspark"),
     }
+
+
+def _cpu() -> str:
+    """The model where Linux tells it, else the architecture."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except FileNotFoundError:
+        lines = []
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, platform.machine())

@@ -18,12 +18,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from measured import ROOT, Run, changefeed_run, cluster, write_report
+from measured import ROOT, Place, Run, changefeed_run, cluster, write_report
 
 sys.path.insert(0, str(ROOT / "tests" / "integration"))
 
 from integration_s3_proxy import AWAY, FaultyProxy, before
-from integration_s3_servers import BUCKET, KEY, KEY_ID, S3Server, running
+from integration_s3_servers import BUCKET, KEY, KEY_ID, running
 
 _DEADLINE_S = 600.0
 _EVENT_QUOTA = _MEMORY_QUOTA = 64 << 20
@@ -36,9 +36,8 @@ _HELD = ("changefeed_owner_held_spans_count", "changefeed_puller_held_subscripti
 class Watch:
     """What was the most, of what matters."""
 
-    def __init__(self, run: Run, server: S3Server) -> None:
+    def __init__(self, run: Run) -> None:
         self._run = run
-        self._metadata = server.folder / BUCKET / "lake" / "metadata"
         self.used = self.inflight = self.held = 0.0
         self.warned = False
 
@@ -60,11 +59,6 @@ class Watch:
         self._run.until(looked, what, seconds)
         return time.monotonic() - began
 
-    def checkpoint_ms(self) -> int:
-        if not self._metadata.exists():
-            return 0
-        return int(json.loads(self._metadata.read_text())["checkpoint-ts"]) >> 18
-
 
 def measure(what: str, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """One run with one outage."""
@@ -75,14 +69,13 @@ def measure(what: str, given: argparse.Namespace, folder: Path) -> dict[str, Any
         cluster(*options) as upstream,
     ):
         storage = {"protocol": "csv", "flushInterval": "1s", "csv": {"includeCommitTs": True}}
-        spec = {
-            "state": {"uri": seen.uri("state")},
-            "sink": {"storage": {**storage, "uri": seen.uri("lake")}},
+        spec: dict[str, Any] = {
             "eventStore": {"quota": str(_EVENT_QUOTA)},
             "spark": {"pullers": {"count": _PULLERS, "memoryQuota": str(_MEMORY_QUOTA)}},
         }
-        with changefeed_run(upstream, folder, storage, **spec) as run:
-            watch = Watch(run, server)
+        place = Place(server.folder / BUCKET, seen.uri)
+        with changefeed_run(upstream, folder, storage, place=place, **spec) as run:
+            watch = Watch(run)
             found = _outage(what, given.seconds, proxy, watch, run)
             run.drain()
         found["verified"] = run.verify()
@@ -91,7 +84,7 @@ def measure(what: str, given: argparse.Namespace, folder: Path) -> dict[str, Any
 
 def _outage(what: str, seconds: float, proxy: FaultyProxy, watch: Watch, run: Run) -> dict[str, Any]:
     now_ms = time.time() * 1000
-    watch.until(lambda: watch.checkpoint_ms() >= now_ms, "it has caught up")
+    watch.until(lambda: run.checkpoint_ms() >= now_ms, "it has caught up")
     run.meter.sample()
     rss_before, rows_before = run.meter.peak_rss, run.meter.metric("changefeed_puller_events_total", "insert")
     run.meter.peak_rss = 0
@@ -102,7 +95,7 @@ def _outage(what: str, seconds: float, proxy: FaultyProxy, watch: Watch, run: Ru
     rows = run.meter.metric("changefeed_puller_events_total", "insert") - rows_before
     proxy.heal()
     now_ms = time.time() * 1000
-    healed = watch.until(lambda: watch.checkpoint_ms() >= now_ms, "it has healed")
+    healed = watch.until(lambda: run.checkpoint_ms() >= now_ms, "it has healed")
     watch.until(lambda: run.meter.metric("changefeed_owner_state_info", "Normal") == 1, "it says so")
     return {
         "name": f"outage-{what}",

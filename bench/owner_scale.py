@@ -28,10 +28,11 @@ import psutil
 from changefeed.metrics import Registry
 from changefeed.model.record import EpochRecord, FileCommitted, PlanEntry, StartRecord, Work, encode_record
 from changefeed.model.tso import compose
-from changefeed.owner.owner import Owner, Run
+from changefeed.owner.owner import Owner
 from changefeed.owner.planning.actions import AppendCheckpoint, AppendPlan, Publish, Stop
 from changefeed.owner.planning.barrier import Barrier
 from changefeed.owner.planning.planner import Planner, Table
+from changefeed.owner.planning.writing import Run
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.reporting.progress import Meter

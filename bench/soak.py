@@ -228,7 +228,7 @@ def measure(given: argparse.Namespace, folder: Path, drawn: Path) -> dict[str, A
     with cluster(*options, "--rows", "1000", "--rate", str(given.rate)) as upstream:
         pd = str(upstream.ready["pd"])
         storage = {"protocol": "csv", "csv": {"includeCommitTs": True}, "flushInterval": "1s"}
-        spec = {
+        spec: dict[str, Any] = {
             "eventStore": {"quota": str(_EVENT_QUOTA)},
             "spark": {
                 "pullers": {"count": 2, "memoryQuota": str(_PULLER_QUOTA)},

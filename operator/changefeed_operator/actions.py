@@ -34,6 +34,8 @@ class EventReason(StrEnum):
     SINK_UNAVAILABLE = "SinkUnavailable"
     UPSTREAM_UNAVAILABLE = "UpstreamUnavailable"
     BLOCKED_BY_LOCK = "BlockedByLock"
+    BUFFER_OVERFLOWED = "BufferOverflowed"
+    BUFFER_IN_USE = "BufferInUse"
     DRIVER_SILENT = "DriverSilent"
     POD_FORCE_DELETED = "PodForceDeleted"
     RECONCILE_PAUSED = "ReconcilePaused"

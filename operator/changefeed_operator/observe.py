@@ -28,6 +28,7 @@ class Observed:
     - `pod_events`: Kubernetes' events about the pods in question.
     - `driver_log`: the end of the driver's log.
     - `executor_ends`: executors that ended within the last minutes, as they were last seen; Spark deletes them at once.
+    - `mode_before`: the event store's mode as the pass before saw it.
     - `refused`: what the API server refused the last pass, a sentence with the next step.
     """
 
@@ -41,6 +42,7 @@ class Observed:
     driver_log: str = ""
     executor_ends: tuple[Json, ...] = ()
     refused: str = ""
+    mode_before: str = ""
 
     def child(self, kind: api.Kind, name: str) -> Json | None:
         return self._by_kind_and_name.get((kind.kind, name))

@@ -41,7 +41,7 @@ from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import parse
 from changefeed.upstream.access import Access
 from changefeed.upstream.pd import PdClient
-from changefeed.wire.owner import OwnerAddress
+from changefeed.wire.owner import OwnerAddress, RunKey
 from integration_inprocess import LIMITS, InProcessExecution, Seen
 from integration_points import Points, StatusFile, install
 from integration_processes import Say
@@ -63,9 +63,10 @@ class Elsewhere:
         pass
 
     def run(self, owner: OwnerAddress, pullers: PullerJob, pipeline: PipelineJob) -> None:
+        run_key = owner.run_key.private.decode(), owner.run_key.certificate.decode()
         self.say(
             tasks={
-                "owner": {**owner.__dict__, "certificate": owner.certificate.decode()},
+                "owner": {**owner.__dict__, "certificate": owner.certificate.decode(), "run_key": run_key},
                 "sink": pipeline.sink.uri,
                 "state": pipeline.state.uri,
                 "pd_addresses": pullers.upstream.pd_addresses,
@@ -184,7 +185,8 @@ def _refused(say: Say, error: ChangefeedError) -> None:
 
 def _owner(tasks: dict[str, Any]) -> OwnerAddress:
     owner = tasks["owner"]
-    return OwnerAddress(**{**owner, "certificate": owner["certificate"].encode()})
+    run_key = RunKey(*[pem.encode() for pem in owner["run_key"]])
+    return OwnerAddress(**{**owner, "certificate": owner["certificate"].encode(), "run_key": run_key})
 
 
 def _share() -> None:

@@ -38,23 +38,31 @@ def run(program: str, out: Path, *options: str) -> dict[str, Any]:
     return measured
 
 
-def test_the_throughput_bench_is_verified_and_says_what_is_promised(tmp_path: Path) -> None:
-    options = ("--rows", "20000", "--tables", "2", "--regions", "2", "--case", "sysbench-insert-csv")
-    measured = run("bench.py", tmp_path / "bench.json", *options)
-    assert (measured["name"], measured["rows"]) == ("sysbench-insert-csv", 40000)
+@pytest.mark.parametrize("case", ["insert-csv-scan", "update-csv-live"])
+def test_a_throughput_case_is_verified_and_says_what_is_promised(case: str, tmp_path: Path) -> None:
+    measured = run("bench.py", tmp_path / "bench.json", "--rows", "20000", "--case", case)
+    assert (measured["name"], measured["kind"], measured["rows"]) == (case, "throughput", 40000)
     assert {"rows_per_s", "mb_per_s", "cpu_s_per_mrow", "bytes_out", "wall_s"} <= measured.keys()
     assert {"puller", "owner", "jvm", "encode", "put"} <= measured["stages"].keys()
+    assert measured["marginal"].keys() == {"cpu_s_per_mrow", "user", "kernel", "stages"}
+    assert 0 < measured["peak_memory_bytes"]["own"] < measured["peak_rss_bytes"]
+    assert "cat" in measured["baselines"]
 
 
-def test_the_lag_bench_is_verified_and_says_what_is_promised(tmp_path: Path) -> None:
-    options = ("--tables", "4", "--regions", "2", "--rows", "100", "--rate", "200", "--seconds", "3")
-    measured = run("lag.py", tmp_path / "lag.json", *options, "--flush-interval", "500ms")
-    assert measured["name"] == "lag-4x2-500ms"
-    for lag in (measured["lag_ms"], measured["resolved_lag_ms"]):
+def test_a_lag_case_is_verified_and_says_what_is_promised(tmp_path: Path) -> None:
+    options = ("--case", "lag-1k-LowLatency-disk", "--rows", "1600", "--seconds", "3")
+    measured = run("bench.py", tmp_path / "bench.json", *options)
+    for lag in (measured["lag_ms"], measured["file_lag_ms"], measured["resolved_lag_ms"]):
         assert lag.keys() == {"p50", "p99", "p999", "max"}
         assert 0 <= lag["p50"] <= lag["p99"] <= lag["p999"] <= lag["max"]
-    assert measured["cpu_cores"] > 0
-    assert {"rows_per_s", "files_per_s", "log_records_per_s", "plans_per_s", "segments_per_s"} <= measured.keys()
+    assert measured["cpu_cores"] > measured["kernel_cpu_cores"] > 0
+    assert {"files", "log_records", "plans", "segments"} == measured["made_per_s"].keys()
+
+
+def test_what_was_away_catches_up(tmp_path: Path) -> None:
+    measured = run("bench.py", tmp_path / "bench.json", "--case", "catch-up", "--rows", "1600", "--seconds", "1")
+    assert measured["live_multiple"] > 0
+    assert measured["rows"] > 0
 
 
 def test_the_ddl_bench_is_verified_and_says_what_is_promised(tmp_path: Path) -> None:

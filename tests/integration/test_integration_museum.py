@@ -14,7 +14,7 @@ from changefeed.pipeline.job import PipelineJob
 from changefeed.spark.owner_client import reporting
 from changefeed.spark.pipeline_task import write_files
 from changefeed.upstream.safepoint import Safepoint
-from changefeed.wire.owner import OwnerAddress
+from changefeed.wire.owner import OwnerAddress, RunKey
 from integration_inprocess import World, new_world
 
 
@@ -62,7 +62,7 @@ def test_museum_a_constructors_failure_is_masked(sink: str, kind: type[Changefee
     """PySpark 4.3.0 stops a reader that was never made, and its error hides the first. Of ours the first error counts,
     also when the report of it comes to nothing.
     """
-    nobody = OwnerAddress("127.0.0.1:1", 1, "nonce", "token", b"")
+    nobody = OwnerAddress("127.0.0.1:1", 1, "nonce", "token", b"", RunKey(b"", b""))
     job = PipelineJob(Place("file:///nowhere"), Place(sink))
     with pytest.raises(kind, match=says), reporting(nobody):
         write_files(nobody, 0, job)

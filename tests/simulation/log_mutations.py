@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from changefeed.eventstore.house import House
 from changefeed.owner.owner import Owner
-from changefeed.owner.pulling.spans import Spans
+from changefeed.owner.planning.writing import Writing
+from changefeed.owner.pulling.stored_rows import StoredRows
 from changefeed.owner.transaction_log import history
 from changefeed.owner.transaction_log.log import Log
 from changefeed.owner.transaction_log.state import State
@@ -114,16 +115,16 @@ RECOVERY = (
     Mutation(
         "recovery",
         "a plan runs under the new driver's config",
-        Owner,
+        Writing,
         "_work",
         "config=plan.config",
-        "config=self.state.epoch.config",
+        "config=state.epoch.config",
         rule=10,
     ),
     Mutation(
         "recovery",
         "what a task is given together is all of one plan",
-        Owner,
+        Writing,
         "_works",
         "by_plan.setdefault(key.plan, [])",
         "by_plan.setdefault(keys[0].plan, [])",
@@ -144,7 +145,7 @@ RECOVERY = (
     Mutation(
         "recovery",
         "a plan of the driver before has no time",
-        Owner,
+        Writing,
         "_work",
         "pd_ms=record.pd_ms",
         "pd_ms=record.pd_ms if record.epoch == self._run.epoch else 0",
@@ -178,9 +179,9 @@ RECOVERY = (
     Mutation(
         "recovery",
         "a plan runs on what is there",
-        Spans,
+        StoredRows,
         "is_whole",
-        "self.resolved_ts(entry.dispatcher) >= entry.to.commit_ts",
+        "spans.resolved_ts(entry.dispatcher) >= entry.to.commit_ts",
         "True",
         rule=3,
     ),

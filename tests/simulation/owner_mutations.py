@@ -9,8 +9,10 @@ from changefeed.owner.planning.dispatch import Dispatch
 from changefeed.owner.planning.open_entries import OpenEntries
 from changefeed.owner.planning.planner import Planner
 from changefeed.owner.planning.reads import Reads
+from changefeed.owner.planning.writing import Writing
 from changefeed.owner.pulling.known_files import KnownFiles
 from changefeed.owner.pulling.quota import Quota
+from changefeed.owner.pulling.span import Span
 from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.transaction_log import history
 from changefeed.owner.transaction_log.state import State
@@ -185,7 +187,7 @@ OWNER = (
         "segments go that a file which is being written is made from",
         Owner,
         "unneeded_segments",
-        "self._reads.segments",
+        "self._writing.read",
         "()",
         story="A task has been told where the rows of a file are; then the puller's span is pulled anew, and what it "
         "brought is forgotten.",
@@ -193,9 +195,9 @@ OWNER = (
     Mutation(
         "owner",
         "files that can't be written yet take the room of those that can",
-        Owner,
-        "_under_way",
-        "if not self.spans.is_whole([entry])",
+        Writing,
+        "under_way",
+        "if not self._rows.is_whole([entry])",
         "if False",
         rule=17,
     ),
@@ -217,12 +219,12 @@ OWNER = (
         "pass",
     ),
     Mutation(
-        "dispatch",
+        "owner",
         "who joins again is thought to have all that it was given before",
-        Dispatch,
+        Writing,
         "joined",
-        "back = self.left(task)\n    self._tasks[task] = _Task()\n    return back",
-        "self._tasks.setdefault(task, _Task())\n    return ()",
+        "self.left(task)\n    self._dispatch.joined(task)",
+        "if task not in self._dispatch._tasks:\n        self._dispatch.joined(task)",
         story="A stream breaks, and the next one comes before the owner hears of it.",
     ),
     Mutation(
@@ -230,7 +232,7 @@ OWNER = (
         "segments are kept for a file that nobody writes any more",
         Reads,
         "over",
-        "self._of.pop(key, ())",
+        "self._of.get(task, {}).pop(key, ())",
         "()",
         story="A file's task is lost and its span pulled anew: what the file was to be made of keeps the store full.",
     ),
@@ -238,19 +240,9 @@ OWNER = (
         "dispatch",
         "what a task has written goes on counting as given",
         Dispatch,
-        "done",
+        "_take",
         "task.given.pop(key)",
         "task.given[key]",
-    ),
-    Mutation(
-        "dispatch",
-        "a file that is done while nobody has it is given to a task",
-        Dispatch,
-        "done",
-        "self._waiting.pop(key, None)",
-        "pass",
-        rule=20,
-        story="A message comes late, when the stream of its task is over and no task has room.",
     ),
     Mutation(
         "checkpoint",
@@ -290,9 +282,9 @@ OWNER = (
     Mutation(
         "spans",
         "a resolved-ts counts before its segments are known",
-        Spans,
-        "_count",
-        " and span.waiting[0][0] <= contiguous",
+        Span,
+        "count",
+        " and self.waiting[0][0] <= contiguous",
         "",
         rule=2,
     ),
@@ -396,7 +388,7 @@ MEMORY = (
         "memory is let go of while a task reads it",
         Owner,
         "tend",
-        "self._reads.in_memory",
+        "self._writing.read_in_memory",
         "()",
         rule=3,
         story="A file is being made from a segment in memory, which is archived meanwhile: its slot is used again.",

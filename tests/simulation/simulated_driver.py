@@ -11,11 +11,12 @@ from changefeed.eventstore.house import House
 from changefeed.model.record import EpochRecord, FileCommitted, StartRecord
 from changefeed.model.tso import compose, physical_ms
 from changefeed.objectstore.patience import Patience
-from changefeed.owner.owner import Owner, Run
-from changefeed.owner.planning.actions import AppendPlan, Publish, Recorded, Stop, WriteDdl
+from changefeed.owner.owner import Owner
+from changefeed.owner.planning.actions import AppendCheckpoint, AppendPlan, Publish, Recorded, Stop, WriteDdl
 from changefeed.owner.planning.barrier import Barrier, Ddl
 from changefeed.owner.planning.open_entries import EntryKey
 from changefeed.owner.planning.planner import Planner, Table
+from changefeed.owner.planning.writing import Run
 from changefeed.owner.publication import Publication
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Spans
@@ -60,7 +61,8 @@ class Driver(Process):
         self.ddls_stand_until = 0.0
         self.drained_to: int | None = None
         self.passed_alone = 0  # bytes of its segments, while a span that ran alone has them above the quota
-        self.planned_to: dict[int, int] = {}  # by sub_id: of its span, when it was assigned
+        self.planned_to: dict[int, int] = {}  # by sub_id: what the log could say without it, when it was assigned
+        self.recording_ts = 0  # the newest checkpoint that it has begun to publish
         self.published_ts, self.published_at = 0, -OFTEN_S
 
     def require_owner(self) -> Owner:
@@ -89,10 +91,11 @@ class Driver(Process):
         if command.HasField("subscribe"):
             asked = command.subscribe
             # By the log, as the upstream's GC goes: a driver that is frozen knows its own record late.
-            self.planned_to[asked.sub_id] = self.world.oracles.state.planned_ts(asked.span_id)
+            planned_ts = self.world.oracles.state.planned_ts(asked.span_id)
+            self.planned_to[asked.sub_id] = max(planned_ts, self.recording_ts)
 
     def failed_by(self, failure: pb.Failure) -> None:
-        """It is judged by the checkpoint, which may have got beyond what the puller misses, by a plan of before."""
+        """It is judged by the checkpoint, which may have got beyond what the puller misses by what was begun before."""
         assert failure.reason == SnapshotLostByGC.__name__, failure.message
         gc_ts, safepoint = self.world.upstream.gc_ts, int(failure.message.partition("safepoint is ")[2].split()[0])
         is_lost = gc_ts > self.require_owner().state.checkpoint_ts
@@ -160,6 +163,8 @@ class Driver(Process):
 
     def _record(self, owner: Owner, action: Recorded) -> None:
         self.world.say(f"{self.name} {type(action).__name__} {action.record.n}")
+        if isinstance(action, Publish | AppendCheckpoint):
+            self.recording_ts = action.record.checkpoint_ts
         if isinstance(action, Publish):
             for index in action.indexes:  # one after the other: `write_indexes` has threads for it
                 self.publication._grow(partial(write_index, self.store, *index))

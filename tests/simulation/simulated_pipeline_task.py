@@ -22,6 +22,7 @@ from changefeed.objectstore.patience import Patience
 from changefeed.pipeline.mounter import drop_unseen
 from changefeed.pipeline.sorter import sort_rows
 from changefeed.wire import owner_pb2 as pb
+from simulated_flight import FAILS
 from simulated_oracles import file_body
 from simulated_store import Process
 from simulated_upstream import Row
@@ -93,6 +94,7 @@ class PipelineTask(Process):
         self.stalled_until = 0.0  # the sink stands still
         self.joins_at = 0.0
         self.stream: Stream | None = None
+        self._remote = driver.world.flight.arenas()
 
     def step(self) -> None:
         world, rng, stream = self.world, self.world.network, self.stream
@@ -129,11 +131,11 @@ class PipelineTask(Process):
             stream.to_write.append((work, given))  # failed, to be tried again
             return
         try:
-            slices = [(piece, read_slice(self.driver.house, piece)) for piece in given.segments]
+            slices = [(piece, read_slice(self.driver.house, piece, self._remote)) for piece in given.segments]
             if any(piece.slot for piece in given.segments):
                 self.wait()  # it reads them where they stand
                 for piece in given.segments:
-                    check_slice(piece)
+                    check_slice(piece, self._remote)
         except MemoryGone as gone:
             self._gives_back(stream, work, given, gone)
             return
@@ -164,10 +166,10 @@ class PipelineTask(Process):
             )
 
     def _gives_back(self, stream: Stream, work: Work, given: WorkEntry, gone: MemoryGone) -> None:
-        """The puller has ended with it: nobody overwrites what a task reads that the owner knows of."""
+        """The puller has ended with it, or can't be reached: nobody overwrites what a task reads for the owner."""
         entry = given.plan_entry
         there = any(puller.has_written(gone.uri) for puller in self.driver.pullers)
-        overwritten = stream.open and self.driver.alive and there
+        overwritten = stream.open and self.driver.alive and there and FAILS not in gone.message
         assert not overwritten, f"it is overwritten while it is read: {gone.message}"
         self.world.say(f"{self.name} gives {entry.path} back: {gone.message}")
         if stream.open:

@@ -1,7 +1,8 @@
 """Puller tasks: the product's own, each on an event loop of its own, and their streams to the owner.
 
 A stream brings reports and commands late, but in order; what was on its way when it broke may still come, of which the
-owner must believe nothing. Some pullers stand on machines whose segments nobody else can read.
+owner must believe nothing. Some pullers stand on machines whose segments nobody else can read; others let tasks of all
+machines fetch what they have in memory.
 """
 
 from __future__ import annotations
@@ -119,7 +120,10 @@ class Puller:
         limits = Limits(world.memory_quota, world.roll_bytes, roll_s, buffer_bytes=world.buffer_bytes)
         name, house, clock = f"{self.number}-{self.attempt}", self.driver.house, LoopClock(loop)
         self._host = rng.choice(("", "", "owner's", "gone", "another's"))
-        self.task = PullerTask(self.number, name, self._pd, house, limits, clock, host=self._host)
+        serve = None
+        if world.flight.is_used:
+            self._host, serve = "", world.flight.serve
+        self.task = PullerTask(self.number, name, self._pd, house, limits, clock, host=self._host, serve=serve)
         self.task._feed._rng = rng
         self._main = loop.create_task(self._run(self.task, self._call))
         world.tasks.append(self)

@@ -29,6 +29,7 @@ from changefeed.wire import owner_pb2 as pb
 from simulated_cdc import ChangeData
 from simulated_driver import OFTEN_S, Driver
 from simulated_faults import ANYTHING, REGIONS, ROWS, TAKEOVERS, Faults
+from simulated_flight import Network
 from simulated_oracles import Oracles
 from simulated_past import Past
 from simulated_pd import broken
@@ -43,7 +44,7 @@ _MAX_DRIVERS = 3
 _PLENTY = 1 << 40
 _LONGEST_S = 400.0
 _LOOK_S = 0.25
-_TO_DISK = ("write_segment", "write_file", "_write_slot", "_write_archive")
+_TO_DISK = ("write_segment", "create_segment", "_write_slot")
 _ON_ITS_WAY = 9_000  # four segments of a puller: their own bytes are more than their rows'
 
 
@@ -91,6 +92,7 @@ class World:
         self.buffer_bytes = buffers.choice((0, 3_000, 6_000, 1 << 20))
         self.archive_after_s = buffers.choice((0.2, 1.0, 5.0))
         self.time = Timeline()
+        self.flight = Network(story.seed, lambda: self.time.now >= self.healed_at)
         self.trace: deque[str] = deque(maxlen=600)
         self.faults = Faults(story.seed, story.without)
         takeovers, regions, rows = (self.faults.focus == focus for focus in (TAKEOVERS, REGIONS, ROWS))
@@ -382,6 +384,8 @@ class World:
             driver.passed_alone = 0
         elif owner._quota._alone:
             driver.passed_alone = max(driver.passed_alone, used)
+        elif len(running := [span for span in owner.spans._spans.values() if not span.held]) == 1:
+            driver.passed_alone = max(driver.passed_alone, sum(segment.size for segment in running[0].segments))
         most = max(driver.passed_alone, self.quota) + _ON_ITS_WAY * self.pullers
         assert used <= most, f"{used} bytes of segments, {most} at most"
 

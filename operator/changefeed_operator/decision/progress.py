@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from changefeed_operator import api
+from changefeed_operator.actions import Event, EventReason
 from changefeed_operator.api import Json
 from changefeed_operator.decision.conditions import DRIVERS_CONDITIONS, NO_DRIVER, Reason, Situation, condition
 from changefeed_operator.decision.evidence.driver_pod import started_at, trouble_of
@@ -23,6 +24,8 @@ SILENT_S = 300.0
 
 #: Seconds that Spark has to make all executors before a lack that nothing explains is told.
 ALL_EXECUTORS_S = 120.0
+
+_OVERFLOWED = "Pullers' segments have overflowed spec.eventStore.bufferSize, and are read in the archive meanwhile."
 
 _SILENT = "Look at its log (changefeed logs), and at its way to the API server."
 
@@ -85,6 +88,16 @@ def _told(status: Json, trouble: Situation | None) -> Situation:
     if api.text_at(lag, "reason") == "Idle":
         return Situation(Reason.IDLE, "Running; the selected tables do not change at present.")
     return Situation(Reason.RUNNING, "Running; status.checkpointTs says how far.")
+
+
+def mode_changed(observed: Observed) -> tuple[Event, ...]:
+    """A switch of the realtime buffer that the driver has told of since the pass before."""
+    match observed.mode_before, api.text_at(observed.changefeed or {}, "status", "eventStoreMode"):
+        case "Buffer", "Archive":
+            return (Event("Warning", EventReason.BUFFER_OVERFLOWED, _OVERFLOWED),)
+        case "Archive", "Buffer":
+            return (Event("Normal", EventReason.BUFFER_IN_USE, "Segments are read in the pullers' memory again."),)
+    return ()
 
 
 def _executor_trouble(observed: Observed, driver: Json, executors: tuple[Json, ...], attempt: str) -> Situation | None:

@@ -135,6 +135,7 @@ class Reconciler:
             namespace_terminating=ending and await self._is_terminating(namespace),
             executor_ends=self._seen.executor_ends(key),
             refused=self._refused.get(key, ""),
+            mode_before=self._seen.mode(key, changefeed or {}),
         )
         return observed if ending else await self._explained(observed)
 

@@ -17,7 +17,7 @@ from changefeed_operator.loop.queue import Key
 _DRIVERS = ("SinkAvailable", "UpstreamAvailable", "WithinLag")
 
 #: A driver that is a new one, or knows its start by now, matters; how far it has got does not.
-_DRIVER_FIELDS = ("epoch", "clusterId", "startTs")
+_DRIVER_FIELDS = ("epoch", "clusterId", "startTs", "eventStoreMode")
 
 #: A driver that reports again after so many seconds was silent, which a pass has said of it or is about to.
 SILENCE = 120.0
@@ -32,6 +32,7 @@ class Seen:
 
     def __init__(self) -> None:
         self._last: dict[Key, Json] = {}
+        self._modes: dict[Key, str] = {}
         self._ends: dict[Key, dict[str, Json]] = {}  # by uid, the oldest first
 
     def note(self, key: Key, event: str, changefeed: Json) -> bool:
@@ -57,8 +58,15 @@ class Seen:
         """Of the newest that have ended, as they were last seen."""
         return tuple(self._ends.get(key, {}).values())
 
+    def mode(self, key: Key, changefeed: Json) -> str:
+        """The mode of its event store as of the last call, "" at the first; a restart of the operator forgets it."""
+        before = self._modes.get(key, "")
+        self._modes[key] = api.text_at(changefeed, "status", "eventStoreMode")
+        return before
+
     def forget(self, key: Key) -> None:
         """It is not ours, or is gone."""
+        self._modes.pop(key, None)
         self._last.pop(key, None)
         self._ends.pop(key, None)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import secrets
+import socket
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 
@@ -48,7 +49,8 @@ class SharedArena:
         self._table = _table(self._memory)
 
     def place(self, slot: Slot) -> SlotPlace:
-        return SlotPlace(pid=os.getpid(), file=self._file, token=self._token.hex(), **asdict(slot))
+        token, host = self._token.hex(), socket.gethostname()
+        return SlotPlace(pid=os.getpid(), file=self._file, token=token, host=host, **asdict(slot))
 
     def writer(self, slot: Slot) -> pa.NativeFile:
         """A file of exactly the slot's size; the slot is valid from now on."""
@@ -60,6 +62,12 @@ class SharedArena:
     def content(self, slot: Slot) -> pa.Buffer:
         """What was written, without a copy."""
         return self._memory.slice(_DATA_AT + slot.offset, slot.size)
+
+    def opened(self, place: SlotPlace) -> MappedArena:
+        """What `mapped` is to others. Raises SlotGone when the place is in another arena."""
+        if place.token != self._token.hex():
+            raise SlotGone(f"process {os.getpid()} has other memory than process {place.pid} had")
+        return MappedArena(self._memory)
 
     def clear(self, slot: Slot) -> None:
         """It is nobody's: whoever still reads it learns of that."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from changefeed.errors import NotFound, Transient
 from changefeed.eventstore.arena import SlotGone, mapped
+from changefeed.eventstore.flight import RemoteArenas
 from changefeed.eventstore.house import House
 from changefeed.eventstore.segment import METADATA_KEY, VERSION
 from changefeed.model.record import SegmentSlice
@@ -36,15 +38,22 @@ class MemoryGone(Transient):
         return (type(self), (self.uri, self._why))
 
 
-def read_slice(house: House, piece: SegmentSlice, kept: KeptSegments | None = None) -> pa.Table:
+def read_slice(
+    house: House, piece: SegmentSlice, remote: RemoteArenas | None = None, kept: KeptSegments | None = None
+) -> pa.Table:
     """The record batches `[first_batch, end_batch)` of a segment, as a table of RAW_SCHEMA; no other batch is read.
 
-    Of one in memory they are views, see `check_slice`. Raises MemoryGone; Transient, naming the segment, when it is not
-    the one that the manifest means: its rows must be pulled again. `kept`: for who reads other slices of it as well.
+    Of one in memory of this machine they are views, see `check_slice`; `remote` fetches those of others. Raises
+    MemoryGone; Transient, naming the segment, when it is not the one that the manifest means: its rows must be pulled
+    again. `kept`: for who reads other slices of it as well.
     """
-    check_slice(piece)
+    check_slice(piece, remote)
     try:
-        batches = _batches(house, piece, KeptSegments() if kept is None else kept)
+        if remote is not None and remote.has(piece):
+            with _named(piece):
+                batches = remote.fetch(piece)
+        else:
+            batches = _batches(house, piece, KeptSegments() if kept is None else kept)
     except (FileNotFoundError, NotFound) as error:
         raise _lost(piece, "is missing") from error
     except (OSError, ValueError) as error:
@@ -55,13 +64,19 @@ def read_slice(house: House, piece: SegmentSlice, kept: KeptSegments | None = No
     return rows
 
 
-def check_slice(piece: SegmentSlice) -> None:
+def check_slice(piece: SegmentSlice, remote: RemoteArenas | None = None) -> None:
     """That what was read of it was it to the end; before any of it gets out. Raises MemoryGone."""
-    if piece.slot is not None:
-        try:
+    if piece.slot is not None and not (remote is not None and remote.has(piece)):  # a copy stays what it was
+        with _named(piece):
             mapped(piece.slot).check(piece.slot)
-        except SlotGone as gone:
-            raise MemoryGone(piece.uri, str(gone)) from gone
+
+
+@contextmanager
+def _named(piece: SegmentSlice) -> Iterator[None]:
+    try:
+        yield
+    except SlotGone as gone:
+        raise MemoryGone(piece.uri, str(gone)) from gone
 
 
 @dataclass(frozen=True)
@@ -134,10 +149,8 @@ def _content(house: House, piece: SegmentSlice) -> pa.Buffer:
     if piece.slot is None:
         with house.open_segment(piece.uri, piece.size) as source:
             return source.read_buffer()
-    try:
+    with _named(piece):
         return mapped(piece.slot).read(piece.slot)
-    except SlotGone as gone:
-        raise MemoryGone(piece.uri, str(gone)) from gone
 
 
 def _footer_head(footer: bytes) -> Any:

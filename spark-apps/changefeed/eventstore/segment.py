@@ -95,14 +95,10 @@ def sort_segment(house: House, task: str, seq: int, spans: Sequence[SpanRows]) -
     return SortedSegment(seq, sorted_spans, RAW_SCHEMA.with_metadata({METADATA_KEY: footer}), house.compression)
 
 
-def write_file(house: House, task: str, segment: SortedSegment) -> owner_pb2.SegmentMeta:
-    """Into the archive; what it holds. Raises AlreadyExists, Unavailable; nothing is left behind then."""
-    return segment.meta(*house.create_segment(task, segment.seq, segment.write))
-
-
 def write_segment(house: House, task: str, seq: int, spans: Sequence[SpanRows]) -> owner_pb2.SegmentMeta:
-    """See `sort_segment` and `write_file`."""
-    return write_file(house, task, sort_segment(house, task, seq, spans))
+    """Into the archive, see `sort_segment`; what it holds. Raises AlreadyExists, Unavailable; nothing is left then."""
+    segment = sort_segment(house, task, seq, spans)
+    return segment.meta(*house.create_segment(task, seq, segment.write))
 
 
 def _sort(span: SpanRows, first_batch: int) -> _SortedSpan:

@@ -166,7 +166,7 @@ def decode_record(
 
 
 class SlotPlace(_Shape):
-    """Where in a puller's memory a segment stands, for processes of its machine (eventstore/arena.py)."""
+    """Where in a puller's memory a segment stands (eventstore/arena.py)."""
 
     pid: int
     file: int  # its number in that process
@@ -175,6 +175,8 @@ class SlotPlace(_Shape):
     generation: int
     offset: int
     size: int
+    host: str  # the machine whose processes map it
+    address: str = ""  # host:port by which others fetch it; "": they can't
 
 
 class SegmentSlice(_Shape):

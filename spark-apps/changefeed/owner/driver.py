@@ -27,7 +27,7 @@ from changefeed.metrics import Registry, View
 from changefeed.owner.alive import REFRESH_S
 from changefeed.owner.deletion import Deletion
 from changefeed.owner.execution import Execution, watch_tasks
-from changefeed.owner.owner import Owner, Run
+from changefeed.owner.owner import Owner
 from changefeed.owner.pace import pace_of
 from changefeed.owner.patience import answered, in_thread, patience_of
 from changefeed.owner.places import upstream_access
@@ -36,6 +36,7 @@ from changefeed.owner.planning.barrier import Barrier
 from changefeed.owner.planning.ddl_span import DdlSpan
 from changefeed.owner.planning.planner import Planner
 from changefeed.owner.planning.timeline import Timeline
+from changefeed.owner.planning.writing import Run
 from changefeed.owner.pod import OWNER_PORT, Pod, check_pod
 from changefeed.owner.prepare import Prepared, check_attempt, open_places, prepare
 from changefeed.owner.publication import Publication

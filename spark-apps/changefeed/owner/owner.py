@@ -9,21 +9,20 @@ plans at a time: `hand_out` says by which task.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
-from changefeed.model.record import CommitRecord, DdlRecord, FileCommitted, PlanEntry, PlanRecord, Work, WorkEntry
+from changefeed.model.record import CommitRecord, DdlRecord, FileCommitted, PlanEntry, PlanRecord, Work
 from changefeed.model.tso import compose
 from changefeed.owner.planning.actions import Action, AppendCheckpoint, AppendPlan, Publish, Recorded, Stop, WriteDdl
 from changefeed.owner.planning.barrier import Barrier, Ddl
 from changefeed.owner.planning.checkpoint import Checkpoint, Progress, flushed_to, flushed_ts
-from changefeed.owner.planning.dispatch import Dispatch
-from changefeed.owner.planning.open_entries import EntryKey, OpenEntries, size_of
+from changefeed.owner.planning.open_entries import EntryKey, OpenEntries
 from changefeed.owner.planning.planner import Cut, Planner, Reason, Table, UnderWay, make_plan
-from changefeed.owner.planning.reads import Reads
+from changefeed.owner.planning.writing import Run, Writing
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Orders, Spans
-from changefeed.owner.transaction_log.state import OpenPlan, State
+from changefeed.owner.pulling.stored_rows import StoredRows
+from changefeed.owner.transaction_log.state import State
 from changefeed.schema.keys import table_span
 from changefeed.schema.table_info import TableInfo
 from changefeed.wire import owner_pb2 as pb
@@ -45,19 +44,6 @@ class Names(Protocol):
     def place(self, table: TableInfo, dispatcher: int, table_version: int) -> str:
         """A directory but for its date."""
         ...
-
-
-@dataclass(frozen=True)
-class Run:
-    """Who this driver is (rule 6), and what it writes with."""
-
-    epoch: int
-    nonce: str
-    codec: str  # fingerprint
-
-    @property
-    def name(self) -> str:
-        return f"{self.epoch}-{self.nonce}"
 
 
 Done = Sequence[tuple[FileCommitted, PlanEntry]]
@@ -90,11 +76,8 @@ class Owner:
         self._quota = quota
         self.checkpoint = Checkpoint(state.checkpoint_ts)
         self._open = OpenEntries(state)
-        self._dispatch = Dispatch()
-        for key, entry in self._open.unwritten():
-            self._dispatch.opened(key, entry.estimate)
-        self._missing = {key for key, _ in self._open.unwritten()}  # files whose rows may not have arrived in this run
-        self._reads = Reads()
+        self._rows = StoredRows(spans)
+        self._writing = Writing(self._open, self._rows, run)
         self._committed_at: float | None = None
         self._drain_ts: int | None = None
         self._began_ts: int | None = None  # until a plan has all that came before it
@@ -132,26 +115,18 @@ class Owner:
 
     def task_joined(self, task: int) -> None:
         """A pipeline task's stream is open."""
-        self.task_left(task)
-        self._dispatch.joined(task)
+        self._writing.joined(task)
 
     def task_left(self, task: int) -> None:
-        """What it was given is written by another."""
-        self._dispatch.left(task)
-        self._reads.left(task)
+        self._writing.left(task)
 
     def given_back(self, task: int, key: EntryKey, uri: str) -> None:
         """The task could not read a segment in memory: the file is given out again once that can be read."""
-        self._dispatch.given_back(task, key)
-        self._reads.over(task, key)
+        self._writing.given_back(task, key)
         self._commands += self.spans.unreadable(uri)
 
     def file_done(self, task: int, file: FileCommitted) -> None:
-        """The task has put a file in the sink. Of one that is not open that is no news (rule 20)."""
-        key = EntryKey(file.plan, file.entry)
-        self._reads.over(task, key)
-        if self._open.done(file):
-            self._dispatch.done(key)
+        self._writing.done(task, file)
 
     def begin(self, pd_ms: int) -> None:
         """The run begins now: what came before has waited long enough, and is planned as soon as all of it is there."""
@@ -162,40 +137,9 @@ class Owner:
         if self._drain_ts is None:
             self._drain_ts = self.resolved_ts()
 
-    # Who writes what.
-
     def hand_out(self) -> list[tuple[int, Work]]:
         """What each pipeline task is to write as well, of what can be written: call it whenever something changes."""
-        given = self._dispatch.give(lambda key: self._can_be_written(self._open.entry(key)))
-        return [(task, work) for task, keys in given.items() for work in self._works(task, keys)]
-
-    def _can_be_written(self, entry: PlanEntry) -> bool:
-        return self.spans.is_whole([entry]) and self.spans.is_readable(entry)
-
-    def _works(self, task: int, keys: list[EntryKey]) -> list[Work]:
-        """A message a plan: what a file is made with is that of its plan (rule 10)."""
-        plans = {each.plan.n: each for each in self.state.plans}
-        by_plan: dict[int, list[PlanEntry]] = {}
-        for key in keys:
-            by_plan.setdefault(key.plan, []).append(self._open.entry(key))
-        return [self._work(task, plans[number], entries) for number, entries in by_plan.items()]
-
-    def _work(self, task: int, plan: OpenPlan, entries: list[PlanEntry]) -> Work:
-        record = plan.plan
-        given = [WorkEntry(plan_entry=e, segments=self.spans.manifest(e, self._run.name)) for e in entries]
-        for each in given:
-            self._reads.begun(task, EntryKey(record.n, each.plan_entry.entry), each.segments)
-        used = {entry.table_info for entry in entries}
-        return Work(
-            record=record.n,
-            epoch=self._run.epoch,
-            nonce=self._run.nonce,
-            pd_ms=record.pd_ms,
-            codec=record.codec,
-            config=plan.config,
-            entries=tuple(given),
-            table_infos={name: self.state.table_infos[name] for name in sorted(used)},
-        )
+        return self._writing.hand_out(self.state)
 
     # Who pulls what. It is looked at while an action is under way, too: a sink may keep that waiting for long.
 
@@ -203,7 +147,7 @@ class Owner:
         """What to tell which puller, now: moves of spans, and what keeps the event store within its quota."""
         commands, self._commands = self._commands, []
         commands += self._follow(self.spans.arrange(now)).commands
-        commands += self.spans.free(self._reads.in_memory)
+        commands += self.spans.free(self._writing.read_in_memory)
         if self._quota.is_concerned(self.spans.files.bytes, self.spans.held):
             commands += self._relieve()
         if self._quota.lets_write(self.spans.files.bytes, self._idle):
@@ -213,7 +157,7 @@ class Owner:
     def _relieve(self) -> list[tuple[int, pb.Command]]:
         spans = self.spans
         lasts = ([entry for _, entry in self._open.of(dispatcher)][-1] for dispatcher in self._open.dispatchers)
-        needed = {last.dispatcher: last.to.commit_ts for last in lasts if not spans.is_whole([last])}
+        needed = {last.dispatcher: last.to.commit_ts for last in lasts if not self._rows.is_whole([last])}
 
         def limit(dispatcher: int) -> int:
             """Nothing of those that are needed can be committed before; the others must not take the room for that."""
@@ -230,7 +174,7 @@ class Owner:
         """What ended assignments had above the ts they stand at will be pulled, and planned, again."""
         for span_id, ts in orders.ended.items():
             self.planner.forget_above(span_id, ts)
-            self._missing |= {key for key, _ in self._open.of(span_id)}
+            self._writing.pulled_again(span_id)
         return orders
 
     # What to do next.
@@ -241,7 +185,7 @@ class Owner:
             return self._write_ddl(ddl)
         if (publish := self._publish_if_due(now)) is not None:
             return publish
-        under_way = self._under_way()
+        under_way = self._writing.under_way()
         cuts = self._cuts(now, under_way)
         self._idle = not cuts and not under_way.bytes
         return AppendPlan(self._plan(cuts, pd_ms)) if cuts else self._stop() or self._checkpoint_if_due(now)
@@ -258,10 +202,7 @@ class Owner:
         self.state = state
         if isinstance(action, AppendPlan):
             self._open.planned(action.record.n, action.record.entries)
-            for entry in action.record.entries:
-                key = EntryKey(action.record.n, entry.entry)
-                self._dispatch.opened(key, entry.estimate)
-                self._missing.add(key)
+            self._writing.planned(action.record)
             return
         if isinstance(action, WriteDdl):
             self._executed(self.barrier.executed())
@@ -275,19 +216,12 @@ class Owner:
 
     def unneeded_segments(self) -> list[str]:
         """Segment files that may be deleted: none that a file which is being written may still be made from."""
-        return self.spans.files.take_unneeded(self._reads.segments)
+        return self.spans.files.take_unneeded(self._writing.read)
 
     def resolved_ts(self) -> int:
         """Every row and DDL of the changefeed up to it has arrived."""
         limit, lowest_ts = self.barrier.lowest_limit(self._tables.keys()), self.spans.lowest_ts()
         return limit if lowest_ts is None else min(lowest_ts, limit)
-
-    def _under_way(self) -> UnderWay:
-        """Files of an earlier run wait until their rows are pulled again: room is not kept for them."""
-        missing = {key: self._open.entry(key) for key in self._missing if self._open.is_unwritten(key)}
-        self._missing = {key for key, entry in missing.items() if not self.spans.is_whole([entry])}
-        waiting = sum(size_of(missing[key]) for key in self._missing)
-        return UnderWay(self._open.dispatchers, self._open.unwritten_bytes - waiting)
 
     def _cuts(self, now: float, under_way: UnderWay) -> list[Cut]:
         """While draining, what is resolved later is left to the next driver, or a drain under load would never end."""

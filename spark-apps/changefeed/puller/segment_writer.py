@@ -1,4 +1,4 @@
-"""Puts a puller's segments where tasks find them: into shared memory while there is room, else into files.
+"""Puts a puller's segments where tasks find them: into memory that they read while there is room, else into files.
 
 An asyncio shell around RealtimeBuffer, which decides; what it decides is done in threads. It must not tell of a segment
 before it can be read, nor reuse memory that the owner has not let go of.
@@ -17,10 +17,14 @@ from changefeed.clock import Clock, until_set
 from changefeed.errors import Transient, Unavailable
 from changefeed.eventstore.arena import SharedArena, can_share_memory
 from changefeed.eventstore.buffer import SpanRows
+from changefeed.eventstore.files import Fill
+from changefeed.eventstore.flight import ArenaServer
 from changefeed.eventstore.house import House
 from changefeed.eventstore.realtime_buffer import Action, Archive, Clear, Delete, RealtimeBuffer, Slot, Store
-from changefeed.eventstore.segment import SortedSegment, sort_segment, write_file, write_segment
+from changefeed.eventstore.segment import SortedSegment, sort_segment, write_segment
 from changefeed.wire import owner_pb2
+
+Serve = Callable[[SharedArena], ArenaServer]
 
 ARCHIVE_AFTER_S = 5.0  # what a commit record has not released by then is more likely to stay for long
 
@@ -28,7 +32,8 @@ ARCHIVE_AFTER_S = 5.0  # what a commit record has not released by then is more l
 class SegmentWriter:
     """`capacity`: bytes of shared memory; 0: files alone. `ending`: no store is waited for any more.
 
-    `archived` is told the number and the URI of what was only in memory, once it is in a file.
+    `serve`: to other machines; None: they can't read what is in memory. `archived` is told the number and the URI of
+    what was only in memory, once it is in a file.
     """
 
     def __init__(
@@ -40,6 +45,7 @@ class SegmentWriter:
         clock: Clock,
         ending: threading.Event,
         archived: Callable[[int, str], None],
+        serve: Serve | None = None,
     ) -> None:
         self._house = house
         self._task = task
@@ -48,6 +54,7 @@ class SegmentWriter:
         self._ending = ending
         self._archived = archived
         self._arena = SharedArena(capacity) if capacity and can_share_memory() else None
+        self._server = serve(self._arena) if serve is not None and self._arena is not None else None
         self.buffer = RealtimeBuffer(capacity, ARCHIVE_AFTER_S)
         self._changed = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
@@ -59,6 +66,8 @@ class SegmentWriter:
 
     def end(self) -> None:
         """Nobody reads what is in memory any more."""
+        if self._server is not None:
+            self._server.close()
         if self._arena is not None:
             self._arena.close()
 
@@ -72,16 +81,19 @@ class SegmentWriter:
         return meta
 
     async def _store(self, arena: SharedArena, seq: int, spans: Sequence[SpanRows]) -> owner_pb2.SegmentMeta:
-        segment, size = await asyncio.to_thread(_sort, self._house, self._task, seq, spans)
+        segment, size, fill = await asyncio.to_thread(_sort, self._house, self._task, seq, spans)
         place, *more = self.buffer.offer(seq, size, self._clock.monotonic())
         self._act(more)
         if not isinstance(place, Store):
-            return await asyncio.to_thread(write_file, self._house, self._task, segment)
-        await asyncio.to_thread(_write_slot, arena, place.slot, segment)
+            uri, _ = await asyncio.to_thread(self._house.create_segment, self._task, seq, fill)
+            return segment.meta(uri, size)
+        await asyncio.to_thread(_write_slot, arena, place.slot, fill)
         self.buffer.stored(seq)
         self._changed.set()
         meta = segment.meta(self._house.segment_uri(self._task, seq), size)
         meta.slot.CopyFrom(owner_pb2.Slot(**arena.place(place.slot).model_dump(exclude={"size"})))
+        if self._server is not None:
+            meta.slot.address = self._server.address
         return meta
 
     def free(self, seqs: Sequence[int]) -> None:
@@ -122,7 +134,9 @@ class SegmentWriter:
         assert self._arena is not None
         content = self._arena.content(slot)
         try:
-            uri, _ = await asyncio.to_thread(_write_archive, self._house, self._task, seq, content)
+            uri, _ = await asyncio.to_thread(
+                self._house.create_segment, self._task, seq, lambda file: file.write(content)
+            )
         except Unavailable:
             if self._ending.is_set():
                 return  # nobody waits for it any more
@@ -138,15 +152,17 @@ class SegmentWriter:
             await asyncio.to_thread(self._house.delete_segment, self._house.segment_uri(self._task, seq))
 
 
-def _sort(house: House, task: str, seq: int, spans: Sequence[SpanRows]) -> tuple[SortedSegment, int]:
+def _sort(house: House, task: str, seq: int, spans: Sequence[SpanRows]) -> tuple[SortedSegment, int, Fill]:
+    """(the segment, its size, what writes it)."""
     segment = sort_segment(house, task, seq, spans)
-    return segment, segment.size()
+    if segment.compression is None:
+        return segment, segment.size(), segment.write
+    written = pa.BufferOutputStream()  # a copy costs less than to compress twice
+    segment.write(written)
+    content = written.getvalue()
+    return segment, content.size, lambda file: file.write(content)
 
 
-def _write_slot(arena: SharedArena, slot: Slot, segment: SortedSegment) -> None:
+def _write_slot(arena: SharedArena, slot: Slot, fill: Fill) -> None:
     with arena.writer(slot) as file:
-        segment.write(file)
-
-
-def _write_archive(house: House, task: str, seq: int, content: pa.Buffer) -> tuple[str, int]:
-    return house.create_segment(task, seq, lambda file: file.write(content))
+        fill(file)

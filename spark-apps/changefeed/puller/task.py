@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import grpc
@@ -22,6 +23,7 @@ import pyarrow as pa
 from changefeed.clock import Clock, SystemClock, until_set
 from changefeed.errors import Refused, Unavailable
 from changefeed.eventstore.buffer import EventBuffer, Roll
+from changefeed.eventstore.flight import ArenaServer
 from changefeed.eventstore.house import House
 from changefeed.model.rows import raw_bytes
 from changefeed.objectstore import Place
@@ -30,7 +32,7 @@ from changefeed.puller.feed import Data, Failed, FeedEvent, Pd, Resolved, SpanFe
 from changefeed.puller.matching.scratch import LocalFile, give_back_memory
 from changefeed.puller.pipeline_metrics import CaptureMetrics, MetricDeltas
 from changefeed.puller.reports import Reports
-from changefeed.puller.segment_writer import SegmentWriter
+from changefeed.puller.segment_writer import SegmentWriter, Serve
 from changefeed.puller.span_pipeline import Action, Advance, Hold, Resume, SpanPipeline
 from changefeed.puller.store_stream import GATHER_SECONDS
 from changefeed.upstream.access import Access
@@ -55,7 +57,7 @@ class Limits:
     quota_bytes: raw bytes pulled and not yet written, from 80 % of which on subscriptions are held (rule 17).
     roll_bytes, roll_interval (seconds): a segment is due. No other is begun while twice as much is in segments that the
     owner has not heard of. gather_s: how long what a store sends waits for more of it, if it is little.
-    buffer_bytes: of the realtime buffer, where segments can be read on this machine alone.
+    buffer_bytes: of the realtime buffer.
     """
 
     quota_bytes: int = 1 << 30
@@ -96,19 +98,37 @@ def run_puller(
         try:
             house = House(state, owner.epoch, owner.nonce)
             # A folder can be read by whoever is on its machine; what is in a store, by everybody (rule 21).
-            host = socket.gethostname() if state.uri.startswith("file:") else ""
+            host, serve = "", None
+            if state.uri.startswith("file:"):
+                host = socket.gethostname()
+            else:
+                serve = partial(ArenaServer, key=owner.run_key, host=_address_towards(owner.target))
             async with owner.aio_channel() as channel:
                 method: Any = channel.stream_stream(
                     PULLER,
                     request_serializer=owner_pb2.Report.SerializeToString,
                     response_deserializer=owner_pb2.Command.FromString,
                 )
-                task_body = PullerTask(puller, task, pd, house, limits or Limits(), attempt=attempt, host=host)
+                task_body = PullerTask(puller, task, pd, house, limits or Limits(), None, attempt, host, serve)
                 await task_body.run(method(metadata=owner.metadata))
         finally:
             await pd.close()
 
     asyncio.run(pull())
+
+
+def _address_towards(target: str) -> str:
+    """This machine's address on the way to the owner (`host:port`): the owner's other tasks reach it there as well."""
+    host, _, port = target.rpartition(":")
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as nothing_sent:
+            nothing_sent.connect(address)
+            return str(nothing_sent.getsockname()[0])
+    except OSError as error:
+        raise Unavailable(
+            f"There is no way to the owner at {target}: {error}.", "Mend this machine's network."
+        ) from error
 
 
 async def _connect(upstream: Access) -> PdClient:
@@ -129,8 +149,12 @@ class PullerTask:
         clock: Clock | None = None,
         attempt: int | None = None,
         host: str = "",
+        serve: Serve | None = None,
     ) -> None:
-        """`host`: the one machine that can read what is written; "": all can."""
+        """`host`: the one machine that can read what is written; "": all can.
+
+        `serve`: to other machines what is in memory; with neither there is nothing in memory.
+        """
         self._ending = threading.Event()
         self._limits = limits
         self._clock = clock or SystemClock()
@@ -154,8 +178,10 @@ class PullerTask:
             ending=self._ending,
         )
         self._house = replace(house, patience=patience)
-        memory = limits.buffer_bytes if host else 0
-        self._segments = SegmentWriter(self._house, task, host, memory, self._clock, self._ending, self._archived)
+        memory = limits.buffer_bytes if host or serve else 0
+        self._segments = SegmentWriter(
+            self._house, task, host, memory, self._clock, self._ending, self._archived, serve
+        )
         self._capture = CaptureMetrics(self._segments.buffer)
         self._deltas = MetricDeltas(self._pipeline.metrics, self._feed.metrics, self._capture, puller)
         self._flush = False

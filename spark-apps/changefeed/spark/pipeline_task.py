@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import queue
+import socket
 import threading
 import time
 from collections import Counter
@@ -19,6 +20,7 @@ from functools import partial
 import grpc
 
 from changefeed.errors import ChangefeedError, Unavailable
+from changefeed.eventstore.flight import RemoteArenas
 from changefeed.eventstore.house import House
 from changefeed.eventstore.reader import KeptSegments, MemoryGone, check_slice, read_slice
 from changefeed.model.record import FileCommitted, Work, WorkEntry
@@ -61,6 +63,7 @@ class PipelineTask:
         self._ending = threading.Event()  # it was, or something has failed: no store is waited for any more
         self._patience = Patience(math.inf, failed=self._waits, ending=self._ending)  # of the one that encodes
         self._putting = Patience(math.inf, failed=self._tell, ending=self._ending)
+        self._remote = RemoteArenas(owner.run_key, socket.gethostname())
         self._house = House(job.state, owner.epoch, owner.nonce, self._patience)
         self._segments = KeptSegments()
         self._sink = open_store(job.sink.uri, "spec.sink.storage.uri", job.sink.secret)
@@ -124,14 +127,14 @@ class PipelineTask:
             self._check()
 
     def _encoded(self, work: Work, entry: WorkEntry, readers: ThreadPoolExecutor) -> Encoded:
-        read = partial(read_slice, self._house, kept=self._segments)
+        read = partial(read_slice, self._house, remote=self._remote, kept=self._segments)
         # To hand a read to another thread costs more than the read, unless a store is asked.
         waits = not self._house.is_mapped and not all(map(self._segments.is_at_hand, entry.segments))
         beside = readers if waits else None
         encoded = encode_entry(work, entry, read, self._house.spool_folder, self._patience, beside)
         try:
             for piece in entry.segments:
-                check_slice(piece)
+                check_slice(piece, self._remote)
         except MemoryGone:
             encoded.spool.discard()
             raise

@@ -153,6 +153,8 @@ class Status(Section):
     """Tables that are followed."""
     rows: _Count | None = None
     """Rows written since the changefeed was created."""
+    event_store_mode: Annotated[str, _shape(enum=["Buffer", "Archive"], maxLength=16)] | None = None
+    """Where new segments are read: in the pullers' memory, or in the archive since a buffer has overflowed."""
     last_ddl: LastDdl | None = None
     """The newest DDL that is in the sink."""
     hold: Hold | None = None

@@ -1,7 +1,7 @@
 """How to reach the owner service: address, credentials, method paths (INTERFACES.md, Owner service).
 
-The address travels inside the pickled task closure only: its token must never stand in Spark's conf, the environment
-or a log.
+The address travels inside the pickled task closure only: its token and the run's key must never stand in Spark's conf,
+the environment or a log.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ FAIL = "/changefeed.Owner/Fail"
 
 _NOT_OURS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.FAILED_PRECONDITION)
 
-#: The name in the owner's certificate, which is made anew by every driver.
+#: The names in the owner's certificate and in its tasks', which are made anew by every driver.
 SERVER_NAME = "changefeed-owner"
+TASK_NAME = "changefeed-task"
 
 CHANNEL_OPTIONS = (
     ("grpc.ssl_target_name_override", SERVER_NAME),
@@ -30,12 +31,21 @@ CHANNEL_OPTIONS = (
 
 
 @dataclass(frozen=True)
+class RunKey:
+    """By which a run's tasks know each other: it goes to them and nobody else. Both in PEM, for the name TASK_NAME."""
+
+    private: bytes = field(repr=False)
+    certificate: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
 class OwnerAddress:
     target: str  # host:port
     epoch: int
     nonce: str  # of the driver's run
     token: str = field(repr=False)
     certificate: bytes = field(repr=False)  # PEM; the only one that is trusted
+    run_key: RunKey = field(repr=False)
 
     @property
     def run(self) -> str:

@@ -49,20 +49,24 @@ class SegmentSpan(_message.Message):
     def __init__(self, span_id: _Optional[int] = ..., sub_id: _Optional[int] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., min: _Optional[_Union[Position, _Mapping]] = ..., max: _Optional[_Union[Position, _Mapping]] = ..., first_batch: _Optional[int] = ..., end_batch: _Optional[int] = ..., curve: _Optional[_Iterable[_Union[CurvePoint, _Mapping]]] = ...) -> None: ...
 
 class Slot(_message.Message):
-    __slots__ = ("pid", "file", "token", "index", "generation", "offset")
+    __slots__ = ("pid", "file", "token", "index", "generation", "offset", "host", "address")
     PID_FIELD_NUMBER: _ClassVar[int]
     FILE_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
     pid: int
     file: int
     token: str
     index: int
     generation: int
     offset: int
-    def __init__(self, pid: _Optional[int] = ..., file: _Optional[int] = ..., token: _Optional[str] = ..., index: _Optional[int] = ..., generation: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+    host: str
+    address: str
+    def __init__(self, pid: _Optional[int] = ..., file: _Optional[int] = ..., token: _Optional[str] = ..., index: _Optional[int] = ..., generation: _Optional[int] = ..., offset: _Optional[int] = ..., host: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
 
 class SegmentMeta(_message.Message):
     __slots__ = ("uri", "seq", "bytes", "spans", "host", "slot")

@@ -90,11 +90,11 @@ def test_a_segment_is_read_where_it_stands_and_not_once_it_is_gone(arena: Shared
     house = House(Place(tmp_path.as_uri()), 7, "nonce")
     slot, piece, row = segment_in(arena, house, seq=1, generation=9)
     kept = KeptSegments()
-    assert read_slice(house, piece, kept).to_pylist() == [row]
-    assert read_slice(house, piece, kept).to_pylist() == [row]
+    assert read_slice(house, piece, kept=kept).to_pylist() == [row]
+    assert read_slice(house, piece, kept=kept).to_pylist() == [row]
     check_slice(piece)
     arena.clear(slot)
-    for use in (lambda: read_slice(house, piece, kept), lambda: check_slice(piece)):
+    for use in (lambda: read_slice(house, piece, kept=kept), lambda: check_slice(piece)):
         with pytest.raises(MemoryGone, match=r"00001\.arrow can't be read in memory: slot 3") as gone:
             use()
         assert gone.value.uri == piece.uri
@@ -104,16 +104,16 @@ def test_rule_3_a_segment_is_not_taken_for_the_one_that_stood_there_before(arena
     house = House(Place(tmp_path.as_uri()), 7, "nonce")
     _, first, _ = segment_in(arena, house, seq=1, generation=9)
     kept = KeptSegments()
-    read_slice(house, first, kept)
+    read_slice(house, first, kept=kept)
     _, second, row = segment_in(arena, house, seq=2, generation=10)
-    assert read_slice(house, second, kept).to_pylist() == [row]
+    assert read_slice(house, second, kept=kept).to_pylist() == [row]
     for other in (first, second.model_copy(update={"slot": first.slot})):
         with pytest.raises(MemoryGone, match="slot 3"):
-            read_slice(house, other, kept)
+            read_slice(house, other, kept=kept)
     with pytest.raises(Transient, match="is number 2 of run 7-nonce"):
-        read_slice(house, second.model_copy(update={"seq": 1}), kept)
+        read_slice(house, second.model_copy(update={"seq": 1}), kept=kept)
     with pytest.raises(Transient, match="is missing"):  # it is to be read in its file, and there is none
-        read_slice(house, first.model_copy(update={"slot": None}), kept)
+        read_slice(house, first.model_copy(update={"slot": None}), kept=kept)
 
 
 def segment_in(

@@ -224,23 +224,23 @@ def test_a_small_segment_is_opened_once_for_all_its_slices(house: House, monkeyp
     metas = [write_segment(house, "t0", 1 + n, [SpanRows(1, 10, (many_rows(5),))]) for n in range(3)]
     pieces = [slice_of(house, meta) for meta in metas]
     kept = KeptSegments()
-    rows = [read_slice(house, piece, kept) for piece in pieces]
+    rows = [read_slice(house, piece, kept=kept) for piece in pieces]
     for piece in pieces:
         house.delete_segment(piece.uri)
     assert [kept.is_at_hand(piece) for piece in pieces] == [False, True, True]
-    assert [read_slice(house, piece, kept) for piece in pieces[1:]] == rows[1:]
+    assert [read_slice(house, piece, kept=kept) for piece in pieces[1:]] == rows[1:]
     for other in (pieces[0], pieces[2].model_copy(update={"size": 12})):
         with pytest.raises(Transient, match="is missing"):
-            read_slice(house, other, kept)
+            read_slice(house, other, kept=kept)
     with pytest.raises(Transient, match="is number 2 of run 7-nonce"):
-        read_slice(house, pieces[1].model_copy(update={"seq": 1}), kept)
+        read_slice(house, pieces[1].model_copy(update={"seq": 1}), kept=kept)
 
 
 def test_a_large_segment_is_not_kept(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     meta = write_segment(house, "t0", 1, [SpanRows(1, 10, (many_rows(5),))])
     monkeypatch.setattr(reader, "_SMALL", meta.bytes - 1)
     kept = KeptSegments()
-    assert read_slice(house, slice_of(house, meta), kept).num_rows == 5
+    assert read_slice(house, slice_of(house, meta), kept=kept).num_rows == 5
     assert not kept.is_at_hand(slice_of(house, meta))
 
 

@@ -25,6 +25,7 @@ from changefeed_operator.actions import (
 )
 from changefeed_operator.decision.conditions import OWN_CONDITIONS
 from changefeed_operator.decision.decide import OWN_FIELDS, decide
+from changefeed_operator.loop.seen import Seen
 from changefeed_operator.observe import Observed
 from changefeed_operator.settings import Settings
 
@@ -67,6 +68,7 @@ class World:
         self.pod_events: list[Manifest] = []
         self.driver_log = ""
         self.executor_ends: list[Manifest] = []
+        self.seen = Seen()
         self.refused = ""
         self._numbers = 0
 
@@ -152,6 +154,7 @@ class World:
             driver_log=self.driver_log,
             executor_ends=tuple(self.executor_ends),
             refused=self.refused,
+            mode_before=self.seen.mode((NAMESPACE, NAME), self.objects.get(("Changefeed", NAME), {})),
         )
 
     def one_pass(self, actions: int | None = None) -> Decision:

@@ -12,6 +12,7 @@ from changefeed_operator.decision.attempt.ledger import Ledger, Outcome, Phase
 from changefeed_operator.decision.attempt.restart import POLICIES, Failure, is_exhausted, wait_s
 from changefeed_operator.decision.conditions import Reason, Situation, conditions, events
 from changefeed_operator.decision.decide import OWN_FIELDS
+from operator_world import World
 
 HELD = ("True", "Held", "It is held.")
 NOW = 1_800_000_000.0
@@ -118,6 +119,19 @@ def test_what_is_remembered_is_read_back(ledger: Ledger) -> None:
     fields = ledger.fields()
     assert Ledger.read(fields) == ledger
     assert set(fields) <= set(OWN_FIELDS)
+
+
+def test_a_switch_of_the_buffer_is_an_event_and_its_start_is_none() -> None:
+    world = World()
+    world.create()
+    world.settle()
+    told = []
+    for mode in ("Buffer", "Buffer", "Archive", "Buffer"):
+        before = len(world.events)
+        world.status["eventStoreMode"] = mode
+        world.reconcile()
+        told.append([event.reason for event in world.events[before:]])
+    assert told == [[], [], [EventReason.BUFFER_OVERFLOWED], [EventReason.BUFFER_IN_USE]]
 
 
 def _told(heading: str) -> set[str]:

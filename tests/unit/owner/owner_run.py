@@ -5,10 +5,11 @@ from __future__ import annotations
 import owner_records as made
 import owner_segments as s
 from changefeed.model.tso import compose
-from changefeed.owner.owner import Owner, Run
+from changefeed.owner.owner import Owner
 from changefeed.owner.planning.actions import AppendPlan, Publish, Recorded
 from changefeed.owner.planning.barrier import Barrier
 from changefeed.owner.planning.planner import Planner, Table
+from changefeed.owner.planning.writing import Run
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.transaction_log.history import apply

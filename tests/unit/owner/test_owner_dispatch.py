@@ -110,14 +110,6 @@ def test_what_a_lost_task_has_written_is_not_given_again() -> None:
     assert given(dispatch) == {1: "3/1"}
 
 
-def test_a_task_that_joins_again_has_nothing() -> None:
-    dispatch = opened(1, 1, tasks=1)
-    assert given(dispatch) == {0: "3/0 3/1"}
-    dispatch.joined(0)
-    assert dispatch.tasks == 1
-    assert given(dispatch) == {0: "3/0 3/1"}, "what its last stream was given is lost with that"
-
-
 def test_a_task_that_nobody_knows_may_leave() -> None:
     dispatch = opened(1, tasks=1)
     dispatch.left(7)

@@ -66,6 +66,14 @@ def test_files_are_shared_out_among_the_tasks() -> None:
     assert owner.hand_out() == []
 
 
+def test_a_task_that_joins_again_has_nothing() -> None:
+    owner = with_one_plan(2)
+    owner.task_joined(0)
+    assert shown(owner.hand_out()) == [(0, 3, [0, 1])]
+    owner.task_joined(0)
+    assert shown(owner.hand_out()) == [(0, 3, [0, 1])], "what its last stream was given is lost with that"
+
+
 def test_what_a_lost_task_has_not_written_is_handed_out_again() -> None:
     owner = with_one_plan(2)
     owner.task_joined(0)

@@ -18,7 +18,8 @@ FILE = EntryKey(3, 0)
 
 def in_memory(seq: int, *shares: pb.SegmentSpan, attempt: str = "a") -> pb.SegmentMeta:
     meta = s.meta(seq, *shares, attempt=attempt)
-    meta.slot.CopyFrom(pb.Slot(pid=1, file=5, token="t", index=seq, generation=seq, offset=100 * seq))
+    slot = pb.Slot(pid=1, file=5, token="t", index=seq, generation=seq, offset=100 * seq, host="h", address="h:9")
+    meta.slot.CopyFrom(slot)
     return meta
 
 
@@ -60,6 +61,8 @@ def test_a_task_reads_in_memory_and_that_is_free_when_the_file_is_committed() ->
         "generation": 1,
         "offset": 100,
         "size": 1000,
+        "host": "h",
+        "address": "h:9",
     }
     assert freed(owner.tend(0.0)) == []
     owner.file_done(0, made.file(*FILE))

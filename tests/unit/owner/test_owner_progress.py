@@ -13,7 +13,7 @@ from changefeed.model.tso import compose
 from changefeed.objectstore.patience import RUN_S
 from changefeed.owner.planning.actions import AppendCheckpoint, AppendPlan, Publish
 from changefeed.owner.pulling.known_files import Reader
-from changefeed.owner.reporting.progress import Meter
+from changefeed.owner.reporting.progress import Meter, _mode
 from changefeed.wire import owner_pb2 as pb
 
 
@@ -190,4 +190,14 @@ def test_where_segments_are_read_is_shown_and_each_change_said(
     assert caplog.messages == [
         "Puller 0: its segments are read in the buffer.",
         "Puller 2: its segments have overflowed the buffer (spec.eventStore.bufferSize), and are read in the archive.",
+    ]
+
+
+def test_the_resource_says_archive_as_soon_as_one_buffer_has_overflowed() -> None:
+    buffered, overflowed, none = Reader(0, has_buffer=True, in_buffer=True), Reader(1, has_buffer=True), Reader(2)
+    assert [_mode(readers) for readers in ([], [none], [buffered, none], [buffered, overflowed])] == [
+        "",
+        "",
+        "Buffer",
+        "Archive",
     ]

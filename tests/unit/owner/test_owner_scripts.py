@@ -32,6 +32,7 @@ from changefeed.owner.planning.dispatch import Dispatch
 from changefeed.owner.planning.open_entries import EntryKey, OpenEntries
 from changefeed.owner.planning.planner import Cut, Planner, Table, UnderWay, make_plan
 from changefeed.owner.pulling.spans import Spans
+from changefeed.owner.pulling.stored_rows import StoredRows
 from changefeed.owner.transaction_log.history import apply
 from changefeed.owner.transaction_log.state import State, restore, snapshot
 from changefeed.wire import owner_pb2 as pb
@@ -80,7 +81,7 @@ class World:
         ]
 
     def can_be_written(self, key: EntryKey) -> bool:
-        return self.spans.is_whole([self.open.entry(key)])
+        return StoredRows(self.spans).is_whole([self.open.entry(key)])
 
     def run(self, command: str) -> str:
         name, *args = command.split()

@@ -17,7 +17,7 @@ from changefeed.owner.serving.certificate import self_signed
 from changefeed.owner.serving.service import OwnerService
 from changefeed.spark.owner_client import OwnerClient, reporting
 from changefeed.wire import owner_pb2 as pb
-from changefeed.wire.owner import PIPELINE, PULLER, SERVER_NAME, OwnerAddress
+from changefeed.wire.owner import PIPELINE, PULLER, SERVER_NAME, OwnerAddress, RunKey
 
 DEADLINE = 10.0
 Call = grpc.aio.StreamStreamCall[Any, Any]
@@ -120,8 +120,9 @@ async def end(call: Call) -> None:
 
 
 def test_token_is_in_no_repr() -> None:
-    address = OwnerAddress("h:1", 3, "ab", "a-secret", b"a-certificate")
+    address = OwnerAddress("h:1", 3, "ab", "a-secret", b"a-certificate", RunKey(b"a-private-key", b"a-certificate"))
     assert "secret" not in repr(address)
+    assert "private-key" not in repr(address)
     assert "certificate" not in repr(address)
 
 
@@ -129,6 +130,8 @@ async def test_every_run_has_its_own_token_and_certificate(address: OwnerAddress
     second = OwnerService(handler, 3, "ab")
     other = await second.start()
     assert address.token != other.token
+    assert address.run_key != other.run_key
+    assert address.run_key.certificate != address.certificate, "a task is not the owner"
     assert len(address.token) == 64
     with OwnerClient(replace(address, target=other.target)) as client, pytest.raises(Unavailable):
         await asyncio.to_thread(client.fail, NeedsHuman("no"))  # TLS: the certificate is another's

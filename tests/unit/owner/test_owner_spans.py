@@ -5,6 +5,7 @@ import owner_segments as s
 import pytest
 from changefeed.errors import NeedsHuman
 from changefeed.owner.pulling.spans import AWAY_S, Changes, Orders, Spans
+from changefeed.owner.pulling.stored_rows import StoredRows
 from changefeed.wire import owner_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st
@@ -135,11 +136,11 @@ def test_rule_21_a_lost_span_goes_on_where_it_was_whole() -> None:
     (subscribe,) = join(spans, 0)
     assert subscribe.start_ts == 140
     entry = made.entry(made.begun(), 150, dispatcher=SPAN)
-    assert not spans.is_whole([entry])
+    assert not StoredRows(spans).is_whole([entry])
     spans.on_report(0, report(s.meta(1, s.share(SPAN, subscribe.sub_id, [141]), attempt="b")))
     spans.on_report(0, report(s.resolved(subscribe.sub_id, 150, 1)))
-    assert spans.is_whole([entry])
-    assert [piece.uri for piece in spans.manifest(entry, "4-a")] == ["a/1.arrow", "a/2.arrow", "b/1.arrow"]
+    assert StoredRows(spans).is_whole([entry])
+    assert [piece.uri for piece in StoredRows(spans).manifest(entry, "4-a")] == ["a/1.arrow", "a/2.arrow", "b/1.arrow"]
 
 
 def test_rule_21_a_lost_span_whose_segments_can_not_be_read_starts_again_at_its_flushed_ts() -> None:
@@ -190,7 +191,7 @@ def test_rule_2_a_move_leaves_no_hole_and_the_old_pullers_words_count_no_more() 
     assert len(spans.on_report(1, again).segments) == 1
     assert spans.on_report(1, report(s.resolved(subscribe.sub_id, 150, 1))).resolved == {SPAN: 150}
     entry = made.entry(made.begun(), 150, dispatcher=SPAN)
-    assert [piece.uri for piece in spans.manifest(entry, "4-a")] == ["a/1.arrow", "b/1.arrow"]
+    assert [piece.uri for piece in StoredRows(spans).manifest(entry, "4-a")] == ["a/1.arrow", "b/1.arrow"]
 
 
 def test_rule_4_what_a_new_assignment_repeats_below_its_start_is_not_kept() -> None:
@@ -320,10 +321,10 @@ def test_rule_3_an_entry_waits_for_the_re_pull() -> None:
     entry = made.entry(state, 150, dispatcher=SPAN)
     spans, sub = one_span()
     spans.on_report(0, report(s.meta(1, s.share(SPAN, sub, [105])), s.resolved(sub, 120, 1)))
-    assert not spans.is_whole([entry])
+    assert not StoredRows(spans).is_whole([entry])
     spans.on_report(0, report(s.meta(2, s.share(SPAN, sub, [140, 180])), s.resolved(sub, 150, 2)))
-    assert spans.is_whole([entry])
-    assert not spans.is_whole([entry, made.entry(state, 150, dispatcher=8)])
+    assert StoredRows(spans).is_whole([entry])
+    assert not StoredRows(spans).is_whole([entry, made.entry(state, 150, dispatcher=8)])
 
 
 def test_rule_3_a_manifest_names_the_segments_of_the_current_assignment() -> None:
@@ -331,7 +332,7 @@ def test_rule_3_a_manifest_names_the_segments_of_the_current_assignment() -> Non
     for seq, rows in enumerate(([90, 100], [100, 101], [150], [151]), start=1):
         spans.on_report(0, report(s.meta(seq, s.share(SPAN, sub, rows))))
     entry = made.entry(made.begun(), 150, dispatcher=SPAN)  # (100, 150]
-    assert [(piece.seq, piece.run, piece.size) for piece in spans.manifest(entry, "4-a")] == [
+    assert [(piece.seq, piece.run, piece.size) for piece in StoredRows(spans).manifest(entry, "4-a")] == [
         (2, "4-a", 1000),
         (3, "4-a", 1000),
     ]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlparse
@@ -16,17 +18,23 @@ import grpc.aio
 import pyarrow as pa
 import pytest
 from changefeed.errors import Fenced, NeedsHuman, Transient, Unavailable
+from changefeed.eventstore.arena import can_share_memory
+from changefeed.eventstore.flight import ArenaServer, RemoteArenas
 from changefeed.eventstore.house import House
+from changefeed.eventstore.reader import MemoryGone, read_slice
+from changefeed.model.record import SegmentSlice
 from changefeed.model.rows import RAW_SCHEMA
 from changefeed.objectstore import Place
+from changefeed.owner.pulling.known_files import Memory
+from changefeed.owner.serving.certificate import self_signed
 from changefeed.puller import segment_writer
 from changefeed.puller.feed import Data, Pd, Resolved
 from changefeed.puller.pipeline_metrics import FeedMetrics
-from changefeed.puller.task import Limits, PullerTask, run_puller
+from changefeed.puller.task import Limits, PullerTask, _address_towards, run_puller
 from changefeed.upstream.access import Access
 from changefeed.upstream.tls import Tls
 from changefeed.wire import owner_pb2
-from changefeed.wire.owner import SERVER_NAME, OwnerAddress
+from changefeed.wire.owner import SERVER_NAME, TASK_NAME, OwnerAddress, RunKey
 from changefeed_devcluster.certificates import Certificates, retire, rotate
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.store.txn import Mutation, Op
@@ -149,7 +157,7 @@ async def owning(
     pem, private = certificate
     port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(private, pem)]))
     await server.start()
-    address = OwnerAddress(f"127.0.0.1:{port}", 3, "ab", "secret", pem)
+    address = OwnerAddress(f"127.0.0.1:{port}", 3, "ab", "secret", pem, RunKey(private, pem))
     upstream = Access((cluster.pd_address,), tls, cluster.cluster_id)
     task = asyncio.ensure_future(
         asyncio.to_thread(run_puller, address, 5, "puller-5-0", upstream, Place(state.as_uri()), limits)
@@ -320,6 +328,7 @@ class FakeCall:
         self.silent = silent
         self.commands: asyncio.Queue[owner_pb2.Command | None] = asyncio.Queue()
         self.segments: list[owner_pb2.SegmentMeta] = []
+        self.archived: dict[int, str] = {}
         self.resolved: dict[int, int] = {}
         self.changed = asyncio.Event()
 
@@ -329,6 +338,7 @@ class FakeCall:
 
     async def write(self, report: owner_pb2.Report) -> None:
         self.segments += report.segments
+        self.archived |= {archived.segment: archived.uri for archived in report.archived}
         self.resolved |= {resolved.sub_id: resolved.ts for resolved in report.resolved}
         if report.segments and not self.silent:
             self.commands.put_nowait(heard(len(self.segments)))
@@ -433,6 +443,61 @@ async def test_rule_17_what_comes_fast_waits_for_segments_but_not_for_a_store_th
     assert stuck.done(), "the quota is for that"
 
 
+@pytest.mark.skipif(not can_share_memory(), reason="this system has no memory without a name to share")
+async def test_where_all_read_the_files_what_is_in_memory_is_served_and_archived_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store's segments are compressed; the owner is told one size, of the slot and of the file."""
+    monkeypatch.setattr(House, "compression", "lz4")
+    house, key = House(Place(tmp_path.as_uri()), 1, "ab"), RunKey(*self_signed(TASK_NAME))
+    serve, elsewhere = partial(ArenaServer, key=key, host="127.0.0.1"), RemoteArenas(key, "elsewhere")
+    call, feed, limits = FakeCall(), FakeFeed(), Limits(roll_interval=0.01, buffer_bytes=1 << 20)
+    task = PullerTask(0, "puller-0-0", cast(Pd, None), house, limits, serve=serve)
+    task._feed = feed  # type: ignore[assignment]
+    call.commands.put_nowait(owner_pb2.Command(subscribe=owner_pb2.Subscribe(sub_id=1, span_id=1, start_ts=10)))
+    running = asyncio.ensure_future(task.run(call))  # type: ignore[arg-type]
+    async with asyncio.timeout(DEADLINE):
+        await feed.until("subscribe 1")
+        await task._on_event(Data(1, 1, rows(30, 900, count=10)))
+        await call.until(lambda: bool(call.segments))
+        [meta] = call.segments
+        assert meta.host == "", "its file can be read by all"
+        assert meta.bytes < 9000, "compressed"
+        memory = Memory.from_proto(0, meta)
+        assert memory is not None
+        piece = SegmentSlice(
+            uri=meta.uri,
+            size=meta.bytes,
+            slot=memory.place,
+            run=house.run,
+            seq=1,
+            first_batch=0,
+            end_batch=1,
+            rows=10,
+        )
+        fetched = await asyncio.to_thread(read_slice, house, piece, elsewhere)
+        call.commands.put_nowait(owner_pb2.Command(archive=owner_pb2.Archive(segments=[1])))
+        await call.until(lambda: call.archived == {1: meta.uri})
+        assert read_slice(house, piece.model_copy(update={"slot": None})) == fetched
+        call.commands.put_nowait(None)
+        await running
+        with pytest.raises(MemoryGone):
+            await asyncio.to_thread(read_slice, house, piece, elsewhere)
+
+
+@pytest.mark.parametrize(
+    ("target", "address"),
+    [("127.0.0.1:5", "127.0.0.1"), *([("[::1]:5", "::1")] if socket.has_dualstack_ipv6() else [])],
+)
+def test_a_puller_is_reached_where_it_reaches_the_owner(target: str, address: str) -> None:
+    assert _address_towards(target) == address
+
+
+def test_a_puller_that_knows_no_way_to_the_owner_says_so() -> None:
+    with pytest.raises(Unavailable, match=r"no way to the owner at nobody\.invalid:5"):
+        _address_towards("nobody.invalid:5")
+
+
 async def test_scratch_stands_in_the_folder_that_the_run_clears_on_this_machine(tmp_path: Path) -> None:
     house = House(Place(tmp_path.as_uri()), 1, "ab")
     task = PullerTask(0, "puller-0-0", cast(Pd, None), house, Limits())
@@ -468,6 +533,6 @@ async def test_a_segment_that_is_written_at_once_does_not_hide_another_that_cann
 def test_a_puller_takes_nothing_from_a_pd_that_is_not_the_changefeeds(
     cluster: DevCluster, tmp_path: Path, upstream: Callable[[str, Path], Access], error: type[Exception], said: str
 ) -> None:
-    nobody = OwnerAddress("127.0.0.1:1", 3, "ab", "secret", b"")
+    nobody = OwnerAddress("127.0.0.1:1", 3, "ab", "secret", b"", RunKey(b"", b""))
     with pytest.raises(error, match=said):
         run_puller(nobody, 5, "puller-5-0", upstream(cluster.pd_address, tmp_path), Place(tmp_path.as_uri()))

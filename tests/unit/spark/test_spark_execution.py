@@ -20,13 +20,13 @@ from changefeed.spark.execution import SparkExecution
 from changefeed.spark.launch import Launch
 from changefeed.spark.settings import Laptop
 from changefeed.upstream.access import Access
-from changefeed.wire.owner import OwnerAddress
+from changefeed.wire.owner import OwnerAddress, RunKey
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import cloudpickle
 
 DEADLINE_S = 10.0
 PLACE = Place("file:///tmp/none", None)
-OWNER = OwnerAddress("127.0.0.1:1", 1, "n", "t", b"c")
+OWNER = OwnerAddress("127.0.0.1:1", 1, "n", "t", b"c", RunKey(b"k", b"c"))
 PIPELINE = PipelineJob(PLACE, Place("file:///tmp/lake"))
 
 

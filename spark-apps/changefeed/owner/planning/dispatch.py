@@ -45,8 +45,7 @@ class Dispatch:
         self._waiting[key] = size
 
     def joined(self, task: int) -> None:
-        """Its stream is open; one that was still thought open has ended: as `left`."""
-        self.left(task)
+        """Its stream is open. If it had one before, that has `left`."""
         self._tasks[task] = _Task()
 
     def left(self, task: int) -> None:

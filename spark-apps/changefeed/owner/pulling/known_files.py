@@ -34,6 +34,8 @@ class Memory(NamedTuple):
             generation=slot.generation,
             offset=slot.offset,
             size=meta.bytes,
+            host=slot.host,
+            address=slot.address,
         )
         return cls(puller, meta.seq, place)
 

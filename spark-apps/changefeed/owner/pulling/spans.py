@@ -24,7 +24,7 @@ holds, and so why a resolved-ts is never early:
    a ts is the invariant for every lower one, if the segments with a row <= it are kept.
 6. *The same row comes from the old assignment and, late, from the new one.* The new one's rows <= its start are not
    needed: a segment wholly <= it is not kept. Of a mixed one the sorter keeps one copy.
-7. *A recovered plan ends at 150, the re-pull stands at 120.* `is_whole` is false: the plan waits (rule 3).
+7. *A recovered plan ends at 150, the re-pull stands at 120.* `StoredRows.is_whole` is false: the plan waits (rule 3).
 8. *A puller ends with what stands in its memory alone, for spans that others have by now.* As 4, but the span goes back
    to the ts before the first row that is lost: below that every segment is still there. Who pulls it begins there anew.
 9. *A puller joins while the command of a move is on its way to its earlier stream.* Commands are made from streams that
@@ -33,21 +33,20 @@ holds, and so why a resolved-ts is never early:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
 
 from changefeed.errors import NeedsHuman
-from changefeed.model.record import PlanEntry, SegmentSlice
 from changefeed.owner.pulling.known_files import KnownFiles, Memory
 from changefeed.owner.pulling.load import even_out
 from changefeed.owner.pulling.segments import Numbers, Segment
 from changefeed.owner.pulling.shares import Shares
+from changefeed.owner.pulling.span import Span
 from changefeed.wire import owner_pb2 as pb
 
 AWAY_S = 5.0  # a puller that is not back by then loses its spans
 _RECENT_S = 60.0  # how long half of what a span has brought counts for its load
-_SPAN_WEIGHT = 1 << 20  # raw bytes that an idle span counts for
 
 
 @dataclass(frozen=True)
@@ -66,34 +65,14 @@ class Orders:
     ended: dict[int, int] = field(default_factory=dict)
 
 
-@dataclass(eq=False, slots=True)
-class _Span:
-    span_id: int
-    start_key: bytes
-    end_key: bytes
-    flushed_ts: int
-    puller: int
-    sub_id: int = 0  # 0: nobody pulls it
-    start_ts: int = 0  # of the newest assignment
-    resolved_ts: int = 0
-    held: bool = False
-    recent: int = 0  # raw bytes that it brought lately
-    segments: list[Segment] = field(default_factory=list)
-    waiting: list[tuple[int, int]] = field(default_factory=list)  # (last_segment, ts): not yet to be counted
-
-    @property
-    def weight(self) -> int:
-        return _SPAN_WEIGHT + self.recent
-
-
-_RESOLVED_TS: Callable[[_Span], int] = attrgetter("resolved_ts")
+_RESOLVED_TS: Callable[[Span], int] = attrgetter("resolved_ts")
 
 
 @dataclass
 class _Stream:
     first_sub_id: int  # the lowest that can be its own
     segments: Numbers = field(default_factory=Numbers)
-    waiting: dict[int, _Span] = field(default_factory=dict)  # those with a resolved-ts that waits, by id
+    waiting: dict[int, Span] = field(default_factory=dict)  # those with a resolved-ts that waits, by id
 
 
 class Spans:
@@ -107,15 +86,15 @@ class Spans:
         """`host`: this machine, whose own segments can be read."""
         self._hosts = ("", host)
         self._away_s = away_s
-        self._shares: Shares[_Span] = Shares(pullers)
+        self._shares: Shares[Span] = Shares(pullers)
         self._streams: dict[int, _Stream] = {}
         self._away: dict[int, float] = {}  # since when
         self._uneven = False  # somebody joined since spans were last evened out
         self._halve_at: float | None = None
-        self._spans: dict[int, _Span] = {}
-        self._subs: dict[int, _Span] = {}
-        self._held: dict[int, _Span] = {}
-        self._stored: dict[int, _Span] = {}  # those that have segments
+        self._spans: dict[int, Span] = {}
+        self._subs: dict[int, Span] = {}
+        self._held: dict[int, Span] = {}
+        self._stored: dict[int, Span] = {}  # those that have segments
         self._checkpoint_ts = 0
         self._last_sub_id = 0
         self.files = KnownFiles()
@@ -131,12 +110,15 @@ class Spans:
         """The spans that nobody pulls because the store is short."""
         return self._held.keys()
 
+    def __contains__(self, span_id: int) -> bool:
+        return span_id in self._spans
+
     def add_span(self, span_id: int, start_key: bytes, end_key: bytes, start_ts: int) -> Orders:
         """Pull `[start_key, end_key)` after start_ts."""
         if span_id in self._spans:
             raise NeedsHuman(f"Span {span_id} was added twice.", "Report this as a bug, with the log.")
         puller = self._shares.idlest(self._shares.pullers)
-        span = _Span(span_id, start_key, end_key, start_ts, puller, resolved_ts=start_ts)
+        span = Span(span_id, start_key, end_key, start_ts, puller, resolved_ts=start_ts)
         self._spans[span_id] = span
         self._shares.give(span, puller)
         orders = Orders()
@@ -215,7 +197,7 @@ class Spans:
         self._stored |= {segment.span_id: self._spans[segment.span_id] for segment in segments}
         risen = self._on_resolved(puller_id, stream, report.resolved)
         for span in list(stream.waiting.values()):
-            if self._count(span, stream.segments.contiguous):
+            if span.count(stream.segments.contiguous):
                 risen[span.span_id] = span.resolved_ts
             if not span.waiting:
                 del stream.waiting[span.span_id]
@@ -233,7 +215,7 @@ class Spans:
                 continue
             ts, last_segment = resolved.ts, resolved.last_segment
             if last_segment > contiguous:
-                _wait(span.waiting, last_segment, ts)
+                span.wait(last_segment, ts)
                 stream.waiting[span.span_id] = span
             elif ts > span.resolved_ts:
                 span.resolved_ts = risen[span.span_id] = ts
@@ -299,17 +281,6 @@ class Spans:
         """What the span's assignments have brought and is neither released nor forgotten."""
         return tuple(self._spans[span_id].segments)
 
-    def is_whole(self, entries: Iterable[PlanEntry]) -> bool:
-        """Whether every row of the entries has arrived in this run: only then may they be executed (rule 3)."""
-        return all(
-            entry.dispatcher in self._spans and self.resolved_ts(entry.dispatcher) >= entry.to.commit_ts
-            for entry in entries
-        )
-
-    def is_readable(self, entry: PlanEntry) -> bool:
-        """Whether tasks can read all its rows where they stand now."""
-        return all(self.files.is_readable(segment.uri) for segment in self._needed(entry))
-
     def unreadable(self, uri: str) -> list[tuple[int, pb.Command]]:
         """A task can't read a segment in memory: its puller, if it is still there, is told to archive it."""
         memory = self.files.unreadable(uri)
@@ -321,27 +292,6 @@ class Spans:
         """What pullers may use the memory of again. `in_use`: segments that tasks read in memory."""
         found = self.files.take_free(in_use)
         return [(puller, pb.Command(free=pb.Free(segments=seqs))) for puller, seqs in found.items()]
-
-    def manifest(self, entry: PlanEntry, run: str) -> tuple[SegmentSlice, ...]:
-        """Where the entry's rows stand now; ask `is_whole` first. `run` is "<epoch>-<nonce>"."""
-        return tuple(
-            SegmentSlice(
-                uri=segment.uri,
-                size=segment.size,
-                slot=self.files.place(segment.uri),
-                run=run,
-                seq=segment.seq,
-                first_batch=segment.first_batch,
-                end_batch=segment.end_batch,
-                rows=segment.rows,
-            )
-            for segment in self._needed(entry)
-        )
-
-    def _needed(self, entry: PlanEntry) -> Iterator[Segment]:
-        for segment in self._spans[entry.dispatcher].segments:
-            if segment.max > entry.from_ and segment.min <= entry.to:
-                yield segment
 
     def on_checkpoint(self, ts: int) -> None:
         """A commit record says `ts`: every span is flushed to it at least (rule 11)."""
@@ -369,7 +319,7 @@ class Spans:
         over = not span.sub_id and span.resolved_ts == ts
         return self._forget(span, lambda segment: over or segment.max.commit_ts <= ts)
 
-    def _assign(self, span: _Span, orders: Orders) -> None:
+    def _assign(self, span: Span, orders: Orders) -> None:
         """To its puller, from where it stands, if that is here."""
         if span.held or span.puller not in self._streams:
             return
@@ -385,12 +335,12 @@ class Spans:
         )
         orders.commands.append((span.puller, pb.Command(subscribe=subscribe)))
 
-    def _release(self, span: _Span, orders: Orders) -> None:
+    def _release(self, span: Span, orders: Orders) -> None:
         if span.sub_id:
             orders.commands.append((span.puller, pb.Command(release=pb.Release(sub_id=span.sub_id))))
             self._end(span, orders)
 
-    def _move(self, span: _Span, puller: int, orders: Orders) -> None:
+    def _move(self, span: Span, puller: int, orders: Orders) -> None:
         self._release(span, orders)
         self._forget_unreadable(span, orders)
         self._shares.take(span)
@@ -398,7 +348,7 @@ class Spans:
         self.moves += 1
         self._assign(span, orders)
 
-    def _end(self, span: _Span, orders: Orders) -> None:
+    def _end(self, span: Span, orders: Orders) -> None:
         """The assignment is over; what it has said and what counts of that stays."""
         del self._subs[span.sub_id]
         span.sub_id = 0
@@ -407,7 +357,7 @@ class Spans:
             stream.waiting.pop(span.span_id, None)
         self._fall_back(span, span.resolved_ts, orders)
 
-    def _forget_unreadable(self, span: _Span, orders: Orders) -> None:
+    def _forget_unreadable(self, span: Span, orders: Orders) -> None:
         """Its puller is lost: what only that one's machine can read may be as well (rule 21)."""
         if any(segment.host not in self._hosts for segment in span.segments):
             self._fall_back(span, span.flushed_ts, orders)
@@ -421,7 +371,7 @@ class Spans:
                 self._fall_back(span, first - 1, orders)
                 self._assign(span, orders)
 
-    def _fall_back(self, span: _Span, ts: int, orders: Orders) -> None:
+    def _fall_back(self, span: Span, ts: int, orders: Orders) -> None:
         """To ts, but not below the flushed ts."""
         span.flushed_ts = max(span.flushed_ts, self._checkpoint_ts)
         span.resolved_ts = max(span.flushed_ts, min(span.resolved_ts, ts))
@@ -430,7 +380,7 @@ class Spans:
         self._forget(span, lambda segment: segment.min.commit_ts > whole)
         orders.ended[span.span_id] = span.resolved_ts
 
-    def _current(self, puller_id: int, sub_id: int) -> _Span | None:
+    def _current(self, puller_id: int, sub_id: int) -> Span | None:
         span = self._subs.get(sub_id)
         return span if span is not None and span.puller == puller_id else None
 
@@ -448,13 +398,7 @@ class Spans:
             self.files.add(meta.uri, puller_id, meta.bytes, len(taken), Memory.from_proto(puller_id, meta))
         return taken
 
-    def _count(self, span: _Span, contiguous: int) -> bool:
-        before = span.resolved_ts
-        while span.waiting and span.waiting[0][0] <= contiguous:
-            span.resolved_ts = max(span.resolved_ts, span.waiting.pop(0)[1])
-        return span.resolved_ts > before
-
-    def _forget(self, span: _Span, which: Callable[[Segment], bool]) -> list[Segment]:
+    def _forget(self, span: Span, which: Callable[[Segment], bool]) -> list[Segment]:
         forgotten = [segment for segment in span.segments if which(segment)]
         if forgotten:
             span.segments = [segment for segment in span.segments if not which(segment)]
@@ -478,14 +422,3 @@ class Spans:
             self._halve_at = now + _RECENT_S
             for span in self._spans.values():
                 span.recent //= 2
-
-
-def _wait(waiting: list[tuple[int, int]], last_segment: int, ts: int) -> None:
-    """Queue a resolved-ts, in order of segments. What a later one with no more segments says as well is left out."""
-    later: list[tuple[int, int]] = []
-    while waiting and waiting[-1][0] >= last_segment:
-        later.append(waiting.pop())
-    if later and later[-1][0] == last_segment:
-        ts = max(ts, later.pop()[1])
-    waiting.append((last_segment, ts))
-    waiting.extend(reversed(later))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from changefeed.errors import ChangefeedError, Unavailable
 from changefeed.metrics import Progress, Registry, StageProgress
@@ -13,6 +13,7 @@ from changefeed.model.tso import physical_ms
 from changefeed.objectstore.patience import RUN_S, given_up
 from changefeed.owner.owner import Owner
 from changefeed.owner.planning.actions import Action, AppendPlan, Publish
+from changefeed.owner.pulling.known_files import Reader
 from changefeed.owner.reporting.status import Seen, Troubles
 from changefeed.owner.transaction_log.state import State
 from changefeed.wire import owner_pb2 as pb
@@ -170,6 +171,7 @@ class Meter:
             held=len(spans.held),
             sink=self._troubles.sink,
             upstream=self._troubles.upstream,
+            mode=_mode(spans.files.readers.values()),
         )
 
     def _files(self, files: Sequence[FileCommitted]) -> None:
@@ -218,6 +220,14 @@ class Meter:
         if held := len(self._owner.spans.held):
             return f"Running, epoch {state.epoch.number}; the event store is short, {held} spans are held back."
         return f"Running, epoch {state.epoch.number}."
+
+
+def _mode(readers: Iterable[Reader]) -> str:
+    """Of a run: the archive as soon as one puller's buffer has overflowed."""
+    buffers = [reader.in_buffer for reader in readers if reader.has_buffer]
+    if not buffers:
+        return ""
+    return "Buffer" if all(buffers) else "Archive"
 
 
 def _lag(pd_ms: int, ts: int) -> float:

@@ -78,6 +78,7 @@ class Seen:
     history: Held | None = None  # None: not held yet
     sink_uri: str = ""  # of the newest generation
     ddl: tuple[int, str] | None = None  # the newest that is written: its ts, its statement
+    mode: str = ""  # where new segments are read: Buffer or Archive; "" where there is no buffer
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,7 @@ class Status:
             "epoch": seen.epoch,
             "tables": seen.tables,
             "rows": seen.rows,
+            **({"eventStoreMode": seen.mode} if seen.mode else {}),
             **({"lastDdl": _ddl(*seen.ddl)} if seen.ddl else {}),
             "conditions": [each.as_json(self._since[each.type][1]) for each in self._said],
         }

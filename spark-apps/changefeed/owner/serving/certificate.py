@@ -1,4 +1,4 @@
-"""A certificate made at every driver start: the owner service speaks TLS without anyone's set-up (INTERFACES.md)."""
+"""Certificates made at every driver start: owner and tasks speak TLS without anyone's set-up (INTERFACES.md)."""
 
 from __future__ import annotations
 

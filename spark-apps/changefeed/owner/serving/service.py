@@ -17,7 +17,7 @@ import grpc.aio
 from changefeed.owner.serving.certificate import self_signed
 from changefeed.owner.serving.streams import LEAVE_S, Streams
 from changefeed.wire import owner_pb2 as pb
-from changefeed.wire.owner import CHANNEL_OPTIONS, SERVER_NAME, OwnerAddress
+from changefeed.wire.owner import CHANNEL_OPTIONS, SERVER_NAME, TASK_NAME, OwnerAddress, RunKey
 
 #: A task whose machine is gone has left, though nobody closed its stream.
 _SERVER_OPTIONS = (
@@ -93,7 +93,8 @@ class OwnerService:
         await server.start()
         self._server = server
         target = _target(reached_at or host, bound)
-        return OwnerAddress(target, self._epoch, self._nonce, self._token, certificate)
+        run_key = RunKey(*self_signed(TASK_NAME))
+        return OwnerAddress(target, self._epoch, self._nonce, self._token, certificate, run_key)
 
     def command(self, puller: int, command: pb.Command) -> None:
         """To the puller, if its stream is open."""

@@ -1,0 +1,131 @@
+"""What is measured: a case is declared here and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, Literal
+
+Kind = Literal["throughput", "steady", "catch-up", "recovery"]
+How = Literal["scan", "live", "one", "written"]
+Protocol = Literal["csv", "canal-json"]
+Mode = Literal["Throughput", "LowLatency"]
+Store = Literal["disk", "s3"]
+
+_PROTOCOLS: tuple[Protocol, ...] = ("csv", "canal-json")
+_MODES: dict[Mode, str] = {"Throughput": "1s", "LowLatency": "200ms"}  # with the flush interval
+_STORES: tuple[Store, ...] = ("disk", "s3")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One measurement.
+
+    `shape`, `how`: as of bench/upstream.py. `rows`: of all tables; those of a steady case exist before it begins and
+    are updated, `rate` a second, for `seconds`. `core`: the run has only this one, and the upstream the next.
+    `in_suite`: it is measured when no case is named.
+    """
+
+    name: str
+    kind: Kind
+    shape: str = "update"
+    how: How = "written"
+    protocol: Protocol = "csv"
+    tables: int = 2
+    regions: int = 4
+    rows: int = 2_000_000
+    rate: float = 0.0
+    seconds: float = 20.0
+    flush: str = "5s"
+    mode: Mode = "Throughput"
+    store: Store = "disk"
+    core: int | None = None
+    in_suite: bool = True
+
+    @property
+    def storage(self) -> dict[str, Any]:
+        """The sink's options beside its uri."""
+        options: dict[str, Any] = {"csv": {"includeCommitTs": True}}
+        if self.protocol == "canal-json":
+            options = {"canalJson": {"enableTidbExtension": True}}
+        return {"protocol": self.protocol, "flushInterval": self.flush, **options}
+
+    def upstream(self, rows: int) -> list[str]:
+        """The options of bench/upstream.py for so many rows in all tables."""
+        options = {
+            "shape": self.shape,
+            "how": self.how,
+            "tables": self.tables,
+            "regions": self.regions,
+            "rows": max(1, rows // self.tables),
+        }
+        return [f"--{name}={value}" for name, value in options.items()]
+
+    def sized(self, rows: int | None, seconds: float | None) -> Case:
+        """With other sizes, where they are given."""
+        case = self if rows is None else replace(self, rows=rows)
+        return case if seconds is None else replace(case, seconds=seconds)
+
+
+def _throughput() -> list[Case]:
+    """Every shape by both protocols, met by a scan and live, with one core and with all."""
+    sizes = {
+        "insert": (2, 2_000_000),
+        "update": (2, 500_000),
+        "wide": (2, 500_000),
+        "kilobyte": (2, 500_000),
+        "small": (2, 1_000_000),
+        "thousand-tables": (1_000, 1_000_000),
+    }
+    hows: tuple[How, ...] = ("scan", "live")
+    return [
+        Case(
+            name=f"{shape}-{protocol}-{how}" + ("" if core is None else "-1-core"),
+            kind="throughput",
+            shape="insert" if shape == "thousand-tables" else shape,
+            # A history that is only served has no old values: updates are written while they are watched.
+            how="written" if (shape, how) == ("update", "live") else how,
+            protocol=protocol,
+            tables=tables,
+            regions=1 if tables == 1_000 else 4,
+            rows=rows,
+            core=core,
+            flush="1s" if (shape, how) == ("update", "live") else "5s",  # nothing else ends its last files
+            in_suite=shape == "insert" or (core is None and (protocol == "csv" or how == "scan")),
+        )
+        for shape, (tables, rows) in sizes.items()
+        for protocol, how, core in product(_PROTOCOLS, hows, (None, 0))
+    ]
+
+
+def _lag() -> list[Case]:
+    """16 tables at three rates, in both modes, to disk and to S3."""
+    return [
+        Case(
+            name=f"lag-{rate // 1000}k-{mode}-{store}",
+            kind="steady",
+            tables=16,
+            rows=160_000,
+            rate=rate,
+            flush=flush,
+            mode=mode,
+            store=store,
+        )
+        for rate, (mode, flush), store in product((1_000, 10_000, 100_000), _MODES.items(), _STORES)
+    ]
+
+
+CASES = {
+    case.name: case
+    for case in (
+        *_throughput(),
+        Case("insert-csv-one", "throughput", "insert", "one", tables=1, rows=5_000_000, in_suite=False),
+        *_lag(),
+        Case("idle-1-table", "steady", tables=1, regions=1, rows=1_000, seconds=30),
+        Case("idle-64x4", "steady", tables=64, rows=64_000, seconds=30),
+        Case("trickle-64x4", "steady", tables=64, rows=64_000, rate=500, flush="1s", seconds=60),
+        Case("thousand-tables-trickle", "steady", tables=1_000, regions=1, rows=10_000, rate=1_000, seconds=60),
+        Case("catch-up", "catch-up", tables=16, rows=1_600_000, rate=10_000, flush="1s", seconds=60),
+        Case("recovery", "recovery", tables=4, rows=40_000, rate=1_000, flush="1s", seconds=0),
+    )
+}

@@ -1,0 +1,48 @@
+"""Where the rows of files to be written stand. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from changefeed.model.record import PlanEntry, SegmentSlice
+from changefeed.owner.pulling.segments import Segment
+from changefeed.owner.pulling.spans import Spans
+
+
+class StoredRows:
+    """Of entries whose dispatchers are spans, or were."""
+
+    def __init__(self, spans: Spans) -> None:
+        self._spans = spans
+
+    def is_whole(self, entries: Iterable[PlanEntry]) -> bool:
+        """Whether every row of the entries has arrived in this run: only then may they be executed (rule 3)."""
+        spans = self._spans
+        return all(
+            entry.dispatcher in spans and spans.resolved_ts(entry.dispatcher) >= entry.to.commit_ts for entry in entries
+        )
+
+    def is_readable(self, entry: PlanEntry) -> bool:
+        """Whether tasks can read all its rows where they stand now."""
+        return all(self._spans.files.is_readable(segment.uri) for segment in self._needed(entry))
+
+    def manifest(self, entry: PlanEntry, run: str) -> tuple[SegmentSlice, ...]:
+        """Where the entry's rows stand now; ask `is_whole` first. `run` is "<epoch>-<nonce>"."""
+        return tuple(
+            SegmentSlice(
+                uri=segment.uri,
+                size=segment.size,
+                slot=self._spans.files.place(segment.uri),
+                run=run,
+                seq=segment.seq,
+                first_batch=segment.first_batch,
+                end_batch=segment.end_batch,
+                rows=segment.rows,
+            )
+            for segment in self._needed(entry)
+        )
+
+    def _needed(self, entry: PlanEntry) -> Iterator[Segment]:
+        for segment in self._spans.segments(entry.dispatcher):
+            if segment.max > entry.from_ and segment.min <= entry.to:
+                yield segment
