@@ -38,7 +38,7 @@ EVENT_FEED_V2 = "/cdcpb.ChangeData/EventFeedV2"
 CLIENT_VERSION = "8.5.0"
 #: Registrations whose scan runs; more only queue inside the store, whose own default is 6 at a time.
 MAX_SCANS = 16
-MAX_CHUNK_BYTES = 16 << 20
+MAX_CHUNK_BYTES = 8 << 20
 #: A chunk that is processed, and the one that comes meanwhile.
 MAX_BACKLOG_BYTES = 2 * MAX_CHUNK_BYTES
 RECONNECT_SECONDS = 1.0
