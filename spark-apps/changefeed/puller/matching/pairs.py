@@ -6,14 +6,32 @@ import numpy as np
 import numpy.typing as npt
 
 Numbers = npt.NDArray[np.intp]
+_U64 = npt.NDArray[np.uint64]
+
+_NONE = np.empty(0, np.intp)
 
 
-def pairs(left: npt.NDArray[np.uint64], right: npt.NDArray[np.uint64]) -> tuple[Numbers, Numbers]:
+def pairs(left: _U64, right: _U64) -> tuple[Numbers, Numbers]:
     """Where `left[i] == right[j]`: all i, in order, and their j."""
+    if not (len(left) and len(right)):
+        return _NONE, _NONE
+    order = np.argsort(right)  # several times as fast as a stable sort
+    values = right[order]
+    if (values[1:] == values[:-1]).any():
+        return _pairs_of_repeated(left, right)
+    # Hashes are looked for in their order: one after the other is found in memory that the last one has warmed.
+    wanted = np.argsort(left)
+    place = np.empty(len(left), np.intp)
+    place[wanted] = np.searchsorted(values, left[wanted])
+    hits = np.flatnonzero(values.take(place, mode="clip") == left)
+    return hits, order[place[hits]]
+
+
+def _pairs_of_repeated(left: _U64, right: _U64) -> tuple[Numbers, Numbers]:
     order = np.argsort(right, kind="stable")
     values = right[order]
     first = np.searchsorted(values, left, "left")
     counts = np.searchsorted(values, left, "right") - first
     ends = np.cumsum(counts)
-    number = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)  # of each pair of an i
+    number = np.arange(ends[-1]) - np.repeat(ends - counts, counts)  # of each pair of an i
     return np.repeat(np.arange(len(left)), counts), order[np.repeat(first, counts) + number]
