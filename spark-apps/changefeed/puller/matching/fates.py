@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -9,39 +11,53 @@ from changefeed.puller.matching.pairs import pairs
 
 _U64 = npt.NDArray[np.uint64]
 _Regs = npt.NDArray[np.int64]
+_Flags = npt.NDArray[np.bool_]
+
+
+class _Known(NamedTuple):
+    """Transactions, one an element."""
+
+    regs: _Regs
+    start_ts: _U64
+    commit_ts: _U64
+
+    def only(self, flags: _Flags) -> _Known:
+        return self if flags.all() else _Known(self.regs[flags], self.start_ts[flags], self.commit_ts[flags])
 
 
 class Fates:
     def __init__(self) -> None:
-        self._regs: _Regs = np.zeros(0, np.int64)
-        self._start_ts: _U64 = np.zeros(0, np.uint64)
-        self._commit_ts: _U64 = np.zeros(0, np.uint64)
+        # Joined when somebody asks: a scan of many transactions teaches with each chunk and rarely asks.
+        self._parts: list[_Known] = []
 
     def __len__(self) -> int:
-        return len(self._regs)
+        return sum(len(part.regs) for part in self._parts)
 
     def learn(self, regs: _Regs, start_ts: _U64, commit_ts: _U64) -> None:
         """A transaction's rows mostly come together: it is known once for each time that they do."""
+        if not len(regs):
+            return
         new = np.ones(len(regs), bool)
         new[1:] = (start_ts[1:] != start_ts[:-1]) | (regs[1:] != regs[:-1])
-        self._regs = np.concatenate([self._regs, regs[new]])
-        self._start_ts = np.concatenate([self._start_ts, start_ts[new]])
-        self._commit_ts = np.concatenate([self._commit_ts, commit_ts[new]])
+        self._parts.append(_Known(regs[new], start_ts[new], commit_ts[new]))
 
-    def forget(self, resolved: _U64, is_open: npt.NDArray[np.bool_]) -> None:
+    def forget(self, resolved: _U64, is_open: _Flags) -> None:
         """Those of which nothing comes any more: registrations are closed, or resolved to beyond them.
 
         `resolved`, `is_open`: by registration.
         """
-        kept = is_open[self._regs] & (self._commit_ts > resolved[self._regs])
-        if not kept.all():
-            self._regs, self._start_ts = self._regs[kept], self._start_ts[kept]
-            self._commit_ts = self._commit_ts[kept]
+        kept = [part.only(is_open[part.regs] & (part.commit_ts > resolved[part.regs])) for part in self._parts]
+        self._parts = [part for part in kept if len(part.regs)]
 
     def of(self, regs: _Regs, start_ts: _U64) -> _U64:
         """The commit ts of each; 0: not known."""
         found = np.zeros(len(regs), np.uint64)
-        asked, known = pairs(start_ts, self._start_ts)
-        same = regs[asked] == self._regs[known]
-        found[asked[same]] = self._commit_ts[known[same]]
+        if not (len(regs) and self._parts):
+            return found
+        if len(self._parts) > 1:
+            self._parts = [_Known(*map(np.concatenate, zip(*self._parts, strict=True)))]
+        (all_known,) = self._parts
+        asked, known = pairs(start_ts, all_known.start_ts)
+        same = regs[asked] == all_known.regs[known]
+        found[asked[same]] = all_known.commit_ts[known[same]]
         return found
