@@ -110,7 +110,7 @@ class State(Section):
 class EventStore(Section):
     quota: Annotated[Bytes, size("64Mi", "16Ti")] = 20 << 30
     """Disk that the events may take between puller and sink; above it, tables are held back and pulled again."""
-    buffer_size: Annotated[Bytes, size("16Mi", "1Ti")] = 512 << 20
+    buffer_size: Annotated[Bytes, size("16Mi", "1Ti")] = 640 << 20
     """Memory of the newest events, of all pullers together, beside their memoryQuota. What finds no room there, or is
     needed for longer than five seconds, is written below the state's uri."""
 

@@ -35,3 +35,12 @@ def test_it_is_forgotten_when_its_region_is_resolved_to_beyond_it_or_given_up() 
     fates.learn(np.array([0, 1, 2]), u64(10, 10, 10), u64(15, 15, 15))
     fates.forget(u64(15, 14, 0), np.array([True, True, False]))
     assert fates.of(np.array([0, 1, 2]), u64(10, 10, 10)).tolist() == [0, 15, 0]
+
+
+def test_a_scan_of_many_chunks_leaves_few_parts() -> None:
+    """Each is looked at when a resolved-ts rises."""
+    fates = Fates()
+    for chunk in range(1000):
+        fates.learn(np.array([0]), u64(chunk), u64(chunk + 1))
+    assert len(fates) == 1000
+    assert len(fates._parts) <= 10

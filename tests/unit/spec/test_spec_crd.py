@@ -34,6 +34,7 @@ INTERFACES_STATUS = [
     "epoch",
     "tables",
     "rows",
+    "eventStoreMode",
     "lastDdl",
     "hold",
     "attempt",

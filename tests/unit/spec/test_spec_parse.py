@@ -34,7 +34,7 @@ DEFAULTS = {
         "filter": {"caseSensitive": False, "rules": ["*.*"], "eventFilters": [], "ignoreTxnStartTs": []},
         "integrity": {"level": "None", "onCorruption": "Warn"},
         "state": {},
-        "eventStore": {"quota": "20Gi", "bufferSize": "512Mi"},
+        "eventStore": {"quota": "20Gi", "bufferSize": "640Mi"},
         "sink": {
             "storage": {
                 "uri": "file:///lake/orders",

@@ -27,7 +27,7 @@ class _Known(NamedTuple):
 
 class Fates:
     def __init__(self) -> None:
-        # Joined when somebody asks: a scan of many transactions teaches with each chunk and rarely asks.
+        # Joined when they are of one size, and when somebody asks: a scan teaches with each chunk and rarely asks.
         self._parts: list[_Known] = []
 
     def __len__(self) -> int:
@@ -40,6 +40,8 @@ class Fates:
         new = np.ones(len(regs), bool)
         new[1:] = (start_ts[1:] != start_ts[:-1]) | (regs[1:] != regs[:-1])
         self._parts.append(_Known(regs[new], start_ts[new], commit_ts[new]))
+        while len(self._parts) > 1 and len(self._parts[-2].regs) <= 2 * len(self._parts[-1].regs):
+            self._join(2)
 
     def forget(self, resolved: _U64, is_open: _Flags) -> None:
         """Those of which nothing comes any more: registrations are closed, or resolved to beyond them.
@@ -54,10 +56,14 @@ class Fates:
         found = np.zeros(len(regs), np.uint64)
         if not (len(regs) and self._parts):
             return found
-        if len(self._parts) > 1:
-            self._parts = [_Known(*map(np.concatenate, zip(*self._parts, strict=True)))]
+        self._join(len(self._parts))
         (all_known,) = self._parts
         asked, known = pairs(start_ts, all_known.start_ts)
         same = regs[asked] == all_known.regs[known]
         found[asked[same]] = all_known.commit_ts[known[same]]
         return found
+
+    def _join(self, newest: int) -> None:
+        """So many parts into one."""
+        if newest > 1:
+            self._parts[-newest:] = [_Known(*map(np.concatenate, zip(*self._parts[-newest:], strict=True)))]

@@ -101,6 +101,7 @@ class Matcher:
         self._early: list[pl.DataFrame] = []  # commits and rollbacks of registrations that are not initialized
         self._pending = _NONE_KEPT  # prewrites whose transaction is undecided, less those that are spilled
         self._fates = Fates()
+        self._has_risen = False  # a resolved-ts, or a registration was closed: fates may be forgotten
         self._moved = _NONE_MOVED  # handed out before their own COMMIT was seen; spilled ones stay there
         self._held = 0  # bytes of the chunks that rows of these three may be in
 
@@ -117,13 +118,14 @@ class Matcher:
     def close(self, reg: int) -> None:
         """Forget a registration with all its rows."""
         self._open[reg] = False
-        self._closed_any = True
+        self._closed_any = self._has_risen = True
 
     def advance(self, reg: int, resolved_ts: int) -> bool:
         """Whether the region's resolved-ts went up; one that is late, repeated or before INITIALIZED does not count."""
         if not (self._open[reg] and self._initialized[reg]) or resolved_ts <= int(self._resolved[reg]):
             return False
         self._resolved[reg] = resolved_ts
+        self._has_risen = True
         return True
 
     @property
@@ -286,7 +288,9 @@ class Matcher:
 
     def _learn(self, commits: pl.DataFrame, committed: pl.DataFrame) -> None:
         """Any COMMIT or COMMITTED fixes its transaction's commit ts; once resolved-ts has passed that, nobody asks."""
-        self._fates.forget(self._resolved, self._open)
+        if self._has_risen:
+            self._has_risen = False
+            self._fates.forget(self._resolved, self._open)
         for rows in (commits, committed):
             self._fates.learn(*(rows[name].to_numpy() for name in ("reg", "start_ts", "commit_ts")))
 
