@@ -18,7 +18,7 @@ from changefeed.eventstore.buffer import SpanRows
 from changefeed.eventstore.house import House
 from changefeed.model.order import BY_POSITION, ordered
 from changefeed.model.position import Position
-from changefeed.model.rows import RAW_SCHEMA, ROW_OVERHEAD
+from changefeed.model.rows import RAW_SCHEMA, ROW_OVERHEAD, raw_bytes
 from changefeed.wire import owner_pb2
 
 VERSION = 1
@@ -33,6 +33,7 @@ class _SortedSpan:
     sub_id: int
     rows: pa.RecordBatch
     first_batch: int
+    min: Position
     curve: list[tuple[Position, int]]  # (position, raw bytes up to and including it); the last one is the last row
 
     @property
@@ -43,10 +44,6 @@ class _SortedSpan:
     @property
     def bytes(self) -> int:
         return self.curve[-1][1]
-
-    @property
-    def min(self) -> Position:
-        return _position(self.rows, 0)
 
     @property
     def max(self) -> Position:
@@ -106,11 +103,14 @@ def _sort(span: SpanRows, first_batch: int) -> _SortedSpan:
     if rows.num_rows == 0:
         raise ValueError(f"span {span.span_id} has no rows to write")
     batch = ordered(rows, BY_POSITION)
-    return _SortedSpan(span.span_id, span.sub_id, batch, first_batch, _curve(batch))
+    return _SortedSpan(span.span_id, span.sub_id, batch, first_batch, _position(batch, 0), _curve(batch))
 
 
 def _curve(batch: pa.RecordBatch) -> list[tuple[Position, int]]:
     """The first row at which each further MiB of raw bytes is reached, and the last row."""
+    whole = raw_bytes(batch)
+    if whole <= CURVE_STEP:  # as nearly all are of a quiet upstream
+        return [(_position(batch, batch.num_rows - 1), whole)]
     total = np.cumsum(_row_bytes(batch))
     marks = np.arange(CURVE_STEP, total[-1], CURVE_STEP, dtype=np.int64)
     points = np.unique(np.append(np.searchsorted(total, marks), batch.num_rows - 1))
