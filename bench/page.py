@@ -10,10 +10,12 @@ import argparse
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import flame
 from bars import svg
 from measured import ROOT
 
@@ -30,6 +32,7 @@ _HEAD = """\
 Made by `bench/page.py` from `bench/results`; don't edit.
 
 """
+_LEAST_PERCENT = 0.5
 _MEASURING = Path(__file__).with_name("measuring.md")  # what does not depend on figures; its links are from docs
 
 
@@ -37,7 +40,7 @@ def page(report: dict[str, Any], where: str) -> str:
     """The whole text. `report`: bench.json; `where`: the folder of its pictures, from the page."""
     runs = report["runs"]
     sections = [_HEAD, _machine(report), _throughput(runs, where), _steady(runs, where), _restart(runs)]
-    return "".join([*sections, _MEASURING.read_text()])
+    return "".join([*sections, _profile(report.get("profile"), where), _MEASURING.read_text()])
 
 
 def _machine(report: dict[str, Any]) -> str:
@@ -114,10 +117,42 @@ def _restart(runs: Sequence[Run]) -> str:
     return "".join([*lines, "\n"])
 
 
-def pictures(runs: Sequence[Run]) -> dict[str, str]:
+def _profile(profile: Run | None, where: str) -> str:
+    """Percent of all samples by process and library, the largest first."""
+    if profile is None:
+        return ""
+    user, kernel = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for process, library, in_kernel, _, count in profile["samples"]:
+        (kernel if in_kernel else user)[process, library] += count
+    both, percent = user + kernel, 100 / (user.total() + kernel.total())
+    shown = [key for key, count in both.most_common() if count * percent >= _LEAST_PERCENT]
+    rest = [key for key in both if key not in shown]
+    rows = [(*key, user[key], kernel[key]) for key in shown]
+    rows.append(("", "the rest", sum(user[key] for key in rest), sum(kernel[key] for key in rest)))
+    rows.append(("", "all", user.total(), kernel.total()))
+    lines = [
+        f"| {process} | {library} | {in_user * percent:.1f} | {in_kernel * percent:.1f} |"
+        for process, library, in_user, in_kernel in rows
+    ]
+    return "".join(
+        [
+            f"## Where the CPU goes\n\nSamples of {profile['of']}, in percent. [How](#a-profile).\n\n",
+            _picture("profile", "samples by process, library and function", where),
+            "| process | library | user | kernel |\n|---|---|---:|---:|\n",
+            "\n".join(lines),
+            "\n\n",
+        ]
+    )
+
+
+def pictures(report: dict[str, Any]) -> dict[str, str]:
     """SVG by name."""
+    runs = report["runs"]
     fast, lags = _of(runs, "throughput"), _of(runs, "steady")
     found = {}
+    if profile := report.get("profile"):
+        places = [((process, library, inside, name), n) for process, library, inside, name, n in profile["samples"]]
+        found["profile"] = flame.svg(f"Where the CPU goes: {profile['of']}", places)
     if fast:
         bars = [(run["name"], {"rows": float(run["rows_per_s"])}) for run in fast]
         found["throughput"] = svg("Rows a second", bars, "rows/s")
@@ -175,9 +210,10 @@ def _picture(name: str, words: str, where: str) -> str:
 
 
 def read(results: Path) -> dict[str, Any]:
-    """What a folder has of bench.json."""
+    """What a folder has: bench.json, and under "profile" what bench/shares.py has written."""
     report: dict[str, Any] = json.loads((results / "bench.json").read_text())
-    return report
+    profile = results / "profile.json"
+    return {**report, "profile": json.loads(profile.read_text())} if profile.exists() else report
 
 
 def main() -> None:
@@ -186,7 +222,7 @@ def main() -> None:
     arguments.add_argument("--page", type=Path, default=ROOT / "docs" / "performance.md")
     given = arguments.parse_args()
     report = read(given.results)
-    for name, drawn in pictures(report["runs"]).items():
+    for name, drawn in pictures(report).items():
         (given.results / f"performance-{name}.svg").write_text(drawn)
     where = os.path.relpath(given.results.resolve(), given.page.resolve().parent)
     given.page.write_text(page(report, where))

@@ -1,37 +1,42 @@
-"""Where CPU time goes, by library and by user and kernel: reads `perf script -F comm,ip,sym,dso`, prints a table.
+"""Where CPU time goes: reads `perf script -F comm,ip,sym,dso`, writes how many samples were taken where, as JSON.
 
 A sample counts where it was taken: in the kernel, or in the library of its innermost frame. The time of the kernel is
-put to the library that has called it. Processes and threads are told by their names.
+put to the library that has called it. Processes and threads are told by their names. bench/page.py shows it.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
+
+from measured import ROOT
 
 _FRAME = re.compile(r"\s+(?P<address>[0-9a-f]+) (?P<symbol>.*) \((?P<library>[^()]*(?:\(deleted\))?)\)$")
 _KERNEL_ONLY = "(kernel alone)"
+_LEAST = 0.001  # of all samples: a place with less is not told apart
 
 
 class Sample(NamedTuple):
-    """`library`: of the innermost frame outside the kernel."""
+    """`library`: of the innermost frame outside the kernel; `symbol`: of the innermost one."""
 
     process: str
     library: str
     in_kernel: bool
+    symbol: str
 
 
 def samples(lines: Iterable[str]) -> Iterator[Sample]:
     """Samples are divided by empty lines: a line with the name of the process, then the frames, innermost first."""
-    process, frames = "", list[tuple[bool, str]]()
+    process, frames = "", list[re.Match[str]]()
     for line in (*lines, ""):
         if frame := _FRAME.match(line.rstrip("\n")):
-            frames.append((_is_kernel(frame["address"]), frame["library"]))
+            frames.append(frame)
         elif line.strip():
             process = line.strip()
         elif process:
@@ -39,44 +44,34 @@ def samples(lines: Iterable[str]) -> Iterator[Sample]:
             process, frames = "", []
 
 
-def _sample(process: str, frames: list[tuple[bool, str]]) -> Sample:
-    outside = next((library for in_kernel, library in frames if not in_kernel), _KERNEL_ONLY)
-    return Sample(process, PurePosixPath(outside).name, bool(frames) and frames[0][0])
+def _sample(process: str, frames: list[re.Match[str]]) -> Sample:
+    outside = next((frame["library"] for frame in frames if not _is_kernel(frame)), _KERNEL_ONLY)
+    symbol = frames[0]["symbol"].removesuffix(" (inlined)") if frames else "[unknown]"
+    return Sample(process, PurePosixPath(outside).name, bool(frames) and _is_kernel(frames[0]), symbol)
 
 
-def _is_kernel(address: str) -> bool:
+def _is_kernel(frame: re.Match[str]) -> bool:
     """The upper half of what 64 bits address."""
-    return int(address, 16) >= 1 << 63
+    return int(frame["address"], 16) >= 1 << 63
 
 
-def table(taken: Iterable[Sample], least: float) -> str:
-    """Percent of all samples, the largest first; `least`: what has less is in the last line but one."""
-    user: Counter[tuple[str, str]] = Counter()
-    kernel: Counter[tuple[str, str]] = Counter()
-    for sample in taken:
-        (kernel if sample.in_kernel else user)[sample.process, sample.library] += 1
-    total = user.total() + kernel.total()
-    if not total:
+def counted(taken: Iterable[Sample]) -> list[tuple[str, str, bool, str, int]]:
+    """Each place with the number of its samples, the most first; small ones of a library as one. Ends for none."""
+    counts = Counter(taken)
+    if not counts:
         raise SystemExit("No samples: give it the output of perf script -F comm,ip,sym,dso.")
-    both = user + kernel
-    shown = [key for key, count in both.most_common() if 100 * count / total >= least]
-    rest = [key for key in both if key not in shown]
-    rows = [(*key, user[key], kernel[key]) for key in shown]
-    rows.append(("", "the rest", sum(user[key] for key in rest), sum(kernel[key] for key in rest)))
-    rows.append(("", "all", user.total(), kernel.total()))
-    lines = ["| process | library | user % | kernel % |", "|---|---|---:|---:|"]
-    lines += [
-        f"| {process} | {library} | {100 * in_user / total:.1f} | {100 * in_kernel / total:.1f} |"
-        for process, library, in_user, in_kernel in rows
-    ]
-    return "\n".join(lines) + "\n"
+    merged: Counter[Sample] = Counter()
+    for sample, count in counts.items():
+        merged[sample if count >= _LEAST * counts.total() else sample._replace(symbol="")] += count
+    return [(*sample, count) for sample, count in merged.most_common()]
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--least", type=float, default=0.5, help="percent that a line of its own needs")
+    arguments.add_argument("--of", required=True, help="what was profiled: a line for the page")
+    arguments.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "profile.json")
     given = arguments.parse_args()
-    sys.stdout.write(table(samples(sys.stdin), given.least))
+    given.out.write_text(json.dumps({"of": given.of, "samples": counted(samples(sys.stdin))}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

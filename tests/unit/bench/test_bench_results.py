@@ -90,13 +90,13 @@ def test_the_page_has_each_case_where_it_belongs_and_no_column_without_figures()
 
 def test_a_page_without_a_kind_has_no_picture_of_it() -> None:
     runs = report(SLOW)
-    assert set(page.pictures(runs["runs"])) == {"lag"}
+    assert set(page.pictures(runs)) == {"lag"}
     assert "performance-lag.svg" in page.page(runs, ".")
     assert "performance-cpu.svg" not in page.page(runs, ".")
 
 
 def test_a_bar_is_as_long_as_its_value_and_its_parts_stand_side_by_side() -> None:
-    drawn = page.pictures([FAST.to_json(), replace(FAST, name="half", marginal={"stages": {"puller": 1.5}}).to_json()])
+    drawn = page.pictures(report(FAST, replace(FAST, name="half", marginal={"stages": {"puller": 1.5}})))
     rects = [each for each in ElementTree.fromstring(drawn["cpu"]) if each.tag.endswith("rect")][1:]
     places = [(each.attrib["x"], each.attrib["y"], each.attrib["width"]) for each in rects]
     assert places == [("230.0", "58", "373.3"), ("603.3", "58", "186.7"), ("230.0", "82", "280.0")]

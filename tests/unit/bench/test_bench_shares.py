@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
-from shares import Sample, samples, table
+import page
+from shares import Sample, counted, samples
 
 SAID = [
     "python3 ",
@@ -30,22 +32,41 @@ SAID = [
 
 def test_the_kernels_time_is_put_to_the_library_that_called_it() -> None:
     assert list(samples(f"{line}\n" for line in SAID)) == [
-        Sample("python3", "libc.so.6", True),
-        Sample("C2 CompilerThre", "libjvm.so", False),
-        Sample("swapper", "(kernel alone)", True),
-        Sample("python3", "deleted.so (deleted)", False),
+        Sample("python3", "libc.so.6", True, "ksys_read"),
+        Sample("C2 CompilerThre", "libjvm.so", False, "void a(b)::c"),
+        Sample("swapper", "(kernel alone)", True, "idle"),
+        Sample("python3", "deleted.so (deleted)", False, "walk"),
     ]
 
 
-def test_the_table_adds_up_and_small_shares_are_the_rest() -> None:
-    taken = [Sample("a", "x", True)] * 6 + [Sample("a", "x", False)] * 3 + [Sample("b", "y", False)]
-    assert table(taken, least=20.0).splitlines()[2:] == [
-        "| a | x | 30.0 | 60.0 |",
-        "|  | the rest | 10.0 | 0.0 |",
+def test_places_with_few_samples_are_one_of_their_library() -> None:
+    taken = [Sample("a", "x", False, "often")] * 1998 + [Sample("a", "x", False, f"once {n}") for n in range(2)]
+    assert counted(taken) == [("a", "x", False, "often", 1998), ("a", "x", False, "", 2)]
+
+
+def test_nothing_is_no_profile() -> None:
+    with pytest.raises(SystemExit, match="No samples: give it the output of perf script"):
+        counted([])
+
+
+def test_the_page_has_shares_that_add_up_and_a_picture_of_them() -> None:
+    taken = [("a", "x", True, "read", 600), ("a", "x", False, "walk", 396), ("b", "y", False, "", 4)]
+    profile = {"of": "a run", "samples": taken}
+    text = page._profile(profile, ".")
+    assert text.splitlines()[-5:-1] == [
+        "|---|---|---:|---:|",
+        "| a | x | 39.6 | 60.0 |",
+        "|  | the rest | 0.4 | 0.0 |",
         "|  | all | 40.0 | 60.0 |",
     ]
-
-
-def test_nothing_is_no_table() -> None:
-    with pytest.raises(SystemExit, match="No samples: give it the output of perf script"):
-        table([], 0.5)
+    drawn = ElementTree.fromstring(page.pictures({"runs": [], "profile": profile})["profile"])
+    boxes = [each for each in drawn if each.tag.endswith("g")]
+    assert [box[0].text for box in boxes] == [
+        "a 99.6 %",
+        "b 0.4 %",
+        "x 99.6 %",
+        "y 0.4 %",
+        "walk 39.6 %",
+        "read 60.0 %",
+        " 0.4 %",
+    ]
