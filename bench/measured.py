@@ -165,6 +165,10 @@ class Run:
             return 0
         return int(json.loads(metadata)["checkpoint-ts"]) >> 18
 
+    def until_published(self, ms: float, what: str, seconds: float) -> None:
+        """A reader of the sink may read up to that time, Unix ms; else as `until`."""
+        self.until(lambda: self.checkpoint_ms() >= ms, what, seconds)
+
     def log_records(self) -> list[Path]:
         """Those that are not folded yet, in order."""
         return sorted((self.place.folder / "state").rglob("log/[0-9]*.json"))

@@ -33,7 +33,7 @@ def catch_up(case: Case, verify: bool) -> Result:
         with changefeed_run(upstream, folder, case.storage, mode=case.mode) as run:
             run.until(lambda: _has_pulled(run), "rows are pulled", _DEADLINE_S)
             pulled_ms = time.time() * 1000
-            run.until(lambda: run.checkpoint_ms() >= started_ms, "the backlog is in the sink", _DEADLINE_S)
+            run.until_published(started_ms, "the backlog is in the sink", _DEADLINE_S)
             caught_up_ms = time.time() * 1000
             upstream.end_workload()
             run.drain()
@@ -73,14 +73,14 @@ def recovery(case: Case, verify: bool) -> Result:
         upstream.begin_workload()
         began_ms = time.time() * 1000
         with changefeed_run(upstream, folder, case.storage, mode=case.mode) as run:
-            run.until(lambda: run.checkpoint_ms() >= began_ms, "it has started", _DEADLINE_S)
+            run.until_published(began_ms, "it has started", _DEADLINE_S)
             started_ms = time.time() * 1000
             Watch(run, upstream).until_caught_up()
             killed_ms = time.time() * 1000
             run.process.kill()
             run.process.wait()
         with changefeed_run(upstream, folder, case.storage, mode=case.mode) as run:
-            run.until(lambda: run.checkpoint_ms() >= killed_ms, "it has recovered", _DEADLINE_S)
+            run.until_published(killed_ms, "it has recovered", _DEADLINE_S)
             recovered_ms = time.time() * 1000
             rows = upstream.end_workload()["rows"]
             run.drain()

@@ -57,8 +57,7 @@ class Watch:
         normal = "changefeed_owner_state_info"
         self.run.until(lambda: self.run.meter.metric(normal, "Normal"), "it is Normal", _CATCH_UP_S)
         for _ in range(2):
-            now_ms = time.time() * 1000
-            self.run.until(lambda: self.run.checkpoint_ms() >= now_ms, "it has caught up", _CATCH_UP_S)  # noqa: B023
+            self.run.until_published(time.time() * 1000, "it has caught up", _CATCH_UP_S)
 
     def sample(self, seconds: float) -> dict[str, float]:
         """Watch for so long; what was used and made a second, by name."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,7 @@ def _once(case: Case, rows: int, verify: bool, with_baselines: bool) -> _Once:
             once = (_written if case.how == "written" else _there)(case, upstream, folder)
         verified = once.run.verify() if verify else None
         baselines = _baselines(case, upstream, once) if with_baselines else None
-    return _Once(**{**vars(once), "verified": verified, "baselines": baselines})
+    return replace(once, verified=verified, baselines=baselines)
 
 
 def _there(case: Case, upstream: Cluster, folder: Path) -> _Once:
@@ -108,7 +108,7 @@ def _written(case: Case, upstream: Cluster, folder: Path) -> _Once:
         served, began = upstream.cpu_s(), time.time()
         upstream.begin_workload()
         end = upstream.next_line()
-        run.until(lambda: run.checkpoint_ms() > int(end["ts"]) >> 18, "all rows are in the sink", _WRITE_S)
+        run.until_published((int(end["ts"]) >> 18) + 1, "all rows are in the sink", _WRITE_S)
         run.meter.sample()
         cluster_cpu_s = upstream.cpu_s() - served
         run.drain()

@@ -109,7 +109,9 @@ def run_puller(
                     request_serializer=owner_pb2.Report.SerializeToString,
                     response_deserializer=owner_pb2.Command.FromString,
                 )
-                task_body = PullerTask(puller, task, pd, house, limits or Limits(), None, attempt, host, serve)
+                task_body = PullerTask(
+                    puller, task, pd, house, limits or Limits(), attempt=attempt, host=host, serve=serve
+                )
                 await task_body.run(method(metadata=owner.metadata))
         finally:
             await pd.close()
