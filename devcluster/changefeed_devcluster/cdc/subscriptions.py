@@ -113,9 +113,11 @@ class Subscriptions:
     def deregister(self, connection: Connection, request_id: int, region_id: int) -> None:
         """Ends one registration, or with region id 0 all of a request; each is acknowledged by region_not_found."""
         with self.lock:
-            for subscription in list(connection.subscriptions.values()):
-                if subscription.request_id == request_id and region_id in (0, subscription.region_id):
-                    self._close(subscription, region_not_found(subscription.region_id))
+            names = [(request_id, region_id)]
+            if not region_id:
+                names = [name for name in connection.subscriptions if name[0] == request_id]
+            for subscription in filter(None, map(connection.subscriptions.get, names)):
+                self._close(subscription, region_not_found(subscription.region_id))
 
     def attach(self, subscription: Subscription) -> Snapshot | None:
         """Starts live events and takes the snapshot, in one moment; None when the registration has ended."""

@@ -45,6 +45,8 @@ RECONNECT_SECONDS = 1.0
 #: A chunk costs some ms however small it is: a smaller one than this waits for more, so that a trickle costs little.
 GATHER_BYTES = 1 << 20
 GATHER_SECONDS = 0.2
+#: The way to a thread and back costs as much as a chunk of nothing but resolved-ts does; this takes a ms on the loop.
+INLINE_BYTES = 64 << 10
 #: A store tells the resolved-ts about every second, blocked or not; one that does not any more has forgotten us.
 SILENCE_SECONDS = 20.0
 #: While all that is registered is being scanned, or waits for that inside the store, silence means less.
@@ -247,8 +249,12 @@ class StoreStream:
             await self._receiver.room()
         chunk = self._take_chunk()
         size = sum(map(len, chunk))
+        streams = self._receiver.streams()
         async with self._events_free:
-            outcome = await asyncio.to_thread(self._events.process, chunk, self._receiver.streams())
+            if size <= INLINE_BYTES:
+                outcome = self._events.process(chunk, streams)
+            else:
+                outcome = await asyncio.to_thread(self._events.process, chunk, streams)
         del chunk
         await self._hand_on(outcome)
         self.backlog_bytes -= size
@@ -281,11 +287,11 @@ class StoreStream:
         return len(self._asks) > len(self._scanning)
 
     def _requests(self) -> list[cdcpb_pb2.ChangeDataRequest]:
-        requests = [self._deregister(refused.request_id, refused.region_id) for refused in self._refused]
+        requests = [self._deregister(refused) for refused in self._refused]
         self._refused = []
         released, self._released = set(self._released), []
         for sub_id in released:
-            requests += [self._deregister(request_id, 0) for request_id in self._events.release(sub_id)]
+            requests += map(self._deregister, self._events.release(sub_id))
         if released:
             self._asks = {reg: ask for reg, ask in self._asks.items() if ask.sub_id not in released}
             self._scanning &= self._asks.keys()
@@ -349,11 +355,11 @@ class StoreStream:
             register=cdcpb_pb2.ChangeDataRequest.Register(),
         )
 
-    def _deregister(self, request_id: int, region_id: int) -> cdcpb_pb2.ChangeDataRequest:
+    def _deregister(self, registration: Registration) -> cdcpb_pb2.ChangeDataRequest:
         return cdcpb_pb2.ChangeDataRequest(
             header=self._header(),
-            region_id=region_id,
-            request_id=request_id,
+            region_id=registration.region_id,
+            request_id=registration.request_id,
             deregister=cdcpb_pb2.ChangeDataRequest.Deregister(),
         )
 

@@ -6,6 +6,9 @@ import asyncio
 
 from changefeed.errors import NeedsHuman, Transient
 from changefeed.puller.feed import Data, Failed, FeedEvent, Resolved, SpanFeed
+from changefeed.puller.held_history import HeldHistory
+from changefeed.puller.range_lock import Piece
+from changefeed.puller.store_stream import Ask
 from changefeed.wire import cdcpb_pb2 as cdcpb
 from puller_fake_store import FakeRegion, FakeStore, FakeStream, FastClock
 
@@ -149,3 +152,14 @@ async def test_rule_14_each_new_registration_is_asked_about() -> None:
         complete(stream, stream.registered()[-1], 400)
         await seen.until(lambda: seen.of(Failed))
         assert Resolved(1, 400) not in seen.events
+
+
+def test_rule_14_all_that_is_resolved_before_the_verdict_waits_for_it() -> None:
+    """The stream says 200, then 300, while the read of the safepoint is under way."""
+    piece = Piece(b"a", b"z", START_TS, locked=True)
+    history, ask = HeldHistory(), Ask(1, 77, START_TS, START_TS, piece, 11, 1, 1)
+    history.initialized(ask)
+    assert not history.counts(ask, 200)
+    assert not history.counts(ask, 300)
+    assert history.judge([ask], START_TS).advances == [(ask, 300)]
+    assert history.counts(ask, 400)

@@ -188,13 +188,33 @@ def test_error_event_ends_a_registration_and_the_next_one_starts_afresh() -> Non
     assert [failure.registration for failure in outcome.failed] == [two]  # its prewrite was of another registration
 
 
-def test_released_subscription_gives_its_request_ids_and_nothing_more() -> None:
+def test_subscriptions_share_a_request_which_lets_the_store_tell_their_resolved_ts_in_one_message() -> None:
     events = RegionEvents()
-    one = events.register(1, 71, 9, 5, 5)
-    assert events.release(1) == [one.request_id]
+    one, two = events.register(1, 71, 9, 5, 5), events.register(2, 72, 10, 5, 5)
+    request = one.request_id
+    assert two.request_id == request
+    outcome = events.process(
+        [rows(request, 9, INITIALIZED), rows(request, 10, INITIALIZED), resolved(request, 20, 9, 10)]
+    )
+    assert outcome.resolved == {one.reg: 20, two.reg: 20}
+
+
+def test_released_subscription_gives_nothing_more_and_its_names_rest_until_acknowledged() -> None:
+    events = RegionEvents()
+    one, ended = events.register(1, 71, 9, 5, 5), events.register(1, 71, 10, 5, 5)
+    other = events.register(2, 72, 11, 5, 5)
+    gone = cdcpb_pb2.Error(region_not_found=errorpb_pb2.RegionNotFound(region_id=9))
+    events.process([failed(ended.request_id, 10, gone)])
+    assert events.release(1) == [one], "the store has ended the other one"
     assert events.release(1) == []
-    outcome = events.process([rows(one.request_id, 9, committed(b"a", 10), INITIALIZED)])
-    assert outcome == Outcome()
+    late = [rows(one.request_id, 9, committed(b"a", 10), INITIALIZED), resolved(one.request_id, 20, 9)]
+    assert events.process(late) == Outcome(resolved_events=1)
+    assert events.register(1, 71, 9, 5, 5).request_id != one.request_id
+    assert events.process([failed(one.request_id, 9, gone)]) == Outcome()
+    assert events.register(3, 73, 9, 5, 5).request_id == one.request_id
+    assert events.register(1, 71, 10, 5, 5).request_id == ended.request_id
+    outcome = events.process([rows(other.request_id, 11, committed(b"b", 10))])
+    assert keys(outcome) == [(2, b"b", 10)], "another subscription of the request goes on"
 
 
 def test_large_transaction_comes_in_bounded_batches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any
 
 import numpy as np
@@ -69,14 +69,12 @@ class RegionEvents:
         self._registrations: dict[int, Registration] = {}
         # None: deregistered by us, the store's acknowledgement is awaited.
         self._by_name: dict[tuple[int, int], Registration | None] = {}
-        self._requests: dict[int, list[int]] = {}  # sub_id -> its request ids
-        self._next_request = 1  # 0 is what a store says that names none
         self._sub_of = np.zeros(64, np.int64)  # by reg
         self._span_of = np.zeros(64, np.uint64)
 
     def register(self, sub_id: int, span_id: int, region_id: int, start_ts: int, resolved_ts: int) -> Registration:
         """Name a new registration; the shell sends its request. Rows with commit_ts <= start_ts will be dropped."""
-        request_id = self._free_request(sub_id, region_id)
+        request_id = self._free_request(region_id)
         reg = self._matcher.open(start_ts, resolved_ts)
         registration = Registration(reg, request_id, region_id, sub_id, span_id)
         self._registrations[reg] = registration
@@ -87,12 +85,16 @@ class RegionEvents:
         self._sub_of[reg], self._span_of[reg] = sub_id, span_id
         return registration
 
-    def release(self, sub_id: int) -> list[int]:
-        """Forget a subscription. Gives the request ids to be deregistered; none of them is ever used again."""
+    def release(self, sub_id: int) -> list[Registration]:
+        """Forget a subscription. Gives what is to be deregistered."""
+        released = []
         for registration in [r for r in self._registrations.values() if r.sub_id == sub_id]:
             self._close(registration)
-            self._by_name.pop((registration.request_id, registration.region_id), None)
-        return self._requests.pop(sub_id, [])
+            name = registration.request_id, registration.region_id
+            if self._by_name.get(name) is registration:  # else the store has ended it already
+                self._by_name[name] = None
+                released.append(registration)
+        return released
 
     def process(self, messages: list[bytes], streams: int = 1) -> Outcome:
         """`streams`: so many share what memory there is for uncommitted rows.
@@ -136,15 +138,10 @@ class RegionEvents:
         for registration in over:
             self._close(registration)
 
-    def _free_request(self, sub_id: int, region_id: int) -> int:
-        """All regions of a subscription share a request id, which lets the store batch their resolved-ts."""
-        requests = self._requests.setdefault(sub_id, [])
-        for request_id in requests:
-            if (request_id, region_id) not in self._by_name:
-                return request_id
-        requests.append(self._next_request)
-        self._next_request += 1
-        return requests[-1]
+    def _free_request(self, region_id: int) -> int:
+        """The same for all regions, of all subscriptions, but where the name is taken: a store batches the resolved-ts
+        of one request, and a message costs as much for one region as for a hundred. From 1: 0 is what names none."""
+        return next(request_id for request_id in count(1) if (request_id, region_id) not in self._by_name)
 
     def _close(self, registration: Registration) -> None:
         if self._registrations.pop(registration.reg, None):  # a subscription's release may have come first
