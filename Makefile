@@ -53,7 +53,7 @@ simulate: $(STAMP) ## more seeds (SEEDS=50000), or one with its whole story (SEE
 	@$(SIMULATE) $(or $(SEEDS),5000)
 
 mutations: $(STAMP) ## take each mechanism out once: which seed finds it, which unit tests; writes docs/simulation.md
-	$(PY) tests/simulation/unit_tests.py
+	POLARS_MAX_THREADS=1 $(PY) tests/simulation/unit_tests.py
 	$(SIMULATE) --mutations
 
 test-integration: $(STAMP) classes ## tests with real processes: development cluster, Spark, kills
@@ -125,11 +125,15 @@ evidence: $(STAMP) classes ## the full-length figures, into bench/results/ for c
 	$(PY) bench/ddl_lag.py --out bench/results/ddl_lag.json
 	$(PY) bench/large_transaction.py --out bench/results/large_transaction.json
 	$(PY) bench/bench.py --case insert-csv-one --out bench/results/one_transaction.json
-	$(PY) tests/integration/integration_crash_table.py docs/crash-points.md
+	$(PY) tests/integration/integration_crash_table.py docs/crash-points.md files
+	$(PY) tests/integration/integration_crash_table.py docs/crash-points-databases.md mysql kafka
 	$(PY) bench/operator_scale.py --out bench/results/operator_scale.json
 	$(PY) bench/owner_scale.py --out bench/results/owner_scale.json
 	$(PY) bench/dashboards.py
 	CHANGEFEED_EVIDENCE=bench/results/kills.json $(PYTEST) -s tests/integration/test_integration_nemesis.py # it goes on too
+	CHANGEFEED_EVIDENCE=bench/results/mysql_kills.json $(PYTEST) -s tests/integration/test_integration_mysql_nemesis.py
+	CHANGEFEED_EVIDENCE=bench/results/kafka_kills.json $(PYTEST) -s tests/integration/test_integration_kafka_nemesis.py
+	$(PY) bench/database_sinks.py --out bench/results/database_sinks.txt
 	CHANGEFEED_EVIDENCE=bench/results/ddl_storm.json $(PYTEST) -s tests/integration/test_integration_ddl_storm.py
 	CHANGEFEED_EVIDENCE=bench/results/operator_kills.json $(PYTEST) -s tests/cluster/test_cluster_operator_kills.py
 	CHANGEFEED_EVIDENCE=bench/results/chaos.json $(PYTEST) -s tests/cluster/test_cluster_chaos.py

@@ -16,7 +16,7 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 _LOOK_S = 0.1
-_SAMPLE_EVERY, _PSS_EVERY = 5, 20  # looks
+_SAMPLE_EVERY, _SCRAPE_EVERY, _PSS_EVERY = 5, 10, 20  # looks
 
 
 class Cpu(NamedTuple):
@@ -60,7 +60,11 @@ class Meter:
             if self.first_segment is None:
                 self._look_for_segment()
             if looks % _SAMPLE_EVERY == 0:
-                self.sample()
+                with self._lock:
+                    self._sample_processes()
+            if looks % _SCRAPE_EVERY == 0:
+                with self._lock:
+                    self._sample_metrics()
             if looks % _PSS_EVERY == 0:
                 self.peak_memory = max(self.peak_memory, _memory(self._processes()), key=lambda used: used.kept)
             looks += 1

@@ -40,6 +40,7 @@ def page(report: dict[str, Any], where: str) -> str:
     """The whole text. `report`: bench.json; `where`: the folder of its pictures, from the page."""
     runs = report["runs"]
     sections = [_HEAD, _machine(report), _throughput(runs, where), _steady(runs, where), _restart(runs)]
+    sections.append(_databases(report.get("databases")))
     return "".join([*sections, _profile(report.get("profile"), where), _MEASURING.read_text()])
 
 
@@ -115,6 +116,14 @@ def _restart(runs: Sequence[Run]) -> str:
             )
         lines += [f"- {run['name']}, {what}: {seconds:g} s\n" for what, seconds in run["seconds"].items()]
     return "".join([*lines, "\n"])
+
+
+def _databases(said: str | None) -> str:
+    """As bench/database_sinks.py has said it."""
+    if not said:
+        return ""
+    words = "Rows into a MariaDB and a Kafka beside it; the conflict detector alone. [What they mean](databases.md)."
+    return f"## MySQL and Kafka\n\n{words}\n\n```text\n{said}```\n\n"
 
 
 def _profile(profile: Run | None, where: str) -> str:
@@ -210,10 +219,13 @@ def _picture(name: str, words: str, where: str) -> str:
 
 
 def read(results: Path) -> dict[str, Any]:
-    """What a folder has: bench.json, and under "profile" what bench/shares.py has written."""
+    """What a folder has: bench.json, under "profile" what bench/shares.py has written, under "databases" the sinks'."""
     report: dict[str, Any] = json.loads((results / "bench.json").read_text())
-    profile = results / "profile.json"
-    return {**report, "profile": json.loads(profile.read_text())} if profile.exists() else report
+    if (profile := results / "profile.json").exists():
+        report["profile"] = json.loads(profile.read_text())
+    if (databases := results / "database_sinks.txt").exists():
+        report["databases"] = databases.read_text()
+    return report
 
 
 def main() -> None:

@@ -180,6 +180,8 @@ def serve(given: argparse.Namespace) -> None:
         if given.how == "written":
             _say(pd=cluster.pd_address, startTs=str(start_ts))
             _wait(begin, stop)
+            if stop.is_set():
+                return  # nobody wanted any rows
             rows = _written(upstream, given.rate, given.write_rows, (end, stop))
         else:
             rows = upstream.freeze(history) if history else upstream.update()

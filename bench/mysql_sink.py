@@ -1,0 +1,164 @@
+"""How many rows the MySQL sink writes, a second and a second of its own CPU, and what finding conflicts costs.
+
+    bench/mysql_sink.py --port 3306 --rows 100000
+
+The server is one that may be filled: user root, no password; database `sinkbench` is made anew. The floor is the client
+library alone, with REPLACEs of as many rows whose text was made before. Then, without a server, conflict detection by
+the DAG of arrays and by union of sets: each worker has the keys of its own unwritten rows, and a row that meets those
+of two waits until all is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+from changefeed.model.position import OP_INSERT
+from changefeed.objectstore.patience import Patience
+from changefeed.schema import table_info as ti
+from changefeed.sink.contract import Claim, EntryId
+from changefeed.sink.mysql.order.conflicts import Conflicts
+from changefeed.sink.mysql.rows.changes import Changes
+from changefeed.sink.mysql.rows.keys import TableKeys
+from changefeed.sink.mysql.rows.statements import ChunkStatements
+from changefeed.sink.mysql.server import Server, Session
+from changefeed.sink.mysql.sink import MysqlSink, Options
+
+_CREATE = (
+    b"DROP DATABASE IF EXISTS sinkbench",
+    b"CREATE DATABASE sinkbench",
+    b"CREATE TABLE sinkbench.t (id INT PRIMARY KEY, k INT NOT NULL, c CHAR(120) NOT NULL, pad CHAR(60) NOT NULL, "
+    b"KEY (k))",
+)
+_BATCH, _CHUNK, _WORKERS = 256, 16384, 4
+
+
+def _table() -> ti.TableInfo:
+    kinds = {"id": (ti.LONG, ti.FLAG_PRI_KEY), "k": (ti.LONG, 0), "c": (ti.STRING, 0), "pad": (ti.STRING, 0)}
+    cols = [
+        {
+            "id": place,
+            "name": name,
+            "offset": place,
+            "type": {"Tp": tp, "Flag": flag | ti.FLAG_NOT_NULL, "Charset": "utf8mb4", "Collate": "utf8mb4_bin"},
+            "state": ti.STATE_PUBLIC,
+        }
+        for place, (name, (tp, flag)) in enumerate(kinds.items())
+    ]
+    info = {"id": 1, "name": "t", "cols": cols, "pk_is_handle": True, "state": ti.STATE_PUBLIC}
+    return ti.parse_table_info(info, "sinkbench")
+
+
+def _chunk(first: int, count: int) -> Changes:
+    table, ids = _table(), np.arange(first, first + count)
+    texts = [pa.array([f"{n:0{width}d}" for n in ids.tolist()]) for width in (119, 59)]
+    shown = [pa.array(ids), pa.array(ids * 7 % 100_003), *texts]
+    ts = (ids + 1).astype(np.uint64)
+    before = [pa.nulls(count, values.type) for values in shown]
+    return Changes(table, table.output_columns, np.full(count, OP_INSERT, np.uint8), ts, ts, shown, before)
+
+
+def _measure(what: str, rows: int, call: Callable[[], object]) -> None:
+    wall, cpu = time.perf_counter(), time.process_time()
+    call()
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    print(f"{what:<34} {rows / wall:>10,.0f} rows/s {rows / cpu:>12,.0f} rows per CPU second")  # noqa: T201
+
+
+def _server(port: int, rows: int) -> None:
+    server = Server("127.0.0.1", port, "root", "")
+    session = Session(server)
+    chunks = [_chunk(first, min(_CHUNK, rows - first)) for first in range(0, rows, _CHUNK)]
+    keys = TableKeys.of(_table())
+
+    def empty() -> None:
+        session.run(_CREATE)
+
+    floor = []
+    for chunk in chunks:
+        statements = ChunkStatements(keys, chunk, np.zeros(len(chunk), np.bool_), True)
+        parts = np.array_split(np.arange(len(chunk)), max(1, len(chunk) // _BATCH))
+        floor += [statements.of(part) for part in parts]
+
+    def write_floor() -> None:
+        for statements in floor:
+            session.run([b"BEGIN", *statements])
+            session.commit()
+
+    def write(workers: int, database: str | None) -> None:
+        sink = MysqlSink(server, Options(workers, _BATCH, progress_database=database), Patience())
+        claim = Claim("bench", 1, 1, "n", 1)
+        sink.claim(claim)
+        sink.write(claim, EntryId(1, 0), 1, chunks)
+        sink.close()
+
+    for _ in range(2):  # by turns
+        empty()
+        _measure("floor: REPLACE, 1 connection", rows, write_floor)
+        for workers in (1, _WORKERS):
+            empty()
+            _measure(f"sink, {workers} workers", rows, partial(write, workers, "sinkbench"))
+        empty()
+        _measure(f"sink, {_WORKERS} workers, no progress table", rows, lambda: write(_WORKERS, None))
+    session.close()
+
+
+def _by_dag(keys: list[np.ndarray]) -> None:
+    """Every worker writes what it was given before the next rows come."""
+    conflicts = Conflicts(_WORKERS)
+    for hashes in keys:
+        rows = np.repeat(np.arange(len(hashes)), hashes.shape[1])
+        given = conflicts.add(len(hashes), rows, hashes.reshape(-1))
+        while given:
+            given = [more for each in given for more in conflicts.written(each.nodes)]
+
+
+def _by_union_sets(keys: list[np.ndarray]) -> int:
+    """How often all had to be written before the next row could be given out."""
+    held: list[set[int]] = [set() for _ in range(_WORKERS)]
+    stalls, turn = 0, 0
+    for hashes in keys:
+        for row in hashes.tolist():
+            meets = [worker for worker, own in enumerate(held) if not own.isdisjoint(row)]
+            if len(meets) > 1:
+                stalls += 1
+                for own in held:
+                    own.clear()
+            turn += 1
+            held[meets[0] if len(meets) == 1 else turn % _WORKERS].update(row)
+        for own in held:
+            own.clear()
+    return stalls
+
+
+def _detectors(rows: int) -> None:
+    chosen = np.random.default_rng(5)
+    workloads = {
+        "no conflicts": np.arange(2 * rows, dtype=np.uint64).reshape(rows, 2),
+        "sysbench: ids of 100,000": chosen.integers(0, 100_000, (rows, 2), np.uint64),
+        "hot: half of 10 keys": np.where(
+            chosen.random((rows, 2)) < 0.5, chosen.integers(0, 10, (rows, 2)), chosen.integers(0, 1 << 40, (rows, 2))
+        ).astype(np.uint64),
+    }
+    for name, keys in workloads.items():
+        chunks = np.array_split(keys, max(1, rows // _CHUNK))
+        _measure(f"DAG, {name}", rows, partial(_by_dag, chunks))
+        _measure(f"sets, {name}", rows, partial(_by_union_sets, chunks))
+        print(f"{'':<34} {_by_union_sets(chunks):>10,} times all waited, with the sets")  # noqa: T201
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--rows", type=int, default=100_000)
+    arguments = parser.parse_args()
+    _server(arguments.port, arguments.rows)
+    _detectors(arguments.rows)
+
+
+if __name__ == "__main__":
+    main()
