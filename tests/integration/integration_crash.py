@@ -2,24 +2,59 @@
 
 from __future__ import annotations
 
-import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Literal
 
 from changefeed.errors import ChangefeedError
+from integration_kafka_broker import running as kafka_running
+from integration_mariadb import running as mariadb_running
+from integration_points_databases import KAFKA, MYSQL
 from integration_processes import Nursery, Process, nursery
-from integration_standing import Broken, History, Watch, World, found, upstream
+from integration_standing import Broken, History, Watch, World, upstream
+from integration_standing_files import FileWorld
+from integration_standing_kafka import KafkaWorld
+from integration_standing_mysql import MysqlWorld
+
+Kind = Literal["files", "mysql", "kafka"]
 
 AT_MOST = 4  # of one point's passages: the first, the second, the one in the middle, the last
-LANES = 3  # at once
 NOT_PASSED = "not passed so often by these runs"
-#: Where the driver dies whose place the runs of "takeover" take: one of a plan's two files is put.
-INSIDE_A_PLAN = ("create data file: done", 1)
+#: How who has been taken over ends: Fenced, or as a task that finds its segments gone before its driver asks the log.
+TAKEN_OVER = ("Fenced", "Transient", "Unavailable")
+#: Of the log, which is the same whatever the sink is: these points are enough for those that are no files.
+_LOG = tuple(
+    f"create {record}: {step}"
+    for record in ("plan", "commit record", "commit record of some open files", "ddl record")
+    for step in ("before", "done")
+)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What of a sink's runs is harmed: all, or the points whose names begin with one of `begins`, in fewer passages."""
+
+    begins: tuple[str, ...] = ()
+
+    def has(self, takeover: bool, point: str) -> bool:
+        return not self.begins or point.startswith(self.begins) or (point in _LOG and not takeover)
+
+    def kills(self, takeover: bool, passed: int) -> list[int]:
+        """The passages. The last of many may not come in each run: how often a point is passed is a matter of time."""
+        if not self.begins:
+            return chosen(passed)
+        return [1] if takeover else sorted({1, (passed + 1) // 2, passed - passed // 8})
+
+    def may_freeze(self, takeover: bool, point: str) -> bool:
+        return may_freeze(point) and not (self.begins and takeover)
+
+
+CHOICES: dict[Kind, Choice] = {"files": Choice(), "mysql": Choice(MYSQL), "kafka": Choice(KAFKA)}
 
 
 @dataclass(frozen=True)
@@ -63,14 +98,11 @@ def frozen_at(point: str, passed: int) -> int:
 
 
 class Lane:
-    """One folder, in which cases run one after the other."""
+    """One world, in which cases run one after the other."""
 
-    def __init__(self, history: History, forked: Nursery, folder: Path, sink: dict[str, bytes] | None = None) -> None:
-        """`sink`: what a run leaves there that nobody harms, once that is known."""
-        self.world = World(history, forked, folder / "world")
-        self.sink = sink
-        self._template = folder / "killed-inside-a-plan"
-        self._make_template()
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.sink: dict[str, bytes] | None = None  # what a run leaves there that nobody harms, once that is known
 
     def passages(self) -> Mapping[tuple[bool, str], int]:
         """Of each point, in runs that nobody harms, from the start and after a takeover."""
@@ -97,7 +129,7 @@ class Lane:
 
     def _recover(self, watch: Watch) -> str:
         watch.look()
-        what = found(self.world)
+        what = self.world.found()
         self._finish(watch)
         if left := self.world.left_over():
             raise Broken(f"left behind: {left[0]}")
@@ -107,21 +139,30 @@ class Lane:
         watch.look()
         was_finished = self.world.log().finished
         self._finish(watch, shared=True, attempt=2)
-        log = self.world.log()
+        log, downstream = self.world.log(), self.world.downstream()
         first.thaw()
         ended = first.end()
         watch.check_finished(self.sink)
         if self.world.log() != log:
             raise Broken("it has written into the log of another")
+        now = self.world.downstream()
+        for place in sorted(now.keys() | downstream.keys()):
+            if now.get(place) != downstream.get(place):
+                raise Broken(f"it has changed {place}: {downstream.get(place)} was there, {now.get(place)} is")
         if "refused" in ended:
+            if ended["refused"] not in TAKEN_OVER:
+                raise Broken(f"it ends as if nobody had taken over: {ended}")
             return f"{ended['refused']} ({ended['exit_code']})"
         if not was_finished:
             raise Broken(f"it does not know that it is not the driver any more: {ended}")
         return f"{ended['ended']}, as it was before"
 
     def _begin(self, takeover: bool) -> Watch:
-        self.world.clear(self._template if takeover else None)
-        watch = Watch(self.world)
+        if takeover:
+            self.world.die_inside_a_plan()
+        else:
+            self.world.clear()
+        watch = self.world.watch()
         watch.look()
         return watch
 
@@ -132,14 +173,29 @@ class Lane:
         watch.check_finished(self.sink)
         return ended
 
-    def _make_template(self) -> None:
-        """The folder as a driver leaves it that dies with one of a plan's two files put."""
-        self.world.clear()
-        point, at = INSIDE_A_PLAN
-        assert self.world.start(point, at).reaches(point)
-        open_ = self.world.log().open_entries()
-        assert sorted((self.world.lake / entry.path).exists() for _, entry in open_) == [False, True]
-        shutil.copytree(self.world.folder, self._template)
+
+@contextmanager
+def worlds(kind: Kind, history: History, forked: Nursery, folder: Path) -> Iterator[Sequence[World]]:
+    """As many as runs may be under way at once."""
+    if kind == "files":
+        yield [FileWorld(history, forked, folder / str(number) / "world") for number in range(3)]
+        return
+    with ExitStack() as stack:
+        if kind == "mysql":
+            # Nobody cuts a server's power: what it has committed need not be on disk.
+            servers = [_folder(folder / f"server{number}") for number in range(2)]
+            options = ["--innodb-flush-log-at-trx-commit=0"]
+            databases = [stack.enter_context(mariadb_running(server, *options)) for server in servers]
+            pairs = zip(servers, databases, strict=True)
+            yield [MysqlWorld(history, forked, server / "world", database) for server, database in pairs]
+        else:
+            broker = stack.enter_context(kafka_running(_folder(folder / "server")))
+            yield [KafkaWorld(history, forked, folder / name, broker, name) for name in ("one", "two", "three")]
+
+
+def _folder(path: Path) -> Path:
+    path.mkdir()
+    return path
 
 
 @dataclass
@@ -151,34 +207,50 @@ class Outcome:
     wall_s: float
 
 
-def enumerate_all(folder: Path, share: int = 1, turn: int = 0) -> Outcome:
-    """The whole list, or one of `share` parts of it: the one of `turn`."""
+def enumerate_all(kind: Kind, folder: Path, share: int = 1, turn: int = 0) -> Outcome:
+    """The whole list of a sink, or one of `share` parts of it: the one of `turn`."""
     began = time.monotonic()
-    with upstream() as history, nursery() as forked:
-        first = Lane(history, forked, folder / "0")
-        rows = {key: Row(count) for key, count in first.passages().items()}
-        lanes: SimpleQueue[Lane] = SimpleQueue()
-        for lane in (first, *(Lane(history, forked, folder / str(n), first.sink) for n in range(1, LANES))):
-            lanes.put(lane)
-        cases = [Case(*key, at) for key, row in rows.items() for at in chosen(row.passed)]
-        cases += [Case(*key, frozen_at(key[1], row.passed), True) for key, row in rows.items() if may_freeze(key[1])]
+    choice = CHOICES[kind]
+    with (
+        upstream(truncated=kind != "files") as history,
+        nursery() as forked,
+        worlds(kind, history, forked, folder) as there,
+    ):
+        lanes = [Lane(world) for world in there]
+        passages = lanes[0].passages()
+        for lane in lanes:
+            lane.sink = lanes[0].sink
+        rows = {key: Row(count) for key, count in passages.items() if choice.has(*key)}
+        cases = [Case(*key, at) for key, row in rows.items() for at in choice.kills(key[0], row.passed)]
+        cases += [
+            Case(*key, frozen_at(key[1], row.passed), True) for key, row in rows.items() if choice.may_freeze(*key)
+        ]
         cases = [case for number, case in enumerate(cases) if number % share == turn]
-        broken: list[str] = []
-
-        def run(case: Case) -> None:
-            lane, row = lanes.get(), rows[case.takeover, case.point]
-            try:
-                what = lane.run(case)
-            except (AssertionError, ChangefeedError) as error:
-                broken.append(f"{case}: {error}")
-            else:
-                if case.frozen:
-                    row.woken = what
-                else:
-                    row.found[case.at] = what
-            finally:
-                lanes.put(lane)
-
-        with ThreadPoolExecutor(LANES, "lane") as pool:
-            list(pool.map(run, cases))
+        broken = _run_all(cases, lanes, rows)
         return Outcome(rows, broken, cases, forked.cpu_seconds(), time.monotonic() - began)
+
+
+def _run_all(cases: Sequence[Case], lanes: Sequence[Lane], rows: Mapping[tuple[bool, str], Row]) -> list[str]:
+    """What is broken; the rest goes into `rows`."""
+    broken: list[str] = []
+    free: SimpleQueue[Lane] = SimpleQueue()
+    for lane in lanes:
+        free.put(lane)
+
+    def run(case: Case) -> None:
+        lane, row = free.get(), rows[case.takeover, case.point]
+        try:
+            what = lane.run(case)
+        except (AssertionError, ChangefeedError) as error:
+            broken.append(f"{case}: {error}")
+        else:
+            if case.frozen:
+                row.woken = what
+            else:
+                row.found[case.at] = what
+        finally:
+            free.put(lane)
+
+    with ThreadPoolExecutor(len(lanes), "lane") as pool:
+        list(pool.map(run, cases))
+    return broken

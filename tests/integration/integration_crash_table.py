@@ -1,41 +1,59 @@
-"""docs/crash-points.md: the list of all points, made by the runs. `integration_crash_table.py FILE` writes it."""
+"""The lists of all points, made by the runs: `integration_crash_table.py FILE files` writes docs/crash-points.md,
+`... FILE mysql kafka` docs/crash-points-databases.md.
+"""
 
 from __future__ import annotations
 
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from integration_crash import AT_MOST, Outcome, enumerate_all
+from integration_crash import AT_MOST, Kind, Outcome, enumerate_all
+
+_EVERY = "Every point that a first run passes."
+_ADDED = "Every point that a first run passes, of this sink and of the log's records."
+#: By sink: whether after a takeover, the section's title, what it lists.
+_SECTIONS: dict[Kind, Sequence[tuple[bool, str, str]]] = {
+    "files": (
+        (False, "From the start", _EVERY),
+        (True, "After a takeover", "The driver before has died with one of a plan's two files put."),
+    ),
+    "mysql": (
+        (False, "MySQL, from the start", _ADDED),
+        (True, "MySQL, after a takeover", "The driver before has died with some batches of a plan committed."),
+    ),
+    "kafka": (
+        (False, "Kafka, from the start", _ADDED),
+        (True, "Kafka, after a takeover", "The driver before has died with an entry's transaction not yet committed."),
+    ),
+}
 
 
-def table(outcome: Outcome) -> str:
-    """docs/crash-points.md."""
-    killed = [case for case in outcome.cases if not case.frozen]
-    points = {point for _, point in outcome.rows}
-    ends = Counter(row.woken for row in outcome.rows.values() if row.woken)
-    bad = [f"- {line}" for line in outcome.broken] or ["None."]
-    return "\n".join(
-        [
-            _HEAD.format(
-                points=len(points),
-                passages=sum(row.passed for row in outcome.rows.values()),
-                killed=len(killed),
-                frozen=len(outcome.cases) - len(killed),
-                broken=len(outcome.broken),
-                ends=", ".join(f"{end} {count} times" for end, count in ends.most_common()),
-                most=AT_MOST,
-            ),
-            *bad,
-            *_section(outcome, False, "From the start", "Every point that a first run passes."),
-            *_section(
-                outcome, True, "After a takeover", "The driver before has died with one of a plan's two files put."
-            ),
-            "",
-        ]
+def table(outcomes: Mapping[Kind, Outcome]) -> str:
+    """docs/crash-points.md, or that of databases."""
+    every = list(outcomes.values())
+    rows = [row for outcome in every for row in outcome.rows.values()]
+    cases = [case for outcome in every for case in outcome.cases]
+    ends = Counter(row.woken for row in rows if row.woken)
+    broken = [f"- {kind}: {line}" for kind, outcome in outcomes.items() for line in outcome.broken]
+    head = (_HEAD if "files" in outcomes else _HEAD_OF_DATABASES).format(
+        points=len({point for outcome in every for _, point in outcome.rows}),
+        passages=sum(row.passed for row in rows),
+        killed=sum(not case.frozen for case in cases),
+        frozen=sum(case.frozen for case in cases),
+        broken=len(broken),
+        ends=", ".join(f"{end} {count} times" for end, count in ends.most_common()),
+        most=AT_MOST,
     )
+    sections = [
+        line
+        for kind, outcome in outcomes.items()
+        for section in _SECTIONS[kind]
+        for line in _section(outcome, *section)
+    ]
+    return "\n".join([head, *(broken or ["None."]), *sections, ""])
 
 
 _HEAD = """# What is left when a process dies, at every point at which it can
@@ -59,6 +77,35 @@ and after; no temporary file, no spooled one and no segment of a dead driver is 
 ended as {ends}. `Fenced` is the rule. `Transient` and `Unavailable` are of a task that finds its segments gone before
 its driver asks the log. Who was frozen after the last record has nothing more to do. What is *replaced* on local files
 is so under a lock, which no second driver gets: nobody is frozen there.
+
+## Broken
+"""
+
+
+_HEAD_OF_DATABASES = """# What is left when a process dies that writes to MySQL or Kafka
+
+Made by `make evidence`, not by hand: [the runs](../tests/integration/integration_crash.py) pass {points} named points
+{passages} times. {killed} runs were killed by SIGKILL at a passage, each followed by a run that goes on from what was
+found. {frozen} were frozen by SIGSTOP, taken over, and woken when the other had finished. Broken promises: {broken}.
+
+The runs are those of [crash-points.md](crash-points.md), with a real MariaDB and a real Kafka (`delivery:
+exactly-once`). Two plans are open at a time; DDLs add a column, make a table and truncate one; each run loses a
+pipeline task that has written an entry, before it says so. Listed are the points that these sinks add, and of the log
+the records of plans, commits and DDLs; the others are the same for every sink. The first, the middle and a late
+passage of each are taken, after a takeover the first.
+
+A *point* is the moment before a call and the one when it is *done*; in it *committing*, before a COMMIT; *fenced*, when
+earlier producers are shut out; *queued*, when the client has messages that no broker need have; *acknowledged*, when
+all have been, and a transaction of them is not committed.
+
+After each recovery `changefeed verify` agrees; the rows, definitions and messages are those of a run that nobody
+harms. In MariaDB triggers have seen each change of a row once and in order, and no DDL was executed twice: the server
+would have refused it, or rows would be missing that came after a TRUNCATE. Who reads what is committed in Kafka has
+met each change once and those of a row in order; no resolved-ts was early or went back.
+
+*Woken* is how the frozen one ended, which had been taken over: nothing that it did changed a row, a message, our own
+tables and topics, or the log. They ended as {ends}. `Transient` and `Unavailable` are of a task that finds its segments
+gone before its driver asks the log.
 
 ## Broken
 """
@@ -88,12 +135,15 @@ def _section(outcome: Outcome, takeover: bool, title: str, what: str) -> list[st
 
 
 def main(arguments: Sequence[str]) -> int:
-    with tempfile.TemporaryDirectory() as folder:
-        outcome = enumerate_all(Path(folder))
-    Path(arguments[0]).write_text(table(outcome))
-    sys.stdout.write(f"{len(outcome.cases)} runs, {outcome.cpu_s:.0f} s of CPU, {outcome.wall_s:.0f} s\n")
-    sys.stdout.writelines(f"BROKEN {line}\n" for line in outcome.broken)
-    return bool(outcome.broken)
+    file, *kinds = arguments
+    outcomes: dict[Kind, Outcome] = {}
+    for kind in kinds:
+        with tempfile.TemporaryDirectory() as folder:
+            outcome = outcomes[kind] = enumerate_all(kind, Path(folder))
+        sys.stdout.write(f"{kind}: {len(outcome.cases)} runs, {outcome.cpu_s:.0f} s of CPU, {outcome.wall_s:.0f} s\n")
+        sys.stdout.writelines(f"BROKEN {line}\n" for line in outcome.broken)
+    Path(file).write_text(table(outcomes))
+    return any(outcome.broken for outcome in outcomes.values())
 
 
 if __name__ == "__main__":

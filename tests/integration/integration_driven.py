@@ -16,6 +16,7 @@ from datetime import datetime, tzinfo
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.parse import urlsplit
 
 from changefeed.errors import ChangefeedError
 from changefeed.eventstore import segment as segment_module
@@ -23,6 +24,7 @@ from changefeed.eventstore.files import LocalSegments
 from changefeed.objectstore import Place
 from changefeed.objectstore.local import LocalStore
 from changefeed.owner import driver as driver_module
+from changefeed.owner import publication
 from changefeed.owner.closing import undriven
 from changefeed.owner.driver import RunOptions
 from changefeed.owner.owner import Owner
@@ -33,8 +35,9 @@ from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.serving.vigilance import Tasks
 from changefeed.owner.transaction_log.state import State
 from changefeed.pipeline import spool as spool_module
-from changefeed.pipeline.job import PipelineJob
 from changefeed.puller.task import PullerJob, run_puller
+from changefeed.sink.job import PipelineJob
+from changefeed.sink.storage.event_sink import StorageJob
 from changefeed.spark.owner_client import reporting
 from changefeed.spark.pipeline_task import write_files
 from changefeed.spec.model import Changefeed
@@ -44,10 +47,13 @@ from changefeed.upstream.pd import PdClient
 from changefeed.wire.owner import OwnerAddress, RunKey
 from integration_inprocess import LIMITS, InProcessExecution, Seen
 from integration_points import Points, StatusFile, install
+from integration_points_databases import install as install_databases
+from integration_points_databases import name_progress_topic
 from integration_processes import Say
 from integration_several_plans import install as install_several_plans
 
 _FOLD_AFTER = 3  # records
+_FLUSH_S = 0.1
 _NOON_MS = 1_767_268_800_000
 _DAY_MS = 86_400_000
 
@@ -67,7 +73,7 @@ class Elsewhere:
         self.say(
             tasks={
                 "owner": {**owner.__dict__, "certificate": owner.certificate.decode(), "run_key": run_key},
-                "sink": pipeline.sink.uri,
+                "sink": pipeline.sink.place.uri,  # type: ignore[attr-defined]
                 "state": pipeline.state.uri,
                 "pd_addresses": pullers.upstream.pd_addresses,
             }
@@ -107,9 +113,12 @@ def drive(
     `shared`: several can hold the state and the sink, as in S3. `clock_off_s`: of this process's wall clock.
     """
     points = _points(say, point, at, then, shared)
+    if kafka := resource["spec"]["sink"].get("kafka"):
+        name_progress_topic(urlsplit(kafka["uri"]).path.strip("/"))
     _set_clock(clock_off_s)
     install_several_plans(_follow_steps(steps, next_day))
-    driver_module._FOLD_AFTER = _FOLD_AFTER
+    publication._FOLD_AFTER = _FOLD_AFTER
+    driver_module._PD_S = 0.0  # its clock moves with the steps
     driver_module.pace_of = _pace_of  # type: ignore[attr-defined]
     checkpoint_module.RECORD_INTERVAL_S = 0.0
     status: Any = StatusFile(Path(folder) / "status", points)
@@ -152,7 +161,9 @@ def write(
     owner = _owner(tasks)
     try:
         with reporting(owner):
-            write_files(owner, number, PipelineJob(Place(tasks["state"]), Place(tasks["sink"])))
+            write_files(
+                owner, number, PipelineJob("bank/feed", Place(tasks["state"]), StorageJob(Place(tasks["sink"])))
+            )
     except ChangefeedError as error:
         _refused(say, error)
     else:
@@ -170,13 +181,14 @@ def _points(say: Say, point: str | None, at: int, then: str, shared: bool) -> Po
         _share()
     points = Points(say, point, at, then)
     install(points)
+    install_databases(points)
     segment_module.CURVE_STEP = 1  # the planner knows the ts of each row
     spool_module.IN_MEMORY_BYTES = 0  # what is encoded is a file until it is put
     return points
 
 
 def _pace_of(changefeed: Changefeed) -> Pace:
-    return replace(pace_of(changefeed), metadata_s=0.0)
+    return replace(pace_of(changefeed), flush_s=_FLUSH_S, metadata_s=0.0)
 
 
 def _refused(say: Say, error: ChangefeedError) -> None:
@@ -238,8 +250,8 @@ def _follow_steps(steps: Sequence[int], next_day: int) -> list[Owner]:
     class Stepping(Barrier):
         reached = 0  # the recorded checkpoint
 
-        def __init__(self, start_ts: int, target_ts: int | None = None) -> None:
-            super().__init__(start_ts, target_ts)
+        def __init__(self, start_ts: int, *more: Any) -> None:
+            super().__init__(start_ts, *more)
             self._heard = start_ts
 
         def on_resolved(self, ts: int) -> None:

@@ -114,7 +114,9 @@ class Feed(World):
     async def caught_up(self, run: Run) -> None:
         """Everything that is committed by now is published, and nothing is said to be wrong."""
         now = self.tidb.now()
-        await run.until(lambda: run.driver is not None and (run.driver._published or 0) >= now, "it is published")
+        await run.until(
+            lambda: run.driver is not None and run.driver._publication.checkpoint_ts >= now, "it is published"
+        )
         await run.until(lambda: self.said.sink()["status"] == "True", "the sink is said to be available")
 
     async def troubled(self, run: Run, says: str) -> None:

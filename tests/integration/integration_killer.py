@@ -35,10 +35,17 @@ EXIT_CODES: dict[str, int | None] = {
 class Killer:
     """Does harm, one event after the other, and sees to it that the run goes on after each."""
 
-    def __init__(self, upstream: Upstream, changefeed: Changefeed, pullers: int, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        upstream: Upstream,
+        changefeed: Changefeed,
+        pullers: int,
+        say: Callable[[str], None],
+        downstream_port: int | None = None,
+    ) -> None:
         self._upstream = upstream
         self._changefeed = changefeed
-        self._victims = Victims(upstream, changefeed)
+        self._victims = Victims(upstream, changefeed, downstream_port)
         self._pullers = pullers
         self._say = say
         self.starts = 0

@@ -26,8 +26,8 @@ from changefeed.owner.owner import Owner
 from changefeed.owner.serving.service import OwnerService
 from changefeed.owner.transaction_log.log import Log
 from changefeed.owner.transaction_log.state import State
+from changefeed.sink.storage import event_sink
 from changefeed.sink.storage.layout import CLAIM, METADATA, index_of, is_schema_file, parse_index_path
-from changefeed.spark import pipeline_task
 from changefeed.upstream.safepoint import Safepoint
 from integration_processes import Say
 
@@ -225,14 +225,14 @@ def _wrap_calls(points: Points) -> None:
         (LocalStore, "clean_leftovers", "clean left-overs"),
         (House, "clear_spool", "clear the spool"),
         (OwnerService, "order", "hand files to a pipeline task"),
-        (pipeline_task, "encode_entry", "encode a file"),
+        (event_sink, "encode_entry", "encode a file"),
         (Owner, "file_done", "hear that a file is put"),
         (Owner, "task_left", "lose a pipeline task"),
     ):
-        _wrap(points, cls, method, name)
+        wrap(points, cls, method, name)
 
 
-def _wrap(points: Points, where: Any, method: str, name: str) -> None:
+def wrap(points: Points, where: Any, method: str, name: str) -> None:
     """A method of a class, or what a module calls."""
     real = getattr(where, method)
 

@@ -1,12 +1,14 @@
 """What makes several plans open at a time in a driven run (integration_driven), and loses it a pipeline task.
 
-A plan has room for two files of a step, and the last of them is put only once a later plan is in the log. So the file
-before it is committed alone, a plan follows while another is open, and the log is folded then; in every run.
+A plan has room for two entries of a step, and the last of them is written only once a later plan is in the log. So the
+entry before it is committed alone, a plan follows while another is open, and the log is folded then; in every run.
+The task is lost with a file in hand that is not put, or with an entry that stands in a database and was not told of.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -17,7 +19,10 @@ from changefeed.owner import driver as driver_module
 from changefeed.owner import owner as owner_module
 from changefeed.owner.owner import Owner
 from changefeed.owner.planning.planner import Planner
-from changefeed.spark import pipeline_task
+from changefeed.pipeline.mounter import Records
+from changefeed.sink.contract import Entry, Surroundings, Written
+from changefeed.sink.lanes import EntryWriter, Lanes
+from changefeed.sink.storage import event_sink
 
 #: Raw bytes: between those of a step's two transactions of a table (integration_standing), some 1850 and 1100, of which
 #: only the first makes a file of its own; and a little more than those of two files.
@@ -33,20 +38,44 @@ def install(owners: list[Owner]) -> None:
     owner_module._COMMIT_INTERVAL_S = 0.0
     lost: list[str] = []
 
-    def create_once(sink: Any, path: str, body: Any, digest: str, patience: Patience) -> None:
+    def lose(path: str) -> None:
         if not lost:
             lost.append(path)
             raise Transient("The machine of this task is gone.")
+
+    def hold(path: str, patience: Patience) -> None:
         until = time.monotonic() + _DEADLINE_S
         while is_held(owners[-1], path) and not patience._ending.wait(_LOOK_S):
             assert time.monotonic() < until, f"{path} is held, and no plan comes"
+
+    def create_once(sink: Any, path: str, body: Any, digest: str, patience: Patience) -> None:
+        lose(path)
+        hold(path, patience)
         put(sink, path, body, digest, patience)
 
-    pipeline_task.create_once = create_once  # type: ignore[attr-defined,assignment]
+    class Held:
+        """Implements EntryWriter."""
+
+        def __init__(self, writer: EntryWriter, patience: Patience) -> None:
+            self._writer, self._patience, self.close = writer, patience, writer.close
+
+        def write(self, entry: Entry, chunks: Iterator[Records]) -> Written | None:
+            hold(entry.path, self._patience)
+            written = self._writer.write(entry, chunks)
+            lose(entry.path)
+            return written
+
+    init = Lanes.__init__
+
+    def init_(self: Lanes, writer: EntryWriter, around: Surroundings) -> None:
+        init(self, Held(writer, around.patience), around)
+
+    event_sink.create_once = create_once  # type: ignore[attr-defined,assignment]
+    Lanes.__init__ = init_  # type: ignore[method-assign]
 
 
 def is_held(owner: Owner, path: str) -> bool:
-    """Whether it is the last file of the newest plan that is open, and rows of another table come before it is put."""
+    """Whether it is the last entry of the newest open plan, and rows of another table come before it is written."""
     plans = owner.state.plans
     last = plans[-1].plan.entries[-1] if plans else None
     return last is not None and last.path == path and _comes_another(owner, last.dispatcher)

@@ -1,53 +1,76 @@
 """A changefeed over a history that stands: its folder, its processes (integration_driven), and who watches its sink.
 
-Every run makes the same plans and the same files, so that what is harmed can be held against what is not (O9).
+Every run makes the same plans and writes the same rows, so that what is harmed can be held against what is not (O9).
+What differs between sinks is in integration_standing_files, _mysql and _kafka.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from changefeed.objectstore.local import LocalStore
 from changefeed.owner.transaction_log.log import Log
 from changefeed.owner.transaction_log.state import State
-from changefeed.sink.storage.layout import CLAIM
-from changefeed.verify.report import verify
 from changefeed_devcluster.server import DevCluster
+from changefeed_devcluster.tidb.rows import Row
 from changefeed_devcluster.tidb.schema import Column
-from changefeed_devcluster.tidb.tidb import Table, Tidb
+from changefeed_devcluster.tidb.tidb import Change, Table, Tidb
 from integration_inprocess import resource
-from integration_observer import Observer, format_of
 from integration_processes import Nursery, Process
 
 COLUMNS = (Column("id", "bigint"), Column("balance", "bigint"))
 NOTE = Column("note", "varchar(8)", nullable=True)
+Key = tuple[str, int]  # a table's name, the primary key
 ROWS = 12  # of a table in a small transaction; twice as many in a large one
 
 
 @dataclass(frozen=True)
 class History:
-    """What stands in the upstream, and where its DDL span resolves to, step by step."""
+    """What stands in the upstream, and where its DDL span resolves to, step by step.
+
+    `tables`: each physical table that ever was, as it was last; those of the same name had different rows.
+    """
 
     cluster: DevCluster
+    tidb: Tidb
     start_ts: int
     steps: tuple[int, ...]
     rows: int
+    tables: tuple[Table, ...]
 
     @property
     def target_ts(self) -> int:
         return self.steps[-1]
 
+    @cached_property
+    def changes(self) -> dict[Key, list[Change]]:
+        """Of each row, in order."""
+        found: dict[Key, list[Change]] = {}
+        for table in self.tables:
+            for change in self.tidb.history(table, self.start_ts, self.target_ts):
+                found.setdefault((table.info.name, change.pk), []).append(change)
+        return found
+
+    @cached_property
+    def standing(self) -> dict[str, list[Row]]:
+        """The rows of each table in the end, by primary key."""
+        now = {table.info.name: table for table in self.tables}  # the last of a name is the one that is there
+        snapshots = {name: self.tidb.snapshot(table, self.target_ts) for name, table in now.items()}
+        return {name: [rows[pk] for pk in sorted(rows)] for name, rows in snapshots.items()}
+
 
 @contextmanager
-def upstream() -> Iterator[History]:
-    """Steps with changes of all tables; one that ends with a column, one with a table that is new; and one without."""
+def upstream(truncated: bool = False) -> Iterator[History]:
+    """Steps with changes of all tables; one that ends with a column, one with a table that is new; and one without.
+
+    `truncated`: then one of the tables is, which shows in no definition of it, and all change again.
+    """
     with DevCluster(stores=1, min_ts_interval=0.05) as cluster:
         tidb = Tidb(cluster)
         tidb.bootstrap()
@@ -64,9 +87,15 @@ def upstream() -> Iterator[History]:
         rows += _change(tidb, [items, orders], 2)
         late = tidb.create_table("shop", "late", COLUMNS)
         steps.append(tidb.last_ddl_ts)
+        tables = {each.id: each for each in (items, orders, late)}
         rows += _change(tidb, [items, orders, late], 3)
+        if truncated:
+            orders = tidb.truncate_table(orders)
+            steps.append(tidb.last_ddl_ts)
+            tables[orders.id] = orders
+            rows += _change(tidb, [items, orders, late], 4)
         steps += [tidb.now(), tidb.now()]
-        yield History(cluster, start_ts, tuple(steps), rows)
+        yield History(cluster, tidb, start_ts, tuple(steps), rows, tuple(tables.values()))
 
 
 def _change(tidb: Tidb, tables: Sequence[Table], step: int) -> int:
@@ -85,22 +114,25 @@ def _change(tidb: Tidb, tables: Sequence[Table], step: int) -> int:
 
 @dataclass
 class World:
-    """The folder of one changefeed, with its processes."""
+    """The folder of one changefeed, with its processes and what it writes to."""
 
     history: History
     nursery: Nursery
     folder: Path
 
-    @property
-    def lake(self) -> Path:
-        return self.folder / "lake"
+    #: The passage of a point at which the driver dies whose place the runs of "takeover" take: inside a plan.
+    inside_a_plan = ("", 1)
 
     @property
     def state(self) -> Path:
         return self.folder / "state" / "default" / "test" / "local"
 
+    def spec(self) -> dict[str, Any]:
+        """Members of the resource's spec that are the sink's."""
+        raise NotImplementedError
+
     def resource(self, **spec: Any) -> dict[str, Any]:
-        members = {"targetTs": str(self.history.target_ts), "spark": {"pullers": {"count": 1}}, **spec}
+        members = {"targetTs": str(self.history.target_ts), "spark": {"pullers": {"count": 1}}, **self.spec(), **spec}
         return resource(self.history.cluster.pd_address, self.history.start_ts, self.folder, **members)
 
     def start(self, point: str | None = None, at: int = 1, then: str = "kill", **more: Any) -> Process:
@@ -109,25 +141,61 @@ class World:
         options = {"resource": self.resource(), "folder": str(self.folder), "steps": steps, "next_day": steps[1]}
         return self.nursery.start("integration_driven:drive", **options, point=point, at=at, then=then, **more)
 
-    def clear(self, template: Path | None = None) -> None:
-        """Nothing has run yet, or what a template says."""
+    def clear(self) -> None:
+        """Nothing has run yet."""
         shutil.rmtree(self.folder, ignore_errors=True)
-        if template is None:
-            self.folder.mkdir(parents=True)
-        else:
-            shutil.copytree(template, self.folder, symlinks=True)
+        self.folder.mkdir(parents=True)
+
+    def die_inside_a_plan(self) -> None:
+        """From the start, a driver runs and dies there."""
+        self.clear()
+        point, at = self.inside_a_plan
+        assert self.start(point, at).reaches(point)
 
     def log(self) -> State:
         return Log(LocalStore(self.state), "log").read()
 
-    def data_files(self) -> dict[Path, tuple[int, bytes]]:
-        """(inode, bytes): a file that is written again is another one."""
-        return {path: (path.stat().st_ino, path.read_bytes()) for path in self.lake.rglob("CDC*.csv")}
-
     def sink(self) -> dict[str, bytes]:
-        """All objects by path, but for the claim, which names the state's folder."""
-        store = LocalStore(self.lake)
-        return {path: store.get(path).body for path, _ in store.list() if path != CLAIM}
+        """What a run to the target leaves for readers, the same each time."""
+        raise NotImplementedError
+
+    def downstream(self) -> Mapping[str, Any]:
+        """All that stands there, what our own records say included: nobody who has been taken over may change it."""
+        return self.sink()
+
+    def found(self) -> str:
+        """In a line, what the next driver finds."""
+        state = self.log()
+        if not state.n:
+            return "no log"
+        parts = [
+            f"record {state.n}, epoch {state.epoch.number}",
+            "a snapshot" if any((self.state / "log").glob("snapshot-*")) else "",
+            self.plans(state),
+            self.written(state),
+            "finished" if state.finished else "",
+            f"{temporary} temporary" if (temporary := len(list(self.folder.rglob("*.tmp")))) else "",
+        ]
+        return "; ".join(part for part in parts if part)
+
+    def plans(self, state: State) -> str:
+        """Which are open."""
+        numbers = " and ".join(str(each.plan.n) for each in state.plans)
+        return f"plan {numbers} open" if numbers else "no plan open"
+
+    def written(self, state: State) -> str:
+        """How much stands downstream."""
+        raise NotImplementedError
+
+    def watch(self) -> Watch:
+        return Watch(self)
+
+    def look(self) -> None:
+        """At any moment. Raises Broken when a reader of the sink sees what he must not."""
+
+    def check(self) -> None:
+        """After a run to the target. Raises Broken when the sink is not what the upstream is."""
+        raise NotImplementedError
 
     def left_over(self) -> list[str]:
         """What a run must not leave behind: temporary files, what was spooled, houses of those before it."""
@@ -140,72 +208,34 @@ class World:
         return [str(path.relative_to(self.folder)) for path in (*temporary, *late, *spooled)]
 
 
-def published(world: World) -> int:
-    try:
-        return int(json.loads((world.lake / "metadata").read_text())["checkpoint-ts"])
-    except FileNotFoundError:
-        return 0
-
-
-def found(world: World) -> str:
-    """In a line, what the next driver finds."""
-    state = world.log()
-    if not state.n:
-        return "no log"
-    plan = "no plan open"
-    if state.plans:
-        numbers = " and ".join(str(each.plan.n) for each in state.plans)
-        open_ = [entry for _, entry in state.open_entries()]
-        there = sum((world.lake / entry.path).exists() for entry in open_)
-        plan = f"plan {numbers} open, {there} of {len(open_)} files"
-    behind = "at" if published(world) == state.checkpoint_ts else "behind"
-    temporary = len(list(world.folder.rglob("*.tmp")))
-    parts = [
-        f"record {state.n}, epoch {state.epoch.number}",
-        "a snapshot" if any((world.state / "log").glob("snapshot-*")) else "",
-        plan,
-        f"{len(world.data_files())} data files, {len(list(world.lake.rglob('CDC.index')))} indexes",
-        f"metadata {behind} the log" if published(world) else "no metadata",
-        "finished" if state.finished else "",
-        f"{temporary} temporary" if temporary else "",
-    ]
-    return "; ".join(part for part in parts if part)
-
-
 class Broken(AssertionError):
     """A promise is broken."""
 
 
+def check_changes(met: Mapping[Key, list[Any]], made: Mapping[Key, list[Any]], *, whole: bool) -> None:
+    """What a reader met of each row is its first changes, none twice, none out of order; `whole`: all of them."""
+    for key in met.keys() | made.keys():
+        first, all_ = met.get(key, []), made.get(key, [])
+        if first != (all_ if whole else all_[: len(first)]):
+            raise Broken(f"{first} of {key} are met, not {'' if whole else 'the first of '}{all_}")
+
+
 class Watch:
-    """What a reader of a world's sink has seen, from before the first process to after the last."""
+    """Who looks at a world's sink, from before the first process to after the last."""
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._observer = Observer(world.lake.as_uri(), format_of())
-        self._files: dict[Path, tuple[int, bytes]] = {}
 
     def look(self) -> None:
-        """Raises Broken when metadata or an index has gone back, a file has come late or was written again (O2)."""
-        self._observer.look()
-        for problem in self._observer.problems:
-            raise Broken(problem)
-        now = self._world.data_files()
-        for path, was in self._files.items():
-            if now.get(path) != was:
-                raise Broken(f"{path.relative_to(self._world.folder)} was written again or is gone")
-        self._files = now
+        self._world.look()
 
     def check_finished(self, sink: Mapping[str, bytes] | None) -> None:
-        """After a run to the target: `verify`, and the bytes of a run that nobody harmed are in `sink` (O9)."""
+        """After a run to the target: the sink is right, and has what a run that nobody harmed leaves there (O9)."""
         self.look()
         world, there = self._world, self._world.sink()
-        result = asyncio.run(verify(world.lake.as_uri(), [f"http://{world.history.cluster.pd_address}"]))
-        if not result.ok:
-            raise Broken(f"verify: {result.first_problem}")
-        if result.rows != world.history.rows:
-            raise Broken(f"{result.rows} rows are in files, not {world.history.rows}")
-        if not world.log().finished or published(world) != world.history.target_ts:
-            raise Broken(f"not finished: {found(world)}")
-        for path in sorted(there.keys() | sink.keys() if sink is not None else ()):
-            if sink is not None and there.get(path) != sink.get(path):
-                raise Broken(f"{path} has other bytes than in a run that nobody harmed")
+        world.check()
+        if not world.log().finished:
+            raise Broken(f"not finished: {world.found()}")
+        for place in sorted(there.keys() | sink.keys() if sink is not None else ()):
+            if sink is not None and there.get(place) != sink.get(place):
+                raise Broken(f"{place} is not what it is in a run that nobody harmed")

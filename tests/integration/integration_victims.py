@@ -13,8 +13,10 @@ _LOOKS = 100
 class Victims:
     """Those that run at the moment."""
 
-    def __init__(self, upstream: Upstream, changefeed: Changefeed) -> None:
+    def __init__(self, upstream: Upstream, changefeed: Changefeed, downstream_port: int | None = None) -> None:
+        """`downstream_port`: of a server that tasks write to, where these are no files."""
         self._changefeed = changefeed
+        self._downstream_port = downstream_port
         addresses = (upstream.cluster.pd_address, *upstream.cluster.store_addresses.values())
         self._upstream_ports = {int(address.rpartition(":")[2]) for address in addresses}
 
@@ -34,11 +36,11 @@ class Victims:
         writers = [worker for worker in self._workers() if not self._is_puller(worker)]
         for _ in range(_LOOKS):  # a small file takes a few milliseconds
             for worker in writers:
-                if not _writes(worker):
+                if not self._writes(worker):
                     continue
                 with suppress(psutil.NoSuchProcess):
                     worker.suspend()
-                    if _writes(worker):
+                    if self._writes(worker):
                         return worker
                     worker.resume()
         return None
@@ -54,9 +56,14 @@ class Victims:
         return found
 
     def _is_puller(self, worker: psutil.Process) -> bool:
+        return bool(_ports(worker) & self._upstream_ports)
+
+    def _writes(self, worker: psutil.Process) -> bool:
+        """What it encodes is in its spool, or what it puts has no name yet (objectstore.local); or it is connected."""
+        if self._downstream_port is not None:
+            return self._downstream_port in _ports(worker)
         with suppress(psutil.NoSuchProcess):
-            connections = worker.net_connections("tcp")
-            return any(connection.raddr and connection.raddr.port in self._upstream_ports for connection in connections)
+            return any("/spool/" in file.path or file.path.endswith(".tmp") for file in worker.open_files())
         return False
 
 
@@ -64,8 +71,8 @@ def _is_worker(process: psutil.Process) -> bool:
     return str(process.name()) == "pyspark.worker"
 
 
-def _writes(worker: psutil.Process) -> bool:
-    """What it encodes is in its spool, or what it puts has no name yet (objectstore.local)."""
+def _ports(worker: psutil.Process) -> set[int]:
+    """At the other ends of its connections."""
     with suppress(psutil.NoSuchProcess):
-        return any("/spool/" in file.path or file.path.endswith(".tmp") for file in worker.open_files())
-    return False
+        return {connection.raddr.port for connection in worker.net_connections("tcp") if connection.raddr}
+    return set()

@@ -26,16 +26,18 @@ import pytest
 from changefeed.eventstore.house import House
 from changefeed.eventstore.reader import read_slice
 from changefeed.model.position import Position
-from changefeed.model.record import FileCommitted, PlanEntry, SegmentSlice, Work, WorkEntry
+from changefeed.model.record import PlanEntry, SegmentSlice, Work, WorkEntry
 from changefeed.objectstore import Place
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.once import create_once
 from changefeed.pipeline.codec.csv import fingerprint
-from changefeed.pipeline.run import encode_entry
+from changefeed.pipeline.run import EntryRows
 from changefeed.puller.task import Limits, PullerTask
 from changefeed.schema.keys import table_span
 from changefeed.schema.snapshot import load_schema
 from changefeed.schema.table_info import TableInfo
+from changefeed.sink.job import entry_of
+from changefeed.sink.storage.event_sink import encode_entry
 from changefeed.spec.parse import effective, parse
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
@@ -383,13 +385,15 @@ def test_100_000_rows_from_wire_to_file_without_a_row_in_python(upstream: Upstre
     writer.start()
     lines: Counter[str] = Counter()
 
-    def whole_way() -> FileCommitted:
+    def whole_way() -> EntryRows:
         segments = asyncio.run(pull(pd_address, house, table.id, start_ts, writer))
         work, entry = work_of(info, segments, start_ts, writer.end_ts)
-        encoded = encode_entry(work, entry, partial(read_slice, house), tmp_path / "spool")
-        create_once(sink, encoded.path, encoded.spool.body(), encoded.file.hash)
-        encoded.spool.discard()
-        return encoded.file
+        rows = EntryRows(work, entry, partial(read_slice, house))
+        target = entry_of("shop/feed", work, entry, rows.recipe)
+        spool = encode_entry(target, rows, tmp_path / "spool")
+        create_once(sink, target.path, spool.body(), spool.hash)
+        spool.discard()
+        return rows
 
     with row_by_row_raises(), counted_lines(lines):
         committed = whole_way()

@@ -6,20 +6,17 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from changefeed_devcluster.server import DevCluster
+from integration_java import FETCH_S, compiled, jars, java_tool
 
-HERE = Path(__file__).parent / "conformance"
+SOURCE = Path(__file__).parent / "conformance" / "Conformance.java"
 CLIENT_VERSION = "3.3.5"
-FETCH_S = 600.0
 RUN_S = 90.0
 CHECKS = [
     "timestamps rise",
@@ -39,52 +36,12 @@ CHECKS = [
 pytestmark = pytest.mark.timeout(FETCH_S + 2 * RUN_S)
 
 
-def tool(name: str, package: str) -> str:
-    """The path of a program of Java's, or a failure that says how to get it."""
-    java_home = os.environ.get("JAVA_HOME")
-    found = shutil.which(name, path=f"{java_home}/bin") if java_home else None
-    found = found or shutil.which(name)
-    if found is None:
-        pytest.fail(f"{name} is needed for the conformance test and is not there: apt-get install {package}")
-    return found
-
-
-def checked(command: list[str], what: str, timeout_s: float) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout_s)
-    if done.returncode:
-        pytest.fail(f"{what} failed with exit code {done.returncode}:\n{done.stdout}\n{done.stderr}")
-
-
-@pytest.fixture(scope="module")
-def client_jars() -> Path:
-    """The folder with the client's jars; filled aside and renamed, so it is whole or not there."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "changefeed"
-    folder = cache / f"tikv-client-java-{CLIENT_VERSION}"
-    if not folder.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache) as aside:
-            jars = Path(aside) / "jars"
-            command = [tool("mvn", "maven"), "-q", "-B", "-f", str(HERE / "pom.xml"), "dependency:copy-dependencies"]
-            command += [f"-Dtikv.version={CLIENT_VERSION}", "-DincludeScope=runtime", f"-DoutputDirectory={jars}"]
-            checked(command, f"fetching org.tikv:tikv-client-java {CLIENT_VERSION} with mvn", FETCH_S)
-            jars.rename(folder)
-    return folder
-
-
 @pytest.fixture
-def classes(client_jars: Path, tmp_path: Path) -> str:
+def classes(tmp_path: Path) -> str:
     """The class path with the compiled checks."""
-    path = f"{client_jars}/*"
-    command = [
-        tool("javac", "openjdk-17-jdk-headless"),
-        "-cp",
-        path,
-        "-d",
-        str(tmp_path),
-        str(HERE / "Conformance.java"),
-    ]
-    checked(command, "compiling Conformance.java", RUN_S)
-    return f"{tmp_path}{os.pathsep}{path}"
+    client = f"org.tikv:tikv-client-java:{CLIENT_VERSION}"
+    libraries = jars(f"tikv-client-java-{CLIENT_VERSION}", client, "org.slf4j:slf4j-nop:1.7.36")
+    return compiled(SOURCE, libraries, tmp_path)
 
 
 @pytest.fixture
@@ -105,7 +62,7 @@ def run(classes: str, cluster: DevCluster) -> list[dict[str, Any]]:
     """The answers of the checks; the last one is a failed one unless all went well."""
     answers = []
     process = subprocess.Popen(
-        [tool("java", "openjdk-17-jre-headless"), "-Xmx256m", "-cp", classes, "Conformance", cluster.pd_address],
+        [java_tool("java"), "-Xmx256m", "-cp", classes, "Conformance", cluster.pd_address],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from changefeed.sink.storage.layout import METADATA, parse_index_path
-from integration_crash import INSIDE_A_PLAN
 from integration_processes import Nursery, Process, nursery
-from integration_standing import History, Watch, World, published, upstream
+from integration_standing import History, upstream
+from integration_standing_files import FileWorld, published
 
 pytestmark = pytest.mark.timeout(600)  # on a busy machine; each takes about three seconds
 
@@ -34,7 +34,7 @@ class Unharmed:
 @pytest.fixture(scope="module")
 def unharmed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Unharmed]:
     with upstream() as history, nursery() as forked:
-        world = World(history, forked, tmp_path_factory.mktemp("unharmed") / "world")
+        world = FileWorld(history, forked, tmp_path_factory.mktemp("unharmed") / "world")
         world.clear()
         assert world.start().end()["ended"] == "finished"
         yield Unharmed(history, forked, world.sink())
@@ -45,9 +45,9 @@ class Fenced:
 
     def __init__(self, unharmed: Unharmed, folder: Path) -> None:
         self._unharmed = unharmed
-        self.world = World(unharmed.history, unharmed.forked, folder / "world")
+        self.world = FileWorld(unharmed.history, unharmed.forked, folder / "world")
         self.world.clear()
-        self._watch = Watch(self.world)
+        self._watch = self.world.watch()
         self.started: list[Process] = []
 
     def driver(self, **options: Any) -> Process:
@@ -262,6 +262,6 @@ def test_rule_21_a_puller_of_a_driver_that_is_gone_reaches_nobody(place: Fenced)
 @pytest.mark.parametrize("off_s", [3600, -3600, 90_000])
 def test_rule_27_a_clock_that_is_off_changes_no_file(place: Fenced, off_s: int) -> None:
     """The driver that dies inside a plan has a fast clock, its successor a slow one, or the other way round."""
-    point, at = INSIDE_A_PLAN
+    point, at = FileWorld.inside_a_plan
     assert place.driver(point=point, at=at, clock_off_s=off_s).reaches(point)
     place.finish(place.driver(clock_off_s=-off_s))

@@ -12,11 +12,11 @@ from typing import Any, NoReturn
 import pytest
 from changefeed import errors
 from changefeed.owner import driver as driver_module
-from changefeed.owner import patience
+from changefeed.owner import patience, publication
 from changefeed.owner.pulling.spans import Spans
 from changefeed.puller import segment_writer
 from changefeed.puller.task import PullerJob
-from changefeed.spark import pipeline_task
+from changefeed.sink.storage import event_sink
 from changefeed.wire.owner import OwnerAddress
 from integration_inprocess import TASK_ATTEMPTS, InProcessExecution, Run, World, new_world
 
@@ -73,7 +73,7 @@ async def test_a_task_that_no_attempt_can_help_ends_the_run_with_its_error(
     def create_once(*_: object) -> NoReturn:
         raise kind("The file is not ours.", "Ask around.")
 
-    monkeypatch.setattr(pipeline_task, "create_once", create_once)
+    monkeypatch.setattr(event_sink, "create_once", create_once)
     world.insert(range(1, 11))
     with pytest.raises(errors.ChangefeedError, match="The file is not ours") as caught:
         await world.run().outcome()
@@ -105,7 +105,7 @@ async def test_rule_4_an_error_that_attempts_may_help_is_tried_again_then_ends_t
         attempts.append(1)
         raise errors.ProtocolViolation("Two copies of a row differ.", "Look at the segments.")
 
-    monkeypatch.setattr(pipeline_task, "encode_entry", encode_entry)
+    monkeypatch.setattr(event_sink, "encode_entry", encode_entry)
     world.insert(range(1, 11))
     with pytest.raises(errors.ProtocolViolation, match="Two copies of a row differ") as caught:
         await world.run(InProcessExecution(writers=1)).outcome()
@@ -140,7 +140,7 @@ async def test_rule_16_what_a_lost_pipeline_task_had_in_hand_is_written_by_anoth
     world: World, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     """Its first file is put by then, and the second is encoded or put when it dies. No row is in two files."""
-    real, calls = getattr(pipeline_task, call), []
+    real, calls = getattr(event_sink, call), []
 
     def dies_once(*arguments: Any) -> Any:
         calls.append(1)
@@ -148,7 +148,7 @@ async def test_rule_16_what_a_lost_pipeline_task_had_in_hand_is_written_by_anoth
             raise errors.Transient("The machine is gone.")
         return real(*arguments)
 
-    monkeypatch.setattr(pipeline_task, call, dies_once)
+    monkeypatch.setattr(event_sink, call, dies_once)
     execution = InProcessExecution(writers=1)
     run = world.run(execution)
     for step in range(4):
@@ -297,7 +297,7 @@ async def test_rule_14_what_a_puller_misses_and_is_written_by_now_is_not_lost(wo
 
 
 async def test_the_log_is_folded_while_it_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver_module, "_FOLD_AFTER", 4)
+    monkeypatch.setattr(publication, "_FOLD_AFTER", 4)
     run = world.run()
     for step in range(4):
         world.insert(range(step * 10 + 1, step * 10 + 11))

@@ -10,7 +10,8 @@ import pytest
 from changefeed.errors import ChangefeedError, InvalidSpec, Unavailable
 from changefeed.objectstore import Place
 from changefeed.owner import driver as driver_module
-from changefeed.pipeline.job import PipelineJob
+from changefeed.sink.job import PipelineJob
+from changefeed.sink.storage.event_sink import StorageJob
 from changefeed.spark.owner_client import reporting
 from changefeed.spark.pipeline_task import write_files
 from changefeed.upstream.safepoint import Safepoint
@@ -63,6 +64,6 @@ def test_museum_a_constructors_failure_is_masked(sink: str, kind: type[Changefee
     also when the report of it comes to nothing.
     """
     nobody = OwnerAddress("127.0.0.1:1", 1, "nonce", "token", b"", RunKey(b"", b""))
-    job = PipelineJob(Place("file:///nowhere"), Place(sink))
+    job = PipelineJob("shop/feed", Place("file:///nowhere"), StorageJob(Place(sink)))
     with pytest.raises(kind, match=says), reporting(nobody):
         write_files(nobody, 0, job)

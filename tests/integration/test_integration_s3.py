@@ -25,10 +25,10 @@ from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.once import create_bytes
 from changefeed.objectstore.open import Store, open_store, probe_store
 from changefeed.objectstore.patience import Patience
-from changefeed.owner.publication import Publication
 from changefeed.owner.transaction_log.log import Log
 from changefeed.owner.transaction_log.state import State
 from changefeed.sink.storage.claim import claim
+from changefeed.sink.storage.ddl_sink import StorageDdlSink
 from changefeed.sink.storage.index import write_index
 from changefeed.sink.storage.metadata import write_metadata
 from integration_s3_proxy import LOST, REFUSED, REPEATED, FaultyProxy, before
@@ -321,7 +321,7 @@ def test_rule_8_metadata_ends_well_whatever_becomes_of_the_answer(
 ) -> None:
     proxy, store = faulty
     log = Log(store, "log", lambda _: None)
-    publication = Publication(store, log, Patience(sleep=lambda _: None))
+    publication = StorageDdlSink(store, log.poll_fence, Patience(sleep=lambda _: None))
     for ts in (100, 200, 150):
         proxy.faults = [fault, fault]
         publication.write_checkpoint(ts)

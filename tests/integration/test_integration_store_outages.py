@@ -13,7 +13,7 @@ from changefeed import errors
 from changefeed.model.record import EpochRecord
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.open import Store, open_store
-from changefeed.owner import driver as driver_module
+from changefeed.owner import publication
 from changefeed.owner.reporting import progress as progress_module
 from changefeed.owner.transaction_log.log import Log
 from changefeed.sink.storage.layout import METADATA, parse_index_path
@@ -122,7 +122,7 @@ async def test_rule_5_a_run_whose_listings_are_stale_loses_nothing(
 ) -> None:
     """It lists to clean up only: what it does not see is left over."""
     feed, proxy = own
-    monkeypatch.setattr(driver_module, "_FOLD_AFTER", 6)
+    monkeypatch.setattr(publication, "_FOLD_AFTER", 6)
     proxy.freeze()
     proxy.strike = listings(STALE)
     await run_once(feed)
@@ -138,7 +138,7 @@ async def test_rule_5_a_start_that_sees_an_old_listing_of_the_log_is_refused(
 ) -> None:
     """It would not see the newest snapshot, take the log for one that has just begun, and write everything again."""
     feed, proxy = own
-    monkeypatch.setattr(driver_module, "_FOLD_AFTER", 6)
+    monkeypatch.setattr(publication, "_FOLD_AFTER", 6)
     proxy.freeze()  # what is listed first, when there is nothing, is what the second start will see
     await run_once(feed)
     assert any("snapshot" in path for path, _ in feed.state.list("log"))

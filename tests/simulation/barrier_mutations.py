@@ -5,7 +5,7 @@ from __future__ import annotations
 from changefeed.owner.owner import Owner
 from changefeed.owner.planning.barrier import Barrier
 from changefeed.owner.transaction_log import history
-from mutation import Mutation
+from mutation import Edit, Mutation
 
 BARRIER = (
     Mutation(
@@ -13,8 +13,8 @@ BARRIER = (
         "the DDL span is in no minimum",
         Barrier,
         "ceiling",
-        "(self._resolved_ts, self._target_ts)",
-        "(1 << 63, self._target_ts)",
+        "(self._resolved_ts, self._target_ts, ",
+        "(1 << 63, self._target_ts, ",
         rule=1,
         story="The DDL span stands still while tables are resolved beyond a DDL that nobody has seen yet.",
     ),
@@ -23,8 +23,8 @@ BARRIER = (
         "the checkpoint reaches the DDL's own ts",
         Barrier,
         "checkpoint_limit",
-        "self._pending[0].ts - 1",
-        "self._pending[0].ts",
+        "ddl.ts - 1 for ddl",
+        "ddl.ts for ddl",
         rule=9,
     ),
     Mutation(
@@ -50,8 +50,8 @@ BARRIER = (
         "the target is no barrier",
         Barrier,
         "ceiling",
-        "(self._resolved_ts, self._target_ts)",
-        "(self._resolved_ts, None)",
+        "(self._resolved_ts, self._target_ts, ",
+        "(self._resolved_ts, None, ",
         rule=24,
     ),
     Mutation(
@@ -84,8 +84,8 @@ BARRIER = (
         "beside a second DDL, the checkpoint reaches the first one's own ts",
         Barrier,
         "checkpoint_limit",
-        "if self._known() else",
-        "if len(self._known()) == 1 else",
+        "self._known()[:1]",
+        "self._known()[: len(self._known()) == 1]",
         rule=9,
     ),
     Mutation(
@@ -99,14 +99,56 @@ BARRIER = (
     ),
 )
 
+SYNCPOINTS = (
+    Mutation(
+        "syncpoint",
+        "tables pass it",
+        Barrier,
+        "ceiling",
+        ", self._syncpoint_ts)",
+        ")",
+        rule=9,
+        also=(Edit(Barrier, "syncpoint", "ts == self.ceiling()", "ts is not None and ts <= self.ceiling()"),),
+    ),
+    Mutation(
+        "syncpoint",
+        "the checkpoint reaches it before it is written",
+        Barrier,
+        "checkpoint_limit",
+        "self._syncpoint_ts - 1",
+        "self._syncpoint_ts",
+        rule=9,
+        story="A driver dies between the checkpoint at a syncpoint and the syncpoint: the next begins behind it.",
+    ),
+    Mutation(
+        "syncpoint",
+        "a DDL beyond it that involves no table yet is executed before it",
+        Barrier,
+        "due",
+        "ddl.ts <= self.ceiling() and ",
+        "",
+        rule=9,
+        story="A table comes by a DDL after the syncpoint; the driver dies, and the next begins behind both.",
+    ),
+    Mutation(
+        "syncpoint",
+        "one dispatcher that is flushed is enough",
+        Owner,
+        "_write_syncpoint_if_due",
+        "flushed_ts(self._progress(), ts) < ts",
+        "max((self._flushed(each) for each in self._tables), default=ts) < ts",
+        rule=9,
+    ),
+)
+
 DDL = (
     Mutation(
         "DDL",
         "one dispatcher that is flushed is enough",
         Barrier,
         "due",
-        "if all(flushed_ts",
-        "if any(flushed_ts",
+        "and all(flushed_ts",
+        "and any(flushed_ts",
         rule=9,
         story="A DDL involves two tables, and one of them still has rows to write.",
     ),
@@ -181,4 +223,4 @@ DDL = (
     ),
 )
 
-BARRIER_MUTATIONS = (*BARRIER, *DDL)
+BARRIER_MUTATIONS = (*BARRIER, *SYNCPOINTS, *DDL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,17 +13,27 @@ from changefeed.model.record import EpochRecord, FileCommitted, StartRecord
 from changefeed.model.tso import compose, physical_ms
 from changefeed.objectstore.patience import Patience
 from changefeed.owner.owner import Owner
-from changefeed.owner.planning.actions import AppendCheckpoint, AppendPlan, Publish, Recorded, Stop, WriteDdl
-from changefeed.owner.planning.barrier import Barrier, Ddl
+from changefeed.owner.planning.actions import (
+    AppendCheckpoint,
+    AppendPlan,
+    Publish,
+    Recorded,
+    Stop,
+    WriteDdl,
+    WriteSyncpoint,
+)
+from changefeed.owner.planning.barrier import Barrier
 from changefeed.owner.planning.open_entries import EntryKey
 from changefeed.owner.planning.planner import Planner, Table
+from changefeed.owner.planning.syncpoints import Syncpoints
 from changefeed.owner.planning.writing import Run
-from changefeed.owner.publication import Publication
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.transaction_log.log import Log
 from changefeed.owner.transaction_log.state import State
 from changefeed.schema.keys import table_span
+from changefeed.sink.contract import Ddl
+from changefeed.sink.storage.ddl_sink import StorageDdlSink
 from changefeed.sink.storage.index import write_index
 from changefeed.sink.storage.schema_file import SchemaFile
 from changefeed.wire import owner_pb2 as pb
@@ -46,9 +57,9 @@ class Driver(Process):
         super().__init__(world, f"driver {number}")
         self.nonce = f"{number:x}{world.network.getrandbits(28):07x}"
         self.log = Log(self.store, "log", self.sleep)
-        self.publication = Publication(self.store, self.log, Patience(sleep=self.sleep))
+        self.publication = StorageDdlSink(self.store, self.log.poll_fence, Patience(sleep=self.sleep))
         self.clock_ms = world.network.choice((0, -_DAY_MS, _DAY_MS))
-        self.run = Run(0, self.nonce, "codec")
+        self.run = Run(0, self.nonce, "codec", in_order=world.database is not None)
         self.house: House = world.segments.house(0, self.nonce, self.wait)
         if number > 1:
             self.takes_over, self.dwells = True, 0.5  # when it matters most
@@ -108,14 +119,14 @@ class Driver(Process):
         if self.log.read().n == 0:
             self.log.append(StartRecord(n=1, epoch=0, nonce=self.nonce, start_ts=START_TS, cluster_id=7, uid="local"))
         state = self.log.claim_epoch(self._epoch_record)
-        self.run = Run(state.epoch.number, self.nonce, "codec")
+        self.run = replace(self.run, epoch=state.epoch.number)
         self.house = world.segments.house(self.run.epoch, self.nonce, self.wait)
         self.house.delete_lower_epochs()
         self.takes_over, self.dwells = False, 0.2
         spans = Spans(world.pullers, "owner's")
         planner = Planner(world.file_size, world.flush_interval, world.plan_bytes, world.entry_cap)
         schema_ts = max(state.checkpoint_ts, state.last_ddl[0] if state.last_ddl else 0)
-        barrier = Barrier(schema_ts, upstream.target_ts)
+        barrier = Barrier(schema_ts, upstream.target_ts, self._syncpoints(state))
         self.ddls_to = (schema_ts, 1 << 62)
         versions = {table: state.table_version(table) for table in sorted(upstream.selected(schema_ts))}
         definitions = [definition(table, version) for table, version in versions.items()]
@@ -131,6 +142,15 @@ class Driver(Process):
         world.served(self)
         if state.finished:
             self._finish(self.owner, Stop())
+
+    def _syncpoints(self, state: State) -> Syncpoints | None:
+        database = self.world.database
+        if database is None:
+            return None
+        database.driven_by(self.run.epoch)
+        if database.syncpoint_ms is None:
+            return None
+        return Syncpoints(database.syncpoint_ms, state.checkpoint_ts, state.reached_ts())
 
     def _epoch_record(self, before: State) -> EpochRecord:
         return EpochRecord(
@@ -163,13 +183,16 @@ class Driver(Process):
 
     def _record(self, owner: Owner, action: Recorded) -> None:
         self.world.say(f"{self.name} {type(action).__name__} {action.record.n}")
-        if isinstance(action, Publish | AppendCheckpoint):
+        if isinstance(action, Publish | AppendCheckpoint | WriteSyncpoint):
             self.recording_ts = action.record.checkpoint_ts
         if isinstance(action, Publish):
-            for index in action.indexes:  # one after the other: `write_indexes` has threads for it
+            for index in action.ends:  # one after the other: `publish` has threads for it
                 self.publication._grow(partial(write_index, self.store, *index))
         if isinstance(action, WriteDdl):
-            self.publication.write_schema_files(action.schema_files)
+            self.publication.execute(action.ddl)
+        if isinstance(action, WriteSyncpoint):
+            assert self.world.database is not None, "nobody has asked for it"
+            self.world.database.reached_syncpoint(self.run.epoch, action.ts, self.world.upstream)
         self.log.append(action.record)
         owner.recorded(self.world.time.now, action, self.log.state)
         if isinstance(action, Publish):

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from changefeed.errors import Transient, Unavailable
+from changefeed.errors import Fenced, Transient, Unavailable
 from changefeed.eventstore.reader import MemoryGone, check_slice, read_slice
 from changefeed.model.record import FileCommitted, PlanEntry, SegmentSlice, Work, WorkEntry
 from changefeed.objectstore.digest import Digest
@@ -95,6 +95,7 @@ class PipelineTask(Process):
         self.joins_at = 0.0
         self.stream: Stream | None = None
         self._remote = driver.world.flight.arenas()
+        self._broken: dict[int, int] = {}  # by dispatcher, in order: the writer that has given back
 
     def step(self) -> None:
         world, rng, stream = self.world, self.world.network, self.stream
@@ -103,7 +104,7 @@ class PipelineTask(Process):
         if world.time.now < self.stalled_until:
             return
         if stream is not None and stream.to_write and (not stream.to_say or rng.random() < 0.5):
-            self._write(stream, *stream.to_write.pop(rng.randrange(len(stream.to_write))))
+            self._write(stream, *stream.to_write.pop(self._next(stream)))
         elif not self.driver.alive:
             self.end("ends: its driver is gone")
         elif stream is None:
@@ -114,6 +115,14 @@ class PipelineTask(Process):
             self.lose_stream("breaks")
         elif stream.said and world.happens("task"):
             stream.say(rng.choice(stream.said))  # once more, perhaps long after its plan
+
+    def _next(self, stream: Stream) -> int:
+        """Any; in order, the first of a dispatcher."""
+        place = self.world.network.randrange(len(stream.to_write))
+        if self.world.database is None:
+            return place
+        dispatchers = [given.plan_entry.dispatcher for _, given in stream.to_write]
+        return dispatchers.index(dispatchers[place])
 
     def _join_if_due(self) -> None:
         if self.world.time.now >= self.joins_at:
@@ -128,7 +137,10 @@ class PipelineTask(Process):
         """What it has written when its stream is over it says to nobody."""
         entry = given.plan_entry
         if self.world.happens("task"):
-            stream.to_write.append((work, given))  # failed, to be tried again
+            stream.to_write.insert(0, (work, given))  # failed, to be tried again
+            return
+        if self._broken.get(entry.dispatcher) == given.writer > 0:
+            stream.say(pb.GivenBack(plan=work.record, entry=entry.entry, segment=given.segments[0].uri))
             return
         try:
             slices = [(piece, read_slice(self.driver.house, piece, self._remote)) for piece in given.segments]
@@ -145,11 +157,18 @@ class PipelineTask(Process):
         rows = _rows(slices, entry)
         body = file_body(work.config, work.pd_ms, work.table_infos[entry.table_info], rows)
         digest = Digest(body).hexdigest()
+        if self.world.database is not None:
+            try:
+                self.world.database.write(work, given)
+            except Fenced as fenced:
+                self.lose_stream(f"breaks: {fenced.message}")
+                self.driver.task_failed(self.number)
+                return
         try:
             create_once(self.store, entry.path, body, digest, Patience(sleep=self.sleep))
         except Unavailable:
             if stream.open:
-                stream.to_write.append((work, given))
+                stream.to_write.insert(0, (work, given))
             return
         if stream.open:
             count = len(rows)
@@ -172,6 +191,7 @@ class PipelineTask(Process):
         overwritten = stream.open and self.driver.alive and there and FAILS not in gone.message
         assert not overwritten, f"it is overwritten while it is read: {gone.message}"
         self.world.say(f"{self.name} gives {entry.path} back: {gone.message}")
+        self._broken[entry.dispatcher] = given.writer
         if stream.open:
             stream.say(pb.GivenBack(plan=work.record, entry=entry.entry, segment=gone.uri))
 

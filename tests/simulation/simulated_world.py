@@ -27,6 +27,7 @@ from changefeed.puller.task import PullerTask
 from changefeed.sink.storage.layout import Layout
 from changefeed.wire import owner_pb2 as pb
 from simulated_cdc import ChangeData
+from simulated_database import Database
 from simulated_driver import OFTEN_S, Driver
 from simulated_faults import ANYTHING, REGIONS, ROWS, TAKEOVERS, Faults
 from simulated_flight import Network
@@ -126,6 +127,11 @@ class World:
         self.layout = Layout(rng.choice(("none", "day", "day")), 20, ".csv")
         self.tasks_of_a_driver = rng.choice((1, 2, 2, 3))
         self.task_every = rng.choice((0.2, 0.5, 1.5))  # a task takes a step
+        # Dice of its own, as above.
+        order = Random(f"{story.seed} order")
+        self.database = Database() if order.random() < 0.2 else None
+        if self.database is not None and past is None:
+            self.database.syncpoint_ms = order.choice((None, 1_000, 3_000))
         self.files_ahead = rng.choice(((1, 1), (1, 2), (2, 64)))  # that a pipeline task is given, at least and at most
         if past is not None:
             self.layout = past.layout
@@ -235,6 +241,8 @@ class World:
     def check(self) -> None:
         """The whole store, by a reader to whom nothing happens."""
         self.oracles.check_store(Log(Steady(self.store), "log").read)  # type: ignore[arg-type]
+        if self.database is not None:
+            self.database.check_syncpoints(self.oracles.state.checkpoint_ts)
 
     def _decided(self, transaction: Transaction) -> None:
         keys = ", ".join(f"{key[8]}.{key[-1]}" for key in transaction.writes)

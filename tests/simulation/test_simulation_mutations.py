@@ -113,3 +113,8 @@ def test_rule_21_a_driver_that_cleans_anothers_house_is_found(mutation: Mutation
 @pytest.mark.parametrize("mutation", of_rule(24), ids=str)
 def test_rule_24_a_target_that_is_no_barrier_is_found(mutation: Mutation) -> None:
     check_found(mutation)
+
+
+@pytest.mark.parametrize("mutation", of_rule(25), ids=str)
+def test_rule_25_entries_that_are_written_out_of_order_are_found(mutation: Mutation) -> None:
+    check_found(mutation)

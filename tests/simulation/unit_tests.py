@@ -31,6 +31,7 @@ _OF = {
     "sink": "sink/test_sink_owner_side.py",
     "planner": "owner/test_owner_planner.py owner",
     "barrier": "owner/test_owner_barrier.py owner",
+    "syncpoint": "owner/test_owner_syncpoints.py owner",
     "DDL": "owner/test_owner_scripts.py owner/test_owner_ddl_span.py owner/test_owner_spans.py owner",
     "log": "owner/test_owner_log.py owner",
     "recovery": "owner/test_owner_history.py owner/test_owner_spans.py eventstore/test_eventstore_house.py owner",

@@ -17,7 +17,7 @@ from changefeed_operator.settings import Network
 from changefeed_operator.target import Target
 
 _DNS = 53
-_PORTS = {"http": 80, "https": 443}
+_PORTS = {"http": 80, "https": 443, "mysql": 3306, "kafka": 9092}
 
 
 def network_policy(target: Target, network: Network, owner: Json) -> dict[str, Any]:
@@ -59,11 +59,29 @@ def _pd_ports(target: Target) -> Iterator[int]:
 
 
 def _store_ports(target: Target) -> Iterator[int]:
-    """Of the stores of the log and of the sink: that of their endpoint, or of the cloud's."""
-    sink = api.text_at(target.config, "spec", "sink", target.sink, "uri")
-    for uri in filter(None, (target.state_uri, sink)):
-        (endpoint,) = parse_qs(urlsplit(uri).query).get("endpoint", ["https:"])[-1:]
-        yield _port(endpoint)
+    """Of the log's store, and of the sink and what belongs to it. A broker that says it is elsewhere needs a rule of
+    its own (network.extraEgress).
+    """
+    sink = target.resource.spec.sink
+    if target.state_uri:
+        yield _store_port(target.state_uri)
+    if sink.storage:
+        yield _store_port(sink.storage.uri)
+    elif sink.mysql:
+        yield _port(sink.mysql.uri)
+    elif sink.kafka:
+        for host in urlsplit(sink.kafka.uri).netloc.split(","):
+            yield _port(f"kafka://{host}")
+        if sink.kafka.schema_registry:
+            yield _port(sink.kafka.schema_registry)
+        if sink.kafka.large_messages.claim_check_uri:
+            yield _store_port(sink.kafka.large_messages.claim_check_uri)
+
+
+def _store_port(uri: str) -> int:
+    """That of its endpoint, or of the cloud's."""
+    (endpoint,) = parse_qs(urlsplit(uri).query).get("endpoint", ["https:"])[-1:]
+    return _port(endpoint)
 
 
 def _port(url: str) -> int:

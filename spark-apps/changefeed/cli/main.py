@@ -126,7 +126,7 @@ def validate(*, file: File, as_json: AsJson = False) -> None:
         write_json({"ok": True, "name": changefeed.name, "effective": effective(changefeed)})
     else:
         rules = ", ".join(changefeed.spec.filter.rules)
-        write_text(f"{file}: changefeed {changefeed.name} is valid: {rules} to {changefeed.storage.uri}")
+        write_text(f"{file}: changefeed {changefeed.name} is valid: {rules} to {changefeed.spec.sink.uri}")
 
 
 @app.command(
@@ -210,7 +210,7 @@ def run(
         write_json({"name": changefeed.name, "state": outcome.state, "checkpoint_ts": str(outcome.checkpoint_ts)})
         return
     write_text(f"{outcome.state.capitalize()} at checkpoint {at}.")
-    write_text(f"Files: {outcome.sink_uri}")
+    write_text(f"Written to: {outcome.sink_uri}")
     if outcome.state == "drained":
         write_text("The same command goes on from there.")
 
@@ -321,14 +321,16 @@ def verify(
 ) -> int:
     """Check a sink against its upstream, row by row, up to the published checkpoint.
 
+    Files, by FILE or URI, and Kafka topics also while the changefeed runs; a MySQL database only while it does not.
+
     Exit codes: 0 every promise holds, 3 it can't be checked, 4 a promise is broken.
 
     Parameters
     ----------
     uri
-        The sink's root, instead of a file.
+        The root of a sink of files, instead of a file.
     conserved
-        A column whose sum over all tables no transaction changes.
+        A column whose sum over all tables no transaction changes; for files only.
     """
     if (file is None) == (uri is None) or (uri is None) != (not pd):
         raise InvalidSpec(
@@ -340,23 +342,18 @@ def verify(
     from rich.console import Console
 
     from changefeed.cli.verdict import open_progress, write_verdict
-    from changefeed.owner.places import sink_place, state_place, upstream_access
     from changefeed.upstream.access import Access
-    from changefeed.verify.report import Places
-    from changefeed.verify.report import verify as check
-
-    if file is not None:
-        changefeed = read(file)
-        sink = sink_place(changefeed, secrets_dir)
-        place = Places(sink.uri, sink.secret, state_place(changefeed, secrets_dir).secret, newest=True)
-        upstream = upstream_access(changefeed, secrets_dir)
-    else:
-        assert uri is not None
-        assert pd is not None
-        place, upstream = Places(uri), Access(tuple(pd))
+    from changefeed.verify import report
+    from changefeed.verify.choice import verify_sink
 
     with open_progress(Console(file=sys.stderr), silent=as_json) as progress:
-        result = asyncio.run(check(place, upstream, conserved, progress))
+        if file is not None:
+            checking = verify_sink(read(file), secrets_dir, conserved, progress)
+        else:
+            assert uri is not None
+            assert pd is not None
+            checking = report.verify(report.Places(uri), Access(tuple(pd)), conserved, progress)
+        result = asyncio.run(checking)
     if as_json:
         write_json(result.to_json())
     else:

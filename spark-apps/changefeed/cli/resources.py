@@ -160,7 +160,7 @@ def logs(
     name="import",
     help_epilogue="""Examples:
   changefeed import --sink-uri "s3://lake/orders?protocol=csv" --config cf.toml --pd http://pd:2379 > orders.yaml
-  changefeed import --sink-uri "file:///lake" --name orders
+  changefeed import --sink-uri "kafka://broker:9092/orders?protocol=canal-json" --name orders
 
 What has no equivalent stands as comments in the YAML, and on standard error.""",
 )

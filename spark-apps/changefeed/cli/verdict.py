@@ -16,12 +16,27 @@ from rich.text import Text
 
 from changefeed.verify.progress import Progress, Silent
 
-_READ = ("rows", "transactions", "tables", "files", "replayed", "consumed")
+_READ = (
+    "topics",
+    "partitions",
+    "messages",
+    "rows",
+    "transactions",
+    "tables",
+    "files",
+    "repeated",
+    "replayed",
+    "consumed",
+)
 _BROKEN = (
     "missing",
+    "surplus",
+    "different",
     "duplicate",
     "unexpected",
     "out_of_order",
+    "early",
+    "went_back",
     "replay_missing",
     "replay_extra",
     "replay_different",
@@ -76,6 +91,9 @@ def write_verdict(result: Mapping[str, Any]) -> None:
     if result.get("conserved"):
         table.add_row("conserved", Text(str(result["conserved"])))
     console.print(table)
+    for each in result.get("by_table", ()):
+        if each["examples"]:
+            console.print(Text(f"{each['table']}: {'; '.join(each['examples'])}", style="red"), soft_wrap=True)
     for note in result.get("notes", ()):
         console.print(Text(f"Note: {note}", style="yellow"), soft_wrap=True)
     if result["ok"]:

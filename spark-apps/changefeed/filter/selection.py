@@ -10,6 +10,7 @@ from changefeed.filter.rows import RowFilter
 from changefeed.filter.selectors import written_columns
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.spec.filter.filters import ColumnSelector, Filter
+from changefeed.spec.sinks import sink_of
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Selection:
         """
         spec = config["spec"]
         filter_ = Filter.model_validate(spec["filter"])
-        given = spec["sink"]["storage"].get("columnSelectors", ())
+        given = sink_of(config)[1].get("columnSelectors", ())
         selectors = [ColumnSelector.model_validate(selector) for selector in given]
         return cls(
             RowFilter.of(filter_, table, spec["timeZone"]),

@@ -193,10 +193,11 @@ class SegmentSlice(_Shape):
 
 
 class WorkEntry(_Shape):
-    """A plan entry with its manifest (rule 3)."""
+    """A plan entry with its manifest (rule 3). `writer`: see sink.contract.Claim."""
 
     plan_entry: PlanEntry
     segments: tuple[SegmentSlice, ...]
+    writer: int = 0
 
 
 class Work(_Shape):

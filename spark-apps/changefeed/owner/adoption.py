@@ -27,7 +27,8 @@ from changefeed.objectstore.once import create_bytes
 from changefeed.objectstore.open import Store, open_store
 from changefeed.owner import places
 from changefeed.owner.alive import Alive
-from changefeed.owner.prepare import check_newest, check_same, folder_of, next_epoch
+from changefeed.owner.prepare import check_same, next_epoch
+from changefeed.owner.sinks.storage import check_newest, folder_of
 from changefeed.owner.transaction_log.log import Log
 from changefeed.owner.transaction_log.state import State
 from changefeed.sink.storage.claim import Claim, hand_over, read_claim
@@ -57,6 +58,12 @@ async def adopt(changefeed: Changefeed, secrets_dir: Path | None = None, confirm
     Raises InvalidSpec, NeedsHuman (there is nothing that this resource could go on from), Conflict (a driver runs),
     SnapshotLostByGC, Unavailable.
     """
+    if changefeed.spec.sink.storage is None:
+        raise InvalidSpec(
+            f"spec.sink.{changefeed.spec.sink.kind}",
+            "only a sink of files says whose it is",
+            "Give a new Changefeed the spec.state.id of the old one.",
+        )
     if not changefeed.spec.state.id:
         raise InvalidSpec(
             "spec.state.id",

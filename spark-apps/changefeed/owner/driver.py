@@ -31,7 +31,7 @@ from changefeed.owner.owner import Owner
 from changefeed.owner.pace import pace_of
 from changefeed.owner.patience import answered, in_thread, patience_of
 from changefeed.owner.places import upstream_access
-from changefeed.owner.planning.actions import Action, Publish, Stop, WriteDdl
+from changefeed.owner.planning.actions import Publish, Recorded, Stop
 from changefeed.owner.planning.barrier import Barrier
 from changefeed.owner.planning.ddl_span import DdlSpan
 from changefeed.owner.planning.planner import Planner
@@ -49,18 +49,19 @@ from changefeed.owner.serving.calls import Calls
 from changefeed.owner.serving.health import Health
 from changefeed.owner.serving.service import OwnerService
 from changefeed.owner.serving.vigilance import TakePlace
-from changefeed.pipeline.job import PipelineJob
+from changefeed.owner.sinks.driven import name_of
 from changefeed.schema.keys import table_span
+from changefeed.sink.job import PipelineJob
 from changefeed.spec.model import Changefeed
 from changefeed.wire import owner_pb2 as pb
 
 _SAFEPOINT_INTERVAL_S = 60.0
 _IDLE_STEP_S = 0.2
+_PD_S = 0.2  # an answer of PD's is its time for so long
+_WATCH_S = 0.5
 _LINGER_S = 0.02
 _TEND_INTERVAL_S = 0.1
 _VIEW_INTERVAL_S = 0.25
-_FOLD_AFTER = 100  # records
-_TABLES_A_RECORD = 100  # a snapshot holds all tables: so many take as long to write as a record takes to read
 _PLAN_BYTES = 512 << 20
 _PLANS_IN_QUOTA = 4  # what a plan names can't be deleted before its commit
 _INTERRUPTED = 130
@@ -127,18 +128,18 @@ class Driver:
         self._execution = execution
         self._view = view
         self._pace = pace_of(prepared.changefeed)
-        self._barrier = Barrier(prepared.schema.snapshot_ts, spec.target_ts)
+        self._barrier = Barrier(prepared.schema.snapshot_ts, spec.target_ts, prepared.syncpoints())
         spans = Spans(spec.spark.pullers.count, socket.gethostname())
-        storage, quota = prepared.changefeed.storage, spec.event_store.quota
+        quota = spec.event_store.quota
         self._owner = Owner(
             state=prepared.state,
-            run=Run(prepared.epoch, prepared.nonce, prepared.codec),
+            run=Run(prepared.epoch, prepared.nonce, prepared.codec, prepared.sink.in_order),
             tables=prepared.planned_tables(),
             table_infos=prepared.table_infos(),
-            names=prepared.layout,
+            names=prepared.sink.names,
             spans=spans,
             barrier=self._barrier,
-            planner=Planner(storage.file_size, self._pace.flush_s, min(_PLAN_BYTES, quota // _PLANS_IN_QUOTA)),
+            planner=Planner(prepared.sink.file_size, self._pace.flush_s, min(_PLAN_BYTES, quota // _PLANS_IN_QUOTA)),
             quota=Quota(quota),
         )
         for dispatcher in sorted(prepared.tables):
@@ -146,15 +147,12 @@ class Driver:
         self._wake = asyncio.Event()
         self._failure: asyncio.Future[ChangefeedError] = asyncio.get_running_loop().create_future()
         self._deadline: asyncio.TimerHandle | None = None  # of the drain
-        self._stop: Stop | None = None
         self._ending = threading.Event()  # nobody waits for a store any more
-        self._published: int | None = None  # checkpoint in `metadata`
-        self._published_at = 0.0
         self._registry = Registry(prepared.changefeed.metadata.namespace, prepared.changefeed.metadata.name)
         self._meter = Meter(self._owner, self._registry)
         prepared.log.patience = patience_of("log", self._meter, self._ending)
         patience = patience_of("publication", self._meter, self._ending)
-        self._publication = Publication(prepared.sink, prepared.log, patience)
+        self._publication = Publication(prepared, patience, self._pace.metadata_s)
         self._deletion = Deletion(prepared.house, spans.files, self._meter)
         self._saying_alive = asyncio.Lock()
         self._reports: StatusReports | None = None
@@ -168,9 +166,10 @@ class Driver:
 
     async def publish_finished(self) -> Outcome:
         """There is nothing left to do, unless the last run died between its last record and `metadata`."""
-        await self._publish_metadata(force=True)
+        await self._pd_ms()
+        await self._publication.open()
+        await self._publish_checkpoint(force=True)
         if self._reports:
-            await self._pd_ms()
             await self._reports.last()
         return Outcome("finished", self._owner.state.checkpoint_ts, self._prepared.sink.uri)
 
@@ -184,6 +183,8 @@ class Driver:
         self._registry.serve(self._options.metrics_port, host, health.ill)
         stack.callback(self._registry.close)
         self._owner.begin(await self._pd_ms())
+        await self._publication.open()
+        stack.callback(self._publication.close)
         spark = stack.enter_context(ThreadPoolExecutor(1, "spark"))
         loop = asyncio.get_running_loop()
         started = loop.run_in_executor(spark, self._execution.start)
@@ -204,7 +205,7 @@ class Driver:
         async def execute() -> None:
             await started
             pullers = prepared.puller_job(upstream_access(prepared.changefeed, self._options.secrets_dir))
-            pipeline = PipelineJob(prepared.state_place, prepared.sink.place)
+            pipeline = PipelineJob(name_of(prepared.state), prepared.state_place, prepared.sink.job())
             await loop.run_in_executor(spark, self._execution.run, address, pullers, pipeline)
             await self._work()
 
@@ -260,45 +261,32 @@ class Driver:
     # What the owner decides is done here, one thing after another.
 
     async def _work(self) -> None:
-        while self._stop is None:
-            action = self._owner.step(time.monotonic(), await self._pd_ms())
+        while not isinstance(action := self._owner.step(time.monotonic(), await self._pd_ms()), Stop):
             if action is None:
-                await self._publish_metadata(force=False)
+                await self._publish_checkpoint()
                 await self._deletion.delete(self._owner.unneeded_segments())
                 await self._wait()
             else:
                 await self._do(action)
-        await self._publish_metadata(force=True)
+        await self._publish_checkpoint(force=True)
 
-    async def _do(self, action: Action) -> None:
+    async def _do(self, action: Recorded) -> None:
         log = self._prepared.log
-        match action:
-            case Stop():
-                self._stop = action
-                return
-            case Publish(indexes=indexes):
-                await in_thread(self._publication.write_indexes, indexes)
-                self._calls.task_error = None
-            case WriteDdl(schema_files=schema_files):
-                await in_thread(self._publication.write_schema_files, schema_files)
-        await in_thread(log.append, action.record)
-        self._owner.recorded(time.monotonic(), action, log.state)
-        self._hand_out()
-        self._meter.recorded(action)
-        await self._publish_metadata(force=False)
-        if isinstance(action, Publish):
-            await self._deletion.delete(self._owner.unneeded_segments())
-        if log.tail > _FOLD_AFTER + len(log.state.dispatchers) // _TABLES_A_RECORD:
-            await in_thread(log.fold, log.state)
 
-    async def _publish_metadata(self, force: bool) -> None:
-        """Now and then, and at the end; only what is in the log (rules 8, 11)."""
-        ts = self._owner.state.checkpoint_ts
-        due = force or time.monotonic() - self._published_at >= self._pace.metadata_s
-        if ts == self._published or not due:
-            return
-        await in_thread(self._publication.write_checkpoint, ts)
-        self._published, self._published_at = ts, time.monotonic()
+        def recorded() -> None:
+            self._owner.recorded(time.monotonic(), action, log.state)
+            self._hand_out()
+            self._meter.recorded(action)
+
+        await self._publication.record(action, recorded)
+        await self._publish_checkpoint()
+        if isinstance(action, Publish):
+            self._calls.task_error = None
+            await self._deletion.delete(self._owner.unneeded_segments())
+        await self._publication.fold()
+
+    async def _publish_checkpoint(self, force: bool = False) -> None:
+        await self._publication.checkpoint(self._owner.state.checkpoint_ts, force)
 
     async def _wait(self) -> None:
         deadline = self._owner.next_deadline()
@@ -370,7 +358,7 @@ class Driver:
 
     async def _watch_execution(self) -> None:
         while True:
-            await asyncio.sleep(_IDLE_STEP_S)
+            await asyncio.sleep(_WATCH_S)
             if why := await asyncio.to_thread(self._execution.failure):
                 raise self._calls.task_error or Unavailable(why, "A later start goes on from the checkpoint.")
             if error := self._meter.given_up(time.monotonic()):
@@ -397,14 +385,15 @@ class Driver:
                 await in_thread(alive.refresh, self._prepared.epoch, self._meter.pd_ms)
 
     async def _pd_ms(self) -> int:
+        if self._meter.pd_age(time.monotonic()) < _PD_S:
+            return self._meter.pd_ms
         pd_ms = await answered(self._prepared.pd.pd_ms, self._meter.pd_failed)
         self._meter.pd_answered(time.monotonic(), pd_ms)
         return pd_ms
 
     def _seen(self) -> Seen:
         """For status, which follows `metadata`."""
-        published = self._prepared.state.checkpoint_ts if self._published is None else self._published
-        seen = self._meter.seen(time.monotonic(), published)
+        seen = self._meter.seen(time.monotonic(), self._publication.checkpoint_ts)
         return replace(seen, history=self._prepared.safepoint.held, sink_uri=self._prepared.sink.uri)
 
     async def _show(self) -> None:

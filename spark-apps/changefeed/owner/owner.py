@@ -13,8 +13,17 @@ from typing import Any, Protocol
 
 from changefeed.model.record import CommitRecord, DdlRecord, FileCommitted, PlanEntry, PlanRecord, Work
 from changefeed.model.tso import compose
-from changefeed.owner.planning.actions import Action, AppendCheckpoint, AppendPlan, Publish, Recorded, Stop, WriteDdl
-from changefeed.owner.planning.barrier import Barrier, Ddl
+from changefeed.owner.planning.actions import (
+    Action,
+    AppendCheckpoint,
+    AppendPlan,
+    Publish,
+    Recorded,
+    Stop,
+    WriteDdl,
+    WriteSyncpoint,
+)
+from changefeed.owner.planning.barrier import Barrier
 from changefeed.owner.planning.checkpoint import Checkpoint, Progress, flushed_to, flushed_ts
 from changefeed.owner.planning.open_entries import EntryKey, OpenEntries
 from changefeed.owner.planning.planner import Cut, Planner, Reason, Table, UnderWay, make_plan
@@ -25,6 +34,7 @@ from changefeed.owner.pulling.stored_rows import StoredRows
 from changefeed.owner.transaction_log.state import State
 from changefeed.schema.keys import table_span
 from changefeed.schema.table_info import TableInfo
+from changefeed.sink.contract import Ddl
 from changefeed.wire import owner_pb2 as pb
 
 _COMMIT_INTERVAL_S = 0.1  # files that are done soon after one another share a record
@@ -185,6 +195,8 @@ class Owner:
             return self._write_ddl(ddl)
         if (publish := self._publish_if_due(now)) is not None:
             return publish
+        if (syncpoint := self._write_syncpoint_if_due()) is not None:
+            return syncpoint
         under_way = self._writing.under_way()
         cuts = self._cuts(now, under_way)
         self._idle = not cuts and not under_way.bytes
@@ -210,6 +222,8 @@ class Owner:
         if isinstance(action, Publish):
             self._learn(action.record)
             self._committed_at = now
+        if isinstance(action, WriteSyncpoint):
+            self.barrier.syncpoint_written()
         self.checkpoint.recorded(now, state.checkpoint_ts)
         self.planner.on_checkpoint(state.checkpoint_ts)
         self.spans.on_checkpoint(state.checkpoint_ts)
@@ -338,7 +352,13 @@ class Owner:
             first_unplanned_ts=self.planner.first_unplanned_ts(dispatcher),
         )
 
-    # DDLs.
+    # DDLs and syncpoints.
+
+    def _write_syncpoint_if_due(self) -> WriteSyncpoint | None:
+        ts = self.barrier.syncpoint()
+        if ts is None or flushed_ts(self._progress(), ts) < ts:
+            return None
+        return WriteSyncpoint(ts, self._commit_record(ts))
 
     def _flushed(self, dispatcher: int) -> int:
         """Every row of the dispatcher <= it is in committed files."""
@@ -359,7 +379,7 @@ class Owner:
             table_infos=tuple(info.hash for _, info in sorted(ddl.tables.items())),
             left=tuple(sorted(ddl.left)),
         )
-        return WriteDdl(ddl.schema_files, record)
+        return WriteDdl(ddl, record)
 
     def _executed(self, ddl: Ddl) -> None:
         """Those that it ends are pulled no more; of the others what is above its ts has the definition after it."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from changefeed.spec.model import Changefeed
 
 _LOW_LATENCY_FLUSH_S = 0.2
+_FLUSH_S = 1.0  # of sinks without files
 
 
 @dataclass(frozen=True)
@@ -15,12 +16,13 @@ class Pace:
 
     gather_s: float  # until a puller looks at what a store has sent, if that is little
     roll_s: float  # until it is in a segment
-    flush_s: float  # until a file is planned
+    flush_s: float  # until an entry is planned
     metadata_s: float  # between two checkpoints in `metadata`
 
 
 def pace_of(changefeed: Changefeed) -> Pace:
-    flush_s = changefeed.storage.flush_interval
+    storage = changefeed.spec.sink.storage
+    flush_s = storage.flush_interval if storage else _FLUSH_S
     if changefeed.spec.mode == "LowLatency":
         return Pace(gather_s=0.02, roll_s=0.03, flush_s=min(flush_s, _LOW_LATENCY_FLUSH_S), metadata_s=0.2)
     return Pace(gather_s=0.2, roll_s=0.25, flush_s=flush_s, metadata_s=1.0)

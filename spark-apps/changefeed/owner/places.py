@@ -10,13 +10,14 @@ from changefeed.errors import InvalidSpec
 from changefeed.objectstore import Place
 from changefeed.objectstore.digest import Digest
 from changefeed.objectstore.open import below, beside, canonical, is_s3
-from changefeed.spec.field.section import Credentials
+from changefeed.spec.field.section import Credentials, SinkTls
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.access import Access
 from changefeed.upstream.tls import Tls
 
 LOG = "log"
 _IDS = "_id"
+_FILES = "Give the folder DIR with a file DIR/{secret}/KEY for each key of it."
 _SECRET_FILES = "Give the folder DIR with DIR/<secretRef.name>/ca.crt, and tls.crt and tls.key for mutual TLS."
 STATE_FIELD = "spec.state.uri"
 SINK_FIELD = "spec.sink.storage.uri"
@@ -74,6 +75,16 @@ def generation_place(sink: Place, generation: int) -> Place:
     Beside, not below: TiCDC's readers walk everything below a sink, and stop at a schema file that stands too deep.
     """
     return sink if generation == 1 else Place(beside(sink.uri, f"-gen-{generation}", SINK_FIELD), sink.secret)
+
+
+def secret_folder(field: str, named: Credentials | SinkTls | None, secrets_dir: Path | None) -> Path | None:
+    """Of a Secret's files. Raises InvalidSpec without the folder of Secrets."""
+    if named is None:
+        return None
+    secret = named.secret_ref.name
+    if secrets_dir is None:
+        raise InvalidSpec("--secrets-dir", f"missing; {field} names Secret {secret}", _FILES.format(secret=secret))
+    return secrets_dir.absolute() / secret
 
 
 def _secret(uri: str, credentials: Credentials | None, secrets_dir: Path | None) -> Path | None:

@@ -54,7 +54,10 @@ def check_pod(pod: Pod, changefeed: Changefeed) -> None:
             f"{changefeed.name}, uid {metadata.uid}.",
             "The resource was deleted and made anew: leave it to the new one's driver.",
         )
-    for field, uri in ((STATE_FIELD, changefeed.spec.state.uri), (SINK_FIELD, changefeed.storage.uri)):
+    stores = [(STATE_FIELD, changefeed.spec.state.uri)]
+    if storage := changefeed.spec.sink.storage:
+        stores.append((SINK_FIELD, storage.uri))
+    for field, uri in stores:
         if uri is None or not is_s3(uri):
             raise InvalidSpec(
                 field,

@@ -11,8 +11,9 @@ import asyncio
 import os
 import secrets
 import socket
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -29,23 +30,22 @@ from changefeed.owner import places
 from changefeed.owner.alive import Alive
 from changefeed.owner.pace import pace_of
 from changefeed.owner.planning.planner import Table
+from changefeed.owner.planning.syncpoints import Syncpoints
 from changefeed.owner.pulling.quota import segment_bytes
+from changefeed.owner.sinks.choice import sink_of
+from changefeed.owner.sinks.driven import DrivenSink, Taken
 from changefeed.owner.transaction_log.history import check_claim
 from changefeed.owner.transaction_log.log import Log
 from changefeed.owner.transaction_log.state import State
-from changefeed.pipeline.codec.choice import codec_of
 from changefeed.puller.task import Limits, PullerJob
 from changefeed.schema.row.rowv2 import check_supported
 from changefeed.schema.row.times import check_time_zone
 from changefeed.schema.snapshot import load_schema
 from changefeed.schema.storage import SchemaStorage
 from changefeed.schema.table_info import TableInfo
-from changefeed.sink.storage.claim import check_free, claim
-from changefeed.sink.storage.layout import Layout, place_of
-from changefeed.sink.storage.metadata import published
-from changefeed.sink.storage.schema_file import write_schema_file
 from changefeed.spec.model import Changefeed, Restart
 from changefeed.spec.parse import effective, from_effective
+from changefeed.spec.sinks import Sink
 from changefeed.upstream.access import Access
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
@@ -64,18 +64,20 @@ class Prepared:
     nonce: str
     codec: str
     state_place: Place
-    sink: Store
+    sink: DrivenSink
     schema: SchemaStorage
-    layout: Layout
     tables: dict[int, TableInfo]  # by physical id, which is the dispatcher's
     house: House
     finished: bool = False
-    stores: list[Store] = field(default_factory=list)
     alive: Alive | None = None  # where the state has no lock files
 
     @property
     def epoch(self) -> int:
         return self.state.epoch.number
+
+    @property
+    def taken(self) -> Taken:
+        return Taken(self.state, self.state_place.uri)
 
     def puller_job(self, upstream: Access) -> PullerJob:
         """`upstream`: for any cluster; pullers are held to the one that the log is of."""
@@ -93,9 +95,15 @@ class Prepared:
             ),
         )
 
+    def syncpoints(self) -> Syncpoints | None:
+        interval_s, state = self.changefeed.spec.sink.syncpoint_interval_s, self.state
+        if interval_s is None:
+            return None
+        return Syncpoints(round(interval_s * 1000), state.checkpoint_ts, state.reached_ts())
+
     def planned_tables(self) -> dict[int, Table]:
         return {
-            dispatcher: Table(dispatcher, info.hash, version, place_of(info, dispatcher, version))
+            dispatcher: Table(dispatcher, info.hash, version, self.sink.names.place(info, dispatcher, version))
             for dispatcher, info in self.tables.items()
             for version in [self.table_version(dispatcher)]
         }
@@ -110,35 +118,38 @@ class Prepared:
         return {info.hash: info.to_json() for info in self.tables.values()}
 
 
-def open_places(changefeed: Changefeed, secrets_dir: Path | None = None) -> tuple[Store, Store]:
+def open_places(changefeed: Changefeed, secrets_dir: Path | None = None) -> tuple[Store, DrivenSink]:
     """The state and the sink, probed and held until they are released, or for this process's life.
 
     Raises Conflict when another process has them, Unavailable, NeedsHuman.
     """
-    wanted = (
-        ("state", places.STATE_FIELD, places.state_place(changefeed, secrets_dir)),
-        ("sink", places.SINK_FIELD, places.sink_place(changefeed, secrets_dir)),
-    )
-    opened = []
+    place = places.state_place(changefeed, secrets_dir)
     with ExitStack() as held:
-        for what, field_name, place in wanted:
-            try:
-                store = open_store(place.uri, field_name, place.secret)
-                held.callback(store.release)
-                store.hold()
-                probe_store(store)
-            except (Unavailable, NeedsHuman) as error:
-                why = f"{field_name}: the {what} can't be used. {error.message}"
-                raise type(error)(why, error.next_step) from None
-            except Conflict as error:
-                raise Conflict(
-                    f"The {what} of changefeed {changefeed.name} is in use. {error.message}",
-                    "The same changefeed runs twice at once: stop the other run, or let it go on.",
-                ) from None
-            opened.append(store)
+        with _opening("state", places.STATE_FIELD, changefeed.name):
+            state = open_store(place.uri, places.STATE_FIELD, place.secret)
+            held.callback(state.release)
+            state.hold()
+            probe_store(state)
+        with _opening("sink", f"spec.sink.{changefeed.spec.sink.kind}.uri", changefeed.name):
+            sink = sink_of(changefeed, secrets_dir)
+            held.callback(sink.release)
+            sink.open()
         held.pop_all()
-    state, sink = opened
     return state, sink
+
+
+@contextmanager
+def _opening(what: str, field_name: str, name: str) -> Iterator[None]:
+    try:
+        yield
+    except (Unavailable, NeedsHuman) as error:
+        why = f"{field_name}: the {what} can't be used. {error.message}"
+        raise type(error)(why, error.next_step) from None
+    except Conflict as error:
+        raise Conflict(
+            f"The {what} of changefeed {name} is in use. {error.message}",
+            "The same changefeed runs twice at once: stop the other run, or let it go on.",
+        ) from None
 
 
 def check_attempt(changefeed: Changefeed, attempt: int, secrets_dir: Path | None = None) -> None:
@@ -154,7 +165,7 @@ async def prepare(
     changefeed: Changefeed,
     pd: PdClient,
     state_store: Store,
-    sink: Store,
+    sink: DrivenSink,
     take_over: bool = False,
     attempt: int = 0,
 ) -> Prepared:
@@ -187,22 +198,19 @@ async def prepare(
     tables = select(changefeed, schema, schema_ts, may_be_none=state.last_ddl is not None)
     if not restart:
         _check_plans_are_selected(state, tables, schema, schema_ts)
-    await asyncio.to_thread(check_free, sink, state.uid or identity, state_store.uri)
+    await asyncio.to_thread(sink.check_free, state, identity, state_store.uri)
     if restart:
-        await asyncio.to_thread(_check_next_folder, sink, state, state_store.uri)
+        await asyncio.to_thread(sink.check_rewind, state, state_store.uri)
     if state.n == 0:
         await asyncio.to_thread(log.append, start_record(changefeed, nonce, start_ts, pd.cluster_id))
     state = await asyncio.to_thread(log.claim_epoch, lambda before: epoch_record(changefeed, before, nonce, attempt))
-    await asyncio.to_thread(check_newest, state, state_store.uri, folder_of(sink, state.generation))
+    await asyncio.to_thread(sink.check_newest, Taken(state, state_store.uri))
     if restart and restart.nonce != state.restart_nonce:
         await asyncio.to_thread(log.append, rewind_record(state, restart))
         state = log.state
-    sink = folder_of(sink, state.generation)
     if alive:
         await asyncio.to_thread(alive.refresh, state.epoch.number, await pd.pd_ms())
     house = House(state_store.place, state.epoch.number, nonce)
-    storage = effective(changefeed)["spec"]["sink"]["storage"]
-    layout = Layout.of(storage)
     prepared = Prepared(
         changefeed=changefeed,
         pd=pd,
@@ -210,18 +218,16 @@ async def prepare(
         log=log,
         state=state,
         nonce=nonce,
-        codec=f"{codec_of(storage).fingerprint} {filter_fingerprint(changefeed.spec.filter)}".strip(),
+        codec=f"{sink.fingerprint} {filter_fingerprint(changefeed.spec.filter)}".strip(),
         state_place=state_store.place,
         sink=sink,
         schema=schema,
-        layout=layout,
         tables=tables,
         house=house,
         finished=state.finished,
-        stores=[state_store, sink],
         alive=alive,
     )
-    await asyncio.to_thread(_settle_in, prepared)
+    await asyncio.to_thread(_settle_in, prepared, state_store)
     return prepared
 
 
@@ -252,17 +258,18 @@ def select(
     return {dispatcher: table for table in selected for dispatcher in table.physical_ids}
 
 
-def _settle_in(prepared: Prepared) -> None:
+def _settle_in(prepared: Prepared, state_store: Store) -> None:
     """The first effects, all after this driver's own epoch record."""
-    for store in prepared.stores:
-        store.clean_leftovers()
+    state_store.clean_leftovers()
     prepared.house.delete_lower_epochs()
     state = prepared.state
-    claim(prepared.sink, state.uid, prepared.state_place.uri, generation=state.generation)
+    tables = []
     for dispatcher, table in prepared.tables.items():
         version = prepared.table_version(dispatcher)
-        if version == state.from_ts or version != state.table_version(dispatcher):  # else a DDL has written it
-            write_schema_file(prepared.sink, table, version)
+        # Else a DDL has told of it.
+        is_new = version == state.from_ts or version != state.table_version(dispatcher)
+        tables.append((dispatcher, table, version, is_new))
+    prepared.sink.settle_in(prepared.taken, tables)
 
 
 def check_same(changefeed: Changefeed, state: State, cluster_id: int) -> None:
@@ -289,13 +296,18 @@ def check_same(changefeed: Changefeed, state: State, cluster_id: int) -> None:
             "It can't be changed: set it back, or create a new changefeed with another name and sink.",
         )
     if state.epoch.number:
-        before = from_effective(state.epoch.config).storage.uri
-        if canonical(before) != canonical(changefeed.storage.uri):
+        before, now = from_effective(state.epoch.config).spec.sink, changefeed.spec.sink
+        if (before.kind, _same(before)) != (now.kind, _same(now)):
             raise InvalidSpec(
-                "spec.sink.storage.uri",
-                f"{changefeed.storage.uri} differs from {before}, with which the changefeed was started",
+                f"spec.sink.{now.kind}.uri",
+                f"{now.uri} differs from {before.uri}, with which the changefeed was started",
                 "It can't be changed: set it back, or create a new changefeed with another name.",
             )
+
+
+def _same(sink: Sink) -> str:
+    """Equal for what is the same place."""
+    return canonical(sink.uri) if sink.kind == "storage" else sink.uri
 
 
 def _due_restart(changefeed: Changefeed, state: State) -> Restart | None:
@@ -310,34 +322,6 @@ def _due_restart(changefeed: Changefeed, state: State) -> Restart | None:
             "Name a ts at or below it, or take spec.restart out: what is above comes by itself.",
         )
     return restart
-
-
-def _check_next_folder(sink: Store, state: State, state_uri: str) -> None:
-    """Whether the folder of the next generation can be written, and is nobody's."""
-    folder = folder_of(sink, state.generation + 1)
-    probe_store(folder)
-    check_free(folder, state.uid, state_uri)
-
-
-def folder_of(sink: Store, generation: int) -> Store:
-    """The lock of the sink, which is held, is that of all its generations."""
-    if generation == 1:
-        return sink
-    place = places.generation_place(sink.place, generation)
-    return open_store(place.uri, places.SINK_FIELD, place.secret)
-
-
-def check_newest(state: State, state_uri: str, sink: Store) -> None:
-    """What is published is in the log (rule 11). So where more is published this is not all of the log: a listing of
-    the store is stale and hides the newest snapshot, or somebody put an older log there. Only of a claimed log: of
-    another driver that still ran, more could be published since it was read.
-    """
-    if (ts := published(sink)) > state.checkpoint_ts:
-        raise Unavailable(
-            f"The log at {state_uri} says that all is written up to {state.checkpoint_ts}, but {sink.uri} says {ts}.",
-            "The state's store may show an old listing: start again later. If its files were deleted or restored, "
-            "create a new changefeed with another sink.",
-        )
 
 
 def _check_plans_are_selected(state: State, tables: dict[int, TableInfo], schema: SchemaStorage, ts: int) -> None:

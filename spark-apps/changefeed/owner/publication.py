@@ -1,70 +1,73 @@
-"""What only the driver writes into the sink: the index files and `metadata` (rule 8). Every call blocks.
+"""What a run makes known, one thing after another: its sink's side of an action, the record, the checkpoint (rule 11).
 
-It must never write what the log does not say, nor go on when the log says that another driver has taken over.
+A shell. The order of publication (what is written, index, commit record, `metadata`) is the order of its calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+import time
+from collections.abc import Callable
 
-from changefeed.errors import Conflict, NeedsHuman
-from changefeed.objectstore import ObjectStore
 from changefeed.objectstore.patience import Patience
-from changefeed.owner.transaction_log.log import Log
-from changefeed.sink.storage.index import write_index
-from changefeed.sink.storage.metadata import write_metadata
-from changefeed.sink.storage.schema_file import SchemaFile
-from changefeed.sink.storage.schema_file import write as write_schema
+from changefeed.owner.patience import in_thread
+from changefeed.owner.planning.actions import Publish, Recorded, WriteDdl, WriteSyncpoint
+from changefeed.owner.prepare import Prepared
+from changefeed.sink.contract import DdlSink
 
-_CONFLICTS = 3
-_AT_ONCE = 16  # index files
+_FOLD_AFTER = 100  # records
+_TABLES_A_RECORD = 100  # a snapshot holds all tables: so many take as long to write as a record takes to read
 
 
 class Publication:
-    """Raises Fenced when another driver writes instead, NeedsHuman when a stranger does, Unavailable."""
+    """One caller at a time. Raises what the log and the sink do."""
 
-    def __init__(self, sink: ObjectStore, log: Log, patience: Patience | None = None) -> None:
-        self._sink = sink
-        self._log = log
-        self._patience = patience or Patience()
+    def __init__(self, prepared: Prepared, patience: Patience, interval_s: float) -> None:
+        """`interval_s`: between two checkpoints for readers."""
+        self._prepared, self._patience, self._interval_s = prepared, patience, interval_s
+        self._sink: DdlSink | None = None
+        self._published: int | None = None
+        self._published_at = 0.0
 
-    def write_indexes(self, indexes: Iterable[tuple[str, int, str]]) -> None:
-        """(directory, index, path of its last data file); every file <= it exists."""
-        writes = [partial(write_index, self._sink, directory, index, path) for directory, index, path in indexes]
-        # Each is a wait for the store, and the checkpoint waits for all of them.
-        with ThreadPoolExecutor(_AT_ONCE, "index") as pool:
-            for _ in pool.map(self._grow, writes):
-                pass
+    @property
+    def checkpoint_ts(self) -> int:
+        """As readers know it; before the first of this run, the log's as the run found it."""
+        return self._prepared.state.checkpoint_ts if self._published is None else self._published
 
-    def write_schema_files(self, files: Iterable[SchemaFile]) -> None:
-        """What a DDL at T has made of the tables, before anything above T is written of them (rules 9, 26)."""
-        for file in files:
-            self._grow(partial(self._write_schema_file, file))
+    async def open(self) -> None:
+        """Before anything else. It may take as long as the patience lasts."""
+        prepared = self._prepared
+        self._sink = await in_thread(prepared.sink.ddl_sink, prepared.taken, prepared.log.poll_fence, self._patience)
 
-    def _write_schema_file(self, file: SchemaFile) -> None:
-        write_schema(self._sink, file)
+    def close(self) -> None:
+        if self._sink is not None:
+            self._sink.close()
 
-    def write_checkpoint(self, checkpoint_ts: int) -> None:
-        """A checkpoint that stands in the log (rule 11)."""
-        self._grow(partial(write_metadata, self._sink, checkpoint_ts))
+    async def record(self, action: Recorded, recorded: Callable[[], None]) -> None:
+        """Carry out the sink's side of it, then append its record; `recorded` is told when that is in the log."""
+        sink, log = self._opened(), self._prepared.log
+        if isinstance(action, Publish):
+            await in_thread(sink.publish, action.ends)
+        elif isinstance(action, WriteDdl):
+            await in_thread(sink.execute, action.ddl)
+        elif isinstance(action, WriteSyncpoint):
+            await in_thread(sink.write_syncpoint, action.ts)
+        await in_thread(log.append, action.record)
+        recorded()
 
-    def _grow(self, write: Callable[[], None]) -> None:
-        """However long it has waited: before each further attempt the log is asked whether this is still the driver."""
-        self._patience.call(self._sink.uri, partial(self._write, write), again=self._log.poll_fence)
+    async def checkpoint(self, ts: int, force: bool) -> None:
+        """Of what is in the log (rules 8, 11): now and then, or now."""
+        due = force or time.monotonic() - self._published_at >= self._interval_s
+        if ts == self._published or not due:
+            return
+        await in_thread(self._opened().write_checkpoint, ts)
+        self._published, self._published_at = ts, time.monotonic()
 
-    def _write(self, write: Callable[[], None]) -> None:
-        conflicts = 0
-        while True:
-            try:
-                return write()
-            except Conflict as error:
-                conflicts += 1
-                self._log.poll_fence()  # somebody else wrote: the log says who
-                if conflicts == _CONFLICTS:
-                    raise NeedsHuman(
-                        f"SinkOwned: {error.message}",
-                        "No driver of this changefeed did: find the program that writes there and stop it, then start "
-                        "again.",
-                    ) from error
+    async def fold(self) -> None:
+        """Make a snapshot of the log, if it has grown."""
+        log = self._prepared.log
+        if log.tail > _FOLD_AFTER + len(log.state.dispatchers) // _TABLES_A_RECORD:
+            await in_thread(log.fold, log.state)
+
+    def _opened(self) -> DdlSink:
+        assert self._sink is not None, "open comes first"
+        return self._sink

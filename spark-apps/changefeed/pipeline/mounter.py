@@ -32,6 +32,7 @@ class Records:
     columns: list[pa.Array]  # what the record shows: a delete's row before, any other's row after the change
     old_columns: list[pa.Array] | None = None  # the row before an update, null for the other ops; if asked for
     written: tuple[ColumnInfo, ...] | None = None  # what `columns` are; None: all output columns of the table
+    start_ts: pa.Array | None = None  # uint64
 
     @property
     def shown(self) -> tuple[ColumnInfo, ...]:
@@ -69,7 +70,9 @@ def mount(
         rows, op, is_update = _halve(rows, op)
     columns = decode_rows(table, rows.column("key"), _shown(rows, op), time_zone, written)
     old_columns = _before_updates(rows, op, table, time_zone, written) if with_old else None
-    return Records(table, op, is_update, rows.column("commit_ts"), columns, old_columns, written)
+    return Records(
+        table, op, is_update, rows.column("commit_ts"), columns, old_columns, written, rows.column("start_ts")
+    )
 
 
 def _before_updates(

@@ -1,4 +1,4 @@
-"""How a table's rows become a file: what follows from the table's definition and the plan's config, and is kept.
+"""How a table's rows become what its sink is shown: what follows from its definition and the plan's config; kept.
 
 Parsing both again costs a small file more than its rows do.
 """
@@ -11,34 +11,54 @@ from typing import Any
 
 from changefeed.filter.selection import Selection
 from changefeed.model.record import Work
-from changefeed.pipeline.codec.choice import Codec, codec_of
+from changefeed.pipeline.codec.choice import codec_of
 from changefeed.schema.table_info import TableInfo
+from changefeed.spec.sinks import sink_of
 
 _MOST = 1024
 
 
 @dataclass(frozen=True)
+class Mounting:
+    """What a sink wants to be shown. `split`: updates of unique keys come as a delete and an insert.
+
+    `time_zone`, `halve_updates`, `with_old`: see `mounter.mount`.
+    """
+
+    time_zone: str
+    halve_updates: bool = False
+    with_old: bool = False
+    split: bool = True
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Mounting:
+        """`config`: the effective resource."""
+        kind, options = sink_of(config)
+        time_zone = config["spec"]["timeZone"]
+        if kind == "storage":
+            codec = codec_of(options)
+            return cls(time_zone, codec.halve_updates, codec.with_old, not options["outputRawChangeEvent"])
+        if kind == "mysql":
+            return cls("UTC", with_old=True)
+        if kind == "kafka":
+            split = not options["outputRawChangeEvent"]
+            return cls("UTC" if options["protocol"] == "debezium" else time_zone, with_old=True, split=split)
+        return cls(time_zone)
+
+
+@dataclass(frozen=True)
 class Recipe:
     table: TableInfo
-    codec: Codec
     selection: Selection
-    split: bool  # updates of unique keys into a delete and an insert
-    time_zone: str
+    mounting: Mounting
+    options: Mapping[str, Any]  # of the sink
     integrity: Mapping[str, Any]  # of the effective spec
 
     @classmethod
     def of(cls, config: Mapping[str, Any], table: TableInfo) -> Recipe:
         """`config`: the effective resource."""
-        spec = config["spec"]
-        storage = spec["sink"]["storage"]
-        return cls(
-            table=table,
-            codec=codec_of(storage),
-            selection=Selection.of(config, table),
-            split=not storage["outputRawChangeEvent"],
-            time_zone=spec["timeZone"],
-            integrity=spec["integrity"],
-        )
+        options = sink_of(config)[1]
+        return cls(table, Selection.of(config, table), Mounting.of(config), options, config["spec"]["integrity"])
 
 
 class Recipes:

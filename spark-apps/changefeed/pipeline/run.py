@@ -1,26 +1,21 @@
-"""One plan entry from segments to spooled file: read, sort, mount, encode in bounded chunks.
+"""One plan entry from segments to what its sink is given: read, sort, filter, mount in bounded chunks.
 
-The bytes are a function of the work and the upstream's history alone; where they are spooled is not part of it.
+It is a function of the work and the upstream's history alone.
 """
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from changefeed.model.record import FileCommitted, SegmentSlice, Work, WorkEntry
-from changefeed.objectstore.patience import Patience
+from changefeed.model.record import SegmentSlice, Work, WorkEntry
 from changefeed.pipeline.integrity import check_integrity
-from changefeed.pipeline.mounter import drop_unseen, mount
+from changefeed.pipeline.mounter import Records, drop_unseen, mount
 from changefeed.pipeline.recipe import Recipes
 from changefeed.pipeline.sorter import sort_parts
-from changefeed.pipeline.spool import Spool
 from changefeed.pipeline.stages import CpuTime
 
 #: A chunk ends at so many rows, or at the row that reaches so many raw bytes; both depend on the rows alone (rule 10).
@@ -30,89 +25,60 @@ CHUNK_BYTES = 32 << 20
 _RECIPES = Recipes()
 
 
-@dataclass(frozen=True)
-class Encoded:
-    """A plan entry's file, complete; `cpu`: seconds by pipeline.stages.STAGES."""
+class EntryRows:
+    """An entry's rows as its sink shows them, in order and in bounded chunks. They can be taken once.
 
-    path: str
-    file: FileCommitted
-    spool: Spool
-    cpu: Mapping[str, float]
-
-
-def encode_entry(
-    work: Work,
-    entry: WorkEntry,
-    read: Callable[[SegmentSlice], pa.Table],
-    spool_dir: Path,
-    patience: Patience | None = None,
-    readers: Executor | None = None,
-) -> Encoded:
-    """The entry's file, whose spool is the caller's to put and discard. `readers`: to read several segments at a time.
-
-    An entry without rows gives a file too (rule 13). No spool file is left when it fails: raises what `read` raises,
-    ProtocolViolation (copies of a row that differ), NeedsHuman (rows that cannot be decoded), Unavailable (no room to
-    spool, until `patience` ends).
+    Raises what `read` does, ProtocolViolation (copies of a row that differ), NeedsHuman (rows that can't be decoded).
     """
-    spool = Spool(spool_dir / f"{work.record}-{entry.plan_entry.entry}-{secrets.token_hex(8)}", patience)
-    try:
-        return _encode(work, entry, read, spool, readers)
-    except BaseException:
-        spool.discard()
-        raise
 
+    def __init__(
+        self,
+        work: Work,
+        entry: WorkEntry,
+        read: Callable[[SegmentSlice], pa.Table],
+        readers: Executor | None = None,
+    ) -> None:
+        """`readers`: to read several segments at a time."""
+        self.recipe = _RECIPES.of(work, entry.plan_entry.table_info)
+        self.rows = self.raw_rows = self.filtered_rows = 0  # so far
+        self.cpu = CpuTime()
+        self._entry = entry
+        self._read = read
+        self._readers = readers
 
-def _encode(
-    work: Work,
-    entry: WorkEntry,
-    read: Callable[[SegmentSlice], pa.Table],
-    spool: Spool,
-    readers: Executor | None,
-) -> Encoded:
-    plan = entry.plan_entry
-    recipe = _RECIPES.of(work, plan.table_info)
-    table, codec, selection = recipe.table, recipe.codec, recipe.selection
-    cpu = CpuTime()
-    slices = _read(entry.segments, read, readers)
-    cpu.went_to("read")
-    raw_rows = filtered = written = 0
-    if head := codec.header(selection.columns):
-        spool.append(pa.py_buffer(head))
-    for found in sort_parts(slices, table, plan.from_, plan.to, split=recipe.split):
-        raw_rows += found.raw_rows
-        cpu.went_to("sort")
-        for chunk in _chunks(drop_unseen(found.rows)):
-            kept = selection.rows.kept(chunk)
-            filtered += chunk.num_rows - kept.num_rows
-            cpu.went_to("filter")
-            if not kept.num_rows:
-                continue
-            check_integrity(recipe.integrity, kept, table)
-            records = mount(
-                kept,
-                table,
-                recipe.time_zone,
-                written=selection.columns,
-                halve_updates=codec.halve_updates,
-                with_old=codec.with_old,
-            )
-            cpu.went_to("mount")
-            pieces = list(codec.encode(records, work.pd_ms))
-            cpu.went_to("encode")
-            for lines in pieces:
-                spool.append(lines)
-            cpu.went_to("spool")
-            written += kept.num_rows
-    file = FileCommitted(
-        plan=work.record,
-        entry=plan.entry,
-        rows=written,
-        raw_rows=raw_rows,
-        filtered_rows=filtered,
-        bytes=spool.length,
-        hash=spool.hash,
-    )
-    return Encoded(plan.path, file, spool, cpu.seconds)
+    def __iter__(self) -> Iterator[Records]:
+        cpu, recipe, plan = self.cpu, self.recipe, self._entry.plan_entry
+        cpu.resume()
+        slices = _read(self._entry.segments, self._read, self._readers)
+        cpu.went_to("read")
+        for found in sort_parts(slices, recipe.table, plan.from_, plan.to, split=recipe.mounting.split):
+            self.raw_rows += found.raw_rows
+            cpu.went_to("sort")
+            for chunk in _chunks(drop_unseen(found.rows)):
+                if records := self._mounted(chunk):
+                    yield records
+                    cpu.resume()
+
+    def _mounted(self, chunk: pa.RecordBatch) -> Records | None:
+        """None: nothing of it is written."""
+        recipe = self.recipe
+        kept = recipe.selection.rows.kept(chunk)
+        self.filtered_rows += chunk.num_rows - kept.num_rows
+        self.rows += kept.num_rows
+        self.cpu.went_to("filter")
+        if not kept.num_rows:
+            return None
+        check_integrity(recipe.integrity, kept, recipe.table)
+        records = mount(
+            kept,
+            recipe.table,
+            recipe.mounting.time_zone,
+            written=recipe.selection.columns,
+            halve_updates=recipe.mounting.halve_updates,
+            with_old=recipe.mounting.with_old,
+        )
+        self.cpu.went_to("mount")
+        return records
 
 
 def _read(

@@ -14,6 +14,10 @@ class CpuTime:
         self.seconds = dict.fromkeys(STAGES, 0.0)
         self._since = time.process_time()
 
+    def resume(self) -> None:
+        """What was spent up to now is somebody else's."""
+        self._since = time.process_time()
+
     def went_to(self, stage: str) -> None:
         """What was spent since this was last said."""
         now = time.process_time()

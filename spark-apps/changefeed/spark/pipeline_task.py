@@ -1,8 +1,8 @@
-"""A pipeline task: writes the files that the owner orders, for as long as the run lasts (DESIGN.md 3.4).
+"""A pipeline task: writes the entries that the owner orders, for as long as the run lasts (DESIGN.md 3.4).
 
-One thread encodes, one file after the other; others put what is encoded, so that no core waits for a store. What stands
-in the sink is told on the stream. Any failure ends the task: Spark starts it again, and the owner hands its files out
-anew. Files that it has put by then are put again, with the same bytes (rule 16).
+One thread makes rows of segments and hands them to the sink, one entry after the other; the sink's threads write. What
+stands downstream is told on the stream. Any failure ends the task: Spark starts it again, and the owner hands its
+entries out anew. What it has written by then is written again, and counts once (rule 16).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 
 import grpc
@@ -24,21 +25,19 @@ from changefeed.eventstore.flight import RemoteArenas
 from changefeed.eventstore.house import House
 from changefeed.eventstore.reader import KeptSegments, MemoryGone, check_slice, read_slice
 from changefeed.model.record import FileCommitted, Work, WorkEntry
-from changefeed.objectstore.once import create_once
-from changefeed.objectstore.open import open_store
 from changefeed.objectstore.patience import Patience
-from changefeed.pipeline.job import PipelineJob
-from changefeed.pipeline.run import Encoded, encode_entry
+from changefeed.pipeline.mounter import Records
+from changefeed.pipeline.run import EntryRows
+from changefeed.sink.contract import Entry, EntryId, EventSink, Surroundings, Written
+from changefeed.sink.job import PipelineJob, entry_of
+from changefeed.sink.table_sink import TableSink
 from changefeed.spark.owner_client import OwnerClient
 from changefeed.wire import owner_pb2 as pb
 from changefeed.wire.owner import PIPELINE, OwnerAddress, owner_lost
 
-PUT = "put"  # the stage beside pipeline.stages.STAGES
-
 SAY_EVERY_S = 2.0
-STUCK_S = 300.0  # one file takes seconds
+STUCK_S = 300.0  # one entry takes seconds
 _HEARD_S = 2.0
-_PUTS = 16
 _READERS = 16
 
 
@@ -61,18 +60,21 @@ class PipelineTask:
         self._attempt = attempt
         self._over = threading.Event()  # it was told to leave
         self._ending = threading.Event()  # it was, or something has failed: no store is waited for any more
-        self._patience = Patience(math.inf, failed=self._waits, ending=self._ending)  # of the one that encodes
-        self._putting = Patience(math.inf, failed=self._tell, ending=self._ending)
+        self._patience = Patience(math.inf, failed=self._waits, ending=self._ending)  # of the one that makes rows
+        self._writing = Patience(math.inf, failed=self._tell, ending=self._ending)
         self._remote = RemoteArenas(owner.run_key, socket.gethostname())
         self._house = House(job.state, owner.epoch, owner.nonce, self._patience)
         self._segments = KeptSegments()
-        self._sink = open_store(job.sink.uri, "spec.sink.storage.uri", job.sink.secret)
+        self._job = job
+        self._tables: dict[int, tuple[int, TableSink]] = {}  # by dispatcher, with the writer whose it is
+        self._broken: dict[int, tuple[int, str]] = {}  # by dispatcher: the writer that gave back, and why
+        self._rows: dict[EntryId, EntryRows] = {}  # of entries that are not known to be written
         self._orders: queue.SimpleQueue[pb.Order] = queue.SimpleQueue()
         # What the owner is to be told; None: nothing more.
         self._written: queue.SimpleQueue[FileCommitted | pb.GivenBack | None] = queue.SimpleQueue()
         self._cpu: Counter[str] = Counter()  # seconds by stage that are not told yet
         self._lock = threading.Lock()  # of the one above
-        self._room = threading.BoundedSemaphore(_PUTS)  # for files that are encoded and not put
+        self._sink: EventSink | None = None
         self._failure: BaseException | None = None  # the first one of another thread
         self._busy_since: float | None = None  # None: it waits for an order
 
@@ -84,9 +86,27 @@ class PipelineTask:
         reader = threading.Thread(target=self._read, args=(stream,), name="orders", daemon=True)
         reader.start()
         try:
-            with ThreadPoolExecutor(_PUTS, "put") as puts, ThreadPoolExecutor(_READERS, "read") as readers:
+            return self._run()
+        finally:
+            self._written.put(None)
+            reader.join(_HEARD_S)  # the owner ends its side when it has heard all: files were put up to now
+            stream.cancel()
+            reader.join()
+
+    def _run(self) -> int | None:
+        around = Surroundings(
+            self._job.changefeed,
+            self._house.spool_folder,
+            self._writing,
+            self._patience,
+            self._fail,
+            self._waiting,
+        )
+        sink = self._sink = self._job.sink.open(around)
+        try:
+            with ThreadPoolExecutor(_READERS, "read") as readers:
                 try:
-                    return self._work(puts, readers)
+                    return self._work(sink, readers)
                 except Unavailable:
                     if self._over.is_set():
                         return None  # whatever waits for a store then gives up
@@ -95,64 +115,82 @@ class PipelineTask:
                 finally:
                     self._ending.set()
         finally:
-            self._written.put(None)
-            reader.join(_HEARD_S)  # the owner ends its side when it has heard all: files were put up to now
-            stream.cancel()
-            reader.join()
+            sink.close()
 
-    def _work(self, puts: ThreadPoolExecutor, readers: ThreadPoolExecutor) -> int | None:
+    def _work(self, sink: EventSink, readers: ThreadPoolExecutor) -> int | None:
         while True:
             order = self._orders.get()
             self._check()
             match order.WhichOneof("order"):
                 case "write":
-                    self._write(Work.model_validate_json(order.write.work), puts, readers)
+                    self._write(sink, Work.model_validate_json(order.write.work), readers)
                 case "pull":
                     return order.pull.puller
                 case _:
                     return None
 
-    def _write(self, work: Work, puts: ThreadPoolExecutor, readers: ThreadPoolExecutor) -> None:
+    def _write(self, sink: EventSink, work: Work, readers: ThreadPoolExecutor) -> None:
         for entry in work.entries:
+            dispatcher, number = entry.plan_entry.dispatcher, entry.plan_entry.entry
+            writer, uri = self._broken.get(dispatcher, (None, ""))
+            if writer == entry.writer and entry.writer:  # it comes behind one that was given back
+                self._written.put(pb.GivenBack(plan=work.record, entry=number, segment=uri))
+                continue
             self._busy_since = time.monotonic()
             try:
-                encoded = self._encoded(work, entry, readers)
+                self._append(self._table_of(sink, entry), work, entry, readers)
             except MemoryGone as gone:
-                self._written.put(pb.GivenBack(plan=work.record, entry=entry.plan_entry.entry, segment=gone.uri))
-                continue
+                self._broken[dispatcher] = entry.writer, gone.uri
+                self._written.put(pb.GivenBack(plan=work.record, entry=number, segment=gone.uri))
             finally:
-                self._busy_since = None  # a store that takes nothing more says so itself
-            self._room.acquire()
-            puts.submit(self._put, encoded)
+                self._busy_since = None
             self._check()
 
-    def _encoded(self, work: Work, entry: WorkEntry, readers: ThreadPoolExecutor) -> Encoded:
+    def _table_of(self, sink: EventSink, entry: WorkEntry) -> TableSink:
+        """One for each assignment of a dispatcher. Where nobody counts these, each entry is one of its own."""
+        dispatcher = entry.plan_entry.dispatcher
+        writer, table = self._tables.get(dispatcher, (None, None))
+        if table is None or writer != entry.writer or not writer:
+            table = TableSink(sink, self._is_written)
+            self._tables[dispatcher] = entry.writer, table
+        return table
+
+    def _append(self, table: TableSink, work: Work, entry: WorkEntry, readers: ThreadPoolExecutor) -> None:
         read = partial(read_slice, self._house, remote=self._remote, kept=self._segments)
         # To hand a read to another thread costs more than the read, unless a store is asked.
         waits = not self._house.is_mapped and not all(map(self._segments.is_at_hand, entry.segments))
-        beside = readers if waits else None
-        encoded = encode_entry(work, entry, read, self._house.spool_folder, self._patience, beside)
-        try:
-            for piece in entry.segments:
-                check_slice(piece, self._remote)
-        except MemoryGone:
-            encoded.spool.discard()
-            raise
-        return encoded
+        rows = EntryRows(work, entry, read, readers if waits else None)
+        target = entry_of(self._job.changefeed, work, entry, rows.recipe)
+        self._rows[target.id] = rows
+        table.append(target, self._checked(rows, entry))
+        table.update_resolved_ts(target.upto)
 
-    def _put(self, encoded: Encoded) -> None:
-        began = time.thread_time()
-        try:
-            create_once(self._sink, encoded.path, encoded.spool.body(), encoded.file.hash, self._putting)
-        except BaseException as error:  # noqa: BLE001 - whatever it is ends the task, which another thread runs
-            self._fail(error)
-        else:
-            with self._lock:
-                self._cpu.update({**encoded.cpu, PUT: time.thread_time() - began})
-            self._written.put(encoded.file)
-        finally:
-            encoded.spool.discard()
-            self._room.release()
+    def _checked(self, rows: EntryRows, entry: WorkEntry) -> Iterator[Records]:
+        """The rows. Raises MemoryGone if what they were read from may have been something else (realtime buffer)."""
+        for records in rows:
+            self._check_memory(entry)
+            yield records
+        self._check_memory(entry)
+
+    def _check_memory(self, entry: WorkEntry) -> None:
+        for piece in entry.segments:
+            check_slice(piece, self._remote)
+
+    def _is_written(self, entry: Entry, written: Written) -> None:
+        rows = self._rows.pop(entry.id)
+        with self._lock:
+            self._cpu.update(rows.cpu.seconds)
+        self._written.put(
+            FileCommitted(
+                plan=entry.id.plan,
+                entry=entry.id.entry,
+                rows=rows.rows,
+                raw_rows=rows.raw_rows,
+                filtered_rows=rows.filtered_rows,
+                bytes=written.bytes,
+                hash=written.digest,
+            )
+        )
 
     def _read(self, stream: Iterator[pb.Order]) -> None:
         try:
@@ -202,10 +240,20 @@ class PipelineTask:
     def _metrics(self) -> list[pb.MetricDelta]:
         with self._lock:
             spent, self._cpu = self._cpu, Counter()
+        if self._sink is not None:
+            spent.update(self._sink.cpu_seconds())
         return [
             pb.MetricDelta(name="changefeed_pipeline_cpu_seconds_total", label=stage, value=seconds)
             for stage, seconds in spent.items()
         ]
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        self._busy_since = None  # a downstream that takes nothing more says so itself
+        try:
+            yield
+        finally:
+            self._busy_since = time.monotonic()
 
     def _waits(self, error: ChangefeedError) -> None:
         """For the disk or the event store: that takes as long as it takes."""

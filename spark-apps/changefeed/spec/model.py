@@ -321,7 +321,7 @@ class Changefeed(Section):
 
     @property
     def storage(self) -> Storage:
-        """The sink: the only kind there is for now."""
+        """The sink, where it is files."""
         storage = self.spec.sink.storage
-        assert storage is not None, "Sink refuses everything else"
+        assert storage is not None, f"the sink is {self.spec.sink.kind}"
         return storage

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 from pydantic.config import JsonDict
@@ -15,7 +15,6 @@ from changefeed.spec.field.fields import (
     Seconds,
     duration,
     many,
-    not_yet,
     one_of,
     server,
     size,
@@ -23,11 +22,11 @@ from changefeed.spec.field.fields import (
     whole,
 )
 from changefeed.spec.field.kind import RULES, Kind, cel_text, fixed, rule, wrong
-from changefeed.spec.field.section import FROM_CREATION, Credentials, Section, Tls, ruled
-from changefeed.spec.filter.filters import ColumnSelector
+from changefeed.spec.field.section import FROM_CREATION, Credentials, Section, SinkTls, ruled
+from changefeed.spec.filter.filters import ColumnSelector, Rule
 
 _KINDS = ("storage", "mysql", "kafka", "blackhole")
-_ONE_SINK = "exactly one sink; storage: {uri: ..., protocol: csv} for now"
+_ONE_SINK = "exactly one sink, such as storage: {uri: ..., protocol: csv}"
 _ELSEWHERE = "to write elsewhere, create another Changefeed"
 
 
@@ -105,6 +104,7 @@ def _other_options(protocol: str) -> str:
 
 
 _NAMED_COLUMNS = "none with protocol: csv, unless csv.outputFieldHeader: true says which columns a file has"
+_DATABASE = "the name of a database, of letters, digits, _ and $"
 _STAYS = Kind(None, {RULES: [rule("self == oldSelf", f"the uri that it was created with; {_ELSEWHERE}")]})
 
 
@@ -164,27 +164,111 @@ class Storage(Section):
 
 
 class Mysql(Section):
-    """A MySQL or TiDB that the changes are applied to."""
+    """A MySQL, MariaDB or TiDB that the changes are applied to. Its tables must be there, as they were at startTs."""
 
     uri: Annotated[str, server("mysql", "mysql://host:port"), _STAYS, fixed(FROM_CREATION)]
     """The server."""
-    tls: Tls | None = None
+    worker_count: Annotated[int, whole(1, 256)] = 16
+    """Connections of a task that write rows at the same time."""
+    max_txn_row: Annotated[int, whole(1, 16_384)] = 256
+    """Rows that are written in one transaction, if no transaction of the upstream must stay whole."""
+    transaction_atomicity: Annotated[str, one_of("none", "table")] = "none"
+    """table: what a transaction of the upstream has changed in a table is committed at once."""
+    safe_mode: Flag = False
+    """Write rows by REPLACE and DELETE only, for a downstream that has rows of its own with the same keys."""
+    progress_database: Annotated[str, text(r"[A-Za-z0-9_$]{0,64}", _DATABASE, 64)] = "changefeed"
+    """
+    Where our own two tables are, by which each row counts once. Empty: there are none; after a failure rows are written
+    again, by REPLACE and DELETE, and nothing keeps out a driver that has been given up but lives.
+    """
+    enable_sync_point: Flag = False
+    """
+    Now and then have all tables written to the same ts, and say so in the table tidb_cdc.syncpoint_v1, as TiCDC does:
+    the downstream is then as the upstream was at that ts.
+    """
+    sync_point_interval: Annotated[Seconds, duration("1s", "24h")] = 600.0
+    """Time between two of them. Each is waited for by all tables."""
+    sync_point_retention: Annotated[Seconds, duration("1h", "8760h")] = 86_400.0
+    """How long their rows are kept."""
+    tls: SinkTls | None = None
     """TLS towards it."""
     credentials: Credentials | None = None
     """Who writes there."""
+
+
+_TOPIC = r"[A-Za-z0-9._\-]*(?:\{schema\})?(?:[A-Za-z0-9._\-]*\{table\})?[A-Za-z0-9._\-]*"
+_TOPIC_ALLOWED = "[prefix]{schema}[middle]{table}[suffix], of letters, digits and . _ -"
+
+
+class Dispatcher(Section):
+    """Where the messages of the tables that `matcher` selects go. The first one that fits a table decides."""
+
+    matcher: Annotated[tuple[Rule, ...], many(1, 64, "1 to 64 rules")]
+    """Tables it is about, in the syntax of `filter.rules`."""
+    topic: Annotated[str, text(_TOPIC, _TOPIC_ALLOWED, 249)] = ""
+    """Topic of a table, such as `{schema}_{table}`. Empty: that of the uri."""
+    partition: Annotated[str, one_of("table", "index-value", "columns", "ts")] = "table"
+    """What decides the partition of a row: its table, the values of an index or of columns, or its commit ts."""
+    index: Annotated[str, text(r"[^`]*", "the name of an index", 64)] = ""
+    """Of index-value. Empty: the primary key, or a unique one that is as good."""
+    columns: Annotated[tuple[Annotated[str, text(r"[^`]+", "a column's name", 64)], ...], many(0, 64, "64 names")] = ()
+    """Of columns."""
+
+
+class LargeMessages(Section):
+    """What becomes of a row whose message is larger than maxMessageBytes."""
+
+    option: Annotated[str, one_of("none", "handle-key-only", "claim-check")] = "none"
+    """none: the changefeed stops. handle-key-only: only its key is sent. claim-check: it is kept in a store."""
+    claim_check_uri: Annotated[Location | None, Field()] = None
+    """The store of claim-check. Who writes there: the environment's own credentials."""
+
+
+_NEEDS_STORE = "claimCheckUri for option: claim-check"
 
 
 class Kafka(Section):
-    """A Kafka topic."""
+    """Topics of a Kafka cluster."""
 
     uri: Annotated[str, server("kafka", "kafka://host:port/topic"), _STAYS, fixed(FROM_CREATION)]
-    """Broker and topic."""
-    protocol: Annotated[str, one_of("canal-json", "open-protocol")]
+    """Brokers, with commas between, and the default topic."""
+    protocol: Annotated[str, one_of("canal-json", "open-protocol", "simple", "debezium", "avro")]
     """Format of the messages."""
-    tls: Tls | None = None
-    """TLS towards it."""
+    delivery: Annotated[str, one_of("at-least-once", "exactly-once")] = "at-least-once"
+    """exactly-once: by transactions, for consumers with isolation.level=read_committed."""
+    partition_num: Annotated[int, whole(1, 1_000)] = 3
+    """Partitions of a topic that is made here."""
+    replication_factor: Annotated[int, whole(1, 16)] = 1
+    """Replicas of a topic that is made here."""
+    max_message_bytes: Annotated[Bytes, size("1Ki", "1Gi")] = 10 << 20
+    """A larger message is not sent; see largeMessages. The topic's own max.message.bytes must allow it."""
+    compression: Annotated[str, one_of("none", "gzip", "snappy", "lz4", "zstd")] = "none"
+    """Of batches of messages."""
+    dispatchers: Annotated[tuple[Dispatcher, ...], many(0, 64, "at most 64 dispatchers")] = ()
+    """Topics and partitions of tables. None fits: the default topic, a partition for each table."""
+    large_messages: LargeMessages = LargeMessages()
+    """Rows that are too large for a message."""
+    canal_json: CanalJson = CanalJson()
+    """Options of protocol canal-json. Without enableTidbExtension there are no messages of the resolved-ts."""
+    schema_registry: Annotated[str | None, text(r"https?://[^@\s]+", "http://host:port", 1024)] = None
+    """Confluent's registry, or one like it, for protocol avro."""
+    output_raw_change_event: Flag = False
+    """Leave an update of a primary or unique key one update, instead of a delete and an insert."""
+    cloud_events: Flag = False
+    """Give each message the headers of a CloudEvent (binary content mode). It takes a call of the client each."""
+    sasl_mechanism: Annotated[str, one_of("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")] = "PLAIN"
+    """How the user of the credentials is authenticated."""
+    tls: SinkTls | None = None
+    """TLS towards the brokers."""
     credentials: Credentials | None = None
     """Who writes there."""
+
+    @field_validator("large_messages")
+    @classmethod
+    def _with_a_store(cls, large: LargeMessages) -> LargeMessages:
+        if large.option == "claim-check" and large.claim_check_uri is None:
+            raise wrong(_NEEDS_STORE)
+        return large
 
 
 class Blackhole(Section):
@@ -198,19 +282,16 @@ def _sink_rules() -> Iterator[JsonDict]:
     yield rule(same, f"the kind of sink that it was created with; {_ELSEWHERE}")
 
 
-_OTHER_SINK = not_yet("storage", lambda value: value is None)
-
-
 class Sink(Section):
     """Exactly one of its members."""
 
     model_config = ruled(*_sink_rules())
 
-    mysql: Annotated[Mysql | None, _OTHER_SINK] = None
+    mysql: Mysql | None = None
     """A MySQL or TiDB."""
-    kafka: Annotated[Kafka | None, _OTHER_SINK] = None
+    kafka: Kafka | None = None
     """Kafka."""
-    blackhole: Annotated[Blackhole | None, _OTHER_SINK] = None
+    blackhole: Blackhole | None = None
     """Nothing: changes are counted and dropped."""
     storage: Annotated[Storage | None, Field(validate_default=True)] = None
     """Files on an object store, in TiCDC's layout."""
@@ -218,7 +299,28 @@ class Sink(Section):
     @field_validator("storage")
     @classmethod
     def _exactly_one(cls, storage: Storage | None, info: ValidationInfo) -> Storage | None:
-        others = {"mysql", "kafka", "blackhole"}
-        if storage is None and others <= info.data.keys():  # else one of them was given, and reported already
+        others = [info.data[kind] for kind in _KINDS if kind in info.data]  # one that is not is reported already
+        if len(others) == len(_KINDS) - 1 and sum(each is not None for each in (*others, storage)) != 1:
             raise wrong(_ONE_SINK)
         return storage
+
+    @property
+    def kind(self) -> str:
+        """Which one it is."""
+        return next(kind for kind in _KINDS if getattr(self, kind) is not None)
+
+    @property
+    def syncpoint_interval_s(self) -> float | None:
+        """None: no syncpoints are asked for."""
+        return self.mysql.sync_point_interval if self.mysql is not None and self.mysql.enable_sync_point else None
+
+    @property
+    def uri(self) -> str:
+        """Where the changes go."""
+        return str(getattr(getattr(self, self.kind), "uri", f"{self.kind}://"))
+
+
+def sink_of(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """The kind of sink that an effective resource has, and its options."""
+    (kind, options), *_ = config["spec"]["sink"].items()
+    return kind, options

@@ -2,41 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import tempfile
-import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-from changefeed.filter.ddl import ignores_ddl
 from changefeed.filter.selection import Selection
-from changefeed.model.tso import MAX_TS
 from changefeed.objectstore.open import open_store
 from changefeed.owner.places import generation_place
 from changefeed.owner.transaction_log.log import Log
 from changefeed.owner.transaction_log.state import State
-from changefeed.spec.filter.filters import Filter
-from changefeed.spec.filter.table_filter import TableFilter
 from changefeed.upstream.access import Access
-from changefeed.upstream.pd import PdClient
 from changefeed.verify.comparison import oracles
+from changefeed.verify.comparison.files import StoredSubject, check_table
 from changefeed.verify.comparison.ledger import Ledger
-from changefeed.verify.comparison.table import Subject, check_table
 from changefeed.verify.consumer.replay import replay
 from changefeed.verify.finality import Finality
+from changefeed.verify.held import held
 from changefeed.verify.progress import Progress, Silent
+from changefeed.verify.recorded import check_cluster, lives_of, rules_of
 from changefeed.verify.result import Break, NotVerifiable, Result
 from changefeed.verify.sink import files
 from changefeed.verify.sink.formats import Formats, read_formats
 from changefeed.verify.sink.reading import lowest_commit_ts
-from changefeed.verify.upstream.lives import Life, Lives, read_lives
+from changefeed.verify.upstream.lives import Life, Lives
 
-_HOLD_S = 600
-_REFRESH_S = 60.0
 _LOG = "log"
 
 
@@ -81,15 +72,20 @@ async def verify(
         return result
     pd = await upstream.connect()
     try:
-        if pd.cluster_id != state.cluster_id:
-            raise NotVerifiable(
-                f"The sink is of cluster {state.cluster_id}, but PD is of cluster {pd.cluster_id}.",
-                "Give the PD of the changefeed's upstream.",
-            )
-        subject = Subject(
-            state.epoch.config, store, pd, formats, state.from_ts, checkpoint_ts, conserved, progress, result
+        check_cluster(pd, state)
+        subject = StoredSubject(
+            state.epoch.config,
+            pd,
+            formats.newest,
+            state.from_ts,
+            checkpoint_ts,
+            conserved,
+            progress,
+            result,
+            store,
+            formats,
         )
-        async with _held(pd, state.from_ts):
+        async with held(pd, state.from_ts, "startTs"):
             await _compare(subject, state)
     finally:
         await pd.close()
@@ -140,38 +136,7 @@ def _is_checkpoint_right(published: int, state: State, result: Result) -> bool:
     return result.ok
 
 
-@contextlib.asynccontextmanager
-async def _held(pd: PdClient, start_ts: int) -> AsyncIterator[None]:
-    """The history is held back from GC, all the time, and it was so to the end (rule 23)."""
-    holder = f"changefeed-verify-{uuid.uuid4().hex[:12]}"
-
-    async def refresh() -> None:
-        while True:
-            await asyncio.sleep(_REFRESH_S)
-            await _check_held(pd, holder, start_ts)
-
-    try:
-        await _check_held(pd, holder, start_ts)
-        refreshing = asyncio.create_task(refresh())
-        try:
-            yield
-        finally:
-            refreshing.cancel()
-        await _check_held(pd, holder, start_ts)
-    finally:
-        await pd.update_safepoint(holder, 0, MAX_TS)
-
-
-async def _check_held(pd: PdClient, holder: str, start_ts: int) -> None:
-    lowest = await pd.update_safepoint(holder, _HOLD_S, start_ts - 1)
-    if lowest > start_ts - 1:
-        raise NotVerifiable(
-            f"The upstream has collected its history up to {lowest}, after the changefeed's startTs {start_ts}.",
-            "The changes before that can't be compared any more; files are checked best soon after they are written.",
-        )
-
-
-async def _compare(subject: Subject, state: State) -> None:
+async def _compare(subject: StoredSubject, state: State) -> None:
     result, store = subject.result, subject.store
     lives = await _lives(subject, state)
     subject.progress.stage("the sink's files")
@@ -188,13 +153,13 @@ async def _compare(subject: Subject, state: State) -> None:
         ledger = Ledger(Path(folder))
         try:
             await _check_tables(subject, lives.all, sink, ledger)
-            await replay(subject, lives, _rules(state).matches, sink, ledger)
+            await replay(subject, lives, rules_of(state).matches, sink, ledger)
         finally:
             ledger.close()
     _check_finality(subject, finality)
 
 
-async def _check_tables(subject: Subject, lives: list[Life], sink: files.Sink, ledger: Ledger) -> None:
+async def _check_tables(subject: StoredSubject, lives: list[Life], sink: files.Sink, ledger: Ledger) -> None:
     result = subject.result
     # A reader does not look into directories of a later version yet.
     remaining = {p: d for p, d in sink.directories.items() if (_version(p) or 0) <= subject.checkpoint_ts}
@@ -214,7 +179,7 @@ async def _check_tables(subject: Subject, lives: list[Life], sink: files.Sink, l
             )
 
 
-def _check_finality(subject: Subject, finality: Finality) -> None:
+def _check_finality(subject: StoredSubject, finality: Finality) -> None:
     """O2: nothing came below the checkpoint while all this was read, and nothing that was there has changed."""
     subject.progress.stage("the sink once more")
     store = subject.store
@@ -229,18 +194,11 @@ def _check_finality(subject: Subject, finality: Finality) -> None:
         subject.result.problem(problem)
 
 
-async def _lives(subject: Subject, state: State) -> Lives:
+async def _lives(subject: StoredSubject, state: State) -> Lives:
     """Of the tables that the changefeed writes."""
-    config, rules = state.epoch.config, _rules(state)
     subject.progress.stage("the upstream's DDLs")
-    lives = await read_lives(
-        subject.pd,
-        lambda table: rules.matches(table.schema_name, table.name),
-        partial(ignores_ddl, Filter.model_validate(config["spec"]["filter"])),
-        state.from_ts,
-        subject.checkpoint_ts,
-    )
-    selections = [Selection.of(config, life.info) for life in lives.all]
+    lives = await lives_of(state, subject.pd, subject.checkpoint_ts)
+    selections = [Selection.of(subject.config, life.info) for life in lives.all]
     if subject.conserved is not None and not all(selection.rows.keeps_all for selection in selections):
         raise NotVerifiable(
             f"Event filters leave changes out, so the sum of {subject.conserved} can't be followed.",
@@ -253,11 +211,6 @@ async def _lives(subject: Subject, state: State) -> Lives:
             f"Name one of {', '.join(sorted(names))}.",
         )
     return lives
-
-
-def _rules(state: State) -> TableFilter:
-    filter_ = Filter.model_validate(state.epoch.config["spec"]["filter"])
-    return TableFilter(filter_.rules, filter_.case_sensitive)
 
 
 def _check_published(state: State, sink: files.Sink, result: Result) -> None:

@@ -21,28 +21,11 @@ class Break(ChangefeedError):
 
 
 @dataclass
-class Result:
-    """The verdict (`ok`), what was read, and what was found."""
+class Verdict:
+    """What is said of any sink."""
 
     ok: bool = True
     checkpoint_ts: str = "0"
-    rows: int = 0
-    transactions: int = 0
-    tables: int = 0
-    files: int = 0
-    missing: int = 0
-    duplicate: int = 0
-    unexpected: int = 0
-    out_of_order: int = 0
-    replayed: int = 0  # rows of the tables at the checkpoint that the files' replay was compared with
-    replay_missing: int = 0
-    replay_extra: int = 0
-    replay_different: int = 0
-    consumed: int = 0  # rows of the tables at the checkpoint that a consumer's replay was compared with
-    consumed_missing: int = 0
-    consumed_extra: int = 0
-    consumed_different: int = 0
-    conserved: str | None = None
     first_problem: str | None = None
     notes: list[str] = field(default_factory=list)  # what was assumed, and what was not checked
 
@@ -58,3 +41,85 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+@dataclass
+class Changes(Verdict):
+    """Of a sink that keeps each change: what was read, and what was found."""
+
+    rows: int = 0
+    transactions: int = 0
+    tables: int = 0
+    missing: int = 0
+    duplicate: int = 0
+    unexpected: int = 0
+    out_of_order: int = 0
+    replayed: int = 0  # rows of the tables at the checkpoint that the changes' replay was compared with
+    replay_missing: int = 0
+    replay_extra: int = 0
+    replay_different: int = 0
+
+
+@dataclass
+class Result(Changes):
+    """Of files."""
+
+    files: int = 0
+    consumed: int = 0  # rows of the tables at the checkpoint that a consumer's replay was compared with
+    consumed_missing: int = 0
+    consumed_extra: int = 0
+    consumed_different: int = 0
+    conserved: str | None = None
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """A table's rows in a database, held against the upstream's. `rows`: of the upstream."""
+
+    table: str
+    rows: int
+    missing: int = 0
+    surplus: int = 0
+    different: int = 0
+    examples: tuple[str, ...] = ()  # "missing: id=1", a few of each
+
+    @property
+    def differs(self) -> bool:
+        return bool(self.missing or self.surplus or self.different)
+
+
+@dataclass
+class Rows(Verdict):
+    """Of a database that has the tables themselves."""
+
+    tables: int = 0
+    rows: int = 0
+    missing: int = 0
+    surplus: int = 0
+    different: int = 0
+    by_table: list[TableRows] = field(default_factory=list)
+
+    def add(self, table: TableRows) -> None:
+        self.tables += 1
+        self.rows += table.rows
+        self.missing += table.missing
+        self.surplus += table.surplus
+        self.different += table.different
+        self.by_table.append(table)
+        if table.differs:
+            self.problem(
+                f"{table.table}: {table.missing} rows are missing, {table.surplus} are surplus, {table.different} "
+                f"different: {'; '.join(table.examples)}."
+            )
+
+
+@dataclass
+class Messages(Changes):
+    """Of topics. `repeated`: rows that stand there again where that is allowed; a `duplicate` is not."""
+
+    topics: int = 0
+    partitions: int = 0
+    messages: int = 0
+    repeated: int = 0
+    early: int = 0  # rows behind a resolved-ts that is not below theirs
+    went_back: int = 0  # a resolved-ts behind a higher one

@@ -80,6 +80,25 @@ def test_metrics_are_for_monitoring_and_nothing_else_is() -> None:
             },
             {2379, 9000, 8443},
         ),
+        ({"sink": {"mysql": {"uri": "mysql://tidb:4000"}}}, {2379, 443, 4000}),
+        ({"sink": {"mysql": {"uri": "mysql://db"}}}, {2379, 443, 3306}),
+        (
+            {
+                "sink": {
+                    "kafka": {
+                        "uri": "kafka://a:19092,b:19093/orders",
+                        "protocol": "avro",
+                        "schemaRegistry": "http://registry:8081",
+                        "largeMessages": {
+                            "option": "claim-check",
+                            "claimCheckUri": "s3://claims/y?endpoint=http://minio:9000",
+                        },
+                    }
+                }
+            },
+            {2379, 443, 19092, 19093, 8081, 9000},
+        ),
+        ({"sink": {"blackhole": {}}}, {2379, 443}),
     ],
 )
 def test_they_reach_what_the_spec_names_and_nothing_else(spec: dict[str, Any], open_ports: set[int]) -> None:

@@ -3,8 +3,9 @@ from __future__ import annotations
 import owner_segments as s
 import pytest
 from changefeed.errors import ProtocolViolation
-from changefeed.owner.planning.barrier import Barrier, Ddl
+from changefeed.owner.planning.barrier import Barrier
 from changefeed.owner.planning.checkpoint import Checkpoint, Progress
+from changefeed.sink.contract import Ddl
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -19,7 +19,7 @@ def opened(*sizes: int, tasks: int = 0, plan: int = 3) -> Dispatch:
     """The files of one plan, in order, and tasks 0, 1, ..."""
     dispatch = Dispatch()
     for number, size in enumerate(sizes):
-        dispatch.opened(EntryKey(plan, number), size)
+        dispatch.opened(EntryKey(plan, number), number, size)
     for task in range(tasks):
         dispatch.joined(task)
     return dispatch
@@ -80,7 +80,7 @@ def test_what_can_not_be_written_yet_is_passed_over_and_given_later_in_its_order
     dispatch = opened(1, 1, 1, 1, tasks=1)
     assert given(dispatch, but=["3/0", "3/2"]) == {0: "3/1 3/3"}
     assert given(dispatch, but=["3/0", "3/2"]) == {}
-    dispatch.opened(key("4/0"), 1)
+    dispatch.opened(key("4/0"), 0, 1)
     assert given(dispatch, but=["3/2"]) == {0: "3/0 4/0"}
     assert given(dispatch) == {0: "3/2"}
 
@@ -145,3 +145,74 @@ def test_a_loss_changes_nothing_for_the_others() -> None:
     dispatch.done(key("3/1"))
     dispatch.done(key("3/3"))
     assert given(dispatch) == {1: "3/0 3/2"}
+
+
+# In order.
+
+
+def ordered(*dispatchers: int, tasks: int = 2) -> Dispatch:
+    """One entry of each, in this order; those of one dispatcher one behind the other."""
+    dispatch = Dispatch(in_order=True)
+    for number, dispatcher in enumerate(dispatchers):
+        dispatch.opened(EntryKey(3, number), dispatcher, 1)
+    for task in range(tasks):
+        dispatch.joined(task)
+    return dispatch
+
+
+def test_in_order_a_dispatchers_entries_go_to_one_task() -> None:
+    dispatch = ordered(7, 8, 7, 8, 7)
+    assert given(dispatch) == {0: "3/0 3/2 3/4", 1: "3/1 3/3"}
+    assert (dispatch.writer(7), dispatch.writer(8)) == (1, 2)
+
+
+def test_in_order_nothing_passes_an_entry_that_waits() -> None:
+    dispatch = ordered(7, 8, 7)
+    assert given(dispatch, but=["3/0"]) == {0: "3/1"}
+    assert given(dispatch) == {1: "3/0 3/2"}
+
+
+def test_in_order_a_holder_without_room_is_waited_for() -> None:
+    dispatch = Dispatch(in_order=True)
+    for number in range(3):
+        dispatch.opened(EntryKey(3, number), 7, 100 * MIB)
+    dispatch.joined(0)
+    dispatch.joined(1)
+    assert given(dispatch) == {0: "3/0 3/1"}
+    dispatch.done(key("3/0"))
+    assert given(dispatch) == {0: "3/2"}
+    assert dispatch.writer(7) == 1
+
+
+def test_in_order_a_dispatcher_that_has_nothing_unwritten_stays_where_it_was_if_there_is_room() -> None:
+    dispatch = ordered(7, tasks=2)
+    assert given(dispatch) == {0: "3/0"}
+    dispatch.done(key("3/0"))
+    dispatch.opened(EntryKey(4, 0), 8, 1)
+    assert given(dispatch) == {0: "4/0"}
+    dispatch.opened(EntryKey(5, 0), 7, 1)
+    assert given(dispatch) == {0: "5/0"}, "though the other one has nothing to do"
+    assert dispatch.writer(7) == 1
+
+
+def test_rule_25_who_follows_a_lost_task_has_another_number() -> None:
+    dispatch = ordered(7, 7)
+    assert given(dispatch) == {0: "3/0 3/1"}
+    dispatch.done(key("3/0"))
+    dispatch.left(0)
+    assert given(dispatch) == {1: "3/1"}
+    assert dispatch.writer(7) == 2
+    dispatch.left(1)
+    dispatch.joined(1)
+    assert given(dispatch) == {1: "3/1"}, "the same number of a task, another task"
+    assert dispatch.writer(7) == 3
+
+
+def test_in_order_what_is_behind_an_entry_that_is_given_back_is_waited_for() -> None:
+    dispatch = ordered(7, 7, 7)
+    assert given(dispatch, but=["3/2"]) == {0: "3/0 3/1"}
+    dispatch.given_back(0, key("3/0"))
+    assert given(dispatch) == {}, "the task still has 3/1, and will give it back"
+    dispatch.given_back(0, key("3/1"))
+    assert given(dispatch) == {0: "3/0 3/1 3/2"}
+    assert dispatch.writer(7) == 2

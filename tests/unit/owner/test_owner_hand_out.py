@@ -8,9 +8,9 @@ import pytest
 from changefeed.model.record import Work
 from changefeed.owner.owner import Owner
 from changefeed.owner.planning.actions import AppendCheckpoint, AppendPlan, Publish, Stop, WriteDdl
-from changefeed.owner.planning.barrier import Ddl
 from changefeed.owner.transaction_log.history import apply
 from changefeed.owner.transaction_log.state import State
+from changefeed.sink.contract import Ddl
 from changefeed.wire import owner_pb2 as pb
 from owner_run import BEGAN_MS, BEGAN_TS, INTERVAL_S, began, plan, publish, record, row
 
@@ -39,8 +39,8 @@ def shown(given: list[tuple[int, Work]]) -> list[tuple[int, int, list[int]]]:
 
 def indexes(action: Publish) -> list[str]:
     """The last file of each index that is written."""
-    assert all(path == f"{directory}/{number}.csv" for directory, number, path in action.indexes)
-    return [path for _, _, path in action.indexes]
+    assert all(path == f"{directory}/{number}.csv" for directory, number, path in action.ends)
+    return [path for _, _, path in action.ends]
 
 
 def test_a_task_is_given_all_that_it_needs_to_write_a_file() -> None:

@@ -11,8 +11,8 @@ import pytest
 from changefeed.errors import Conflict, Fenced, NeedsHuman, OutcomeUnknown, Transient, Unavailable
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.patience import Patience
-from changefeed.owner.publication import Publication
 from changefeed.owner.transaction_log.log import Log
+from changefeed.sink.storage.ddl_sink import StorageDdlSink
 
 
 class Disturbed(LocalStore):
@@ -42,9 +42,9 @@ def published(folder: Path) -> int:
 
 def test_rule_8_after_a_lost_swap_the_log_is_read_then_the_object_again(tmp_path: Path, log: Log) -> None:
     sink = Disturbed(tmp_path / "lake", [Conflict("changed"), OutcomeUnknown("perhaps")])
-    Publication(sink, log).write_checkpoint(105)
+    StorageDdlSink(sink, log.poll_fence).write_checkpoint(105)
     assert published(tmp_path / "lake") == 105
-    Publication(sink, log).write_checkpoint(103)
+    StorageDdlSink(sink, log.poll_fence).write_checkpoint(103)
     assert published(tmp_path / "lake") == 105
 
 
@@ -53,25 +53,25 @@ def test_rule_8_a_lost_swap_with_a_newer_epoch_in_the_log_is_fenced(tmp_path: Pa
     other.claim_epoch(lambda before: made.epoch(before, "b"))
     sink = Disturbed(tmp_path / "lake", [Conflict("changed")])
     with pytest.raises(Fenced, match="epoch 2"):
-        Publication(sink, log).write_indexes([("d", 1, "d/CDC00000000000000000001.csv")])
+        StorageDdlSink(sink, log.poll_fence).publish([("d", 1, "d/CDC00000000000000000001.csv")])
     assert not (tmp_path / "lake" / "d").exists()
 
 
 def test_rule_8_a_stranger_that_goes_on_writing_is_named(tmp_path: Path, log: Log) -> None:
     sink = Disturbed(tmp_path / "lake", [Conflict("metadata was changed by somebody else.")] * 9)
     with pytest.raises(NeedsHuman, match="SinkOwned: metadata was changed"):
-        Publication(sink, log).write_checkpoint(105)
+        StorageDdlSink(sink, log.poll_fence).write_checkpoint(105)
 
 
 def test_a_sink_that_stays_away_ends_the_run_and_a_short_absence_does_not(log: Log, tmp_path: Path) -> None:
     slept: list[float] = []
     sink = Disturbed(tmp_path / "lake", [Transient("away")] * 5)
-    Publication(sink, log, Patience(sleep=slept.append)).write_checkpoint(105)
+    StorageDdlSink(sink, log.poll_fence, Patience(sleep=slept.append)).write_checkpoint(105)
     assert slept == [0.05, 0.1, 0.2, 0.4, 0.8]
     slept.clear()
     sink = Disturbed(tmp_path / "lake", [Transient("away")] * 100)
     with pytest.raises(Unavailable, match=r"lake has failed for 60 s\. away"):
-        Publication(sink, log, Patience(sleep=slept.append)).write_checkpoint(106)
+        StorageDdlSink(sink, log.poll_fence, Patience(sleep=slept.append)).write_checkpoint(106)
     assert 60 <= sum(slept) < 70
 
 
@@ -89,11 +89,13 @@ class Counted(LocalStore):
 
 def test_index_files_of_many_directories_are_written_at_once(tmp_path: Path, log: Log) -> None:
     written = [(f"d{n}", 1, f"d{n}/CDC00000000000000000001.csv") for n in range(8)]
-    Publication(Counted(tmp_path / "lake", len(written)), log).write_indexes(written)
+    StorageDdlSink(Counted(tmp_path / "lake", len(written)), log.poll_fence).publish(written)
     assert len(list((tmp_path / "lake").rglob("CDC.index"))) == len(written)
 
 
 def test_an_index_file_that_cannot_be_written_fails_the_publication(tmp_path: Path, log: Log) -> None:
     sink = Disturbed(tmp_path / "lake", [NeedsHuman("no", "no")])
     with pytest.raises(NeedsHuman, match="no"):
-        Publication(sink, log).write_indexes([(f"d{n}", 1, f"d{n}/CDC00000000000000000001.csv") for n in range(8)])
+        StorageDdlSink(sink, log.poll_fence).publish(
+            [(f"d{n}", 1, f"d{n}/CDC00000000000000000001.csv") for n in range(8)]
+        )

@@ -26,7 +26,7 @@ import owner_records as made
 import owner_segments as s
 import pytest
 from changefeed.model.record import DdlRecord, PlanEntry
-from changefeed.owner.planning.barrier import Barrier, Ddl
+from changefeed.owner.planning.barrier import Barrier
 from changefeed.owner.planning.checkpoint import Checkpoint, Progress, flushed_to
 from changefeed.owner.planning.dispatch import Dispatch
 from changefeed.owner.planning.open_entries import EntryKey, OpenEntries
@@ -35,6 +35,7 @@ from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.pulling.stored_rows import StoredRows
 from changefeed.owner.transaction_log.history import apply
 from changefeed.owner.transaction_log.state import State, restore, snapshot
+from changefeed.sink.contract import Ddl
 from changefeed.wire import owner_pb2 as pb
 
 STORIES = sorted((Path(__file__).parent / "testdata").glob("*.txt"))
@@ -54,7 +55,7 @@ class World:
         self.open = OpenEntries(state)
         self.dispatch = Dispatch()
         for key, entry in self.open.unwritten():
-            self.dispatch.opened(key, entry.estimate)
+            self.dispatch.opened(key, entry.dispatcher, entry.estimate)
         self.subs: dict[int, list[int]] = {}
         for span_id, start_ts in spans.items():
             self.add(span_id, max(start_ts, state.flushed_ts(span_id)))
@@ -166,7 +167,7 @@ class World:
         self.state = apply(self.state, made.plan(self.state, *entries, resolved_ts=str(self.barrier.ceiling())))
         self.open.planned(self.state.n, entries)
         for entry in entries:
-            self.dispatch.opened(EntryKey(self.state.n, entry.entry), entry.estimate)
+            self.dispatch.opened(EntryKey(self.state.n, entry.entry), entry.dispatcher, entry.estimate)
         return "\n".join(f"{self._shown(cut)} {entry.path}" for cut, entry in zip(cuts, entries, strict=True))
 
     def _table(self, span_id: int) -> Table:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 from changefeed.errors import NeedsHuman
-from changefeed.owner.planning.barrier import Ddl
 from changefeed.owner.planning.timeline import Timeline
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.ddl.job import parse_job
 from changefeed.schema.storage import SchemaStorage
 from changefeed.schema.table_info import parse_database_info, parse_table_info
+from changefeed.sink.contract import Ddl
 
 START_TS = 100
 SHOP, OTHER = 1, 2

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,8 +15,13 @@ from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE, Position
 from changefeed.model.record import FileCommitted, PlanEntry, SegmentSlice, Work, WorkEntry
 from changefeed.model.rows import RAW_SCHEMA
 from changefeed.objectstore.digest import Digest
-from changefeed.pipeline.run import Encoded, encode_entry
+from changefeed.objectstore.patience import Patience
+from changefeed.pipeline.run import EntryRows
+from changefeed.pipeline.spool import Spool
+from changefeed.pipeline.stages import CpuTime
 from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, LONGLONG, VARCHAR, TableInfo, parse_table_info
+from changefeed.sink.job import entry_of
+from changefeed.sink.storage import event_sink
 
 TABLE_ID = 77
 CSV = {
@@ -183,6 +190,41 @@ def make_work(
         table_infos={table.hash: table.to_json()},
     )
     return work, entry
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A plan entry's file, complete."""
+
+    path: str
+    file: FileCommitted
+    spool: Spool
+    cpu: dict[str, float]
+
+
+def encode_entry(
+    work: Work,
+    entry: WorkEntry,
+    read: Callable[[SegmentSlice], pa.Table],
+    folder: Path,
+    patience: Patience | None = None,
+    readers: Executor | None = None,
+) -> Encoded:
+    """As a pipeline task and its storage sink do it."""
+    rows, cpu = EntryRows(work, entry, read, readers), CpuTime()
+    target = entry_of("shop/feed", work, entry, rows.recipe)
+    spool = event_sink.encode_entry(target, rows, folder, patience, cpu)
+    file = FileCommitted(
+        plan=work.record,
+        entry=entry.plan_entry.entry,
+        rows=rows.rows,
+        raw_rows=rows.raw_rows,
+        filtered_rows=rows.filtered_rows,
+        bytes=spool.length,
+        hash=spool.hash,
+    )
+    spent = {stage: rows.cpu.seconds[stage] + cpu.seconds[stage] for stage in rows.cpu.seconds}
+    return Encoded(target.path, file, spool, spent)
 
 
 def encode_file(

@@ -12,7 +12,6 @@ from changefeed.model.position import OP_DELETE, OP_INSERT, Position
 from changefeed.objectstore.patience import Patience
 from changefeed.pipeline import run, spool
 from changefeed.pipeline.mounter import mount
-from changefeed.pipeline.run import encode_entry
 from changefeed.pipeline.stages import STAGES
 from changefeed.schema.table_info import LONGLONG, VARCHAR
 from hypothesis import HealthCheck, given, settings
@@ -23,6 +22,7 @@ from pipeline_rows import (
     column,
     content_of,
     delete,
+    encode_entry,
     encode_file,
     index,
     insert,

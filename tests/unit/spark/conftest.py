@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from changefeed.eventstore.house import House
 from changefeed.objectstore import Place
-from changefeed.pipeline.job import PipelineJob
-from changefeed.spark import pipeline_task as module
+from changefeed.sink.job import PipelineJob
+from changefeed.sink.storage import event_sink
+from changefeed.sink.storage.event_sink import StorageJob
 from changefeed.spark.pipeline_task import write_files
 from spark_files import Encodings, Sink
 from spark_owner import ATTEMPT, DEADLINE_S, EPOCH, NONCE, Begin, Owner, listening
@@ -34,7 +35,7 @@ def state(tmp_path: Path) -> Place:
 def sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
     """Of every task of the test's."""
     made = Sink(tmp_path / "sink")
-    monkeypatch.setattr(module, "open_store", lambda uri, *_: made)
+    monkeypatch.setattr(event_sink, "open_store", lambda uri, *_: made)
     yield made
     made.let_go()
 
@@ -46,7 +47,7 @@ def begin(owner: Owner, state: Place, sink: Sink) -> Iterator[Begin]:
     with ThreadPoolExecutor(4, "task") as threads:
 
         def started(number: int = 0, attempt: int | None = ATTEMPT, **address: Any) -> Future[int | None]:
-            job = PipelineJob(state, Place(sink.uri))
+            job = PipelineJob("shop/feed", state, StorageJob(Place(sink.uri)))
             begun.append(threads.submit(write_files, replace(owner.address, **address), number, job, attempt))
             return begun[-1]
 
@@ -63,6 +64,6 @@ def begin(owner: Owner, state: Place, sink: Sink) -> Iterator[Begin]:
 @pytest.fixture
 def encodings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Encodings]:
     made = Encodings()
-    monkeypatch.setattr(module, "encode_entry", made)
+    monkeypatch.setattr(event_sink, "encode_entry", made)
     yield made
     made.go_on.set()

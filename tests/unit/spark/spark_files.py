@@ -19,8 +19,10 @@ from changefeed.model.record import PlanEntry, SegmentSlice, Work, WorkEntry
 from changefeed.model.rows import RAW_SCHEMA
 from changefeed.objectstore import FileRange, Place
 from changefeed.objectstore.local import LocalStore
-from changefeed.pipeline.run import Encoded, encode_entry
+from changefeed.pipeline.spool import Spool
 from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, LONGLONG, parse_table_info
+from changefeed.sink.contract import Entry
+from changefeed.sink.storage.event_sink import encode_entry
 from spark_owner import DEADLINE_S, EPOCH, NONCE
 
 TABLE_ID = 77
@@ -191,8 +193,8 @@ class Encodings:
         self.go_on = threading.Event()
         self.held: set[int] = set()
 
-    def __call__(self, work: Work, entry: WorkEntry, *rest: Any) -> Encoded:
+    def __call__(self, entry: Entry, *rest: Any) -> Spool:
         self.begun.release()
-        if entry.plan_entry.entry in self.held:
+        if entry.id.entry in self.held:
             assert self.go_on.wait(DEADLINE_S)
-        return encode_entry(work, entry, *rest)
+        return encode_entry(entry, *rest)

@@ -12,8 +12,9 @@ import pytest
 from changefeed.errors import Unavailable
 from changefeed.objectstore import Place
 from changefeed.owner.serving.vigilance import Tasks
-from changefeed.pipeline.job import PipelineJob
 from changefeed.puller.task import Limits, PullerJob
+from changefeed.sink.job import PipelineJob
+from changefeed.sink.storage.event_sink import StorageJob
 from changefeed.spark import execution as execution_module
 from changefeed.spark import task as task_module
 from changefeed.spark.execution import SparkExecution
@@ -27,7 +28,7 @@ from pyspark import cloudpickle
 DEADLINE_S = 10.0
 PLACE = Place("file:///tmp/none", None)
 OWNER = OwnerAddress("127.0.0.1:1", 1, "n", "t", b"c", RunKey(b"k", b"c"))
-PIPELINE = PipelineJob(PLACE, Place("file:///tmp/lake"))
+PIPELINE = PipelineJob("shop/feed", PLACE, StorageJob(Place("file:///tmp/lake")))
 
 
 def pullers(count: int = 1) -> PullerJob:

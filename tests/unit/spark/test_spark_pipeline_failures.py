@@ -25,7 +25,9 @@ from changefeed.errors import (
 from changefeed.eventstore.house import House
 from changefeed.objectstore import Place, patience
 from changefeed.pipeline import spool as spool_module
-from changefeed.pipeline.run import Encoded, encode_entry
+from changefeed.pipeline.spool import Spool
+from changefeed.sink.storage import event_sink
+from changefeed.sink.storage.event_sink import encode_entry
 from changefeed.spark import pipeline_task as module
 from changefeed.spark.pipeline_task import PipelineTask
 from changefeed.wire import owner_pb2 as pb
@@ -206,7 +208,7 @@ def test_a_sink_that_is_away_is_no_sign_of_work(
 def test_nothing_is_encoded_after_a_failure(
     owner: Owner, state: Place, sink: Sink, begin: Begin, encodings: Encodings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_PUTS", 1)
+    monkeypatch.setattr(event_sink, "_PUTS", 1)
     sink.fail(path_of(9, 0), [NeedsHuman("no")])
     sink.hold_back(path_of(9, 0))
     task = begin()
@@ -237,13 +239,13 @@ def test_rule_3_a_spooled_file_that_has_changed_is_not_put(
 ) -> None:
     monkeypatch.setattr(spool_module, "IN_MEMORY_BYTES", 0)
 
-    def encode_and_harm(*given: Any) -> Encoded:
+    def encode_and_harm(*given: Any) -> Spool:
         encoded = encode_entry(*given)
         (file,) = House(state, EPOCH, NONCE).spool_folder.iterdir()
         file.write_bytes(content_of([2]))
         return encoded
 
-    monkeypatch.setattr(module, "encode_entry", encode_and_harm)
+    monkeypatch.setattr(event_sink, "encode_entry", encode_and_harm)
     task = begin()
     owner.write(make_work(state, 9, {0: [1]}))
     with pytest.raises(Transient, match="has changed since it was written"):
@@ -289,7 +291,7 @@ def test_an_end_ends_it_while_the_sink_is_away(owner: Owner, state: Place, sink:
 def test_an_end_ends_it_while_it_waits_for_room(
     owner: Owner, state: Place, sink: Sink, begin: Begin, encodings: Encodings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_PUTS", 1)
+    monkeypatch.setattr(event_sink, "_PUTS", 1)
     for entry in range(3):
         sink.fail(path_of(9, entry), itertools.repeat(AWAY))
     task = begin()
@@ -401,11 +403,11 @@ def test_each_file_has_its_own_time(
     monkeypatch.setattr(module, "time", clock)
     encodings.held = {2}
 
-    def encode_slowly(*given: Any) -> Encoded:
+    def encode_slowly(*given: Any) -> Spool:
         clock.now += 0.7 * module.STUCK_S
         return encodings(*given)
 
-    monkeypatch.setattr(module, "encode_entry", encode_slowly)
+    monkeypatch.setattr(event_sink, "encode_entry", encode_slowly)
     begin()
     owner.write(make_work(state, 9, {0: [1], 1: [2], 2: [3]}))
     for _ in range(3):
@@ -419,7 +421,7 @@ def test_a_put_that_takes_long_is_no_silence(
     owner: Owner, state: Place, sink: Sink, begin: Begin, encodings: Encodings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "STUCK_S", 0.0)
-    monkeypatch.setattr(module, "_PUTS", 1)
+    monkeypatch.setattr(event_sink, "_PUTS", 1)
     sink.hold_back(*[path_of(9, entry) for entry in range(3)])
     begin()
     owner.write(make_work(state, 9, {0: [1]}))

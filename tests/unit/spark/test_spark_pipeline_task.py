@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -14,8 +15,9 @@ from changefeed.objectstore import Place
 from changefeed.objectstore.digest import Digest
 from changefeed.pipeline import spool as spool_module
 from changefeed.pipeline.stages import STAGES
+from changefeed.sink.storage import event_sink
+from changefeed.sink.storage.event_sink import PUT
 from changefeed.spark import pipeline_task as module
-from changefeed.spark.pipeline_task import PUT
 from changefeed.wire import owner_pb2 as pb
 from spark_files import Encodings, Sink, content_of, make_work, path_of
 from spark_owner import ATTEMPT, DEADLINE_S, SILENCE_S, Begin, Owner
@@ -79,16 +81,16 @@ def test_where_the_cpu_time_went_is_told_once(
     begin()
     for known in (1, 2):
         owner.write(make_work(state, 8 + known, {0: range(2000)}))
-        owner.until(partial(tells, owner, known * len([*STAGES, PUT])))
+        owner.until(partial(tells, owner, known))
         owner.hears()
     assert {(name, gauge) for name, _, _, gauge in told(owner)} == {("changefeed_pipeline_cpu_seconds_total", False)}
-    assert [label for _, label, _, _ in told(owner)] == [*STAGES, PUT] * 2
     seconds = [value for _, label, value, _ in told(owner) if label == PUT]
     assert all(value > 0 for value in seconds)
 
 
-def tells(owner: Owner, metrics: int) -> bool:
-    return len(told(owner)) >= metrics
+def tells(owner: Owner, times: int) -> bool:
+    labels = Counter(label for _, label, _, _ in told(owner))
+    return min(labels[stage] for stage in (*STAGES, PUT)) >= times
 
 
 def told(owner: Owner) -> list[tuple[str, str, float, bool]]:
@@ -115,7 +117,7 @@ def test_rule_20_while_one_put_is_slow_others_of_any_plan_are_put_and_told(
 def test_no_more_is_encoded_than_some_files_ahead_of_a_slow_store(
     owner: Owner, state: Place, sink: Sink, begin: Begin, encodings: Encodings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_PUTS", 2)
+    monkeypatch.setattr(event_sink, "_PUTS", 2)
     files = range(6)
     sink.hold_back(*[path_of(9, entry) for entry in files])
     begin()

@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 from changefeed.errors import Fenced, NeedsHuman, OutputConflict, Unavailable
 from changefeed.objectstore import Place
-from changefeed.pipeline.job import PipelineJob
 from changefeed.puller.task import Limits, PullerJob
+from changefeed.sink.job import PipelineJob
+from changefeed.sink.storage.event_sink import StorageJob
 from changefeed.spark import task as module
 from changefeed.spark.task import run_task
 from changefeed.upstream.access import Access
 from changefeed.wire.owner import OwnerAddress
 from spark_owner import Owner
 
-PIPELINE = PipelineJob(Place("file:///state"), Place("file:///lake"))
+PIPELINE = PipelineJob("shop/feed", Place("file:///state"), StorageJob(Place("file:///lake")))
 LIMITS = Limits(quota_bytes=1 << 30, roll_bytes=1 << 20, roll_interval=0.5, gather_s=0.1)
 PULLERS = PullerJob(2, Access(("http://pd:2379",)), Place("file:///state"), LIMITS)
 

@@ -190,7 +190,7 @@ def test_descriptions_tell_defaults_and_what_is_fixed() -> None:
         'Allowed: a size from 64Mi to 16Ti, such as "64Mi". Default: "20Gi".'
     )
     assert "Can't be changed once the changefeed exists." in SCHEMAS[".spec.startTs"]["description"]
-    assert SCHEMAS[".spec.sink.kafka"]["description"].endswith("Not supported yet.")
+    assert not any("Not supported yet" in schema.get("description", "") for schema in SCHEMAS.values())
 
 
 @pytest.mark.parametrize(

@@ -235,6 +235,7 @@ spec:
     ]
 
 
+ONE_SINK = "exactly one sink, such as storage: {uri: ..., protocol: csv}"
 PLACES = "file:///absolute/path, file://./relative/path or s3://bucket/folder"
 WRONG: list[tuple[str, object, str]] = [
     ("spec.paused", "yes", 'spec.paused: "yes"; allowed: true | false'),
@@ -287,9 +288,9 @@ WRONG: list[tuple[str, object, str]] = [
         "file://./../x",
         'spec.sink.storage.uri: "file://./../x"; allowed: ' + PLACES,
     ),
-    ("spec.sink.kafka", {}, "spec.sink.kafka: {} is not supported yet; allowed: storage"),
-    ("spec.sink", {"mysql": {}}, "spec.sink.mysql: {} is not supported yet; allowed: storage"),
-    ("spec.sink", {}, "spec.sink.storage: null; allowed: exactly one sink; storage: {uri: ..., protocol: csv} for now"),
+    ("spec.sink", {"kafka": {}}, "spec.sink.kafka.uri: missing"),
+    ("spec.sink", {"mysql": {}}, "spec.sink.mysql.uri: missing"),
+    ("spec.sink", {}, f"spec.sink.storage: null; allowed: {ONE_SINK}"),
     ("spec.sink.storage", {"protocol": "csv"}, "spec.sink.storage.uri: missing"),
     (
         "spec.sink.storage.canalJson",

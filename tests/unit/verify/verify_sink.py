@@ -167,9 +167,9 @@ def _write_table(sink: HandSink, shop: Shop, table: Table, log: Log, storage: di
     place = sink.lake / table.db.name / table.info.name
     (place / "meta").mkdir(parents=True)
     write_schema(place / "meta", shop.start_ts, _schema(table, shop.start_ts))
-    transactions = list(_transactions(shop, table, storage))
-    first = transactions[:1]
-    for date, groups in (("2026-01-01", [first, []]), ("2026-01-02", [transactions[1:2], transactions[2:]])):
+    written = list(transactions(shop, table, storage))
+    first = written[:1]
+    for date, groups in (("2026-01-01", [first, []]), ("2026-01-02", [written[1:2], written[2:]])):
         directory = place / str(shop.start_ts) / date
         (directory / "meta").mkdir(parents=True)
         for index, group in enumerate(groups, start=1):
@@ -241,7 +241,7 @@ def _header(table: Table, storage: dict[str, Any]) -> bytes:
     return storage["csv"]["delimiter"].join([*meta, *(c.name for c in table.info.columns)]).encode() + EOL
 
 
-def _transactions(shop: Shop, table: Table, storage: dict[str, Any]) -> Iterator[tuple[int, list[bytes]]]:
+def transactions(shop: Shop, table: Table, storage: dict[str, Any]) -> Iterator[tuple[int, list[bytes]]]:
     """(commit ts, lines) of each; deletes before updates before inserts, then by the key's bytes."""
     unsigned = table.info.columns[0].type.unsigned
     history = shop.tidb.history(table, shop.start_ts, shop.last_ts)

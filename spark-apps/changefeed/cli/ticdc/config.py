@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
@@ -17,15 +17,20 @@ from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 import yaml
 
 from changefeed.cli.ticdc.keys import (
-    CANAL,
-    LATER,
+    FLAGS,
+    KINDS,
     MEMBERS,
+    OF_SINKS,
+    PARAMETERS,
+    PARTITIONS,
     PLACE_PARAMETERS,
+    PROTOCOLS,
     SAME,
+    SAME_OF,
     SECRETS,
-    STORAGE,
+    STORE_SECRETS,
     STORES,
-    URI_KEYS,
+    WHO,
     WIDER,
     WITHOUT,
 )
@@ -35,11 +40,12 @@ from changefeed.spec.names import API_VERSION, KIND
 from changefeed.spec.parse import parse
 from changefeed.spec.problem import InvalidResource
 
-_SINK_URI = "s3://bucket/folder?protocol=csv or file:///folder?protocol=canal-json"
+_SINK_URI = "s3://bucket/folder?protocol=csv, mysql://user@host:port or kafka://host:port/topic?protocol=canal-json"
+_NO_URI = "no URI, or a password in it is not percent-encoded"
 #: Values that are another word here.
-_WORDS = {w.lower(): w for w in ("Throughput", "None", "Correctness", "Warn", "Error")}
-_MAY_BE_SECRET = re.compile("user|passw|secret|token|key|credential|registry|kafka|mysql|storage$", re.IGNORECASE)
-_RENAMED = ("spec.mode", "spec.integrity.level", "spec.integrity.onCorruption")
+_WORDS = {"low-latency": "LowLatency"} | {w.lower(): w for w in ("Throughput", "None", "Correctness", "Warn", "Error")}
+_GO_BOOLS = {"1": True, "t": True, "true": True, "0": False, "f": False, "false": False}
+_MAY_BE_SECRET = re.compile("user|passw|secret|token|key|credential|registry|(storage|uri)$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -65,8 +71,12 @@ class Converted:
 
 @dataclass
 class _Draft:
+    """`kind`: of the sink."""
+
+    name: str
     resource: dict[str, Any]
     notes: list[str] = field(default_factory=list)
+    kind: str = ""
 
     def put(self, path: str, value: object) -> None:
         *sections, name = path.split(".")
@@ -75,6 +85,12 @@ class _Draft:
             section = section.setdefault(part, {})
         section[name] = value
 
+    def name_secret(self, section: str, said: str, keys: Iterable[str]) -> None:
+        """`section`: of the sink, that names it. `said`: by what it was in TiCDC."""
+        secret = f"{self.name}-sink-tls" if section == "tls" else f"{self.name}-sink"
+        self.put(f"spec.sink.{self.kind}.{section}.secretRef.name", secret)
+        self.notes.append(f"{said}: make a Secret {secret} with the keys {', '.join(dict.fromkeys(keys))}")
+
 
 def convert(source: Source) -> Converted:
     """The Changefeed, and what has no equivalent in it.
@@ -82,7 +98,7 @@ def convert(source: Source) -> Converted:
     Raises InvalidSpec for a sink URI whose scheme no Changefeed can have.
     """
     metadata = {"name": source.name, **({"namespace": source.namespace} if source.namespace else {})}
-    draft = _Draft({"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": {}})
+    draft = _Draft(source.name, {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": {}})
     draft.put("spec.upstream.pdAddresses", list(source.pd) or ["http://pd:2379"])
     if not source.pd:
         draft.notes.append("spec.upstream.pdAddresses: write where PD of the upstream is (--pd)")
@@ -91,9 +107,8 @@ def convert(source: Source) -> Converted:
             draft.put(path, ts)
     if source.start_ts is None:
         draft.notes.append("spec.startTs: without it, it starts now; TiCDC's checkpoint would go on from there")
-    parameters = _sink(draft, source)
-    keys = dict(_flat("", source.config)) | {URI_KEYS[name]: value for name, value in parameters.items()}
-    _settings(draft, keys)
+    keys = dict(_flat("", source.config)) | _sink(draft, source.sink_uri)
+    _settings(draft, {key: value for key, value in keys.items() if value != "" or key.startswith("sink.csv.")})
     try:
         parse(json.dumps(draft.resource))
     except InvalidResource as refused:
@@ -110,91 +125,141 @@ def to_yaml(converted: Converted) -> str:
     return "\n".join([*head, text])
 
 
-def _sink(draft: _Draft, source: Source) -> dict[str, str]:
-    """Writes the sink's kind and place. Gives the URI's parameters that the configuration has, too."""
+def _sink(draft: _Draft, uri: str) -> dict[str, object]:
+    """Writes the sink's kind and place. Gives the keys of the configuration that the URI has, too."""
     try:
-        parts = urlsplit(source.sink_uri)
-        _ = parts.port
+        parts = _split(uri)
     except ValueError:
-        raise InvalidSpec("--sink-uri", f"no URI; allowed: {_SINK_URI}") from None
-    parameters = dict(parse_qsl(parts.query, keep_blank_values=True))
-    known = {name: parameters.pop(name) for name in tuple(parameters) if name in URI_KEYS}
-    host, scheme = parts.netloc.rpartition("@")[2], parts.scheme.removesuffix("+ssl")
-    if scheme in STORES:
-        _storage(draft, source.name, parts, parameters)
-    elif scheme in ("mysql", "tidb"):
-        draft.put("spec.sink.mysql.uri", f"mysql://{host}")
-    elif scheme == "kafka":
-        draft.put("spec.sink.kafka.uri", f"kafka://{host}{parts.path}")
-        draft.put("spec.sink.kafka.protocol", known.get("protocol") or source.config.get("sink", {}).get("protocol"))
-    elif scheme in ("blackhole", "noop"):
+        raise InvalidSpec("--sink-uri", f"{_NO_URI}; allowed: {_SINK_URI}") from None
+    scheme = parts.scheme.removesuffix("+ssl")
+    if scheme not in KINDS:
+        raise InvalidSpec("--sink-uri", f"a sink of kind {scheme!r}; allowed: {_SINK_URI}")
+    draft.kind = KINDS[scheme]
+    parameters = dict(parse_qsl(parts.query))
+    names = PARAMETERS[draft.kind]
+    known = {names[name]: _typed(names[name], parameters.pop(name)) for name in [*parameters] if name in names}
+    if draft.kind == "storage":
+        draft.put("spec.sink.storage.uri", _location(parts, parameters))
+        if secrets := [name for name in STORE_SECRETS if parameters.pop(name, None)]:
+            keys = [STORE_SECRETS[name] for name in secrets]
+            draft.name_secret("credentials", f"sink URI: {', '.join(secrets)}", keys)
+    elif draft.kind == "blackhole":
         draft.put("spec.sink.blackhole", {})
     else:
-        raise InvalidSpec("--sink-uri", f"a sink of kind {scheme!r}; allowed: {_SINK_URI}")
-    if host != parts.netloc:
-        draft.notes.append(f"sink URI: its user: make a Secret {source.name}-sink with the keys username, password")
-    draft.notes += [f"sink URI: {_unknown(name, [*URI_KEYS, *PLACE_PARAMETERS, *SECRETS])}" for name in parameters]
+        path = parts.path if draft.kind == "kafka" else ""
+        draft.put(f"spec.sink.{draft.kind}.uri", f"{draft.kind}://{_host(parts)}{path}")
+    if _host(parts) != parts.netloc and draft.kind == "mysql":
+        draft.name_secret("credentials", "sink URI: its user", ("username", "password"))
+    elif _host(parts) != parts.netloc:
+        draft.notes.append("sink URI: its user: no equivalent")
+    draft.notes += [f"sink URI: {_unknown(name, [*names, *PLACE_PARAMETERS, *STORE_SECRETS])}" for name in parameters]
     return known
 
 
-def _storage(draft: _Draft, name: str, parts: SplitResult, parameters: dict[str, str]) -> None:
-    """Takes what it knows out of `parameters`."""
+def _split(uri: str) -> SplitResult:
+    """Raises ValueError for what is no URI, and where a password may go on behind what looks like the host."""
+    parts = urlsplit(uri)
+    for host in _host(parts).split(","):
+        _ = urlsplit(f"//{host}").port
+    names = [pair.partition("=")[0] for pair in parts.query.split("&")]
+    may_have_user = ":" in parts.netloc or parts.scheme not in STORES
+    if "://" not in uri or (may_have_user and "@" in "".join([parts.path, parts.fragment, *names])):
+        raise ValueError
+    return parts
+
+
+def _host(parts: SplitResult) -> str:
+    return parts.netloc.rpartition("@")[2]
+
+
+def _typed(key: str, text: str) -> object:
+    """A parameter's value as the configuration would have it."""
+    if key in FLAGS:
+        return _GO_BOOLS.get(text.lower(), text)
+    return int(text) if text.isdecimal() else text
+
+
+def _location(parts: SplitResult, parameters: dict[str, str]) -> str:
+    """Where an object store is. Takes what it knows out of `parameters`."""
     place = {key: parameters.pop(key) for key in PLACE_PARAMETERS if key in parameters and parts.scheme == "s3"}
     query = f"?{urlencode(place, safe=':/')}" if place else ""
-    draft.put(f"{STORAGE}.uri", f"{STORES[parts.scheme]}://{parts.netloc.rpartition('@')[2]}{parts.path}{query}")
-    secrets = [key for key in SECRETS if parameters.pop(key, None) is not None]
-    if secrets:
-        keys = ", ".join(SECRETS[key] for key in secrets)
-        draft.put(f"{STORAGE}.credentials.secretRef.name", f"{name}-sink")
-        draft.notes.append(f"sink URI: {', '.join(secrets)}: make a Secret {name}-sink with the keys {keys}")
-    if "enable-tidb-extension" in parameters:
-        draft.put(f"{CANAL}.enableTidbExtension", parameters.pop("enable-tidb-extension").lower() in ("true", "1"))
+    return f"{STORES.get(parts.scheme, parts.scheme)}://{_host(parts)}{parts.path}{query}"
 
 
-def _settings(draft: _Draft, keys: Mapping[str, object]) -> None:
+def _settings(draft: _Draft, keys: dict[str, object]) -> None:
+    for section, names in SECRETS.get(draft.kind, {}).items():
+        if given := [key for key in names if keys.pop(key, None)]:
+            draft.name_secret(section, ", ".join(given), [names[key] for key in given])
+    fields = SAME | {key: f"spec.sink.{draft.kind}.{field}" for key, field in SAME_OF[draft.kind].items()}
+    protocol = keys.get("sink.protocol")
     for key, value in keys.items():
         group = next((group for group in _groups(key) if group in WITHOUT), None)
-        if key in SAME:
-            _setting(draft, key, value)
+        if key in fields and protocol in PROTOCOLS.get(key, (protocol,)):
+            if (converted := _value(draft, key, fields[key], value)) is not None:
+                draft.put(fields[key], converted)
+        elif key in fields:
+            if value:
+                draft.notes.append(f"{_shown(key, value)}: no equivalent for protocol: {protocol}")
         elif group:
             default, why = WITHOUT[group]
             if str(value) != str(default):
                 draft.notes.append(f"{_shown(key, value)}: no equivalent; {why}")
-        else:
-            draft.notes.append(_unknown(key, [*SAME, *WITHOUT]))
+        elif key not in OF_SINKS:
+            draft.notes.append(_unknown(key, [*SAME, *OF_SINKS, *WITHOUT]))
+        elif value:
+            draft.notes.append(f"{_shown(key, value)}: of another kind of sink")
 
 
-def _setting(draft: _Draft, key: str, value: object) -> None:
-    path = SAME[key]
-    if path.startswith(STORAGE) and "storage" not in draft.resource["spec"]["sink"]:
-        if key != "sink.protocol":
-            draft.notes.append(f"{_shown(key, value)}: {LATER} for this kind of sink")
-    elif path in _RENAMED and value not in _WORDS:
-        draft.notes.append(f"{_shown(key, value)}: {LATER}")
-    elif path in _RENAMED:
-        draft.put(path, _WORDS[str(value)])
-    elif key in MEMBERS:
-        if tables := list(_tables(draft, key, value)):
-            draft.put(path, tables)
-    elif path.endswith(".ignoreTxnStartTs") and isinstance(value, list):
-        draft.put(path, [str(ts) for ts in value])
-    elif path.endswith(".fileSize") and str(value).isdecimal():
-        draft.put(path, format_size(int(str(value))))
-    else:
-        draft.put(path, value)
+def _value(draft: _Draft, key: str, path: str, value: object) -> object:
+    """As the resource has it at `path`; None: there is nothing to write."""
+    match path.rpartition(".")[2]:
+        case "mode" | "level" | "onCorruption":
+            return _WORDS.get(str(value), value)
+        case "ignoreTxnStartTs" if isinstance(value, list):
+            return [str(ts) for ts in value]
+        case "fileSize" | "maxMessageBytes" if str(value).isdecimal():
+            return format_size(int(str(value)))
+        case "saslMechanism":
+            return str(value).upper()
+        case "schemaRegistry" | "claimCheckUri":
+            return _uri(draft, key, str(value))
+        case _ if key in MEMBERS and isinstance(value, list):
+            return [_table(draft, key, number, table) for number, table in enumerate(value)] or None
+    return value
 
 
-def _tables(draft: _Draft, key: str, tables: object) -> Iterator[dict[str, object]]:
-    """A list of tables under their members' names here. An empty member says nothing in TiCDC."""
-    for number, table in enumerate(tables if isinstance(tables, list) else []):
-        place, renamed = f"{key}[{number}]", {}
-        for name, value in table.items():
-            if name not in MEMBERS[key]:
-                draft.notes.append(_unknown(f"{place}.{name}", [f"{place}.{member}" for member in MEMBERS[key]]))
-            elif value:
-                renamed[MEMBERS[key][name]] = value
-                draft.notes += [f"{place}.{name}: {WIDER[name]}"] if name in WIDER else []
-        yield renamed
+def _uri(draft: _Draft, key: str, text: str) -> str | None:
+    """Without credentials. Its value may hold some: no note shows it."""
+    try:
+        parts = _split(text)
+    except ValueError:
+        draft.notes.append(f"{key}: {_NO_URI}")
+        return None
+    parameters = dict(parse_qsl(parts.query))
+    location = _location(parts, parameters)
+    if left := [*(["its user"] if _host(parts) != parts.netloc else []), *parameters]:
+        draft.notes.append(f"{key}: {', '.join(left)}: no equivalent; {WHO[key]}")
+    return location
+
+
+def _table(draft: _Draft, key: str, number: int, table: object) -> object:
+    """One of a list, under its members' names here. An empty member says nothing in TiCDC."""
+    if not isinstance(table, dict):
+        return table
+    place, names, renamed = f"{key}[{number}]", MEMBERS[key], {}
+    for name, value in table.items():
+        if name in names and value:
+            renamed[names[name]] = value
+            if name in WIDER and draft.kind != "kafka":
+                draft.notes.append(f"{place}.{name}: {WIDER[name]}")
+        elif f"{key}.{name}" in WITHOUT and value:
+            draft.notes.append(f"{_shown(f'{place}.{name}', value)}: no equivalent; {WITHOUT[f'{key}.{name}'][1]}")
+        elif name not in names and f"{key}.{name}" not in WITHOUT:
+            draft.notes.append(_unknown(f"{place}.{name}", [f"{place}.{member}" for member in names]))
+    if "partition" in renamed:
+        word = str(renamed["partition"]).lower()
+        renamed["partition"] = PARTITIONS.get(word, word)
+    return renamed
 
 
 def _unknown(key: str, known: list[str]) -> str:

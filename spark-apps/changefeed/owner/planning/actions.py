@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from changefeed.model.record import CommitRecord, DdlRecord, PlanRecord
-from changefeed.sink.storage.schema_file import SchemaFile
+from changefeed.sink.contract import Ddl
 
 
 @dataclass(frozen=True)
@@ -17,9 +17,9 @@ class AppendPlan:
 
 @dataclass(frozen=True)
 class Publish:
-    """Files of open plans exist: write the indexes (directory, index, last file), then append the record."""
+    """Entries of open plans are written: publish their ends (directory, index, last path), then append the record."""
 
-    indexes: tuple[tuple[str, int, str], ...]
+    ends: tuple[tuple[str, int, str], ...]
     record: CommitRecord
 
 
@@ -32,10 +32,18 @@ class AppendCheckpoint:
 
 @dataclass(frozen=True)
 class WriteDdl:
-    """Every row before a DDL is written: write the schema files, then append the record."""
+    """Every row before a DDL is written: execute it, then append the record."""
 
-    schema_files: tuple[SchemaFile, ...]
+    ddl: Ddl
     record: DdlRecord
+
+
+@dataclass(frozen=True)
+class WriteSyncpoint:
+    """Every row and DDL up to a syncpoint is written, and none above: say so downstream, then append the record."""
+
+    ts: int
+    record: CommitRecord
 
 
 @dataclass(frozen=True)
@@ -43,5 +51,5 @@ class Stop:
     """There is nothing more to do: drained or finished."""
 
 
-Recorded = AppendPlan | Publish | AppendCheckpoint | WriteDdl
+Recorded = AppendPlan | Publish | AppendCheckpoint | WriteDdl | WriteSyncpoint
 Action = Recorded | Stop

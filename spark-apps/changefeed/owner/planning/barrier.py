@@ -1,4 +1,5 @@
-"""How far anything may be planned: the DDL span's resolved-ts, the pending DDLs, the target (rules 1, 9, 24). Pure.
+"""How far anything may be planned: the DDL span's resolved-ts, pending DDLs, syncpoints, the target (rules 1, 9, 24).
+Pure.
 
 Why data never overtakes a schema change:
 
@@ -13,38 +14,17 @@ Why data never overtakes a schema change:
 5. *The DDL span is pulled anew and repeats itself.* What was executed, or is part of the schema that the run began
    with, is left out before it comes here. The resolved-ts starts again lower, but what it once said of its past stays
    true, so the highest holds.
+6. *A syncpoint at T.* It is like a DDL that involves every dispatcher, and comes between the DDLs at T and those above.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Set
 
 from changefeed.errors import ProtocolViolation
-from changefeed.schema.table_info import TableInfo
-from changefeed.sink.storage.schema_file import SchemaFile
-
-
-@dataclass(frozen=True)
-class Ddl:
-    """A DDL as it concerns the changefeed; dispatchers are known by the physical ids of their tables.
-
-    `involved`: those that are there before it. Of them `left` end with it, the others go on under a new version.
-    """
-
-    ts: int  # finish ts
-    job_id: int
-    query: str = field(default="", compare=False)
-    description: str = field(default="", compare=False)  # of the statement and its table, for people
-    involved: frozenset[int] = frozenset()
-    left: frozenset[int] = frozenset()
-    tables: Mapping[int, TableInfo] = field(default_factory=dict, compare=False)  # of those that go on or join
-    schema_files: tuple[SchemaFile, ...] = field(default=(), compare=False)
-
-    @property
-    def order(self) -> tuple[int, int]:
-        return self.ts, self.job_id
+from changefeed.owner.planning.syncpoints import Syncpoints
+from changefeed.sink.contract import Ddl
 
 
 class Barrier:
@@ -53,8 +33,9 @@ class Barrier:
     On a restart start_ts is the ts of the schema that the run begins with: every DDL up to it is executed.
     """
 
-    def __init__(self, start_ts: int, target_ts: int | None = None) -> None:
+    def __init__(self, start_ts: int, target_ts: int | None = None, syncpoints: Syncpoints | None = None) -> None:
         self._target_ts = target_ts
+        self._syncpoints = syncpoints
         self._resolved_ts = start_ts
         self._pending: deque[Ddl] = deque()
         self._last = (start_ts, 0)
@@ -85,7 +66,7 @@ class Barrier:
 
     def ceiling(self) -> int:
         """No row of any dispatcher above it may be planned."""
-        return min(ts for ts in (self._resolved_ts, self._target_ts) if ts is not None)
+        return min(ts for ts in (self._resolved_ts, self._target_ts, self._syncpoint_ts) if ts is not None)
 
     def limit(self, dispatcher: int) -> int:
         """No row of the dispatcher above it may be planned; T of a DDL that involves it is still allowed."""
@@ -98,12 +79,15 @@ class Barrier:
         return min(self.ceiling(), next(stops, self._resolved_ts))
 
     def checkpoint_limit(self) -> int:
-        """No checkpoint may be above it: T - 1 while a DDL at T is pending."""
-        return min(self.ceiling(), self._pending[0].ts - 1) if self._known() else self.ceiling()
+        """No checkpoint may be above it: T - 1 while a DDL or syncpoint at T is pending."""
+        pending = [ddl.ts - 1 for ddl in self._known()[:1]]
+        if self._syncpoint_ts is not None:
+            pending.append(self._syncpoint_ts - 1)
+        return min([self.ceiling(), *pending])
 
     def stopped(self, dispatchers: Iterable[int]) -> frozenset[int]:
         """Those of which everything up to their limit is known to the DDL span, and nothing above it can be planned."""
-        if self.is_at_target():
+        if self.is_at_target() or self.ceiling() == self._syncpoint_ts:
             return frozenset(dispatchers)
         return frozenset(dispatcher for ddl in self._known() for dispatcher in ddl.involved)
 
@@ -112,9 +96,9 @@ class Barrier:
         return self.ceiling() == self._target_ts
 
     def due(self, flushed_ts: Callable[[int], int]) -> Ddl | None:
-        """The next DDL, once every dispatcher that it involves is flushed to its ts."""
+        """The next DDL, once every dispatcher that it involves is flushed to its ts; maybe none is."""
         for ddl in self._known()[:1]:
-            if all(flushed_ts(dispatcher) >= ddl.ts for dispatcher in ddl.involved):
+            if ddl.ts <= self.ceiling() and all(flushed_ts(dispatcher) >= ddl.ts for dispatcher in ddl.involved):
                 return ddl
         return None
 
@@ -122,9 +106,23 @@ class Barrier:
         """The next one is recorded; it."""
         return self._pending.popleft()
 
+    def syncpoint(self) -> int | None:
+        """The next one, if all DDLs up to it are executed: it is due once every dispatcher is flushed to it."""
+        ts = self._syncpoint_ts
+        return ts if ts == self.ceiling() and not any(ddl.ts <= ts for ddl in self._known()[:1]) else None
+
+    def syncpoint_written(self) -> None:
+        """The one that was due is recorded."""
+        assert self._syncpoints is not None, "there are none"
+        self._syncpoints.written()
+
     def is_finished(self, checkpoint_ts: int) -> bool:
         """Whether a checkpoint completes the changefeed; no pending DDL <= target can be below it."""
         return self._target_ts is not None and checkpoint_ts >= self._target_ts
+
+    @property
+    def _syncpoint_ts(self) -> int | None:
+        return None if self._syncpoints is None else self._syncpoints.next_ts
 
     def _known(self) -> list[Ddl]:
         """Those that no earlier one can come before."""

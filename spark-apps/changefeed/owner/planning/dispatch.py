@@ -1,19 +1,25 @@
-"""Which pipeline task writes which file: by load, a few ahead so that no task waits for the owner.
+"""Which pipeline task writes which entry: by load, a few ahead so that no task waits for the owner.
 
-Pure. A file is given to one task at a time. When a task has gone, what it was given and did not write is given to
-another: both write the same bytes, so it does not matter that the first may still be at it (rule 16).
+Pure. An entry is given to one task at a time. When a task has gone, what it was given and did not write is given to
+another: the first may still be at it, which does no harm (rule 16).
+
+1. *Files* are written in any order: a table's by several tasks at the same time.
+2. *In order*, for a downstream that rows are applied to. All of a dispatcher's entries go to one task, its holder, one
+   behind the other, for as long as any of them is unwritten. A task becomes the holder as another *writer*, with a
+   number that was never used before: the downstream refuses those with a lower one (rule 25).
+3. *The holder gives an entry back*, as it could not read it. It gives back what it has behind it, too; when all of that
+   is here again the dispatcher has no holder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
 
 from changefeed.owner.planning.open_entries import EntryKey
 
 _AHEAD_BYTES = 8 << 20  # raw, of what a task has been given: while it writes the last of it, more arrives
-_AHEAD = 2, 64  # files: at least so many, whatever their size, and at most
+_AHEAD = 2, 64  # entries: at least so many, whatever their size, and at most
 
 
 @dataclass
@@ -27,11 +33,25 @@ class _Task:
         return len(self.given) < least or (self.bytes < _AHEAD_BYTES and len(self.given) < most)
 
 
+@dataclass
+class _Holding:
+    """Of a dispatcher, in order. `is_over`: nothing more is given to the holder."""
+
+    task: int
+    writer: int
+    unwritten: set[EntryKey] = field(default_factory=set)
+    is_over: bool = False
+
+
 class Dispatch:
     """Tasks are known by their number."""
 
-    def __init__(self) -> None:
+    def __init__(self, in_order: bool = False) -> None:
+        self._in_order = in_order
         self._tasks: dict[int, _Task] = {}
+        self._dispatchers: dict[EntryKey, int] = {}
+        self._holdings: dict[int, _Holding] = {}
+        self._writers = 0
         self._task_of: dict[EntryKey, int] = {}
         self._waiting: dict[EntryKey, int] = {}  # raw bytes of each that nobody writes, what was planned first first
 
@@ -40,9 +60,15 @@ class Dispatch:
         """How many there are."""
         return len(self._tasks)
 
-    def opened(self, key: EntryKey, size: int) -> None:
-        """A file of `size` raw bytes is to be written, after all that were opened before."""
+    def writer(self, dispatcher: int) -> int:
+        """As which its holder writes; 0 where nobody counts."""
+        return self._holdings[dispatcher].writer if self._in_order else 0
+
+    def opened(self, key: EntryKey, dispatcher: int, size: int) -> None:
+        """An entry of `size` raw bytes is to be written, after all that were opened before."""
         self._waiting[key] = size
+        if self._in_order:
+            self._dispatchers[key] = dispatcher
 
     def joined(self, task: int) -> None:
         """Its stream is open. If it had one before, that has `left`."""
@@ -51,6 +77,7 @@ class Dispatch:
     def left(self, task: int) -> None:
         """Its stream is over: what it was given is nobody's now."""
         given = self._tasks.pop(task, _Task()).given
+        self._holdings = {dispatcher: each for dispatcher, each in self._holdings.items() if each.task != task}
         if given:
             for key in given:
                 del self._task_of[key]
@@ -59,39 +86,70 @@ class Dispatch:
     def give(self, can_be_written: Callable[[EntryKey], bool]) -> dict[int, list[EntryKey]]:
         """What each task is to write as well."""
         given: dict[int, list[EntryKey]] = {}
-        if not self._waiting:
-            return given
-        free = [(task.bytes, len(task.given), number) for number, task in self._tasks.items() if task.has_room]
-        heapify(free)
-        for key in list(self._waiting) if free else ():
-            if not free:
+        free = self._least_busy() if self._waiting else None
+        stopped: set[int | None] = set()  # dispatchers one of whose entries waits
+        for key in list(self._waiting) if free is not None else ():
+            if free is None:
                 break
-            if not can_be_written(key):
+            dispatcher = self._dispatchers.get(key)
+            if dispatcher in stopped:
                 continue
-            _, _, number = heappop(free)
-            task, size = self._tasks[number], self._waiting.pop(key)
-            task.given[key] = size
-            task.bytes += size
-            self._task_of[key] = number
-            given.setdefault(number, []).append(key)
-            if task.has_room:
-                heappush(free, (task.bytes, len(task.given), number))
+            number = self._task_for(dispatcher, free) if can_be_written(key) else None
+            if number is not None:
+                self._give(key, dispatcher, number)
+                given.setdefault(number, []).append(key)
+                free = self._least_busy()
+            elif self._in_order:
+                stopped.add(dispatcher)
         return given
+
+    def _least_busy(self) -> int | None:
+        """The task with the least to do, of those that have room."""
+        loads = ((task.bytes, len(task.given), number) for number, task in self._tasks.items() if task.has_room)
+        return min(loads, default=(0, 0, None))[2]
+
+    def _task_for(self, dispatcher: int | None, free: int) -> int | None:
+        """Who is to write the dispatcher's next entry; None: nobody can now."""
+        holding = self._holdings.get(dispatcher) if dispatcher is not None else None
+        if holding is None:
+            return free
+        can = not holding.is_over and self._tasks[holding.task].has_room
+        if can:
+            return holding.task
+        return None if holding.unwritten else free
+
+    def _give(self, key: EntryKey, dispatcher: int | None, number: int) -> None:
+        task, size = self._tasks[number], self._waiting.pop(key)
+        task.given[key] = size
+        task.bytes += size
+        self._task_of[key] = number
+        if dispatcher is None:
+            return
+        holding = self._holdings.get(dispatcher)
+        if holding is None or holding.task != number or holding.is_over:
+            self._writers += 1
+            holding = self._holdings[dispatcher] = _Holding(number, self._writers)
+        holding.unwritten.add(key)
 
     def given_back(self, task: int, key: EntryKey) -> None:
         """The task could not write it, if it is still its own."""
         if self._task_of.get(key) == task:
+            if self._in_order:
+                self._holdings[self._dispatchers[key]].is_over = True
             self._waiting = dict(sorted({**self._waiting, key: self._take(key)}.items()))
 
     def done(self, key: EntryKey) -> None:
-        """The file stands in the sink, whoever wrote it."""
+        """It is written, whoever did that."""
         self._waiting.pop(key, None)
         if key in self._task_of:
             self._take(key)
+        self._dispatchers.pop(key, None)
 
     def _take(self, key: EntryKey) -> int:
         """From its task; its raw bytes."""
         task = self._tasks[self._task_of.pop(key)]
         size = task.given.pop(key)
         task.bytes -= size
+        if self._in_order:
+            self._holdings[self._dispatchers[key]].unwritten.discard(key)
         return size

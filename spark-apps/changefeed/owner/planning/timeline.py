@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from changefeed.owner.planning.barrier import Ddl
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.ddl.job import Job
 from changefeed.schema.row.rowv2 import check_supported
 from changefeed.schema.storage import Touched
 from changefeed.schema.table_info import TableInfo
+from changefeed.sink.contract import Ddl
 from changefeed.sink.storage.schema_file import SchemaFile
 
 Selects = Callable[[str, str], bool]  # (schema, table)
@@ -60,10 +60,12 @@ class Timeline:
         return Ddl(
             ts=ts,
             job_id=job.id,
+            job=job,
             query=job.query,
             description=f"{job.type_name} of {name}: {job.query}".rstrip(": "),
             involved=frozenset(involved),
             left=frozenset(left),
+            before={id_: table for table in touched.before for id_ in table.physical_ids if id_ in involved},
             tables=tables,
             schema_files=files,
         )

@@ -21,6 +21,7 @@ class Run:
     epoch: int
     nonce: str
     codec: str  # fingerprint
+    in_order: bool = False  # a dispatcher's entries are written one after the other: see Dispatch
 
     @property
     def name(self) -> str:
@@ -34,7 +35,7 @@ class Writing:
         self._open = open_
         self._rows = rows
         self._run = run
-        self._dispatch = Dispatch()
+        self._dispatch = Dispatch(run.in_order)
         self._reads = Reads()
         self._missing: set[EntryKey] = set()  # files whose rows may not have arrived in this run
         for key, entry in open_.unwritten():
@@ -46,7 +47,7 @@ class Writing:
             self._opened(EntryKey(record.n, entry.entry), entry)
 
     def _opened(self, key: EntryKey, entry: PlanEntry) -> None:
-        self._dispatch.opened(key, entry.estimate)
+        self._dispatch.opened(key, entry.dispatcher, entry.estimate)
         self._missing.add(key)
 
     def joined(self, task: int) -> None:
@@ -109,7 +110,14 @@ class Writing:
 
     def _work(self, state: State, task: int, plan: OpenPlan, entries: Sequence[PlanEntry]) -> Work:
         record = plan.plan
-        given = [WorkEntry(plan_entry=e, segments=self._rows.manifest(e, self._run.name)) for e in entries]
+        given = [
+            WorkEntry(
+                plan_entry=each,
+                segments=self._rows.manifest(each, self._run.name),
+                writer=self._dispatch.writer(each.dispatcher),
+            )
+            for each in entries
+        ]
         for each in given:
             self._reads.begun(task, EntryKey(record.n, each.plan_entry.entry), each.segments)
         used = {entry.table_info for entry in entries}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 
@@ -43,6 +44,10 @@ class Meter:
         """`now`: monotonic seconds."""
         self.pd_ms, self._pd_at = pd_ms, now
         self._troubles.upstream_answered()
+
+    def pd_age(self, now: float) -> float:
+        """Seconds since PD has answered."""
+        return now - self._pd_at if self.pd_ms else math.inf
 
     def pd_failed(self, message: str) -> None:
         self._troubles.upstream_failed(self.pd_ms, message)

@@ -155,6 +155,7 @@ def _start(record: StartRecord) -> dict[str, Any]:
         _refuse(record, "record 1 comes before any epoch")
     return {
         "uid": record.uid,
+        "origin": record.nonce,
         "cluster_id": record.cluster_id,
         "start_ts": record.start_ts,
         "checkpoint_ts": record.start_ts,

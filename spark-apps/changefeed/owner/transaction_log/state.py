@@ -95,6 +95,7 @@ class State(_Frozen):
     kind: Literal["snapshot"] = "snapshot"
     n: int = 0
     uid: str = ""
+    origin: str = ""  # nonce of record 1, which no other log has; "": of a log from before this was kept
     cluster_id: Ts = 0
     start_ts: Ts = 0
     checkpoint_ts: Ts = 0
@@ -150,6 +151,11 @@ class State(_Frozen):
         """As flushed_ts, with what is planned counted as done: where planning resumes."""
         known = self.dispatchers.get(dispatcher)
         return max(known.planned_ts, self.checkpoint_ts) if known else self.checkpoint_ts
+
+    def reached_ts(self) -> int:
+        """No row above it is planned, no DDL above it is executed."""
+        planned = (known.planned_ts for known in self.dispatchers.values())
+        return max([self.checkpoint_ts, *planned, *([self.last_ddl[0]] if self.last_ddl else [])])
 
     def open_entries(self) -> Iterator[tuple[int, PlanEntry]]:
         """(plan, entry) of each file that no commit record names; those of one dispatcher in order."""

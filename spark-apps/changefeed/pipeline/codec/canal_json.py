@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
+from changefeed.pipeline.codec.by_op import sliced, taken
 from changefeed.pipeline.codec.canal_types import handle_key, java_type, larger_java_type, mysql_type, primary_key
 from changefeed.pipeline.codec.go_float import plain_float
 from changefeed.pipeline.codec.json_text import escaped, json_string
@@ -67,7 +68,7 @@ def encode(records: Records, pd_ms: int, fmt: CanalJsonFormat) -> Iterator[pa.Bu
     """The lines of `records`, which have `old_columns`, in pieces of bounded size."""
     rows = max(1, _CONSTANT_BYTES // _constant_bytes(records.shown, fmt))
     for start in range(0, len(records.op), rows):
-        yield text_of(_lines(_slice(records, start, rows), pd_ms, fmt))
+        yield text_of(lines(sliced(records, start, rows), pd_ms, fmt))
 
 
 def _constant_bytes(columns: Sequence[ColumnInfo], fmt: CanalJsonFormat) -> int:
@@ -77,40 +78,22 @@ def _constant_bytes(columns: Sequence[ColumnInfo], fmt: CanalJsonFormat) -> int:
     return 1024 + names + types
 
 
-def _slice(records: Records, start: int, rows: int) -> Records:
-    return _picked(records, slice(start, start + rows), lambda values: values.slice(start, rows))
+def lines(records: Records, pd_ms: int, fmt: CanalJsonFormat, large: str = "") -> pa.Array:
+    """A line each; deletes that show fewer columns are written apart and put among the others again.
 
-
-def _take(records: Records, places: npt.NDArray[np.intp]) -> Records:
-    chosen = pa.array(places)
-    return _picked(records, places, lambda values: values.take(chosen))
-
-
-def _picked(records: Records, places: Any, pick: Any) -> Records:
-    return Records(
-        records.table,
-        records.op[places],
-        records.is_update[places],
-        pick(records.commit_ts),
-        [pick(values) for values in records.columns],
-        [pick(values) for values in records.old_columns] if records.old_columns is not None else None,
-        records.written,
-    )
-
-
-def _lines(records: Records, pd_ms: int, fmt: CanalJsonFormat) -> pa.Array:
-    """A line each; deletes that show fewer columns are written apart and put among the others again."""
+    `large`: more members of `_tidb`, from a comma on.
+    """
     deletes = records.op == OP_DELETE
     if not fmt.delete_only_output_handle_key_columns or not deletes.any() or deletes.all():
-        return _lines_alike(records, pd_ms, fmt)
+        return _lines_alike(records, pd_ms, fmt, large)
     places = [np.flatnonzero(deletes), np.flatnonzero(~deletes)]
-    apart = [_lines_alike(_take(records, rows), pd_ms, fmt) for rows in places]
+    apart = [_lines_alike(taken(records, rows), pd_ms, fmt, large) for rows in places]
     order = np.empty(len(records.op), np.int64)
     order[np.concatenate(places)] = np.arange(len(order))
     return pa.concat_arrays(apart).take(pa.array(order))
 
 
-def _lines_alike(records: Records, pd_ms: int, fmt: CanalJsonFormat) -> pa.Array:
+def _lines_alike(records: Records, pd_ms: int, fmt: CanalJsonFormat, large: str) -> pa.Array:
     """Of rows that show the same columns."""
     table = records.table
     names = ",".join(json_string(name) for name in primary_key(table))
@@ -134,7 +117,7 @@ def _lines_alike(records: Records, pd_ms: int, fmt: CanalJsonFormat) -> pa.Array
         "]",
     ]
     if fmt.enable_tidb_extension:
-        parts += [',"_tidb":{"commitTs":', records.commit_ts.cast(pa.string()), "}"]
+        parts += [',"_tidb":{"commitTs":', records.commit_ts.cast(pa.string()), large, "}"]
     return joined([*parts, "}", fmt.terminator])
 
 
@@ -185,7 +168,7 @@ def _old_or_null(records: Records, fmt: CanalJsonFormat) -> _Parts:
         return _old(records, fmt)
     if not updates.any():
         return ["null"]
-    text = joined(_old(_take(records, np.flatnonzero(updates)), fmt))
+    text = joined(_old(taken(records, np.flatnonzero(updates)), fmt))
     places = np.where(updates, np.cumsum(updates) - 1, len(text))
     return [pa.concat_arrays([text, pa.array(["null"])]).take(pa.array(places))]
 

@@ -12,26 +12,35 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _SHORT = {"\t": "\\t", "\r": "\\r", "\n": "\\n", "\\": "\\\\", '"': '\\"'}
+_PLAIN_ESCAPES = {c: f"\\u{ord(c):04x}" for c in map(chr, range(0x20))} | _SHORT
 # What means something in HTML or in JavaScript is escaped too.
-_ESCAPES = {c: f"\\u{ord(c):04x}" for c in [*map(chr, range(0x20)), *"<>&\u2028\u2029"]} | _SHORT
-_MARKS = [c.encode() for c in _ESCAPES if " " < c < "\x7f"]
-_WIDE_MARKS = [c.encode() for c in _ESCAPES if c > "\x7f"]
+_ESCAPES = {c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"} | _PLAIN_ESCAPES
 # "surrogateescape" stands for each byte that is no UTF-8 by a surrogate, which valid text never has.
-_OF_CHARACTER = str.maketrans(_ESCAPES | {chr(0xDC00 + byte): "\\ufffd" for byte in range(0x80, 0x100)})
+_BROKEN = {chr(0xDC00 + byte): "\\ufffd" for byte in range(0x80, 0x100)}
 
 
-def json_string(text: str) -> str:
+def _escapes(html: bool) -> dict[str, str]:
+    return _ESCAPES if html else _PLAIN_ESCAPES
+
+
+def _of_character(html: bool) -> dict[int, str]:
+    return {ord(character): text for character, text in (_escapes(html) | _BROKEN).items()}
+
+
+def json_string(text: str, *, html: bool = True) -> str:
     """A constant with its quotes."""
-    return f'"{text.translate(_OF_CHARACTER)}"'
+    return f'"{text.translate(_of_character(html))}"'
 
 
-def escaped(values: pa.Array, *, is_text: bool) -> pa.Array:
+def escaped(values: pa.Array, *, is_text: bool, html: bool = True) -> pa.Array:
     """The inside of a JSON string for each cell, as pa.string(); NULL stays. `is_text`: or else bytes, in ISO 8859-1.
+    `html`: Go's own writer, or else the one of jsoniter, which lets `<`, `>` and `&` stand.
 
     Text is pa.string(), or pa.binary() if some of its bytes are no UTF-8: each such byte becomes an escaped U+FFFD.
     """
     if is_text and pa.types.is_binary(values.type):
-        return _escaped_broken(values)
+        return _escaped_broken(values, html)
+    escapes = _escapes(html)
     text = values if is_text else _latin_1(values)
     raw = _bytes_of(text)
     if not raw.size:
@@ -39,10 +48,11 @@ def escaped(values: pa.Array, *, is_text: bool) -> pa.Array:
     is_ascii = int(raw.max()) < 0x80
     # A search of the whole buffer is much cheaper than a replacement that finds nothing.
     data = raw.tobytes()
-    if int(raw.min()) >= 0x20 and not any(mark in data for mark in (_MARKS if is_ascii else _MARKS + _WIDE_MARKS)):
+    marks = [c.encode() for c in escapes if c > " " and (c < "\x7f" or not is_ascii)]
+    if int(raw.min()) >= 0x20 and not any(mark in data for mark in marks):
         return text
     series = pl.Series(values=text, dtype=pl.String)
-    return series.str.replace_many(list(_ESCAPES), list(_ESCAPES.values())).to_arrow().cast(pa.string())
+    return series.str.replace_many(list(escapes), list(escapes.values())).to_arrow().cast(pa.string())
 
 
 def _offsets(values: pa.Array) -> npt.NDArray[np.int32]:
@@ -71,7 +81,8 @@ def _latin_1(values: pa.Array) -> pa.Array:
     return pc.if_else(values.is_valid(), text, pa.scalar(None, pa.string())) if values.null_count else text
 
 
-def _escaped_broken(values: pa.BinaryArray) -> pa.Array:
+def _escaped_broken(values: pa.BinaryArray, html: bool) -> pa.Array:
     """Cell by cell: it is rare."""
+    of_character = _of_character(html)
     decoded = [cell if cell is None else cell.decode("utf-8", "surrogateescape") for cell in values.to_pylist()]
-    return pa.array([cell if cell is None else cell.translate(_OF_CHARACTER) for cell in decoded], pa.string())
+    return pa.array([cell if cell is None else cell.translate(of_character) for cell in decoded], pa.string())

@@ -6,7 +6,6 @@ Every string and every list has an upper bound: the API server refuses rules ove
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Annotated, Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -151,17 +150,6 @@ def many(low: int, high: int, allowed: str) -> Kind:
     return Kind(check, {**bounds, "x-kubernetes-list-type": "atomic", ALLOWED: allowed})
 
 
-def not_yet(allowed: str, empty: Callable[[object], bool]) -> Kind:
-    """Takes nothing but the empty value for now: ignoring the rest would change what is written."""
-
-    def check(value: object) -> object:
-        if empty(value):
-            return value
-        raise wrong(allowed, NOT_YET)
-
-    return Kind(check, {LATER: True})
-
-
 def later_than(one: str, other: str) -> str:
     """CEL: the ts `one` is above `other`. Compared as texts of 20 digits: CEL's int ends at 2^63."""
     return f"{_padded(one)} > {_padded(other)}"
@@ -259,13 +247,17 @@ def _location() -> Kind:
     return Kind(check, {"maxLength": _LONGEST_URI, TYPE: "URI", ALLOWED: allowed, RULES: rules})
 
 
+#: Of a cluster, behind the first.
+_OTHER_HOSTS = re.compile(r"(?:,[^,/@\s]+:\d{1,5})+(?=/|$)")
+
+
 def server(scheme: str, allowed: str) -> Kind:
-    """The URI of a server, `scheme`://host:port and what follows; without credentials."""
+    """The URI of a server, `scheme`://host:port and what follows, or of several; without credentials."""
 
     def check(value: object) -> str:
         if not isinstance(value, str) or len(value) > _LONGEST_URI:
             raise wrong(allowed)
-        if _checked_split(value, allowed).scheme != scheme:
+        if _checked_split(_OTHER_HOSTS.sub("", value), allowed).scheme != scheme:
             raise wrong(allowed)
         return value
 

@@ -49,6 +49,20 @@ class TableShape:
         return [f"k{number}" for number in self.key]
 
 
+def open_database(folder: Path) -> duckdb.DuckDBPyConnection:
+    """An empty one in memory. `folder`: a temporary one, for what does not fit."""
+    return duckdb.connect(
+        ":memory:",
+        config={
+            "memory_limit": _MEMORY,
+            "temp_directory": str(folder / "spill"),
+            "preserve_insertion_order": "true",
+            "autoinstall_known_extensions": "false",
+            "autoload_known_extensions": "false",
+        },
+    )
+
+
 class Ledger:
     """The tables that the oracles ask.
 
@@ -60,16 +74,7 @@ class Ledger:
 
     def __init__(self, folder: Path) -> None:
         """`folder`: a temporary one, for what does not fit into memory."""
-        self.db = duckdb.connect(
-            ":memory:",
-            config={
-                "memory_limit": _MEMORY,
-                "temp_directory": str(folder / "spill"),
-                "preserve_insertion_order": "true",
-                "autoinstall_known_extensions": "false",
-                "autoload_known_extensions": "false",
-            },
-        )
+        self.db = open_database(folder)
         self.run("CREATE TABLE transactions(commit_ts UBIGINT, start_ts UBIGINT)")
         self.run(f"CREATE TABLE moves(commit_ts UBIGINT, amount {_AMOUNT})")
         self.table = TableShape("", Shape([], []), [])

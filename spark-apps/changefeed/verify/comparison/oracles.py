@@ -9,6 +9,11 @@ from changefeed.verify.comparison.ledger import Ledger
 
 _POSITION = "commit_ts, start_ts, rank, key"
 
+#: Which of a row's changes is the latest one, in SQL: in files the last; in topics, where places of several partitions
+#: say nothing and changes may come again, the one with the highest position.
+LAST_PLACE = "max(place)"
+HIGHEST_POSITION = "arg_max(place, commit_ts::HUGEINT * 4 + CASE op WHEN 'D' THEN 0 WHEN 'U' THEN 1 ELSE 2 END)"
+
 
 @dataclass(frozen=True)
 class Version:
@@ -128,13 +133,13 @@ def disorder(ledger: Ledger) -> tuple[int, int | None]:
     return count, first
 
 
-def replay(ledger: Ledger, checkpoint_ts: int) -> Replay:
-    """O4: the files' changes up to the checkpoint, applied in their order to the rows at startTs."""
+def replay(ledger: Ledger, checkpoint_ts: int, latest: str = LAST_PLACE) -> Replay:
+    """O4: the changes up to the checkpoint, applied to the rows at startTs. `latest`: of a row's changes."""
     keys = ", ".join(ledger.table.key_names)
     same = " AND ".join(f"r.{name} IS NOT DISTINCT FROM e.{name}" for name in ledger.table.key_names)
     ledger.run(
         f"""CREATE OR REPLACE TEMP TABLE wrong AS
-        WITH last AS (SELECT max(place) AS place FROM files WHERE commit_ts <= {checkpoint_ts} GROUP BY {keys}),
+        WITH last AS (SELECT {latest} AS place FROM files WHERE commit_ts <= {checkpoint_ts} GROUP BY {keys}),
         touched AS (SELECT DISTINCT {keys} FROM files WHERE commit_ts <= {checkpoint_ts}),
         replayed AS (
             SELECT {keys}, v, place, NULL::BLOB AS key FROM files SEMI JOIN last USING (place) WHERE op <> 'D'

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from changefeed.objectstore import Object
 from changefeed.schema.table_info import TableInfo
+from changefeed.verify.comparison.files import StoredSubject
 from changefeed.verify.comparison.ledger import Ledger
-from changefeed.verify.comparison.table import Subject
 from changefeed.verify.consumer.catalog import Catalog
 from changefeed.verify.consumer.report import Report
 from changefeed.verify.consumer.rows import Rows, with_bytes
@@ -32,13 +32,13 @@ _AT_ONCE_BYTES = 64 << 20
 Selects = Callable[[str, str], bool]
 
 
-async def replay(subject: Subject, lives: Lives, selects: Selects, sink: Sink, ledger: Ledger) -> None:
+async def replay(subject: StoredSubject, lives: Lives, selects: Selects, sink: Sink, ledger: Ledger) -> None:
     """`selects`: (schema, table) that the changefeed is about. Uses the ledger's database for tables of its own."""
     await _Consumer(subject, lives, selects, sink, ledger).run()
 
 
 class _Consumer:
-    def __init__(self, subject: Subject, lives: Lives, selects: Selects, sink: Sink, ledger: Ledger) -> None:
+    def __init__(self, subject: StoredSubject, lives: Lives, selects: Selects, sink: Sink, ledger: Ledger) -> None:
         self._subject = subject
         self._checkpoint_ts = subject.checkpoint_ts
         self._lives = lives

@@ -14,6 +14,7 @@ from typing import Any
 
 from changefeed.errors import NotFound
 from changefeed.objectstore import ObjectStore
+from changefeed.schema.table_info import BLOBS, ColumnInfo
 from changefeed.verify.result import NotVerifiable
 
 _RECORD = re.compile(r".*/\d{20}\.json")
@@ -33,6 +34,8 @@ class Format:
     split_updates: bool
     time_zone: str
     left_out: str = ""  # of rows and columns, by which members of the spec
+    topics: str = ""  # by which members of the spec
+    may_repeat: bool = False  # a change may stand there more than once
 
     @property
     def choice(self) -> str:
@@ -42,12 +45,16 @@ class Format:
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> Format:
         """Raises NotVerifiable for what can't be read back without doubt."""
-        storage = spec["sink"]["storage"]
+        sink = spec["sink"]
+        return cls._of_topics(spec, sink["kafka"]) if "kafka" in sink else cls._of_files(spec, sink["storage"])
+
+    @classmethod
+    def _of_files(cls, spec: Mapping[str, Any], storage: Mapping[str, Any]) -> Format:
         csv, protocol = storage["csv"], storage["protocol"]
         if protocol == "csv":
             _check_csv(csv)
         elif protocol == "canal-json":
-            _check_canal_json(storage["canalJson"])
+            _check_canal_json("storage", storage["canalJson"])
         else:
             raise NotVerifiable(f"Files of protocol {protocol!r} can't be read back by verify yet.", "Use csv.")
         return cls(
@@ -60,14 +67,48 @@ class Format:
             binary=csv["binaryEncodingMethod"] if protocol == "csv" else "latin-1",
             split_updates=not storage["outputRawChangeEvent"],
             time_zone=spec["timeZone"],
-            left_out=_left_out(spec),
+            left_out=_left_out(spec, storage),
         )
 
+    @classmethod
+    def _of_topics(cls, spec: Mapping[str, Any], kafka: Mapping[str, Any]) -> Format:
+        protocol = kafka["protocol"]
+        if protocol == "canal-json":
+            _check_canal_json("kafka", kafka["canalJson"])
+        elif protocol != "open-protocol":
+            raise NotVerifiable(
+                f"Messages of protocol {protocol!r} can't be read back by verify yet.",
+                "Use open-protocol, or canal-json with enableTidbExtension, for changefeeds that are to be verified.",
+            )
+        if kafka["largeMessages"]["option"] != "none":
+            raise NotVerifiable(
+                f"Rows that {kafka['largeMessages']['option']} keeps out of their messages can't be read back yet.",
+                "Leave out spec.sink.kafka.largeMessages for changefeeds that are to be verified.",
+            )
+        return cls(
+            protocol=protocol,
+            delimiter="",
+            quote="",
+            null="",
+            terminator="\n",
+            header=False,
+            binary="latin-1",
+            split_updates=not kafka["outputRawChangeEvent"],
+            time_zone=spec["timeZone"],
+            left_out=_left_out(spec, kafka),
+            topics=json.dumps([[each["matcher"], each["topic"]] for each in kafka["dispatchers"]]),
+            may_repeat=kafka["delivery"] != "exactly-once",
+        )
 
-def _left_out(spec: Mapping[str, Any]) -> str:
+    def replaces(self, column: ColumnInfo) -> bool:
+        """Whether U+FFFD stands for a byte of its text that is not UTF-8."""
+        return self.protocol == "canal-json" or (self.protocol == "open-protocol" and column.tp not in BLOBS)
+
+
+def _left_out(spec: Mapping[str, Any], sink: Mapping[str, Any]) -> str:
     filter_ = spec.get("filter", {})
     members = [filter_.get(name) for name in ("eventFilters", "ignoreTxnStartTs")]
-    return json.dumps([each or None for each in (*members, spec["sink"]["storage"].get("columnSelectors"))])
+    return json.dumps([each or None for each in (*members, sink.get("columnSelectors"))])
 
 
 def _check_csv(csv: Mapping[str, Any]) -> None:
@@ -88,16 +129,16 @@ def _check_csv(csv: Mapping[str, Any]) -> None:
             )
 
 
-def _check_canal_json(options: Mapping[str, Any]) -> None:
+def _check_canal_json(kind: str, options: Mapping[str, Any]) -> None:
     if not options["enableTidbExtension"]:
         raise NotVerifiable(
-            "The files carry no commit ts, so their order and completeness can't be checked.",
-            "Set spec.sink.storage.canalJson.enableTidbExtension: true for changefeeds that are to be verified.",
+            "Without the extension canal-json carries no commit ts: order and completeness can't be checked.",
+            f"Set spec.sink.{kind}.canalJson.enableTidbExtension: true for changefeeds that are to be verified.",
         )
     if options["deleteOnlyOutputHandleKeyColumns"]:
         raise NotVerifiable(
-            "The files hold only the keys of deleted rows, so deletes can't be compared.",
-            "Leave out spec.sink.storage.canalJson.deleteOnlyOutputHandleKeyColumns to verify a changefeed.",
+            "Only the keys of deleted rows are written, so deletes can't be compared.",
+            f"Leave out spec.sink.{kind}.canalJson.deleteOnlyOutputHandleKeyColumns to verify a changefeed.",
         )
 
 
@@ -109,8 +150,9 @@ class Formats:
         self._planned = planned
         self._epochs = list(dict.fromkeys(epochs))
         for name, values in (
-            ("spec.sink.storage.outputRawChangeEvent", {one.split_updates for one in epochs}),
-            ("spec.sink.storage.protocol", {one.protocol for one in epochs}),
+            ("outputRawChangeEvent of the sink", {one.split_updates for one in epochs}),
+            ("The sink's protocol", {one.protocol for one in epochs}),
+            ("spec.sink.kafka.dispatchers", {one.topics for one in epochs}),
             ("spec.timeZone", {one.time_zone for one in epochs}),
             ("Event filters or column selectors", {one.left_out for one in epochs}),
         ):
@@ -123,6 +165,10 @@ class Formats:
     @property
     def newest(self) -> Format:
         return self._epochs[0]
+
+    @property
+    def may_repeat(self) -> bool:
+        return any(one.may_repeat for one in self._epochs)
 
     def of(self, path: str) -> list[Format]:
         """Those that the file may have, the likeliest first; more than one: nobody knows."""

@@ -94,14 +94,14 @@ def written_values(
     how: Format,
     met: Callable[[str], object],
 ) -> dict[str, pa.Array]:
-    """As `values_of`, but as a file has them, text as bytes: canal-json has U+FFFD for each byte that is not UTF-8.
+    """As `values_of`, but as they are written, text as bytes: U+FFFD for each that is not UTF-8, if `how` replaces it.
 
-    `met` is told the place of each column in which it has.
+    `met` is told the place of each column in which that was done.
     """
     found = values_of(info, columns, keys, values, how.time_zone, how.choice)
     for (place, array), column in zip(found.items(), columns, strict=True):
         found[place] = as_bytes(array)
-        if is_broken(column, array) and how.protocol == "canal-json":
+        if is_broken(column, array) and how.replaces(column):
             met(place)
             found[place] = _with_replacements(array)
     return found

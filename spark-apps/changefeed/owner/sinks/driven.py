@@ -1,0 +1,101 @@
+"""What a driver needs of each kind of sink, in the order in which it asks for it (prepare)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from changefeed.objectstore.patience import Patience
+from changefeed.owner.owner import Names
+from changefeed.owner.transaction_log.state import State
+from changefeed.schema.table_info import TableInfo
+from changefeed.sink.contract import DdlSink, SinkJob
+
+Versions = Iterable[tuple[int, TableInfo, int, bool]]
+"""(dispatcher, definition, table version, whether readers have not been told of it) of the tables that a run has."""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """By whom, for what: `state` is the log's with this driver's epoch, which is at `state_uri`."""
+
+    state: State
+    state_uri: str
+
+
+class DrivenSink(Protocol):
+    """Every method may block. Raises Unavailable, Refused, NeedsHuman, InvalidSpec."""
+
+    @property
+    def uri(self) -> str:
+        """Of what is written now."""
+        ...
+
+    @property
+    def in_order(self) -> bool:
+        """Whether a dispatcher's entries must be written one after the other."""
+        ...
+
+    @property
+    def names(self) -> Names: ...
+
+    @property
+    def fingerprint(self) -> str:
+        """What the bytes depend on beyond plan and config (rule 10)."""
+        ...
+
+    @property
+    def file_size(self) -> int:
+        """Bytes of an entry, about."""
+        ...
+
+    def open(self) -> None:
+        """Find out whether it can be used, and hold it. Raises Conflict when another process of this machine does."""
+        ...
+
+    def check_free(self, state: State, identity: str, state_uri: str) -> None:
+        """Whether it is this changefeed's or nobody's. Nothing is written."""
+        ...
+
+    def check_rewind(self, state: State, state_uri: str) -> None:
+        """Whether it can be written again from an earlier ts. Nothing is written."""
+        ...
+
+    def check_newest(self, taken: Taken) -> None:
+        """What is published is in the log (rule 11)."""
+        ...
+
+    def settle_in(self, taken: Taken, tables: Versions) -> None:
+        """The first effects, all after this driver's own epoch record."""
+        ...
+
+    def job(self) -> SinkJob: ...
+
+    def ddl_sink(self, taken: Taken, poll_fence: Callable[[], object], patience: Patience) -> DdlSink:
+        """`poll_fence` asks the log who drives: raises Fenced."""
+        ...
+
+    def release(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Unfiled:
+    """Implements Names for sinks without files: the names only tell entries apart."""
+
+    def date(self, pd_ms: int) -> str:
+        return ""
+
+    def directory(self, place: str, date: str) -> str:
+        return place
+
+    def data_file(self, directory: str, index: int) -> str:
+        return f"{directory}/{index}"
+
+    def place(self, table: TableInfo, dispatcher: int, table_version: int) -> str:
+        return f"{dispatcher}/{table_version}"
+
+
+def name_of(state: State) -> str:
+    """Of the changefeed, to a downstream that remembers it: no other log that ever was has it."""
+    return f"{state.uid}/{state.origin}"

@@ -1,0 +1,91 @@
+"""Topics of a Kafka cluster. The driver makes them, and tells DDLs and the resolved-ts to all of their partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from changefeed.errors import InvalidSpec
+from changefeed.objectstore.patience import Patience
+from changefeed.owner import places
+from changefeed.owner.sinks.driven import Taken, Unfiled, Versions, name_of
+from changefeed.owner.transaction_log.state import State
+from changefeed.pipeline.codec.kafka.choice import fingerprint
+from changefeed.pipeline.recipe import Mounting
+from changefeed.schema.table_info import TableInfo
+from changefeed.sink.contract import DdlSink
+from changefeed.sink.kafka.ddl_sink import KafkaDdlSink
+from changefeed.sink.kafka.entry_writer import KafkaJob
+from changefeed.sink.kafka.options import KafkaPlace, rules_of
+from changefeed.sink.kafka.topics import partitions_of
+from changefeed.spec.model import Changefeed
+from changefeed.spec.parse import effective
+
+_ENTRY_BYTES = 16 << 20
+
+
+def place_of(changefeed: Changefeed, secrets_dir: Path | None = None) -> KafkaPlace:
+    """Raises InvalidSpec without the folder of the Secrets that it needs."""
+    spec = changefeed.spec.sink.kafka
+    assert spec is not None, "the sink is kafka"
+    return KafkaPlace.of(
+        effective(changefeed)["spec"]["sink"]["kafka"],
+        places.secret_folder("spec.sink.kafka.credentials", spec.credentials, secrets_dir),
+        places.secret_folder("spec.sink.kafka.tls", spec.tls, secrets_dir),
+    )
+
+
+class DrivenKafka:
+    """Implements DrivenSink."""
+
+    in_order = True
+    names = Unfiled()
+    file_size = _ENTRY_BYTES
+
+    def __init__(self, changefeed: Changefeed, secrets_dir: Path | None = None) -> None:
+        spec = changefeed.spec.sink.kafka
+        assert spec is not None, "the sink is kafka"
+        config = effective(changefeed)
+        self.uri = spec.uri
+        self._options = config["spec"]["sink"]["kafka"]
+        self._time_zone = Mounting.of(config).time_zone
+        self.fingerprint = fingerprint(self._options)
+        place = place_of(changefeed, secrets_dir)
+        if not place.topic:
+            raise InvalidSpec("spec.sink.kafka.uri", f"{spec.uri} names no topic", "Write kafka://host:port/topic.")
+        if spec.protocol == "avro" and spec.schema_registry is None:
+            raise InvalidSpec("spec.sink.kafka.schemaRegistry", "missing; avro needs it", "Name the registry.")
+        case_sensitive = changefeed.spec.filter.case_sensitive
+        rules_of(self._options, place.topic, case_sensitive)
+        self._job = KafkaJob(place, spec.delivery == "exactly-once", case_sensitive, spec.schema_registry)
+        self._tables: list[tuple[TableInfo, int]] = []
+
+    def open(self) -> None:
+        place = self._job.place
+        Patience().call(self.uri, lambda: partitions_of(place.cluster(), place.topic))
+
+    def check_free(self, state: State, identity: str, state_uri: str) -> None:
+        pass
+
+    def check_rewind(self, state: State, state_uri: str) -> None:
+        raise InvalidSpec(
+            "spec.restart",
+            "what consumers have read can't be taken back",
+            "Create a new changefeed with startTs, and a topic of its own.",
+        )
+
+    def check_newest(self, taken: Taken) -> None:
+        pass
+
+    def settle_in(self, taken: Taken, tables: Versions) -> None:
+        self._tables = list({table.id: (table, version) for _, table, version, _ in tables}.values())
+
+    def job(self) -> KafkaJob:
+        return self._job
+
+    def ddl_sink(self, taken: Taken, poll_fence: Callable[[], object], patience: Patience) -> DdlSink:
+        changefeed = name_of(taken.state)
+        return KafkaDdlSink(self._job, self._options, self._time_zone, changefeed, self._tables, poll_fence, patience)
+
+    def release(self) -> None:
+        pass

@@ -1,0 +1,96 @@
+"""A MySQL, MariaDB or TiDB that changes are applied to. Our tables there say how far, and who (rule 25)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from changefeed.errors import InvalidSpec
+from changefeed.objectstore.patience import Patience
+from changefeed.owner import places
+from changefeed.owner.sinks.driven import Taken, Unfiled, Versions, name_of
+from changefeed.owner.transaction_log.state import State
+from changefeed.sink.contract import Claim
+from changefeed.sink.mysql.ddl import MysqlDdlSink
+from changefeed.sink.mysql.entry_writer import MysqlJob, MysqlPlace
+from changefeed.sink.mysql.rows.keys import TableKeys
+from changefeed.sink.mysql.server import Session
+from changefeed.sink.mysql.sink import Options
+from changefeed.sink.mysql.syncpoint import Syncpoints
+from changefeed.spec.model import Changefeed
+
+_ENTRY_BYTES = 16 << 20
+_DDLS = 0  # no table has this id: the dispatcher that stands for the driver's own statements
+
+
+def place_of(changefeed: Changefeed, secrets_dir: Path | None = None) -> MysqlPlace:
+    """Raises InvalidSpec without the folder of the Secrets that it needs."""
+    spec = changefeed.spec.sink.mysql
+    assert spec is not None, "the sink is mysql"
+    return MysqlPlace(
+        spec.uri,
+        places.secret_folder("spec.sink.mysql.credentials", spec.credentials, secrets_dir),
+        places.secret_folder("spec.sink.mysql.tls", spec.tls, secrets_dir),
+    )
+
+
+class DrivenMysql:
+    """Implements DrivenSink."""
+
+    in_order = True
+    names = Unfiled()
+    fingerprint = "mysql-1"
+    file_size = _ENTRY_BYTES
+
+    def __init__(self, changefeed: Changefeed, secrets_dir: Path | None = None) -> None:
+        spec = changefeed.spec.sink.mysql
+        assert spec is not None, "the sink is mysql"
+        self.uri = spec.uri
+        self._place = place_of(changefeed, secrets_dir)
+        metadata = changefeed.metadata
+        self._syncpoints: Syncpoints | None = None
+        if spec.enable_sync_point:
+            self._syncpoints = Syncpoints(f"{metadata.namespace}/{metadata.name}", round(spec.sync_point_retention))
+        self._options = Options(
+            workers=spec.worker_count,
+            max_txn_row=spec.max_txn_row,
+            safe_mode=spec.safe_mode,
+            by_transaction=spec.transaction_atomicity == "table",
+            progress_database=spec.progress_database or None,
+        )
+
+    def open(self) -> None:
+        session = Session(self._place.server())
+        try:
+            Patience().call(self.uri, lambda: session.rows(b"SELECT 1"))
+        finally:
+            session.close()
+
+    def check_free(self, state: State, identity: str, state_uri: str) -> None:
+        pass
+
+    def check_rewind(self, state: State, state_uri: str) -> None:
+        raise InvalidSpec(
+            "spec.restart",
+            "a database can't be written again from an earlier ts: it has later rows and definitions",
+            "Restore it as it was at fromTs, then create a new changefeed with startTs.",
+        )
+
+    def check_newest(self, taken: Taken) -> None:
+        pass
+
+    def settle_in(self, taken: Taken, tables: Versions) -> None:
+        for _, table, _, _ in tables:
+            TableKeys.of(table)
+
+    def job(self) -> MysqlJob:
+        return MysqlJob(self._place, self._options)
+
+    def ddl_sink(self, taken: Taken, poll_fence: Callable[[], object], patience: Patience) -> MysqlDdlSink:
+        epoch = taken.state.epoch
+        claim = Claim(name_of(taken.state), _DDLS, epoch.number, epoch.nonce, 0)
+        database = self._options.progress_database
+        return MysqlDdlSink(self._place.server(), database, claim, patience, self._syncpoints)
+
+    def release(self) -> None:
+        pass

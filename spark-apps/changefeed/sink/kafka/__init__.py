@@ -1,0 +1,1 @@
+"""Kafka: messages by topic and partition, at least once or exactly once."""

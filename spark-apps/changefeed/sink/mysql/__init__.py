@@ -1,0 +1,1 @@
+"""Rows as transactions of a MySQL-compatible server."""

@@ -1,0 +1,1 @@
+"""Which transactions may run side by side, and who writes which next. Pure."""

@@ -1,0 +1,142 @@
+"""Rows as statements: what one transaction says, given which rows of a chunk it writes. Pure.
+
+Within a transaction only the last state of each row counts. What is there before it, and goes or changes a unique key,
+is deleted first; so no statement meets a unique value that an earlier change of the same rows has freed. Rows that
+have moved so come last, by REPLACE, in the order of their changes: two updates of one upstream transaction may hand a
+unique value on in either order, and the second may be in a later transaction of ours, which puts the whole row again.
+
+In *safe* mode statements may be repeated, and meet any earlier or later state: REPLACE and DELETE only. Else INSERT,
+and for updates INSERT ... ON DUPLICATE KEY UPDATE, many rows a statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from changefeed.model.position import OP_DELETE, OP_INSERT
+from changefeed.schema.table_info import ColumnInfo
+from changefeed.sink.mysql.rows.changes import Changes, Mask, Rows
+from changefeed.sink.mysql.rows.keys import TableKeys, handle_numbers
+from changefeed.sink.mysql.rows.literals import identifier, joined, literals
+
+_STATEMENT_BYTES = 1 << 20
+_STATEMENT_ROWS = 999  # MariaDB makes a subquery of a longer IN
+
+
+@dataclass(frozen=True)
+class Folded:
+    """The rows that a transaction writes, by statement, in this order. `deleted` says which rows go by their handle."""
+
+    deleted: Rows
+    updated: Rows
+    inserted: Rows
+    replaced: Rows
+
+
+def fold(handles: Rows, op: npt.NDArray[np.uint8], moved: Mask, rows: Rows, is_safe: bool) -> Folded:
+    """Of `rows`, in the order in which they count. The other arrays are of the whole chunk; `handles` number rows."""
+    order = np.argsort(handles[rows], kind="stable")
+    number = handles[rows][order]
+    starts = np.flatnonzero(np.r_[True, number[1:] != number[:-1]])
+    last = np.r_[starts[1:], len(number)] - 1
+    broken = np.logical_or.reduceat(((op == OP_DELETE) | moved)[rows][order], starts)
+    existed = op[rows[order[starts]]] != OP_INSERT
+    exists = op[rows[order[last]]] != OP_DELETE
+
+    def chosen(mask: Mask) -> Rows:
+        chosen_rows: Rows = rows[np.sort(order[last[mask]])]
+        return chosen_rows
+
+    if is_safe:
+        nothing = np.zeros(0, np.int64)
+        return Folded(chosen(broken), nothing, nothing, chosen(exists))
+    kept = exists & ~broken
+    return Folded(chosen(existed & broken), chosen(kept & existed), chosen(kept & ~existed), chosen(exists & broken))
+
+
+class ChunkStatements:
+    """The SQL text of a chunk's rows, made once."""
+
+    def __init__(self, keys: TableKeys, changes: Changes, moved: Mask, is_safe: bool) -> None:
+        self._op, self._moved, self._is_safe = changes.op, moved, is_safe
+        self._handles = handle_numbers(keys, changes)
+        self._table = identifier(keys.table.schema_name) + b"." + identifier(keys.table.name)
+        values = {
+            column.name: literals(column, array) for column, array in zip(changes.columns, changes.shown, strict=True)
+        }
+        written = [column for column in changes.columns if not column.is_generated]
+        self._columns = b"(" + b",".join(identifier(column.name) for column in written) + b")"
+        self._on_duplicate = b" ON DUPLICATE KEY UPDATE " + b",".join(
+            identifier(column.name) + b"=VALUES(" + identifier(column.name) + b")" for column in written
+        )
+        self._rows = joined([b"(", *_between(b",", [values[column.name] for column in written]), b"),"])
+        self._where, self._separator, self._end, self._conditions = _conditions(keys.handle, values)
+        self.offsets: Rows = _offsets(self._rows)  # bytes of all rows before each, and of all
+
+    def of(self, rows: Rows) -> list[bytes]:
+        """The statements of a transaction that writes these rows of the chunk, in this order."""
+        folded = fold(self._handles, self._op, self._moved, rows, self._is_safe)
+        return [
+            *self._delete(folded.deleted),
+            *self._put(b"INSERT", folded.updated, self._on_duplicate),
+            *self._put(b"INSERT", folded.inserted),
+            *self._put(b"REPLACE", folded.replaced),
+        ]
+
+    def _delete(self, rows: Rows) -> Iterator[bytes]:
+        for some in _parts(rows, _offsets(self._conditions)):
+            conditions = _text(self._conditions, some, self._separator)
+            yield b"DELETE FROM " + self._table + b" WHERE " + self._where + conditions + self._end
+
+    def _put(self, verb: bytes, rows: Rows, end: bytes = b"") -> Iterator[bytes]:
+        for some in _parts(rows, self.offsets):
+            values = _text(self._rows, some, b",")
+            yield verb + b" INTO " + self._table + b" " + self._columns + b" VALUES " + values + end
+
+
+def _conditions(
+    handle: tuple[ColumnInfo, ...], values: dict[str, pa.Array]
+) -> tuple[bytes, bytes, bytes, pa.BinaryArray]:
+    """Before them, between them, behind them, and one for each row with a separator at its end.
+
+    Some servers use no index for rows of values in an IN, so it stands for a single column only.
+    """
+    if len(handle) == 1:
+        name = handle[0].name
+        return identifier(name) + b" IN (", b",", b")", joined([values[name], b","])
+    equal = [[identifier(column.name) + b"=", values[column.name]] for column in handle]
+    parts: list[bytes | pa.Array] = [b"("]
+    for number, each in enumerate(equal):
+        parts += [b" AND ", *each] if number else each
+    return b"", b" OR ", b"", joined([*parts, b") OR "])
+
+
+def _between(separator: bytes, arrays: list[pa.Array]) -> list[bytes | pa.Array]:
+    return [part for array in arrays for part in (separator, array)][1:]
+
+
+def _offsets(values: pa.BinaryArray) -> npt.NDArray[np.int64]:
+    offsets = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]
+    return offsets.astype(np.int64)
+
+
+def _parts(rows: Rows, offsets: Rows) -> list[Rows]:
+    """For a statement each: of few rows, and of one, or of few bytes."""
+    if not len(rows):
+        return []
+    sizes = offsets[rows + 1] - offsets[rows]
+    by_size, by_count = (sizes.cumsum() - sizes) // _STATEMENT_BYTES, np.arange(len(rows)) // _STATEMENT_ROWS
+    return np.split(rows, np.flatnonzero(np.diff(by_size) | np.diff(by_count)) + 1)
+
+
+def _text(values: pa.BinaryArray, rows: Rows, separator: bytes) -> bytes:
+    """Those of `rows` one after another, without the last one's separator."""
+    taken = values.take(pa.array(rows))
+    offsets = _offsets(taken)
+    text: bytes = taken.buffers()[2].slice(int(offsets[0]), int(offsets[-1] - offsets[0])).to_pybytes()
+    return text[: -len(separator)]

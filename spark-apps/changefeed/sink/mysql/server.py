@@ -1,0 +1,213 @@
+"""One connection to a MySQL-compatible server. The only module that knows the client library."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pymysql
+from pymysql.constants import CLIENT, CR
+from pymysql.converters import encoders
+from pymysql.cursors import SSCursor
+
+from changefeed.errors import ChangefeedError, Refused
+from changefeed.sink.mysql.failures import failure, is_of_client, too_large
+
+#: Every session has them: a row's text means the same on each server, and one that has frozen loses its locks soon.
+_SESSION = (
+    b"SET NAMES utf8mb4",
+    b"SET SESSION wait_timeout=60, time_zone='+00:00', foreign_key_checks=0, sql_mode="
+    b"'STRICT_TRANS_TABLES,ALLOW_INVALID_DATES,NO_AUTO_VALUE_ON_ZERO,NO_BACKSLASH_ESCAPES'",
+    b"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+)
+#: Of TiDB besides: what is written is of other rows' upstream, and not of the past (tidb_external_ts).
+_TIDB_SESSION = (
+    b"SET SESSION allow_auto_random_explicit_insert=1",
+    b"SET SESSION tidb_txn_mode='pessimistic'",
+    b"SET SESSION tidb_enable_external_ts_read=0",
+)
+#: How long a server may take over the statements of a batch.
+ANSWER_S = 120
+_CONNECT_S, _IDLE_S = 10, 30
+_HEAD = 64  # of a packet, more than enough
+
+Row = tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class Tls:
+    """Paths of PEM files: whose signature the server's certificate has, and our own certificate and key, if any."""
+
+    ca: Path
+    cert: Path | None = None
+    key: Path | None = None
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where a server is, and who we are there."""
+
+    host: str
+    port: int
+    user: str
+    password: str = field(repr=False)
+    tls: Tls | None = None
+
+    def __str__(self) -> str:
+        return f"mysql://{self.host}:{self.port}"
+
+
+class Session:
+    """A connection that is opened when it is needed. One thread at a time.
+
+    Each method raises what `failures.failure` says of an error. After one no transaction is open; after a lost
+    connection the next call opens another.
+    """
+
+    def __init__(self, server: Server, answer_s: int = ANSWER_S) -> None:
+        self._server, self._answer_s = server, answer_s
+        self._connection: Any = None
+        self._used_s = 0.0
+        self._packet = 0  # bytes that the server takes at once
+        self._is_tidb = False
+
+    def begin(self) -> None:
+        """Before calls that one connection must answer: a new one, if the server may close this one as idle."""
+        if time.monotonic() - self._used_s > _IDLE_S:
+            self.close()
+
+    @property
+    def is_tidb(self) -> bool:
+        with self._answers():
+            return self._is_tidb
+
+    def run(self, statements: Sequence[bytes]) -> list[int]:
+        """How many rows each has changed. They are sent at once, if they are not too large for that; none is run after
+        one that fails.
+        """
+        changed: list[int] = []
+        with self._answers() as connection, connection.cursor() as cursor:
+            for packet in packets(statements, self._packet, str(self._server)):
+                cursor.execute(packet)
+                changed.append(int(cursor.rowcount))
+                while cursor.nextset():
+                    changed.append(int(cursor.rowcount))
+        return changed
+
+    def rows(self, query: bytes) -> list[Row]:
+        """What a SELECT gives; NULL is None there."""
+        with self._answers() as connection, connection.cursor() as cursor:
+            cursor.execute(query)
+            return list(cursor.fetchall())
+
+    def pages(self, query: bytes, size: int) -> Iterator[list[Row]]:
+        """What a SELECT gives, up to `size` rows at a time, as the server sends them: nobody holds all of them."""
+        with self._answers() as connection, connection.cursor(SSCursor) as cursor:
+            cursor.execute(query)
+            while page := list(cursor.fetchmany(size)):
+                yield page
+
+    def commit(self) -> None:
+        """Raises OutcomeUnknown when the connection is lost before the answer."""
+        with self._answers(committing=True) as connection:
+            connection.query(b"COMMIT")
+
+    def rollback(self) -> None:
+        """What the open transaction has done is undone, at once or when the server sees the connection close."""
+        if self._connection is not None:
+            try:
+                self._connection.query(b"ROLLBACK")
+            except pymysql.MySQLError:
+                self.close()
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(pymysql.MySQLError):  # what is open is rolled back by the server all the same
+                connection.close()
+
+    @contextlib.contextmanager
+    def _answers(self, committing: bool = False) -> Any:
+        try:
+            if self._connection is None:
+                self._connection = self._connect()
+            self._used_s = time.monotonic()
+            yield self._connection
+        except pymysql.MySQLError as error:
+            raise self._failed(error, committing) from None  # its arguments may have what a message must not
+        except RuntimeError as error:  # the client library lacks what this user's kind of password takes
+            raise Refused(
+                f"{self._server}: {error}.", "Give the changefeed a user with another kind of password."
+            ) from None
+
+    def _failed(self, error: Any, committing: bool) -> ChangefeedError:
+        number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+        text = str(error.args[1]) if len(error.args) > 1 else str(error)
+        if isinstance(getattr(error, "original_exception", None), ssl.SSLError):
+            number = CR.CR_SSL_CONNECTION_ERROR
+        if is_of_client(number):
+            self.close()
+        else:
+            self.rollback()
+        return failure(str(self._server), number, text, committing)
+
+    def _connect(self) -> Any:
+        server = self._server
+        options: dict[str, Any] = {}
+        if server.tls is not None:
+            files = {"ssl_ca": server.tls.ca, "ssl_cert": server.tls.cert, "ssl_key": server.tls.key}
+            options = {name: str(path) for name, path in files.items() if path is not None}
+            options |= {"ssl_verify_cert": True, "ssl_verify_identity": True}
+        connection = pymysql.connect(
+            host=server.host,
+            port=server.port,
+            user=server.user,
+            password=server.password,
+            charset="utf8mb4",
+            use_unicode=False,
+            conv=encoders,  # none decodes: values stay bytes
+            autocommit=True,
+            client_flag=CLIENT.MULTI_STATEMENTS,
+            connect_timeout=_CONNECT_S,
+            read_timeout=self._answer_s,
+            write_timeout=self._answer_s,
+            **options,
+        )
+        for statement in _SESSION:
+            connection.query(statement)
+        with connection.cursor() as cursor:
+            cursor.execute(b"SELECT @@max_allowed_packet")
+            self._packet = int(cursor.fetchone()[0]) - _HEAD
+        self._is_tidb = _knows(connection, b"SELECT tidb_version()")
+        for statement in _TIDB_SESSION if self._is_tidb else ():
+            _knows(connection, statement)
+        return connection
+
+
+def packets(statements: Sequence[bytes], limit: int, where: str) -> list[bytes]:
+    """The statements in their order, in as few packets of at most `limit` bytes as they fit in. Raises Refusal."""
+    found: list[bytes] = []
+    for statement in statements:
+        if len(statement) > limit:
+            raise too_large(where, len(statement), limit)
+        if found and len(found[-1]) + len(statement) < limit:
+            found[-1] += b";" + statement
+        else:
+            found.append(statement)
+    return found
+
+
+def _knows(connection: Any, statement: bytes) -> bool:
+    """Whether the server knows what the statement is about."""
+    try:
+        connection.query(statement)
+    except pymysql.MySQLError as error:
+        if is_of_client(error.args[0]):
+            raise
+        return False
+    return True

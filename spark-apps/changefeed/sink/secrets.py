@@ -1,0 +1,38 @@
+"""The files of the Secrets that sinks need, read when they are: they may be replaced at any time (rule 21)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from changefeed.errors import Refused
+
+
+def user_and_password(folder: Path) -> tuple[str, str]:
+    """Raises Refused."""
+    user, password = (_read(folder, name) for name in ("username", "password"))
+    return user, password
+
+
+def tls_files(folder: Path) -> tuple[Path, Path | None, Path | None]:
+    """CA, and the client's certificate and key, where it has them. Raises Refused."""
+    ca, certificate, key = (_place(folder, name) for name in ("ca.crt", "tls.crt", "tls.key"))
+    if not ca.exists():
+        raise _missing(folder, "ca.crt")
+    return (ca, certificate, key) if certificate.exists() and key.exists() else (ca, None, None)
+
+
+def _read(folder: Path, name: str) -> str:
+    try:
+        return _place(folder, name).read_text().rstrip("\n")
+    except OSError:
+        raise _missing(folder, name) from None
+
+
+def _place(folder: Path, name: str) -> Path:
+    # Kubernetes replaces all files of a Secret at once, by turning this link to another folder.
+    link = folder / "..data"
+    return (link.resolve() if link.exists() else folder) / name
+
+
+def _missing(folder: Path, name: str) -> Refused:
+    return Refused(f"Secret {folder.name} has no {name} at {folder}.", f"Give the Secret the key {name}.")

@@ -1,0 +1,87 @@
+"""What only the driver writes into an object store: index files, schema files and `metadata` (rule 8).
+
+It must never write what the log does not say, nor go on when the log says that another driver has taken over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
+
+from changefeed.errors import Conflict, NeedsHuman
+from changefeed.objectstore import ObjectStore
+from changefeed.objectstore.patience import Patience
+from changefeed.sink.contract import Ddl
+from changefeed.sink.storage.index import write_index
+from changefeed.sink.storage.metadata import write_metadata
+from changefeed.sink.storage.schema_file import SchemaFile
+from changefeed.sink.storage.schema_file import write as write_schema
+
+_CONFLICTS = 3
+_AT_ONCE = 16  # index files
+
+
+class StorageDdlSink:
+    """Implements DdlSink. Raises Fenced when another driver writes instead, NeedsHuman when a stranger does,
+    Unavailable.
+
+    `poll_fence`: asks the log who drives.
+    """
+
+    def __init__(self, sink: ObjectStore, poll_fence: Callable[[], object], patience: Patience | None = None) -> None:
+        self._sink = sink
+        self._poll_fence = poll_fence
+        self._patience = patience or Patience()
+        self._pool = ThreadPoolExecutor(_AT_ONCE, "index")
+
+    def close(self) -> None:
+        """Nothing is written any more."""
+        self._pool.shutdown()
+
+    def publish(self, ends: Sequence[tuple[str, int, str]]) -> None:
+        """Index files: every file up to these exists."""
+        writes = [partial(write_index, self._sink, directory, index, path) for directory, index, path in ends]
+        # Each is a wait for the store, and the checkpoint waits for all of them: also when one of them fails.
+        begun = [self._pool.submit(self._grow, write) for write in writes]
+        wait(begun)
+        for each in begun:
+            each.result()
+
+    def execute(self, ddl: Ddl) -> None:
+        """Schema files: what a DDL at T has made of the tables, before anything above T is written of them (rules 9,
+        26).
+        """
+        for file in ddl.schema_files:
+            self._grow(partial(self._write_schema_file, file))
+
+    def _write_schema_file(self, file: SchemaFile) -> None:
+        write_schema(self._sink, file)
+
+    def write_syncpoint(self, ts: int) -> None:
+        """Readers have `metadata`, which tells as much."""
+
+    def write_checkpoint(self, checkpoint_ts: int) -> None:
+        self._grow(partial(write_metadata, self._sink, checkpoint_ts))
+
+    def _grow(self, write: Callable[[], None]) -> None:
+        """However long it has waited: before each further attempt the log is asked whether this is still the driver."""
+        self._patience.call(self._sink.uri, partial(self._write, write), again=self._again)
+
+    def _again(self) -> None:
+        self._poll_fence()
+
+    def _write(self, write: Callable[[], None]) -> None:
+        conflicts = 0
+        while True:
+            try:
+                return write()
+            except Conflict as error:
+                conflicts += 1
+                self._poll_fence()  # somebody else wrote: the log says who
+                if conflicts == _CONFLICTS:
+                    raise NeedsHuman(
+                        f"SinkOwned: {error.message}",
+                        "No driver of this changefeed did: find the program that writes there and stop it, then start "
+                        "again.",
+                    ) from error

@@ -1,0 +1,121 @@
+"""Files in an object store: one for each entry, encoded by the caller's thread and put by others, so that no core waits
+for a store.
+
+The bytes are a function of the entry and its rows alone; where they are spooled is not part of it (rule 10).
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from changefeed.objectstore import ObjectStore, Place
+from changefeed.objectstore.once import create_once
+from changefeed.objectstore.open import open_store
+from changefeed.objectstore.patience import Patience
+from changefeed.pipeline.codec.choice import codec_of
+from changefeed.pipeline.mounter import Records
+from changefeed.pipeline.spool import Spool
+from changefeed.pipeline.stages import CpuTime
+from changefeed.sink.contract import Entry, Event, FirstFailure, Surroundings, Written
+
+PUT = "put"  # the stage beside those of pipeline.stages
+_PUTS = 16
+
+
+@dataclass(frozen=True)
+class StorageJob:
+    """Implements SinkJob."""
+
+    place: Place
+
+    def open(self, around: Surroundings) -> StorageSink:
+        store = open_store(self.place.uri, "spec.sink.storage.uri", self.place.secret)
+        return StorageSink(store, around)
+
+
+class StorageSink:
+    """Implements EventSink."""
+
+    def __init__(self, store: ObjectStore, around: Surroundings) -> None:
+        self._store = store
+        self._spool_folder, self._disk, self._patience = around.spool_folder, around.disk, around.patience
+        self._waiting = around.waiting
+        self._failure = FirstFailure(around.failed)
+        self._pool = ThreadPoolExecutor(_PUTS, "put")
+        self._room = threading.BoundedSemaphore(_PUTS)  # for files that are encoded and not put
+        self._lock = threading.Lock()
+        self._cpu: Counter[str] = Counter()
+
+    def write(self, event: Event) -> None:
+        self._failure.check()
+        cpu = CpuTime()
+        spool = encode_entry(event.entry, event.chunks, self._spool_folder, self._disk, cpu)
+        self._spent(cpu.seconds)
+        with self._waiting():
+            self._room.acquire()
+        self._pool.submit(self._put, event, spool)  # what has failed meanwhile is the next one's to raise
+
+    def cpu_seconds(self) -> Mapping[str, float]:
+        with self._lock:
+            spent, self._cpu = self._cpu, Counter()
+        return spent
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+    def _put(self, event: Event, spool: Spool) -> None:
+        began = time.thread_time()
+        try:
+            if not self._failure.is_set:
+                create_once(self._store, event.entry.path, spool.body(), spool.hash, self._patience)
+                self._spent({PUT: time.thread_time() - began})
+                event.written(Written(spool.length, spool.hash))
+        except BaseException as error:  # noqa: BLE001 - whatever it is ends the task, which another thread runs
+            self._failure.set(error)
+        finally:
+            spool.discard()
+            self._room.release()
+
+    def _spent(self, seconds: Mapping[str, float]) -> None:
+        with self._lock:
+            self._cpu.update(seconds)
+
+
+def encode_entry(
+    entry: Entry,
+    chunks: Iterable[Records],
+    folder: Path,
+    patience: Patience | None = None,
+    cpu: CpuTime | None = None,
+) -> Spool:
+    """The entry's file, spooled below `folder`: the caller's to put and discard.
+
+    An entry without rows gives a file too (rule 13). No spool file is left when it fails: raises what the chunks do,
+    Unavailable (no room to spool, until `patience` ends).
+    """
+    cpu = cpu or CpuTime()
+    codec = codec_of(entry.options)
+    spool = Spool(folder / f"{entry.id.plan}-{entry.id.entry}-{secrets.token_hex(8)}", patience)
+    try:
+        if head := codec.header(entry.columns):
+            spool.append(pa.py_buffer(head))
+        for records in chunks:
+            cpu.resume()
+            pieces = list(codec.encode(records, entry.pd_ms))
+            cpu.went_to("encode")
+            for piece in pieces:
+                spool.append(piece)
+            cpu.went_to("spool")
+    except BaseException:
+        spool.discard()
+        raise
+    return spool

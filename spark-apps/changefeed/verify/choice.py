@@ -1,0 +1,38 @@
+"""The verify that fits a changefeed's sink."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from changefeed.errors import InvalidSpec
+from changefeed.owner.places import sink_place, state_place, upstream_access
+from changefeed.spec.model import Changefeed
+from changefeed.verify.progress import Progress
+from changefeed.verify.result import NotVerifiable, Verdict
+
+
+async def verify_sink(
+    changefeed: Changefeed, secrets_dir: Path | None, conserved: str | None, progress: Progress
+) -> Verdict:
+    """`conserved`: of files alone. Raises NotVerifiable, InvalidSpec."""
+    kind = changefeed.spec.sink.kind
+    if conserved is not None and kind != "storage":
+        raise InvalidSpec("--conserved", f"{conserved!r}; allowed: none for sink.{kind}, only for sink.storage")
+    # Each kind loads a client library that the others have no use for.
+    match kind:
+        case "storage":
+            from changefeed.verify import report
+
+            sink = sink_place(changefeed, secrets_dir)
+            place = report.Places(sink.uri, sink.secret, state_place(changefeed, secrets_dir).secret, newest=True)
+            return await report.verify(place, upstream_access(changefeed, secrets_dir), conserved, progress)
+        case "mysql":
+            from changefeed.verify.mysql import report as mysql
+
+            return await mysql.verify(changefeed, secrets_dir, progress)
+        case "kafka":
+            from changefeed.verify.kafka import report as kafka
+
+            return await kafka.verify(changefeed, secrets_dir, progress)
+        case _:
+            raise NotVerifiable(f"sink.{kind} keeps nothing that could be checked.", "Verify a changefeed that does.")

@@ -1,0 +1,48 @@
+"""The upstream's history stays while it is read (rule 23)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator
+
+from changefeed.model.tso import MAX_TS
+from changefeed.upstream.pd import PdClient
+from changefeed.verify.result import NotVerifiable
+
+_HOLD_S = 600
+_REFRESH_S = 60.0
+
+
+@contextlib.asynccontextmanager
+async def held(pd: PdClient, ts: int, what: str) -> AsyncIterator[None]:
+    """What is after `ts`, and the rows as they stood at it, are held back from GC, and were so to the end.
+
+    `what`: of the changefeed stands at `ts`. Raises NotVerifiable.
+    """
+    holder = f"changefeed-verify-{uuid.uuid4().hex[:12]}"
+
+    async def check() -> None:
+        lowest = await pd.update_safepoint(holder, _HOLD_S, ts - 1)
+        if lowest > ts - 1:
+            raise NotVerifiable(
+                f"The upstream has collected its history up to {lowest}, after the changefeed's {what} {ts}.",
+                "The changes before that can't be compared any more; a sink is checked best soon after it is written.",
+            )
+
+    async def refresh() -> None:
+        while True:
+            await asyncio.sleep(_REFRESH_S)
+            await check()
+
+    try:
+        await check()
+        refreshing = asyncio.create_task(refresh())
+        try:
+            yield
+        finally:
+            refreshing.cancel()
+        await check()
+    finally:
+        await pd.update_safepoint(holder, 0, MAX_TS)

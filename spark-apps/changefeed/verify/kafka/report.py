@@ -1,0 +1,154 @@
+"""`changefeed verify` of a Kafka sink: what its topics hold, against the upstream and against their own resolved-ts."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from changefeed.owner.places import LOG
+from changefeed.owner.sinks.kafka import place_of
+from changefeed.sink.kafka.client import Cluster
+from changefeed.sink.kafka.options import rules_of
+from changefeed.sink.kafka.topics import partitions_of
+from changefeed.spec.model import Changefeed
+from changefeed.verify.comparison.ledger import Ledger
+from changefeed.verify.comparison.table import Subject
+from changefeed.verify.held import held
+from changefeed.verify.kafka.stored import Stored, TableLines
+from changefeed.verify.kafka.table import TopicTable
+from changefeed.verify.kafka.topics import read_topics
+from changefeed.verify.progress import Progress, Silent
+from changefeed.verify.recorded import Recorded, check_cluster, lives_of, upstream_of
+from changefeed.verify.result import Messages
+from changefeed.verify.sink.formats import Formats, read_formats
+from changefeed.verify.upstream.lives import Life, Lives
+
+_Group = tuple[Life, tuple[int, ...]]  # one life of a whole table, with the ids of its partitions
+
+
+async def verify(changefeed: Changefeed, secrets_dir: Path | None = None, progress: Progress | None = None) -> Messages:
+    """Also while the changefeed runs. Raises NotVerifiable when there is no answer."""
+    progress = progress or Silent()
+    recorded = Recorded.of(changefeed, secrets_dir)
+    progress.stage("the changefeed's log")
+    # Before the topics: rows up to its checkpoint stand there by now.
+    state = recorded.read()
+    config = state.epoch.config
+    formats = read_formats(recorded.store, LOG, config["spec"])
+    place = place_of(changefeed, secrets_dir)
+    rules = rules_of(config["spec"]["sink"]["kafka"], place.topic, config["spec"]["filter"].get("caseSensitive", False))
+    result = Messages(checkpoint_ts=str(state.checkpoint_ts))
+    async with upstream_of(changefeed, secrets_dir) as pd:
+        check_cluster(pd, state)
+        subject = Subject(config, pd, formats.newest, state.from_ts, state.checkpoint_ts, None, progress, result)
+        async with held(pd, state.from_ts, "startTs"):
+            progress.stage("the upstream's DDLs")
+            lives = await lives_of(state, pd, state.checkpoint_ts)
+            topics = {life.info.full_name: rules.topic(life.info.schema_name, life.info.name) for life in lives.all}
+            with tempfile.TemporaryDirectory(prefix="changefeed-verify-") as folder:
+                ledger = Ledger(Path(folder))
+                try:
+                    check = _Check(subject, result, formats, ledger, place.cluster(), topics)
+                    await asyncio.to_thread(check.read, {place.topic, *topics.values()})
+                    await check.tables(lives)
+                    check.resolved(recorded)
+                finally:
+                    ledger.db.close()
+    return result
+
+
+class _Check:
+    """`topics`: by table."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        result: Messages,
+        formats: Formats,
+        ledger: Ledger,
+        cluster: Cluster,
+        topics: dict[str, str],
+    ) -> None:
+        self._subject, self._result, self._formats = subject, result, formats
+        self._ledger, self._cluster, self._topics = ledger, cluster, topics
+        self._stored = Stored(ledger.db)
+        self._parts: dict[str, tuple[int, int]] = {}  # by topic: the first and the last among all partitions
+
+    def read(self, topics: set[str]) -> None:
+        """All that stands in the topics."""
+        self._subject.progress.stage("the topics")
+        parts: list[tuple[str, int]] = []
+        for topic in sorted(topics):
+            if not (count := partitions_of(self._cluster, topic)):
+                self._result.problem(f"Topic {topic} is not there.")
+            self._parts[topic] = (len(parts), len(parts) + count - 1)
+            parts += [(topic, number) for number in range(count)]
+        self._result.topics, self._result.partitions = len(topics), len(parts)
+        self._result.messages = read_topics(
+            self._cluster,
+            parts,
+            self._subject.format.protocol,
+            self._stored,
+            self._result.problem,
+            self._subject.progress.advance,
+        )
+
+    async def tables(self, lives: Lives) -> None:
+        known: list[TableLines] = []
+        for life, physical_ids in _whole_tables(lives):
+            info = life.info
+            topic = self._topics[info.full_name]
+            lines = TableLines(topic, info.schema_name, info.name, life.from_ts, life.to_ts, self._parts[topic])
+            known.append(lines)
+            may_repeat = self._formats.may_repeat
+            table = TopicTable(
+                self._subject, self._result, life, physical_ids, self._ledger, self._stored, lines, may_repeat
+            )
+            await table.check()
+        self._result.tables = len({life.info.id for life in lives.all if not life.has_ended})
+        ((self._result.transactions,),) = self._ledger.run("SELECT count(*) FROM (SELECT DISTINCT * FROM transactions)")
+        self._say_foreign(known)
+        told = self._stored.ddls()
+        for name, ts in lives.statements:
+            if ts not in told:
+                self._result.problem(f"No message tells a reader of {name.replace('/', '.')} of the DDL at {ts}.")
+
+    def _say_foreign(self, known: list[TableLines]) -> None:
+        count, place, name, ts = self._stored.foreign(known, self._subject.checkpoint_ts)
+        self._result.unexpected += count
+        if place is not None:
+            self._result.problem(
+                f"{self._stored.where(place)}: a row of {name}, commit ts {ts}, which is no table that the changefeed "
+                "writes there at that ts."
+            )
+
+    def resolved(self, recorded: Recorded) -> None:
+        """What the topics say of themselves."""
+        result, stored = self._result, self._stored
+        count, place, ts, resolved_ts = stored.early()
+        result.early += count
+        if place is not None:
+            result.problem(f"{stored.where(place)}: commit ts {ts} stands behind resolved-ts {resolved_ts}.")
+        count, place, ts, resolved_ts = stored.went_back()
+        result.went_back += count
+        if place is not None:
+            result.problem(f"{stored.where(place)}: resolved-ts {ts} stands behind {resolved_ts}.")
+        highest = stored.highest_resolved()
+        # The log is read again: a changefeed that runs has gone on.
+        if highest is not None and highest[0] > (reached := recorded.read().checkpoint_ts):
+            result.problem(
+                f"{stored.where(highest[1])}: resolved-ts {highest[0]} is above {reached}, the last checkpoint in the "
+                "log."
+            )
+
+
+def _whole_tables(lives: Lives) -> Iterator[_Group]:
+    """Messages do not say of which partition of a table a row is."""
+    found: dict[tuple[str, int, int], list[Life]] = defaultdict(list)
+    for life in lives.all:
+        found[life.info.full_name, life.from_ts, life.to_ts].append(life)
+    for parts in found.values():
+        yield parts[0], tuple(life.physical_id for life in parts)

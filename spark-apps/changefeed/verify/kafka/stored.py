@@ -1,0 +1,170 @@
+"""All that stands in the topics, in a database that spills to disk; and what can be asked of it without any table.
+
+Of each row, DDL and resolved-ts: `part`, the number of its partition among all; `message`, its
+message's offset there, and `nth`, its number in that; and what its head says (heads).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from changefeed.verify.kafka.heads import DDL, RESOLVED, ROW
+
+_BATCH_ROWS = 1 << 14
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a line stands."""
+
+    part: int
+    offset: int
+
+
+class Stored:
+    """`parts`: (topic, partition) of each partition."""
+
+    def __init__(self, db: duckdb.DuckDBPyConnection) -> None:
+        self._db = db
+        self.parts: list[tuple[str, int]] = []
+        db.execute(
+            "CREATE TABLE lines(part INTEGER, message BIGINT, nth INTEGER, kind VARCHAR, database VARCHAR, "
+            "name VARCHAR, ts UBIGINT, line BLOB, h UBIGINT)"
+        )
+
+    def add(self, places: Sequence[Place], heads: pa.Table) -> None:
+        """`places`: of the messages that the heads' numbers mean."""
+        parts = pa.array([place.part for place in places], pa.int32()).take(heads["number"])
+        offsets = pa.array([place.offset for place in places], pa.int64()).take(heads["number"])
+        self._db.register("given", heads.append_column("part", parts).append_column("message", offsets))
+        try:
+            self._db.execute(
+                "INSERT INTO lines SELECT part, message, nth, kind, database, name, ts, line, hash(line) FROM given"
+            )
+        finally:
+            self._db.unregister("given")
+
+    def where(self, place: Place) -> str:
+        """For a person."""
+        topic, partition = self.parts[place.part]
+        return f"Topic {topic}, partition {partition}, offset {place.offset}"
+
+    # -- of a table
+
+    def lines_of(self, table: TableLines) -> Iterator[list[bytes]]:
+        """In the order of (part, message, nth). Other statements may run meanwhile."""
+        cursor = self._db.cursor()
+        try:
+            for batch in cursor.sql(f"SELECT line {table.chosen}").to_arrow_reader(_BATCH_ROWS):
+                lines: list[bytes] = batch.column(0).to_pylist()
+                yield lines
+        finally:
+            cursor.close()
+
+    def line(self, table: TableLines, number: int) -> tuple[Place, bytes]:
+        """One of those."""
+        ((part, message, line),) = self._all(f"SELECT part, message, line {table.chosen} LIMIT 1 OFFSET {number}")
+        return Place(part, message), line
+
+    def begin_of_parts(self, table: TableLines) -> list[tuple[int, int]]:
+        """(number of its first line, part) of each partition that has some."""
+        return self._all(
+            f"SELECT (sum(count(*)) OVER (ORDER BY part) - count(*))::BIGINT, part FROM lines {table.where} "
+            "GROUP BY part ORDER BY part"
+        )
+
+    # -- of all
+
+    def count(self, kind: str) -> int:
+        ((count,),) = self._all(f"SELECT count(*) FROM lines WHERE kind = '{kind}'")
+        return int(count)
+
+    def early(self) -> tuple[int, Place | None, int, int]:
+        """How many rows and DDLs stand behind a resolved-ts that is not below theirs; of the first its place and both.
+
+        One that comes again where it stood before tells readers nothing new.
+        """
+        return self._first_of(f"kind <> '{RESOLVED}' AND is_first AND ts <= resolved")
+
+    def went_back(self) -> tuple[int, Place | None, int, int]:
+        """How many resolved-ts stand behind a higher one; of the first its place and both."""
+        return self._first_of(f"kind = '{RESOLVED}' AND ts < resolved")
+
+    def highest_resolved(self) -> tuple[int, Place] | None:
+        found = self._all(f"SELECT ts, part, message FROM lines WHERE kind = '{RESOLVED}' ORDER BY ts DESC LIMIT 1")
+        return (found[0][0], Place(*found[0][1:])) if found else None
+
+    def ddls(self) -> set[int]:
+        """The ts of all that readers are told of."""
+        return {ts for (ts,) in self._all(f"SELECT DISTINCT ts FROM lines WHERE kind = '{DDL}'")}
+
+    def foreign(self, tables: Sequence[TableLines], upto_ts: int) -> tuple[int, Place | None, str, int]:
+        """How many rows up to a ts are of none of the tables; of the first one its place, table and ts."""
+        self._db.execute(
+            "CREATE OR REPLACE TEMP TABLE known(database VARCHAR, name VARCHAR, from_ts UBIGINT, to_ts UBIGINT, "
+            "first INTEGER, last INTEGER)"
+        )
+        for table in tables:
+            bounds = [table.from_ts, table.to_ts, *table.parts]
+            self._db.execute("INSERT INTO known VALUES (?, ?, ?, ?, ?, ?)", [table.database, table.name, *bounds])
+        ((count, first),) = self._all(
+            f"""SELECT count(*), min((part, message, database || '.' || name, ts)) FROM lines l
+            WHERE kind = '{ROW}' AND ts <= {upto_ts} AND NOT EXISTS (
+                SELECT 1 FROM known k WHERE k.database = l.database AND k.name = l.name
+                AND l.ts > k.from_ts AND l.ts <= k.to_ts AND l.part BETWEEN k.first AND k.last)"""
+        )
+        if not count:
+            return 0, None, "", 0
+        part, message, name, ts = first
+        return count, Place(part, message), name, ts
+
+    def _first_of(self, where: str) -> tuple[int, Place | None, int, int]:
+        ((count, first),) = self._all(
+            f"""WITH seen AS (
+                SELECT part, message, nth, kind, ts,
+                row_number() OVER (PARTITION BY part, ts, h ORDER BY message, nth) = 1 AS is_first,
+                max(CASE kind WHEN '{RESOLVED}' THEN ts END) OVER (
+                    PARTITION BY part ORDER BY message, nth ROWS UNBOUNDED PRECEDING) AS resolved
+                FROM lines)
+            SELECT count(*), min((part, message, ts, resolved)) FROM seen WHERE {where}"""
+        )
+        if not count:
+            return 0, None, 0, 0
+        part, message, ts, resolved = first
+        return count, Place(part, message), ts, resolved
+
+    def _all(self, sql: str) -> list[tuple[Any, ...]]:
+        return self._db.execute(sql).fetchall()
+
+
+@dataclass(frozen=True)
+class TableLines:
+    """The rows of one life of a table in `(from_ts, to_ts]`, and where they must stand. `parts`: first and last."""
+
+    topic: str
+    database: str
+    name: str
+    from_ts: int
+    to_ts: int
+    parts: tuple[int, int]
+
+    @property
+    def where(self) -> str:
+        """SQL."""
+        return (
+            f"WHERE kind = '{ROW}' AND database = {_text(self.database)} AND name = {_text(self.name)} "
+            f"AND ts > {self.from_ts} AND ts <= {self.to_ts} AND part BETWEEN {self.parts[0]} AND {self.parts[1]}"
+        )
+
+    @property
+    def chosen(self) -> str:
+        return f"FROM lines {self.where} ORDER BY part, message, nth"
+
+
+def _text(name: str) -> str:
+    return "'" + name.replace("'", "''") + "'"

@@ -1,0 +1,1 @@
+"""A MySQL-compatible database, row by row against the upstream's tables."""

@@ -1,0 +1,160 @@
+"""`changefeed verify` of a MySQL sink: its tables' rows against the upstream's, as of the log's checkpoint.
+
+A changefeed at rest has written each table up to a ts of the table's own, at or above the checkpoint; the log says
+which (`State.flushed_ts`). So each is compared with the upstream as of that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+
+from changefeed.filter.selection import Selection
+from changefeed.objectstore.patience import Patience
+from changefeed.owner.sinks.mysql import place_of
+from changefeed.owner.transaction_log.state import State
+from changefeed.schema.row.rowv2 import decode_rows
+from changefeed.schema.snapshot import load_schema
+from changefeed.schema.table_info import TableInfo
+from changefeed.sink.mysql.rows.literals import identifier, text_literal
+from changefeed.sink.mysql.server import Row, Session
+from changefeed.spec.model import Changefeed
+from changefeed.upstream.kv import Snapshot
+from changefeed.upstream.pd import PdClient
+from changefeed.verify.comparison.ledger import open_database
+from changefeed.verify.held import held
+from changefeed.verify.mysql.comparison import Comparison
+from changefeed.verify.mysql.values import expression, of_downstream, of_upstream
+from changefeed.verify.progress import Progress, Silent
+from changefeed.verify.recorded import Recorded, check_cluster, rules_of, upstream_of
+from changefeed.verify.result import NotVerifiable, Rows
+from changefeed.verify.upstream.expected import key_of
+from changefeed.verify.upstream.standing import rows_at
+
+_PAGE = 1000  # rows
+
+
+async def verify(changefeed: Changefeed, secrets_dir: Path | None = None, progress: Progress | None = None) -> Rows:
+    """Raises NotVerifiable when there is no answer, also while the changefeed runs."""
+    progress = progress or Silent()
+    recorded = Recorded.of(changefeed, secrets_dir)
+    place = place_of(changefeed, secrets_dir)
+    session = Session(place.server())
+    progress.stage("the changefeed's log")
+    try:
+        async with upstream_of(changefeed, secrets_dir) as pd, recorded.at_rest(pd) as state:
+            check_cluster(pd, state)
+            _check_settled(state)
+            await asyncio.to_thread(Patience().call, place.uri, lambda: session.rows(b"SELECT 1"))
+            async with held(pd, state.checkpoint_ts, "checkpoint"):
+                return await _compare(state, pd, session, progress)
+    finally:
+        session.close()
+
+
+def _check_settled(state: State) -> None:
+    if any(state.open_entries()):
+        raise NotVerifiable(
+            "The changefeed was killed while it wrote: some rows above its checkpoint stand downstream, some do not.",
+            "Let it run, then pause it or stop it with Ctrl-C, and verify again.",
+        )
+
+
+async def _compare(state: State, pd: PdClient, session: Session, progress: Progress) -> Rows:
+    result = Rows(checkpoint_ts=str(state.checkpoint_ts))
+    rules, config = rules_of(state), state.epoch.config
+    # Definitions downstream are those after the last DDL that was executed, at most one barrier ahead.
+    schema_ts = max(state.checkpoint_ts, state.last_ddl[0] if state.last_ddl else 0)
+    schema = await load_schema(Snapshot(pd, schema_ts), schema_ts)
+    there = await asyncio.to_thread(_tables, session)
+    with tempfile.TemporaryDirectory(prefix="changefeed-verify-") as folder:
+        db = open_database(Path(folder))
+        try:
+            for info in schema.tables_at(schema_ts):
+                if info.is_view or info.is_sequence or not rules.matches(info.schema_name, info.name):
+                    continue
+                if (info.schema_name, info.name) not in there:
+                    result.problem(f"{info.full_name} is not there.")
+                elif Selection.of(config, info).rows.keeps_all:
+                    await _Table(info, state, pd, session, db, result, progress).compare()
+                else:
+                    result.note(f"Event filters leave changes of {info.full_name} out: it was not compared.")
+                there.discard((info.schema_name, info.name))
+        finally:
+            db.close()
+    for schema_name, name in sorted(there):
+        if rules.matches(schema_name, name):
+            result.note(f"{schema_name}.{name} is there, but not in the upstream.")
+    return result
+
+
+class _Table:
+    def __init__(
+        self,
+        info: TableInfo,
+        state: State,
+        pd: PdClient,
+        session: Session,
+        db: duckdb.DuckDBPyConnection,
+        result: Rows,
+        progress: Progress,
+    ) -> None:
+        self._info, self._state, self._pd, self._session = info, state, pd, session
+        self._db, self._result, self._progress = db, result, progress
+
+    async def compare(self) -> None:
+        info, columns = self._info, self._info.output_columns
+        key = key_of(info, columns, split_updates=True)
+        if not key:
+            self._result.note(f"{info.full_name} has no key that tells its rows: it was not compared.")
+            return
+        if lacking := await asyncio.to_thread(self._lacking):
+            self._result.problem(f"{info.full_name} has no column {', '.join(lacking)}.")
+            return
+        rows = Comparison(self._db, info.full_name, [column.name for column in columns], key)
+        self._progress.stage(f"{info.full_name}: the upstream's rows")
+        for physical_id in info.physical_ids:
+            async for keys, values in rows_at(self._pd, physical_id, self._state.flushed_ts(physical_id)):
+                decoded = decode_rows(info, keys, values, "UTC", columns)
+                rows.add("upstream", [of_upstream(*pair) for pair in zip(columns, decoded, strict=True)])
+                self._progress.advance(len(keys))
+        self._progress.stage(f"{info.full_name}: the rows downstream")
+        pages = self._session.pages(self._query(), _PAGE)
+        while page := await asyncio.to_thread(_next, pages):
+            cells = zip(*page, strict=True)
+            rows.add("downstream", [of_downstream(*pair) for pair in zip(columns, cells, strict=True)])
+            self._progress.advance(len(page))
+        self._result.add(rows.found())
+
+    def _lacking(self) -> list[str]:
+        """The upstream's columns that are not there. One that only the downstream has is noted."""
+        info = self._info
+        found = self._session.rows(
+            b"SELECT column_name FROM information_schema.columns WHERE table_schema = "
+            + text_literal(info.schema_name)
+            + b" AND table_name = "
+            + text_literal(info.name)
+        )
+        there = {name.decode().lower() for (name,) in found}
+        if more := there - {column.name.lower() for column in info.columns}:
+            self._result.note(f"{info.full_name} has columns that the upstream has not: {', '.join(sorted(more))}.")
+        return [column.name for column in info.output_columns if column.name.lower() not in there]
+
+    def _query(self) -> bytes:
+        shown = b", ".join(expression(column) for column in self._info.output_columns)
+        return b"SELECT " + shown + b" FROM " + identifier(self._info.schema_name) + b"." + identifier(self._info.name)
+
+
+def _next(pages: Iterator[list[Row]]) -> list[Row] | None:
+    return next(pages, None)
+
+
+def _tables(session: Session) -> set[tuple[str, str]]:
+    found = session.rows(
+        b"SELECT table_schema, table_name FROM information_schema.tables WHERE table_type='BASE TABLE'"
+    )
+    return {(schema.decode(), name.decode()) for schema, name in found}

@@ -1,0 +1,104 @@
+"""What a changefeed's log says, found by its resource: for sinks that don't name their owner's state."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from changefeed.errors import Conflict, StateInUse
+from changefeed.filter.ddl import ignores_ddl
+from changefeed.model.tso import physical_ms
+from changefeed.objectstore.open import Store, open_store
+from changefeed.owner.alive import Alive
+from changefeed.owner.places import LOG, STATE_FIELD, state_place, upstream_access
+from changefeed.owner.transaction_log.log import Log
+from changefeed.owner.transaction_log.state import State
+from changefeed.spec.filter.filters import Filter
+from changefeed.spec.filter.table_filter import TableFilter
+from changefeed.spec.model import Changefeed
+from changefeed.upstream.pd import PdClient
+from changefeed.verify.result import NotVerifiable
+from changefeed.verify.upstream.lives import Lives, read_lives
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """`store`: of the state."""
+
+    store: Store
+
+    @classmethod
+    def of(cls, changefeed: Changefeed, secrets_dir: Path | None) -> Recorded:
+        place = state_place(changefeed, secrets_dir)
+        return cls(open_store(place.uri, STATE_FIELD, place.secret))
+
+    def read(self) -> State:
+        """Raises NotVerifiable when nothing has run."""
+        state = Log(self.store, LOG).read()
+        if state.epoch.number == 0:
+            raise NotVerifiable(
+                f"The changefeed's log is not at {self.store.uri}.",
+                "Run verify where the state can be read, after the changefeed has run and before it is deleted.",
+            )
+        return state
+
+    @contextlib.asynccontextmanager
+    async def at_rest(self, pd: PdClient) -> AsyncIterator[State]:
+        """What the log says, while no driver runs. Raises NotVerifiable when one does, or did meanwhile."""
+        state = self.read()  # before a store that is not there is made
+        try:
+            self.store.hold()
+            Alive(self.store).check(physical_ms(await pd.tso()))
+        except (Conflict, StateInUse) as running:
+            raise NotVerifiable(
+                f"The changefeed must not run while its rows are compared. {running.message}",
+                "Pause it, or wait until it is finished, then verify again.",
+            ) from None
+        try:
+            yield state
+            if self.read().n != state.n:
+                raise NotVerifiable(
+                    f"The changefeed has run meanwhile: its log at {self.store.uri} has grown.",
+                    "Pause it, then verify again.",
+                )
+        finally:
+            self.store.release()
+
+
+@contextlib.asynccontextmanager
+async def upstream_of(changefeed: Changefeed, secrets_dir: Path | None) -> AsyncIterator[PdClient]:
+    """Its PD."""
+    pd = await upstream_access(changefeed, secrets_dir).connect()
+    try:
+        yield pd
+    finally:
+        await pd.close()
+
+
+def check_cluster(pd: PdClient, state: State) -> None:
+    """Raises NotVerifiable when PD is of another cluster than the changefeed."""
+    if pd.cluster_id != state.cluster_id:
+        raise NotVerifiable(
+            f"The sink is of cluster {state.cluster_id}, but PD is of cluster {pd.cluster_id}.",
+            "Give the PD of the changefeed's upstream.",
+        )
+
+
+def rules_of(state: State) -> TableFilter:
+    """Which tables it is about."""
+    return _filter(state).table_filter()
+
+
+async def lives_of(state: State, pd: PdClient, upto_ts: int) -> Lives:
+    """Of the tables that the changefeed writes, from where its sink begins."""
+    rules, ignores = rules_of(state), partial(ignores_ddl, _filter(state))
+    return await read_lives(
+        pd, lambda table: rules.matches(table.schema_name, table.name), ignores, state.from_ts, upto_ts
+    )
+
+
+def _filter(state: State) -> Filter:
+    return Filter.model_validate(state.epoch.config["spec"]["filter"])

@@ -1,0 +1,67 @@
+"""Programs in Java for tests: libraries that Maven fetches into the cache once, and classes compiled against them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+FETCH_S, COMPILE_S = 600.0, 90.0
+_PACKAGES = {"java": "openjdk-17-jre-headless", "javac": "openjdk-17-jdk-headless", "mvn": "maven"}
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion><groupId>dev.changefeed</groupId><artifactId>test</artifactId><version>1</version>
+  <dependencies>{}</dependencies>
+</project>
+"""
+_DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
+
+
+def java_tool(name: Literal["java", "javac", "mvn"]) -> str:
+    """The program's path, or a failure that says how to get it."""
+    java_home = os.environ.get("JAVA_HOME")
+    found = shutil.which(name, path=f"{java_home}/bin") if java_home else None
+    found = found or shutil.which(name)
+    if found is None:
+        pytest.fail(f"{name} is needed for this test and is not there: apt-get install {_PACKAGES[name]}")
+    return found
+
+
+def jars(name: str, *artifacts: str) -> Path:
+    """The folder `name` of the cache with the artifacts, each `group:artifact:version`, and what they need.
+
+    Filled aside and renamed, so it is whole or not there.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "changefeed"
+    folder = cache / name
+    if folder.exists():
+        return folder
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache) as aside:
+        pom = Path(aside) / "pom.xml"
+        pom.write_text(_POM.format("".join(_DEPENDENCY.format(*artifact.split(":")) for artifact in artifacts)))
+        command = [java_tool("mvn"), "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
+        command += ["-DincludeScope=runtime", f"-DoutputDirectory={aside}/jars"]
+        checked(command, f"fetching {', '.join(artifacts)} with mvn", FETCH_S)
+        (Path(aside) / "jars").rename(folder)
+    return folder
+
+
+def compiled(source: Path, libraries: Path, folder: Path) -> str:
+    """The class path of a program of one file, whose classes go to `folder`."""
+    command = [java_tool("javac"), "-cp", f"{libraries}/*", "-d", str(folder), str(source)]
+    checked(command, f"compiling {source.name}", COMPILE_S)
+    return f"{folder}{os.pathsep}{libraries}/*"
+
+
+def checked(command: list[str], what: str, timeout_s: float, stdin: bytes = b"") -> bytes:
+    """What the command prints; the test fails when the command does."""
+    done = subprocess.run(command, input=stdin, capture_output=True, check=False, timeout=timeout_s)
+    if done.returncode:
+        said = (done.stdout + b"\n" + done.stderr).decode(errors="replace")
+        pytest.fail(f"{what} failed with exit code {done.returncode}:\n{said}")
+    return done.stdout

@@ -1,0 +1,161 @@
+"""A MariaDB of the test's own, and a proxy that cuts connections where it hurts."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+from changefeed.sink.mysql.server import Server
+from pymysql.converters import encoders
+
+_START_S = 60.0
+_COMMIT = b"\x07\x00\x00\x00\x03COMMIT"  # a packet of 7 bytes, the first of its command: query
+
+
+@dataclass(frozen=True)
+class MariaDb:
+    port: int
+
+    def server(self, port: int | None = None) -> Server:
+        return Server("127.0.0.1", port or self.port, "root", "")
+
+    def query(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Each by itself; the rows of the last, values as bytes or None."""
+        connection = pymysql.connect(host="127.0.0.1", port=self.port, user="root", conv=encoders, use_unicode=False)
+        with connection, connection.cursor() as cursor:
+            for statement in ("SET NAMES utf8mb4, time_zone='+00:00', autocommit=1", *statements):
+                cursor.execute(statement)
+            return list(cursor.fetchall())
+
+
+@contextlib.contextmanager
+def running(folder: Path, *options: str) -> Iterator[MariaDb]:
+    """A server with an empty data folder; stopped at the end, whatever happens."""
+    install, daemon = _program("mariadb-install-db"), _program("mariadbd")
+    data = folder / "data"
+    log_path = folder / "mariadb.log"
+    as_root = ["--user=root"] if os.geteuid() == 0 else []
+    temporary = folder / "tmp"  # a server that starts removes every other's temporary tables from a folder they share
+    temporary.mkdir()
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    with log_path.open("wb") as log:
+        arguments = ["--no-defaults", f"--datadir={data}", "--auth-root-authentication-method=normal"]
+        installed = subprocess.run(
+            [install, *arguments, "--skip-test-db", *as_root], stdout=log, stderr=log, env=environment, check=False
+        )
+        if installed.returncode:
+            pytest.fail(f"{install} has failed:\n{log_path.read_text(errors='replace')[:2000]}")
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = int(probe.getsockname()[1])
+        settings = ["--character-set-server=utf8mb4", "--collation-server=utf8mb4_bin", "--innodb-log-file-size=16M"]
+        where = [f"--datadir={data}", f"--socket={folder}/socket", f"--pid-file={folder}/pid", f"--port={port}"]
+        process = subprocess.Popen(
+            [daemon, "--no-defaults", "--bind-address=127.0.0.1", *where, *settings, *as_root, *options],
+            stdout=log,
+            stderr=log,
+            env=environment,
+        )
+        database = MariaDb(port)
+        try:
+            _wait_until_up(database, process, log_path)
+            yield database
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def _program(name: str) -> str:
+    """From PATH; where it is not, and we may, Debian's package is installed."""
+    path = f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin"
+    if os.geteuid() == 0 and shutil.which("apt-get"):
+        with (Path(tempfile.gettempdir()) / "changefeed-mariadb.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # tests run side by side, and a package half installed has its programs
+            for arguments in (["update"], ["install", "-y", "--no-install-recommends", "mariadb-server"]):
+                if shutil.which(name, path=path) is None:
+                    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+                    subprocess.run(["apt-get", "-q", *arguments], env=environment, capture_output=True, check=False)
+    found = shutil.which(name, path=path)
+    if found is None:
+        pytest.fail(f"{name} is not installed: apt-get install --no-install-recommends mariadb-server")
+    return found
+
+
+def _wait_until_up(database: MariaDb, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + _START_S
+    while process.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(pymysql.OperationalError):
+            database.query("SELECT 1")
+            return
+        time.sleep(0.05)
+    pytest.fail(f"MariaDB has not started:\n{log.read_text(errors='replace')[-2000:]}")
+
+
+class Proxy:
+    """Stands before a server. `cuts(n)`: whether the n-th COMMIT loses its connection: by turns before the server has
+    it, and before its answer.
+    """
+
+    def __init__(self, port: int, cuts: Callable[[int], bool]) -> None:
+        self._target, self._cuts = port, cuts
+        self._lock = threading.Lock()
+        self.commits = 0
+        self.lost = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes who accepts
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        """Passes on what the client says, and beside it what the server says."""
+        with client, socket.create_connection(("127.0.0.1", self._target)) as server:
+            answers = threading.Thread(target=_pass_on, args=(server, client), daemon=True)
+            answers.start()
+            with contextlib.suppress(OSError):
+                while data := client.recv(1 << 16):
+                    if data.endswith(_COMMIT) and self._is_to_be_cut():
+                        client.shutdown(socket.SHUT_RDWR)
+                        if self.lost % 2:
+                            server.sendall(data)
+                        break
+                    server.sendall(data)
+            with contextlib.suppress(OSError):
+                server.shutdown(socket.SHUT_WR)
+            answers.join()
+
+    def _is_to_be_cut(self) -> bool:
+        with self._lock:
+            self.commits += 1
+            cut = self._cuts(self.commits)
+            self.lost += cut
+            return cut
+
+
+def _pass_on(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+    with contextlib.suppress(OSError):
+        target.shutdown(socket.SHUT_RDWR)

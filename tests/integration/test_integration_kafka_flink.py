@@ -1,0 +1,165 @@
+"""Messages in a real broker, read by Flink's own formats: another make's idea of canal-json and Debezium's JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from changefeed.objectstore.patience import Patience
+from changefeed.schema.ddl.actions import Action
+from changefeed.schema.ddl.job import parse_job
+from changefeed.sink.contract import Claim, Ddl, Entry, EntryId, Surroundings
+from changefeed.sink.kafka.ddl_sink import KafkaDdlSink
+from changefeed.sink.kafka.entry_writer import KafkaJob, KafkaWriter
+from changefeed.sink.kafka.options import KafkaPlace
+from changefeed.sink.storage.schema_file import SchemaFile
+from integration_flink_reader import Change, FlinkReader, Refused, Row, flink_reader, replayed
+from integration_java import FETCH_S
+from integration_kafka_broker import Broker, consumed, running
+from integration_kafka_history import CHUNK_TS, COLUMNS, Reading, State, history, table
+
+CHUNKS, ROWS, KEYS, PARTITIONS = 12, 40, 60, 3
+#: By the chunk that they come before.
+STATEMENTS = {
+    1: (Action.CREATE_TABLE, "CREATE TABLE t (id BIGINT PRIMARY KEY)"),
+    5: (Action.MODIFY_TABLE_COMMENT, "ALTER TABLE t COMMENT 'a \"b\"'"),
+    9: (Action.ADD_INDEX, "CREATE INDEX v ON t (v)"),
+}
+CANAL = {
+    "enableTidbExtension": False,
+    "contentCompatible": False,
+    "onlyOutputUpdatedColumns": False,
+    "deleteOnlyOutputHandleKeyColumns": False,
+}
+IGNORE = {"ignore-parse-errors": "true"}
+
+pytestmark = pytest.mark.timeout(FETCH_S + 120)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with running(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def flink(tmp_path_factory: pytest.TempPathFactory) -> FlinkReader:
+    return flink_reader(tmp_path_factory.mktemp("classes"))
+
+
+def options(topic: str, protocol: str, canal: dict[str, bool]) -> dict[str, Any]:
+    dispatcher = {"matcher": ["*.*"], "partition": "index-value", "topic": topic, "index": "", "columns": []}
+    return {
+        "protocol": protocol,
+        "cloudEvents": False,
+        "partitionNum": PARTITIONS,
+        "replicationFactor": 1,
+        "dispatchers": [dispatcher],
+        "largeMessages": {"option": "none"},
+        "canalJson": CANAL | canal,
+    }
+
+
+def ddl(ts: int, action: Action, query: str) -> Ddl:
+    said = {"id": ts, "type": int(action), "schema_name": "shop", "table_name": "t", "query": query}
+    return Ddl(ts, ts, job=parse_job(said), query=query, schema_files=(SchemaFile("shop", "t", ts, query=query),))
+
+
+def failed(error: BaseException) -> None:
+    raise error
+
+
+def told(broker: Broker, topic: str, folder: Path, protocol: str, **canal: bool) -> tuple[list[bytes | None], State]:
+    """A changefeed's messages, as a consumer gets them, and the table that they are of.
+
+    Statements stand between chunks, and a checkpoint behind each of them.
+    """
+    job = KafkaJob(KafkaPlace(f"kafka://{broker.cluster.brokers}/{topic}", "PLAIN", 1 << 20, "none"), True, False)
+    asked, patience = options(topic, protocol, canal), Patience(60)
+    driver = KafkaDdlSink(job, asked, "UTC", "feed", [], lambda: None, patience)
+    writer = KafkaWriter(job, Surroundings(topic, folder, patience, patience, failed))
+    chunks, state = history(sum(topic.encode()), CHUNKS, ROWS, KEYS)
+    claim, info = Claim(topic, 77, 1, "n", 1), table()
+    for number, records in enumerate(chunks, 1):
+        ts, upto = number * CHUNK_TS, (number + 1) * CHUNK_TS - 1
+        if number in STATEMENTS:
+            driver.execute(ddl(ts, *STATEMENTS[number]))
+        entry = Entry(claim, EntryId(1, number), upto, "", info, 1, info.output_columns, 7, "UTC", asked)
+        assert writer.write(entry, iter([records])) is not None
+        driver.write_checkpoint(upto)
+    return [value for _, _, value in consumed(broker.cluster, topic)], state
+
+
+def types_of(readings: Mapping[str, Reading]) -> list[tuple[str, str]]:
+    return [(name, reading.flink) for name, reading in readings.items()]
+
+
+def refused(read: list[list[Change] | Refused]) -> set[int]:
+    """The places of the messages that are."""
+    return {place for place, each in enumerate(read) if isinstance(each, Refused)}
+
+
+def those_of(kinds: list[str], *wanted: str) -> set[int]:
+    """The places of the messages of these kinds; there are some of each."""
+    assert set(wanted) <= set(kinds)
+    return {place for place, kind in enumerate(kinds) if kind in wanted}
+
+
+def applied(read: list[list[Change] | Refused]) -> dict[int, Row]:
+    return replayed([change for each in read if not isinstance(each, Refused) for change in each], "id")
+
+
+def meant(state: State, readings: Mapping[str, Reading]) -> dict[int, Row]:
+    """The table as Flink is to have it."""
+    return {
+        key: {name: None if value is None else readings[name].meaning(value) for name, value in row.items()}
+        for key, row in state.items()
+    }
+
+
+def different(read: dict[int, Row], right: dict[int, Row]) -> list[tuple[int, str, Any, Any]]:
+    """(key, column, what was read, what is right)."""
+    assert read.keys() == right.keys()
+    cells = ((key, name, read[key][name], value) for key, row in right.items() for name, value in row.items())
+    return [cell for cell in cells if cell[2] != cell[3]]
+
+
+def check_ignored(lenient: list[list[Change] | Refused], strict: list[list[Change] | Refused]) -> None:
+    """With ignore-parse-errors, what was refused is passed over, and the rest is as it was."""
+    assert lenient == [[] if isinstance(each, Refused) else each for each in strict]
+
+
+@pytest.mark.parametrize(
+    ("topic", "canal"),
+    [
+        ("canal", {}),
+        ("canal-tidb-extension", {"enableTidbExtension": True, "onlyOutputUpdatedColumns": True}),
+        ("canal-content-compatible", {"enableTidbExtension": True, "contentCompatible": True}),
+    ],
+)
+def test_canal_json(broker: Broker, flink: FlinkReader, tmp_path: Path, topic: str, canal: dict[str, bool]) -> None:
+    """With database.include, Flink passes over watermarks, and over CREATE TABLE in any case; it ends at other DDLs."""
+    readings = {column.name: column.canal for column in COLUMNS}
+    values, state = told(broker, topic, tmp_path, "canal-json", **canal)
+    strict = flink.read("canal-json", {"database.include": "shop"}, types_of(readings), values)
+    assert different(applied(strict), meant(state, readings)) == []
+    kinds = [json.loads(value or b"")["type"] for value in values]
+    assert refused(strict) == those_of(kinds, "ALTER", "CINDEX")
+    assert {"INSERT", "UPDATE", "DELETE", "CREATE"} <= set(kinds)
+    assert ("TIDB_WATERMARK" in kinds) == canal.get("enableTidbExtension", False)
+    check_ignored(flink.read("canal-json", IGNORE, types_of(readings), values), strict)
+
+
+def test_debezium(broker: Broker, flink: FlinkReader, tmp_path: Path) -> None:
+    """Flink's debezium-json passes over DDLs and watermarks only with ignore-parse-errors."""
+    readings = {column.name: column.debezium for column in COLUMNS}
+    values, state = told(broker, "debezium", tmp_path, "debezium")
+    asked = {"schema-include": "true", "timestamp-format.standard": "ISO-8601"}
+    strict = flink.read("debezium-json", asked, types_of(readings), values)
+    assert different(applied(strict), meant(state, readings)) == []
+    kinds = [json.loads(value or b"")["payload"].get("op", "DDL") for value in values]
+    assert refused(strict) == those_of(kinds, "DDL", "m")
+    check_ignored(flink.read("debezium-json", asked | IGNORE, types_of(readings), values), strict)

@@ -1,0 +1,132 @@
+"""What the driver tells consumers: its order and its retries; how messages get to a broker, integration tests show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from changefeed.errors import ChangefeedError, NeedsHuman, Transient
+from changefeed.objectstore.patience import Patience
+from changefeed.pipeline.codec.kafka.message import Message
+from changefeed.schema.ddl.actions import Action
+from changefeed.schema.ddl.job import parse_job
+from changefeed.sink.contract import Ddl
+from changefeed.sink.kafka import ddl_sink, to_all
+from changefeed.sink.kafka.ddl_sink import KafkaDdlSink
+from changefeed.sink.kafka.entry_writer import KafkaJob
+from changefeed.sink.kafka.options import KafkaPlace
+from changefeed.sink.storage.schema_file import SchemaFile
+
+OPTIONS = {
+    "uri": "kafka://b:1/feed",
+    "protocol": "canal-json",
+    "cloudEvents": False,
+    "partitionNum": 3,
+    "replicationFactor": 1,
+    "dispatchers": [{"matcher": ["shop.u"], "topic": "{table}", "partition": "table", "index": "", "columns": []}],
+    "canalJson": {
+        "enableTidbExtension": True,
+        "contentCompatible": False,
+        "onlyOutputUpdatedColumns": False,
+        "deleteOnlyOutputHandleKeyColumns": False,
+    },
+}
+JOB = KafkaJob(KafkaPlace("kafka://b:1/feed", "PLAIN", 1 << 20, "none"), exactly_once=False, case_sensitive=False)
+
+
+class Sent:
+    """What is sent, by which of the senders; fails as often as it is told."""
+
+    def __init__(self, failures: Sequence[ChangefeedError]) -> None:
+        self.failures, self.senders, self.messages = list(failures), 0, list[tuple[int, Any, bytes]]()
+        self.headers: list[dict[str, bytes]] = []
+
+    def sender(self, *_: Any) -> int:
+        self.senders += 1
+        return self.senders
+
+    def to_all(self, sender: int, topics: Any, message: Message) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+        self.messages.append((sender, topics, message.value or b""))
+        self.headers.append(dict(message.headers or []))
+
+
+def sink_that(monkeypatch: pytest.MonkeyPatch, *failures: ChangefeedError, **options: Any) -> tuple[KafkaDdlSink, Sent]:
+    sent = Sent(failures)
+    monkeypatch.setattr(to_all, "Sender", sent.sender)
+    monkeypatch.setattr(to_all, "send_to_all", sent.to_all)
+    monkeypatch.setattr(ddl_sink, "create_topic", lambda cluster, topic, partitions, replicas, **_: partitions)
+    return KafkaDdlSink(
+        JOB, OPTIONS | options, "UTC", "feed", [], lambda: None, Patience(60, sleep=lambda seconds: None)
+    ), sent
+
+
+def ddl(ts: int, table: str = "t", query: str = "ALTER TABLE t ADD c INT") -> Ddl:
+    said = {"id": ts, "type": int(Action.ADD_COLUMN), "schema_name": "shop", "table_name": table, "query": query}
+    files = (SchemaFile("shop", table, ts, query=query),)
+    return Ddl(ts, ts, job=parse_job(said), query=query, schema_files=files)
+
+
+def watermarks(sent: Sent) -> list[bool]:
+    return [b"TIDB_WATERMARK" in value for _, _, value in sent.messages]
+
+
+def test_a_resolved_ts_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    sink, sent = sink_that(monkeypatch)
+    for ts in (5, 4, 5, 6):
+        sink.write_checkpoint(ts)
+    assert [b'"watermarkTs":%d' % ts in value for ts, (_, _, value) in zip((5, 6), sent.messages, strict=True)] == [
+        True
+    ] * 2
+    with pytest.raises(NeedsHuman, match="ts 6 comes after resolved-ts 6"):
+        sink.execute(ddl(6))
+
+
+def test_a_ddl_goes_to_its_tables_topic_and_the_resolved_ts_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    sink, sent = sink_that(monkeypatch, protocol="open-protocol")
+    sink.execute(ddl(1))
+    sink.execute(ddl(2, "u"))
+    sink.write_checkpoint(3)
+    assert [topics for _, topics, _ in sent.messages] == [[("feed", 3)], [("u", 3)], [("feed", 3), ("u", 3)]]
+
+
+def test_canal_has_a_ddl_in_the_first_partition_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    sink, sent = sink_that(monkeypatch)
+    sink.execute(ddl(1))
+    sink.write_checkpoint(2)
+    assert [topics for _, topics, _ in sent.messages] == [[("feed", 1)], [("feed", 3)]]
+
+
+def test_a_ddl_that_an_event_filter_leaves_out_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    sink, sent = sink_that(monkeypatch)
+    sink.execute(replace(ddl(1), schema_files=(SchemaFile("shop", "t", 1),)))
+    assert not sent.messages
+
+
+def test_what_may_pass_is_tried_again_by_a_new_sender(monkeypatch: pytest.MonkeyPatch) -> None:
+    sink, sent = sink_that(monkeypatch, Transient("away"), Transient("away"))
+    sink.write_checkpoint(5)
+    sink.write_checkpoint(6)
+    assert [sender for sender, _, _ in sent.messages] == [3, 3]
+
+
+def test_what_is_not_written_is_not_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+    sink, sent = sink_that(monkeypatch, NeedsHuman("no topic"))
+    with pytest.raises(NeedsHuman, match="no topic"):
+        sink.write_checkpoint(5)
+    sink.write_checkpoint(5)
+    assert watermarks(sent) == [True]
+
+
+def test_messages_are_cloud_events_if_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    sink, sent = sink_that(monkeypatch, cloudEvents=True)
+    sink.execute(ddl(5))
+    sink.write_checkpoint(6)
+    same = {"ce_specversion": b"1.0", "ce_source": b"/changefeeds/feed", "content-type": b"application/json"}
+    assert sent.headers == [
+        same | {"ce_type": b"dev.changefeed.ddl", "ce_id": b"ddl-5-5", "ce_subject": b"shop.t"},
+        same | {"ce_type": b"dev.changefeed.resolved", "ce_id": b"resolved-6"},
+    ]
