@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -34,14 +35,15 @@ def java_tool(name: Literal["java", "javac", "mvn"]) -> str:
 def jars(name: str, *artifacts: str) -> Path:
     """The folder `name` of the cache with the artifacts, each `group:artifact:version`, and what they need.
 
-    Filled aside and renamed, so it is whole or not there.
+    Filled aside and renamed, so it is whole or not there; one process fills at a time.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "changefeed"
     folder = cache / name
-    if folder.exists():
-        return folder
     cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache) as aside:
+    with (cache / ".lock").open("w") as lock, tempfile.TemporaryDirectory(dir=cache) as aside:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if folder.exists():
+            return folder
         pom = Path(aside) / "pom.xml"
         pom.write_text(_POM.format("".join(_DEPENDENCY.format(*artifact.split(":")) for artifact in artifacts)))
         command = [java_tool("mvn"), "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
