@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from changefeed.objectstore.patience import Patience
 from changefeed.sink.kafka.client import Cluster, Sasl, Tls
-from changefeed.sink.kafka.topics import partitions_of
+from changefeed.sink.kafka.topics import create_topic, partitions_of
 from changefeed_devcluster.certificates import CLIENT, Certificates
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from integration_java import jars, java_tool
@@ -114,6 +115,11 @@ def running(folder: Path) -> Iterator[Broker]:
         yield broker
     finally:
         broker.kill()
+
+
+def made_topic(cluster: Cluster, topic: str, partitions: int, *, compacted: bool = False) -> int:
+    """How many partitions it has; a busy broker takes a moment until it knows a topic that it has made."""
+    return Patience(_START_S).call(topic, lambda: create_topic(cluster, topic, partitions, 1, compacted=compacted))
 
 
 def consumed(cluster: Cluster, topic: str) -> list[tuple[int, bytes | None, bytes]]:

@@ -29,7 +29,7 @@ from changefeed.sink.kafka.producer import AtLeastOnce
 from changefeed.sink.kafka.progress import Verdict
 from changefeed.sink.kafka.to_all import Messages
 from changefeed.sink.kafka.topics import create_topic, partitions_of
-from integration_kafka_broker import PASSWORD, USER, Broker, consumed, messages_of, running
+from integration_kafka_broker import PASSWORD, USER, Broker, consumed, made_topic, messages_of, running
 from integration_kafka_writer import FENCED, KEYS, entry_of, send
 
 PARTITIONS, ROWS, ENTRIES = 3, 400, 12
@@ -39,7 +39,7 @@ PROGRESS = "progress"
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     with running(tmp_path_factory.mktemp("kafka")) as broker:
-        create_topic(broker.cluster, PROGRESS, 2, 1, compacted=True)
+        made_topic(broker.cluster, PROGRESS, 2, compacted=True)
         yield broker
 
 
@@ -47,7 +47,7 @@ class Writers:
     """Processes that write one dispatcher's entries; all are gone at the end."""
 
     def __init__(self, broker: Broker, folder: Path, topic: str, dispatcher: int, *, exactly_once: bool) -> None:
-        create_topic(broker.cluster, topic, PARTITIONS, 1)
+        made_topic(broker.cluster, topic, PARTITIONS)
         self._folder, self._processes = folder, list[subprocess.Popen[str]]()
         self._plan = {
             "brokers": broker.cluster.brokers,
@@ -183,7 +183,7 @@ def _one_message() -> Any:
 
 
 def test_an_aborted_entry_is_not_seen_and_is_written_by_the_next_writer(broker: Broker) -> None:
-    create_topic(broker.cluster, "aborted", PARTITIONS, 1)
+    made_topic(broker.cluster, "aborted", PARTITIONS)
     plan = {"topic": "aborted", "partitions": PARTITIONS, "rows": 50}
     claim = Claim("feed", 903, 1, "n", 1)
     aborted = ExactlyOnce(broker.cluster, claim, (PROGRESS, 2), Patience(30))
@@ -216,7 +216,7 @@ def test_at_least_once_loses_no_row_when_writers_are_killed(
 
 
 def test_a_resolved_ts_stands_behind_all_rows_up_to_it_in_every_partition(broker: Broker) -> None:
-    create_topic(broker.cluster, "resolved", PARTITIONS, 1)
+    made_topic(broker.cluster, "resolved", PARTITIONS)
     messages = Messages(broker.cluster, Patience(30))
     plan = {"topic": "resolved", "partitions": PARTITIONS, "rows": 100}
     for number in range(4):
@@ -252,14 +252,14 @@ def test_what_a_person_must_mend_is_told_by_name(broker: Broker) -> None:
 def test_a_user_with_a_certificate_and_a_password_gets_in(broker: Broker, mechanism: Mechanism) -> None:
     topic = f"secure-{mechanism}"
     cluster = broker.secure(Sasl(mechanism, USER, PASSWORD))
-    assert create_topic(cluster, topic, 1, 1) == 1
+    assert made_topic(cluster, topic, 1) == 1
     written(AtLeastOnce(cluster, Patience(30)), {"topic": topic, "partitions": 1, "rows": 10})
     assert sorted(int(value) for _, _, value in consumed(broker.cluster, topic)) == list(range(10))
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
 def test_a_wrong_password_is_refused_and_told_nowhere(broker: Broker, mechanism: Mechanism) -> None:
-    create_topic(broker.cluster, "refused", 1, 1)
+    made_topic(broker.cluster, "refused", 1)
     cluster = broker.secure(Sasl(mechanism, USER, "notmypassword"))
     with pytest.raises(Refused, match=r"Check spec\.sink\.kafka's credentials") as told:
         written(AtLeastOnce(cluster, Patience(30)), {"topic": "refused", "partitions": 1, "rows": 10})
@@ -267,7 +267,7 @@ def test_a_wrong_password_is_refused_and_told_nowhere(broker: Broker, mechanism:
 
 
 def test_each_message_is_a_cloud_event_if_that_is_asked_for(broker: Broker) -> None:
-    create_topic(broker.cluster, "events", PARTITIONS, 1)
+    made_topic(broker.cluster, "events", PARTITIONS)
     rows = np.arange(7)
     events = CloudEvents("cluster/feed", "canal-json")
     commit_ts = np.array([compose(1_700_000_000_000 + int(row)) for row in rows], np.uint64)

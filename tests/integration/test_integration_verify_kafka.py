@@ -24,7 +24,6 @@ from changefeed.pipeline.mounter import mount
 from changefeed.schema.keys import table_span
 from changefeed.sink.contract import Claim, Entry, EntryId
 from changefeed.sink.kafka.entry_writer import Encoder, KafkaJob, codec_for
-from changefeed.sink.kafka.topics import create_topic
 from changefeed.spec.parse import effective, parse
 from changefeed.upstream.access import Access
 from changefeed.upstream.pd import PdClient
@@ -35,7 +34,7 @@ from changefeed.verify.upstream.lives import Life, Lives
 from changefeed_devcluster.tidb.schema import Column
 from confluent_kafka import Producer
 from conftest import Upstream
-from integration_kafka_broker import Broker, running
+from integration_kafka_broker import Broker, made_topic, running
 from integration_types import KINDS, ZONE
 
 PARTS = 2
@@ -101,7 +100,7 @@ class Scene:
         log.append(CommitRecord(n=3, epoch=1, nonce="a", checkpoint_ts=self.checkpoint_ts))
         self.types_topic = f"{name}_shop_types"
         for topic in (name, self.types_topic):
-            create_topic(self.cluster, topic, PARTS, 1)
+            made_topic(self.cluster, topic, PARTS)
         self._producer = Producer(self.cluster.producer_config() | {"transactional.id": name})
         self._producer.init_transactions()
         asyncio.run(self._fill(log))
