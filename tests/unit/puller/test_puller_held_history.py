@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+from changefeed.clock import SystemClock
 from changefeed.errors import NeedsHuman, Transient
 from changefeed.puller.feed import Data, Failed, FeedEvent, Resolved, SpanFeed
 from changefeed.puller.held_history import HeldHistory
 from changefeed.puller.range_lock import Piece
 from changefeed.puller.store_stream import Ask
 from changefeed.wire import cdcpb_pb2 as cdcpb
-from puller_fake_store import FakeRegion, FakeStore, FakeStream, FastClock
+from puller_fake_store import FakeRegion, FakeStore, FakeStream
 
 START_TS = 100
 
@@ -124,8 +125,14 @@ async def test_rule_14_pd_that_does_not_answer_holds_the_resolved_ts_back() -> N
                 raise Transient("PD is away.")
             return await super().gc_safepoint()
 
+    class Impatient(SystemClock):
+        """A real time, in which nothing is silent for long, however busy the machine."""
+
+        async def sleep(self, seconds: float) -> None:
+            await asyncio.sleep(0.001)
+
     seen = Seen()
-    async with Down([FakeRegion(11, b"a", b"z")]) as store, SpanFeed(store, seen.emit, FastClock()) as feed:
+    async with Down([FakeRegion(11, b"a", b"z")]) as store, SpanFeed(store, seen.emit, Impatient()) as feed:
         stream, request = await scanning(feed, store)
         complete(stream, request, 200)
         await seen.until(lambda: seen.of(Resolved))
