@@ -16,7 +16,7 @@ from changefeed.objectstore.patience import Patience
 from changefeed.sink.kafka.client import Cluster, Sasl, Tls
 from changefeed.sink.kafka.topics import create_topic, partitions_of
 from changefeed_devcluster.certificates import CLIENT, Certificates
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from integration_java import jars, java_tool
 
 VERSION = "4.2.0"
@@ -129,23 +129,25 @@ def consumed(cluster: Cluster, topic: str) -> list[tuple[int, bytes | None, byte
 
 def messages_of(cluster: Cluster, topic: str) -> list[Any]:
     """All that are committed, each partition's in their order."""
+    return [message for part in range(partitions_of(cluster, topic)) for message in committed(cluster, topic, part)]
+
+
+def committed(cluster: Cluster, topic: str, partition: int, within_s: float = _READ_S) -> Iterator[Any]:
+    """The messages that a read_committed consumer gets, to the end of the partition. `within_s`: each of them."""
     config = {"group.id": "test", "isolation.level": "read_committed", "enable.partition.eof": True}
-    at_once = {"auto.offset.reset": "earliest", "enable.auto.commit": False, "fetch.wait.max.ms": 10}
+    at_once = {"enable.auto.commit": False, "fetch.wait.max.ms": 10}
     consumer = Consumer(cluster.client_config() | config | at_once)
-    partitions = partitions_of(cluster, topic)
-    consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
-    found: list[Any] = []
-    ended: set[int] = set()
-    while len(ended) < partitions:
-        message = consumer.poll(_READ_S)
-        assert message is not None, f"{topic} can't be read to its end"
-        if message.error() is None:
-            found.append(message)
-        else:
-            assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
-            ended.add(message.partition())
-    consumer.close()
-    return found
+    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
+    try:
+        while (message := consumer.poll(within_s)) is not None:
+            if message.error() is None:
+                yield message
+            else:
+                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+                return
+        raise AssertionError(f"partition {partition} of {topic} can't be read to its end")
+    finally:
+        consumer.close()
 
 
 def _free_port() -> int:

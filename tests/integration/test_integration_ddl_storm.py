@@ -24,6 +24,7 @@ from integration_inprocess import Run, World, new_world
 from integration_killer import Killer
 from integration_nemesis import Nemesis
 from integration_observer import watching
+from integration_story import Story
 
 EVIDENCE = os.environ.get("CHANGEFEED_EVIDENCE")
 RULES = ["storm*.*"]
@@ -45,9 +46,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 @pytest.fixture
 def rng() -> random.Random:
-    seed = int(os.environ.get("CHANGEFEED_SEED") or random.SystemRandom().getrandbits(32))
-    print(f"CHANGEFEED_SEED={seed}")  # noqa: T201 - what a failing run shows
-    return random.Random(seed)
+    return random.Random(Story().seed)
 
 
 def new_storm(upstream: World | Upstream, rng: random.Random, limit: int) -> DdlStorm:

@@ -27,7 +27,7 @@ from changefeed.sink.kafka.client import Mechanism, Sasl
 from changefeed.sink.kafka.exactly_once import ExactlyOnce
 from changefeed.sink.kafka.producer import AtLeastOnce
 from changefeed.sink.kafka.progress import Verdict
-from changefeed.sink.kafka.to_all import Messages
+from changefeed.sink.kafka.to_all import ToAll
 from changefeed.sink.kafka.topics import create_topic, partitions_of
 from integration_kafka_broker import PASSWORD, USER, Broker, consumed, made_topic, messages_of, running
 from integration_kafka_writer import FENCED, KEYS, entry_of, send
@@ -217,7 +217,7 @@ def test_at_least_once_loses_no_row_when_writers_are_killed(
 
 def test_a_resolved_ts_stands_behind_all_rows_up_to_it_in_every_partition(broker: Broker) -> None:
     made_topic(broker.cluster, "resolved", PARTITIONS)
-    messages = Messages(broker.cluster, Patience(30))
+    messages = ToAll(broker.cluster, Patience(30))
     plan = {"topic": "resolved", "partitions": PARTITIONS, "rows": 100}
     for number in range(4):
         writer = AtLeastOnce(broker.cluster, Patience(30))

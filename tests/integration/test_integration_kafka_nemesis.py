@@ -20,10 +20,10 @@ from typing import Any
 
 import pytest
 from changefeed_devcluster.workload.bank import Bank
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from conftest import Changefeed, Upstream
-from integration_kafka_broker import Broker, running
+from integration_kafka_broker import Broker, committed, running
 from integration_killer import Killer
+from integration_story import Story
 
 EVIDENCE = os.environ.get("CHANGEFEED_EVIDENCE")
 TABLES, REGIONS, ACCOUNTS = 3, 2, 40
@@ -61,9 +61,9 @@ class Read:
         for partition in range(PARTITIONS):
             resolved_ts = 0
             newest: dict[Key, int] = {}
-            for value in committed(broker, partition):
+            for message in committed(broker.cluster, TOPIC, partition, within_s=20):
                 self.messages += 1
-                said = json.loads(value)
+                said = json.loads(message.value())
                 if said["type"] == "TIDB_WATERMARK":
                     resolved_ts = max(resolved_ts, said["_tidb"]["watermarkTs"])
                     self.resolved += 1
@@ -80,43 +80,13 @@ class Read:
                     self.rows[key] = row
 
 
-def committed(broker: Broker, partition: int) -> Iterator[bytes]:
-    """The values that a read_committed consumer gets, to the end of the partition."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": f"127.0.0.1:{broker.port}",
-            "group.id": "reader",
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-        }
-    )
-    consumer.assign([TopicPartition(TOPIC, partition, OFFSET_BEGINNING)])
-    try:
-        while (message := consumer.poll(20)) is not None:
-            if message.error() is None:
-                yield message.value()
-            else:
-                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
-                return
-        raise AssertionError(f"partition {partition} can't be read to its end")
-    finally:
-        consumer.close()
-
-
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"] if not EVIDENCE else ["exactly-once"])
 def test_each_change_is_told_whoever_is_killed(
     upstream: Upstream, new_changefeed: Callable[..., Changefeed], broker: Broker, delivery: str
 ) -> None:
-    seed = int(os.environ.get("CHANGEFEED_SEED") or random.SystemRandom().getrandbits(32))
-    began = time.monotonic()
-
-    def say(line: str) -> None:
-        print(f"{time.monotonic() - began:7.2f} {line}")  # noqa: T201 - what a failing run shows
-
-    say(f"CHANGEFEED_SEED={seed}")
-    rng = random.Random(seed)
-    bank = Bank(upstream.tidb, TABLES, REGIONS, ACCOUNTS, seed=seed)
+    story = Story()
+    rng = random.Random(story.seed)
+    bank = Bank(upstream.tidb, TABLES, REGIONS, ACCOUNTS, seed=story.seed)
     bank.create()
     start_ts = upstream.tidb.now()
     changefeed = new_changefeed(["bank.*"])
@@ -133,7 +103,7 @@ def test_each_change_is_told_whoever_is_killed(
         }
     }
     bank.load(Event())
-    killer = Killer(upstream, changefeed, PULLERS, say, downstream_port=broker.port)
+    killer = Killer(upstream, changefeed, PULLERS, story.say, downstream_port=broker.port)
     seconds: dict[str, list[float]] = {}
     stop = Event()
     writer = Thread(target=bank.run, args=(stop, ROWS_A_SECOND))
@@ -144,7 +114,7 @@ def test_each_change_is_told_whoever_is_killed(
         for number in range(EVENTS):
             time.sleep(rng.uniform(0, 1))  # a random moment is what is wanted
             event = KILLS[number % len(KILLS)]
-            say(event)
+            story.say(event)
             seconds.setdefault(event, []).append(round(harm(event, killer, broker), 2))
     finally:
         stop.set()
@@ -162,7 +132,7 @@ def test_each_change_is_told_whoever_is_killed(
     }
     missing, surplus = wanted - read.changes.keys(), read.changes.keys() - wanted
     duplicates = sum(read.changes.values()) - len(read.changes)
-    say(f"{len(wanted)} changes, {len(missing)} missing, {duplicates} twice, {read.messages} messages")
+    story.say(f"{len(wanted)} changes, {len(missing)} missing, {duplicates} twice, {read.messages} messages")
     assert (len(missing), len(surplus)) == (0, 0), (sorted(missing)[:3], sorted(surplus)[:3])
     assert read.late == 0, "a resolved-ts was early"
     assert read.resolved > 0
@@ -173,7 +143,7 @@ def test_each_change_is_told_whoever_is_killed(
     assert len(balances) == sum(len(upstream.tidb.snapshot(table, end_ts)) for table in bank.tables)
     if EVIDENCE:
         found = {
-            "seed": seed,
+            "seed": story.seed,
             "kills": {event: len(took) for event, took in seconds.items()},
             "recovery_s": {event: sorted(took) for event, took in seconds.items()},
             "changes": len(wanted),

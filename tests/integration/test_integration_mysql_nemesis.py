@@ -23,6 +23,7 @@ from changefeed_devcluster.workload.bank import Bank
 from conftest import Changefeed, Upstream
 from integration_killer import Killer
 from integration_mariadb import MariaDb, Proxy, running
+from integration_story import Story
 
 EVIDENCE = os.environ.get("CHANGEFEED_EVIDENCE")
 TABLES, REGIONS, ACCOUNTS = 3, 2, 40  # few accounts: most transactions meet another's rows
@@ -89,15 +90,9 @@ def downstream_rows(database: MariaDb, table: Table, moment: str | None = None) 
 def test_rule_25_the_downstream_equals_the_upstream_at_every_syncpoint(
     upstream: Upstream, new_changefeed: Callable[..., Changefeed], database: MariaDb
 ) -> None:
-    seed = int(os.environ.get("CHANGEFEED_SEED") or random.SystemRandom().getrandbits(32))
-    began = time.monotonic()
-
-    def say(line: str) -> None:
-        print(f"{time.monotonic() - began:7.2f} {line}")  # noqa: T201 - what a failing run shows
-
-    say(f"CHANGEFEED_SEED={seed}")
-    rng = random.Random(seed)
-    bank = Bank(upstream.tidb, TABLES, REGIONS, ACCOUNTS, seed=seed)
+    story = Story()
+    rng = random.Random(story.seed)
+    bank = Bank(upstream.tidb, TABLES, REGIONS, ACCOUNTS, seed=story.seed)
     bank.create()
     columns = "id BIGINT PRIMARY KEY, owner VARCHAR(32), balance BIGINT NOT NULL"
     database.query(
@@ -118,7 +113,7 @@ def test_rule_25_the_downstream_equals_the_upstream_at_every_syncpoint(
         }
     }
     bank.load(Event())
-    killer = Killer(upstream, changefeed, PULLERS, say, downstream_port=proxy.port)
+    killer = Killer(upstream, changefeed, PULLERS, story.say, downstream_port=proxy.port)
     seconds: dict[str, list[float]] = {}
     rests = rows = 0
 
@@ -141,10 +136,10 @@ def test_rule_25_the_downstream_equals_the_upstream_at_every_syncpoint(
                 for number in range(first, min(first + REST_EVERY, EVENTS)):
                     time.sleep(rng.uniform(0, 1))  # a random moment is what is wanted
                     event = KILLS[number % len(KILLS)]
-                    say(event)
+                    story.say(event)
                     seconds.setdefault(event, []).append(round(killer.harm(event), 2))
                 altered = rng.randrange(TABLES)
-                say(f"another column of {bank.tables[altered].name}")
+                story.say(f"another column of {bank.tables[altered].name}")
                 column = Column(f"added_{rests}", "bigint", nullable=True)
                 bank.tables[altered] = upstream.tidb.add_column(bank.tables[altered], column)
             killer.wait_until_passed()
@@ -159,12 +154,12 @@ def test_rule_25_the_downstream_equals_the_upstream_at_every_syncpoint(
         proxy.close()
     assert proxy.lost > 0, "no connection was cut"
     assert len(told) > EVENTS, "syncpoints are missing"
-    say(f"{len(told)} syncpoints, {rests} rests, {rows} rows compared, {proxy.commits} commits, {proxy.lost} cut")
+    story.say(f"{len(told)} syncpoints, {rests} rests, {rows} rows compared, {proxy.commits} commits, {proxy.lost} cut")
     if EVIDENCE:
         Path(EVIDENCE).write_text(
             json.dumps(
                 {
-                    "seed": seed,
+                    "seed": story.seed,
                     "kills": {event: len(took) for event, took in seconds.items()},
                     "recovery_s": {event: sorted(took) for event, took in seconds.items()},
                     "syncpoints": len(told),

@@ -26,6 +26,7 @@ from integration_kill_record import KillRecord
 from integration_killer import Killer
 from integration_nemesis import WEIGHTS, Nemesis
 from integration_observer import watching
+from integration_story import Story
 
 TABLES = 6
 REGIONS = 3  # a table
@@ -86,26 +87,20 @@ def test_rule_3_4_16_and_21_every_row_once_whatever_is_harmed_and_killed(
     upstream: Upstream, new_changefeed: Callable[..., Changefeed], part: int
 ) -> None:
     record = KillRecord(Path(EVIDENCE) if EVIDENCE else None, part)
-    seed = int(os.environ.get("CHANGEFEED_SEED") or random.SystemRandom().getrandbits(32))
-    began = time.monotonic()
-
-    def say(line: str) -> None:
-        print(f"{time.monotonic() - began:7.2f} {line}")  # noqa: T201 - what a failing run shows
-
-    say(f"CHANGEFEED_SEED={seed}")
-    rng = random.Random(seed)
+    story = Story()
+    rng = random.Random(story.seed)
     events = events_of(record, rng)
     if not events or time.monotonic() - BEGAN > SECONDS:
         pytest.skip("done before, or no time is left")
-    bank = Bank(upstream.tidb, TABLES, REGIONS, ACCOUNTS, seed=seed)
+    bank = Bank(upstream.tidb, TABLES, REGIONS, ACCOUNTS, seed=story.seed)
     bank.create()
     changefeed = new_changefeed(["bank.*"])
     changefeed.spec["startTs"] = str(upstream.tidb.now())
     changefeed.spec["spark"] = {"pullers": {"count": PULLERS}, "executor": {"instances": 1, "cores": PULLERS + 2}}
     changefeed.spec["sink"]["storage"]["flushInterval"] = "1s"
     bank.load(Event())
-    nemesis = Nemesis(upstream.cluster, bank.tables, ACCOUNTS, random.Random(rng.random()), say)
-    killer = Killer(upstream, changefeed, PULLERS, say)
+    nemesis = Nemesis(upstream.cluster, bank.tables, ACCOUNTS, random.Random(rng.random()), story.say)
+    killer = Killer(upstream, changefeed, PULLERS, story.say)
     done: Counter[str] = Counter()
     with watching(changefeed.lake.as_uri(), every_s=OBSERVED_EVERY_S) as observer:
         with under_load(bank, None if EVIDENCE else nemesis):
@@ -115,17 +110,17 @@ def test_rule_3_4_16_and_21_every_row_once_whatever_is_harmed_and_killed(
                 if time.monotonic() - BEGAN > SECONDS:
                     break
                 time.sleep(rng.uniform(0, LONGEST_PAUSE_S))  # a random moment is what is wanted
-                say(event)
+                story.say(event)
                 record.recovered(event, killer.harm(event))
                 done[event] += 1
-        say("the last transaction")
+        story.say("the last transaction")
         killer.wait_until_passed()
         killer.take_totals()
         code, _, err = changefeed.drain()
     assert code == 0, err
-    say(f"{dict(nemesis.done)} {dict(killer.totals)} {observer.listings} listings")
+    story.say(f"{dict(nemesis.done)} {dict(killer.totals)} {observer.listings} listings")
     code, verdict = changefeed.verify("--conserved", "balance")
-    say(f"{verdict}")
+    story.say(f"{verdict}")
     assert code == 0, verdict
     assert (verdict["missing"], verdict["duplicate"], verdict["out_of_order"]) == (0, 0, 0)
     assert verdict["conserved"] == "0"

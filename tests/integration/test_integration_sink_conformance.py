@@ -6,6 +6,7 @@ import csv
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,10 @@ from changefeed.sink.blackhole import BlackholeJob
 from changefeed.sink.contract import Entry, Event, EventSink, Surroundings
 from changefeed.sink.kafka.entry_writer import KafkaJob
 from changefeed.sink.kafka.options import KafkaPlace, progress_topic
-from changefeed.sink.kafka.topics import create_topic
 from changefeed.sink.mysql.entry_writer import MysqlJob, MysqlPlace
 from changefeed.sink.mysql.sink import Options
 from changefeed.sink.storage.event_sink import StorageJob
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
-from integration_kafka_broker import Broker
+from integration_kafka_broker import Broker, committed, made_topic
 from integration_kafka_broker import running as broker_running
 from integration_mariadb import MariaDb
 from integration_mariadb import running as mariadb_running
@@ -172,8 +171,8 @@ class Kafka:
         self.name = "kafka"
         self.remembers = self.fences = self.exactly_once
         self._place = KafkaPlace.of(KAFKA | {"uri": f"kafka://127.0.0.1:{self.broker.port}/{self.topic}"}, None, None)
-        create_topic(self._place.cluster(), self.topic, PARTITIONS, 1)
-        create_topic(self._place.cluster(), progress_topic(), 1, 1, compacted=True)
+        made_topic(self._place.cluster(), self.topic, PARTITIONS)
+        made_topic(self._place.cluster(), progress_topic(), 1, compacted=True)
 
     def open(self, around: Surroundings) -> EventSink:
         surroundings = Surroundings(
@@ -188,8 +187,9 @@ class Kafka:
 
     def rows(self, dispatcher: int) -> list[Row]:
         found: list[Row] = []
-        for value in read_committed(self.broker, self.topic):
-            said = json.loads(value)
+        parts = (committed(self.broker.cluster, self.topic, part, within_s=10) for part in range(PARTITIONS))
+        for message in chain.from_iterable(parts):
+            said = json.loads(message.value())
             if said["table"] == f"t{dispatcher}" and said["data"]:
                 found += [(int(row["id"]), int(row["v"])) for row in said["data"]]
         return found
@@ -197,32 +197,6 @@ class Kafka:
     def spoil(self, dispatcher: int) -> None:
         """Its rows are dispatched by a column that they have not."""
         self.spoiled.add(dispatcher)
-
-
-def read_committed(broker: Broker, topic: str) -> Iterator[bytes]:
-    """All values of the topic, each partition from its beginning to its end."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": f"127.0.0.1:{broker.port}",
-            "group.id": "conformance",
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-        }
-    )
-    consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
-    ended: set[int] = set()
-    try:
-        while len(ended) < PARTITIONS:
-            message = consumer.poll(10)
-            assert message is not None, f"{topic} can't be read to its end"
-            if message.error() is None:
-                yield message.value()
-            else:
-                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
-                ended.add(message.partition())
-    finally:
-        consumer.close()
 
 
 @pytest.fixture(scope="module")

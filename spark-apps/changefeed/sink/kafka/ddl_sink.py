@@ -15,7 +15,7 @@ from changefeed.schema.table_info import TableInfo
 from changefeed.sink.contract import Ddl
 from changefeed.sink.kafka.entry_writer import KafkaJob, codec_for
 from changefeed.sink.kafka.options import cloud_events, progress_topic, rules_of
-from changefeed.sink.kafka.to_all import Fence, Messages
+from changefeed.sink.kafka.to_all import Fence, ToAll
 from changefeed.sink.kafka.topics import create_topic
 
 _PROGRESS_PARTITIONS = 8
@@ -75,7 +75,7 @@ class KafkaDdlSink:
         self._topics.make(table for table, _ in known)
         self._codec = codec_for(job, options, time_zone)
         fence = Fence(f"{changefeed}.driver", poll_fence) if job.exactly_once else None
-        self._messages = Messages(job.place.cluster(), patience, fence)
+        self._to_all = ToAll(job.place.cluster(), patience, fence)
         self._only_first = options["protocol"] == "canal-json"
         self._resolved_ts = 0  # told
         for table, version in known:
@@ -116,7 +116,7 @@ class KafkaDdlSink:
             message = self._with_headers(
                 message, "ddl", f"ddl-{ddl.ts}-{ddl.job_id}", f"{job.schema_name}.{job.table_name}"
             )
-            self._messages.send(sorted(concerned), message, first_only=self._only_first)
+            self._to_all.send(sorted(concerned), message, first_only=self._only_first)
 
     def write_syncpoint(self, ts: int) -> None:
         """Consumers have the resolved-ts, which tells as much."""
@@ -126,7 +126,7 @@ class KafkaDdlSink:
         if ts <= self._resolved_ts:
             return
         if (message := self._codec.resolved(ts, physical_ms(ts))) is not None:
-            self._messages.send(self._topics.all, self._with_headers(message, "resolved", f"resolved-{ts}"))
+            self._to_all.send(self._topics.all, self._with_headers(message, "resolved", f"resolved-{ts}"))
         self._resolved_ts = ts
 
     def close(self) -> None:
@@ -137,7 +137,7 @@ class KafkaDdlSink:
         if (message := self._codec.bootstrap(table, version, physical_ms(version))) is not None:
             subject = f"{table.schema_name}.{table.name}"
             message = self._with_headers(message, "definition", f"definition-{table.id}-{version}", subject)
-            self._messages.send([self._topics.of(table.schema_name, table.name)], message)
+            self._to_all.send([self._topics.of(table.schema_name, table.name)], message)
 
     def _with_headers(self, message: Message, kind: str, id_: str, subject: str = "") -> Message:
         events = self._cloud_events

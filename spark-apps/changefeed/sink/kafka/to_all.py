@@ -31,7 +31,7 @@ class Fence:
     poll: Callable[[], object]
 
 
-class Messages:
+class ToAll:
     """One caller at a time."""
 
     def __init__(self, cluster: Cluster, patience: Patience, fence: Fence | None = None) -> None:

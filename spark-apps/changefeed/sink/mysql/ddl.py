@@ -83,7 +83,7 @@ class MysqlDdlSink:
         job, id_ = ddl.job, DdlId(self._claim.changefeed, ddl.ts, ddl.job.id)
         self._builds.wait_for(subjects(job))
         if (control := self._control) is None:
-            self._call(lambda session: self._execute_unrecorded(session, job, ddl.ts))
+            self._call(lambda session: _execute_unrecorded(session, job, ddl.ts))
         elif is_build(ddl):
             if (build := control.run(lambda: self._begin_build(control, job, id_))) is not None:
                 self._builds.start(build)
@@ -125,13 +125,6 @@ class MysqlDdlSink:
                 f"{self._where}: explicit_defaults_for_timestamp is OFF: columns of DDLs would get other defaults.",
                 "Set it ON in the server's configuration.",
             )
-
-    def _execute_unrecorded(self, session: Session, job: Job, ts: int) -> None:
-        try:
-            _run(session, _statements(job, ts))
-        except Refusal as refusal:
-            if refusal.number not in DONE_BEFORE:
-                raise
 
     def _execute(self, control: Control, job: Job, ddl: DdlId) -> None:
         session = control.session
@@ -232,3 +225,11 @@ def _look(session: Session, subject: Subject) -> str:
         return ABSENT
     shown = session.rows(subject.show)[0]
     return look(b"\0".join(part for part in shown if part is not None))
+
+
+def _execute_unrecorded(session: Session, job: Job, ts: int) -> None:
+    try:
+        _run(session, _statements(job, ts))
+    except Refusal as refusal:
+        if refusal.number not in DONE_BEFORE:
+            raise
