@@ -92,11 +92,6 @@ def may_freeze(point: str) -> bool:
     return not (point.startswith("replace") and point.endswith((": written", ": replaced")))
 
 
-def frozen_at(point: str, passed: int) -> int:
-    """The passage in the middle; of swaps that are done the last, for another thread may have the lock until then."""
-    return passed if point.startswith("replace") and point.endswith(": done") else (passed + 1) // 2
-
-
 class Lane:
     """One world, in which cases run one after the other."""
 
@@ -121,8 +116,11 @@ class Lane:
                 first = self.world.start(case.point, case.at, "stop", shared=True, attempt=1)
             else:
                 first = self.world.start(case.point, case.at)
-            if first.reaches(case.point):
-                return self._wake(first, watch) if case.frozen else self._recover(watch)
+            try:
+                if first.reaches(case.point):
+                    return self._wake(first, watch) if case.frozen else self._recover(watch)
+            finally:
+                first.kill()
         if first.said[-1].get("ended") != "finished":
             raise Broken(f"it was not passed, and the run ends with {first.said[-1]}")
         return NOT_PASSED
@@ -222,9 +220,7 @@ def enumerate_all(kind: Kind, folder: Path, share: int = 1, turn: int = 0) -> Ou
             lane.sink = lanes[0].sink
         rows = {key: Row(count) for key, count in passages.items() if choice.has(*key)}
         cases = [Case(*key, at) for key, row in rows.items() for at in choice.kills(key[0], row.passed)]
-        cases += [
-            Case(*key, frozen_at(key[1], row.passed), True) for key, row in rows.items() if choice.may_freeze(*key)
-        ]
+        cases += [Case(*key, (row.passed + 1) // 2, True) for key, row in rows.items() if choice.may_freeze(*key)]
         cases = [case for number, case in enumerate(cases) if number % share == turn]
         broken = _run_all(cases, lanes, rows)
         return Outcome(rows, broken, cases, forked.cpu_seconds(), time.monotonic() - began)

@@ -12,7 +12,7 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -50,12 +50,15 @@ class Points:
         self._at = at
         self._signal = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[then]
         self._lock = threading.Lock()
+        self.swapping = threading.RLock()
         self._doing = threading.local()
 
     def passing(self, name: str) -> None:
         with self._lock:
             self.passed[name] += 1
-            if name == self._point and self.passed[name] == self._at:
+            is_the_end = name == self._point and self.passed[name] == self._at
+        if is_the_end:
+            with self.swapping:  # who stops while another of its threads has the store's lock keeps all others out
                 self._say(reached=name)
                 # To this thread, which then does not come further; by SIGSTOP to another it would, for a while.
                 signal.pthread_kill(threading.get_ident(), self._signal)
@@ -137,12 +140,14 @@ def _wrap_stores(points: Points) -> None:
     def swap_(self: LocalStore, path: str, body: bytes, etag: str | None) -> str:
         if etag is None:
             return swap(self, path, body, etag)  # which creates it
-        with points.around(f"replace {kind_of(path, body)}"):
+        with points.around(f"replace {kind_of(path, body)}"), points.swapping:
             return swap(self, path, body, etag)
 
     def delete_(self: LocalStore, path: str) -> None:
-        file = self.root / path
-        with points.around(f"delete {kind_of(path, file.read_bytes() if file.exists() else None)}"):
+        body = None
+        with suppress(FileNotFoundError):  # another driver may delete it at any time
+            body = (self.root / path).read_bytes()
+        with points.around(f"delete {kind_of(path, body)}"):
             delete(self, path)
 
     LocalStore.create, LocalStore.swap, LocalStore.delete = create_, swap_, delete_  # type: ignore[method-assign]

@@ -121,6 +121,7 @@ class Process:
             except TimeoutError:
                 with contextlib.suppress(ProcessLookupError, IndexError):
                     os.kill(self.said[0]["pid"], signal.SIGKILL)
+                self._ended()
                 raise AssertionError(f"a process goes on; it has said {self.said}") from None
             except ConnectionResetError:
                 piece = b""
@@ -131,7 +132,9 @@ class Process:
         text, _, self._unread = self._unread.partition(b"\n")
         line: dict[str, Any] = json.loads(text)
         self.said.append(line)
-        assert "crashed" not in line, line["crashed"]
+        if "crashed" in line:
+            self._ended()
+            raise AssertionError(line["crashed"])
         return line
 
 
@@ -195,7 +198,7 @@ def _serve(control: socket.socket) -> None:
 
 
 def _live(connection: socket.socket) -> None:
-    signal.alarm(int(DEADLINE_S))  # whatever becomes of the test
+    signal.alarm(int(2 * DEADLINE_S))  # whatever becomes of the test, which waits for less
 
     def say(**what: Any) -> None:
         connection.sendall(json.dumps(what).encode() + b"\n")
