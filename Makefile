@@ -129,10 +129,12 @@ evidence: $(STAMP) classes ## the full-length figures, into bench/results/ for c
 	$(PY) tests/integration/integration_crash_table.py docs/crash-points-databases.md mysql kafka
 	$(PY) bench/operator_scale.py --out bench/results/operator_scale.json
 	$(PY) bench/owner_scale.py --out bench/results/owner_scale.json
+	$(PY) bench/planner_scale.py
 	$(PY) bench/dashboards.py
 	CHANGEFEED_EVIDENCE=bench/results/kills.json $(PYTEST) -s tests/integration/test_integration_nemesis.py # it goes on too
 	CHANGEFEED_EVIDENCE=bench/results/mysql_kills.json $(PYTEST) -s tests/integration/test_integration_mysql_nemesis.py
 	CHANGEFEED_EVIDENCE=bench/results/kafka_kills.json $(PYTEST) -s tests/integration/test_integration_kafka_nemesis.py
+	CHANGEFEED_EVIDENCE=bench/results/iceberg_kills.jsonl $(PYTEST) -s tests/integration/test_integration_iceberg_nemesis.py
 	$(PY) bench/database_sinks.py --out bench/results/database_sinks.txt
 	CHANGEFEED_EVIDENCE=bench/results/ddl_storm.json $(PYTEST) -s tests/integration/test_integration_ddl_storm.py
 	CHANGEFEED_EVIDENCE=bench/results/operator_kills.json $(PYTEST) -s tests/cluster/test_cluster_operator_kills.py

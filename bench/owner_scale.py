@@ -261,7 +261,7 @@ class Driven:
             state = apply(self.owner.state, action.record)
             encode_record(action.record)
             self.owner.recorded(self._now, action, state)
-            self._meter.recorded(action)
+            self._meter.recorded(self._now, action)
             self.cpu.add(_NAMES[type(action)], time.process_time() - began)
             self._hand_out()
 

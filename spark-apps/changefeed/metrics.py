@@ -20,7 +20,8 @@ from changefeed.errors import NeedsHuman, ProtocolViolation
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-#: Upper bounds of the histogram of quota waits, seconds; "+Inf" follows.
+#: Upper bounds of the histograms of how long a stage of a file and a wait for the quota took, seconds; "+Inf" follows.
+STAGE_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 WAIT_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0)
 
 
@@ -87,6 +88,24 @@ METRICS = (
     Declared("changefeed_pipeline_filtered_rows_total", "counter", "Rows that the filters dropped."),
     Declared("changefeed_pipeline_bytes_total", "counter", "Encoded bytes."),
     Declared("changefeed_pipeline_cpu_seconds_total", "counter", "CPU time by stage, up to the put file.", "type"),
+    Declared(
+        "changefeed_owner_plan_duration_seconds",
+        "histogram",
+        "From the ts that a file is resolved up to until its plan was recorded.",
+        bounds=STAGE_BUCKETS,
+    ),
+    Declared(
+        "changefeed_sink_write_duration_seconds",
+        "histogram",
+        "From then until the sink had the file.",
+        bounds=STAGE_BUCKETS,
+    ),
+    Declared(
+        "changefeed_sink_publish_duration_seconds",
+        "histogram",
+        "From then until its commit was recorded: a reader may see it.",
+        bounds=STAGE_BUCKETS,
+    ),
     Declared("changefeed_sink_files_total", "counter", "Files whose commit is recorded."),
     Declared("changefeed_sink_rows_total", "counter", "Rows in them."),
     Declared("changefeed_sink_bytes_total", "counter", "Bytes in them."),
@@ -120,6 +139,14 @@ class Registry:
         with self._lock:
             by_source = self._values[name].setdefault(label, defaultdict(float))
             by_source[source] = value if gauge else by_source[source] + value
+
+    def observe(self, name: str, value: float) -> None:
+        """Count a value in a histogram."""
+        bounds = [bound for bound in _BOUNDS[name] if value <= bound]
+        for bound in (*map(str, bounds), "+Inf"):
+            self.apply_delta(f"{name}_bucket", bound, 1, gauge=False)
+        self.apply_delta(f"{name}_sum", "", value, gauge=False)
+        self.apply_delta(f"{name}_count", "", 1, gauge=False)
 
     def forget(self, source: str) -> None:
         """Drop the gauges of a source that has ended."""
@@ -224,6 +251,7 @@ def _kinds() -> Iterator[tuple[str, str]]:
 
 #: Every name that a delta may have, and whether it is a counter or a gauge.
 _KINDS = dict(_kinds())
+_BOUNDS = {metric.name: metric.bounds for metric in METRICS if metric.kind == "histogram"}
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ PLANNER = (
         "a file may end past what is resolved",
         Planner,
         "_cuts",
-        "Position.end_of(limit), estimate, reason",
-        "Position.end_of(max(limit, rest[-1].last_ts)), estimate, reason",
+        "Position.end_of(limit), estimate, for_rest",
+        "Position.end_of(max(limit, rest[-1].last_ts)), estimate, for_rest",
     ),
     Mutation(
         "planner",

@@ -34,7 +34,7 @@ from changefeed.owner.transaction_log.state import State
 from changefeed.schema.keys import table_span
 from changefeed.sink.contract import Ddl
 from changefeed.sink.storage.ddl_sink import StorageDdlSink
-from changefeed.sink.storage.index import write_index
+from changefeed.sink.storage.index import ends, write_index
 from changefeed.sink.storage.schema_file import SchemaFile
 from changefeed.wire import owner_pb2 as pb
 from simulated_pipeline_task import Stream
@@ -186,7 +186,7 @@ class Driver(Process):
         if isinstance(action, Publish | AppendCheckpoint | WriteSyncpoint):
             self.recording_ts = action.record.checkpoint_ts
         if isinstance(action, Publish):
-            for index in action.ends:  # one after the other: `publish` has threads for it
+            for index in ends(action.entries):  # one after the other: `publish` has threads for it
                 self.publication._grow(partial(write_index, self.store, *index))
         if isinstance(action, WriteDdl):
             self.publication.execute(action.ddl)

@@ -24,7 +24,7 @@ from changefeed.wire import owner_pb2
 VERSION = 1
 METADATA_KEY = b"changefeed.segment"
 MAX_BATCH_ROWS = 1 << 16
-CURVE_STEP = 1 << 20
+CURVE_STEP = 256 << 10
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def _sort(span: SpanRows, first_batch: int) -> _SortedSpan:
 
 
 def _curve(batch: pa.RecordBatch) -> list[tuple[Position, int]]:
-    """The first row at which each further MiB of raw bytes is reached, and the last row."""
+    """The first row at which each further CURVE_STEP of raw bytes is reached, and the last row."""
     whole = raw_bytes(batch)
     if whole <= CURVE_STEP:  # as nearly all are of a quiet upstream
         return [(_position(batch, batch.num_rows - 1), whole)]

@@ -40,7 +40,7 @@ class PlanEntry(_Shape):
     table_version: Ts  # the directory's version: the schema file's
     table_info: str  # hash of the TableInfo that decodes every row of the entry
     estimate: int  # raw bytes
-    reason: Literal["size", "interval", "barrier", "quota", "shutdown"]
+    reason: Literal["size", "oversized", "interval", "barrier", "quota", "shutdown"]
 
 
 class FileCommitted(_Shape):

@@ -274,9 +274,10 @@ class Driver:
         log = self._prepared.log
 
         def recorded() -> None:
-            self._owner.recorded(time.monotonic(), action, log.state)
+            now = time.monotonic()
+            self._owner.recorded(now, action, log.state)
             self._hand_out()
-            self._meter.recorded(action)
+            self._meter.recorded(now, action)
 
         await self._publication.record(action, recorded)
         await self._publish_checkpoint()

@@ -294,9 +294,8 @@ class Owner:
         if soon and not self._open.all_done:
             return None
         done = self._open.committable()
-        last = {entry.directory: (entry.directory, entry.index, entry.path) for _, entry in done}
         ts = self.checkpoint.next(self._progress(done), self.barrier)
-        return Publish(tuple(last.values()), self._commit_record(ts, done))
+        return Publish(tuple(entry for _, entry in done), self._commit_record(ts, done))
 
     def _checkpoint_if_due(self, now: float) -> AppendCheckpoint | None:
         ends = self._drain_ts is not None or self.barrier.is_at_target()

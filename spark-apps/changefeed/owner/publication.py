@@ -46,7 +46,7 @@ class Publication:
         """Carry out the sink's side of it, then append its record; `recorded` is told when that is in the log."""
         sink, log = self._opened(), self._prepared.log
         if isinstance(action, Publish):
-            await in_thread(sink.publish, action.ends)
+            await in_thread(sink.publish, action.entries, action.record)
         elif isinstance(action, WriteDdl):
             await in_thread(sink.execute, action.ddl)
         elif isinstance(action, WriteSyncpoint):

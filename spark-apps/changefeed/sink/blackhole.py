@@ -52,7 +52,7 @@ class BlackholeSink:
 class BlackholeDdlSink:
     """Implements DdlSink: nobody reads."""
 
-    def publish(self, ends: object) -> None:
+    def publish(self, entries: object, record: object) -> None:
         pass
 
     def execute(self, ddl: Ddl) -> None:

@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from changefeed.model.record import CommitRecord, PlanEntry
 from changefeed.objectstore.patience import Patience
 from changefeed.pipeline.mounter import Records
 from changefeed.schema.ddl.job import Job
@@ -165,8 +166,11 @@ class Ddl:
 class DdlSink(Protocol):
     """See the module's rules."""
 
-    def publish(self, ends: Sequence[tuple[str, int, str]]) -> None:
-        """(directory, index, path) of the last of each dispatcher's entries that the next commit record names."""
+    def publish(self, entries: Sequence[PlanEntry], record: CommitRecord) -> None:
+        """Entries that are written, before the log says so. `record`: the next commit record, whose files they are, in
+        the same order: those of a dispatcher as they were planned, none left out. It may never be appended; another
+        driver then publishes the same entries under another record, and not all of them at once.
+        """
         ...
 
     def execute(self, ddl: Ddl) -> None:

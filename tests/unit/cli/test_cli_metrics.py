@@ -77,6 +77,22 @@ def test_a_histogram_is_made_of_its_buckets() -> None:
     assert f'{name}_sum{{changefeed="orders",namespace="shop"}} 20.1' in lines
 
 
+def test_a_value_is_counted_in_its_bucket_and_those_above() -> None:
+    registry = Registry("shop", "orders")
+    name = "changefeed_sink_write_duration_seconds"
+    for seconds in (0.1, 0.3, 1_000.0):
+        registry.observe(name, seconds)
+    shown = registry.snapshot()
+    assert [shown.get((f"{name}_bucket", bound), 0) for bound in ("0.05", "0.1", "0.5", "300.0", "+Inf")] == [
+        0,
+        1,
+        2,
+        2,
+        3,
+    ]
+    assert (shown[f"{name}_count", ""], shown[f"{name}_sum", ""]) == (3, 1_000.4)
+
+
 def test_the_pullers_deltas_are_all_declared() -> None:
     from changefeed.eventstore.realtime_buffer import RealtimeBuffer
     from changefeed.puller.pipeline_metrics import CaptureMetrics, FeedMetrics, MetricDeltas

@@ -11,6 +11,7 @@ from changefeed.owner.planning.actions import AppendCheckpoint, AppendPlan, Publ
 from changefeed.owner.transaction_log.history import apply
 from changefeed.owner.transaction_log.state import State
 from changefeed.sink.contract import Ddl
+from changefeed.sink.storage.index import ends
 from changefeed.wire import owner_pb2 as pb
 from owner_run import BEGAN_MS, BEGAN_TS, INTERVAL_S, began, plan, publish, record, row
 
@@ -39,8 +40,9 @@ def shown(given: list[tuple[int, Work]]) -> list[tuple[int, int, list[int]]]:
 
 def indexes(action: Publish) -> list[str]:
     """The last file of each index that is written."""
-    assert all(path == f"{directory}/{number}.csv" for directory, number, path in action.ends)
-    return [path for _, _, path in action.ends]
+    written = ends(action.entries)
+    assert all(path == f"{directory}/{number}.csv" for directory, number, path in written)
+    return [path for _, _, path in written]
 
 
 def test_a_task_is_given_all_that_it_needs_to_write_a_file() -> None:

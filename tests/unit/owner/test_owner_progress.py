@@ -12,6 +12,7 @@ from changefeed.metrics import Registry
 from changefeed.model.tso import compose
 from changefeed.objectstore.patience import RUN_S
 from changefeed.owner.planning.actions import AppendCheckpoint, AppendPlan, Publish
+from changefeed.owner.planning.open_entries import EntryKey
 from changefeed.owner.pulling.known_files import Reader
 from changefeed.owner.reporting.progress import Meter, _mode
 from changefeed.wire import owner_pb2 as pb
@@ -79,15 +80,26 @@ def test_a_metric_that_nobody_declared_is_refused(meter: Meter) -> None:
 
 def test_records_count_plans_files_and_rows(meter: Meter, owner: FakeOwner, registry: Registry) -> None:
     plan = made.plan(owner.state, made.entry(owner.state, 110), made.entry(owner.state, 110, 1, dispatcher=2))
-    meter.recorded(AppendPlan(plan))
+    meter.recorded(0.0, AppendPlan(plan))
     commit = made.commit(owner.state, 110, files=(made.file(3), made.file(3, 1)))
     assert meter.progress(1.0).files == 0
-    meter.recorded(Publish((), commit))
-    meter.recorded(AppendCheckpoint(commit))  # one without files counts nothing
+    meter.recorded(0.0, Publish((), commit))
+    meter.recorded(0.0, AppendCheckpoint(commit))  # one without files counts nothing
     shown = meter.progress(2.0)
     assert (shown.files, shown.sink.rows, shown.sink.bytes, shown.pipeline.rows) == (2, 2, 2, 2)
     assert registry.snapshot()["changefeed_owner_entries_total", "interval"] == 2
     assert registry.total("changefeed_owner_plans_total") == 1
+
+
+def test_stages_of_a_file_are_timed_by_pds_clock(meter: Meter, owner: FakeOwner, registry: Registry) -> None:
+    plan = made.plan(owner.state, made.entry(owner.state, compose(1_000)))
+    meter.pd_answered(0.0, 1_500)
+    meter.recorded(0.5, AppendPlan(plan))
+    meter.written(0.75, EntryKey(plan.n, 0))
+    meter.recorded(2.0, Publish((), made.commit(owner.state, 110, files=(made.file(plan.n),))))
+    shown = registry.snapshot()
+    stages = {"owner_plan": 1.0, "sink_write": 0.25, "sink_publish": 1.25}
+    assert {stage: shown[f"changefeed_{stage}_duration_seconds_sum", ""] for stage in stages} == stages
 
 
 def test_the_store_and_what_it_holds_back_are_shown(meter: Meter, owner: FakeOwner, registry: Registry) -> None:
@@ -103,7 +115,7 @@ def test_the_store_and_what_it_holds_back_are_shown(meter: Meter, owner: FakeOwn
 def test_rates_are_of_the_last_seconds(meter: Meter, owner: FakeOwner) -> None:
     commit = made.commit(owner.state, 110, files=[made.file(3, number) for number in range(10)])
     meter.progress(0.0)
-    meter.recorded(Publish((), commit))
+    meter.recorded(0.0, Publish((), commit))
     assert meter.progress(2.0).sink.rows_per_s == 5.0
     for now in (4.0, 6.0, 8.0, 10.0):
         shown = meter.progress(now)

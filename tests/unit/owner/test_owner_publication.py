@@ -9,9 +9,11 @@ from pathlib import Path
 import owner_records as made
 import pytest
 from changefeed.errors import Conflict, Fenced, NeedsHuman, OutcomeUnknown, Transient, Unavailable
+from changefeed.model.record import CommitRecord, PlanEntry
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.patience import Patience
 from changefeed.owner.transaction_log.log import Log
+from changefeed.owner.transaction_log.state import State
 from changefeed.sink.storage.ddl_sink import StorageDdlSink
 
 
@@ -36,6 +38,15 @@ def log(tmp_path: Path) -> Log:
     return opened
 
 
+def first_files(directories: int) -> tuple[list[PlanEntry], CommitRecord]:
+    state = State()
+    entries = [
+        made.entry(state, 110, n, n, directory=f"d{n}", path=f"d{n}/CDC00000000000000000001.csv")
+        for n in range(directories)
+    ]
+    return entries, made.commit(state, 110, files=[made.file(3, n) for n in range(directories)])
+
+
 def published(folder: Path) -> int:
     return int(json.loads((folder / "metadata").read_text())["checkpoint-ts"])
 
@@ -53,8 +64,8 @@ def test_rule_8_a_lost_swap_with_a_newer_epoch_in_the_log_is_fenced(tmp_path: Pa
     other.claim_epoch(lambda before: made.epoch(before, "b"))
     sink = Disturbed(tmp_path / "lake", [Conflict("changed")])
     with pytest.raises(Fenced, match="epoch 2"):
-        StorageDdlSink(sink, log.poll_fence).publish([("d", 1, "d/CDC00000000000000000001.csv")])
-    assert not (tmp_path / "lake" / "d").exists()
+        StorageDdlSink(sink, log.poll_fence).publish(*first_files(1))
+    assert not (tmp_path / "lake" / "d0").exists()
 
 
 def test_rule_8_a_stranger_that_goes_on_writing_is_named(tmp_path: Path, log: Log) -> None:
@@ -88,14 +99,11 @@ class Counted(LocalStore):
 
 
 def test_index_files_of_many_directories_are_written_at_once(tmp_path: Path, log: Log) -> None:
-    written = [(f"d{n}", 1, f"d{n}/CDC00000000000000000001.csv") for n in range(8)]
-    StorageDdlSink(Counted(tmp_path / "lake", len(written)), log.poll_fence).publish(written)
-    assert len(list((tmp_path / "lake").rglob("CDC.index"))) == len(written)
+    StorageDdlSink(Counted(tmp_path / "lake", 8), log.poll_fence).publish(*first_files(8))
+    assert len(list((tmp_path / "lake").rglob("CDC.index"))) == 8
 
 
 def test_an_index_file_that_cannot_be_written_fails_the_publication(tmp_path: Path, log: Log) -> None:
     sink = Disturbed(tmp_path / "lake", [NeedsHuman("no", "no")])
     with pytest.raises(NeedsHuman, match="no"):
-        StorageDdlSink(sink, log.poll_fence).publish(
-            [(f"d{n}", 1, f"d{n}/CDC00000000000000000001.csv") for n in range(8)]
-        )
+        StorageDdlSink(sink, log.poll_fence).publish(*first_files(8))

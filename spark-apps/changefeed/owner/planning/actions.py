@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from changefeed.model.record import CommitRecord, DdlRecord, PlanRecord
+from changefeed.model.record import CommitRecord, DdlRecord, PlanEntry, PlanRecord
 from changefeed.sink.contract import Ddl
 
 
@@ -17,9 +17,9 @@ class AppendPlan:
 
 @dataclass(frozen=True)
 class Publish:
-    """Entries of open plans are written: publish their ends (directory, index, last path), then append the record."""
+    """Entries of open plans are written: publish them, then append the record. `entries`: of its files, in order."""
 
-    ends: tuple[tuple[str, int, str], ...]
+    entries: tuple[PlanEntry, ...]
     record: CommitRecord
 
 

@@ -3,7 +3,7 @@
 Pure. It decides where files end, never what is in them: an entry is all rows of a dispatcher between two ts. It never
 cuts above a dispatcher's limit and never leaves a gap between two cuts.
 
-A segment says how its raw bytes lie over its ts range by a curve, one point a MiB. Between two points there is a
+A segment says how its raw bytes lie over its ts range by a curve, one point each 256 KiB. Between two points there is a
 *piece*: so many bytes, a row at its last ts, rows anywhere between. Pieces estimate size, never content:
 
 1. *Two segments overlap, or a transaction has several points.* A cut is `Position.end_of` of a whole ts, so a row of a
@@ -15,12 +15,11 @@ A segment says how its raw bytes lie over its ts range by a curve, one point a M
 4. *A thousand dispatchers are idle.* One without pieces is in no set: a pass over those that are due costs by their
    number.
 
-The interval is one for all dispatchers, as TiCDC's is: it begins with the first unplanned row of any, and when it is
-over all that can be planned is, in one plan. If each had its own, they would come apart and make plan after plan of a
-few files each, which costs two log records every time. So a file may come sooner than its first row's interval is
-over. What is not resolved yet then comes with the others the next time, unless it has waited for a whole interval: then
-it comes as soon as it is. What a full file has left over has an interval of its own: a busy dispatcher makes no files
-but full ones.
+Each dispatcher has an interval of its own, which begins with its first unplanned row, or with its last cut. A plan
+costs two log records however few files it has, so whoever is cut for its interval takes along those that have waited
+for half of theirs and will not fill a file by its end. So an interval sees two such plans, not one for each table, and
+a busy dispatcher makes full files. One whose rows are not resolved when its interval is over is cut as soon as they
+are.
 
 A plan may be made while others are open. A dispatcher whose files are being written gets no further one but a full
 one, or a slow sink would be given ever more and ever smaller files; and only so many bytes are open at a time.
@@ -31,7 +30,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import Literal, NamedTuple
 
 from changefeed.errors import NeedsHuman
@@ -44,7 +43,8 @@ from changefeed.owner.transaction_log.state import State
 MIB = 1 << 20
 _NEWEST_SHARE = 0.3  # of a file in its table's learnt ratio
 
-Reason = Literal["size", "interval", "barrier", "quota", "shutdown"]
+Reason = Literal["size", "oversized", "interval", "barrier", "quota", "shutdown"]
+"""oversized: a transaction, which is never cut, is larger than a file."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class _Piece(NamedTuple):
     row_at_first: bool
 
 
-@dataclass
+@dataclass(slots=True)
 class _Dispatcher:
     planned_ts: int
     ratio: float = 1.0  # encoded bytes a raw byte
@@ -113,19 +113,14 @@ class Planner:
         self._dispatchers: dict[int, _Dispatcher] = {}
         self._first_unplanned = Lowest(self.first_unplanned_ts)
         self._checkpoint_ts = 0
-        self._dirty: set[int] = set()  # has pieces
+        self._waiting: dict[int, None] = {}  # has pieces; whose interval is over first comes first
+        self._ripe: set[int] = set()  # has pieces, and its interval is over
         self._full: set[int] = set()  # has pieces for a file
-        self._ripe: set[int] = set()  # has pieces, and the interval is over
-        self._ripe_together: set[int] = set()  # in this, or the last, call of `due`: with the others
-        self._left_over: set[int] = set()  # has pieces that the last full file has left over
-        self._interval_ends: float | None = (
-            None  # for those that are dirty and in neither of the two; None: there is none
-        )
 
     @property
     def dirty(self) -> int:
         """How many dispatchers have unplanned rows."""
-        return len(self._dirty)
+        return len(self._waiting) + len(self._ripe)
 
     def add(self, dispatcher: int, planned_ts: int) -> None:
         """A dispatcher whose rows <= planned_ts are planned or written (State.planned_ts)."""
@@ -188,37 +183,44 @@ class Planner:
         consecutive. With what is under way no more than plan_bytes, but at least one cut when nothing is; full files
         that are left are due at once.
         """
-        if self._interval_ends is not None and self._interval_ends <= now:
-            self._ripe |= self._dirty - self._left_over
-            self._ripe_together = self._ripe.copy()
-            self._interval_ends = None
-        self._ripe |= {d for d in self._left_over if self._own_interval_ends(d) <= now}
-        candidates = self._dirty if all_for else self._ripe
-        if all_for != "shutdown":
-            candidates = candidates.difference(under_way.dispatchers)  # but for what is full, see `_cuts`
-        candidates = candidates | self._full | (self._dirty & frozenset(stopped))
+        while (end := self.next_deadline()) is not None and end <= now:
+            self._ripe.add(dispatcher := next(iter(self._waiting)))
+            del self._waiting[dispatcher]
+        stopped = {dispatcher for dispatcher in stopped if self._is_dirty(dispatcher)}
+        company: set[int] = set()
         plan: list[Cut] = []
         budget = self._plan_bytes - under_way.bytes
-        for dispatcher in sorted(candidates, key=lambda d: (self._dispatchers[d].since, d)):
-            is_open = dispatcher in under_way.dispatchers
-            for cut in self._cuts(dispatcher, limit(dispatcher), dispatcher in stopped, all_for, is_open):
-                if (plan or under_way.bytes) and cut.estimate > budget:
-                    return plan
-                budget -= cut.estimate
-                plan.append(cut)
-                self._planned(now, cut)
-        self._ripe -= {d for d in self._ripe_together if self._own_interval_ends(d) > now}
-        self._ripe_together = set()
-        if self._interval_ends is None and self._dirty - self._ripe - self._left_over:
-            self._interval_ends = now + self._flush_interval_s
+
+        def reason(dispatcher: int) -> Reason | None:
+            if dispatcher in stopped:
+                return "barrier"
+            return all_for or ("interval" if dispatcher in self._ripe or dispatcher in company else None)
+
+        def cut(dispatchers: Iterable[int]) -> bool:
+            """False: the plan is full."""
+            nonlocal budget
+            for dispatcher in sorted(dispatchers, key=lambda d: (self._dispatchers[d].since, d)):
+                is_open = dispatcher in under_way.dispatchers
+                for file in self._cuts(dispatcher, limit(dispatcher), reason(dispatcher), is_open):
+                    if (plan or under_way.bytes) and file.estimate > budget:
+                        return False
+                    budget -= file.estimate
+                    plan.append(file)
+                    self._planned(now, file)
+            return True
+
+        candidates = self._ripe.union(self._waiting) if all_for else self._ripe
+        if all_for != "shutdown":
+            candidates = candidates.difference(under_way.dispatchers)  # but for what is full, see `_cuts`
+        if cut(candidates | self._full | stopped) and any(file.reason == "interval" for file in plan):
+            company = self._company(now).difference(under_way.dispatchers)
+            cut(company)
         return plan
 
     def next_deadline(self) -> float | None:
         """When to ask `due` again if nothing else happens; what waits for a limit is due when the limit moves."""
-        ends = [self._own_interval_ends(d) for d in self._left_over - self._ripe]
-        if self._interval_ends is not None and self._dirty - self._ripe - self._left_over:
-            ends.append(self._interval_ends)
-        return min(ends, default=None)
+        first = next(iter(self._waiting), None)
+        return None if first is None else self._dispatchers[first].since + self._flush_interval_s
 
     def first_unplanned_ts(self, dispatcher: int) -> int | None:
         """No unplanned row is below it; None when there are none."""
@@ -231,46 +233,42 @@ class Planner:
     def _planned_ts(self, known: _Dispatcher) -> int:
         return max(known.planned_ts, self._checkpoint_ts)
 
-    def _cuts(self, dispatcher: int, limit: int, is_stopped: bool, all_for: Reason | None, is_open: bool) -> list[Cut]:
+    def _cuts(self, dispatcher: int, limit: int, for_rest: Reason | None, is_open: bool) -> list[Cut]:
+        """`for_rest`: why what makes no full file is to be cut, too."""
         known = self._dispatchers[dispatcher]
         known.pass_over(self._planned_ts(known))
         start = known.planned_ts
         cuts = []
         below = known.pieces[: bisect.bisect_right(known.pieces, limit, key=_last_ts)]
-        for to, estimate in self._full_groups(below, known.ratio):
-            cuts.append(Cut(dispatcher, Position.end_of(start), Position.end_of(to), estimate, "size"))
+        for to, estimate, reason in self._full_groups(below, known.ratio):
+            cuts.append(Cut(dispatcher, Position.end_of(start), Position.end_of(to), estimate, reason))
             start = to
         rest = [piece for piece in _above(known.pieces, start) if piece.first_ts <= limit]
-        reason = self._reason_for_rest(dispatcher, rest, limit, is_stopped, all_for)
-        if reason is not None and not (is_open and reason in ("interval", "quota")):
+        if for_rest is None or not rest or (is_open and for_rest in ("interval", "quota")):
+            return cuts
+        has_rows = any(piece.last_ts <= limit or piece.row_at_first for piece in rest)
+        if has_rows or for_rest != "interval":
             estimate = sum(piece.bytes for piece in rest) - sum(piece.bytes for piece in _above(rest, limit))
-            cuts.append(Cut(dispatcher, Position.end_of(start), Position.end_of(limit), estimate, reason))
+            cuts.append(Cut(dispatcher, Position.end_of(start), Position.end_of(limit), estimate, for_rest))
         return cuts
 
-    def _full_groups(self, pieces: Sequence[_Piece], ratio: float) -> Iterator[tuple[int, int]]:
-        """(ts, raw bytes) of consecutive runs of whole ts that make a file each; what is left over makes none."""
+    def _full_groups(self, pieces: Sequence[_Piece], ratio: float) -> Iterator[tuple[int, int, Reason]]:
+        """(ts, raw bytes, why) of consecutive runs of whole ts that make a file each; what is left over makes none."""
         raw = end = 0
         for ts, group in groupby(pieces, key=_last_ts):
-            size = sum(piece.bytes for piece in group)
+            same_end = list(group)
+            size = sum(piece.bytes for piece in same_end)
             if raw and raw + size > self._entry_raw_cap:
-                yield end, raw
+                yield end, raw, "size"
                 raw = 0
             raw, end = raw + size, ts
-            if raw * ratio >= self._file_size or raw >= self._entry_raw_cap:
-                yield end, raw
+            if self._is_full(raw, ratio):
+                at_ts = sum(piece.bytes for piece in same_end if piece.first_ts == ts)
+                yield end, raw, "oversized" if self._is_full(at_ts, ratio) else "size"
                 raw = 0
 
-    def _reason_for_rest(
-        self, dispatcher: int, rest: Sequence[_Piece], limit: int, is_stopped: bool, all_for: Reason | None
-    ) -> Reason | None:
-        if not rest:
-            return None
-        if is_stopped:
-            return "barrier"
-        if all_for:
-            return all_for
-        has_rows = any(piece.last_ts <= limit or piece.row_at_first for piece in rest)
-        return "interval" if has_rows and dispatcher in self._ripe else None
+    def _is_full(self, raw: int, ratio: float) -> bool:
+        return raw * ratio >= self._file_size or raw >= self._entry_raw_cap
 
     def _planned(self, now: float, cut: Cut) -> None:
         known = self._dispatchers[cut.dispatcher]
@@ -278,28 +276,31 @@ class Planner:
         self._unmark(cut.dispatcher)
         if known.pieces:
             self._mark(now, cut.dispatcher)
-            if cut.reason == "size":
-                self._left_over.add(cut.dispatcher)
+
+    def _company(self, now: float) -> set[int]:
+        """Who goes along with a dispatcher that is cut for its interval."""
+        half_ago = now - self._flush_interval_s / 2
+        old = takewhile(lambda d: self._dispatchers[d].since <= half_ago, self._waiting)
+        return {d for d in old if not self._is_full(2 * self._dispatchers[d].raw, self._dispatchers[d].ratio)}
+
+    def _is_dirty(self, dispatcher: int) -> bool:
+        return dispatcher in self._waiting or dispatcher in self._ripe
 
     def _mark(self, now: float, dispatcher: int) -> None:
-        if dispatcher not in self._dirty:
-            if not self._dirty or self._interval_ends is None:
-                self._interval_ends = now + self._flush_interval_s
-            self._dirty.add(dispatcher)
+        if not self._is_dirty(dispatcher):
+            self._waiting[dispatcher] = None
             self._dispatchers[dispatcher].since = now
         self._mark_full(dispatcher)
 
-    def _own_interval_ends(self, dispatcher: int) -> float:
-        return self._dispatchers[dispatcher].since + self._flush_interval_s
-
     def _mark_full(self, dispatcher: int) -> None:
         known = self._dispatchers[dispatcher]
-        if known.raw * known.ratio >= self._file_size or known.raw >= self._entry_raw_cap:
+        if self._is_full(known.raw, known.ratio):
             self._full.add(dispatcher)
 
     def _unmark(self, dispatcher: int) -> None:
-        for marked in (self._dirty, self._full, self._ripe, self._ripe_together, self._left_over):
-            marked.discard(dispatcher)
+        self._waiting.pop(dispatcher, None)
+        self._ripe.discard(dispatcher)
+        self._full.discard(dispatcher)
 
 
 def _pieces(segment: Segment) -> list[_Piece]:

@@ -14,7 +14,9 @@ from changefeed.model.tso import physical_ms
 from changefeed.objectstore.patience import RUN_S, given_up
 from changefeed.owner.owner import Owner
 from changefeed.owner.planning.actions import Action, AppendPlan, Publish
+from changefeed.owner.planning.open_entries import EntryKey
 from changefeed.owner.pulling.known_files import Reader
+from changefeed.owner.reporting.stage_times import StageTimes
 from changefeed.owner.reporting.status import Seen, Troubles
 from changefeed.owner.transaction_log.state import State
 from changefeed.wire import owner_pb2 as pb
@@ -39,6 +41,7 @@ class Meter:
         self.pd_ms = 0
         self._pd_at = 0.0
         self._troubles = Troubles()
+        self._stage_times = StageTimes()
 
     def pd_answered(self, now: float, pd_ms: int) -> None:
         """`now`: monotonic seconds."""
@@ -89,14 +92,20 @@ class Meter:
         self._registry.forget(f"puller-{puller}")
         self.store_works(f"puller-{puller}")
 
-    def recorded(self, action: Action) -> None:
-        """An action's record is in the log."""
+    def written(self, now: float, key: EntryKey) -> None:
+        """The sink has an entry's rows. `now`: monotonic seconds."""
+        self._observe(self._stage_times.written(key, self._clock(now)))
+
+    def recorded(self, now: float, action: Action) -> None:
+        """An action's record is in the log. `now`: monotonic seconds."""
         if isinstance(action, AppendPlan):
             self._count("changefeed_owner_plans_total", 1)
             for entry in action.record.entries:
                 self._count("changefeed_owner_entries_total", 1, entry.reason)
+            self._observe(self._stage_times.planned(action.record, self._clock(now)))
         elif isinstance(action, Publish):
             self._files(action.record.files)
+            self._observe(self._stage_times.committed(action.record.files, self._clock(now)))
 
     def progress(self, now: float) -> Progress:
         """`now`: monotonic seconds."""
@@ -187,6 +196,10 @@ class Meter:
         self._count("changefeed_sink_files_total", len(files))
         self._count("changefeed_sink_rows_total", rows)
         self._count("changefeed_sink_bytes_total", size)
+
+    def _observe(self, times: Iterable[tuple[str, float]]) -> None:
+        for name, seconds in times if self.pd_ms else ():
+            self._registry.observe(name, seconds)
 
     def _count(self, name: str, value: float, label: str = "") -> None:
         self._registry.apply_delta(name, label, value, False)

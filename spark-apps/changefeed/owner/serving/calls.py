@@ -78,6 +78,7 @@ class Calls:
             self.vigilance.heard("pipeline", task, written.attempt)
         for file in written.files:
             self._owner.file_done(task, _committed(file))
+            self._meter.written(time.monotonic(), EntryKey(file.plan, file.entry))
         for back in written.given_back:
             self._owner.given_back(task, EntryKey(back.plan, back.entry), back.segment)
         for delta in written.metrics:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from changefeed.errors import NeedsHuman
+from changefeed.model.record import CommitRecord, PlanEntry
 from changefeed.model.tso import physical_ms
 from changefeed.objectstore.patience import Patience
 from changefeed.pipeline.codec.kafka.message import DdlEvent, Message
@@ -81,7 +82,7 @@ class KafkaDdlSink:
         for table, version in known:
             self._tell_definition(table, version)
 
-    def publish(self, ends: Sequence[tuple[str, int, str]]) -> None:
+    def publish(self, entries: Sequence[PlanEntry], record: CommitRecord) -> None:
         pass
 
     def execute(self, ddl: Ddl) -> None:

@@ -8,6 +8,7 @@ from hashlib import blake2b
 from typing import TypeVar
 
 from changefeed.errors import NeedsHuman, Unavailable
+from changefeed.model.record import CommitRecord, PlanEntry
 from changefeed.objectstore.patience import Patience
 from changefeed.schema.ddl.job import Job
 from changefeed.sink.contract import Claim, Ddl
@@ -69,7 +70,7 @@ class MysqlDdlSink:
         if syncpoints is not None:
             self._call(lambda session: [session.run([each]) for each in syncpoints.create()])
 
-    def publish(self, ends: Sequence[tuple[str, int, str]]) -> None:
+    def publish(self, entries: Sequence[PlanEntry], record: CommitRecord) -> None:
         pass
 
     def execute(self, ddl: Ddl) -> None:

@@ -10,10 +10,11 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 
 from changefeed.errors import Conflict, NeedsHuman
+from changefeed.model.record import CommitRecord, PlanEntry
 from changefeed.objectstore import ObjectStore
 from changefeed.objectstore.patience import Patience
 from changefeed.sink.contract import Ddl
-from changefeed.sink.storage.index import write_index
+from changefeed.sink.storage.index import ends, write_index
 from changefeed.sink.storage.metadata import write_metadata
 from changefeed.sink.storage.schema_file import SchemaFile
 from changefeed.sink.storage.schema_file import write as write_schema
@@ -39,9 +40,9 @@ class StorageDdlSink:
         """Nothing is written any more."""
         self._pool.shutdown()
 
-    def publish(self, ends: Sequence[tuple[str, int, str]]) -> None:
+    def publish(self, entries: Sequence[PlanEntry], record: CommitRecord) -> None:
         """Index files: every file up to these exists."""
-        writes = [partial(write_index, self._sink, directory, index, path) for directory, index, path in ends]
+        writes = [partial(write_index, self._sink, *end) for end in ends(entries)]
         # Each is a wait for the store, and the checkpoint waits for all of them: also when one of them fails.
         begun = [self._pool.submit(self._grow, write) for write in writes]
         wait(begun)

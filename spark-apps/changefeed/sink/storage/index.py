@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from changefeed.model.record import PlanEntry
 from changefeed.objectstore import ObjectStore
 from changefeed.sink.storage.grow import grow
 from changefeed.sink.storage.layout import index_file, index_of
+
+
+def ends(entries: Iterable[PlanEntry]) -> list[tuple[str, int, str]]:
+    """(directory, index, path) of the last entry in each directory: what its index file says."""
+    last = {entry.directory: (entry.directory, entry.index, entry.path) for entry in entries}
+    return list(last.values())
 
 
 def write_index(store: ObjectStore, directory: str, index: int, path: str) -> None:
