@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 Kind = Literal["throughput", "steady", "catch-up", "recovery"]
 How = Literal["scan", "live", "one", "written"]
-Protocol = Literal["csv", "canal-json"]
+Protocol = Literal["csv", "canal-json", "parquet"]
 Mode = Literal["Throughput", "LowLatency"]
 Store = Literal["disk", "s3"]
 
-_PROTOCOLS: tuple[Protocol, ...] = ("csv", "canal-json")
+_PROTOCOLS: tuple[Protocol, ...] = ("csv", "canal-json", "parquet")
 _MODES: dict[Mode, str] = {"Throughput": "1s", "LowLatency": "200ms"}  # with the flush interval
 _STORES: tuple[Store, ...] = ("disk", "s3")
 
@@ -45,10 +45,11 @@ class Case:
     @property
     def storage(self) -> dict[str, Any]:
         """The sink's options beside its uri."""
-        options: dict[str, Any] = {"csv": {"includeCommitTs": True}}
-        if self.protocol == "canal-json":
-            options = {"canalJson": {"enableTidbExtension": True}}
-        return {"protocol": self.protocol, "flushInterval": self.flush, **options}
+        options = {
+            "csv": {"csv": {"includeCommitTs": True}},
+            "canal-json": {"canalJson": {"enableTidbExtension": True}},
+        }
+        return {"protocol": self.protocol, "flushInterval": self.flush, **options.get(self.protocol, {})}
 
     def upstream(self, rows: int) -> list[str]:
         """The options of bench/upstream.py for so many rows in all tables."""
@@ -68,7 +69,7 @@ class Case:
 
 
 def _throughput() -> list[Case]:
-    """Every shape by both protocols, met by a scan and live, with one core and with all."""
+    """Every shape by each protocol, met by a scan and live, with one core and with all."""
     sizes = {
         "insert": (2, 2_000_000),
         "update": (2, 500_000),
@@ -91,7 +92,8 @@ def _throughput() -> list[Case]:
             rows=rows,
             core=core,
             flush="1s" if (shape, how) == ("update", "live") else "5s",  # nothing else ends its last files
-            in_suite=shape == "insert" or (core is None and (protocol == "csv" or how == "scan")),
+            in_suite=protocol != "parquet"
+            and (shape == "insert" or (core is None and (protocol == "csv" or how == "scan"))),
         )
         for shape, (tables, rows) in sizes.items()
         for protocol, how, core in product(_PROTOCOLS, hows, (None, 0))

@@ -15,9 +15,9 @@ from changefeed.errors import NotFound
 from changefeed.objectstore.open import open_store
 from changefeed.verify.finality import Finality
 from changefeed.verify.result import NotVerifiable
+from changefeed.verify.sink.contents import lowest_ts
 from changefeed.verify.sink.files import checkpoint, read_layout
 from changefeed.verify.sink.formats import Format
-from changefeed.verify.sink.lines import lowest_ts
 
 _CSV = {
     "delimiter": ",",

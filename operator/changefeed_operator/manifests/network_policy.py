@@ -17,7 +17,7 @@ from changefeed_operator.settings import Network
 from changefeed_operator.target import Target
 
 _DNS = 53
-_PORTS = {"http": 80, "https": 443, "mysql": 3306, "kafka": 9092}
+_PORTS = {"http": 80, "https": 443, "mysql": 3306, "postgresql": 5432, "kafka": 9092}
 
 
 def network_policy(target: Target, network: Network, owner: Json) -> dict[str, Any]:
@@ -67,6 +67,9 @@ def _store_ports(target: Target) -> Iterator[int]:
         yield _store_port(target.state_uri)
     if sink.storage:
         yield _store_port(sink.storage.uri)
+    elif sink.iceberg:
+        yield _store_port(sink.iceberg.warehouse)
+        yield _port(sink.iceberg.catalog.uri)
     elif sink.mysql:
         yield _port(sink.mysql.uri)
     elif sink.kafka:

@@ -22,6 +22,7 @@ from changefeed.cli.config_file import read, read_accepted
 from changefeed.cli.gc import gc
 from changefeed.cli.output import write_error, write_failure, write_json, write_text
 from changefeed.cli.resources import resources
+from changefeed.cli.tail import tail
 from changefeed.cli.termination import termination_log, write_termination
 from changefeed.errors import ChangefeedError, Fenced, InvalidSpec
 from changefeed.model import tso as ts
@@ -68,6 +69,12 @@ app.command(
     help_epilogue="""Examples:
   changefeed gc --state s3://cdc-state
   changefeed gc --state s3://cdc-state --close shop/orders""",
+)
+app.command(
+    tail,
+    help_epilogue="""Examples:
+  changefeed tail s3://lake/orders
+  changefeed tail file:///lake/orders --from-ts 0 --no-follow --table 'shop.*'""",
 )
 app.command(resources, name="*")
 

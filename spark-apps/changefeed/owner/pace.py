@@ -21,8 +21,8 @@ class Pace:
 
 
 def pace_of(changefeed: Changefeed) -> Pace:
-    storage = changefeed.spec.sink.storage
-    flush_s = storage.flush_interval if storage else _FLUSH_S
+    files = changefeed.spec.sink.storage or changefeed.spec.sink.iceberg
+    flush_s = files.flush_interval if files else _FLUSH_S
     if changefeed.spec.mode == "LowLatency":
         return Pace(gather_s=0.02, roll_s=0.03, flush_s=min(flush_s, _LOW_LATENCY_FLUSH_S), metadata_s=0.2)
     return Pace(gather_s=0.2, roll_s=0.25, flush_s=flush_s, metadata_s=1.0)

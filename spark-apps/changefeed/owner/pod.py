@@ -57,6 +57,8 @@ def check_pod(pod: Pod, changefeed: Changefeed) -> None:
     stores = [(STATE_FIELD, changefeed.spec.state.uri)]
     if storage := changefeed.spec.sink.storage:
         stores.append((SINK_FIELD, storage.uri))
+    if iceberg := changefeed.spec.sink.iceberg:
+        stores.append(("spec.sink.iceberg.warehouse", iceberg.warehouse))
     for field, uri in stores:
         if uri is None or not is_s3(uri):
             raise InvalidSpec(

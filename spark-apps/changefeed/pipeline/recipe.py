@@ -37,7 +37,10 @@ class Mounting:
         time_zone = config["spec"]["timeZone"]
         if kind == "storage":
             codec = codec_of(options)
-            return cls(time_zone, codec.halve_updates, codec.with_old, not options["outputRawChangeEvent"])
+            zone = "UTC" if codec.in_utc else time_zone
+            return cls(zone, codec.halve_updates, codec.with_old, not options["outputRawChangeEvent"])
+        if kind == "iceberg":
+            return cls("UTC", with_old=options["mode"] == "upsert")
         if kind == "mysql":
             return cls("UTC", with_old=True)
         if kind == "kafka":

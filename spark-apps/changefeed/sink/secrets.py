@@ -36,3 +36,9 @@ def _place(folder: Path, name: str) -> Path:
 
 def _missing(folder: Path, name: str) -> Refused:
     return Refused(f"Secret {folder.name} has no {name} at {folder}.", f"Give the Secret the key {name}.")
+
+
+def optional(folder: Path, name: str) -> str | None:
+    """None: the Secret has no such key."""
+    file = _place(folder, name)
+    return file.read_text().strip() if file.exists() else None

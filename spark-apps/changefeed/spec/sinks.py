@@ -17,6 +17,7 @@ from changefeed.spec.field.fields import (
     many,
     one_of,
     server,
+    server_of,
     size,
     text,
     whole,
@@ -25,7 +26,7 @@ from changefeed.spec.field.kind import RULES, Kind, cel_text, fixed, rule, wrong
 from changefeed.spec.field.section import FROM_CREATION, Credentials, Section, SinkTls, ruled
 from changefeed.spec.filter.filters import ColumnSelector, Rule
 
-_KINDS = ("storage", "mysql", "kafka", "blackhole")
+_KINDS = ("storage", "iceberg", "mysql", "kafka", "blackhole")
 _ONE_SINK = "exactly one sink, such as storage: {uri: ..., protocol: csv}"
 _ELSEWHERE = "to write elsewhere, create another Changefeed"
 
@@ -81,6 +82,20 @@ class CanalJson(Section):
     """Write only the key of a deleted row."""
 
 
+class Parquet(Section):
+    """Options of parquet files."""
+
+    old_values: Flag = False
+    """Write a column `_old` with the row before an update."""
+    compression: Annotated[str, one_of("zstd", "snappy", "none")] = "zstd"
+    """Of the files' pages."""
+
+
+_Options = Csv | CanalJson | Parquet
+_PROTOCOLS: dict[type[_Options], str] = {Csv: "csv", CanalJson: "canal-json", Parquet: "parquet"}
+_COMPRESSION = "none with protocol: parquet, whose files are compressed inside: see parquet.compression"
+
+
 def _only_defaults(section: str, options: BaseModel) -> str:
     """CEL: `section` says nothing that its defaults don't say."""
     named = {f"{section}.{_cel_name(name)}": value for name, value in options.model_dump(by_alias=True).items()}
@@ -105,7 +120,13 @@ def _other_options(protocol: str) -> str:
 
 _NAMED_COLUMNS = "none with protocol: csv, unless csv.outputFieldHeader: true says which columns a file has"
 _DATABASE = "the name of a database, of letters, digits, _ and $"
-_STAYS = Kind(None, {RULES: [rule("self == oldSelf", f"the uri that it was created with; {_ELSEWHERE}")]})
+
+
+def _stays(what: str) -> Kind:
+    return Kind(None, {RULES: [rule("self == oldSelf", f"the {what} that it was created with; {_ELSEWHERE}")]})
+
+
+_STAYS = _stays("uri")
 
 
 class Storage(Section):
@@ -114,6 +135,11 @@ class Storage(Section):
     model_config = ruled(
         _options_of("csv", Csv(), "csv"),
         _options_of("canalJson", CanalJson(), "canal-json"),
+        _options_of("parquet", Parquet(), "parquet"),
+        rule(
+            "self.protocol != 'parquet' || !has(self.compression) || self.compression == 'none'",
+            _COMPRESSION,
+        ),
         rule(
             "self.protocol != 'csv' || !has(self.columnSelectors) || size(self.columnSelectors) == 0 "
             "|| (has(self.csv) && has(self.csv.outputFieldHeader) && self.csv.outputFieldHeader)",
@@ -123,7 +149,7 @@ class Storage(Section):
 
     uri: Annotated[Location, _STAYS, fixed(FROM_CREATION)]
     """Root of the files."""
-    protocol: Annotated[str, one_of("csv", "canal-json", later=("parquet",))]
+    protocol: Annotated[str, one_of("csv", "canal-json", "parquet")]
     """Format of the files."""
     flush_interval: Annotated[Seconds, duration("100ms", "10m")] = 5.0
     """A file is written at the latest this long after its first change."""
@@ -133,6 +159,8 @@ class Storage(Section):
     """Part of the date that is a folder above the files."""
     file_index_width: Annotated[int, whole(6, 20)] = 20
     """Digits of a file's number."""
+    compression: Annotated[str, one_of("none", "gzip", "zstd")] = "none"
+    """Of csv and canal-json files, whose names end with .gz or .zst then."""
     terminator: Annotated[str, text(r"\r?\n", r'"\r\n" or "\n", in double quotes', 2)] = "\r\n"
     """End of a line."""
     output_raw_change_event: Flag = False
@@ -141,6 +169,8 @@ class Storage(Section):
     """Options of protocol csv."""
     canal_json: CanalJson = CanalJson()
     """Options of protocol canal-json."""
+    parquet: Parquet = Parquet()
+    """Options of protocol parquet."""
     column_selectors: Annotated[tuple[ColumnSelector, ...], many(0, 16, "at most 16 column selectors")] = ()
     """Which columns are written; the first selector that a table's name fits decides. None fits: all of them."""
     credentials: Credentials | None = None
@@ -154,10 +184,17 @@ class Storage(Section):
             raise wrong(_NAMED_COLUMNS)
         return selectors
 
-    @field_validator("csv", "canal_json")
+    @field_validator("compression")
     @classmethod
-    def _of_the_protocol(cls, options: Csv | CanalJson, info: ValidationInfo) -> Csv | CanalJson:
-        owner = "csv" if isinstance(options, Csv) else "canal-json"
+    def _of_text(cls, compression: str, info: ValidationInfo) -> str:
+        if info.data.get("protocol") == "parquet" and compression != "none":
+            raise wrong(_COMPRESSION)
+        return compression
+
+    @field_validator("csv", "canal_json", "parquet")
+    @classmethod
+    def _of_the_protocol(cls, options: _Options, info: ValidationInfo) -> _Options:
+        owner = _PROTOCOLS[type(options)]
         if info.data.get("protocol", owner) != owner and options != type(options)():
             raise wrong(_other_options(owner))
         return options
@@ -194,6 +231,52 @@ class Mysql(Section):
     """TLS towards it."""
     credentials: Credentials | None = None
     """Who writes there."""
+
+
+_CATALOGS = ("http", "https", "mysql", "postgresql", "sqlite")
+_CATALOG_ALLOWED = (
+    "https://host:port/path, postgresql://host:port/database, mysql://host:port/database or sqlite:///path"
+)
+
+
+class IcebergCatalog(Section):
+    """The catalog that the tables stand in."""
+
+    uri: Annotated[str, server_of(_CATALOGS, _CATALOG_ALLOWED), _STAYS, fixed(FROM_CREATION)]
+    """http(s): a REST catalog. All else: a database that is one, as Iceberg's JDBC catalog."""
+    name: Annotated[str, text(r"[A-Za-z0-9_.\-]*", "letters, digits and _ . -", 255)] = ""
+    """
+    REST: the warehouse that the catalog is asked for. Of a database: the name under which the tables stand there;
+    readers use the same one. Empty: changefeed.
+    """
+    credentials: Credentials | None = None
+    """Of a database: username, password. REST: token, or credential (id:secret)."""
+
+
+class Iceberg(Section):
+    """Tables of Apache Iceberg, one for each table of the upstream."""
+
+    warehouse: Annotated[Location, _stays("warehouse"), fixed(FROM_CREATION)]
+    """Root of the tables' files."""
+    catalog: IcebergCatalog
+    """Where readers find the tables."""
+    mode: Annotated[str, one_of("append", "upsert"), _stays("mode"), fixed(FROM_CREATION)] = "append"
+    """append: a table has all changes, one after the other. upsert: it has the rows that the upstream's has now."""
+    namespace_prefix: Annotated[
+        str, text("[A-Za-z0-9_]*", "letters, digits and _", 64), _stays("namespacePrefix"), fixed(FROM_CREATION)
+    ] = ""
+    """What stands before a database's name in the name of its namespace."""
+    flush_interval: Annotated[Seconds, duration("100ms", "1h")] = 60.0
+    """Changes are in their table at the latest this long after they came. Each time makes a snapshot and a file."""
+    file_size: Annotated[Bytes, size("1Mi", "512Mi")] = 64 << 20
+    """A file is written when it has about this size; a transaction is never split."""
+    credentials: Credentials | None = None
+    """Who writes into the warehouse."""
+
+    @property
+    def uri(self) -> str:
+        """Where the changes go."""
+        return self.warehouse
 
 
 _TOPIC = r"[A-Za-z0-9._\-]*(?:\{schema\})?(?:[A-Za-z0-9._\-]*\{table\})?[A-Za-z0-9._\-]*"
@@ -287,6 +370,8 @@ class Sink(Section):
 
     model_config = ruled(*_sink_rules())
 
+    iceberg: Iceberg | None = None
+    """Tables of Apache Iceberg."""
     mysql: Mysql | None = None
     """A MySQL or TiDB."""
     kafka: Kafka | None = None

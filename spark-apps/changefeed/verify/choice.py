@@ -26,6 +26,10 @@ async def verify_sink(
             sink = sink_place(changefeed, secrets_dir)
             place = report.Places(sink.uri, sink.secret, state_place(changefeed, secrets_dir).secret, newest=True)
             return await report.verify(place, upstream_access(changefeed, secrets_dir), conserved, progress)
+        case "iceberg":
+            from changefeed.verify.iceberg import report as iceberg
+
+            return await iceberg.verify(changefeed, secrets_dir, progress)
         case "mysql":
             from changefeed.verify.mysql import report as mysql
 

@@ -87,6 +87,15 @@ def check_cluster(pd: PdClient, state: State) -> None:
         )
 
 
+def check_settled(state: State) -> None:
+    """Raises NotVerifiable when some of what is planned is not known to be written."""
+    if any(state.open_entries()):
+        raise NotVerifiable(
+            "The changefeed was killed while it wrote: some rows above its checkpoint stand downstream, some do not.",
+            "Let it run, then pause it or stop it with Ctrl-C, and verify again.",
+        )
+
+
 def rules_of(state: State) -> TableFilter:
     """Which tables it is about."""
     return _filter(state).table_filter()

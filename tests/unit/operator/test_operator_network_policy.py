@@ -98,6 +98,21 @@ def test_metrics_are_for_monitoring_and_nothing_else_is() -> None:
             },
             {2379, 443, 19092, 19093, 8081, 9000},
         ),
+        (
+            {
+                "sink": {
+                    "iceberg": {
+                        "warehouse": "s3://lake/x?endpoint=http://minio:9000",
+                        "catalog": {"uri": "postgresql://db/lake"},
+                    }
+                }
+            },
+            {2379, 443, 9000, 5432},
+        ),
+        (
+            {"sink": {"iceberg": {"warehouse": "s3://lake/x", "catalog": {"uri": "https://catalog:8181/v1"}}}},
+            {2379, 443, 8181},
+        ),
         ({"sink": {"blackhole": {}}}, {2379, 443}),
     ],
 )

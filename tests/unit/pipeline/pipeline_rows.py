@@ -39,6 +39,7 @@ CANAL_JSON = {
     "onlyOutputUpdatedColumns": False,
     "deleteOnlyOutputHandleKeyColumns": False,
 }
+PARQUET = {"oldValues": False, "compression": "zstd"}
 STORAGE = {
     "protocol": "csv",
     "terminator": "\n",
@@ -46,6 +47,8 @@ STORAGE = {
     "columnSelectors": [],
     "csv": CSV,
     "canalJson": CANAL_JSON,
+    "parquet": PARQUET,
+    "compression": "none",
 }
 
 

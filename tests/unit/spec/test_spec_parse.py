@@ -43,6 +43,7 @@ DEFAULTS = {
                 "fileSize": "64Mi",
                 "dateSeparator": "day",
                 "fileIndexWidth": 20,
+                "compression": "none",
                 "terminator": "\r\n",
                 "outputRawChangeEvent": False,
                 "csv": {
@@ -60,6 +61,7 @@ DEFAULTS = {
                     "onlyOutputUpdatedColumns": False,
                     "deleteOnlyOutputHandleKeyColumns": False,
                 },
+                "parquet": {"oldValues": False, "compression": "zstd"},
                 "columnSelectors": [],
             }
         },
@@ -210,7 +212,7 @@ spec:
   startTs: 449
   filter: {rules: ["shop.*", "shop"], eventFilters: [{}]}
   sink:
-    storage: {uri: gs://lake/orders, protocol: parquet, flushIntervall: 5s, fileSize: 4Gi, csv: {delimiter: '"'}}
+    storage: {uri: gs://lake/orders, protocol: avro, flushIntervall: 5s, fileSize: 4Gi, csv: {delimiter: '"'}}
   spark: {pullers: {count: 4}, driver: []}
   lagThreshold: 60
 """
@@ -223,7 +225,7 @@ spec:
         "column 5: missing '.' between schema and table",
         "spec.filter.eventFilters[0].matcher: missing",
         'spec.sink.storage.uri: "gs://lake/orders" is not supported yet; allowed: ' + PLACES,
-        'spec.sink.storage.protocol: "parquet" is not supported yet; allowed: csv | canal-json',
+        'spec.sink.storage.protocol: "avro"; allowed: csv | canal-json | parquet',
         'spec.sink.storage.fileSize: "4Gi"; allowed: a size from 1Mi to 512Mi, such as "64Mi"',
         'spec.sink.storage.csv.delimiter: "\\""; allowed: 1 to 3 characters, without the quote',
         "unknown field spec.sink.storage.flushIntervall; did you mean flushInterval?",
@@ -290,6 +292,19 @@ WRONG: list[tuple[str, object, str]] = [
     ),
     ("spec.sink", {"kafka": {}}, "spec.sink.kafka.uri: missing"),
     ("spec.sink", {"mysql": {}}, "spec.sink.mysql.uri: missing"),
+    ("spec.sink", {"iceberg": {"catalog": {"uri": "https://c"}}}, "spec.sink.iceberg.warehouse: missing"),
+    (
+        "spec.sink",
+        {"iceberg": {"warehouse": "s3://lake", "catalog": {"uri": "mysql://me:x@db/lake"}}},
+        "spec.sink.iceberg.catalog.uri: allowed: a URI without credentials; "
+        "name a Secret instead: credentials: {secretRef: {name: ...}}",
+    ),
+    (
+        "spec.sink",
+        {"iceberg": {"warehouse": "s3://lake", "catalog": {"uri": "oracle://db/lake"}}},
+        'spec.sink.iceberg.catalog.uri: "oracle://db/lake"; allowed: https://host:port/path, '
+        "postgresql://host:port/database, mysql://host:port/database or sqlite:///path",
+    ),
     ("spec.sink", {}, f"spec.sink.storage: null; allowed: {ONE_SINK}"),
     ("spec.sink.storage", {"protocol": "csv"}, "spec.sink.storage.uri: missing"),
     (

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet
 from changefeed.model.position import Position
 from changefeed.model.record import CommitRecord, EpochRecord, FileCommitted, PlanEntry, PlanRecord, StartRecord
 from changefeed.objectstore.open import open_store
@@ -105,7 +109,7 @@ class HandSink:
 
     def file(self, table: str, number: int) -> Path:
         """A table's data file, counted over its directories in order; negative from the end."""
-        return sorted((self.lake / table).rglob("CDC*.csv"))[number]
+        return sorted((self.lake / table).rglob("CDC0*"))[number]
 
     def name(self, path: Path) -> str:
         return path.relative_to(self.lake).as_posix()
@@ -148,7 +152,7 @@ def _config(sink: HandSink, shop: Shop, options: dict[str, Any]) -> dict[str, An
     storage = {"uri": sink.uri, "protocol": "csv", **options}
     if storage["protocol"] == "csv":
         storage["csv"] = {"includeCommitTs": True, **options.get("csv", {})}
-    else:
+    elif storage["protocol"] == "canal-json":
         storage["canalJson"] = {"enableTidbExtension": True}
     resource = {
         "apiVersion": "changefeed.dev/v1alpha1",
@@ -173,9 +177,8 @@ def _write_table(sink: HandSink, shop: Shop, table: Table, log: Log, storage: di
         directory = place / str(shop.start_ts) / date
         (directory / "meta").mkdir(parents=True)
         for index, group in enumerate(groups, start=1):
-            path = directory / f"CDC{index:020}.{'csv' if storage['protocol'] == 'csv' else 'json'}"
-            header = _header(table, storage)
-            path.write_bytes(header + b"".join(line for _, lines in group for line in lines))
+            path = directory / f"CDC{index:020}{_extension(storage)}"
+            path.write_bytes(_content(table, [line for _, lines in group for line in lines], storage))
             (directory / "meta" / "CDC.index").write_text(f"{path.name}\n")
             to = group[-1][0] if group else first[0][0] + 1
             _record(sink, log, table, path, index, date, to, shop.last_ts)
@@ -234,6 +237,43 @@ def _record(sink: HandSink, log: Log, table: Table, path: Path, index: int, date
     log.append(CommitRecord(n=n + 1, checkpoint_ts=log.state.checkpoint_ts, files=(committed,), **owned))
 
 
+def _extension(storage: dict[str, Any]) -> str:
+    name = {"csv": ".csv", "canal-json": ".json", "parquet": ".parquet"}[storage["protocol"]]
+    return name + {"none": "", "gzip": ".gz", "zstd": ".zst"}[storage["compression"]]
+
+
+def _content(table: Table, lines: list[Any], storage: dict[str, Any]) -> bytes:
+    if storage["protocol"] == "parquet":
+        return parquet_of(pa.Table.from_pylist(lines, _typed(table, storage)))
+    text = _header(table, storage) + b"".join(lines)
+    if storage["compression"] == "gzip":
+        return gzip.compress(text)
+    return zstd(text) if storage["compression"] == "zstd" else text
+
+
+def zstd(text: bytes) -> bytes:
+    out = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(out, "zstd") as stream:
+        stream.write(text)
+    return bytes(out.getvalue())
+
+
+def parquet_of(rows: pa.Table) -> bytes:
+    out = pa.BufferOutputStream()
+    pyarrow.parquet.write_table(rows, out)
+    return bytes(out.getvalue())
+
+
+def _typed(table: Table, storage: dict[str, Any]) -> pa.Schema:
+    kinds = {3: pa.int32(), 8: pa.int64(), 15: pa.string(), 246: pa.decimal128(10, 2)}
+    fields = [
+        (column.name, pa.decimal128(20, 0) if column.type.unsigned else kinds[int(column.type.tp)])
+        for column in table.info.columns
+    ]
+    old = [("_old", pa.struct(fields))] if storage["parquet"]["oldValues"] else []
+    return pa.schema([("_op", pa.string()), ("_commit_ts", pa.int64()), *fields, *old])
+
+
 def _header(table: Table, storage: dict[str, Any]) -> bytes:
     if storage["protocol"] != "csv" or not storage["csv"]["outputFieldHeader"]:
         return b""
@@ -241,7 +281,7 @@ def _header(table: Table, storage: dict[str, Any]) -> bytes:
     return storage["csv"]["delimiter"].join([*meta, *(c.name for c in table.info.columns)]).encode() + EOL
 
 
-def transactions(shop: Shop, table: Table, storage: dict[str, Any]) -> Iterator[tuple[int, list[bytes]]]:
+def transactions(shop: Shop, table: Table, storage: dict[str, Any]) -> Iterator[tuple[int, list[Any]]]:
     """(commit ts, lines) of each; deletes before updates before inserts, then by the key's bytes."""
     unsigned = table.info.columns[0].type.unsigned
     history = shop.tidb.history(table, shop.start_ts, shop.last_ts)
@@ -251,21 +291,32 @@ def transactions(shop: Shop, table: Table, storage: dict[str, Any]) -> Iterator[
             key = change.pk - (1 << 64) if unsigned and change.pk >= 1 << 63 else change.pk
             split = change.op == "update" and change.row.get("code") != change.old_row.get("code")
             if split and not storage["outputRawChangeEvent"]:
-                found += [(0, key, "D", change.old_row), (2, key, "I", change.row)]
+                found += [(0, key, "D", change.old_row, None), (2, key, "I", change.row, None)]
             else:
                 rank, op = {"delete": (0, "D"), "update": (1, "U"), "insert": (2, "I")}[change.op]
-                found.append((rank, key, op, change.row or change.old_row))
+                found.append((rank, key, op, change.row or change.old_row, change.old_row if op == "U" else None))
         found.sort(key=lambda one: one[:2])
-        yield commit_ts, [_line(table, commit_ts, op, row, storage) for _, _, op, row in found]
+        yield commit_ts, [_line(table, commit_ts, op, row, old, storage) for _, _, op, row, old in found]
 
 
-def _line(table: Table, commit_ts: int, op: str, row: dict[str, Any], storage: dict[str, Any]) -> bytes:
+def _line(
+    table: Table, commit_ts: int, op: str, row: dict[str, Any], old: dict[str, Any] | None, storage: dict[str, Any]
+) -> Any:
+    """Bytes; of parquet a row."""
+    if storage["protocol"] == "parquet":
+        return {"_op": op, "_commit_ts": commit_ts, **_cells(table, row), "_old": old and _cells(table, old)}
     if storage["protocol"] != "csv":
         return _message(table, commit_ts, op, row)
     csv = storage["csv"]
     meta = [f'"{text}"' for text in (op, table.info.name, table.db.name)]
     cells = [_cell(row[column.name], csv) for column in table.info.columns]
     return csv["delimiter"].join([*meta, str(commit_ts), *cells]).encode(errors="surrogateescape") + EOL
+
+
+def _cells(table: Table, row: dict[str, Any]) -> dict[str, Any]:
+    """Numbers that the history has as text are decimals."""
+    wide = {column.name for column in table.info.columns if column.type.unsigned or int(column.type.tp) == 246}
+    return {name: Decimal(value) if name in wide and value is not None else value for name, value in row.items()}
 
 
 def _message(table: Table, commit_ts: int, op: str, row: dict[str, Any]) -> bytes:

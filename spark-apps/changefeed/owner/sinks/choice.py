@@ -17,6 +17,10 @@ def sink_of(changefeed: Changefeed, secrets_dir: Path | None = None) -> DrivenSi
             from changefeed.owner.sinks.storage import DrivenStorage
 
             return DrivenStorage(changefeed, secrets_dir)
+        case "iceberg":
+            from changefeed.owner.sinks.iceberg import DrivenIceberg
+
+            return DrivenIceberg(changefeed, secrets_dir)
         case "mysql":
             from changefeed.owner.sinks.mysql import DrivenMysql
 

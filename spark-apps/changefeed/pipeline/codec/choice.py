@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from changefeed.pipeline.codec import canal_json, csv
+from changefeed.pipeline.codec import canal_json, csv, parquet
 from changefeed.pipeline.codec.canal_json import CanalJsonFormat
 from changefeed.pipeline.codec.csv import CsvFormat
+from changefeed.pipeline.codec.encoder import Compressed, Encoder, Lines
+from changefeed.pipeline.codec.parquet import ParquetFile, ParquetFormat
 from changefeed.pipeline.mounter import Records
-from changefeed.schema.table_info import ColumnInfo
+from changefeed.schema.table_info import ColumnInfo, TableInfo
 
 
 class Codec(Protocol):
@@ -31,12 +34,16 @@ class Codec(Protocol):
         """Whether an update is to come with the row before it."""
         ...
 
-    def header(self, columns: Sequence[ColumnInfo]) -> bytes:
-        """What a file of these columns begins with, even one without rows."""
+    @property
+    def in_utc(self) -> bool:
+        """Whether TIMESTAMP is to come in UTC, whatever the time zone of the changefeed."""
         ...
 
-    def encode(self, records: Records, pd_ms: int) -> Iterator[pa.Buffer]:
-        """The bytes of `records`, in order; `pd_ms` is the plan's "now"."""
+    def open(self, table: TableInfo, columns: Sequence[ColumnInfo], pd_ms: int) -> Encoder:
+        """Of a file of these columns of the table; `pd_ms` is the plan's "now".
+
+        Raises NeedsHuman for columns that the format can't have.
+        """
         ...
 
 
@@ -44,6 +51,7 @@ class Codec(Protocol):
 class CsvCodec:
     fmt: CsvFormat
     with_old: bool = False
+    in_utc: bool = False
 
     @property
     def fingerprint(self) -> str:
@@ -53,10 +61,10 @@ class CsvCodec:
     def halve_updates(self) -> bool:
         return self.fmt.output_old_value
 
-    def header(self, columns: Sequence[ColumnInfo]) -> bytes:
-        return csv.header([column.name for column in columns], self.fmt)
+    def open(self, table: TableInfo, columns: Sequence[ColumnInfo], pd_ms: int) -> Encoder:
+        return Lines(csv.header([column.name for column in columns], self.fmt), self._encode)
 
-    def encode(self, records: Records, pd_ms: int) -> Iterator[pa.Buffer]:
+    def _encode(self, records: Records) -> Iterator[pa.Buffer]:
         yield csv.encode(records, self.fmt)
 
 
@@ -65,20 +73,65 @@ class CanalJsonCodec:
     fmt: CanalJsonFormat
     with_old: bool = True
     halve_updates: bool = False
+    in_utc: bool = False
 
     @property
     def fingerprint(self) -> str:
         return canal_json.fingerprint()
 
-    def header(self, columns: Sequence[ColumnInfo]) -> bytes:
-        return b""
+    def open(self, table: TableInfo, columns: Sequence[ColumnInfo], pd_ms: int) -> Encoder:
+        return Lines(b"", lambda records: canal_json.encode(records, pd_ms, self.fmt))
 
-    def encode(self, records: Records, pd_ms: int) -> Iterator[pa.Buffer]:
-        return canal_json.encode(records, pd_ms, self.fmt)
+
+@dataclass(frozen=True)
+class ParquetCodec:
+    fmt: ParquetFormat
+    halve_updates: bool = False
+    in_utc: bool = True
+
+    @property
+    def fingerprint(self) -> str:
+        return parquet.fingerprint()
+
+    @property
+    def with_old(self) -> bool:
+        return self.fmt.old_values
+
+    def open(self, table: TableInfo, columns: Sequence[ColumnInfo], pd_ms: int) -> Encoder:
+        return ParquetFile(table, columns, self.fmt)
+
+
+@dataclass(frozen=True)
+class CompressedCodec:
+    text: Codec
+    compression: str
+
+    @property
+    def fingerprint(self) -> str:
+        library = f"zlib-{zlib.ZLIB_RUNTIME_VERSION}" if self.compression == "gzip" else f"pyarrow-{pa.__version__}"
+        return f"{self.text.fingerprint} {self.compression} {library}"
+
+    @property
+    def halve_updates(self) -> bool:
+        return self.text.halve_updates
+
+    @property
+    def with_old(self) -> bool:
+        return self.text.with_old
+
+    @property
+    def in_utc(self) -> bool:
+        return self.text.in_utc
+
+    def open(self, table: TableInfo, columns: Sequence[ColumnInfo], pd_ms: int) -> Encoder:
+        return Compressed(self.text.open(table, columns, pd_ms), self.compression)
 
 
 def codec_of(storage: Mapping[str, Any]) -> Codec:
-    """For `sink.storage` of the effective spec (its JSON, every member there)."""
-    if storage["protocol"] == "csv":
-        return CsvCodec(CsvFormat.from_config(storage))
-    return CanalJsonCodec(CanalJsonFormat.from_config(storage))
+    """For `sink.storage` of the effective spec (its JSON, every member there; older ones know no compression)."""
+    if storage["protocol"] == "parquet":
+        return ParquetCodec(ParquetFormat.from_config(storage))
+    is_csv = storage["protocol"] == "csv"
+    text = CsvCodec(CsvFormat.from_config(storage)) if is_csv else CanalJsonCodec(CanalJsonFormat.from_config(storage))
+    compression = storage.get("compression", "none")
+    return text if compression == "none" else CompressedCodec(text, compression)

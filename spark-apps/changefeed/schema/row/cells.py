@@ -86,12 +86,17 @@ def is_broken(column: ColumnInfo, values: pa.Array) -> bool:
 
 
 def first_broken(values: pa.BinaryArray) -> int:
-    """The first element that is not UTF-8, of those among which there is one; by halving."""
+    """The first element that is not UTF-8, of those among which there is one."""
+    return first_refused(values, pa.string())
+
+
+def first_refused(values: pa.Array, wanted: pa.DataType) -> int:
+    """The first element that can't be cast to `wanted`, of those among which there is one; by halving."""
     low, high = 0, len(values)
     while high - low > 1:
         middle = (low + high) // 2
         try:
-            values.slice(low, middle - low).cast(pa.string())
+            values.slice(low, middle - low).cast(wanted)
         except pa.ArrowInvalid:
             high = middle
         else:

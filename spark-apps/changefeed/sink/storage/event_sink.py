@@ -1,4 +1,4 @@
-"""Files in an object store: one for each entry, encoded by the caller's thread and put by others, so that no core waits
+"""Files in an object store: those of an entry, encoded by the caller's thread and put by others, so that no core waits
 for a store.
 
 The bytes are a function of the entry and its rows alone; where they are spooled is not part of it (rule 10).
@@ -10,10 +10,11 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -39,14 +40,22 @@ class StorageJob:
 
     def open(self, around: Surroundings) -> StorageSink:
         store = open_store(self.place.uri, "spec.sink.storage.uri", self.place.secret)
-        return StorageSink(store, around)
+        return StorageSink(store, around, _encode_one)
+
+
+class Encode(Protocol):
+    """The files of an entry by path, spooled: see `encode_entry`."""
+
+    def __call__(
+        self, entry: Entry, chunks: Iterable[Records], folder: Path, patience: Patience, cpu: CpuTime
+    ) -> Mapping[str, Spool]: ...
 
 
 class StorageSink:
     """Implements EventSink."""
 
-    def __init__(self, store: ObjectStore, around: Surroundings) -> None:
-        self._store = store
+    def __init__(self, store: ObjectStore, around: Surroundings, encode: Encode) -> None:
+        self._store, self._encode = store, encode
         self._spool_folder, self._disk, self._patience = around.spool_folder, around.disk, around.patience
         self._waiting = around.waiting
         self._failure = FirstFailure(around.failed)
@@ -58,11 +67,11 @@ class StorageSink:
     def write(self, event: Event) -> None:
         self._failure.check()
         cpu = CpuTime()
-        spool = encode_entry(event.entry, event.chunks, self._spool_folder, self._disk, cpu)
+        files = self._encode(event.entry, event.chunks, self._spool_folder, self._disk, cpu)
         self._spent(cpu.seconds)
         with self._waiting():
             self._room.acquire()
-        self._pool.submit(self._put, event, spool)  # what has failed meanwhile is the next one's to raise
+        self._pool.submit(self._put, event, files)  # what has failed meanwhile is the next one's to raise
 
     def cpu_seconds(self) -> Mapping[str, float]:
         with self._lock:
@@ -72,17 +81,20 @@ class StorageSink:
     def close(self) -> None:
         self._pool.shutdown()
 
-    def _put(self, event: Event, spool: Spool) -> None:
+    def _put(self, event: Event, files: Mapping[str, Spool]) -> None:
         began = time.thread_time()
         try:
             if not self._failure.is_set:
-                create_once(self._store, event.entry.path, spool.body(), spool.hash, self._patience)
+                for path, spool in files.items():
+                    create_once(self._store, path, spool.body(), spool.hash, self._patience)
                 self._spent({PUT: time.thread_time() - began})
-                event.written(Written(spool.length, spool.hash))
+                size = sum(spool.length for spool in files.values())
+                event.written(Written(size, "".join(spool.hash for spool in files.values())))
         except BaseException as error:  # noqa: BLE001 - whatever it is ends the task, which another thread runs
             self._failure.set(error)
         finally:
-            spool.discard()
+            for spool in files.values():
+                spool.discard()
             self._room.release()
 
     def _spent(self, seconds: Mapping[str, float]) -> None:
@@ -106,16 +118,27 @@ def encode_entry(
     codec = codec_of(entry.options)
     spool = Spool(folder / f"{entry.id.plan}-{entry.id.entry}-{secrets.token_hex(8)}", patience)
     try:
-        if head := codec.header(entry.columns):
-            spool.append(pa.py_buffer(head))
+        encoder = codec.open(entry.table, entry.columns, entry.pd_ms)
         for records in chunks:
             cpu.resume()
-            pieces = list(codec.encode(records, entry.pd_ms))
-            cpu.went_to("encode")
-            for piece in pieces:
-                spool.append(piece)
-            cpu.went_to("spool")
+            _append(spool, encoder.add(records), cpu)
+        cpu.resume()
+        _append(spool, encoder.end(), cpu)
     except BaseException:
         spool.discard()
         raise
     return spool
+
+
+def _append(spool: Spool, encoded: Iterator[pa.Buffer], cpu: CpuTime) -> None:
+    pieces = list(encoded)
+    cpu.went_to("encode")
+    for piece in pieces:
+        spool.append(piece)
+    cpu.went_to("spool")
+
+
+def _encode_one(
+    entry: Entry, chunks: Iterable[Records], folder: Path, patience: Patience, cpu: CpuTime
+) -> dict[str, Spool]:
+    return {entry.path: encode_entry(entry, chunks, folder, patience, cpu)}

@@ -18,14 +18,15 @@ METADATA = "metadata"
 CLAIM = ".changefeed-owner.json"
 
 _DATE_FORMATS = {"none": "", "year": "%Y", "month": "%Y-%m", "day": "%Y-%m-%d"}
-_EXTENSIONS = {"csv": ".csv", "canal-json": ".json"}
+_EXTENSIONS = {"csv": ".csv", "canal-json": ".json", "parquet": ".parquet"}
+_COMPRESSED = {"none": "", "gzip": ".gz", "zstd": ".zst"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SCHEMA_FILE = re.compile(
     r"(?:(?P<schema>[^/]+)/)?(?:(?P<table>[^/]+)/)?meta/schema_(?P<version>\d+)_(?P<sum>\d+)\.json"
 )
 _CHECKSUM_DIGITS = 10
 _INDEX_FILE = re.compile(r"(?P<directory>.+)/meta/CDC(?:_[^/]+)?\.index")
-_DATA_FILE = re.compile(r"CDC(?:_(?P<dispatcher>[^/]+)_)?(?P<index>\d+)\.[a-z]+")
+_DATA_FILE = re.compile(r"CDC(?:_(?P<dispatcher>[^/]+)_)?(?P<index>\d+)\.[a-z]+(?:\.(?:gz|zst))?")
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class Layout:
     @classmethod
     def of(cls, storage: Mapping[str, Any]) -> Layout:
         """`storage`: `sink.storage` of the effective spec."""
-        return cls(storage["dateSeparator"], storage["fileIndexWidth"], _EXTENSIONS[storage["protocol"]])
+        extension = _EXTENSIONS[storage["protocol"]] + _COMPRESSED[storage.get("compression", "none")]
+        return cls(storage["dateSeparator"], storage["fileIndexWidth"], extension)
 
     def date(self, pd_ms: int, last: str = "") -> str:
         """See `date_of`."""

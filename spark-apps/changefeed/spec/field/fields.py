@@ -253,15 +253,21 @@ _OTHER_HOSTS = re.compile(r"(?:,[^,/@\s]+:\d{1,5})+(?=/|$)")
 
 def server(scheme: str, allowed: str) -> Kind:
     """The URI of a server, `scheme`://host:port and what follows, or of several; without credentials."""
+    return server_of((scheme,), allowed)
+
+
+def server_of(schemes: tuple[str, ...], allowed: str) -> Kind:
+    """As `server`, of one of several schemes."""
 
     def check(value: object) -> str:
         if not isinstance(value, str) or len(value) > _LONGEST_URI:
             raise wrong(allowed)
-        if _checked_split(_OTHER_HOSTS.sub("", value), allowed).scheme != scheme:
+        if _checked_split(_OTHER_HOSTS.sub("", value), allowed).scheme not in schemes:
             raise wrong(allowed)
         return value
 
-    form = rule(f"self.startsWith('{scheme}://') && size(self) > {len(scheme) + 3}", allowed)
+    named = [f"self.startsWith('{scheme}://') && size(self) > {len(scheme) + 3}" for scheme in schemes]
+    form = rule(" || ".join(named), allowed)
     rules = [_without_credentials(), form]
     return Kind(check, {"maxLength": _LONGEST_URI, TYPE: "URI", ALLOWED: allowed, RULES: rules})
 

@@ -42,7 +42,7 @@ class Credentials(Section):
     secret_ref: SecretRef
     """
     Keys of the Secret. S3: access-key-id, secret-access-key, session-token. Azure: account-name, account-key or sas.
-    Google: service-account.json. MySQL and Kafka: username, password.
+    Google: service-account.json. MySQL, Kafka and a catalog: username, password; a REST catalog: token or credential.
     """
 
 

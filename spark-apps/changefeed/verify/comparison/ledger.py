@@ -7,7 +7,9 @@ read again where a person is to see it. So its size does not follow that of the 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,13 @@ class TableShape:
     @property
     def key_names(self) -> list[str]:
         return [f"k{number}" for number in self.key]
+
+
+@contextmanager
+def scratch_database() -> Iterator[duckdb.DuckDBPyConnection]:
+    """An empty one, which is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="changefeed-verify-") as folder, open_database(Path(folder)) as db:
+        yield db
 
 
 def open_database(folder: Path) -> duckdb.DuckDBPyConnection:

@@ -49,7 +49,9 @@ class Table:
     @property
     def shape(self) -> Shape:
         """As the values stand in a file."""
-        return Shape([column.name for column in self.written.columns], [stored.type for stored in self.order])
+        columns = self.written.columns
+        fractions = [max(column.decimal, 0) for column in columns]
+        return Shape([column.name for column in columns], [stored.type for stored in self.order], fractions)
 
 
 def differing(columns: Sequence[Column], info: TableInfo) -> str:

@@ -7,31 +7,28 @@ which (`State.flushed_ts`). So each is compared with the upstream as of that.
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
 
-from changefeed.filter.selection import Selection
 from changefeed.objectstore.patience import Patience
 from changefeed.owner.sinks.mysql import place_of
 from changefeed.owner.transaction_log.state import State
 from changefeed.schema.row.rowv2 import decode_rows
-from changefeed.schema.snapshot import load_schema
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.mysql.rows.literals import identifier, text_literal
 from changefeed.sink.mysql.server import Row, Session
 from changefeed.spec.model import Changefeed
-from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
-from changefeed.verify.comparison.ledger import open_database
+from changefeed.verify.comparison.ledger import scratch_database
+from changefeed.verify.comparison.matching import has_all_changes, matching_tables
 from changefeed.verify.held import held
 from changefeed.verify.mysql.comparison import Comparison
 from changefeed.verify.mysql.values import expression, of_downstream, of_upstream
 from changefeed.verify.progress import Progress, Silent
-from changefeed.verify.recorded import Recorded, check_cluster, rules_of, upstream_of
-from changefeed.verify.result import NotVerifiable, Rows
+from changefeed.verify.recorded import Recorded, check_cluster, check_settled, rules_of, upstream_of
+from changefeed.verify.result import Rows
 from changefeed.verify.upstream.expected import key_of
 from changefeed.verify.upstream.standing import rows_at
 
@@ -48,7 +45,7 @@ async def verify(changefeed: Changefeed, secrets_dir: Path | None = None, progre
     try:
         async with upstream_of(changefeed, secrets_dir) as pd, recorded.at_rest(pd) as state:
             check_cluster(pd, state)
-            _check_settled(state)
+            check_settled(state)
             await asyncio.to_thread(Patience().call, place.uri, lambda: session.rows(b"SELECT 1"))
             async with held(pd, state.checkpoint_ts, "checkpoint"):
                 return await _compare(state, pd, session, progress)
@@ -56,36 +53,16 @@ async def verify(changefeed: Changefeed, secrets_dir: Path | None = None, progre
         session.close()
 
 
-def _check_settled(state: State) -> None:
-    if any(state.open_entries()):
-        raise NotVerifiable(
-            "The changefeed was killed while it wrote: some rows above its checkpoint stand downstream, some do not.",
-            "Let it run, then pause it or stop it with Ctrl-C, and verify again.",
-        )
-
-
 async def _compare(state: State, pd: PdClient, session: Session, progress: Progress) -> Rows:
     result = Rows(checkpoint_ts=str(state.checkpoint_ts))
-    rules, config = rules_of(state), state.epoch.config
-    # Definitions downstream are those after the last DDL that was executed, at most one barrier ahead.
-    schema_ts = max(state.checkpoint_ts, state.last_ddl[0] if state.last_ddl else 0)
-    schema = await load_schema(Snapshot(pd, schema_ts), schema_ts)
-    there = await asyncio.to_thread(_tables, session)
-    with tempfile.TemporaryDirectory(prefix="changefeed-verify-") as folder:
-        db = open_database(Path(folder))
-        try:
-            for info in schema.tables_at(schema_ts):
-                if info.is_view or info.is_sequence or not rules.matches(info.schema_name, info.name):
-                    continue
-                if (info.schema_name, info.name) not in there:
-                    result.problem(f"{info.full_name} is not there.")
-                elif Selection.of(config, info).rows.keeps_all:
-                    await _Table(info, state, pd, session, db, result, progress).compare()
-                else:
-                    result.note(f"Event filters leave changes of {info.full_name} out: it was not compared.")
-                there.discard((info.schema_name, info.name))
-        finally:
-            db.close()
+    rules, there = rules_of(state), await asyncio.to_thread(_tables, session)
+    with scratch_database() as db:
+        for info in await matching_tables(pd, state):
+            if (info.schema_name, info.name) not in there:
+                result.problem(f"{info.full_name} is not there.")
+            elif has_all_changes(info, state, result):
+                await _Table(info, state, pd, session, db, result, progress).compare()
+            there.discard((info.schema_name, info.name))
     for schema_name, name in sorted(there):
         if rules.matches(schema_name, name):
             result.note(f"{schema_name}.{name} is there, but not in the upstream.")

@@ -18,8 +18,9 @@ from changefeed.verify.result import NotVerifiable
 METADATA = "metadata"
 OWNER = ".changefeed-owner.json"
 _INDEX = "/meta/CDC.index"
-_NAME = re.compile(r"CDC(\d+)\.(csv|json)")
-_DATA = re.compile(r"(?P<directory>.+)/CDC(?P<index>\d+)\.(?:csv|json)", re.DOTALL)
+_EXTENSION = r"(?:csv|json)(?:\.gz|\.zst)?|parquet"
+_NAME = re.compile(rf"CDC(\d+)\.({_EXTENSION})")
+_DATA = re.compile(rf"(?P<directory>.+)/CDC(?P<index>\d+)\.(?:{_EXTENSION})", re.DOTALL)
 _SCHEMA = re.compile(r"(?P<table>[^/]+/[^/]+)/meta/schema_(?P<version>\d+)_\d{10}\.json")
 
 
@@ -150,6 +151,6 @@ def read_layout(store: ObjectStore, checkpoint_ts: int) -> Sink:
                 sink.problems.append(f"{path} is not named as the files of its directory are.")
         elif match := _SCHEMA.fullmatch(path):
             sink.schemas.setdefault((match["table"], int(match["version"])), []).append(path)
-        elif path.endswith((".csv", ".index")) and not path.endswith(_INDEX):
+        elif path.endswith((".csv", ".csv.gz", ".csv.zst", ".parquet", ".index")) and not path.endswith(_INDEX):
             sink.problems.append(f"{path} is no file of a changefeed.")
     return sink

@@ -17,6 +17,7 @@ from changefeed.objectstore import ObjectStore
 from changefeed.schema.table_info import BLOBS, ColumnInfo
 from changefeed.verify.result import NotVerifiable
 
+_BINARY = {"canal-json": "latin-1", "parquet": ""}
 _RECORD = re.compile(r".*/\d{20}\.json")
 
 
@@ -30,17 +31,18 @@ class Format:
     null: str
     terminator: str
     header: bool
-    binary: str  # "base64", "hex"; "latin-1" in canal-json
+    binary: str  # "base64", "hex"; "latin-1" in canal-json; "" in parquet
     split_updates: bool
     time_zone: str
     left_out: str = ""  # of rows and columns, by which members of the spec
     topics: str = ""  # by which members of the spec
+    compression: str = "none"  # or "gzip", "zstd", of the whole file
     may_repeat: bool = False  # a change may stand there more than once
 
     @property
     def choice(self) -> str:
         """What stands for a value of ENUM or SET: its "text", or the "number" that is stored."""
-        return "text" if self.protocol == "csv" else "number"
+        return "text" if self.protocol in ("csv", "parquet") else "number"
 
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> Format:
@@ -55,7 +57,7 @@ class Format:
             _check_csv(csv)
         elif protocol == "canal-json":
             _check_canal_json("storage", storage["canalJson"])
-        else:
+        elif protocol != "parquet":
             raise NotVerifiable(f"Files of protocol {protocol!r} can't be read back by verify yet.", "Use csv.")
         return cls(
             protocol=protocol,
@@ -64,10 +66,11 @@ class Format:
             null=csv["null"],
             terminator=storage["terminator"],
             header=csv["outputFieldHeader"],
-            binary=csv["binaryEncodingMethod"] if protocol == "csv" else "latin-1",
+            binary=_BINARY.get(protocol, csv["binaryEncodingMethod"]),
             split_updates=not storage["outputRawChangeEvent"],
-            time_zone=spec["timeZone"],
+            time_zone="UTC" if protocol == "parquet" else spec["timeZone"],
             left_out=_left_out(spec, storage),
+            compression=storage.get("compression", "none"),
         )
 
     @classmethod
@@ -152,6 +155,7 @@ class Formats:
         for name, values in (
             ("outputRawChangeEvent of the sink", {one.split_updates for one in epochs}),
             ("The sink's protocol", {one.protocol for one in epochs}),
+            ("The sink's compression", {one.compression for one in epochs}),
             ("spec.sink.kafka.dispatchers", {one.topics for one in epochs}),
             ("spec.timeZone", {one.time_zone for one in epochs}),
             ("Event filters or column selectors", {one.left_out for one in epochs}),

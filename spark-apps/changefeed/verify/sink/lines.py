@@ -1,4 +1,4 @@
-"""From a data file's bytes to typed columns: csv and canal-json as TiCDC writes them (its facts, 2.7 and 2.8).
+"""From a text file's bytes to typed columns: csv and canal-json as TiCDC writes them (its facts, 2.7 and 2.8).
 
 Formats are spelled out here once more, so that a fault of the encoders shows. Every line must be one of the table:
 what does not decode is a break that names the file, never a row less.
@@ -28,13 +28,15 @@ _OPS = {"INSERT": "I", "UPDATE": "U", "DELETE": "D"}
 
 @dataclass(frozen=True)
 class Shape:
-    """A table's columns as they come: names, and the Arrow types of their values.
+    """A table's columns as they come: names, the Arrow types of their values, and how many digits a time has behind
+    its second, for readers of types that don't say.
 
     In pieces in which some text is not UTF-8 a column of pa.string() is pa.binary().
     """
 
     names: list[str]
     types: list[pa.DataType]
+    fractions: Sequence[int] = ()
 
     @property
     def places(self) -> list[str]:

@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 from changefeed.errors import NotFound
 from changefeed.objectstore import Object, ObjectStore
 from changefeed.verify.result import Break, Result
+from changefeed.verify.sink.contents import lowest_ts, read_rows
 from changefeed.verify.sink.formats import Format, Formats
-from changefeed.verify.sink.lines import Shape, lowest_ts, read_lines
+from changefeed.verify.sink.lines import Shape
 
 
 class TableFiles:
@@ -36,7 +37,7 @@ class TableFiles:
         fmt = self._chosen[path] = self._choose(path, found.body, result)
         line = 0
         try:
-            for piece in read_lines(found.body, path, self._shape, fmt):
+            for piece in read_rows(found.body, path, self._shape, fmt):
                 mine = self._mine(piece, path, line, result)
                 line += piece.num_rows
                 yield mine
@@ -53,7 +54,7 @@ class TableFiles:
         """(op, commit_ts, values) of one row, read again."""
         number = bisect_right(self._begins, place) - 1
         path, line = self._paths[number], place - self._begins[number]
-        for piece in read_lines(self._store.get(path).body, path, self._shape, self._chosen[path]):
+        for piece in read_rows(self._store.get(path).body, path, self._shape, self._chosen[path]):
             mine = piece.filter(self._is_mine(piece))
             if line < mine.num_rows:
                 row = mine.slice(line, 1).to_pydict()
@@ -72,7 +73,7 @@ class TableFiles:
         )
         for fmt in candidates:
             try:
-                for _ in read_lines(body, path, self._shape, fmt):
+                for _ in read_rows(body, path, self._shape, fmt):
                     pass
             except Break:
                 continue

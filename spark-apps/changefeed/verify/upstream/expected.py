@@ -33,7 +33,8 @@ def shape_of(info: TableInfo, columns: Sequence[ColumnInfo], choice: str) -> Sha
     """Some columns of the table as its rows' decoder gives them. Raises NeedsHuman for one that it can't decode."""
     nothing = pa.array([], pa.binary())
     values = values_of(info, columns, nothing, nothing, "UTC", choice).values()
-    return Shape([column.name for column in columns], [column.type for column in values])
+    fractions = [max(column.decimal, 0) for column in columns]
+    return Shape([column.name for column in columns], [column.type for column in values], fractions)
 
 
 def key_of(info: TableInfo, columns: Sequence[ColumnInfo], split_updates: bool) -> list[int]:

@@ -1,0 +1,97 @@
+"""`changefeed tail`: changes as they come to a storage sink, one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from changefeed.cli.output import write_error
+from changefeed.errors import InvalidSpec
+from changefeed.model import tso
+
+if TYPE_CHECKING:
+    from changefeed.tail.changes import Change, Selects
+
+_POLL_S = 1.0
+_OPS = {"I": "insert", "U": "update", "D": "delete"}
+
+
+def tail(
+    uri: str,
+    /,
+    *,
+    from_ts: int | None = None,
+    table: Annotated[list[str] | None, Parameter(negative="")] = None,
+    follow: bool = True,
+) -> None:
+    """Print a storage sink's changes as they come, in the order of commit ts and never above the checkpoint.
+
+    A line has commitTs (text, as it does not fit a double), time, op, schema, table and data: each column's value as it
+    stands in the file, or null. A DDL's line has ddl instead of op and data. Who reads needs no changefeed and no
+    upstream, only the folder; its files need their commit ts (csv.includeCommitTs, canalJson.enableTidbExtension).
+
+    Parameters
+    ----------
+    uri
+        The sink, as in spec.sink.storage.uri. Credentials: the environment's own.
+    from_ts
+        Changes above this ts; 0: all. By default what comes from now on, and with --no-follow all.
+    table
+        Only tables of this rule, in the syntax of spec.filter.rules. May be repeated.
+    follow
+        Go on until Ctrl-C, instead of ending at the checkpoint that is published now.
+    """
+    from changefeed.objectstore.open import open_store
+    from changefeed.tail.changes import Changes
+    from changefeed.tail.formats import formats_of
+
+    selects = _selects(table)
+    store = open_store(uri, "URI")
+    format_of, unknown = formats_of(store)
+    if unknown:
+        write_error("Assumed", f"{unknown} The files are read by TiCDC's default format.", "", as_json=False)
+    changes = Changes(store, format_of, from_ts if follow else from_ts or 0, selects)
+    try:
+        _print(changes.round())
+        while follow and not threading.Event().wait(_POLL_S):
+            _print(changes.round())
+    except KeyboardInterrupt:
+        return
+    except BrokenPipeError:  # whoever reads has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _selects(rules: list[str] | None) -> Selects:
+    from changefeed.spec.filter.table_filter import BadRule, TableFilter
+
+    try:
+        chosen = TableFilter(rules or ["*.*"])
+    except BadRule as error:
+        raise InvalidSpec("--table", str(error)) from None
+    return lambda schema, name: chosen.matches(schema, name) if name else chosen.matches_schema(schema)
+
+
+def _print(changes: Iterator[Change]) -> None:
+    for change in changes:
+        sys.stdout.write(json.dumps(_line(change), ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def _line(change: Change) -> dict[str, Any]:
+    line: dict[str, Any] = {"commitTs": str(change.commit_ts)}
+    line["time"] = f"{tso.to_datetime(change.commit_ts):%Y-%m-%dT%H:%M:%S.%fZ}"
+    if change.row is None:
+        return line | {"ddl": change.query, "schema": change.schema, "table": change.table}
+    data = {name: _text(value) for name, value in change.row.values.items()}
+    return line | {"op": _OPS[change.row.op], "schema": change.schema, "table": change.table, "data": data}
+
+
+def _text(value: str | bytes | None) -> str | None:
+    """Text that is not UTF-8 has each wrong byte as U+FFFD."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -1,0 +1,97 @@
+"""Tables of Apache Iceberg: their properties say whose they are, and how far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from changefeed.errors import InvalidSpec
+from changefeed.objectstore import Place
+from changefeed.objectstore.open import canonical, is_s3, open_store, probe_store
+from changefeed.objectstore.patience import Patience
+from changefeed.owner import places
+from changefeed.owner.sinks.driven import Taken, Versions, name_of
+from changefeed.owner.transaction_log.state import State
+from changefeed.schema.table_info import TableInfo
+from changefeed.sink.iceberg.ddl_sink import IcebergDdlSink
+from changefeed.sink.iceberg.event_sink import IcebergJob
+from changefeed.sink.iceberg.files import FINGERPRINT
+from changefeed.sink.iceberg.place import CATALOG, WAREHOUSE, FileNames, IcebergPlace
+from changefeed.sink.iceberg.shape import table_schema
+from changefeed.sink.iceberg.tables import LakeTables, Writer
+from changefeed.spec.model import Changefeed
+
+_FIRST_EPOCH = 1
+
+
+def place_of(changefeed: Changefeed, secrets_dir: Path | None = None) -> IcebergPlace:
+    """Raises InvalidSpec without the folder of the Secrets that it needs."""
+    spec = changefeed.spec.sink.iceberg
+    assert spec is not None, "the sink is iceberg"
+    # Without files, the environment's own credentials are used, as for any store.
+    secret = spec.credentials and secrets_dir and is_s3(spec.warehouse)
+    folder = places.secret_folder(f"{WAREHOUSE}.credentials", spec.credentials, secrets_dir) if secret else None
+    catalog = spec.catalog
+    return IcebergPlace(
+        Place(canonical(spec.warehouse, WAREHOUSE), folder),
+        catalog.uri,
+        catalog.name,
+        places.secret_folder(f"{CATALOG}.credentials", catalog.credentials, secrets_dir),
+        spec.namespace_prefix,
+    )
+
+
+class DrivenIceberg:
+    """Implements DrivenSink."""
+
+    in_order = False
+    fingerprint = FINGERPRINT
+
+    def __init__(self, changefeed: Changefeed, secrets_dir: Path | None = None) -> None:
+        spec = changefeed.spec.sink.iceberg
+        assert spec is not None, "the sink is iceberg"
+        self.uri = spec.warehouse
+        self.file_size = spec.file_size
+        self.names = FileNames("")
+        self._upsert = spec.mode == "upsert"
+        self._place = place_of(changefeed, secrets_dir)
+        self._tables: dict[int, tuple[TableInfo, int]] = {}
+
+    def open(self) -> None:
+        place = self._place
+        probe_store(open_store(place.warehouse.uri, WAREHOUSE, place.warehouse.secret))
+        Patience().call(place.catalog_uri, lambda: place.open().close())
+
+    def check_free(self, state: State, identity: str, state_uri: str) -> None:
+        """Each table says whose it is."""
+
+    def check_rewind(self, state: State, state_uri: str) -> None:
+        raise InvalidSpec(
+            "spec.restart",
+            "tables can't be written again from an earlier ts: readers have had their later snapshots",
+            "Create a new changefeed with startTs, and a namespacePrefix of its own.",
+        )
+
+    def check_newest(self, taken: Taken) -> None:
+        pass
+
+    def settle_in(self, taken: Taken, tables: Versions) -> None:
+        self.names = FileNames(taken.state.origin)
+        self._tables = {dispatcher: (table, version) for dispatcher, table, version, _ in tables}
+        for table, _ in self._tables.values():
+            table_schema(table, upsert=self._upsert)
+
+    def job(self) -> IcebergJob:
+        return IcebergJob(self._place.warehouse)
+
+    def ddl_sink(self, taken: Taken, poll_fence: Callable[[], object], patience: Patience) -> IcebergDdlSink:
+        place, epoch = self._place, taken.state.epoch.number
+        catalog = patience.call(place.catalog_uri, place.open)
+        tables = LakeTables(catalog, place.catalog_uri, Writer(name_of(taken.state), epoch, poll_fence), patience)
+        sink = IcebergDdlSink(place, tables, self._upsert, self._tables)
+        if epoch == _FIRST_EPOCH:
+            sink.create()
+        return sink
+
+    def release(self) -> None:
+        pass

@@ -1,0 +1,227 @@
+"""What the driver does to the tables: snapshots of what is written, and what DDLs make of them.
+
+A table stands in the catalog while the filter selects it. DDLs may be executed again: `version` is the ts of the last
+one that a table has followed, and `table-id` tells whose rows it has, whatever it is named.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
+from itertools import zip_longest
+
+from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+
+from changefeed.errors import NeedsHuman
+from changefeed.model.record import CommitRecord, FileCommitted, PlanEntry
+from changefeed.schema.ddl.actions import Action
+from changefeed.schema.table_info import ColumnInfo, TableInfo
+from changefeed.sink.contract import Ddl, EntryId
+from changefeed.sink.iceberg import tables as lake
+from changefeed.sink.iceberg.place import IcebergPlace, TableName, deletes_file, folder_of
+from changefeed.sink.iceberg.shape import check_evolution, field_id, key_of, lost_values, table_schema
+from changefeed.sink.iceberg.snapshot import Added, add_snapshots, data_file, empty_snapshot
+from changefeed.sink.iceberg.tables import Change, Definition, LakeTables, done, done_properties
+
+RECORD, CHECKPOINT, TRUNCATED = "changefeed.record", "changefeed.checkpoint-ts", "changefeed.truncated-ts"
+
+_AT_ONCE = 16  # tables
+_WITHOUT_ROWS = frozenset(
+    {Action.DROP_TABLE_PARTITION, Action.TRUNCATE_TABLE_PARTITION, Action.EXCHANGE_TABLE_PARTITION}
+)
+
+Written = tuple[PlanEntry, FileCommitted]
+
+
+class IcebergDdlSink:
+    """Implements DdlSink. Raises Fenced, NeedsHuman, Unavailable."""
+
+    def __init__(
+        self, place: IcebergPlace, tables: LakeTables, upsert: bool, there: Mapping[int, tuple[TableInfo, int]]
+    ) -> None:
+        """`there`: definition and version of the table that each dispatcher is of."""
+        self._place, self._tables, self._upsert = place, tables, upsert
+        self._there = dict(there)
+        self._pool = ThreadPoolExecutor(_AT_ONCE, "table")
+
+    def create(self) -> None:
+        """All tables stand in the catalog. Only where no driver has followed a DDL yet: it may have renamed them."""
+        once = {table.id: (table, version) for table, version in self._there.values()}
+        self._all(
+            partial(self._tables.create, self._place.name(table), self._define(table, version))
+            for table, version in once.values()
+        )
+
+    def publish(self, entries: Sequence[PlanEntry], record: CommitRecord) -> None:
+        """A commit of each table that has rows among them."""
+        by_table: dict[int, list[Written]] = defaultdict(list)
+        for entry, file in zip(entries, record.files, strict=True):
+            if file.rows:
+                by_table[self._there[entry.dispatcher][0].id].append((entry, file))
+        self._tables.ask()
+        self._all([partial(self._publish, written, record) for written in by_table.values()])
+
+    def execute(self, ddl: Ddl) -> None:
+        before = {table.id: table for table in ddl.before.values()}
+        after = {table.id: table for table in ddl.tables.values()}
+        self._check(ddl)
+        names = {table.full_name: table for table in before.values()}
+        origins = {id_: before.get(id_) or names.get(table.full_name) for id_, table in after.items()}
+        stays = {table.id for table in origins.values() if table is not None}
+        for id_, table in before.items():
+            if id_ not in stays and ddl.is_told and self._is_there(table):
+                self._tables.drop(self._place.name(table))
+        self._rename([(was, after[id_]) for id_, was in origins.items() if was is not None])
+        for id_, was in origins.items():
+            if was is None:
+                self._tables.create(self._place.name(after[id_]), self._define(after[id_], ddl.ts))
+            self._follow(ddl, after[id_])
+        for dispatcher in ddl.left:
+            self._there.pop(dispatcher, None)
+        self._there |= {dispatcher: (table, ddl.ts) for dispatcher, table in ddl.tables.items()}
+
+    def write_syncpoint(self, ts: int) -> None:
+        """Nobody reads several tables at once."""
+
+    def write_checkpoint(self, ts: int) -> None:
+        """Snapshots have had it; a table without changes has none."""
+
+    def close(self) -> None:
+        self._pool.shutdown()
+        self._tables.close()
+
+    def _all(self, calls: Iterable[Callable[[], object]]) -> None:
+        """Each table is a wait for its catalog, and the checkpoint waits for all of them: also when one fails."""
+        begun = [self._pool.submit(call) for call in calls]
+        wait(begun)
+        for each in begun:
+            each.result()
+
+    def _define(self, table: TableInfo, version: int) -> Definition:
+        schema = table_schema(table, upsert=self._upsert)
+        return Definition(schema, self._place.location(folder_of(table)), table.id, version)
+
+    def _publish(self, written: Sequence[Written], record: CommitRecord) -> None:
+        table, version = self._there[written[0][0].dispatcher]
+        told = {
+            lake.LOG: self._tables.log,
+            lake.EPOCH: str(record.epoch),
+            RECORD: str(record.n),
+            CHECKPOINT: str(record.checkpoint_ts),
+        }
+
+        def change(found: Table) -> Change | None:
+            marks = done(found)
+            new = [each for each in written if _id(each) > marks.get(each[0].dispatcher, EntryId(0, -1))]
+            if not new:
+                return None
+            added = self._added(found, table, new)
+            last = {each[0].dispatcher: _id(each) for each in new}
+            return Change(add_snapshots(found, added, told), done_properties(last))
+
+        self._tables.change(self._place.name(table), change, self._define(table, version))
+
+    def _added(self, found: Table, table: TableInfo, written: Sequence[Written]) -> list[Added]:
+        """Deletes reach only what is in earlier snapshots, so upserted entries of a dispatcher come one by one."""
+        if not self._upsert:
+            return [Added(tuple(self._file(found, entry.path) for entry, _ in written))]
+        keys = [field_id(column) for column in key_of(table)]
+        by_dispatcher: dict[int, list[PlanEntry]] = defaultdict(list)
+        for entry, _ in written:
+            by_dispatcher[entry.dispatcher].append(entry)
+        rounds = zip_longest(*by_dispatcher.values())
+        return [self._upserted(found, [entry for entry in each if entry], keys) for each in rounds]
+
+    def _upserted(self, found: Table, entries: Sequence[PlanEntry], keys: Sequence[int]) -> Added:
+        rows = [self._read(found, entry.path) for entry in entries]
+        deletes = [self._read(found, deletes_file(entry.path), keys) for entry in entries]
+        return Added(tuple(file for file in rows if file), tuple(file for file in deletes if file))
+
+    def _file(self, found: Table, path: str) -> DataFile:
+        file = self._read(found, path)
+        if file is None:
+            raise NeedsHuman(f"{path} has no rows, and its record has some.", "Report this as a bug, with the log.")
+        return file
+
+    def _read(self, found: Table, path: str, keys: Sequence[int] = ()) -> DataFile | None:
+        return data_file(found.io, found.metadata, self._place.location(path), keys)
+
+    def _check(self, ddl: Ddl) -> None:
+        """Rows that an upserted table would keep, as nothing says which they are."""
+        if self._upsert and ddl.is_told and ddl.job is not None and ddl.job.type in _WITHOUT_ROWS and ddl.before:
+            raise NeedsHuman(
+                f"{ddl.description} takes rows away without a change of each: with mode upsert they can't be deleted.",
+                "Ignore it by an event filter, and delete the rows yourself; or create a new changefeed.",
+            )
+
+    def _is_there(self, table: TableInfo) -> bool:
+        found = self._tables.find(self._place.name(table))
+        return found is not None and lake.id_of(found) == table.id
+
+    def _rename(self, moves: Sequence[tuple[TableInfo, TableInfo]]) -> None:
+        """Where one takes another's name, by names that nobody has. Each may have been renamed before."""
+        moves = [(was, table) for was, table in moves if was.full_name != table.full_name]
+        taken = {was.full_name for was, _ in moves}
+        aside = {table.id: self._aside(table) for was, table in moves if table.full_name in taken}
+        for was, table in moves:
+            if table.id in aside and self._has(self._place.name(was), table.id):
+                self._tables.rename(self._place.name(was), aside[table.id])
+        for was, table in moves:
+            at = aside.get(table.id, self._place.name(was))
+            if self._has(at, table.id):
+                self._tables.rename(at, self._place.name(table))
+
+    def _aside(self, table: TableInfo) -> TableName:
+        namespace, name = self._place.name(table)
+        return namespace, f"{name}__changefeed_{table.id}"
+
+    def _has(self, name: TableName, table_id: int) -> bool:
+        found = self._tables.find(name)
+        return found is not None and lake.id_of(found) == table_id
+
+    def _follow(self, ddl: Ddl, table: TableInfo) -> None:
+        """The definition, and a truncation, once."""
+        wanted = table_schema(table, upsert=self._upsert)
+        is_truncated = ddl.job is not None and ddl.job.type == Action.TRUNCATE_TABLE and ddl.is_told
+        told = {lake.LOG: self._tables.log, "changefeed.ddl-ts": str(ddl.ts), "changefeed.ddl": ddl.query[:1000]}
+
+        def change(found: Table) -> Change | None:
+            if lake.version_of(found) >= ddl.ts:
+                return None
+            check_evolution(table, found.schema(), wanted)
+            if self._upsert and ddl.is_told and (lost := _lost(found, table, wanted)):
+                raise NeedsHuman(
+                    f"{ddl.description} gives values of {', '.join(lost)} to rows that are there, which mode upsert "
+                    "can't.",
+                    "Ignore it by an event filter, and those rows have NULL there; or create a new changefeed.",
+                )
+            properties = {lake.VERSION: str(ddl.ts), lake.TABLE: str(table.id)}
+            updates = lake.schema_change(found, wanted)
+            if is_truncated:
+                properties[TRUNCATED] = str(ddl.ts)
+                if self._upsert:
+                    updates += empty_snapshot(found, told)
+            return Change(updates, properties, ddl.left)
+
+        self._tables.change(self._place.name(table), change, self._define(table, ddl.ts))
+
+
+def _lost(found: Table, table: TableInfo, wanted: Schema) -> list[str]:
+    """Columns with values in rows of before, which no file says: converted ones, and new ones with a default."""
+    there = {field.field_id for field in found.schema().fields}
+    new = {column.name for column in table.output_columns if field_id(column) not in there}
+    defaults = [column.name for column in table.output_columns if column.name in new and _has_default(column)]
+    return [*(field.name for field in lost_values(found.schema(), wanted)), *defaults]
+
+
+def _has_default(column: ColumnInfo) -> bool:
+    return not column.nullable or column.origin_default is not None or column.origin_default_bit is not None
+
+
+def _id(written: Written) -> EntryId:
+    _, file = written
+    return EntryId(file.plan, file.entry)

@@ -1,0 +1,156 @@
+"""Where an Iceberg sink is: the warehouse, the catalog, and the names of what stands there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import (
+    AuthorizationExpiredError,
+    CommitFailedException,
+    CommitStateUnknownException,
+    ForbiddenError,
+    OAuthError,
+    RESTError,
+    UnauthorizedError,
+)
+from sqlalchemy.exc import DBAPIError
+
+from changefeed.errors import OutcomeUnknown, Refused, Transient
+from changefeed.objectstore import Place
+from changefeed.objectstore.open import is_s3, local_path, s3_location
+from changefeed.objectstore.secret import s3_credentials
+from changefeed.schema.table_info import TableInfo
+from changefeed.sink.secrets import optional, user_and_password
+
+WAREHOUSE = "spec.sink.iceberg.warehouse"
+CATALOG = "spec.sink.iceberg.catalog"
+
+_NAME = "changefeed"  # of a database's tables, where the resource says none
+_DRIVERS = {"mysql": "mysql+pymysql", "postgresql": "postgresql+pg8000", "sqlite": "sqlite"}
+_REGION = "us-east-1"
+_S3_KEYS = {"access_key_id": "access-key-id", "secret_access_key": "secret-access-key", "token": "session-token"}
+_UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
+_DATA, _DELETES = ".parquet", "-deletes.parquet"
+
+TableName = tuple[str, str]  # namespace, table
+
+
+@dataclass(frozen=True)
+class IcebergPlace:
+    """Holds no secret itself: `catalog_secret` is a folder of a Secret's files."""
+
+    warehouse: Place
+    catalog_uri: str
+    catalog_name: str = ""
+    catalog_secret: Path | None = None
+    prefix: str = ""
+
+    def open(self) -> Catalog:
+        """Raises Refused, OutcomeUnknown (it does not answer)."""
+        properties = {"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO", **self._store()}
+        with told(self.catalog_uri):
+            if urlsplit(self.catalog_uri).scheme in ("http", "https"):
+                asked = {"warehouse": self.catalog_name} if self.catalog_name else {}
+                return RestCatalog(_NAME, uri=self.catalog_uri, **asked, **self._rest_secret(), **properties)
+            # A connection that the server has closed meanwhile is not an outcome that nobody knows.
+            return SqlCatalog(self.catalog_name or _NAME, uri=self._sql(), pool_pre_ping="true", **properties)
+
+    def name(self, table: TableInfo) -> TableName:
+        return f"{self.prefix}{table.schema_name}", table.name
+
+    def location(self, path: str) -> str:
+        """Of an object of the warehouse, as Iceberg writes it."""
+        uri = self.warehouse.uri
+        if not is_s3(uri):
+            return f"file://{local_path(uri, WAREHOUSE)}/{path}"
+        found = s3_location(uri, WAREHOUSE)
+        return "/".join(part for part in (f"s3://{found.bucket}", found.prefix, path) if part)
+
+    def _store(self) -> dict[str, str]:
+        if not is_s3(self.warehouse.uri):
+            return {}
+        found = s3_location(self.warehouse.uri, WAREHOUSE)
+        properties = {"s3.region": found.region or _REGION}
+        if found.endpoint:
+            properties["s3.endpoint"] = found.endpoint
+        if not found.path_style:
+            properties["s3.force-virtual-addressing"] = "true"
+        if self.warehouse.secret is not None:
+            keys = s3_credentials(self.warehouse.secret)()
+            properties |= {f"s3.{name}": str(keys[key]) for key, name in _S3_KEYS.items() if keys[key]}
+        return properties
+
+    def _rest_secret(self) -> dict[str, str]:
+        if self.catalog_secret is None:
+            return {}
+        given = {name: optional(self.catalog_secret, name) for name in ("token", "credential")}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def _sql(self) -> str:
+        from sqlalchemy import URL, make_url
+
+        parts = urlsplit(self.catalog_uri)
+        driver = _DRIVERS[parts.scheme]
+        if parts.scheme == "sqlite":
+            return self.catalog_uri
+        url = make_url(urlunsplit(parts._replace(scheme=driver)))
+        if self.catalog_secret is not None:
+            user, password = user_and_password(self.catalog_secret)
+            url = URL.set(url, username=user, password=password)
+        return url.render_as_string(hide_password=False)
+
+
+@contextmanager
+def told(where: str) -> Iterator[None]:
+    """Failures of the libraries as ours. What they say may quote secrets: none of it goes on but a kind.
+
+    Raises Transient (nothing has happened), OutcomeUnknown, Refused.
+    """
+    try:
+        yield
+    except CommitFailedException as error:
+        raise Transient(f"A table of {where} was changed by somebody else: {error}") from None
+    except (UnauthorizedError, ForbiddenError, AuthorizationExpiredError, OAuthError) as error:
+        raise Refused(
+            f"{where} does not let us in: {type(error).__name__}.", f"Look at {CATALOG}.credentials and its rights."
+        ) from None
+    except (CommitStateUnknownException, RESTError, DBAPIError, OSError) as error:
+        raise OutcomeUnknown(f"{where} has failed: {type(error).__name__}.") from None
+
+
+def folder_of(table: TableInfo) -> str:
+    """Of a table's files, below the warehouse; no other table ever has the same one. Readers go by the catalog."""
+    schema, name = (_UNSAFE.sub("_", part) for part in (table.schema_name, table.name))
+    return f"{schema}/{name}-{table.id}"
+
+
+@dataclass(frozen=True)
+class FileNames:
+    """Implements Names. `log`: names the changefeed's log, so that no other one's files have these names."""
+
+    log: str
+
+    def date(self, pd_ms: int) -> str:
+        return ""
+
+    def directory(self, place: str, date: str) -> str:
+        return place
+
+    def data_file(self, directory: str, index: int) -> str:
+        return f"{directory}/{index:010}{_DATA}"
+
+    def place(self, table: TableInfo, dispatcher: int, table_version: int) -> str:
+        return f"{folder_of(table)}/data/{self.log}/{table_version}/{dispatcher}"
+
+
+def deletes_file(data_file: str) -> str:
+    """Where the equality deletes of an entry stand, beside its rows."""
+    return data_file.removesuffix(_DATA) + _DELETES

@@ -1,0 +1,108 @@
+"""What a table is in Iceberg. Pure.
+
+A field's id is that of its column plus a constant: TiDB never uses an id again, and keeps it when a column is renamed,
+moved or widened. So a task knows the ids from the plan alone, and files of before a DDL are read as they were meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+from pyiceberg.io.pyarrow import pyarrow_to_schema
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    NestedField,
+)
+
+from changefeed.errors import NeedsHuman
+from changefeed.pipeline.codec.typed import COMMIT_TS, OP, schema_of
+from changefeed.schema import table_info as ti
+from changefeed.schema.table_info import ColumnInfo, TableInfo
+
+_ID = b"PARQUET:field_id"
+OP_ID, COMMIT_TS_ID = 1, 2
+_OURS = {OP: OP_ID, COMMIT_TS: COMMIT_TS_ID}
+_WIDER: dict[type, type] = {IntegerType: LongType, FloatType: DoubleType}
+_INEXACT = frozenset({ti.FLOAT, ti.DOUBLE})
+
+
+def field_id(column: ColumnInfo) -> int:
+    return len(_OURS) + column.id
+
+
+def file_schema(table: TableInfo, columns: Sequence[ColumnInfo], *, upsert: bool) -> pa.Schema:
+    """Of a data file: the fields of `codec.typed`, with ids; without the two that are ours when rows are upserted."""
+    ids = _OURS | {column.name: field_id(column) for column in columns}
+    keys = {column.name for column in key_of(table)} if upsert else set()
+    fields = [field for field in schema_of(table, columns) if not (upsert and field.name in _OURS)]
+    return pa.schema(
+        [field.with_metadata({_ID: str(ids[field.name])}).with_nullable(field.name not in keys) for field in fields]
+    )
+
+
+def table_schema(table: TableInfo, *, upsert: bool, schema_id: int = 0) -> Schema:
+    """Raises NeedsHuman for a table that can't be one."""
+    found = pyarrow_to_schema(file_schema(table, table.output_columns, upsert=upsert))
+    keys = [field_id(column) for column in key_of(table)] if upsert else []
+    return Schema(*found.fields, schema_id=schema_id, identifier_field_ids=keys)
+
+
+def key_of(table: TableInfo) -> tuple[ColumnInfo, ...]:
+    """The columns of the primary key, by which rows of an upserted table are told apart.
+
+    Raises NeedsHuman when there is none that could be.
+    """
+    by_name = {column.name: column for column in table.columns}
+    if table.handle_column is not None:
+        return (table.handle_column,)
+    primary = next((index for index in table.indexes if index.is_primary), None)
+    if primary is None:
+        raise _refused(table, "has no primary key")
+    columns = tuple(by_name[name] for name, _ in primary.columns)
+    if any(column.tp in _INEXACT or column.is_generated_virtual for column in columns):
+        raise _refused(table, "has a primary key by which Iceberg can't delete")
+    raw = table.raw.get("index_info") or ()
+    if table.partition_ids and any(each.get("is_primary") and each.get("is_global") for each in raw):
+        raise _refused(table, "has a primary key over all partitions, whose rows change their partition")
+    return columns
+
+
+def _refused(table: TableInfo, why: str) -> NeedsHuman:
+    return NeedsHuman(
+        f"Table {table.full_name} {why}: it can't be written with spec.sink.iceberg.mode upsert.",
+        "Exclude it by spec.filter.rules, give it a primary key, or create a changefeed with mode: append.",
+    )
+
+
+def check_evolution(table: TableInfo, before: Schema, after: Schema) -> None:
+    """Raises NeedsHuman when files of `before` can't be read as `after`."""
+    there = {field.field_id: field for field in before.fields}
+    for field in after.fields:
+        known = there.get(field.field_id)
+        if known is not None and not _widens(known.field_type, field.field_type):
+            raise NeedsHuman(
+                f"{table.full_name}: column {field.name} was {known.field_type} and is {field.field_type} now, which "
+                "no Iceberg table can become.",
+                "Create a new changefeed with a namespacePrefix of its own, or exclude the table by spec.filter.rules.",
+            )
+
+
+def lost_values(before: Schema, after: Schema) -> list[NestedField]:
+    """Fields whose column was converted: it has another id, and rows of before have no value in it."""
+    ids, names = {field.field_id for field in before.fields}, {field.name.lower() for field in before.fields}
+    return [field for field in after.fields if field.field_id not in ids and field.name.lower() in names]
+
+
+def _widens(before: IcebergType, after: IcebergType) -> bool:
+    if before == after or _WIDER.get(type(before)) is type(after):
+        return True
+    if isinstance(before, DecimalType) and isinstance(after, DecimalType):
+        return before.scale == after.scale and before.precision <= after.precision
+    return False

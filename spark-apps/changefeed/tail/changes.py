@@ -1,0 +1,111 @@
+"""All tables of a sink together, in the order of commit ts, as far as the checkpoint has got."""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from changefeed.objectstore import ObjectStore
+from changefeed.tail.stream import DataFile, Row, Stream
+from changefeed.verify.consumer.schema_file import SchemaFile, read_schema_file
+from changefeed.verify.consumer.walk import Version, walk
+from changefeed.verify.result import Break
+from changefeed.verify.sink.files import checkpoint, read_layout
+from changefeed.verify.sink.formats import Format
+
+_DATE = re.compile(r"\d{4}(-\d\d){0,2}")
+
+Selects = Callable[[str, str], bool]
+"""Whether a table, by schema and name, is to be shown. A database's own DDLs have the name ""."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A row's, or a DDL: then `row` is None."""
+
+    commit_ts: int
+    schema: str
+    table: str
+    row: Row | None = None
+    query: str = ""
+
+    @property
+    def order(self) -> tuple[int, bool, str, str]:
+        """A DDL at T comes behind the rows at T and before those above it."""
+        return self.commit_ts, self.row is None, self.schema, self.table
+
+
+class Changes:
+    """Rounds of what has come since the last one.
+
+    A round holds one file of each table that has news. The order within a table is that of its files; between tables
+    it is that of the ts, for rounds do not overlap.
+    """
+
+    def __init__(
+        self, store: ObjectStore, format_of: Callable[[str], Format], after_ts: int | None, selects: Selects
+    ) -> None:
+        """`after_ts` None: the checkpoint that is published now. Raises NotVerifiable for a folder that has none."""
+        self._store = store
+        self._format_of = format_of
+        self._selects = selects
+        self._done_ts = self._began_ts = checkpoint(store) if after_ts is None else after_ts
+        self._streams: dict[str, Stream] = {}
+        self._schema_files: dict[str, SchemaFile] = {}
+
+    def round(self) -> Iterator[Change]:
+        """Up to the checkpoint that is published now. Take all of it before the next one. Raises Break."""
+        upto_ts = checkpoint(self._store)
+        if upto_ts <= self._done_ts:
+            return
+        versions = list(walk(read_layout(self._store, upto_ts), has_dates=False))
+        ddls = [ddl for version in versions for ddl in self._ddls(version)]
+        files: dict[str, list[DataFile]] = {}
+        for version in versions:
+            self._gather(version, files)
+        sources = [self._rows(place, found, upto_ts) for place, found in files.items()]
+        yield from heapq.merge(sorted(ddls, key=_order), *sources, key=_order)
+        self._done_ts = upto_ts
+
+    def _ddls(self, version: Version) -> Iterator[Change]:
+        for path in version.schema_files:
+            file = self._schema_file(path)
+            if file.query and version.ts > self._done_ts and self._selects(file.schema, file.table):
+                yield Change(version.ts, file.schema, file.table, query=file.query)
+
+    def _schema_file(self, path: str) -> SchemaFile:
+        if path not in self._schema_files:
+            file, problems = read_schema_file(path, self._store.get(path).body)
+            if file is None:
+                raise Break("; ".join(problems), "changefeed verify names all that is wrong.")
+            self._schema_files[path] = file
+        return self._schema_files[path]
+
+    def _gather(self, version: Version, files: dict[str, list[DataFile]]) -> None:
+        """Adds the version's data files, by table and partition; versions come in order."""
+        columns = {
+            file.name: [column.name for column in file.columns] for file in map(self._schema_file, version.schema_files)
+        }
+        for data in version.data:
+            schema, table = data.place.split("/")
+            if not self._selects(schema, table):
+                continue
+            levels = data.directory.path.removeprefix(f"{data.place}/{version.ts}").split("/")
+            place = "/".join([data.place, *(level for level in levels if level and not _DATE.fullmatch(level))])
+            named = columns.get(f"{schema}.{table}")
+            if named is None:
+                raise Break(f"{data.directory.path} has no schema file.", "changefeed verify names all that is wrong.")
+            files.setdefault(place, []).extend(DataFile(path, named) for path in data.directory.readable)
+
+    def _rows(self, place: str, files: list[DataFile], upto_ts: int) -> Iterator[Change]:
+        if place not in self._streams:
+            self._streams[place] = Stream(self._store, self._format_of, self._began_ts)
+        schema, table = place.split("/")[:2]
+        for row in self._streams[place].read(files, upto_ts):
+            yield Change(row.commit_ts, schema, table, row)
+
+
+def _order(change: Change) -> tuple[int, bool, str, str]:
+    return change.order

@@ -1,0 +1,1 @@
+"""Tables of Apache Iceberg, row by row against the upstream's."""

@@ -1,0 +1,86 @@
+"""A table's rows as its files leave them, against the upstream's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import duckdb
+import pyarrow as pa
+
+from changefeed.verify.mysql.comparison import Comparison
+
+
+class LakeComparison(Comparison):
+    """Besides the two sides' rows: lake (seq, ts, shown: whether the change leaves the row, k…, v), gone (seq, k…) and
+    at_start (k…, v).
+    """
+
+    def __init__(self, db: duckdb.DuckDBPyConnection, table: str, names: Sequence[str], key: Sequence[int]) -> None:
+        super().__init__(db, table, names, key)
+        self._keys = ", ".join(self._key)
+        self._from = ", ".join(f"c{number}" for number in key)
+        columns = ", ".join(f"{name} BLOB" for name in self._key)
+        db.execute(f"CREATE OR REPLACE TABLE lake(seq BIGINT, ts BIGINT, shown BOOLEAN, {columns}, v UBIGINT)")
+        db.execute(f"CREATE OR REPLACE TABLE gone(seq BIGINT, {columns})")
+        db.execute(f"CREATE OR REPLACE TABLE at_start({columns}, v UBIGINT)")
+
+    def add_stored(
+        self, sequence: int, columns: Sequence[pa.Array], op: pa.Array | None, commit_ts: pa.Array | None
+    ) -> None:
+        """Rows of a data file. `op`, `commit_ts`: of a changelog's."""
+        count = len(columns[0])
+        more = {"op": pa.nulls(count, pa.string()) if op is None else op}
+        more["ts"] = pa.nulls(count, pa.int64()) if commit_ts is None else commit_ts
+        shown = f"{sequence}, ts, op IS DISTINCT FROM 'D'"
+        self._insert("lake", f"{shown}, {self._from}, hash({', '.join(self._places)})", columns, more)
+
+    def add_gone(self, sequence: int, keys: Sequence[pa.Array]) -> None:
+        self._db.register("given", pa.table(list(keys), list(self._key)))
+        try:
+            self._db.execute(f"INSERT INTO gone SELECT {sequence}, {self._keys} FROM given")
+        finally:
+            self._db.unregister("given")
+
+    def add_at_start(self, columns: Sequence[pa.Array]) -> None:
+        self._insert("at_start", f"{self._from}, hash({', '.join(self._places)})", columns, {})
+
+    def settle(self, after_ts: int, *, is_changelog: bool, knows_start: bool) -> int:
+        """Make rows of it all: those of the changelog above `after_ts`, or what nothing deletes. How many changes are
+        there twice.
+
+        A row that stood at the start and was not changed since is in no file: it is as if it were, if the upstream
+        still has it. Without `knows_start` each row that no file has is taken for such a one.
+        """
+        if is_changelog:
+            self._db.execute(
+                f"""INSERT INTO rows SELECT false, {self._keys}, v FROM (
+                SELECT *, row_number() OVER (PARTITION BY {self._keys} ORDER BY ts DESC, shown DESC) AS number
+                FROM lake WHERE ts > {after_ts}) WHERE number = 1 AND shown"""
+            )
+        else:
+            self._db.execute(
+                f"INSERT INTO rows SELECT false, {self._keys}, v FROM lake WHERE NOT EXISTS "
+                f"(SELECT 1 FROM gone WHERE gone.seq > lake.seq AND {self._same('gone', 'lake')})"
+            )
+        stood = f"EXISTS (SELECT 1 FROM at_start WHERE at_start.v = u.v AND {self._same('at_start', 'u')})"
+        self._db.execute(
+            f"INSERT INTO rows SELECT false, {self._keys}, v FROM rows AS u WHERE is_upstream "
+            f"AND {stood if knows_start else 'true'} "
+            f"AND NOT EXISTS (SELECT 1 FROM lake WHERE {self._same('lake', 'u')} AND (ts IS NULL OR ts > {after_ts})) "
+            f"AND NOT EXISTS (SELECT 1 FROM gone WHERE {self._same('gone', 'u')})"
+        )
+        (twice,) = self._row(
+            f"SELECT coalesce(sum(n - 1), 0) FROM (SELECT count(*) AS n FROM lake WHERE ts IS NOT NULL "
+            f"GROUP BY {self._keys}, ts, shown)"
+        )
+        return int(twice)
+
+    def _same(self, one: str, other: str) -> str:
+        return " AND ".join(f"{one}.{name} = {other}.{name}" for name in self._key)
+
+    def _insert(self, table: str, shown: str, columns: Sequence[pa.Array], more: dict[str, pa.Array]) -> None:
+        self._db.register("given", pa.table([*columns, *more.values()], [*self._places, *more]))
+        try:
+            self._db.execute(f"INSERT INTO {table} SELECT {shown} FROM given")
+        finally:
+            self._db.unregister("given")

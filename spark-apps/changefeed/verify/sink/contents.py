@@ -1,0 +1,36 @@
+"""A data file's rows, whatever its protocol and compression."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from changefeed.verify.result import Break
+from changefeed.verify.sink import lines, parquet
+from changefeed.verify.sink.formats import Format
+from changefeed.verify.sink.lines import Shape
+
+
+def read_rows(body: bytes, path: str, shape: Shape, fmt: Format) -> Iterator[pa.Table]:
+    """In pieces: op, table, schema (text), commit_ts (u64), c0..cn. Raises Break that names the file."""
+    if fmt.protocol == "parquet":
+        return parquet.read_rows(body, path, shape)
+    return lines.read_lines(_plain(body, path, fmt), path, shape, fmt)
+
+
+def lowest_ts(body: bytes, path: str, fmt: Format) -> int | None:
+    """The lowest commit ts of a file's rows, whatever its table; None: it has none. Raises Break that names it."""
+    if fmt.protocol == "parquet":
+        return parquet.lowest_ts(body, path)
+    return lines.lowest_ts(_plain(body, path, fmt), path, fmt)
+
+
+def _plain(body: bytes, path: str, fmt: Format) -> bytes:
+    if fmt.compression == "none":
+        return body
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(body), fmt.compression) as stream:
+            return bytes(stream.read())
+    except (OSError, pa.ArrowInvalid) as error:
+        raise Break(f"{path} can't be decompressed ({fmt.compression}): {str(error).strip().rstrip('.')}.") from None

@@ -1,0 +1,194 @@
+"""A lake of a test's own: a warehouse in a folder, a catalog in SQLite, tasks and drivers that write there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from changefeed.errors import Fenced
+from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE, Position
+from changefeed.model.record import CommitRecord, FileCommitted, PlanEntry
+from changefeed.objectstore import Place
+from changefeed.objectstore.local import LocalStore
+from changefeed.objectstore.once import create_once
+from changefeed.objectstore.patience import Patience
+from changefeed.pipeline.mounter import Records
+from changefeed.schema import table_info as ti
+from changefeed.schema.ddl.actions import Action
+from changefeed.schema.ddl.job import parse_job
+from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, TableInfo, parse_table_info
+from changefeed.sink.contract import Claim, Ddl, Entry, EntryId
+from changefeed.sink.iceberg.ddl_sink import IcebergDdlSink
+from changefeed.sink.iceberg.files import encode_files
+from changefeed.sink.iceberg.place import FileNames, IcebergPlace
+from changefeed.sink.iceberg.tables import LakeTables, Writer
+from changefeed.sink.storage.schema_file import SchemaFile
+from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import DataFileContent
+from pyiceberg.table import Table
+
+LOG = "uid/origin"
+NAMES = FileNames("origin")
+Change = tuple[int, int, int] | tuple[int, int, int, int]  # op, id, v, and the id before an update
+
+
+def column(number: int, name: str, tp: int, flag: int = 0, place: int | None = None, **more: Any) -> dict[str, Any]:
+    kind = {"Tp": tp, "Flag": flag, "Flen": 20, "Decimal": 0, **more}
+    return {"id": number, "name": {"O": name}, "offset": number if place is None else place, "type": kind, "state": 5}
+
+
+ID = column(1, "id", ti.LONGLONG, FLAG_NOT_NULL | FLAG_PRI_KEY)
+V = column(2, "v", ti.LONG)
+
+
+def table_of(
+    id_: int = 101, name: str = "t", columns: Sequence[dict[str, Any]] = (ID, V), schema: str = "shop", **more: Any
+) -> TableInfo:
+    info = {"id": id_, "name": {"O": name}, "cols": list(columns), "pk_is_handle": True, "state": 5}
+    return parse_table_info(info | more, schema)
+
+
+def records(table: TableInfo, changes: Sequence[Change], first_ts: int) -> Records:
+    ts = pa.array(np.arange(first_ts, first_ts + len(changes)), pa.uint64())
+    op = np.array([change[0] for change in changes], np.uint8)
+    old = [change[3] if len(change) > 3 else change[1] for change in changes]
+    shown = [pa.array([change[place] for change in changes], pa.int64()) for place in (1, 2)]
+    before = [pa.array([key if o == OP_UPDATE else None for key, o in zip(old, op, strict=True)], pa.int64()), shown[1]]
+    return Records(table, op, np.zeros(len(op), np.bool_), ts, shown, before, table.output_columns, ts)
+
+
+class Lake:
+    def __init__(self, folder: Path, upsert: bool = False) -> None:
+        folder.mkdir(exist_ok=True)
+        self.folder, self.upsert = folder, upsert
+        self.place = IcebergPlace(Place((folder / "lake").as_uri()), f"sqlite:///{folder}/catalog.db")
+        self.store = LocalStore(folder / "lake")
+        self.indexes: dict[int, int] = {}
+        self.newest_epoch = 1
+
+    def driver(
+        self,
+        *tables: TableInfo,
+        epoch: int = 1,
+        wrap: Callable[[Catalog], Any] = lambda catalog: catalog,
+        slept: Callable[[float], None] = lambda _: None,
+        log: str = LOG,
+    ) -> IcebergDdlSink:
+        self.newest_epoch = max(self.newest_epoch, epoch)
+
+        def poll_fence() -> None:
+            if self.newest_epoch > epoch:
+                raise Fenced(f"epoch {self.newest_epoch} drives")
+
+        lake = LakeTables(
+            wrap(self.place.open()), self.place.catalog_uri, Writer(log, epoch, poll_fence), Patience(60, slept)
+        )
+        there = {each: (table, 5) for table in tables for each in table.physical_ids}
+        return IcebergDdlSink(self.place, lake, self.upsert, there)
+
+    def written(
+        self, plan: int, table: TableInfo, changes: Sequence[Change], entry: int = 0, dispatcher: int | None = None
+    ) -> tuple[PlanEntry, FileCommitted]:
+        """What a task has written of an entry, whose rows have ts from 10 * plan on."""
+        dispatcher = dispatcher or table.id
+        index = self.indexes[dispatcher] = self.indexes.get(dispatcher, 0) + 1
+        directory = NAMES.place(table, dispatcher, 5)
+        path = NAMES.data_file(directory, index)
+        planned = PlanEntry.model_validate(
+            {
+                "entry": entry,
+                "dispatcher": dispatcher,
+                "table_id": dispatcher,
+                "from": Position.end_of(10 * plan - 1),
+                "to": Position.end_of(10 * plan + 9),
+                "path": path,
+                "directory": directory,
+                "index": index,
+                "date": "",
+                "table_version": 5,
+                "table_info": table.hash,
+                "estimate": 1,
+                "reason": "interval",
+            }
+        )
+        chunks = [records(table, changes, 10 * plan)] if changes else []
+        self.put(entry_of(table, path, plan, entry, self.upsert), chunks)
+        file = FileCommitted(
+            plan=plan, entry=entry, rows=len(changes), raw_rows=len(changes), filtered_rows=0, bytes=1, hash="h"
+        )
+        return planned, file
+
+    def put(self, entry: Entry, chunks: Iterable[Records]) -> None:
+        for path, spool in encode_files(entry, chunks, self.folder / "spool").items():
+            create_once(self.store, path, spool.body(), spool.hash)
+            spool.discard()
+
+    def table(self, name: str = "t", schema: str = "shop") -> Table:
+        return self.place.open().load_table((schema, name))
+
+    def rows(self, name: str = "t") -> list[tuple[Any, ...]]:
+        """As a reader of the specification has them, in no order: (id, v), before that op and ts in a changelog."""
+        table = self.table(name)
+        if not self.upsert:
+            return sorted(tuple(row.values()) for row in table.scan().to_arrow().to_pylist())
+        data, deletes = files(table, DataFileContent.DATA), files(table, DataFileContent.EQUALITY_DELETES)
+        gone = [(key["id"], sequence) for sequence, found in deletes for key in found.to_pylist()]
+        return sorted(
+            tuple(row.values())
+            for sequence, found in data
+            for row in found.to_pylist()
+            if not any(key == row["id"] and sequence < deleted for key, deleted in gone)
+        )
+
+
+def files(table: Table, content: DataFileContent) -> list[tuple[int, pa.Table]]:
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    return [
+        (entry.sequence_number or 0, pq.read_table(entry.data_file.file_path.removeprefix("file://")))
+        for manifest in snapshot.manifests(table.io)
+        for entry in manifest.fetch_manifest_entry(table.io)
+        if entry.data_file.content == content
+    ]
+
+
+def entry_of(table: TableInfo, path: str, plan: int = 1, number: int = 0, upsert: bool = False) -> Entry:
+    options: Mapping[str, Any] = {"mode": "upsert" if upsert else "append"}
+    claim = Claim(LOG, table.id, 1, "n", 0)
+    return Entry(claim, EntryId(plan, number), 0, path, table, 5, table.output_columns, 0, "UTC", options)
+
+
+def commit(n: int, *files: FileCommitted, epoch: int = 1) -> CommitRecord:
+    return CommitRecord(n=n, epoch=epoch, nonce="n", checkpoint_ts=10 * n, files=files)
+
+
+def publish(driver: IcebergDdlSink, n: int, *written: tuple[PlanEntry, FileCommitted], epoch: int = 1) -> None:
+    driver.publish([entry for entry, _ in written], commit(n, *(file for _, file in written), epoch=epoch))
+
+
+def ddl(
+    ts: int, action: Action, before: Sequence[TableInfo] = (), after: Sequence[TableInfo] = (), told: bool = True
+) -> Ddl:
+    there = {id_: table for table in before for id_ in table.physical_ids}
+    tables = {id_: table for table in after for id_ in table.physical_ids}
+    query = f"{action.name} of {ts}"
+    job = parse_job({"id": ts, "type": int(action), "state": 6, "schema_name": "shop", "query": query})
+    return Ddl(
+        ts=ts,
+        job_id=ts,
+        job=job,
+        query=query,
+        description=query,
+        involved=frozenset(there),
+        left=frozenset(there) - tables.keys(),
+        before=there,
+        tables=tables,
+        schema_files=(SchemaFile("shop", "t", ts, query=query if told else ""),),
+    )
+
+
+INSERT, UPDATE, DELETE = OP_INSERT, OP_UPDATE, OP_DELETE

@@ -1,0 +1,78 @@
+"""Where tables and files are, and what a library's failure becomes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from changefeed.errors import ChangefeedError, OutcomeUnknown, Refused, Transient
+from changefeed.objectstore import Place
+from changefeed.sink.iceberg.place import FileNames, IcebergPlace, folder_of, told
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, UnauthorizedError
+from sink_iceberg_lake import table_of
+from sqlalchemy.exc import OperationalError
+
+S3 = "s3://bucket/lake/house?endpoint=http://minio:9000&region=eu-west-1"
+
+
+def secret(folder: Path, **keys: str) -> Path:
+    folder.mkdir()
+    for name, value in keys.items():
+        (folder / name.replace("_", "-")).write_text(value)
+    return folder
+
+
+def test_objects_of_a_warehouse_have_the_names_that_readers_take(tmp_path: Path) -> None:
+    assert IcebergPlace(Place(S3), "").location("a/b.parquet") == "s3://bucket/lake/house/a/b.parquet"
+    assert IcebergPlace(Place("s3://bucket"), "").location("a") == "s3://bucket/a"
+    place = IcebergPlace(Place((tmp_path / "a lake").as_uri()), "")
+    assert place.location("t/1") == f"file://{tmp_path}/a lake/t/1"
+
+
+def test_a_table_has_a_folder_that_no_other_ever_has() -> None:
+    odd = table_of(7, "sales #1/ü")
+    assert folder_of(odd) == "shop/sales__1__-7"
+    assert IcebergPlace(Place(S3), "", prefix="tidb_").name(odd) == ("tidb_shop", "sales #1/ü")
+    names = FileNames("a1")
+    directory = names.directory(names.place(odd, 9, 5), "")
+    assert names.data_file(directory, 12) == "shop/sales__1__-7/data/a1/5/9/0000000012.parquet"
+
+
+def test_an_s3_warehouse_is_reached_as_its_uri_says(tmp_path: Path) -> None:
+    keys = secret(tmp_path / "s", access_key_id="id", secret_access_key="key")
+    assert IcebergPlace(Place(S3, keys), "")._store() == {
+        "s3.region": "eu-west-1",
+        "s3.endpoint": "http://minio:9000",
+        "s3.access-key-id": "id",
+        "s3.secret-access-key": "key",
+    }
+    bare = IcebergPlace(Place("s3://bucket/x?force-path-style=false"), "")
+    assert bare._store() == {"s3.region": "us-east-1", "s3.force-virtual-addressing": "true"}
+
+
+def test_a_database_is_reached_by_a_driver_that_is_there(tmp_path: Path) -> None:
+    keys = secret(tmp_path / "s", username="me", password="p@ss/word")
+
+    def sql(uri: str, secret: Path | None = None) -> str:
+        return IcebergPlace(Place(S3), uri, catalog_secret=secret)._sql()
+
+    assert sql("mysql://db:3306/lake", keys) == "mysql+pymysql://me:p%40ss%2Fword@db:3306/lake"
+    assert sql("postgresql://db:5432/lake") == "postgresql+pg8000://db:5432/lake"
+    assert sql("sqlite:////tmp/catalog.db") == "sqlite:////tmp/catalog.db"
+
+
+@pytest.mark.parametrize(
+    ("error", "ours"),
+    [
+        (CommitFailedException("branch main has changed"), Transient),
+        (CommitStateUnknownException("secret"), OutcomeUnknown),
+        (UnauthorizedError("secret"), Refused),
+        (OperationalError("SELECT secret", {}, Exception("secret")), OutcomeUnknown),
+        (OSError("secret"), OutcomeUnknown),
+    ],
+)
+def test_failures_of_libraries_are_told_without_their_words(error: Exception, ours: type[ChangefeedError]) -> None:
+    with pytest.raises(ours) as raised, told("https://catalog"):
+        raise error
+    assert "secret" not in str(raised.value)
+    assert "https://catalog" in str(raised.value)
