@@ -141,6 +141,7 @@ evidence: $(STAMP) classes ## the full-length figures, into bench/results/ for c
 	CHANGEFEED_EVIDENCE=bench/results/chaos.json $(PYTEST) -s tests/cluster/test_cluster_chaos.py
 	$(PY) bench/outage.py
 	$(PY) bench/soak.py
+	$(PY) bench/soak.py --tables 1010 --hot 10 --regions 1 --rows 10 --rate 4300 --flush 5s --unharmed --out bench/results/thousand_tables.json
 	$(SIMULATE) 100000 --out bench/results/simulation.json # stopped, it goes on where it was
 	$(PY) tests/unit/schema/schema_fuzz.py 1000000
 	@$(MAKE) mutations

@@ -1,7 +1,8 @@
 """Does a changefeed stay within its limits? Half an hour of load and harm to its upstream, and what it holds meanwhile.
 
-Every 5 s: bytes of the event store against its quota, memory of each process, open descriptors, threads, files of the
-state, lags. Writes bench/results/soak.json and a picture of it, soak.svg. It fails when
+Every 5 s: bytes of the event store against its quota, memory of each process, CPU of the driver, which has the planner,
+open descriptors, threads, files of the state, lags. Writes bench/results/soak.json and a picture of it, soak.svg.
+`--tables 1010 --hot 10`: ten busy tables beside a thousand quiet ones. It fails when
 
 - a limit is passed: the event store its quota, a puller its memory quota (twice, for what is being sorted and written,
   beside the 256 MiB of a Python that has everything loaded), all processes what the resource gives driver and
@@ -26,6 +27,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +84,7 @@ class Sample:
     state_files: int
     resolved_lag_s: float
     checkpoint_lag_s: float
+    driver_cpu_s: float  # since its start
     rows: float
 
 
@@ -105,7 +108,7 @@ class Soak:
     def _sample(self, second: float) -> Sample:
         driver = psutil.Process(self.run.process.pid)
         counts: Counter[str] = Counter()
-        pullers = [0]
+        pullers, driver_cpu = [0], driver.cpu_times()
         for process in [driver, *driver.children(recursive=True)]:
             try:
                 with process.oneshot():
@@ -138,6 +141,7 @@ class Soak:
             state_files=sum(path.is_file() for path in (self.run.folder / "state").rglob("*")),
             resolved_lag_s=metric("changefeed_owner_resolved_ts_lag_seconds"),
             checkpoint_lag_s=metric("changefeed_owner_checkpoint_ts_lag_seconds"),
+            driver_cpu_s=driver_cpu.user + driver_cpu.system,
             rows=metric("changefeed_sink_rows_total"),
         )
 
@@ -168,7 +172,8 @@ class Nemesis(threading.Thread):
 
     def end(self) -> None:
         self._stop_it.set()
-        self.join()
+        if self.ident is not None:
+            self.join()
 
 
 def judged(samples: Sequence[Sample]) -> list[str]:
@@ -210,6 +215,7 @@ def picture(samples: Sequence[Sample], harms: Sequence[float], title: str) -> st
             Panel("event store", {"bytes": values("event_store_bytes", _MIB)}, _EVENT_QUOTA / _MIB, "MiB"),
             Panel("memory", megabytes, (_DRIVER + _EXECUTORS) / _MIB, "MiB"),
             Panel("largest puller", {"RSS": megabytes["largest puller"]}, (_PYTHON + 2 * _PULLER_QUOTA) / _MIB, "MiB"),
+            Panel("driver, the planner in it", {"CPU": _cores(samples)}, unit="cores"),
             Panel("descriptors and threads", {"descriptors": values("descriptors"), "threads": values("threads")}),
             Panel("files of the state, processes", {"files": values("state_files"), "processes": values("processes")}),
             Panel(
@@ -222,12 +228,21 @@ def picture(samples: Sequence[Sample], harms: Sequence[float], title: str) -> st
     )
 
 
+def _cores(samples: Sequence[Sample]) -> list[float]:
+    """What the driver used since the sample before."""
+    used = [
+        (after.driver_cpu_s - before.driver_cpu_s) / max(after.second - before.second, 1e-9)
+        for before, after in pairwise(samples)
+    ]
+    return [*used[:1], *used]
+
+
 def measure(given: argparse.Namespace, folder: Path, drawn: Path) -> dict[str, Any]:
     """One run, from its start to its drain and `verify`."""
     options = ("--workload", "sysbench", "--tables", str(given.tables), "--regions", str(given.regions))
-    with cluster(*options, "--rows", "1000", "--rate", str(given.rate)) as upstream:
+    with cluster(*options, "--rows", str(given.rows), "--rate", str(given.rate), "--hot", str(given.hot)) as upstream:
         pd = str(upstream.ready["pd"])
-        storage = {"protocol": "csv", "csv": {"includeCommitTs": True}, "flushInterval": "1s"}
+        storage = {"protocol": "csv", "csv": {"includeCommitTs": True}, "flushInterval": given.flush}
         spec: dict[str, Any] = {
             "eventStore": {"quota": str(_EVENT_QUOTA)},
             "spark": {
@@ -240,7 +255,8 @@ def measure(given: argparse.Namespace, folder: Path, drawn: Path) -> dict[str, A
             soak = Soak(run, upstream, int(pd.rpartition(":")[2]))
             run.until(lambda: _goes_on(run), "files are written", _CATCH_UP_S)
             nemesis = Nemesis(pd, given.seed)
-            nemesis.start()
+            if not given.unharmed:
+                nemesis.start()
             try:
                 soak.watch(given.seconds, given.every)
             finally:
@@ -249,11 +265,12 @@ def measure(given: argparse.Namespace, folder: Path, drawn: Path) -> dict[str, A
             run.drain()
         verified = run.verify()
     drawn.parent.mkdir(parents=True, exist_ok=True)
-    title = f"{given.seconds / 60:.1f} min of {given.rate:g} rows/s with {sum(nemesis.done.values())} harms"
+    harms = sum(nemesis.done.values())
+    title = f"{given.seconds / 60:.1f} min of {given.rate:g} rows/s in {given.tables} tables with {harms} harms"
     drawn.write_text(picture(soak.samples, nemesis.seconds, title))
     first, last = soak.samples[0], soak.samples[-1]
     return {
-        "name": "soak",
+        "name": given.out.stem,
         "wall_s": given.seconds,
         "rows": round(last.rows),
         "rows_per_s": round((last.rows - first.rows) / max(last.second - first.second, 1e-9), 1),
@@ -264,6 +281,9 @@ def measure(given: argparse.Namespace, folder: Path, drawn: Path) -> dict[str, A
         "peak_rss_bytes": max(sample.total_rss for sample in soak.samples),
         "peak_descriptors": max(sample.descriptors for sample in soak.samples),
         "peak_threads": max(sample.threads for sample in soak.samples),
+        "median_checkpoint_lag_s": statistics.median(sample.checkpoint_lag_s for sample in soak.samples),
+        "peak_checkpoint_lag_s": max(sample.checkpoint_lag_s for sample in soak.samples),
+        "median_driver_cores": round(statistics.median(_cores(soak.samples)), 3),
         "harms": dict(sorted(nemesis.done.items())),
         "wrong": judged(soak.samples),
         "verified": verified,
@@ -283,6 +303,10 @@ def main() -> None:
     arguments.add_argument("--every", type=float, default=5.0, help="seconds between two samples")
     arguments.add_argument("--rate", type=float, default=5000.0, help="rows a second over all tables")
     arguments.add_argument("--tables", type=int, default=8)
+    arguments.add_argument("--hot", type=int, default=0, help="tables that have half of the rows")
+    arguments.add_argument("--rows", type=int, default=1000, help="of each table, before the load")
+    arguments.add_argument("--flush", default="1s", help="flushInterval")
+    arguments.add_argument("--unharmed", action="store_true", help="nothing is done to the upstream")
     arguments.add_argument("--regions", type=int, default=4, help="of each table, at the beginning")
     arguments.add_argument("--seed", type=int, default=1, help="of the harms")
     arguments.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "soak.json")

@@ -46,6 +46,7 @@ app.command(tls_app)
 _PORTS = 1 << 16
 Port = Annotated[int, Parameter(validator=Number(gte=0, lt=_PORTS))]
 Count = Annotated[int, Parameter(validator=Number(gte=1, lte=10_000_000))]
+Few = Annotated[int, Parameter(validator=Number(gte=0, lte=10_000))]
 
 
 @app.command
@@ -61,6 +62,7 @@ def start(
     regions: Count = 4,
     rows: Count | None = None,
     rate: Amount = 2000.0,
+    hot: Few = 0,
     workload_seconds: Amount | None = None,
     frozen: Literal["scan", "live", "one"] | None = None,
     replay: bool = False,
@@ -96,6 +98,9 @@ def start(
         Rows to load into each table (bank: 1,000; sysbench: 100,000; ddl-storm: 60).
     rate
         Rows a second after the load; 0 ends the workload after it.
+    hot
+        Sysbench: so many of the tables have half of the rows that come after the load; of the others the busiest has a
+        hundred times as many as the quietest.
     workload_seconds
         End the workload after so long, loading included.
     frozen
@@ -144,7 +149,7 @@ def start(
     try:
         tidb = Tidb(cluster)
         tidb.bootstrap()
-        work = _workload(tidb, workload, tables, regions, rows)
+        work = _workload(tidb, workload, tables, regions, rows, hot)
         start_ts = cluster.first_start_ts if replay else tidb.now()
         cluster.note_start(start_ts)
         frozen_rows = work.freeze(history) if history and isinstance(work, Sysbench) else 0
@@ -216,7 +221,7 @@ def _check_free(host: str, port: int) -> None:
             raise OSError(error.errno, f"port {port} of {host} is in use or not allowed, take another one") from error
 
 
-def _workload(tidb: Tidb, name: str, tables: int, regions: int, rows: int | None) -> Workload | None:
+def _workload(tidb: Tidb, name: str, tables: int, regions: int, rows: int | None, hot: int) -> Workload | None:
     """The workload with its tables made."""
     if name == "none":
         return None
@@ -227,7 +232,7 @@ def _workload(tidb: Tidb, name: str, tables: int, regions: int, rows: int | None
         elif name == "ddl-storm":
             work = DdlStorm(tidb, tables, rows=60 if rows is None else rows, seed=tidb.now())
         else:
-            work = Sysbench(tidb, tables, regions, 100_000 if rows is None else rows)
+            work = Sysbench(tidb, tables, regions, 100_000 if rows is None else rows, hot=hot)
     except ValueError as error:
         raise CommandFailed(str(error)) from error
     work.create()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from threading import Event
 
 import numpy as np
@@ -26,13 +26,25 @@ _COLUMNS = (
 _GROUP = 11
 _FOUR_DIGITS = np.array([b"%04d" % n for n in range(10_000)], "S4").view("<u4")
 _BLOCK = 1000  # rows that are made from one seed
+_HOT_SHARE = 0.5  # of all transactions
 
 
 class Sysbench:
-    """`tables` × `regions`, `rows` a table."""
+    """`tables` × `regions`, `rows` a table.
+
+    `hot`: so many tables have half of the transactions; of the others the busiest has a hundred times as many as the
+    quietest, evenly by orders of magnitude. 0: all tables have as many.
+    """
 
     def __init__(
-        self, tidb: Tidb, tables: int = 1, regions: int = 4, rows: int = 100_000, batch: int = 5000, seed: int = 0
+        self,
+        tidb: Tidb,
+        tables: int = 1,
+        regions: int = 4,
+        rows: int = 100_000,
+        batch: int = 5000,
+        seed: int = 0,
+        hot: int = 0,
     ) -> None:
         self._tidb = tidb
         self._names = [f"sbtest{n + 1}" for n in range(tables)]
@@ -40,6 +52,7 @@ class Sysbench:
         self._rows = rows
         self._batch = max(batch // _BLOCK, 1) * _BLOCK
         self._seed = seed
+        self._shares = list(accumulate(_shares(tables, hot)))
         self._last: dict[str, int] = {}
         self.tables: list[Table] = []
 
@@ -95,7 +108,7 @@ class Sysbench:
         return written
 
     def _step(self, chosen: random.Random) -> int:
-        table = chosen.choice(self.tables)
+        [table] = chosen.choices(self.tables, cum_weights=self._shares)
         last = self._last[table.name]
         with self._tidb.begin() as txn:
             txn.insert(table, {"id": last + 1, "k": chosen.randint(1, self._rows), "c": _text(chosen, 10), "pad": ""})
@@ -105,6 +118,15 @@ class Sysbench:
                 txn.update(table, {"id": second, "c": _text(chosen, 10), "pad": _text(chosen, 5)})
         self._last[table.name] = last + 1
         return 3 if last > 1 else 1
+
+
+def _shares(tables: int, hot: int) -> list[float]:
+    """Of the transactions, by table."""
+    cold = tables - hot
+    if not (hot and cold):
+        return [1.0] * tables
+    weights = [100 ** (n / cold) for n in range(cold)]
+    return [_HOT_SHARE / hot] * hot + [(1 - _HOT_SHARE) * weight / sum(weights) for weight in weights]
 
 
 def rows(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import groupby
+from itertools import count, groupby
 from pathlib import Path
 from threading import Event
 
@@ -116,6 +116,19 @@ def test_sysbench_goes_on_after_the_last_row(tidb: Tidb) -> None:
     tidb._store.observe(lambda _: stop.set())
     assert sysbench.run(stop, rate=1000) == 3
     assert max(tidb.snapshot(sysbench.tables[0], tidb.now())) == 1001
+
+
+def test_hot_tables_have_half_of_what_sysbench_writes(tidb: Tidb) -> None:
+    sysbench = Sysbench(tidb, tables=6, regions=1, rows=10, hot=2)
+    sysbench.create()
+    stop = Event()
+    sysbench.load(stop)
+    before, commits = tidb.now(), count()
+    tidb._store.observe(lambda _: stop.set() if next(commits) >= 600 else None)
+    sysbench.run(stop, rate=1e9)
+    changes = [len(tidb.history(table, before, tidb.now())) for table in sysbench.tables]
+    assert sum(changes[:2]) == pytest.approx(sum(changes) / 2, rel=0.2)
+    assert changes[2] < changes[5] / 5
 
 
 def test_a_pace_lets_a_stopped_loop_go_at_once() -> None:
