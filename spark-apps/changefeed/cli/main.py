@@ -256,13 +256,15 @@ def hold(*, file: File, secrets_dir: SecretsDir = None, as_json: AsJson = False)
 @app.command(
     help_epilogue="""Examples:
   changefeed adopt -f orders.yaml --secrets-dir secrets
-  changefeed adopt -f orders.yaml --secrets-dir secrets --confirm""",
+  changefeed adopt -f orders.yaml --secrets-dir secrets --confirm
+  changefeed adopt -f orders.yaml --secrets-dir secrets --ticdc""",
 )
 def adopt(
     *,
     file: File,
     secrets_dir: SecretsDir = None,
     confirm: Annotated[bool, Parameter(negative="")] = False,
+    ticdc: Annotated[bool, Parameter(negative="")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Let a Changefeed with spec.state.id go on where one ended whose resource is gone: with its log and its sink.
@@ -273,25 +275,50 @@ def adopt(
     ----------
     confirm
         Do it.
+    ticdc
+        The sink is a folder that a changefeed of TiCDC, paused or removed by now, has written.
     """
     import asyncio
     from dataclasses import asdict
 
-    from changefeed.owner.adoption import adopt as adopt_changefeed
+    from changefeed.owner.adoption.ours import adopt as adopt_changefeed
 
     changefeed = read(file)
+    if ticdc:
+        _adopt_ticdc(changefeed, secrets_dir, confirm, as_json)
+        return
     adoption = asyncio.run(adopt_changefeed(changefeed, secrets_dir, confirm))
     at = f"{adoption.checkpoint_ts} ({_time(adoption.checkpoint_ts)})"
     if as_json:
         write_json({"done": confirm, **asdict(adoption), "checkpoint_ts": str(adoption.checkpoint_ts)})
         return
     write_text(f"{adoption.sink_uri} was written last by {adoption.owner}, uid {adoption.uid}; its checkpoint is {at}.")
-    for step in adoption.steps:
+    _write_steps(adoption.steps, changefeed, confirm, "the old Changefeed is gone")
+
+
+def _adopt_ticdc(changefeed: Changefeed, secrets_dir: Path | None, confirm: bool, as_json: bool) -> None:
+    import asyncio
+    from dataclasses import asdict
+
+    from changefeed.owner.adoption.ticdc import adopt_ticdc
+
+    takeover = asyncio.run(adopt_ticdc(changefeed, secrets_dir, confirm))
+    if as_json:
+        numbers = {"checkpoint_ts": str(takeover.checkpoint_ts), "start_ts": str(takeover.start_ts)}
+        write_json({"done": confirm, **asdict(takeover), **numbers})
+        return
+    at = f"{takeover.checkpoint_ts} ({_time(takeover.checkpoint_ts)})"
+    write_text(f"{takeover.sink_uri} has {takeover.files} files of {takeover.tables} tables; their checkpoint is {at}.")
+    _write_steps(takeover.steps, changefeed, confirm, "TiCDC's changefeed is paused, and stays so")
+
+
+def _write_steps(steps: Sequence[str], changefeed: Changefeed, done: bool, condition: str) -> None:
+    for step in steps:
         write_text(f"  - {step}")
-    if confirm:
+    if done:
         write_text(f"Done. Create Changefeed {changefeed.name}, and it goes on from there.")
     else:
-        write_text("Nothing was changed. Make sure that the old Changefeed is gone, then say --confirm.")
+        write_text(f"Nothing was changed. Make sure that {condition}, then say --confirm.")
 
 
 @app.command(help_epilogue="Example:\n  changefeed close -f orders.yaml --secrets-dir /etc/changefeed/secrets")

@@ -70,6 +70,7 @@ class StartRecord(_Record):
     cluster_id: Ts
     uid: str  # of the resource, or its spec.state.id
     restart_nonce: int | None = None  # of spec.restart: nothing is there yet that could be rewound
+    adopted: bool = False  # the sink has files of TiCDC's, all of table versions below start_ts
 
 
 class EpochRecord(_Record):

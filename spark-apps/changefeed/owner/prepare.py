@@ -345,7 +345,9 @@ async def _check_not_ahead(start_ts: int, pd: PdClient) -> None:
         )
 
 
-def start_record(changefeed: Changefeed, nonce: str, start_ts: int, cluster_id: int) -> StartRecord:
+def start_record(
+    changefeed: Changefeed, nonce: str, start_ts: int, cluster_id: int, *, adopted: bool = False
+) -> StartRecord:
     """Record 1."""
     restart = changefeed.spec.restart
     return StartRecord(
@@ -356,6 +358,7 @@ def start_record(changefeed: Changefeed, nonce: str, start_ts: int, cluster_id: 
         cluster_id=cluster_id,
         uid=changefeed.identity,
         restart_nonce=restart.nonce if restart else None,
+        adopted=adopted,
     )
 
 

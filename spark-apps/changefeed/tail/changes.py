@@ -63,8 +63,9 @@ class Changes:
         versions = list(walk(read_layout(self._store, upto_ts), has_dates=False))
         ddls = [ddl for version in versions for ddl in self._ddls(version)]
         files: dict[str, list[DataFile]] = {}
-        for version in versions:
-            self._gather(version, files)
+        ends: dict[str, int] = {}  # of each table, the version behind the one that is looked at
+        for version in reversed(versions):
+            self._gather(version, ends, files)
         sources = [self._rows(place, found, upto_ts) for place, found in files.items()]
         yield from heapq.merge(sorted(ddls, key=_order), *sources, key=_order)
         self._done_ts = upto_ts
@@ -83,12 +84,12 @@ class Changes:
             self._schema_files[path] = file
         return self._schema_files[path]
 
-    def _gather(self, version: Version, files: dict[str, list[DataFile]]) -> None:
-        """Adds the version's data files, by table and partition; versions come in order."""
+    def _gather(self, version: Version, ends: dict[str, int], files: dict[str, list[DataFile]]) -> None:
+        """Adds the version's data files, by table and partition; the last version comes first."""
         columns = {
             file.name: [column.name for column in file.columns] for file in map(self._schema_file, version.schema_files)
         }
-        for data in version.data:
+        for data in reversed(version.data):
             schema, table = data.place.split("/")
             if not self._selects(schema, table):
                 continue
@@ -97,7 +98,9 @@ class Changes:
             named = columns.get(f"{schema}.{table}")
             if named is None:
                 raise Break(f"{data.directory.path} has no schema file.", "changefeed verify names all that is wrong.")
-            files.setdefault(place, []).extend(DataFile(path, named) for path in data.directory.readable)
+            end = ends.get(f"{schema}.{table}")
+            files.setdefault(place, [])[:0] = [DataFile(path, named, end) for path in data.directory.readable]
+        ends.update(dict.fromkeys(columns, version.ts))
 
     def _rows(self, place: str, files: list[DataFile], upto_ts: int) -> Iterator[Change]:
         if place not in self._streams:

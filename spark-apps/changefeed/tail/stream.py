@@ -26,10 +26,14 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class DataFile:
-    """`columns`: that rows have by the schema file of its version."""
+    """`columns`: that rows have by the schema file of its version. `end_ts`: the table's next version.
+
+    What is above that stands under the next version; TiCDC, before its folder was adopted, may have written it here too.
+    """
 
     path: str
     columns: Sequence[str]
+    end_ts: int | None = None
 
 
 class Stream:
@@ -48,6 +52,8 @@ class Stream:
             last_ts = 0
             for row in self._rows(file):
                 last_ts = row.commit_ts
+                if file.end_ts is not None and last_ts > file.end_ts:
+                    break
                 if last_ts > upto_ts:
                     return
                 if last_ts > after_ts:

@@ -145,6 +145,11 @@ async def _compare(subject: StoredSubject, state: State) -> None:
         result.problem(problem)
     finality = Finality()
     finality.see(sink.listing(), {})
+    if state.adopted and state.from_ts == state.start_ts and (count := sink.forget_before(state.start_ts)):
+        result.note(
+            f"{count} files are of table versions below startTs: TiCDC wrote them before this changefeed adopted the "
+            "folder. They were not compared."
+        )
     _check_published(state, sink, result)
     for table, ts in lives.statements:
         if (table, ts) not in sink.schemas:
@@ -162,7 +167,7 @@ async def _compare(subject: StoredSubject, state: State) -> None:
 async def _check_tables(subject: StoredSubject, lives: list[Life], sink: files.Sink, ledger: Ledger) -> None:
     result = subject.result
     # A reader does not look into directories of a later version yet.
-    remaining = {p: d for p, d in sink.directories.items() if (_version(p) or 0) <= subject.checkpoint_ts}
+    remaining = {p: d for p, d in sink.directories.items() if (files.version_of(p) or 0) <= subject.checkpoint_ts}
     for life in lives:
         await check_table(subject, life, _directories_of(life, remaining), sink.schemas, ledger)
     result.tables = len({life.physical_id for life in lives if not life.has_ended})
@@ -227,12 +232,6 @@ def _check_published(state: State, sink: files.Sink, result: Result) -> None:
     for directory in sink.directories.values():
         if hole := directory.first_hole:
             result.problem(f"{hole} is missing: {directory.index_file} publishes {directory.published} files.")
-
-
-def _version(path: str) -> int | None:
-    """The table version in the path of a data directory."""
-    parts = path.split("/")
-    return int(parts[2]) if len(parts) > 2 and parts[2].isdecimal() else None
 
 
 def _directories_of(life: Life, remaining: dict[str, files.Directory]) -> list[files.Directory]:

@@ -1,7 +1,10 @@
-"""`changefeed adopt`: a sink whose changefeed is gone, and its log, go to a Changefeed with a state id."""
+"""`changefeed adopt`: a sink whose changefeed is gone, and its log, go to a Changefeed with a state id; and so does a
+folder that TiCDC has written.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,11 +12,13 @@ from typing import Any
 
 import pytest
 from changefeed.cli.main import main
-from changefeed.errors import Fenced, InvalidSpec, NeedsHuman, OutputConflict, StateInUse, Superseded
+from changefeed.errors import Conflict, Fenced, InvalidSpec, NeedsHuman, OutputConflict, StateInUse, Superseded
 from changefeed.model.record import CommitRecord
 from changefeed.objectstore.local import LocalStore
-from changefeed.owner import adoption as adoption_module
-from changefeed.owner.adoption import adopt
+from changefeed.owner.adoption import ours as adoption_module
+from changefeed.owner.adoption import ticdc as ticdc_module
+from changefeed.owner.adoption.ours import adopt
+from changefeed.owner.adoption.ticdc import adopt_ticdc
 from changefeed.owner.alive import Alive
 from changefeed.owner.closing.undriven import close
 from changefeed.owner.places import service_id, upstream_access
@@ -230,8 +235,6 @@ async def test_rule_6_closed_ends_a_resource_that_never_ran_as_well(make: Make, 
 async def test_the_command_looks_first(
     tmp_path: Path, make: Make, tidb: Tidb, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import asyncio
-
     await start(make("A"))
     file = tmp_path / "new.json"
     file.write_text(json.dumps(effective(make("B", "orders"))))
@@ -243,3 +246,165 @@ async def test_the_command_looks_first(
     answer = json.loads(capsys.readouterr().out)
     assert (answer["done"], answer["uid"]) == (True, "A")
     assert (await start(make("B", "orders"))).epoch == 3
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, tidb: Tidb, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Of a folder that TiCDC has written, `lake`."""
+    began, checkpoint_ts = tidb.now(), tidb.now()
+    day = tmp_path / "lake" / "shop" / "orders" / str(began) / "2026-11-26"
+    (day / "meta").mkdir(parents=True)
+    (day / f"CDC{1:020}.csv").write_text('"I","orders","shop",1\r\n')
+    (day / "meta" / "CDC.index").write_text(f"CDC{1:020}.csv\n")
+    (day.parents[1] / "meta").mkdir()
+    (day.parents[1] / "meta" / f"schema_{began}_0123456789.json").write_text("{}")
+    say(tmp_path, checkpoint_ts)
+    monkeypatch.setattr(ticdc_module, "_WATCHED_S", 0.0)
+    return checkpoint_ts
+
+
+def say(folder: Path, checkpoint_ts: int) -> None:
+    (folder / "lake" / "metadata").write_text(json.dumps({"checkpoint-ts": checkpoint_ts}))
+
+
+async def test_rule_7_a_folder_of_ticdcs_is_gone_on_with_at_its_checkpoint(
+    tmp_path: Path, make: Make, cluster: DevCluster, checkpoint: int
+) -> None:
+    new = make("B", "orders")
+    with pytest.raises(NeedsHuman, match="SinkOwned") as refused:
+        await start(new)
+    assert "changefeed adopt --ticdc" in refused.value.next_step
+    with pytest.raises(NeedsHuman, match="belongs to no changefeed"):
+        await adopt(new)
+
+    holders = [each.service_id for each in cluster.safepoints.living(0)]
+    before = everything_in(tmp_path / "lake")
+    seen = await adopt_ticdc(new)
+    assert (seen.checkpoint_ts, seen.start_ts, seen.files, seen.tables) == (checkpoint, checkpoint, 1, 1)
+    assert [step.split()[0] for step in seen.steps] == ["Hold", "Begin", "Make"]
+    assert everything_in(tmp_path / "lake") == before, "only looked"
+    assert [each.service_id for each in cluster.safepoints.living(0)] == holders
+
+    assert await adopt_ticdc(new, confirmed=True) == seen
+    taken = await start(new)
+    assert (taken.state.checkpoint_ts, taken.state.start_ts, taken.state.adopted) == (checkpoint, checkpoint, True)
+    assert {table.place for table in taken.planned_tables().values()} == {f"shop/orders/{checkpoint}"}
+    now = everything_in(tmp_path / "lake")
+    assert {path: now[path] for path in before} == before
+    claimed = json.loads((tmp_path / "lake" / ".changefeed-owner.json").read_text())
+    assert claimed == {"uid": "orders", "stateUri": taken.state_place.uri}
+    with pytest.raises(NeedsHuman, match=r"has .* already"):
+        await adopt_ticdc(new)
+    with pytest.raises(NeedsHuman, match="SinkOwned"):
+        await adopt_ticdc(make("C", "others"))
+
+
+async def test_rule_7_the_start_of_a_folder_of_ticdcs_may_be_above_its_metadata(
+    make: Make, tidb: Tidb, checkpoint: int
+) -> None:
+    own = tidb.now()
+    new = make("B", "orders", startTs=str(own))
+    seen = await adopt_ticdc(new, confirmed=True)
+    assert (seen.checkpoint_ts, seen.start_ts) == (checkpoint, own)
+    assert "changes will be missing" in seen.steps[-1]
+    assert (await start(new)).state.checkpoint_ts == own
+
+
+async def test_rule_7_an_adoption_from_ticdc_that_died_is_gone_on_with(
+    tmp_path: Path, make: Make, tidb: Tidb, checkpoint: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = make("B", "orders")
+
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as dying:
+        dying.setattr(ticdc_module, "take", dies)
+        with pytest.raises(KeyboardInterrupt):
+            await adopt_ticdc(new, confirmed=True)
+    with pytest.raises(NeedsHuman, match="SinkOwned"):
+        await start(new)
+    with pytest.raises(InvalidSpec, match=r"spec\.startTs"):
+        await adopt_ticdc(make("B", "orders", startTs=str(tidb.now())))
+    say(tmp_path, tidb.now())
+    with pytest.raises(NeedsHuman, match=f"at {checkpoint} has begun before, but TiCDC has gone on"):
+        await adopt_ticdc(new, confirmed=True)
+    say(tmp_path, checkpoint)
+    assert (await adopt_ticdc(new, confirmed=True)).start_ts == checkpoint
+    assert (await start(new)).state.adopted
+
+
+async def test_rule_7_history_is_held_before_a_folder_of_ticdcs_is_taken(
+    make: Make, cluster: DevCluster, checkpoint: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = make("B", "held-for-ticdc")
+
+    async def fails(*_: object) -> None:
+        assert service_id(new).encode() in [each.service_id for each in cluster.safepoints.living(0)]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ticdc_module, "_check", fails)
+    with pytest.raises(KeyboardInterrupt):
+        await adopt_ticdc(new, confirmed=True)
+
+
+async def test_rule_7_what_ticdc_still_writes_is_not_adopted(
+    tmp_path: Path, make: Make, tidb: Tidb, checkpoint: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = ticdc_module._seen
+
+    def writes_behind_it(sink: LocalStore) -> dict[str, int]:
+        found = seen(sink)
+        say(tmp_path, tidb.now())
+        return found
+
+    monkeypatch.setattr(ticdc_module, "_seen", writes_behind_it)
+    with pytest.raises(Conflict, match="metadata has changed") as refused:
+        await adopt_ticdc(make("B", "orders"), confirmed=True)
+    assert "Pause TiCDC" in refused.value.next_step
+    assert not (tmp_path / "lake" / ".changefeed-owner.json").exists()
+
+
+async def test_rule_7_what_can_not_be_adopted_from_ticdc_is_refused(
+    tmp_path: Path, make: Make, tidb: Tidb, checkpoint: int
+) -> None:
+    new = make("B", "orders")
+    with pytest.raises(InvalidSpec, match=r"spec\.state\.id: missing"):
+        await adopt_ticdc(make("B"))
+    for start_ts in (checkpoint - 1, tidb.now() + (1 << 40)):
+        with pytest.raises(InvalidSpec, match=r"spec\.startTs"):
+            await adopt_ticdc(make("B", "orders", startTs=str(start_ts)))
+    with pytest.raises(InvalidSpec, match=r"spec\.filter\.rules"):
+        await adopt_ticdc(make("B", "orders", filter={"rules": ["other.*"]}))
+    sink = {"uri": (tmp_path / "lake").as_uri(), "protocol": "canal-json"}
+    with pytest.raises(InvalidSpec, match=r"would be named .*\.json"):
+        await adopt_ticdc(make("B", "orders", sink={"storage": sink}))
+    schemas = tmp_path / "lake" / "shop" / "orders" / "meta"
+    (ahead := schemas / f"schema_{checkpoint}_0123456789.json").write_text("{}")
+    with pytest.raises(NeedsHuman, match="its `metadata` does not cover"):
+        await adopt_ticdc(new, confirmed=True)
+    ahead.unlink()
+    (tmp_path / "lake" / "metadata").unlink()
+    with pytest.raises(NeedsHuman, match="no `metadata` with a checkpoint"):
+        await adopt_ticdc(new, confirmed=True)
+    say(tmp_path, checkpoint)
+    other = {"storage": {"uri": (tmp_path / "other").as_uri(), "protocol": "csv"}}
+    await start(make("C", "orders", sink=other))
+    with pytest.raises(NeedsHuman, match="log of another changefeed"):
+        await adopt_ticdc(new, confirmed=True)
+    assert not (tmp_path / "lake" / ".changefeed-owner.json").exists()
+
+
+async def test_the_command_looks_at_a_folder_of_ticdcs_first(
+    tmp_path: Path, make: Make, checkpoint: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "new.json"
+    file.write_text(json.dumps(effective(make("B", "orders"))))
+    assert await asyncio.to_thread(main, ["adopt", "-f", str(file), "--ticdc"]) == 0
+    said = capsys.readouterr().out
+    assert f"has 1 files of 1 tables; their checkpoint is {checkpoint}" in said
+    assert "Nothing was changed. Make sure that TiCDC's changefeed is paused" in said
+    assert await asyncio.to_thread(main, ["adopt", "-f", str(file), "--ticdc", "--confirm", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["done"], answer["start_ts"]) == (True, str(checkpoint))
+    assert (await start(make("B", "orders"))).epoch == 1

@@ -158,6 +158,7 @@ def _start(record: StartRecord) -> dict[str, Any]:
         "origin": record.nonce,
         "cluster_id": record.cluster_id,
         "start_ts": record.start_ts,
+        "adopted": record.adopted,
         "checkpoint_ts": record.start_ts,
         "restart_nonce": record.restart_nonce,
     }

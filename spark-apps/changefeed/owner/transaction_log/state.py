@@ -98,6 +98,7 @@ class State(_Frozen):
     origin: str = ""  # nonce of record 1, which no other log has; "": of a log from before this was kept
     cluster_id: Ts = 0
     start_ts: Ts = 0
+    adopted: bool = False  # the first generation's folder has files of TiCDC's, of table versions below start_ts
     checkpoint_ts: Ts = 0
     epoch: Epoch = Epoch()
     plans: tuple[OpenPlan, ...] = ()  # in the order of their records

@@ -17,12 +17,18 @@ def check_free(store: ObjectStore, uid: str, state_uri: str) -> None:
 
     Raises NeedsHuman (SinkOwned) when another changefeed has it, or when it holds files that nobody claimed.
     """
+    if not is_mine(store, uid, state_uri):
+        _refuse_unclaimed(store)
+
+
+def is_mine(store: ObjectStore, uid: str, state_uri: str) -> bool:
+    """Whether this changefeed has claimed the sink; False: nobody has. Raises NeedsHuman when another one has."""
     try:
         store.get(CLAIM)
     except NotFound:
-        _refuse_unclaimed(store)
-    else:
-        _check_mine(store, uid, state_uri)
+        return False
+    _check_mine(store, uid, state_uri)
+    return True
 
 
 def claim(store: ObjectStore, uid: str, state_uri: str, patience: Patience | None = None, generation: int = 1) -> None:
@@ -31,6 +37,11 @@ def claim(store: ObjectStore, uid: str, state_uri: str, patience: Patience | Non
     `generation`: whose folder it is.
     """
     check_free(store, uid, state_uri)
+    take(store, uid, state_uri, patience, generation)
+
+
+def take(store: ObjectStore, uid: str, state_uri: str, patience: Patience | None = None, generation: int = 1) -> None:
+    """`claim` of a sink whatever files it holds."""
     try:
         create_bytes(store, CLAIM, claim_body(uid, state_uri, generation), patience)
     except OutputConflict:
@@ -82,7 +93,8 @@ def _refuse_unclaimed(store: ObjectStore) -> None:
     if foreign is not None:
         raise NeedsHuman(
             f"SinkOwned: {store.uri} holds {foreign}, written by TiCDC or by a changefeed whose claim is gone.",
-            "Choose an empty folder as spec.sink.storage.uri, or move the old files away.",
+            "Choose an empty folder as spec.sink.storage.uri, or move the old files away. To go on in a folder that "
+            "TiCDC wrote: changefeed adopt --ticdc.",
         )
 
 

@@ -21,6 +21,7 @@ _INDEX = "/meta/CDC.index"
 _EXTENSION = r"(?:csv|json)(?:\.gz|\.zst)?|parquet"
 _NAME = re.compile(rf"CDC(\d+)\.({_EXTENSION})")
 _DATA = re.compile(rf"(?P<directory>.+)/CDC(?P<index>\d+)\.(?:{_EXTENSION})", re.DOTALL)
+_VERSION = re.compile(r"/meta/schema_(\d+)_\d{10}\.json\Z")
 _SCHEMA = re.compile(r"(?P<table>[^/]+/[^/]+)/meta/schema_(?P<version>\d+)_\d{10}\.json")
 
 
@@ -74,6 +75,22 @@ class Sink:
             self.checkpoint_ts,
             {path: directory.sizes[path] for directory in self.directories.values() for path in directory.readable},
         )
+
+    def forget_before(self, ts: int) -> int:
+        """Take out what stands under table versions below `ts`; gives how many data files that were."""
+        old = [path for path in self.directories if (version := version_of(path)) is not None and version < ts]
+        count = sum(len(self.directories.pop(path).files) for path in old)
+        self.schemas = {key: paths for key, paths in self.schemas.items() if key[1] >= ts}
+        self.paths = [path for path in self.paths if (version := version_of(path)) is None or version >= ts]
+        return count
+
+
+def version_of(path: str) -> int | None:
+    """The table version in the path of a data directory, of what is in it, or of a schema file."""
+    if found := _VERSION.search(path):
+        return int(found[1])
+    parts = path.split("/")
+    return int(parts[2]) if len(parts) > 2 and parts[2].isdecimal() else None
 
 
 @dataclass(frozen=True)

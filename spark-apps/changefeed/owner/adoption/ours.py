@@ -58,6 +58,22 @@ async def adopt(changefeed: Changefeed, secrets_dir: Path | None = None, confirm
     Raises InvalidSpec, NeedsHuman (there is nothing that this resource could go on from), Conflict (a driver runs),
     SnapshotLostByGC, Unavailable.
     """
+    check_adoptable(changefeed)
+    pd = await places.upstream_access(changefeed, secrets_dir).connect(_PD_DEADLINE_S)
+    try:
+        with ExitStack() as held:
+            plan = await asyncio.to_thread(_look, changefeed, secrets_dir, pd.cluster_id, await pd.pd_ms(), held)
+            if confirmed:
+                ttl = int(changefeed.spec.upstream.safepoint_ttl)
+                await Safepoint(pd, places.service_id(changefeed), ttl).hold(plan.state.checkpoint_ts)
+                await asyncio.to_thread(_carry_out, plan)
+    finally:
+        await pd.close()
+    return _told(plan)
+
+
+def check_adoptable(changefeed: Changefeed) -> None:
+    """Raises InvalidSpec when nothing can be handed to this changefeed."""
     if changefeed.spec.sink.storage is None:
         raise InvalidSpec(
             f"spec.sink.{changefeed.spec.sink.kind}",
@@ -70,17 +86,6 @@ async def adopt(changefeed: Changefeed, secrets_dir: Path | None = None, confirm
             "missing: without it the state's place depends on a uid that the resource does not have yet",
             "Give the state a name that stays.",
         )
-    pd = await places.upstream_access(changefeed, secrets_dir).connect(_PD_DEADLINE_S)
-    try:
-        with ExitStack() as held:
-            plan = await asyncio.to_thread(_look, changefeed, secrets_dir, pd.cluster_id, await pd.pd_ms(), held)
-            if confirmed:
-                ttl = int(changefeed.spec.upstream.safepoint_ttl)
-                await Safepoint(pd, places.service_id(changefeed), ttl).hold(plan.state.checkpoint_ts)
-                await asyncio.to_thread(_carry_out, plan)
-    finally:
-        await pd.close()
-    return _told(plan)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,190 @@
+"""`changefeed adopt --ticdc`: a changefeed goes on in a folder that TiCDC has written (CORRECTNESS.md, rule 7).
+
+TiCDC has no log, so nobody knows what stands in the files above its checkpoint. The changefeed begins there, in
+directories of its own (sink/storage/ticdc.py). What TiCDC had written above it comes a second time (sink-files.md).
+
+1. *TiCDC still writes.* Then `metadata` or the files change while they are looked at. One that is started later can't
+   be told: it is on who adopts.
+2. *It dies in the middle.* History is held first. Then the start record is written, which makes a driver begin at the
+   checkpoint; the sink is claimed last. A driver that is started in between finds the sink unclaimed, and is refused.
+   Claimed the other way round, it would begin at the present moment.
+3. *Two adopt at the same time.* With one state, record 1 has one winner; with two, the claim has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from changefeed.errors import Conflict, InvalidSpec, NeedsHuman
+from changefeed.model.record import StartRecord
+from changefeed.objectstore.open import Store, open_store
+from changefeed.owner import places
+from changefeed.owner.adoption.ours import check_adoptable
+from changefeed.owner.prepare import check_same, select, start_record
+from changefeed.owner.transaction_log.log import Log
+from changefeed.owner.transaction_log.state import State
+from changefeed.schema.snapshot import load_schema
+from changefeed.sink.storage.claim import is_mine, take
+from changefeed.sink.storage.layout import Layout
+from changefeed.sink.storage.metadata import published
+from changefeed.sink.storage.ticdc import check_fits
+from changefeed.spec.model import Changefeed
+from changefeed.spec.parse import effective
+from changefeed.upstream.kv import Snapshot
+from changefeed.upstream.pd import PdClient
+from changefeed.upstream.safepoint import Safepoint
+
+_PD_DEADLINE_S = 10.0
+_LOOK_HOLD_S = 600
+_WATCHED_S = 5.0  # TiCDC writes `metadata` every 2 s
+
+
+@dataclass(frozen=True)
+class Takeover:
+    """What is taken over, and where the changefeed begins. `steps`: what is done, a sentence each."""
+
+    sink_uri: str
+    to_uri: str  # where the log will be
+    checkpoint_ts: int  # TiCDC's, as its `metadata` says
+    start_ts: int
+    tables: int  # that have files
+    files: int  # with data
+    steps: tuple[str, ...]
+
+
+async def adopt_ticdc(changefeed: Changefeed, secrets_dir: Path | None = None, confirmed: bool = False) -> Takeover:
+    """What is to be done, and done when it is `confirmed`.
+
+    Raises InvalidSpec, NeedsHuman (nothing to go on with, or a folder of another layout), Conflict (TiCDC writes),
+    SnapshotLostByGC, Unavailable.
+    """
+    check_adoptable(changefeed)
+    pd = await places.upstream_access(changefeed, secrets_dir).connect(_PD_DEADLINE_S)
+    try:
+        with ExitStack() as held:
+            state_store, sink = await asyncio.to_thread(_open, changefeed, secrets_dir, held)
+            log = Log(state_store, places.LOG)
+            state = await asyncio.to_thread(_begun, changefeed, log, state_store.uri, sink)
+            check_same(changefeed, state, pd.cluster_id)
+            paths = await _unchanging(sink)
+            checkpoint_ts = await asyncio.to_thread(published, sink)
+            start_ts = await _start_ts(changefeed, state, sink, checkpoint_ts, pd)
+            safepoint = _safepoint(changefeed, pd, confirmed)
+            await safepoint.hold(start_ts)
+            try:
+                files, tables = await _check(changefeed, pd, start_ts, sink, paths)
+            finally:
+                if not confirmed:
+                    await safepoint.remove()
+            if confirmed:
+                record = start_record(changefeed, secrets.token_hex(8), start_ts, pd.cluster_id, adopted=True)
+                await asyncio.to_thread(_carry_out, log, record, state_store.uri, sink)
+            steps = _steps(sink, state_store, checkpoint_ts, start_ts)
+            return Takeover(sink.uri, state_store.uri, checkpoint_ts, start_ts, tables, files, steps)
+    finally:
+        await pd.close()
+
+
+def _open(changefeed: Changefeed, secrets_dir: Path | None, held: ExitStack) -> tuple[Store, Store]:
+    """State and sink; on this machine they are held against drivers."""
+    place, sink_place = places.state_place(changefeed, secrets_dir), places.sink_place(changefeed, secrets_dir)
+    state_store = open_store(place.uri, places.STATE_FIELD, place.secret)
+    sink = open_store(sink_place.uri, places.SINK_FIELD, sink_place.secret)
+    for store in (state_store, sink):
+        held.callback(store.release)
+        store.hold()
+    return state_store, sink
+
+
+def _begun(changefeed: Changefeed, log: Log, uri: str, sink: Store) -> State:
+    """What the log says: nothing, or what an adoption that died has left."""
+    state = log.read()
+    is_begun = state.n == 1 and state.adopted and state.uid == changefeed.identity
+    if is_mine(sink, changefeed.identity, uri) and not is_begun:
+        raise NeedsHuman(f"Changefeed {changefeed.name} has {sink.uri} already.", "There is nothing to adopt.")
+    if state.n and not is_begun:
+        raise NeedsHuman(f"There is a log of another changefeed at {uri} already.", "Choose another spec.state.id.")
+    return state
+
+
+async def _unchanging(sink: Store) -> list[str]:
+    """All paths of the sink. Raises Conflict when somebody writes there."""
+    before = await asyncio.to_thread(_seen, sink)
+    await asyncio.sleep(_WATCHED_S)
+    now = await asyncio.to_thread(_seen, sink)
+    if now != before:
+        changed = min(path for path, _ in set(now.items()) ^ set(before.items()))
+        raise Conflict(
+            f"Somebody writes to {sink.uri}: {changed} has changed within {_WATCHED_S:.0f} s.",
+            "Pause TiCDC's changefeed, wait until its `metadata` stands still, then try again.",
+        )
+    return list(now)
+
+
+def _seen(sink: Store) -> dict[str, int]:
+    """Sizes by path, and what `metadata` says."""
+    return {**dict(sink.list()), "metadata": published(sink)}
+
+
+async def _start_ts(changefeed: Changefeed, state: State, sink: Store, checkpoint_ts: int, pd: PdClient) -> int:
+    if checkpoint_ts == 0:
+        raise NeedsHuman(
+            f"{sink.uri} has no `metadata` with a checkpoint: nothing there is complete.",
+            "Look at spec.sink.storage.uri: it is TiCDC's sink-uri. An empty folder need not be adopted.",
+        )
+    if state.n and state.start_ts < checkpoint_ts:
+        raise NeedsHuman(
+            f"An adoption at {state.start_ts} has begun before, but TiCDC has gone on to {checkpoint_ts} since.",
+            "Choose another spec.state.id, and begin again.",
+        )
+    wanted = state.start_ts if state.n else changefeed.spec.start_ts
+    start_ts = checkpoint_ts if wanted is None else wanted
+    if start_ts < checkpoint_ts:
+        raise InvalidSpec(
+            "spec.startTs",
+            f'"{start_ts}" is below "{checkpoint_ts}", up to which TiCDC has written all',
+            "Leave it out, or name TiCDC's own checkpoint, which may be a little higher than its `metadata` says.",
+        )
+    if start_ts > (now := await pd.tso()):
+        raise InvalidSpec(
+            "spec.startTs", f'"{start_ts}" is in the future: the upstream is at "{now}"', "Name TiCDC's checkpoint."
+        )
+    return start_ts
+
+
+def _safepoint(changefeed: Changefeed, pd: PdClient, confirmed: bool) -> Safepoint:
+    """The changefeed's, which stays; who only looks has one of his own."""
+    if confirmed:
+        return Safepoint(pd, places.service_id(changefeed), int(changefeed.spec.upstream.safepoint_ttl))
+    return Safepoint(pd, f"changefeed-adopt-{secrets.token_hex(6)}", _LOOK_HOLD_S)
+
+
+async def _check(changefeed: Changefeed, pd: PdClient, start_ts: int, sink: Store, paths: list[str]) -> tuple[int, int]:
+    schema = await load_schema(Snapshot(pd, start_ts), start_ts)
+    tables = {table.id: table for table in select(changefeed, schema, start_ts).values()}
+    layout = Layout.of(effective(changefeed)["spec"]["sink"]["storage"])
+    return check_fits(sink.uri, paths, layout, start_ts, tables.values())
+
+
+def _carry_out(log: Log, record: StartRecord, state_uri: str, sink: Store) -> None:
+    if log.state.n == 0:
+        log.append(record)
+    take(sink, record.uid, state_uri)
+
+
+def _steps(sink: Store, state_store: Store, checkpoint_ts: int, start_ts: int) -> tuple[str, ...]:
+    steps = [
+        f"Hold the upstream's history after {start_ts}.",
+        f"Begin a log at {state_store.uri}: the changefeed starts at {start_ts}.",
+        f"Make {sink.uri} its own.",
+    ]
+    if start_ts > checkpoint_ts:
+        steps.append(
+            f"Write nothing up to {start_ts}, though `metadata` says {checkpoint_ts}: where TiCDC's own checkpoint is "
+            "lower, changes will be missing."
+        )
+    return tuple(steps)
