@@ -73,6 +73,35 @@ async def test_files_that_are_not_published_yet_are_nobodys(shop: Shop, sink: Ha
     assert (await verify(sink.uri, shop.pd)).first_problem is None
 
 
+@pytest.mark.parametrize("adopted", [True, False])
+async def test_rule_7_what_ticdc_wrote_before_an_adoption_is_left_out(
+    shop: Shop, tmp_path: Path, adopted: bool
+) -> None:
+    sink = write_sink(tmp_path, shop, adopted=adopted)
+    old = shop.start_ts - 1
+    day = sink.lake / ITEMS / str(old) / "2025-12-31"
+    (day / "meta").mkdir(parents=True)
+    (sink.lake / "shop" / "meta").mkdir()
+    for number in (1, 3):  # the index names the first one
+        (day / f"CDC{number:020}.csv").write_text("another's")
+    (day / "meta" / "CDC.index").write_text(f"CDC{1:020}.csv\n")
+    for folder in (sink.lake / ITEMS, sink.lake / "shop"):
+        (folder / "meta" / f"schema_{old}_0000000000.json").write_text("another's")
+    result = await verify(sink.uri, shop.pd)
+    assert result.ok is adopted, result.first_problem
+    if adopted:
+        assert (result.files, result.rows) == (8, 15)
+        (note,) = result.notes
+        assert note.startswith("2 files are of table versions below startTs: TiCDC wrote them")
+
+
+async def test_an_adopted_sink_without_its_files_is_found(shop: Shop, tmp_path: Path) -> None:
+    sink = write_sink(tmp_path, shop, adopted=True)
+    drop_a_line(sink, shop)
+    result = await verify(sink.uri, shop.pd)
+    assert (result.missing, result.notes) == (1, [])
+
+
 @pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
 async def test_harm_is_found_and_named(shop: Shop, sink: HandSink, harm: Harm) -> None:
     expected = harm(sink, shop)

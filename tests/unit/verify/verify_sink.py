@@ -124,7 +124,7 @@ class HandSink:
         (self.lake / "metadata").write_text(json.dumps({"checkpoint-ts": ts}))
 
 
-def write_sink(folder: Path, shop: Shop, **options: Any) -> HandSink:
+def write_sink(folder: Path, shop: Shop, *, adopted: bool = False, **options: Any) -> HandSink:
     """`options`: of sink.storage and its csv. Each table has two dates; in the first one a file is empty.
 
     Of canal-json only what a reader looks at is as TiCDC has it.
@@ -135,7 +135,13 @@ def write_sink(folder: Path, shop: Shop, **options: Any) -> HandSink:
     storage = config["spec"]["sink"]["storage"]
     log = Log(open_store(sink.state.as_uri()), "log")
     start = StartRecord(
-        n=1, epoch=0, nonce="a", start_ts=shop.start_ts, cluster_id=shop.cluster.cluster_id, uid="local"
+        n=1,
+        epoch=0,
+        nonce="a",
+        start_ts=shop.start_ts,
+        cluster_id=shop.cluster.cluster_id,
+        uid="local",
+        adopted=adopted,
     )
     log.append(start)
     log.append(EpochRecord(n=2, epoch=1, nonce="a", attempt=0, host="h", pid=1, config=config, versions={}))
