@@ -28,7 +28,7 @@ class Row(NamedTuple):
 class DataFile:
     """`columns`: that rows have by the schema file of its version. `end_ts`: the table's next version.
 
-    What is above that stands under the next version; TiCDC, before its folder was adopted, may have written it here too.
+    What is above that stands under the next version. TiCDC may have written it here too, before its folder was adopted.
     """
 
     path: str
