@@ -194,7 +194,9 @@ class Driver:
         prepared = self._prepared
         filter_ = prepared.changefeed.spec.filter
         tables = filter_.table_filter()
-        timeline = Timeline(tables.matches, tables.matches_schema, partial(ignores_ddl, filter_), prepared.tables)
+        by_id = prepared.changefeed.spec.sink.has_ids_for_paths
+        ignores = partial(ignores_ddl, filter_)
+        timeline = Timeline(tables.matches, tables.matches_schema, ignores, prepared.tables, by_id)
         await stack.enter_async_context(
             DdlSpan(prepared.pd, prepared.schema, timeline, self._barrier, self._wake.set, self._fail)
         )

@@ -145,6 +145,11 @@ class Storage(Section):
             "|| (has(self.csv) && has(self.csv.outputFieldHeader) && self.csv.outputFieldHeader)",
             _NAMED_COLUMNS,
         ),
+        rule(
+            "(has(self.useTableIdAsPath) && self.useTableIdAsPath) "
+            "== (has(oldSelf.useTableIdAsPath) && oldSelf.useTableIdAsPath)",
+            f"the useTableIdAsPath that it was created with; {_ELSEWHERE}",
+        ),
     )
 
     uri: Annotated[Location, _STAYS, fixed(FROM_CREATION)]
@@ -157,6 +162,11 @@ class Storage(Section):
     """A file is written when it has about this size; a transaction is never split."""
     date_separator: Annotated[str, one_of("none", "year", "month", "day")] = "day"
     """Part of the date that is a folder above the files."""
+    use_table_id_as_path: Annotated[Flag, fixed(FROM_CREATION)] = False
+    """
+    Name the folder of a table, and of a partition, by its id in TiDB instead of by its name. Nothing is written of a
+    database as a whole.
+    """
     file_index_width: Annotated[int, whole(6, 20)] = 20
     """Digits of a file's number."""
     compression: Annotated[str, one_of("none", "gzip", "zstd")] = "none"
@@ -393,6 +403,11 @@ class Sink(Section):
     def kind(self) -> str:
         """Which one it is."""
         return next(kind for kind in _KINDS if getattr(self, kind) is not None)
+
+    @property
+    def has_ids_for_paths(self) -> bool:
+        """Whether folders are named by tables' ids."""
+        return self.storage is not None and self.storage.use_table_id_as_path
 
     @property
     def syncpoint_interval_s(self) -> float | None:

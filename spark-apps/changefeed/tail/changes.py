@@ -12,7 +12,7 @@ from changefeed.tail.stream import DataFile, Row, Stream
 from changefeed.verify.consumer.schema_file import SchemaFile, read_schema_file
 from changefeed.verify.consumer.walk import Version, walk
 from changefeed.verify.result import Break
-from changefeed.verify.sink.files import checkpoint, read_layout
+from changefeed.verify.sink.files import Sink, checkpoint, parse_json, read_layout
 from changefeed.verify.sink.formats import Format
 
 _DATE = re.compile(r"\d{4}(-\d\d){0,2}")
@@ -54,13 +54,17 @@ class Changes:
         self._done_ts = self._began_ts = checkpoint(store) if after_ts is None else after_ts
         self._streams: dict[str, Stream] = {}
         self._schema_files: dict[str, SchemaFile] = {}
+        self._by_id: bool | None = None  # None: not known yet
 
     def round(self) -> Iterator[Change]:
         """Up to the checkpoint that is published now. Take all of it before the next one. Raises Break."""
         upto_ts = checkpoint(self._store)
         if upto_ts <= self._done_ts:
             return
-        versions = list(walk(read_layout(self._store, upto_ts), has_dates=False))
+        sink = read_layout(self._store, upto_ts)
+        if self._by_id is None:
+            self._by_id = self._has_ids(sink)
+        versions = list(walk(sink, has_dates=False, by_id=bool(self._by_id)))
         ddls = [ddl for version in versions for ddl in self._ddls(version)]
         files: dict[str, list[DataFile]] = {}
         ends: dict[str, int] = {}  # of each table, the version behind the one that is looked at
@@ -70,6 +74,14 @@ class Changes:
         yield from heapq.merge(sorted(ddls, key=_order), *sources, key=_order)
         self._done_ts = upto_ts
 
+    def _has_ids(self, sink: Sink) -> bool | None:
+        """Whether folders have tables' ids for names: then schema files of tables stand where those of databases do."""
+        folders = {folder: paths for (folder, _), paths in sink.schemas.items()}
+        if any("/" in folder for folder in folders):
+            return False
+        content = next((parse_json(self._store.get(paths[0]).body) for paths in folders.values()), None)
+        return bool(content.get("Table")) if isinstance(content, dict) else None
+
     def _ddls(self, version: Version) -> Iterator[Change]:
         for path in version.schema_files:
             file = self._schema_file(path)
@@ -78,7 +90,7 @@ class Changes:
 
     def _schema_file(self, path: str) -> SchemaFile:
         if path not in self._schema_files:
-            file, problems = read_schema_file(path, self._store.get(path).body)
+            file, problems = read_schema_file(path, self._store.get(path).body, bool(self._by_id))
             if file is None:
                 raise Break("; ".join(problems), "changefeed verify names all that is wrong.")
             self._schema_files[path] = file
@@ -86,21 +98,19 @@ class Changes:
 
     def _gather(self, version: Version, ends: dict[str, int], files: dict[str, list[DataFile]]) -> None:
         """Adds the version's data files, by table and partition; the last version comes first."""
-        columns = {
-            file.name: [column.name for column in file.columns] for file in map(self._schema_file, version.schema_files)
-        }
+        named = {path.partition("/meta/")[0]: self._schema_file(path) for path in version.schema_files}
         for data in reversed(version.data):
-            schema, table = data.place.split("/")
-            if not self._selects(schema, table):
+            file = named.get(data.place)
+            if file is None:
+                raise Break(f"{data.directory.path} has no schema file.", "changefeed verify names all that is wrong.")
+            if not self._selects(file.schema, file.table):
                 continue
             levels = data.directory.path.removeprefix(f"{data.place}/{version.ts}").split("/")
-            place = "/".join([data.place, *(level for level in levels if level and not _DATE.fullmatch(level))])
-            named = columns.get(f"{schema}.{table}")
-            if named is None:
-                raise Break(f"{data.directory.path} has no schema file.", "changefeed verify names all that is wrong.")
-            end = ends.get(f"{schema}.{table}")
-            files.setdefault(place, [])[:0] = [DataFile(path, named, end) for path in data.directory.readable]
-        ends.update(dict.fromkeys(columns, version.ts))
+            partition = [data.place] if self._by_id else [x for x in levels if x and not _DATE.fullmatch(x)]
+            place = "/".join([file.schema, file.table, *partition])
+            columns, end = [column.name for column in file.columns], ends.get(data.place)
+            files.setdefault(place, [])[:0] = [DataFile(path, columns, end) for path in data.directory.readable]
+        ends.update(dict.fromkeys(named, version.ts))
 
     def _rows(self, place: str, files: list[DataFile], upto_ts: int) -> Iterator[Change]:
         if place not in self._streams:

@@ -105,8 +105,13 @@ async def lives_of(state: State, pd: PdClient, upto_ts: int) -> Lives:
     """Of the tables that the changefeed writes, from where its sink begins."""
     rules, ignores = rules_of(state), partial(ignores_ddl, _filter(state))
     return await read_lives(
-        pd, lambda table: rules.matches(table.schema_name, table.name), ignores, state.from_ts, upto_ts
+        pd, lambda table: rules.matches(table.schema_name, table.name), ignores, state.from_ts, upto_ts, by_id(state)
     )
+
+
+def by_id(state: State) -> bool:
+    """Whether folders have tables' ids for names."""
+    return bool(state.epoch.config["spec"]["sink"].get("storage", {}).get("useTableIdAsPath", False))
 
 
 def _filter(state: State) -> Filter:

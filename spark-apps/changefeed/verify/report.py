@@ -21,7 +21,7 @@ from changefeed.verify.consumer.replay import replay
 from changefeed.verify.finality import Finality
 from changefeed.verify.held import held
 from changefeed.verify.progress import Progress, Silent
-from changefeed.verify.recorded import check_cluster, lives_of, rules_of
+from changefeed.verify.recorded import by_id, check_cluster, lives_of, rules_of
 from changefeed.verify.result import Break, NotVerifiable, Result
 from changefeed.verify.sink import files
 from changefeed.verify.sink.formats import Formats, read_formats
@@ -158,7 +158,7 @@ async def _compare(subject: StoredSubject, state: State) -> None:
         ledger = Ledger(Path(folder))
         try:
             await _check_tables(subject, lives.all, sink, ledger)
-            await replay(subject, lives, rules_of(state).matches, sink, ledger)
+            await replay(subject, lives, rules_of(state).matches, sink, ledger, by_id(state))
         finally:
             ledger.close()
     _check_finality(subject, finality)
@@ -167,7 +167,8 @@ async def _compare(subject: StoredSubject, state: State) -> None:
 async def _check_tables(subject: StoredSubject, lives: list[Life], sink: files.Sink, ledger: Ledger) -> None:
     result = subject.result
     # A reader does not look into directories of a later version yet.
-    remaining = {p: d for p, d in sink.directories.items() if (files.version_of(p) or 0) <= subject.checkpoint_ts}
+    level = 1 if any(life.by_id for life in lives) else 2
+    remaining = {p: d for p, d in sink.directories.items() if (files.version_of(p, level) or 0) <= subject.checkpoint_ts}
     for life in lives:
         await check_table(subject, life, _directories_of(life, remaining), sink.schemas, ledger)
     result.tables = len({life.physical_id for life in lives if not life.has_ended})

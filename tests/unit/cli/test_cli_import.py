@@ -35,6 +35,7 @@ output-field-header = true
 flush-interval = "2s"
 file-size = 33554432
 output-raw-change-event = true
+use-table-id-as-path = true
 [integrity]
 integrity-check-level = "correctness"
 corruption-handle-level = "error"
@@ -67,6 +68,7 @@ def test_what_means_the_same_is_taken_over() -> None:
                 "flushInterval": "2s",
                 "fileSize": "32Mi",
                 "outputRawChangeEvent": True,
+                "useTableIdAsPath": True,
                 "csv": {
                     "delimiter": ";",
                     "quote": "",
@@ -101,6 +103,12 @@ ignore-events = ["delete"]
 matcher = ["shop.*"]
 columns = ["*", "!secret"]
 """
+
+
+def test_folders_by_id_may_be_asked_for_in_the_uri() -> None:
+    converted = _convert("s3://lake/orders?protocol=csv&use-table-id-as-path=true")
+    assert converted.notes == ()
+    assert converted.resource["spec"]["sink"]["storage"]["useTableIdAsPath"] is True
 
 
 def test_event_filters_and_column_selectors_are_taken_over() -> None:

@@ -298,6 +298,14 @@ async def test_the_sinks_uri_cant_change(place: Place) -> None:
     assert place.kinds() == ["start", "epoch"]
 
 
+async def test_whether_folders_have_ids_for_names_cant_change(place: Place) -> None:
+    await place.prepare()
+    lake = {"uri": (place.folder / "lake").as_uri(), "protocol": "csv"}
+    with pytest.raises(InvalidSpec, match=r"spec\.sink\.storage\.useTableIdAsPath: true differs from"):
+        await place.prepare(sink={"storage": lake | {"useTableIdAsPath": True}})
+    assert place.kinds() == ["start", "epoch"]
+
+
 async def test_another_cluster_is_refused(place: Place, tmp_path: Path) -> None:
     await place.prepare()
     with DevCluster(stores=1) as other:

@@ -24,7 +24,7 @@ def raw(id_: int, name: str, column: str = "id", **more: Any) -> dict[str, Any]:
 
 
 class Followed:
-    def __init__(self) -> None:
+    def __init__(self, by_id: bool = False) -> None:
         databases = [parse_database_info({"id": i, "db_name": {"O": n}}) for i, n in ((SHOP, "shop"), (OTHER, "other"))]
         tables = [
             parse_table_info(raw(ORDERS, "orders"), "shop"),
@@ -40,6 +40,7 @@ class Followed:
             lambda schema: schema == "shop",
             lambda job, schema, table: table in self.ignored,
             [ORDERS, ITEMS],
+            by_id,
         )
         self.ts = START_TS
 
@@ -193,3 +194,27 @@ def test_a_table_that_cannot_be_replicated_stops_the_run_by_name(followed: Follo
     odd["cols"][0]["type"]["Tp"] = 0xFF
     with pytest.raises(NeedsHuman, match=r"shop\.orders.*GEOMETRY"):
         followed.ddl(Action.MODIFY_COLUMN, table=odd)
+
+
+def folders(ddl: Ddl | None) -> list[tuple[str, str, bool]]:
+    """Of the schema files: the folder, the table, and whether with the statement."""
+    files = ddl.schema_files if ddl else ()
+    return [(file.path.partition("/meta/")[0], file.table, bool(file.query)) for file in files]
+
+
+def test_by_id_a_table_is_told_in_its_folder_and_each_partition_has_the_definition() -> None:
+    by_id = Followed(by_id=True)
+    renamed = by_id.ddl(Action.RENAME_TABLE, table=raw(ORDERS, "sales"))
+    assert folders(renamed) == [(str(ORDERS), "sales", True)]
+    truncated = by_id.ddl(Action.TRUNCATE_TABLE, table=raw(40, "sales"), table_id=ORDERS)
+    assert folders(truncated) == [("40", "sales", True)]
+    created = by_id.ddl(Action.CREATE_TABLE, table=partitioned(60, "parted", 61, 62))
+    assert folders(created) == [("60", "parted", True), ("61", "parted", False), ("62", "parted", False)]
+    gone = by_id.ddl(Action.DROP_TABLE, table=partitioned(60, "parted", 61, 62))
+    assert folders(gone) == [("60", "parted", True)]
+
+
+def test_by_id_nothing_is_told_of_a_database() -> None:
+    dropped = Followed(by_id=True).ddl(Action.DROP_SCHEMA)
+    assert dropped is not None
+    assert (dropped.left, folders(dropped)) == ({ORDERS, ITEMS}, [])

@@ -261,3 +261,14 @@ def test_rule_15_a_date_is_of_utc_whatever_the_machine_says(monkeypatch):
 )
 def test_what_counts_as_published(path, published):
     assert is_published(path) == published
+
+
+def test_by_id_each_partition_has_a_folder_with_its_schema_file(tmp_path):
+    by_id = layout(useTableIdAsPath=True)
+    table = make_table("shop", "a/b", column("id", 8, 3))  # whose name would be no folder
+    directory = by_id.directory(by_id.place(table, 7, 400), by_id.date(ms("2026-03-01T00:00:00")))
+    assert by_id.data_file(directory, 3) == "7/400/2026-03-01/CDC00000000000000000003.csv"
+    assert parse_index_path(index_file(directory)) == directory
+    path = write_schema_file(LocalStore(tmp_path / "sink"), table, 400, table_id=7)
+    assert path == f"7/meta/schema_400_{SchemaFile.of(table, 400).checksum:010}.json"
+    assert is_published(path)

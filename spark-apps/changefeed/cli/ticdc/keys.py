@@ -63,6 +63,7 @@ SAME_OF = {
         "sink.cloud-storage-config.flush-interval": "flushInterval",
         "sink.cloud-storage-config.file-size": "fileSize",
         "sink.cloud-storage-config.output-raw-change-event": "outputRawChangeEvent",
+        "sink.cloud-storage-config.use-table-id-as-path": "useTableIdAsPath",
     },
     "mysql": {
         "sink.safe-mode": "safeMode",
@@ -193,7 +194,6 @@ WITHOUT: dict[str, tuple[object, str]] = {
     "sink.cloud-storage-config.output-column-id": (False, LATER),
     "sink.cloud-storage-config.file-expiration-days": (0, "let the store expire old files"),
     "sink.cloud-storage-config.file-cleanup-cron-spec": ("0 0 2 * * *", "let the store expire old files"),
-    "sink.cloud-storage-config.use-table-id-as-path": (False, LATER),
     "sink.cloud-storage-config.spool-disk-quota": (10 << 30, _OWN),
     "sink.cloud-storage-config.spool-base-dir": ("", _OWN),
     "consistent": (None, f"redo logs: {LATER}; the files themselves are exactly once"),
@@ -278,6 +278,7 @@ FLAGS = frozenset(
     {
         *("sink.safe-mode", "sink.only-output-updated-columns", "sink.content-compatible"),
         *(f"{_CODEC}.enable-tidb-extension", f"{_KAFKA}.enable-tls"),
+        "sink.cloud-storage-config.use-table-id-as-path",
         *(key for key, (default, _) in WITHOUT.items() if isinstance(default, bool)),
     }
 )

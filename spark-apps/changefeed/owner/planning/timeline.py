@@ -10,6 +10,8 @@ The set of dispatchers is a function of ts: one for each physical table that the
 4. *The definition stays what it was*, as when an index is added. Rows after T have version T all the same, as TiCDC's.
 5. *An event filter ignores it.* Rows after T are in the new definition all the same, so its schema file is written,
    without the statement; of what has ended nothing is said.
+6. *Folders have ids for names.* The table's own folder has the statement, and that of each partition the definition. A
+   database has no folder, so readers are told nothing of what is done to it as a whole.
 """
 
 from __future__ import annotations
@@ -32,12 +34,18 @@ class Timeline:
     """Follows the DDLs of one run, in their order."""
 
     def __init__(
-        self, selects: Selects, selects_database: Callable[[str], bool], ignores: Ignores, dispatchers: Iterable[int]
+        self,
+        selects: Selects,
+        selects_database: Callable[[str], bool],
+        ignores: Ignores,
+        dispatchers: Iterable[int],
+        by_id: bool = False,
     ) -> None:
-        """`dispatchers`: those with which the run begins."""
+        """`dispatchers`: those with which the run begins. `by_id`: readers find a table by its id."""
         self._selects = selects
         self._selects_database = selects_database
         self._ignores = ignores
+        self._by_id = by_id
         self._dispatchers = set(dispatchers)
 
     def follow(self, job: Job, ts: int, touched: Touched) -> Ddl | None:
@@ -79,7 +87,7 @@ class Timeline:
         files = [
             SchemaFile(name, "", ts, query=job.query, type=job.type)
             for name in sorted(touched.databases)
-            if self._selects_database(name) and not self._ignores(job, name, "")
+            if not self._by_id and self._selects_database(name) and not self._ignores(job, name, "")
         ]
         gone = [table for table in touched.before if table.id in had and not after]
         for table in [*after.values(), *(gone if not touched.databases else ())]:
@@ -88,7 +96,10 @@ class Timeline:
             is_ignored = self._ignores(job, table.schema_name, table.name)
             says_why = not is_ignored and self._is_of_statement(job, table, had, touched)
             if not is_ignored or self._has_rows(table, after):
-                files.append(SchemaFile.of(table, ts, *((job.query, job.type) if says_why else ("", 0))))
+                told = (job.query, job.type) if says_why else ("", 0)
+                files.append(SchemaFile.of(table, ts, *told, table.id if self._by_id else None))
+                if self._by_id and self._has_rows(table, after):
+                    files += [SchemaFile.of(table, ts, table_id=partition) for partition in table.partition_ids]
         return tuple(files)
 
     def _has_rows(self, table: TableInfo, after: dict[int, TableInfo]) -> bool:

@@ -61,9 +61,10 @@ class DrivenStorage:
         self.folder = folder_of(self.store, state.generation)
         self.folder.clean_leftovers()
         claim(self.folder, state.uid, taken.state_uri, generation=state.generation)
-        for _, table, version, is_new in tables:
+        for dispatcher, table, version, is_new in tables:
             if is_new:
-                write_schema_file(self.folder, table, version)
+                table_id = dispatcher if self.names.by_id else None
+                write_schema_file(self.folder, table, version, table_id=table_id)
 
     def job(self) -> StorageJob:
         return StorageJob(self.folder.place)

@@ -32,7 +32,7 @@ _DATA_FILE = re.compile(r"CDC(?:_(?P<dispatcher>[^/]+)_)?(?P<index>\d+)\.[a-z]+(
 @dataclass(frozen=True)
 class SchemaPath:
     schema: str
-    table: str  # "": the file is the database's
+    table: str  # "": the file is the database's, or `schema` is a table's id
     table_version: int
     checksum: int
 
@@ -44,12 +44,14 @@ class Layout:
     date_separator: str
     index_width: int
     extension: str  # with its dot
+    by_id: bool = False  # a table's folder is its physical id, not its name
 
     @classmethod
     def of(cls, storage: Mapping[str, Any]) -> Layout:
         """`storage`: `sink.storage` of the effective spec."""
         extension = _EXTENSIONS[storage["protocol"]] + _COMPRESSED[storage.get("compression", "none")]
-        return cls(storage["dateSeparator"], storage["fileIndexWidth"], extension)
+        by_id = storage.get("useTableIdAsPath", False)
+        return cls(storage["dateSeparator"], storage["fileIndexWidth"], extension, by_id)
 
     def date(self, pd_ms: int, last: str = "") -> str:
         """See `date_of`."""
@@ -59,7 +61,9 @@ class Layout:
         return f"{place}/{date}" if date else place
 
     def place(self, table: TableInfo, dispatcher: int, table_version: int) -> str:
-        """See `place_of`."""
+        """See `place_of`. By id: each partition has a folder as a table has."""
+        if self.by_id:
+            return version_directory(str(dispatcher), table_version)
         return place_of(table, dispatcher, table_version)
 
     def data_file(self, directory: str, index: int) -> str:

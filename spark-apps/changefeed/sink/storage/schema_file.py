@@ -51,7 +51,9 @@ _GO_ESCAPES = str.maketrans({c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
 
 @dataclass(frozen=True)
 class SchemaFile:
-    """A schema file's content; `table` "" and no columns: a database's."""
+    """A schema file's content; `table` "" and no columns: a database's. `table_id`: of whose folder it stands in; None:
+    folders have names.
+    """
 
     schema: str
     table: str
@@ -59,15 +61,20 @@ class SchemaFile:
     columns: tuple[Mapping[str, Any], ...] = ()
     query: str = ""
     type: int = 0  # TiDB's ActionType; 0 with no query: the table was there before
+    table_id: int | None = None
 
     @classmethod
-    def of(cls, table: TableInfo, table_version: int, query: str = "", type_: int = 0) -> SchemaFile:
+    def of(
+        cls, table: TableInfo, table_version: int, query: str = "", type_: int = 0, table_id: int | None = None
+    ) -> SchemaFile:
         columns = tuple(column_json(column) for column in table.columns)
-        return cls(table.schema_name, table.name, table_version, columns, query, type_)
+        return cls(table.schema_name, table.name, table_version, columns, query, type_, table_id)
 
     @property
     def path(self) -> str:
         place = f"{self.schema}/{self.table}" if self.table else self.schema
+        if self.table_id is not None:
+            place = str(self.table_id)
         return schema_file(place, self.table_version, self.checksum)
 
     @property
@@ -98,13 +105,21 @@ class SchemaFile:
         )
 
 
-def write_schema_file(store: ObjectStore, table: TableInfo, table_version: int, query: str = "", type_: int = 0) -> str:
+def write_schema_file(
+    store: ObjectStore,
+    table: TableInfo,
+    table_version: int,
+    query: str = "",
+    type_: int = 0,
+    table_id: int | None = None,
+) -> str:
     """Make sure that the schema file of exactly this version stands; its path (rule 26).
 
     Raises OutputConflict when it stands with another content, NeedsHuman for a name that can't be a folder.
     """
-    table_path(table)
-    return write(store, SchemaFile.of(table, table_version, query, type_))
+    if table_id is None:
+        table_path(table)
+    return write(store, SchemaFile.of(table, table_version, query, type_, table_id))
 
 
 def write(store: ObjectStore, file: SchemaFile) -> str:

@@ -94,7 +94,7 @@ class _Table(TableCheck):
 
     def _schema_written(self, schemas: Mapping[tuple[str, int], list[str]]) -> float | None:
         """When the version's schema file was written; None: the store does not say, or there is none."""
-        paths = schemas.get((f"{self._info.schema_name}/{self._info.name}", self._life.from_ts), [])
+        paths = schemas.get((self._life.folder, self._life.from_ts), [])
         times = [self._store.get(path).modified for path in paths]
         return min((time for time in times if time is not None), default=None)
 

@@ -35,14 +35,18 @@ class Catalog:
         selects: Callable[[str, str], bool],
         start_ts: int,
         choice: str,
+        by_id: bool = False,
     ) -> None:
-        """`choice`: formats.Format. Views that exist at the start are in no file: they are known."""
+        """`choice`: formats.Format. `by_id`: tables are told apart by their ids, and nobody is told of a database.
+        Views that exist at the start are in no file: they are known.
+        """
         self._upstream = upstream
         self._rows = rows
         self._report = report
         self._selects = selects
         self._start_ts = start_ts
         self._choice = choice
+        self._has_ids = by_id
         self._tables: dict[tuple[str, str], Table] = {}
         self._dropped: list[Table] = []
         for view in upstream.tables(start_ts):
@@ -251,11 +255,12 @@ class Catalog:
 
     def _create(self, file: SchemaFile) -> Table:
         """An empty one."""
+        info = self._upstream.table(file.schema, file.table, file.version)
         if (there := self.get(file.schema, file.table)) is not None:
-            self._report.problem(f"{file.path} makes a table that is there already: {file.query}")
+            if not self._has_ids or info is None or there.id == info.id:  # else it went with its database
+                self._report.problem(f"{file.path} makes a table that is there already: {file.query}")
             self._drop(there, file)
         table = Table(file.schema, file.table, file.version, file.columns)
-        info = self._upstream.table(file.schema, file.table, file.version)
         self._put(table)
         if info is None:
             table.unknown = "the upstream has no such table"

@@ -32,13 +32,19 @@ _AT_ONCE_BYTES = 64 << 20
 Selects = Callable[[str, str], bool]
 
 
-async def replay(subject: StoredSubject, lives: Lives, selects: Selects, sink: Sink, ledger: Ledger) -> None:
-    """`selects`: (schema, table) that the changefeed is about. Uses the ledger's database for tables of its own."""
-    await _Consumer(subject, lives, selects, sink, ledger).run()
+async def replay(
+    subject: StoredSubject, lives: Lives, selects: Selects, sink: Sink, ledger: Ledger, by_id: bool = False
+) -> None:
+    """`selects`: (schema, table) that the changefeed is about. `by_id`: folders have ids for names. Uses the ledger's
+    database for tables of its own.
+    """
+    await _Consumer(subject, lives, selects, sink, ledger, by_id).run()
 
 
 class _Consumer:
-    def __init__(self, subject: StoredSubject, lives: Lives, selects: Selects, sink: Sink, ledger: Ledger) -> None:
+    def __init__(
+        self, subject: StoredSubject, lives: Lives, selects: Selects, sink: Sink, ledger: Ledger, by_id: bool
+    ) -> None:
         self._subject = subject
         self._checkpoint_ts = subject.checkpoint_ts
         self._lives = lives
@@ -49,16 +55,20 @@ class _Consumer:
         how = subject.formats.newest
         self._choice = how.choice
         self._upstream = Upstream(subject.pd, lives.schema, subject.config, how)
-        self._catalog = Catalog(self._upstream, self._rows, self._report, selects, subject.start_ts, self._choice)
+        self._by_id = by_id
+        self._catalog = Catalog(
+            self._upstream, self._rows, self._report, selects, subject.start_ts, self._choice, by_id
+        )
+        self._named: dict[str, SchemaFile] = {}  # by the place that it stands at
 
     async def run(self) -> None:
-        for problem in misplaced(self._sink):
+        for problem in misplaced(self._sink, self._by_id):
             self._report.problem(problem)
         has_dates = self._subject.config["spec"]["sink"]["storage"]["dateSeparator"] != "none"
         self._subject.progress.stage(
             "a consumer's replay", sum(len(d.readable) for d in self._sink.directories.values())
         )
-        for version in walk(self._sink, has_dates):
+        for version in walk(self._sink, has_dates, self._by_id):
             for problem in without_schema_file(version):
                 self._report.problem(problem)
             await self._catalog.execute(self._schema_files(version))
@@ -71,23 +81,44 @@ class _Consumer:
         self._report.end()
 
     def _schema_files(self, version: Version) -> list[SchemaFile]:
+        """One of each table; by id a partitioned one has several, of which one has the statement."""
         found: dict[str, SchemaFile] = {}
+        places: dict[str, SchemaFile] = {}
         for path in version.schema_files:
-            file, problems = read_schema_file(path, self._subject.store.get(path).body)
+            file, problems = read_schema_file(path, self._subject.store.get(path).body, self._by_id)
             for problem in problems:
                 self._report.problem(problem)
             if file is None:
                 continue
-            if (first := found.setdefault(file.name, file)) is not file:
+            place = path.partition("/meta/")[0]
+            if (first := places.setdefault(place, file)) is not file:
                 self._report.problem(f"{path} is a second one of its version: a consumer reads {first.path} alone.")
+                continue
+            if self._by_id:
+                self._check_id(file, int(place))
+            same = found.setdefault(file.name, file)
+            if same.columns != file.columns or (same is not file and same.query and file.query):
+                self._report.problem(f"{path} and {same.path} tell different things of {file.name}.")
+            if file.query and not same.query:
+                found[file.name] = file
+        self._named = places
         return list(found.values())
+
+    def _check_id(self, file: SchemaFile, id_: int) -> None:
+        """It stands in a folder of the table that it is about."""
+        for ts in (file.version, file.version - 1):
+            if (info := self._upstream.table(file.schema, file.table, ts)) is not None:
+                if id_ not in (info.id, *info.physical_ids):
+                    self._report.problem(f"{file.path} is about {file.name}, which has not this id at {ts}.")
+                return
 
     # -- rows
 
     def _take(self, place: str, version: int, group: Sequence[DataDirectory]) -> None:
         """The rows of one partition under a version."""
+        named = self._named.get(place)  # none: that is said
         schema, _, name = place.partition("/")
-        table = self._catalog.get(schema, name)
+        table = self._catalog.get(*(named.schema, named.table) if named else (schema, name))
         if table is None or (table.version != version and not table.unknown):
             self._report.problem(f"{group[0].directory.path} has rows of a table that a consumer does not have then.")
         elif not table.unknown:
@@ -100,9 +131,15 @@ class _Consumer:
             for piece in self._read(files, path, found, table):
                 changes.add(piece)
                 if changes.are_many:
-                    self._merge(table, group[0].partition, changes)
+                    self._merge(table, self._partition(table, group[0]), changes)
             self._subject.progress.advance(1)
-        self._merge(table, group[0].partition, changes)
+        self._merge(table, self._partition(table, group[0]), changes)
+
+    def _partition(self, table: Table, data: DataDirectory) -> int:
+        """0: the table has none."""
+        if not self._by_id:
+            return data.partition
+        return 0 if int(data.place) == table.id else int(data.place)
 
     def _read(self, files: TableFiles, path: str, found: Object, table: Table) -> Iterator[pa.Table]:
         """The file's rows up to the checkpoint, with their places."""

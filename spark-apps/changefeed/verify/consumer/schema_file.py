@@ -51,10 +51,10 @@ class SchemaFile:
         return verb in _VERBS.get(self.type, _ALTER)
 
 
-def read_schema_file(path: str, body: bytes) -> tuple[SchemaFile | None, list[str]]:
+def read_schema_file(path: str, body: bytes, by_id: bool = False) -> tuple[SchemaFile | None, list[str]]:
     """The file, and where it breaks a hard rule; None: it is none, or not the one that its name says.
 
-    `path` must be one by its form.
+    `path` must be one by its form. `by_id`: its folder is an id, and it is of a table.
     """
     content = parse_json(body)
     try:
@@ -64,7 +64,8 @@ def read_schema_file(path: str, body: bytes) -> tuple[SchemaFile | None, list[st
     problems = []
     place, _, name = path.partition("/meta/schema_")
     version, checksum = name.removesuffix(".json").split("_")
-    if (f"{file.schema}/{file.table}".rstrip("/"), str(file.version)) != (place, version):
+    is_placed = bool(file.table) if by_id else f"{file.schema}/{file.table}".rstrip("/") == place
+    if not is_placed or str(file.version) != version:
         return None, [f"{path} is of version {file.version} of {file.name.rstrip('.')}: its name is another one's."]
     if f"{schema_checksum(content):010}" != checksum:
         problems.append(f"{path} has another content than its name says: its checksum is {schema_checksum(content)}.")

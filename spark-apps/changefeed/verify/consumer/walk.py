@@ -10,12 +10,16 @@ from changefeed.verify.sink.files import OWNER, Directory, Sink
 
 _SCHEMA = re.compile(r"(?P<place>[^/]+(?:/[^/]+)?)/meta/schema_(?P<version>\d+)_\d{10}\.json")
 _DIRECTORY = re.compile(r"(?P<place>[^/]+/[^/]+)/(?P<version>\d+)(?P<rest>(?:/[^/]+)*)")
+_SCHEMA_BY_ID = re.compile(r"(?P<place>\d+)/meta/schema_(?P<version>\d+)_\d{10}\.json")
+_DIRECTORY_BY_ID = re.compile(r"(?P<place>\d+)/(?P<version>\d+)(?P<rest>(?:/[^/]+)*)")
 _INDEX = "/meta/CDC.index"
 
 
 @dataclass(frozen=True)
 class DataDirectory:
-    """A data directory: `place` is schema/table, `partition` 0 for a table without any."""
+    """A data directory: `place` is schema/table, `partition` 0 for a table without any. By id: `place` is the
+    id of the table or partition, and `partition` 0.
+    """
 
     place: str
     partition: int
@@ -31,20 +35,22 @@ class Version:
     data: list[DataDirectory] = field(default_factory=list)
 
 
-def walk(sink: Sink, has_dates: bool) -> Iterator[Version]:
+def walk(sink: Sink, has_dates: bool, by_id: bool = False) -> Iterator[Version]:
     """Versions up to the checkpoint, in ascending order; of each, data by partition and date.
 
-    `has_dates`: whether the last level of a data directory is a date.
+    `has_dates`: whether the last level of a data directory is a date. `by_id`: folders have ids for names.
     """
+    schema_file, data = (_SCHEMA_BY_ID, _DIRECTORY_BY_ID) if by_id else (_SCHEMA, _DIRECTORY)
     versions: dict[int, Version] = {}
     for path in sorted(sink.paths):
-        if match := _SCHEMA.fullmatch(path):
+        if match := schema_file.fullmatch(path):
             ts = int(match["version"])
             versions.setdefault(ts, Version(ts)).schema_files.append(path)
     for path, directory in sink.directories.items():
-        if match := _DIRECTORY.fullmatch(path):
+        if match := data.fullmatch(path):
             ts, levels = int(match["version"]), match["rest"].split("/")[1:]
-            partition = next((int(level) for level in levels[: len(levels) - has_dates] if level.isdecimal()), 0)
+            above_date = [] if by_id else levels[: len(levels) - has_dates]
+            partition = next((int(level) for level in above_date if level.isdecimal()), 0)
             found = DataDirectory(match["place"], partition, directory)
             versions.setdefault(ts, Version(ts)).data.append(found)
     for ts in sorted(ts for ts in versions if ts <= sink.checkpoint_ts):
@@ -52,12 +58,13 @@ def walk(sink: Sink, has_dates: bool) -> Iterator[Version]:
         yield versions[ts]
 
 
-def misplaced(sink: Sink) -> list[str]:
+def misplaced(sink: Sink, by_id: bool) -> list[str]:
     """What is no schema file of a table or a database, and stands where those do."""
+    form, place = (_SCHEMA_BY_ID, "<table id>") if by_id else (_SCHEMA, "<schema>[/<table>]")
     meta = [path for path in sink.paths if "/meta/" in path and not path.endswith(_INDEX)]
-    wrong = [path for path in meta if not _SCHEMA.fullmatch(path)]
+    wrong = [path for path in meta if not form.fullmatch(path)]
     return [
-        f"{path} is no schema file by its name: <schema>[/<table>]/meta/schema_<version>_<10 digits>.json is wanted."
+        f"{path} is no schema file by its name: {place}/meta/schema_<version>_<10 digits>.json is wanted."
         for path in sorted(wrong)
         if path != OWNER
     ]

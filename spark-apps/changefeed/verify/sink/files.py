@@ -22,7 +22,7 @@ _EXTENSION = r"(?:csv|json)(?:\.gz|\.zst)?|parquet"
 _NAME = re.compile(rf"CDC(\d+)\.({_EXTENSION})")
 _DATA = re.compile(rf"(?P<directory>.+)/CDC(?P<index>\d+)\.(?:{_EXTENSION})", re.DOTALL)
 _VERSION = re.compile(r"/meta/schema_(\d+)_\d{10}\.json\Z")
-_SCHEMA = re.compile(r"(?P<table>[^/]+/[^/]+)/meta/schema_(?P<version>\d+)_\d{10}\.json")
+_SCHEMA = re.compile(r"(?P<folder>[^/]+(?:/[^/]+)?)/meta/schema_(?P<version>\d+)_\d{10}\.json")
 
 
 @dataclass
@@ -62,7 +62,7 @@ def _numbered(name: re.Match[str], index: int) -> str:
 
 @dataclass
 class Sink:
-    """All that stands in a sink: data directories by path, schema files by (schema/table, version), and all paths."""
+    """All that stands in a sink: data directories by path, schema files by (folder, version), and all paths."""
 
     checkpoint_ts: int = 0
     directories: dict[str, Directory] = field(default_factory=dict)
@@ -85,12 +85,15 @@ class Sink:
         return count
 
 
-def version_of(path: str) -> int | None:
-    """The table version in the path of a data directory, of what is in it, or of a schema file."""
+def version_of(path: str, level: int = 2) -> int | None:
+    """The table version in the path of a data directory, of what is in it, or of a schema file.
+
+    `level`: how many folders below the root a directory's version stands.
+    """
     if found := _VERSION.search(path):
         return int(found[1])
     parts = path.split("/")
-    return int(parts[2]) if len(parts) > 2 and parts[2].isdecimal() else None
+    return int(parts[level]) if len(parts) > level and parts[level].isdecimal() else None
 
 
 @dataclass(frozen=True)
@@ -167,7 +170,7 @@ def read_layout(store: ObjectStore, checkpoint_ts: int) -> Sink:
             else:
                 sink.problems.append(f"{path} is not named as the files of its directory are.")
         elif match := _SCHEMA.fullmatch(path):
-            sink.schemas.setdefault((match["table"], int(match["version"])), []).append(path)
+            sink.schemas.setdefault((match["folder"], int(match["version"])), []).append(path)
         elif path.endswith((".csv", ".csv.gz", ".csv.zst", ".parquet", ".index")) and not path.endswith(_INDEX):
             sink.problems.append(f"{path} is no file of a changefeed.")
     return sink

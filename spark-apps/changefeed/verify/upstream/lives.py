@@ -32,17 +32,23 @@ class Life:
     to_ts: int
     has_ended: bool  # by a DDL at to_ts
     is_first: bool  # it began with the changefeed
+    by_id: bool = False  # its folder has its id for a name
 
     @property
     def place(self) -> str:
         """The directory, but for its date."""
-        partition = f"/{self.physical_id}" if self.info.partition_ids else ""
-        return f"{self.info.schema_name}/{self.info.name}/{self.from_ts}{partition}"
+        partition = f"/{self.physical_id}" if self.info.partition_ids and not self.by_id else ""
+        return f"{self.folder}/{self.from_ts}{partition}"
+
+    @property
+    def folder(self) -> str:
+        """Where its versions and their schema files are."""
+        return str(self.physical_id) if self.by_id else _folder(self.info)
 
 
 @dataclass
 class Lives:
-    """`all`: by name and version. `statements`: (schema/table, ts) of each DDL that a reader must be told of.
+    """`all`: by name and version. `statements`: (folder, ts) of each DDL that a reader must be told of.
 
     `untold`: tables with DDLs that an event filter keeps from readers. `schema`: definitions at any ts in between.
     """
@@ -53,12 +59,17 @@ class Lives:
     untold: set[str] = field(default_factory=set)
 
 
-async def read_lives(pd: PdClient, selects: Selects, ignores: Ignores, from_ts: int, to_ts: int) -> Lives:
-    """Of the tables that are selected at some time in between. Raises what `load_schema` and `decode_job` raise."""
+async def read_lives(
+    pd: PdClient, selects: Selects, ignores: Ignores, from_ts: int, to_ts: int, by_id: bool = False
+) -> Lives:
+    """Of the tables that are selected at some time in between; `by_id`: folders have ids for names.
+
+    Raises what `load_schema` and `decode_job` raise.
+    """
     schema = await load_schema(Snapshot(pd, from_ts), from_ts)
     jobs = Collected()
     await read_history(pd, *DDL_JOB_SPAN, from_ts, to_ts, into=jobs)
-    found = _Found(from_ts, selects, schema)
+    found = _Found(from_ts, selects, schema, by_id)
     for ts, job in _finished(jobs, schema):
         schema.apply(job, ts)
         touched = schema.touches(job)
@@ -66,6 +77,8 @@ async def read_lives(pd: PdClient, selects: Selects, ignores: Ignores, from_ts: 
         found.told(ts, [table for table in told if not ignores(job, table.schema_name, table.name)])
         if any(ignores(job, table, name) for table, name in touched.tables):
             found.untold({f"{database}.{name}" for database, name in touched.tables})
+        if by_id and touched.databases:
+            found.untold({table.full_name for table in touched.before})
     return found.until(to_ts)
 
 
@@ -80,9 +93,10 @@ def _finished(jobs: Collected, schema: SchemaStorage) -> list[tuple[int, Job]]:
 
 
 class _Found:
-    def __init__(self, from_ts: int, selects: Selects, schema: SchemaStorage) -> None:
+    def __init__(self, from_ts: int, selects: Selects, schema: SchemaStorage, by_id: bool) -> None:
         self._from_ts = from_ts
         self._selects = selects
+        self._by_id = by_id
         self._lives = Lives(schema)
         self._living: dict[int, tuple[TableInfo, int]] = {}  # by physical id: the definition, and since when
         self._begin(schema.tables_at(from_ts), from_ts)
@@ -100,7 +114,7 @@ class _Found:
         return told if told or touched.databases else had
 
     def told(self, ts: int, tables: list[TableInfo]) -> None:
-        self._lives.statements += [(f"{table.schema_name}/{table.name}", ts) for table in tables]
+        self._lives.statements += [(str(table.id) if self._by_id else _folder(table), ts) for table in tables]
 
     def untold(self, names: set[str]) -> None:
         self._lives.untold |= names
@@ -121,4 +135,8 @@ class _Found:
         if has_ended:
             del self._living[physical_id]
         is_first = since == self._from_ts
-        self._lives.all.append(Life(info, physical_id, since, ts, has_ended, is_first))
+        self._lives.all.append(Life(info, physical_id, since, ts, has_ended, is_first, self._by_id))
+
+
+def _folder(table: TableInfo) -> str:
+    return f"{table.schema_name}/{table.name}"
