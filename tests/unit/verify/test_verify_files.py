@@ -195,7 +195,10 @@ def test_directories_belong_to_the_version_of_just_that_name(tmp_path: Path) -> 
     put(tmp_path, "shop/meta/schema_9_0000000007.json", "{}")
     put(tmp_path, "shop/item/meta/schema_9_0000000007.json", "{}")
     sink = read_layout(LocalStore(tmp_path), 1)
-    assert sink.schemas == {("shop/item", 9): ["shop/item/meta/schema_9_0000000007.json"]}
+    assert sink.schemas == {
+        ("shop", 9): ["shop/meta/schema_9_0000000007.json"],
+        ("shop/item", 9): ["shop/item/meta/schema_9_0000000007.json"],
+    }
     remaining: dict[str, Directory] = dict(sink.directories)
 
     def taken(place: str) -> list[str]:
