@@ -168,7 +168,8 @@ async def _check_tables(subject: StoredSubject, lives: list[Life], sink: files.S
     result = subject.result
     # A reader does not look into directories of a later version yet.
     level = 1 if any(life.by_id for life in lives) else 2
-    remaining = {p: d for p, d in sink.directories.items() if (files.version_of(p, level) or 0) <= subject.checkpoint_ts}
+    upto_ts = subject.checkpoint_ts
+    remaining = {p: d for p, d in sink.directories.items() if (files.version_of(p, level) or 0) <= upto_ts}
     for life in lives:
         await check_table(subject, life, _directories_of(life, remaining), sink.schemas, ledger)
     result.tables = len({life.physical_id for life in lives if not life.has_ended})
