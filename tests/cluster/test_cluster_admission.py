@@ -150,10 +150,22 @@ TEXTS = st.text("aA1.-_/:@?&=%# \n\t\"'é", max_size=12)
 PLACES = st.builds(
     "".join,
     st.tuples(
-        st.sampled_from(["file://", "file:///", "s3://", "s3:", "gs://", "http://", ""]),
+        st.sampled_from(["file://", "file:///", "s3://", "s3:", "gs://", "az://", "http://", ""]),
         st.sampled_from(["lake", "a", "", ".", "..", "b.c", "u:p@x"]),
         st.sampled_from(["", "/", "/x", "/../x", "/./", "//y/", "/a b"]),
-        st.sampled_from(["", "?", "?region=x", "?endpoint=http://h:1", "?key=x", "?region=x&sig=1", "?a=b", "#x"]),
+        st.sampled_from(
+            [
+                "",
+                "?",
+                "?region=x",
+                "?endpoint=http://h:1",
+                "?key=x",
+                "?region=x&sig=1",
+                "?a=b",
+                "?account-name=shop",
+                "#x",
+            ]
+        ),
     ),
 )
 ADDRESSES = st.builds(

@@ -24,7 +24,7 @@ from changefeed.objectstore.once import create_bytes
 from changefeed.objectstore.patience import Patience
 
 if TYPE_CHECKING:
-    from changefeed.objectstore.s3 import S3Store
+    from changefeed.objectstore.remote.store import BucketStore
 
 EVENTS = "events"
 _BEING_WRITTEN = (errno.ENOTEMPTY, errno.ENOENT)
@@ -117,7 +117,7 @@ class LocalSegments:
 class StoredSegments:
     """Objects of a store, written whole, read by ranges; what is spooled stays in this machine's temporary folder."""
 
-    def __init__(self, store: S3Store, patience: Patience) -> None:
+    def __init__(self, store: BucketStore, patience: Patience) -> None:
         self._store = store
         self._patience = patience
         self.uri = store.uri
@@ -155,7 +155,7 @@ class StoredSegments:
 class _Ranges(io.RawIOBase):
     """An object as a file that asks for ranges: the end, which holds an Arrow file's index, then what is read next."""
 
-    def __init__(self, store: S3Store, path: str, size: int, patience: Patience) -> None:
+    def __init__(self, store: BucketStore, path: str, size: int, patience: Patience) -> None:
         self._store = store
         self._patience = patience
         self._path = path

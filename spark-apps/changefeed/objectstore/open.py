@@ -12,13 +12,13 @@ from urllib.parse import unquote
 from changefeed.errors import InvalidSpec
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.probe import PROBE, probe
-from changefeed.spec.field.location import S3_SCHEME, S3Location, parse_s3
+from changefeed.spec.field.location import BucketLocation, in_bucket, parse_bucket
 
 if TYPE_CHECKING:
-    from changefeed.objectstore.s3 import S3Store
+    from changefeed.objectstore.remote.store import BucketStore
 
 #: What `open_store` opens: an ObjectStore that can be held and cleaned as well.
-Store: TypeAlias = "LocalStore | S3Store"
+Store: TypeAlias = "LocalStore | BucketStore"
 
 _SCHEME = "file://"
 _HERE = "./"
@@ -27,16 +27,17 @@ _REMOTE_ROUNDS = 8
 
 
 def open_store(uri: str, field: str = "uri", secret: Path | None = None) -> Store:
-    """The store at `uri`: `file:///absolute/path`, `file://./path` from the working directory, or `s3://bucket/folder`.
+    """The store at `uri`: `file:///absolute/path`, `file://./path` from the working directory, or a folder in a bucket:
+    `s3://bucket/folder`, `az://container/folder`, `gs://bucket/folder`.
 
     Nothing is touched yet; `probe_store()` finds out whether it can be used. `field`: the URI's place in the resource.
     `secret`: the folder of its credentials' files (objectstore.Place). Raises InvalidSpec, NeedsHuman (no such files).
     """
-    if not is_s3(uri):
+    if not in_bucket(uri):
         return LocalStore(local_path(uri, field))
-    from changefeed.objectstore.s3 import S3Store  # it costs memory and a runtime with threads
+    from changefeed.objectstore.remote.store import BucketStore  # it costs memory and a runtime with threads
 
-    return S3Store(s3_location(uri, field), secret)
+    return BucketStore(bucket_location(uri, field), secret)
 
 
 def probe_store(store: Store) -> None:
@@ -47,41 +48,37 @@ def probe_store(store: Store) -> None:
         probe(store, f"{PROBE}/", _REMOTE_ROUNDS, swaps=True)
 
 
-def is_s3(uri: str) -> bool:
-    return uri.startswith(S3_SCHEME)
-
-
 def canonical(uri: str, field: str = "uri") -> str:
     """The one spelling of a place, absolute. Raises InvalidSpec."""
-    return s3_location(uri, field).uri if is_s3(uri) else local_path(uri, field).as_uri()
+    return bucket_location(uri, field).uri if in_bucket(uri) else local_path(uri, field).as_uri()
 
 
 def below(uri: str, *names: str, field: str = "uri") -> str:
     """The canonical URI of a folder below `uri`. Raises InvalidSpec."""
-    if is_s3(uri):
-        return s3_location(uri, field).below(*names).uri
+    if in_bucket(uri):
+        return bucket_location(uri, field).below(*names).uri
     return local_path(uri, field).joinpath(*names).as_uri()
 
 
 def beside(uri: str, suffix: str, field: str = "uri") -> str:
     """The canonical URI of a folder next to `uri`, named like it with `suffix` behind. Raises InvalidSpec."""
-    if not is_s3(uri):
+    if not in_bucket(uri):
         path = local_path(uri, field)
         return path.with_name(path.name + suffix).as_uri()
     try:
-        return s3_location(uri, field).beside(suffix).uri
+        return bucket_location(uri, field).beside(suffix).uri
     except ValueError:
         raise InvalidSpec(
             field, "is a whole bucket, which has no folder beside it", "A rewind needs a sink in a folder."
         ) from None
 
 
-def s3_location(uri: str, field: str = "uri") -> S3Location:
+def bucket_location(uri: str, field: str = "uri") -> BucketLocation:
     """Raises InvalidSpec."""
     try:
-        return parse_s3(uri)
+        return parse_bucket(uri)
     except ValueError as error:
-        raise InvalidSpec(field, "is not a place in an S3 bucket", f"Allowed: {error}.") from None
+        raise InvalidSpec(field, "is not a place in a bucket", f"Allowed: {error}.") from None
 
 
 def local_path(uri: str, field: str = "uri") -> Path:
@@ -91,7 +88,7 @@ def local_path(uri: str, field: str = "uri") -> Path:
         raise InvalidSpec(
             field,
             f"scheme {scheme[:20]!r} is not supported",
-            "Use file:///absolute/path or s3://bucket/folder.",
+            "Use file:///absolute/path, s3://bucket/folder, az://container/folder?account-name=name or gs://bucket/folder.",
         )
     name = unquote(uri.removeprefix(_SCHEME))
     if not name.startswith(("/", _HERE)) or "\0" in name:

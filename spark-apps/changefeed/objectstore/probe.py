@@ -59,14 +59,17 @@ def _race(store: ObjectStore, pool: ThreadPoolExecutor, path: str, swap: bool) -
 
 
 def _standing(store: ObjectStore, path: str, outcomes: list[ChangefeedError | None]) -> bytes:
-    """What can be read now. Raises NotFound only if somebody must have written it."""
+    """What can be read now. Raises NotFound only if somebody must have written it; why, if nobody got through."""
+    unsure = [each for each in outcomes if isinstance(each, OutcomeUnknown | Transient)]
     try:
-        return store.get(path).body
+        body = store.get(path).body
     except NotFound:
-        unsure = [each for each in outcomes if isinstance(each, OutcomeUnknown | Transient)]
         if None not in outcomes and unsure:
-            raise unsure[0] from None  # nobody may have got through
+            raise unsure[0] from None
         raise
+    if body == _START and len(unsure) == len(outcomes):
+        raise unsure[0]
+    return body
 
 
 def _judge(outcomes: list[ChangefeedError | None], stands: bytes, broken: Callable[[str], ChangefeedError]) -> None:
@@ -83,6 +86,8 @@ def _judge(outcomes: list[ChangefeedError | None], stands: bytes, broken: Callab
 
 def _broken(store: ObjectStore, swap: bool, what: str) -> NeedsHuman:
     call = "compare-and-swap (PUT with If-Match)" if swap else "create-if-absent (PUT with If-None-Match: *)"
+    if store.uri.startswith("gs:"):
+        call = f"{call.partition(' (')[0]} (PUT with x-goog-if-generation-match)"
     if store.uri.startswith("file:"):
         call, instead = "create-if-absent (a hard link)", "Choose a folder on a local file system"
     else:

@@ -9,7 +9,8 @@ from pathlib import Path
 from changefeed.errors import InvalidSpec
 from changefeed.objectstore import Place
 from changefeed.objectstore.digest import Digest
-from changefeed.objectstore.open import below, beside, canonical, is_s3
+from changefeed.objectstore.open import below, beside, canonical
+from changefeed.spec.field.location import in_bucket
 from changefeed.spec.field.section import Credentials, SinkTls
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.access import Access
@@ -89,6 +90,6 @@ def secret_folder(field: str, named: Credentials | SinkTls | None, secrets_dir: 
 
 def _secret(uri: str, credentials: Credentials | None, secrets_dir: Path | None) -> Path | None:
     """Without files, the environment's own credentials are used."""
-    if not is_s3(uri) or credentials is None or secrets_dir is None:
+    if not in_bucket(uri) or credentials is None or secrets_dir is None:
         return None
     return secrets_dir.absolute() / credentials.secret_ref.name

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from changefeed.errors import Fenced, InvalidSpec, NeedsHuman
-from changefeed.objectstore.open import is_s3
 from changefeed.owner.places import SINK_FIELD, STATE_FIELD
+from changefeed.spec.field.location import in_bucket
 from changefeed.spec.model import Changefeed
 
 #: Where tasks find the owner; the operator's Service and NetworkPolicy name it.
@@ -60,7 +60,7 @@ def check_pod(pod: Pod, changefeed: Changefeed) -> None:
     if iceberg := changefeed.spec.sink.iceberg:
         stores.append(("spec.sink.iceberg.warehouse", iceberg.warehouse))
     for field, uri in stores:
-        if uri is None or not is_s3(uri):
+        if uri is None or not in_bucket(uri):
             raise InvalidSpec(
                 field,
                 f"{uri or 'none'}: a folder of one machine can't be shared by pods",

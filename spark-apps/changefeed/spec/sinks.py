@@ -13,6 +13,7 @@ from changefeed.spec.field.fields import (
     Flag,
     Location,
     Seconds,
+    Warehouse,
     duration,
     many,
     one_of,
@@ -266,7 +267,7 @@ class IcebergCatalog(Section):
 class Iceberg(Section):
     """Tables of Apache Iceberg, one for each table of the upstream."""
 
-    warehouse: Annotated[Location, _stays("warehouse"), fixed(FROM_CREATION)]
+    warehouse: Annotated[Warehouse, _stays("warehouse"), fixed(FROM_CREATION)]
     """Root of the tables' files."""
     catalog: IcebergCatalog
     """Where readers find the tables."""

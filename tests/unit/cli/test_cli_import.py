@@ -264,6 +264,33 @@ def test_what_the_resource_does_not_allow_is_to_mend() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("uri", "place"),
+    [
+        (
+            "s3://lake/x?protocol=csv&storage-class=STANDARD_IA&sse=aws:kms&sse-kms-key-id=k",
+            "s3://lake/x?storage-class=STANDARD_IA&sse=aws:kms&sse-kms-id=k",
+        ),
+        (
+            "azblob://lake/x?protocol=csv&account-name=shop&access-tier=Cool",
+            "az://lake/x?account-name=shop&storage-class=Cool",
+        ),
+        ("gcs://lake/x?protocol=csv&storage-class=NEARLINE", "gs://lake/x?storage-class=NEARLINE"),
+    ],
+)
+def test_where_a_store_is_and_how_it_keeps_files_is_taken_over(uri: str, place: str) -> None:
+    converted = _convert(uri)
+    assert converted.notes == ()
+    assert converted.resource["spec"]["sink"]["storage"]["uri"] == place
+
+
+def test_what_another_api_of_a_store_is_called_by_is_said() -> None:
+    (note,) = _convert("gs://lake/x?protocol=csv&endpoint=http://gcs/storage/v1").notes
+    assert "endpoint; no equivalent" in note
+    (note,) = _convert("azure://lake/x?protocol=csv").notes
+    assert "az://container/folder?account-name=name" in note
+
+
 def test_without_pd_and_start_it_says_what_to_write() -> None:
     converted = convert(Source("s3://lake/x?protocol=csv", {}))
     assert [note.partition(":")[0] for note in converted.notes] == ["spec.upstream.pdAddresses", "spec.startTs"]

@@ -22,6 +22,7 @@ from changefeed.errors import (
 from changefeed.objectstore import FileRange, ObjectStore
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.open import local_path, open_store, probe_store
+from changefeed.objectstore.probe import probe
 
 
 @pytest.fixture
@@ -286,6 +287,21 @@ def test_rule_28_a_store_that_nobody_gets_through_to_is_not_called_broken(
     monkeypatch.setattr(store, "create", create)
     with pytest.raises(Unavailable, match="no answer in time"):
         probe_store(store)
+
+
+def test_rule_28_nor_is_one_that_takes_no_swap_for_now(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a store does that takes few writes of one object in a second."""
+    swap = store.swap
+
+    def first_only(path: str, body: bytes, etag: str | None) -> str:
+        if etag is not None:
+            raise OutcomeUnknown("Nobody knows whether it was written: it says 429 SlowDown.")
+        return swap(path, body, etag)
+
+    monkeypatch.setattr(store, "swap", first_only)
+    with pytest.raises(Unavailable, match="429 SlowDown"):
+        probe(store, "x/", rounds=1, swaps=True)
+    assert store.list() == []
 
 
 def test_uris(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

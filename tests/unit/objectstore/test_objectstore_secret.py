@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from changefeed.errors import NeedsHuman
 from changefeed.objectstore.open import open_store
-from changefeed.objectstore.secret import s3_credentials
+from changefeed.objectstore.remote.secret import s3_credentials
 
 
 @pytest.fixture

@@ -1,35 +1,49 @@
 from __future__ import annotations
 
 import pytest
-from changefeed.spec.field.location import S3Location, parse_s3
+from changefeed.spec.field.location import BucketLocation, parse_bucket
 
 
 @pytest.mark.parametrize(
     ("uri", "place"),
     [
-        ("s3://lake", S3Location("lake", "")),
-        ("s3://lake/", S3Location("lake", "")),
-        ("s3://lake//a/b%20c/", S3Location("lake", "a/b c")),
+        ("s3://lake", BucketLocation("s3", "lake", "")),
+        ("s3://lake/", BucketLocation("s3", "lake", "")),
+        ("s3://lake//a/b%20c/", BucketLocation("s3", "lake", "a/b c")),
         (
             "s3://lake/a?endpoint=http://127.0.0.1:17070/&region=eu-west-1",
-            S3Location("lake", "a", "http://127.0.0.1:17070", "eu-west-1"),
+            BucketLocation("s3", "lake", "a", "http://127.0.0.1:17070", "eu-west-1"),
         ),
         (
             "s3://lake/a?force-path-style=false&endpoint=https%3A%2F%2Fs3.example.org",
-            S3Location("lake", "a", "https://s3.example.org", path_style=False),
+            BucketLocation("s3", "lake", "a", "https://s3.example.org", path_style=False),
         ),
+        (
+            "s3://lake/a?sse=aws:kms&sse-kms-id=arn:aws:kms:us-east-1:1:key/a-b&storage-class=STANDARD_IA",
+            BucketLocation(
+                *("s3", "lake", "a"),
+                storage_class="STANDARD_IA",
+                sse="aws:kms",
+                sse_kms_id="arn:aws:kms:us-east-1:1:key/a-b",
+            ),
+        ),
+        (
+            "az://lake/a?account-name=shop&endpoint=http://h:1",
+            BucketLocation("az", "lake", "a", "http://h:1", account="shop"),
+        ),
+        ("gs://lake/a?storage-class=NEARLINE", BucketLocation("gs", "lake", "a", storage_class="NEARLINE")),
     ],
 )
-def test_a_uri_and_its_one_spelling(uri: str, place: S3Location) -> None:
-    assert parse_s3(uri) == place
-    assert parse_s3(place.uri) == place
-    assert parse_s3(place.uri).uri == place.uri
+def test_a_uri_and_its_one_spelling(uri: str, place: BucketLocation) -> None:
+    assert parse_bucket(uri) == place
+    assert parse_bucket(place.uri) == place
+    assert parse_bucket(place.uri).uri == place.uri
 
 
 def test_a_folder_below_keeps_the_parameters() -> None:
-    place = parse_s3("s3://lake/state?endpoint=http://h:1")
+    place = parse_bucket("s3://lake/state?endpoint=http://h:1")
     assert place.below("shop", "ordérs", "local").uri == "s3://lake/state/shop/ord%C3%A9rs/local?endpoint=http://h:1"
-    assert S3Location("lake", "").below("x").uri == "s3://lake/x"
+    assert BucketLocation("s3", "lake", "").below("x").uri == "s3://lake/x"
 
 
 @pytest.mark.parametrize(
@@ -50,10 +64,23 @@ def test_a_folder_below_keeps_the_parameters() -> None:
         "s3://lake/a?endpoint=http://h:1/hunter2",
         "s3://lake/a?endpoint=http://h:hunter2",
         "s3://lake/a?force-path-style=hunter2",
+        "s3://lake/a?account-name=hunter2",
+        "s3://lake/a?sse=hunter2",
+        "s3://lake/a?sse=AES256&sse-kms-id=hunter2",
+        "s3://lake/a?storage-class=GLACIER",
+        "az://lake/hunter2",
+        "az://lake/hunter2?account-name=",
+        "az://lake/hunter2./a?account-name=shop",
+        "az://lake/a?account-name=Hunter2!",
+        "az://lake/a?account-name=shop&storage-class=archive",
+        "gs://lake/a?region=hunter2",
+        "azure://lake/hunter2",
         "file:///hunter2",
     ],
 )
 def test_what_is_wrong_is_refused_and_not_repeated(uri: str) -> None:
-    with pytest.raises(ValueError, match=r"s3://|endpoint|region|force-path-style") as caught:
-        parse_s3(uri)
+    with pytest.raises(
+        ValueError, match=r"://|endpoint|region|force-path-style|account-name|storage-class|sse"
+    ) as caught:
+        parse_bucket(uri)
     assert "unter2" not in str(caught.value)

@@ -212,7 +212,7 @@ spec:
   startTs: 449
   filter: {rules: ["shop.*", "shop"], eventFilters: [{}]}
   sink:
-    storage: {uri: gs://lake/orders, protocol: avro, flushIntervall: 5s, fileSize: 4Gi, csv: {delimiter: '"'}}
+    storage: {uri: gcs://lake/orders, protocol: avro, flushIntervall: 5s, fileSize: 4Gi, csv: {delimiter: '"'}}
   spark: {pullers: {count: 4}, driver: []}
   lagThreshold: 60
 """
@@ -224,7 +224,7 @@ spec:
         'spec.filter.rules[1]: "shop"; allowed: a table-filter rule such as shop.* or !shop.tmp_*; '
         "column 5: missing '.' between schema and table",
         "spec.filter.eventFilters[0].matcher: missing",
-        'spec.sink.storage.uri: "gs://lake/orders" is not supported yet; allowed: ' + PLACES,
+        'spec.sink.storage.uri: "gcs://lake/orders"; allowed: ' + PLACES,
         'spec.sink.storage.protocol: "avro"; allowed: csv | canal-json | parquet',
         'spec.sink.storage.fileSize: "4Gi"; allowed: a size from 1Mi to 512Mi, such as "64Mi"',
         'spec.sink.storage.csv.delimiter: "\\""; allowed: 1 to 3 characters, without the quote',
@@ -238,7 +238,7 @@ spec:
 
 
 ONE_SINK = "exactly one sink, such as storage: {uri: ..., protocol: csv}"
-PLACES = "file:///absolute/path, file://./relative/path or s3://bucket/folder"
+PLACES = "file:///absolute/path, file://./relative/path, s3://bucket/folder, az://container/folder?account-name=name or gs://bucket/folder"
 WRONG: list[tuple[str, object, str]] = [
     ("spec.paused", "yes", 'spec.paused: "yes"; allowed: true | false'),
     ("spec.restartNonce", True, "spec.restartNonce: true; allowed: a whole number from 0 to 2147483647"),

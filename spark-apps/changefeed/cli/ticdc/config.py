@@ -152,7 +152,8 @@ def _sink(draft: _Draft, uri: str) -> dict[str, object]:
         draft.name_secret("credentials", "sink URI: its user", ("username", "password"))
     elif _host(parts) != parts.netloc:
         draft.notes.append("sink URI: its user: no equivalent")
-    draft.notes += [f"sink URI: {_unknown(name, [*names, *PLACE_PARAMETERS, *STORE_SECRETS])}" for name in parameters]
+    known_here = [*names, *PLACE_PARAMETERS.get(STORES.get(scheme, ""), {}), *STORE_SECRETS]
+    draft.notes += [f"sink URI: {_unknown(name, known_here)}" for name in parameters]
     return known
 
 
@@ -181,7 +182,8 @@ def _typed(key: str, text: str) -> object:
 
 def _location(parts: SplitResult, parameters: dict[str, str]) -> str:
     """Where an object store is. Takes what it knows out of `parameters`."""
-    place = {key: parameters.pop(key) for key in PLACE_PARAMETERS if key in parameters and parts.scheme == "s3"}
+    known = PLACE_PARAMETERS.get(STORES.get(parts.scheme, ""), {})
+    place = {ours: parameters.pop(key) for key, ours in known.items() if key in parameters}
     query = f"?{urlencode(place, safe=':/')}" if place else ""
     return f"{STORES.get(parts.scheme, parts.scheme)}://{_host(parts)}{parts.path}{query}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-STORES = {"file": "file", "s3": "s3", "gs": "gs", "gcs": "gs", "azure": "azure", "azblob": "azure"}
+STORES = {"file": "file", "s3": "s3", "gs": "gs", "gcs": "gs", "azure": "az", "azblob": "az"}
 #: A sink URI's scheme -> the kind of sink.
 KINDS = {
     **dict.fromkeys(STORES, "storage"),
@@ -222,13 +222,20 @@ WHO = {
     "sink.schema-registry": "the registry is asked as the user of spec.sink.kafka.credentials",
     f"{_LARGE}.claim-check-storage-uri": "the pods' environment must have the credentials",
 }
-#: Of an object store: parameters of its URI.
-PLACE_PARAMETERS = ("endpoint", "region", "force-path-style")
+#: Of an object store, by its scheme here: parameters of its URI, and what they are in ours. Google's endpoint is of
+#: another API there, and Azure's has the account in it.
+PLACE_PARAMETERS = {
+    "s3": {
+        **{name: name for name in ("endpoint", "region", "force-path-style", "storage-class", "sse")},
+        "sse-kms-key-id": "sse-kms-id",
+    },
+    "az": {"account-name": "account-name", "access-tier": "storage-class"},
+    "gs": {"storage-class": "storage-class"},
+}
 STORE_SECRETS = {
     "access-key": "access-key-id",
     "secret-access-key": "secret-access-key",
     "session-token": "session-token",
-    "account-name": "account-name",
     "account-key": "account-key",
     "sas-token": "sas",
     "credentials-file": "service-account.json",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from changefeed.errors import InvalidSpec
 from changefeed.objectstore import Place
-from changefeed.objectstore.open import canonical, is_s3, open_store, probe_store
+from changefeed.objectstore.open import canonical, open_store, probe_store
 from changefeed.objectstore.patience import Patience
 from changefeed.owner import places
 from changefeed.owner.sinks.driven import Taken, Versions, name_of
@@ -19,6 +19,7 @@ from changefeed.sink.iceberg.files import FINGERPRINT
 from changefeed.sink.iceberg.place import CATALOG, WAREHOUSE, FileNames, IcebergPlace
 from changefeed.sink.iceberg.shape import table_schema
 from changefeed.sink.iceberg.tables import LakeTables, Writer
+from changefeed.spec.field.location import in_bucket
 from changefeed.spec.model import Changefeed
 
 _FIRST_EPOCH = 1
@@ -29,7 +30,7 @@ def place_of(changefeed: Changefeed, secrets_dir: Path | None = None) -> Iceberg
     spec = changefeed.spec.sink.iceberg
     assert spec is not None, "the sink is iceberg"
     # Without files, the environment's own credentials are used, as for any store.
-    secret = spec.credentials and secrets_dir and is_s3(spec.warehouse)
+    secret = spec.credentials and secrets_dir and in_bucket(spec.warehouse)
     folder = places.secret_folder(f"{WAREHOUSE}.credentials", spec.credentials, secrets_dir) if secret else None
     catalog = spec.catalog
     return IcebergPlace(

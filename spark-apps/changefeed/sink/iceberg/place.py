@@ -25,10 +25,11 @@ from sqlalchemy.exc import DBAPIError
 
 from changefeed.errors import OutcomeUnknown, Refused, Transient
 from changefeed.objectstore import Place
-from changefeed.objectstore.open import is_s3, local_path, s3_location
-from changefeed.objectstore.secret import s3_credentials
+from changefeed.objectstore.open import bucket_location, local_path
+from changefeed.objectstore.remote.secret import s3_credentials
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.secrets import optional, user_and_password
+from changefeed.spec.field.location import in_bucket
 
 WAREHOUSE = "spec.sink.iceberg.warehouse"
 CATALOG = "spec.sink.iceberg.catalog"
@@ -69,15 +70,15 @@ class IcebergPlace:
     def location(self, path: str) -> str:
         """Of an object of the warehouse, as Iceberg writes it."""
         uri = self.warehouse.uri
-        if not is_s3(uri):
+        if not in_bucket(uri):
             return f"file://{local_path(uri, WAREHOUSE)}/{path}"
-        found = s3_location(uri, WAREHOUSE)
+        found = bucket_location(uri, WAREHOUSE)
         return "/".join(part for part in (f"s3://{found.bucket}", found.prefix, path) if part)
 
     def _store(self) -> dict[str, str]:
-        if not is_s3(self.warehouse.uri):
+        if not in_bucket(self.warehouse.uri):
             return {}
-        found = s3_location(self.warehouse.uri, WAREHOUSE)
+        found = bucket_location(self.warehouse.uri, WAREHOUSE)
         properties = {"s3.region": found.region or _REGION}
         if found.endpoint:
             properties["s3.endpoint"] = found.endpoint

@@ -6,6 +6,7 @@ Every string and every list has an upper bound: the API server refuses rules ove
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -25,7 +26,7 @@ from changefeed.spec.field.kind import (
     rule,
     wrong,
 )
-from changefeed.spec.field.location import S3_SCHEME, parse_s3
+from changefeed.spec.field.location import BUCKET_SCHEMES, parse_bucket
 from changefeed.spec.field.quantity import (
     DURATION_PATTERN,
     SIZE_PATTERN,
@@ -39,7 +40,6 @@ _DIGITS = "[0-9]{1,20}"
 _MAX_U64 = (1 << 64) - 1
 _LONGEST_QUANTITY = 32
 _LONGEST_URI = 1024
-_LATER_SCHEMES = ("gs", "gcs", "azure", "azblob")
 _SECRET_NAME = "key|secret|token|passw|credential|signature"
 _SECRET_PARAMETER = re.compile(f"(?i:{_SECRET_NAME}|^sig$|^sas)")
 _NO_CREDENTIALS = "a URI without credentials; name a Secret instead: credentials: {secretRef: {name: ...}}"
@@ -216,33 +216,39 @@ def _without_credentials() -> JsonDict:
     return rule(cel, _NO_CREDENTIALS)
 
 
-def _location() -> Kind:
-    allowed = "file:///absolute/path, file://./relative/path or s3://bucket/folder"
+_BUCKET = "[0-9A-Za-z][0-9A-Za-z._-]{1,254}(/[^?#]*)?"
+_IN_BUCKETS = {
+    "s3": rf"^s3://{_BUCKET}([?][^#]*)?$",
+    "az": rf"^az://{_BUCKET}[?]([^#]*&)?account-name=[^&#]+(&[^#]*)?$",
+    "gs": rf"^gs://{_BUCKET}([?][^#]*)?$",
+}
+
+
+def _location(allowed: str, schemes: Sequence[str], plain: bool = False) -> Kind:
+    """`schemes`: of object stores. `plain`: without asking for a storage class or an encryption."""
 
     def check(value: object) -> str:
         if not isinstance(value, str) or len(value) > _LONGEST_URI:
             raise wrong(allowed)
         parts = _checked_split(value, allowed)
-        if value.startswith(S3_SCHEME):
+        if parts.scheme in schemes:
             try:
-                parse_s3(value)
+                place = parse_bucket(value)
             except ValueError as e:
                 raise wrong(str(e), WRONG_SECRET if parts.query else WRONG) from None
+            if plain and (place.storage_class or place.sse):
+                raise wrong(f"{allowed}, without storage-class and sse: what the catalog needs is written without them")
             return value.rstrip("/")
         if parts.scheme != "file":
-            raise wrong(allowed, NOT_YET if parts.scheme in _LATER_SCHEMES else WRONG)
+            raise wrong(allowed)
         folders = [part for part in parts.path.split("/") if part not in ("", ".")]
         if parts.netloc not in ("", ".") or not folders or ".." in folders or set("?#") & set(value):
             raise wrong(allowed)
         return value.rstrip("/")
 
     folder = "self.matches('^file://[.]?/[^?#]*$') && self.split('/').exists(p, !(p in ['', '.', 'file:']))"
-    bucket = r"^s3://[0-9A-Za-z][0-9A-Za-z._-]{1,254}(/[^?#]*)?([?][^#]*)?$"
-    later = f"^({'|'.join(_LATER_SCHEMES)})://."
-    cel = (
-        f"(({folder}) || self.matches({cel_text(bucket)}) || self.matches({cel_text(later)})) "
-        "&& !self.matches('^[^?#]*/[.][.](/|[?]|$)')"
-    )
+    forms = " || ".join([f"({folder})", *(f"self.matches({cel_text(_IN_BUCKETS[scheme])})" for scheme in schemes)])
+    cel = f"({forms}) && !self.matches('^[^?#]*/[.][.](/|[?]|$)')"
     rules = [_without_credentials(), rule(cel, allowed)]
     return Kind(check, {"maxLength": _LONGEST_URI, TYPE: "URI", ALLOWED: allowed, RULES: rules})
 
@@ -299,5 +305,14 @@ ClusterId = Annotated[
     _u64("the cluster id that PD gives: a string of 1 to 20 digits, in quotes"),
 ]
 PdAddress = Annotated[str, _pd_address()]
-#: A place of objects: a folder of this machine, or one of an S3 bucket.
-Location = Annotated[str, _location()]
+_FOLDERS = "file:///absolute/path, file://./relative/path"
+#: A place of objects: a folder of this machine, or one of a bucket.
+Location = Annotated[
+    str,
+    _location(
+        f"{_FOLDERS}, s3://bucket/folder, az://container/folder?account-name=name or gs://bucket/folder",
+        BUCKET_SCHEMES,
+    ),
+]
+#: One that the libraries of Iceberg reach as well.
+Warehouse = Annotated[str, _location(f"{_FOLDERS} or s3://bucket/folder", ["s3"], plain=True)]

@@ -1,0 +1,80 @@
+"""Secrets are files, `<dir>/<secretName>/<key>` (INTERFACES.md); what they hold goes to a client library only."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from changefeed.errors import NeedsHuman
+
+_S3_KEYS = "access-key-id, secret-access-key and, if there is one, session-token"
+_AZURE_KEYS = "account-key or sas"
+_GCS_KEYS = "service-account.json"
+_SAS = "sas"
+_REREAD = timedelta(minutes=5)  # keys are rotated by replacing the files
+
+#: What obstore calls for credentials, now and every few minutes.
+Provider = Callable[[], dict[str, str | datetime | None]]
+
+
+def s3_credentials(folder: Path) -> Provider:
+    """Raises NeedsHuman when a file can't be read."""
+
+    def read() -> dict[str, str | datetime | None]:
+        key_id, key = (_read(folder / name, _S3_KEYS) for name in ("access-key-id", "secret-access-key"))
+        token = _optional(folder / "session-token", _S3_KEYS)
+        return {"access_key_id": key_id, "secret_access_key": key, "token": token, "expires_at": _soon()}
+
+    read()
+    return read
+
+
+def azure_credentials(folder: Path) -> Provider:
+    """Of the account's key, or of a shared access signature, which goes first. Raises NeedsHuman, also for no key."""
+
+    def read() -> dict[str, str | datetime | None]:
+        if signature := _optional(folder / _SAS, _AZURE_KEYS):
+            return {"sas_token": signature.removeprefix("?"), "expires_at": _soon()}
+        key = _read(folder / "account-key", _AZURE_KEYS)
+        try:
+            base64.b64decode(key, validate=True)
+        except ValueError:
+            raise NeedsHuman(
+                f"The file {folder / 'account-key'} holds no key of a storage account.", "Write key1 or key2 into it."
+            ) from None
+        return {"access_key": key, "expires_at": _soon()}
+
+    read()
+    return read
+
+
+def gcs_key(folder: Path) -> Path:
+    """The file of a service account's key, which the client reads when it is made. Raises NeedsHuman."""
+    file = folder / "service-account.json"
+    _read(file, _GCS_KEYS)
+    return file
+
+
+def _optional(file: Path, keys: str) -> str | None:
+    return _read(file, keys) if file.exists() else None
+
+
+def _read(file: Path, keys: str) -> str:
+    try:
+        text = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise NeedsHuman(
+            f"The credentials in {file} can't be read: {why}.",
+            f"A Secret is a folder below --secrets-dir with the files {keys}.",
+        ) from None
+    if not text:
+        raise NeedsHuman(f"The file {file} is empty.", "Write the key into it.")
+    return text
+
+
+def _soon() -> datetime:
+    """The library wants a moment of the wall clock; nothing of ours is decided by it."""
+    return datetime.now(UTC) + _REREAD
