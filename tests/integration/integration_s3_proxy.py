@@ -7,7 +7,9 @@ import http.client
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TypeVar
 
 from integration_s3_servers import S3Server
 
@@ -29,6 +31,7 @@ _REFUSALS = {
 }
 _LATE_S = 20.0
 
+Server = TypeVar("Server", bound=S3Server)
 _Answer = tuple[int, dict[str, str], bytes]
 
 
@@ -123,7 +126,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self.headers.replace_header("Content-Length", str(len(body)))
             backend.request(self.command, self.path, body, dict(self.headers))
             answer = backend.getresponse()
-            return answer.status, dict(answer.getheaders()), answer.read()
+            headers = {name.title(): value for name, value in answer.getheaders()}
+            return answer.status, headers, answer.read()
 
     def _send_half(self, body: bytes) -> None:
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.server.backend.port)) as backend:
@@ -154,13 +158,13 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def before(server: S3Server) -> Iterator[tuple[FaultyProxy, S3Server]]:
+def before(server: Server) -> Iterator[tuple[FaultyProxy, Server]]:
     """The proxy, and the server as its clients see it."""
     with FaultyProxy(server) as proxy:
         thread = threading.Thread(target=proxy.serve_forever, name="s3-proxy", daemon=True, args=(0.05,))
         thread.start()
         try:
-            yield proxy, S3Server(server.name, proxy.server_address[1], server.folder)
+            yield proxy, replace(server, port=proxy.server_address[1])
         finally:
             proxy.shutdown()
             thread.join()

@@ -291,6 +291,12 @@ def test_what_another_api_of_a_store_is_called_by_is_said() -> None:
     assert "az://container/folder?account-name=name" in note
 
 
+def test_a_signature_is_not_taken_over() -> None:
+    (note,) = _convert("azure://lake/x?protocol=csv&account-name=shop&sas-token=hunter2").notes
+    assert "sas-token: no equivalent" in note
+    assert "hunter2" not in note
+
+
 def test_without_pd_and_start_it_says_what_to_write() -> None:
     converted = convert(Source("s3://lake/x?protocol=csv", {}))
     assert [note.partition(":")[0] for note in converted.notes] == ["spec.upstream.pdAddresses", "spec.startTs"]

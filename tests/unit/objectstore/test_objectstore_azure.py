@@ -50,13 +50,12 @@ def test_names_that_azure_takes_for_others_are_refused(tmp_path: Path) -> None:
             store.create(name, b"")
 
 
-def test_a_signature_goes_before_the_key_and_both_are_read_again(tmp_path: Path) -> None:
+def test_the_key_is_read_again(tmp_path: Path) -> None:
     (tmp_path / "account-key").write_text("aHVudGVyMg==\n")
     read = azure_credentials(tmp_path)
     assert read()["access_key"] == "aHVudGVyMg=="
-    (tmp_path / "sas").write_text("?sv=1&sig=x")
-    assert read()["sas_token"] == "sv=1&sig=x"
-    assert "access_key" not in read()
+    (tmp_path / "account-key").write_text("aHVudGVyMw==\n")
+    assert read()["access_key"] == "aHVudGVyMw=="
 
 
 def test_a_name_that_is_taken_is_told_from_a_conflict_of_two() -> None:

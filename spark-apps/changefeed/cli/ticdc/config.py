@@ -143,6 +143,8 @@ def _sink(draft: _Draft, uri: str) -> dict[str, object]:
         if secrets := [name for name in STORE_SECRETS if parameters.pop(name, None)]:
             keys = [STORE_SECRETS[name] for name in secrets]
             draft.name_secret("credentials", f"sink URI: {', '.join(secrets)}", keys)
+        if parameters.pop("sas-token", None):
+            draft.notes.append("sink URI: sas-token: no equivalent; use the account's key, or the pods' identity")
     elif draft.kind == "blackhole":
         draft.put("spec.sink.blackhole", {})
     else:

@@ -237,7 +237,6 @@ STORE_SECRETS = {
     "secret-access-key": "secret-access-key",
     "session-token": "session-token",
     "account-key": "account-key",
-    "sas-token": "sas",
     "credentials-file": "service-account.json",
 }
 

@@ -10,9 +10,8 @@ from pathlib import Path
 from changefeed.errors import NeedsHuman
 
 _S3_KEYS = "access-key-id, secret-access-key and, if there is one, session-token"
-_AZURE_KEYS = "account-key or sas"
+_AZURE_KEYS = "account-key"
 _GCS_KEYS = "service-account.json"
-_SAS = "sas"
 _REREAD = timedelta(minutes=5)  # keys are rotated by replacing the files
 
 #: What obstore calls for credentials, now and every few minutes.
@@ -24,7 +23,7 @@ def s3_credentials(folder: Path) -> Provider:
 
     def read() -> dict[str, str | datetime | None]:
         key_id, key = (_read(folder / name, _S3_KEYS) for name in ("access-key-id", "secret-access-key"))
-        token = _optional(folder / "session-token", _S3_KEYS)
+        token = _read(folder / "session-token", _S3_KEYS) if (folder / "session-token").exists() else None
         return {"access_key_id": key_id, "secret_access_key": key, "token": token, "expires_at": _soon()}
 
     read()
@@ -32,11 +31,9 @@ def s3_credentials(folder: Path) -> Provider:
 
 
 def azure_credentials(folder: Path) -> Provider:
-    """Of the account's key, or of a shared access signature, which goes first. Raises NeedsHuman, also for no key."""
+    """Raises NeedsHuman when the file can't be read or holds no key."""
 
     def read() -> dict[str, str | datetime | None]:
-        if signature := _optional(folder / _SAS, _AZURE_KEYS):
-            return {"sas_token": signature.removeprefix("?"), "expires_at": _soon()}
         key = _read(folder / "account-key", _AZURE_KEYS)
         try:
             base64.b64decode(key, validate=True)
@@ -55,10 +52,6 @@ def gcs_key(folder: Path) -> Path:
     file = folder / "service-account.json"
     _read(file, _GCS_KEYS)
     return file
-
-
-def _optional(file: Path, keys: str) -> str | None:
-    return _read(file, keys) if file.exists() else None
 
 
 def _read(file: Path, keys: str) -> str:
