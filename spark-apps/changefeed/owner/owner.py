@@ -159,12 +159,12 @@ class Owner:
         commands += self._follow(self.spans.arrange(now)).commands
         commands += self.spans.free(self._writing.read_in_memory)
         if self._quota.is_concerned(self.spans.files.bytes, self.spans.held):
-            commands += self._relieve()
+            commands += self._relieve(now)
         if self._quota.lets_write(self.spans.files.bytes, self._idle):
             commands += self.spans.heard()
         return commands
 
-    def _relieve(self) -> list[tuple[int, pb.Command]]:
+    def _relieve(self, now: float) -> list[tuple[int, pb.Command]]:
         spans = self.spans
         lasts = ([entry for _, entry in self._open.of(dispatcher)][-1] for dispatcher in self._open.dispatchers)
         needed = {last.dispatcher: last.to.commit_ts for last in lasts if not self._rows.is_whole([last])}
@@ -175,7 +175,7 @@ class Owner:
                 return 0
             return needed[dispatcher] if dispatcher in needed else self.barrier.limit(dispatcher)
 
-        relief = self._quota.relieve(spans, needed, limit, self._idle)
+        relief = self._quota.relieve(now, spans, needed, limit, self._idle)
         orders = [spans.hold(relief.hold), spans.resume(relief.resume)]
         orders += [spans.cut_back(span_id, ts) for span_id, ts in relief.evict.items()]
         return [command for each in orders for command in self._follow(each).commands]

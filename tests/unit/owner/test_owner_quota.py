@@ -21,9 +21,9 @@ def store(used: int, resolved: dict[int, int], held: set[int] = frozenset()) -> 
 
 
 def relieve(
-    quota: Quota, spans: Any, limit: int = 10_000, idle: bool = False, needed: tuple[int, ...] = ()
+    quota: Quota, spans: Any, limit: int = 10_000, idle: bool = False, needed: tuple[int, ...] = (), now: float = 0.0
 ) -> tuple[list[int], list[int], dict[int, int]]:
-    relief: Relief = quota.relieve(spans, needed, lambda span_id: limit, idle)
+    relief: Relief = quota.relieve(now, spans, needed, lambda span_id: limit, idle)
     return relief.hold, relief.resume, dict(relief.evict)
 
 
@@ -65,7 +65,7 @@ def test_rule_17_what_cant_be_planned_is_evicted_for_the_lowest() -> None:
 
 def test_rule_17_a_plan_that_waits_for_its_rows_has_the_first_place() -> None:
     spans = store(85, FOUR, held={4})
-    relief = Quota(100, LEAD).relieve(spans, {4}, lambda span_id: 500 if span_id == 4 else 0, True)
+    relief = Quota(100, LEAD).relieve(0.0, spans, {4}, lambda span_id: 500 if span_id == 4 else 0, True)
     assert (relief.hold, dict(relief.evict)) == ([1, 2, 3], {1: 0, 2: 0, 3: 0})
     assert relieve(Quota(100, LEAD), store(70, FOUR, held={4}), needed=(4,)) == ([], [4], {})
 
@@ -86,6 +86,35 @@ def test_rule_17_a_table_that_brings_more_than_the_quota_before_it_is_resolved_p
     assert relieve(quota, store(100, only, held={2}), idle=True) == ([], [], {2: 0})
     assert relieve(quota, store(150, {1: 100}), idle=True) == ([], [], {})
     assert relieve(quota, store(150, {1: 101, 2: 200}, held={2}), idle=True) == ([1], [], {})
+
+
+def test_rule_17_who_has_missed_much_comes_back_alone() -> None:
+    """Else all scan, the store is full before one is done, and what the others have brought is forgotten."""
+    quota = Quota(100, LEAD)
+    assert relieve(quota, store(50, FOUR, held={1, 2, 3, 4})) == ([], [1, 2, 3, 4], {})
+    assert relieve(quota, store(90, FOUR)) == ([3, 4], [], {})  # two scans are lost: two may run at a time
+    assert relieve(quota, store(50, FOUR, held={3, 4})) == ([], [], {})
+    assert relieve(quota, store(99, FOUR, held={3, 4})) == ([2], [], {})
+    assert relieve(quota, store(50, FOUR, held={2, 3, 4})) == ([], [], {})
+    first_done = {1: 500, 2: 200, 3: 300, 4: 400}
+    assert relieve(quota, store(50, first_done, held={2, 3, 4})) == ([], [2], {})
+    second_done = {1: 500, 2: 500, 3: 300, 4: 400}
+    assert relieve(quota, store(30, second_done, held={3, 4})) == ([], [3, 4], {}), "there was room for two"
+
+
+def test_rule_17_the_lowest_comes_back_whatever_scans() -> None:
+    quota = Quota(100, LEAD)
+    relieve(quota, store(50, FOUR, held={2, 3, 4}))
+    relieve(quota, store(90, FOUR))
+    assert relieve(quota, store(50, FOUR, held={1, 3, 4})) == ([], [1], {})
+
+
+def test_rule_17_a_scan_that_nothing_comes_of_keeps_the_others_waiting_for_a_while_only() -> None:
+    quota = Quota(100, LEAD)
+    relieve(quota, store(50, FOUR, held={1, 2, 3}))
+    assert relieve(quota, store(99, FOUR)) == ([2, 3, 4], [], {})
+    assert relieve(quota, store(10, FOUR, held={2, 3, 4}), now=29.0) == ([], [], {})
+    assert relieve(quota, store(10, FOUR, held={2, 3, 4}), now=31.0) == ([], [2], {})
 
 
 def test_load_is_evened_out_with_the_fewest_moves() -> None:

@@ -24,10 +24,11 @@ files are being written, whose commit makes room: until then no more than four s
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from changefeed.puller.back_pressure import LEAD, BackPressure
+from changefeed.owner.pulling.scans import Scans
+from changefeed.puller.back_pressure import HIGH, LEAD, BackPressure
 
 
 class Stored(Protocol):
@@ -69,6 +70,7 @@ class Quota:
 
     def __init__(self, size: int, lead: int = LEAD) -> None:
         self._marks = BackPressure(size, lead)
+        self._scans = Scans(HIGH * size)
         self._alone: tuple[int, int] | None = None  # the only span that runs, until it is resolved beyond that ts
 
     def is_short(self, used: int) -> bool:
@@ -82,12 +84,23 @@ class Quota:
         """Whether `relieve` could have anything to say."""
         return bool(held) or self._marks.is_short(used)
 
-    def relieve(self, spans: Stored, needed: Collection[int], limit: Callable[[int], int], idle: bool) -> Relief:
-        """What to do now.
+    def relieve(
+        self, now: float, spans: Stored, needed: Collection[int], limit: Callable[[int], int], idle: bool
+    ) -> Relief:
+        """What to do now, in monotonic seconds.
 
         `needed`: open files wait for them. `limit(span_id)`: nothing above it can be committed yet. `idle`: nothing is
         being written and no plan can be made.
         """
+        resolved = spans.reached([*needed, *self._scans.spans])
+        self._scans.look(now, spans.files.bytes, resolved)
+        relief = self._relief(spans, needed, limit, idle)
+        self._scans.held(relief.hold)
+        order = sorted(resolved, key=lambda span_id: (span_id not in needed, resolved[span_id], span_id))
+        resume = [span_id for span_id in order if span_id in set(relief.resume)]
+        return replace(relief, resume=self._scans.resumed(now, resume, order[0], resolved))
+
+    def _relief(self, spans: Stored, needed: Collection[int], limit: Callable[[int], int], idle: bool) -> Relief:
         used, resolved, stored, held = spans.files.bytes, spans.reached(needed), spans.stored(), spans.held
         reached = {span_id: 0 if span_id in needed else ts for span_id, ts in resolved.items()}
         lowest = min(reached, key=lambda span_id: (reached[span_id], span_id))
