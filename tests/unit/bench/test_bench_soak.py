@@ -28,6 +28,7 @@ CALM = Sample(
     state_files=150,
     resolved_lag_s=1.0,
     checkpoint_lag_s=3.0,
+    driver_cpu_s=0.0,
     rows=0.0,
 )
 

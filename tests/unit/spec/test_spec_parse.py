@@ -43,6 +43,7 @@ DEFAULTS = {
                 "fileSize": "64Mi",
                 "dateSeparator": "day",
                 "fileIndexWidth": 20,
+                "useTableIdAsPath": False,
                 "compression": "none",
                 "terminator": "\r\n",
                 "outputRawChangeEvent": False,
