@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from changefeed.objectstore import open as open_module
-from changefeed.objectstore import s3 as s3_module
 from changefeed.objectstore.open import Store, open_store
+from changefeed.objectstore.remote import store as remote_store
 from changefeed.owner import alive as alive_module
 from changefeed.owner.driver import RunOptions
 from changefeed.owner.reporting.status_writer import StatusWriter
@@ -142,7 +142,7 @@ def surround(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEY)
     monkeypatch.setattr(open_module, "_REMOTE_ROUNDS", 1)  # of the probe, which has tests of its own
-    monkeypatch.setattr(s3_module, "_SMALL_S", TIME_OUT_S)
+    monkeypatch.setattr(remote_store, "_SMALL_S", TIME_OUT_S)
     monkeypatch.setattr("integration_inprocess.LIMITS", Limits(roll_interval=ROLL_S))
     monkeypatch.setattr("integration_inprocess.DEADLINE_S", DEADLINE_S)
     monkeypatch.setattr(alive_module, "_FRESH_MS", 0)  # one whose last word was lost does not keep the next one out

@@ -86,8 +86,9 @@ def test_the_soak_is_verified_and_stays_within_its_limits(tmp_path: Path) -> Non
         "event store",
         "memory",
         "largest puller",
+        "driver, the planner in it",
         "descriptors and threads",
         "files of the state, processes",
         "lag",
     ]
-    assert picture.count("<polyline") == 12
+    assert picture.count("<polyline") == 13
