@@ -13,7 +13,7 @@ import psutil
 from conftest import Changefeed, Upstream, free_port, wait_for
 from integration_victims import Victims
 
-PASSED_S = 120.0  # after a kill
+PASSED_S = 240.0  # after a kill, on a busy machine
 PROBE_TIMEOUT_S = 2.0
 PROBE_FAILURES = 3  # in a row
 WOKEN_AFTER_S = 21.0  # longer than anybody takes to notice

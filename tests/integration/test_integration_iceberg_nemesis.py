@@ -28,7 +28,7 @@ PULLERS = 2
 KILLS = ("driver killed", "worker killed", "puller killed")
 EVENTS = 50 if EVIDENCE else 3
 
-pytestmark = pytest.mark.timeout(3600 if EVIDENCE else 600)
+pytestmark = pytest.mark.timeout(3600 if EVIDENCE else 900)
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
