@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,8 +12,7 @@ from changefeed.verify.report import verify
 from changefeed.verify.result import Result
 from changefeed_devcluster.ddl import partitions
 from changefeed_devcluster.tidb.schema import Column
-from changefeed_devcluster.tidb.tidb import Table
-from integration_inprocess import Run, World, new_world
+from integration_inprocess import Run, World, insert, new_world
 
 NOTE = Column("note", "varchar(8)", nullable=True)
 ITEMS = (Column("id", "bigint"), Column("price", "int"))
@@ -23,12 +22,6 @@ ITEMS = (Column("id", "bigint"), Column("price", "int"))
 def world(tmp_path: Path) -> Iterator[World]:
     with new_world(tmp_path) as made:
         yield made
-
-
-def insert(world: World, table: Table, ids: Iterable[int], **more: object) -> None:
-    with world.tidb.begin() as txn:
-        for number in ids:
-            txn.insert(table, {"id": number, **more})
 
 
 def rows(world: World, table: str) -> dict[int, list[str]]:

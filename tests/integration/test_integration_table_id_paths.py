@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,8 +14,7 @@ from changefeed.verify.report import verify
 from changefeed.verify.result import Result
 from changefeed_devcluster.ddl import databases, partitions, tables
 from changefeed_devcluster.tidb.schema import Column
-from changefeed_devcluster.tidb.tidb import Table
-from integration_inprocess import Run, World, new_world
+from integration_inprocess import Run, World, insert, new_world
 
 NOTE = Column("note", "varchar(8)", nullable=True)
 ITEMS = (Column("id", "bigint"), Column("price", "int"))
@@ -30,12 +29,6 @@ def world(tmp_path: Path) -> Iterator[World]:
 def running(world: World) -> Run:
     storage = {"uri": world.lake.as_uri(), "protocol": "csv", "flushInterval": "100ms", "useTableIdAsPath": True}
     return world.run(sink={"storage": storage | {"csv": {"includeCommitTs": True}}})
-
-
-def insert(world: World, table: Table, ids: Iterable[int], **more: object) -> None:
-    with world.tidb.begin() as txn:
-        for number in ids:
-            txn.insert(table, {"id": number, **more})
 
 
 async def settled(world: World, run: Run) -> None:

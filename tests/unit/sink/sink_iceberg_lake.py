@@ -24,7 +24,8 @@ from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, TableInfo,
 from changefeed.sink.contract import Claim, Ddl, Entry, EntryId
 from changefeed.sink.iceberg.ddl_sink import IcebergDdlSink
 from changefeed.sink.iceberg.files import encode_files
-from changefeed.sink.iceberg.place import FileNames, IcebergPlace
+from changefeed.sink.iceberg.layout import FileNames
+from changefeed.sink.iceberg.place import IcebergPlace
 from changefeed.sink.iceberg.tables import LakeTables, Writer
 from changefeed.sink.storage.schema_file import SchemaFile
 from pyiceberg.catalog import Catalog

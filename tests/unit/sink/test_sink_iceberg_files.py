@@ -12,7 +12,7 @@ from changefeed.pipeline.mounter import Records
 from changefeed.schema import table_info as ti
 from changefeed.sink.iceberg import files
 from changefeed.sink.iceberg.files import encode_files
-from changefeed.sink.iceberg.place import deletes_file
+from changefeed.sink.iceberg.layout import deletes_file
 from changefeed.sink.iceberg.shape import file_schema, key_of
 from sink_iceberg_lake import DELETE, ID, INSERT, UPDATE, Change, column, entry_of, records, table_of
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from changefeed.errors import ChangefeedError, OutcomeUnknown, Refused, Transient
 from changefeed.objectstore import Place
-from changefeed.sink.iceberg.place import FileNames, IcebergPlace, folder_of, told
+from changefeed.sink.iceberg.layout import FileNames, folder_of
+from changefeed.sink.iceberg.place import IcebergPlace, told
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, UnauthorizedError
 from sink_iceberg_lake import table_of
 from sqlalchemy.exc import OperationalError

@@ -96,8 +96,11 @@ class Quota:
         self._scans.look(now, spans.files.bytes, resolved)
         relief = self._relief(spans, needed, limit, idle)
         self._scans.held(relief.hold)
+        if not relief.resume:
+            return relief
+        asked = frozenset(relief.resume)
         order = sorted(resolved, key=lambda span_id: (span_id not in needed, resolved[span_id], span_id))
-        resume = [span_id for span_id in order if span_id in set(relief.resume)]
+        resume = [span_id for span_id in order if span_id in asked]
         return replace(relief, resume=self._scans.resumed(now, resume, order[0], resolved))
 
     def _relief(self, spans: Stored, needed: Collection[int], limit: Callable[[int], int], idle: bool) -> Relief:

@@ -16,7 +16,8 @@ from changefeed.schema.table_info import TableInfo
 from changefeed.sink.iceberg.ddl_sink import IcebergDdlSink
 from changefeed.sink.iceberg.event_sink import IcebergJob
 from changefeed.sink.iceberg.files import FINGERPRINT
-from changefeed.sink.iceberg.place import CATALOG, WAREHOUSE, FileNames, IcebergPlace
+from changefeed.sink.iceberg.layout import WAREHOUSE, FileNames
+from changefeed.sink.iceberg.place import CATALOG, IcebergPlace
 from changefeed.sink.iceberg.shape import table_schema
 from changefeed.sink.iceberg.tables import LakeTables, Writer
 from changefeed.spec.field.location import in_bucket

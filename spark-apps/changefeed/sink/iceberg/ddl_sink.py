@@ -22,7 +22,8 @@ from changefeed.schema.ddl.actions import Action
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.sink.contract import Ddl, EntryId
 from changefeed.sink.iceberg import tables as lake
-from changefeed.sink.iceberg.place import IcebergPlace, TableName, deletes_file, folder_of
+from changefeed.sink.iceberg.layout import deletes_file, folder_of
+from changefeed.sink.iceberg.place import IcebergPlace, TableName
 from changefeed.sink.iceberg.shape import check_evolution, field_id, key_of, lost_values, table_schema
 from changefeed.sink.iceberg.snapshot import Added, add_snapshots, data_file, empty_snapshot
 from changefeed.sink.iceberg.tables import Change, Definition, LakeTables, done, done_properties

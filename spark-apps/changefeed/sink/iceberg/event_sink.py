@@ -8,7 +8,7 @@ from changefeed.objectstore import Place
 from changefeed.objectstore.open import open_store
 from changefeed.sink.contract import Surroundings
 from changefeed.sink.iceberg.files import encode_files
-from changefeed.sink.iceberg.place import WAREHOUSE
+from changefeed.sink.iceberg.layout import WAREHOUSE
 from changefeed.sink.storage.event_sink import StorageSink
 
 

@@ -24,7 +24,7 @@ from changefeed.pipeline.mounter import Records
 from changefeed.pipeline.spool import Spool
 from changefeed.pipeline.stages import CpuTime
 from changefeed.sink.contract import Entry
-from changefeed.sink.iceberg.place import deletes_file
+from changefeed.sink.iceberg.layout import deletes_file
 from changefeed.sink.iceberg.shape import file_schema, key_of
 
 #: What the bytes depend on beyond rows and config (rule 10).

@@ -1,8 +1,7 @@
-"""Where an Iceberg sink is: the warehouse, the catalog, and the names of what stands there."""
+"""Where an Iceberg sink is: the warehouse, and the catalog with its tables."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,18 +27,16 @@ from changefeed.objectstore import Place
 from changefeed.objectstore.open import bucket_location, local_path
 from changefeed.objectstore.remote.secret import s3_credentials
 from changefeed.schema.table_info import TableInfo
+from changefeed.sink.iceberg.layout import WAREHOUSE
 from changefeed.sink.secrets import optional, user_and_password
 from changefeed.spec.field.location import in_bucket
 
-WAREHOUSE = "spec.sink.iceberg.warehouse"
 CATALOG = "spec.sink.iceberg.catalog"
 
 _NAME = "changefeed"  # of a database's tables, where the resource says none
 _DRIVERS = {"mysql": "mysql+pymysql", "postgresql": "postgresql+pg8000", "sqlite": "sqlite"}
 _REGION = "us-east-1"
 _S3_KEYS = {"access_key_id": "access-key-id", "secret_access_key": "secret-access-key", "token": "session-token"}
-_UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
-_DATA, _DELETES = ".parquet", "-deletes.parquet"
 
 TableName = tuple[str, str]  # namespace, table
 
@@ -125,33 +122,3 @@ def told(where: str) -> Iterator[None]:
         ) from None
     except (CommitStateUnknownException, RESTError, DBAPIError, OSError) as error:
         raise OutcomeUnknown(f"{where} has failed: {type(error).__name__}.") from None
-
-
-def folder_of(table: TableInfo) -> str:
-    """Of a table's files, below the warehouse; no other table ever has the same one. Readers go by the catalog."""
-    schema, name = (_UNSAFE.sub("_", part) for part in (table.schema_name, table.name))
-    return f"{schema}/{name}-{table.id}"
-
-
-@dataclass(frozen=True)
-class FileNames:
-    """Implements Names. `log`: names the changefeed's log, so that no other one's files have these names."""
-
-    log: str
-
-    def date(self, pd_ms: int) -> str:
-        return ""
-
-    def directory(self, place: str, date: str) -> str:
-        return place
-
-    def data_file(self, directory: str, index: int) -> str:
-        return f"{directory}/{index:010}{_DATA}"
-
-    def place(self, table: TableInfo, dispatcher: int, table_version: int) -> str:
-        return f"{folder_of(table)}/data/{self.log}/{table_version}/{dispatcher}"
-
-
-def deletes_file(data_file: str) -> str:
-    """Where the equality deletes of an entry stand, beside its rows."""
-    return data_file.removesuffix(_DATA) + _DELETES
