@@ -196,7 +196,7 @@ class DdlStorm:
         except NotNow:
             self.refused[kind.name] += 1
             return
-        if kind.copies:
+        if kind.alone:
             self._end_held()
         job = _Job(kind.name, frozenset(table.id for table in tables), states)
         self._jobs.append(job)

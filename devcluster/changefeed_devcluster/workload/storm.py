@@ -63,12 +63,13 @@ Begun = tuple[Sequence[Table], Iterator[object]]
 class Kind:
     """`begin`: gives the tables that nobody else may alter meanwhile, and the states. Raises NotNow.
 
-    `copies`: rows are copied, so nobody may have them locked.
+    `alone`: no transaction may be open when it begins. It copies rows, or takes at once what TiDB takes in several
+    steps, waiting for open transactions at each.
     """
 
     name: str
     begin: Callable[[Storm, frozenset[int]], Begun]
-    copies: bool = False
+    alone: bool = False
 
 
 Begin = Callable[[Storm, frozenset[int]], Begun]
@@ -77,9 +78,9 @@ Begin = Callable[[Storm, frozenset[int]], Begun]
 class Kinds(list[Kind]):
     """Of one module; each as often as it weighs."""
 
-    def add(self, weight: int = 1, copies: bool = False) -> Callable[[Begin], None]:
+    def add(self, weight: int = 1, alone: bool = False) -> Callable[[Begin], None]:
         def added(begin: Begin) -> None:
-            self.extend([Kind(begin.__name__.strip("_").replace("_", " "), begin, copies)] * weight)
+            self.extend([Kind(begin.__name__.strip("_").replace("_", " "), begin, alone)] * weight)
 
         return added
 

@@ -33,7 +33,7 @@ def _create_tables(storm: Storm, busy: frozenset[int]) -> Begun:
     return [], once(lambda: tables.create_tables(storm.tidb, storm.databases[0], several))
 
 
-@KINDS.add(2)
+@KINDS.add(2, alone=True)
 def _drop_table(storm: Storm, busy: frozenset[int]) -> Begun:
     _check_enough(storm)
     table = storm.table(busy)
@@ -163,7 +163,7 @@ def _truncate_partition(storm: Storm, busy: frozenset[int]) -> Begun:
     return [table], once(lambda: partitions.truncate_partition(storm.tidb, table, name))
 
 
-@KINDS.add(2, copies=True)
+@KINDS.add(2, alone=True)
 def _reorganize_partition(storm: Storm, busy: frozenset[int]) -> Begun:
     table = storm.table(busy, lambda table: len(table.info.partitions) > 1)
     before, last = table.info.partitions[-2:]
@@ -193,14 +193,14 @@ def _exchange_partition(storm: Storm, busy: frozenset[int]) -> Begun:
     return [table], exchange()
 
 
-@KINDS.add(copies=True)
+@KINDS.add(alone=True)
 def _alter_partitioning(storm: Storm, busy: frozenset[int]) -> Begun:
     table = storm.table(busy, lambda table: table.info.pk == "id")
     into: dict[str, int | None] = {storm.name("p"): 50, storm.name("p"): 100, storm.name("p"): None}
     return [table], once(lambda: partitions.alter_partitioning(storm.tidb, table, into))
 
 
-@KINDS.add(copies=True)
+@KINDS.add(alone=True)
 def _remove_partitioning(storm: Storm, busy: frozenset[int]) -> Begun:
     table = storm.table(busy, lambda table: bool(table.info.partitions))
     return [table], once(lambda: partitions.remove_partitioning(storm.tidb, table))
@@ -216,7 +216,7 @@ def _create_database(storm: Storm, busy: frozenset[int]) -> Begun:
     return [], once(lambda: databases.create_database(storm.tidb, name))
 
 
-@KINDS.add()
+@KINDS.add(alone=True)
 def _drop_database(storm: Storm, busy: frozenset[int]) -> Begun:
     """Not the first one."""
     name = storm.databases[-1]
