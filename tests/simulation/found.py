@@ -63,6 +63,11 @@ each row once and in order, nothing above a limit, one history, nothing that goe
 must have got where it should. A seed that breaks something is printed
 with its story, shrunken to few kinds of faults, and with the command that replays it.
 
+What the driver does to Iceberg tables has worlds of its own (`simulated_lake.py`), with the product's own commits on a
+catalog in memory: commits that fail or whose answer is lost, strangers that compact and expire, drivers that die or
+stop right before a commit while others take over. After each commit each table has the first entries of each
+dispatcher, each once.
+
 A simulation that finds nothing proves nothing. So each mechanism below is taken out once, by an edit of a few words,
 and seeds run until one breaks a promise; one must, nearly always one of the first 2,000. `make mutations` writes this
 table, `make test` runs each of its seeds again. `MUTATION="<core>: <what is taken out>" SEED=<seed> make simulate`

@@ -20,8 +20,10 @@ from pathlib import Path
 
 import pytest
 from found import Found, known, write
+from lake_mutations import LAKE
 from mutation import Mutation
 from mutations import MUTATIONS
+from simulated_lake import LakeWorld
 from simulated_world import Broken, Story, World, failing, told
 
 CHUNK = 100
@@ -37,9 +39,10 @@ def run_chunk(first: int, end: int) -> str | None:
 def find(mutation: Mutation, seeds: int = BUDGET) -> Broken | None:
     """What a seed that shows the mutation breaks: the one that did so the last time, or else the first."""
     before = known().get(str(mutation))
+    world = LakeWorld if mutation.core == LAKE else World
     with pytest.MonkeyPatch.context() as monkeypatch:
         mutation.apply(monkeypatch)
-        return failing(map(Story, [*([before.seed] if before else []), *range(seeds)]))
+        return failing(map(Story, [*([before.seed] if before else []), *range(seeds)]), world)
 
 
 def _one(seed: int) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Protocol
 from unittest.mock import patch
 
 import grpc.aio
@@ -77,6 +78,11 @@ class Story:
                 else f" WITHOUT={','.join(self.without)}"
             )
         return said if self.healed_at is None else f"{said} HEALED={self.healed_at:g}"
+
+
+class Runs(Protocol):
+    def run(self) -> None:
+        """Raises Broken."""
 
 
 class World:
@@ -398,11 +404,11 @@ class World:
         assert used <= most, f"{used} bytes of segments, {most} at most"
 
 
-def failing(stories: Iterable[Story]) -> Broken | None:
-    """What the first story that breaks something breaks."""
+def failing(stories: Iterable[Story], world: Callable[[Story], Runs] | None = None) -> Broken | None:
+    """What the first story that breaks something breaks. `world`: makes one of it, by default a World."""
     for story in stories:
         try:
-            World(story).run()
+            (world or World)(story).run()
         except Broken as broken:
             return broken
     return None

@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 from mutations import MUTATIONS
 from simulate import CHUNK, find, run_chunk
+from simulated_lake import LakeWorld
 from simulated_past import pasts
-from simulated_world import Story, World, shrunk, told
+from simulated_world import Story, World, failing, shrunk, told
 
 _SEEDS = int(os.environ.get("SEEDS") or "5000")
+_LAKES = 60
 _MUTATION = "matcher: every put is an insert"
 
 pytestmark = pytest.mark.timeout(600)
@@ -25,6 +27,12 @@ pytestmark = pytest.mark.timeout(600)
 def test_no_seed_breaks_a_promise(first: int) -> None:
     story = run_chunk(first, min(first + CHUNK, _SEEDS))
     assert story is None, story
+
+
+@pytest.mark.parametrize("first", range(0, _LAKES, _LAKES // 4))
+def test_no_seed_breaks_a_promise_of_iceberg_tables(first: int) -> None:
+    broken = failing(map(Story, range(first, first + _LAKES // 4)), LakeWorld)
+    assert broken is None, "\n".join([*broken.trace, str(broken)])
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -41,6 +41,7 @@ _OF = {
     "spans": "owner/test_owner_spans.py owner",
     "quota": "owner/test_owner_quota.py owner",
     "memory": "owner/test_owner_memory.py owner",
+    "Iceberg": "sink/test_sink_iceberg_publish.py sink/test_sink_iceberg_ddl.py",
 }
 
 

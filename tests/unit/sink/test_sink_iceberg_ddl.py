@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from changefeed.errors import NeedsHuman
+from changefeed.errors import Fenced, NeedsHuman
 from changefeed.schema import table_info as ti
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, FLAG_UNSIGNED, TableInfo
 from changefeed.sink.iceberg.ddl_sink import TRUNCATED
 from sink_iceberg_lake import DELETE, ID, INSERT, Lake, V, column, ddl, publish, table_of
 
+LATER = ((90, 101), (95, 102))  # of two TRUNCATEs: ts, and the id of the table before
 T = table_of()
 TWO = [(INSERT, 1, 10), (INSERT, 2, 20)]
 
@@ -112,6 +113,32 @@ def test_a_truncated_table_says_from_when(tmp_path: Path, upsert: bool) -> None:
     lake.driver(T, epoch=9).execute(ddl(90, Action.TRUNCATE_TABLE, [T], [after]))
     rows = [(1, 11)] if upsert else [("I", 30, 1, 10), ("I", 31, 2, 20), ("I", 100, 1, 11)]
     assert lake.rows() == rows
+
+
+def test_a_late_ddl_of_a_driver_that_was_given_up_does_not_undo_later_ones(tmp_path: Path) -> None:
+    """It stops right before its commit; neither DDL changes the schema, and no row comes between them."""
+    lake = began(tmp_path, T)
+    first, second = (ddl(ts, Action.TRUNCATE_TABLE, [table_of(id_)], [table_of(id_ + 1)]) for ts, id_ in LATER)
+
+    class Stopped:
+        def __init__(self, catalog: Any) -> None:
+            self._catalog, self._is_stopped = catalog, False
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._catalog, name)
+
+        def commit_table(self, *given: Any) -> Any:
+            if not self._is_stopped:
+                self._is_stopped = True
+                successor = lake.driver(T, epoch=2)
+                successor.execute(first)
+                successor.execute(second)
+            return self._catalog.commit_table(*given)
+
+    with pytest.raises(Fenced):
+        lake.driver(T, wrap=Stopped).execute(first)
+    properties = lake.table().properties
+    assert (properties["changefeed.table-id"], properties["changefeed.version"]) == ("103", "95")
 
 
 def renames(*moves: tuple[int, str, str]) -> tuple[list[TableInfo], list[TableInfo]]:

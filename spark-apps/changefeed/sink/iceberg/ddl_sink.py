@@ -25,7 +25,7 @@ from changefeed.sink.iceberg import tables as lake
 from changefeed.sink.iceberg.layout import deletes_file, folder_of
 from changefeed.sink.iceberg.place import IcebergPlace, TableName
 from changefeed.sink.iceberg.shape import check_evolution, field_id, key_of, lost_values, table_schema
-from changefeed.sink.iceberg.snapshot import Added, add_snapshots, data_file, empty_snapshot
+from changefeed.sink.iceberg.snapshot import Added, add_snapshots, data_file, empty_snapshot, same_snapshot
 from changefeed.sink.iceberg.tables import Change, Definition, LakeTables, done, done_properties
 
 RECORD, CHECKPOINT, TRUNCATED = "changefeed.record", "changefeed.checkpoint-ts", "changefeed.truncated-ts"
@@ -201,12 +201,10 @@ class IcebergDdlSink:
                     "Ignore it by an event filter, and those rows have NULL there; or create a new changefeed.",
                 )
             properties = {lake.VERSION: str(ddl.ts), lake.TABLE: str(table.id)}
-            updates = lake.schema_change(found, wanted)
             if is_truncated:
                 properties[TRUNCATED] = str(ddl.ts)
-                if self._upsert:
-                    updates += empty_snapshot(found, told)
-            return Change(updates, properties, ddl.left)
+            snapshot = empty_snapshot(found, told) if is_truncated and self._upsert else same_snapshot(found, told)
+            return Change(lake.schema_change(found, wanted) + snapshot, properties, ddl.left)
 
         self._tables.change(self._place.name(table), change, self._define(table, ddl.ts))
 

@@ -1,0 +1,423 @@
+"""Drivers that commit to Iceberg tables of a catalog in memory: the product's own side of the driver.
+
+Tasks have written all files before it begins. Simulated are the catalog (commits that fail, whose answer is lost, that
+come behind another driver's), who else commits there, a log, and drivers that die, or stop right before a commit while
+another takes over. After each commit each table must have the first entries of each dispatcher, each once and in
+order; of a table that is upserted, what a TRUNCATE leaves of them.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from changefeed.errors import Fenced
+from changefeed.model.position import Position
+from changefeed.model.record import CommitRecord, FileCommitted, PlanEntry
+from changefeed.objectstore import Place
+from changefeed.objectstore.patience import Patience
+from changefeed.schema import table_info as ti
+from changefeed.schema.ddl.actions import Action
+from changefeed.schema.ddl.job import parse_job
+from changefeed.schema.table_info import TableInfo, parse_table_info
+from changefeed.sink.contract import Ddl
+from changefeed.sink.iceberg import ddl_sink
+from changefeed.sink.iceberg.ddl_sink import IcebergDdlSink
+from changefeed.sink.iceberg.layout import deletes_file
+from changefeed.sink.iceberg.place import IcebergPlace
+from changefeed.sink.iceberg.shape import file_schema
+from changefeed.sink.iceberg.snapshot import Added, add_snapshots
+from changefeed.sink.iceberg.tables import LakeTables, Writer, version_of
+from changefeed.sink.storage.schema_file import SchemaFile
+from pyiceberg.catalog import MetastoreCatalog
+from pyiceberg.catalog.noop import NoopCatalog
+from pyiceberg.exceptions import CommitStateUnknownException, NoSuchTableError
+from pyiceberg.io import load_file_io
+from pyiceberg.manifest import DataFileContent
+from pyiceberg.table import CommitTableResponse, Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import RemoveSnapshotsUpdate, update_table_metadata
+from simulated_world import Broken, Story
+
+_LOG = "uid/origin"
+_FIRST, _TRUNCATED_TS = 5, 1_000  # versions of the tables
+_ITEMS, _EMPTIED, _ORDERS = 101, 111, 102  # ids: of one table before and after its TRUNCATE, of another
+#: Dispatchers, by the id of their table. Those of a table that is emptied are others.
+_DISPATCHERS = {_ITEMS: (1, 2), _EMPTIED: (11, 12), _ORDERS: (3,)}
+_ODDS = {
+    "refused": 0.1,  # a commit comes to nothing, and nobody says so
+    "unheard": 0.1,  # it counts, and nobody says so
+    "dies": 0.1,
+    "dies behind it": 0.1,
+    "stranger": 0.15,  # has made a snapshot with the same files, as who compacts them
+    "expiry": 0.1,
+    "takeover": 0.15,  # the driver stops right before a commit, and another one takes its place
+}
+_TROUBLES = 60  # commits, then none fails
+_STEPS = 500
+_MOST_AT_ONCE = 3  # entries of a dispatcher in a record
+
+
+class Killed(Exception):
+    """The driver is gone."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """An entry, as its task has written it."""
+
+    planned: PlanEntry
+    file: FileCommitted
+    is_behind_ddl: bool
+
+    @property
+    def path(self) -> str:
+        return self.planned.path
+
+
+class LakeWorld:
+    """`trace` says what has happened in it."""
+
+    def __init__(self, story: Story) -> None:
+        self.story = story
+        self.trace: list[str] = []
+        self._rng = Random(f"{story.seed} lake")
+        self._faults = {
+            kind: odds for kind, odds in _ODDS.items() if self._rng.random() < 0.5 and kind not in story.without
+        }
+        self._upsert = self._rng.random() < 0.5
+        self._commits = 0
+        self._epoch = self._records = 0
+        self._is_truncated = False  # and recorded
+        self._recorded: set[str] = set()
+        self._had: dict[str, int] = {}
+
+    def run(self) -> None:
+        """Raises Broken."""
+        try:
+            # One table after the other, for the same story each time.
+            with (
+                tempfile.TemporaryDirectory(prefix="changefeed-lake-") as folder,
+                patch.object(ddl_sink, "_AT_ONCE", 1),
+            ):
+                self._run(Path(folder))
+        except Exception as error:
+            raise Broken(self.story, error, self.trace) from error
+
+    def say(self, what: str) -> None:
+        self.trace.append(what)
+
+    def _run(self, folder: Path) -> None:
+        self._place = IcebergPlace(Place(folder.as_uri()), "memory")
+        self._entries = [*self._planned(behind_ddl=False), *self._planned(behind_ddl=True)]
+        for given in self._entries:
+            self._write(folder, given)
+        self.catalog = MemoryCatalog(self._check)
+        self._driver = self._next_driver()
+        for _ in range(_STEPS):
+            driver = self._driver
+            try:
+                next(driver)
+            except StopIteration:
+                break
+            except (Fenced, Killed) as error:
+                self.say(f"{type(error).__name__}: {error}")
+                if driver is self._driver:
+                    self._driver = self._next_driver()
+        assert len(self._recorded) == len(self._entries), "the end is not reached"
+        for name in self.catalog.tables:
+            lacking = [given for given in self._of(name[1]) if given.file.rows and given.path not in self._files(name)]
+            assert not lacking, f"{name[1]} lacks {lacking[0].path}"
+
+    # -- what there is to commit
+
+    def _planned(self, *, behind_ddl: bool) -> Iterator[Given]:
+        tables = (_EMPTIED, _ORDERS) if behind_ddl else (_ITEMS, _ORDERS)
+        first = 100 if behind_ddl else 1
+        for plan in range(first, first + self._rng.randint(2, 4)):
+            pairs = [(table, dispatcher) for table in tables for dispatcher in _DISPATCHERS[table]]
+            for number, (table, dispatcher) in enumerate(pairs):
+                for part in range(self._rng.choice((0, 1, 1, 2))):
+                    yield _given(plan, 2 * number + part, table, dispatcher, self._rng.choice((0, 1, 1, 1)), behind_ddl)
+
+    def _write(self, folder: Path, given: Given) -> None:
+        bodies = _bodies(self._upsert)
+        for path, body in zip((given.path, deletes_file(given.path)), bodies, strict=False):
+            place = folder / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if given.file.rows:
+                place.write_bytes(body)
+
+    # -- drivers
+
+    def _next_driver(self) -> Iterator[None]:
+        self._epoch += 1
+        epoch = self._epoch
+        self.say(f"driver {epoch} begins")
+
+        def poll_fence() -> None:
+            if self._epoch > epoch:
+                raise Fenced(f"driver {self._epoch} drives, not {epoch}")
+
+        return self._drive(epoch, poll_fence)
+
+    def _drive(self, epoch: int, poll_fence: Callable[[], None]) -> Iterator[None]:
+        """From what is recorded to the end, a record a step."""
+        writer, patience = Writer(_LOG, epoch, poll_fence), Patience(60, lambda _: None)
+        tables = LakeTables(Answers(self, epoch), "memory", writer, patience)  # type: ignore[arg-type]
+        sink = IcebergDdlSink(self._place, tables, self._upsert, _there(self._is_truncated))
+        if epoch == 1:
+            sink.create()
+        while not self._is_truncated or len(self._recorded) < len(self._entries):
+            if batch := self._batch():
+                n = self._records + 1
+                sink.publish([given.planned for given in batch], self._record(n, epoch, batch))
+                poll_fence()
+                self._records = n
+                self._recorded |= {given.path for given in batch}
+            else:
+                sink.execute(_truncated())
+                poll_fence()
+                self._is_truncated = True
+            yield
+
+    def _batch(self) -> list[Given]:
+        """The next entries of some dispatchers; none: the DDL is next."""
+        waiting: dict[int, list[Given]] = {}
+        for given in self._entries:
+            if given.path not in self._recorded and given.is_behind_ddl <= self._is_truncated:
+                waiting.setdefault(given.planned.dispatcher, []).append(given)
+        chosen = [dispatcher for dispatcher in waiting if self._rng.random() < 0.6] or list(waiting)
+        batch = [given for each in chosen for given in waiting[each][: self._rng.randint(1, _MOST_AT_ONCE)]]
+        return sorted(batch, key=lambda given: (given.planned.dispatcher, given.file.plan, given.file.entry))
+
+    def _record(self, n: int, epoch: int, batch: list[Given]) -> CommitRecord:
+        return CommitRecord(n=n, epoch=epoch, nonce="n", checkpoint_ts=n, files=tuple(given.file for given in batch))
+
+    # -- what goes wrong
+
+    def commit(self, epoch: int, table: Any, requirements: Any, updates: Any) -> CommitTableResponse:
+        """As driver `epoch` meets it."""
+        name = table.name()
+        self._commits += 1
+        if self._has("stranger"):
+            self._disturb(name)
+        if self._has("expiry"):
+            self._expire(name)
+        if self._has("takeover") and epoch == self._epoch:
+            self.say(f"driver {epoch} stops before a commit to {name[1]}")
+            self._take_over()
+        if self._has("dies"):
+            raise Killed(f"driver {epoch} before a commit to {name[1]}")
+        if self._has("refused"):
+            raise CommitStateUnknownException("no answer")
+        answer = self.catalog.commit_table(table, requirements, updates)
+        self.say(f"driver {epoch} has committed to {name[1]}: {', '.join(type(each).__name__ for each in updates)}")
+        if self._has("dies behind it"):
+            raise Killed(f"driver {epoch} behind a commit to {name[1]}")
+        if self._has("unheard"):
+            raise CommitStateUnknownException("no answer")
+        return answer
+
+    def _has(self, kind: str) -> bool:
+        return self._commits <= _TROUBLES and self._rng.random() < self._faults.get(kind, 0.0)
+
+    def _take_over(self) -> None:
+        """The next driver goes some steps; it may die as well."""
+        self._driver = driver = self._next_driver()
+        try:
+            for _ in range(self._rng.randint(0, 3)):
+                next(driver, None)
+        except (Fenced, Killed) as error:
+            self.say(f"{type(error).__name__}: {error}")
+            if driver is self._driver:
+                self._driver = self._next_driver()
+
+    def _disturb(self, name: tuple[str, ...]) -> None:
+        if name in self.catalog.tables and (table := self.catalog.load_table(name)).current_snapshot() is not None:
+            self.say(f"a stranger commits to {name[1]}")
+            self.catalog.commit_table(table, (), tuple(add_snapshots(table, [Added()], {})))
+
+    def _expire(self, name: tuple[str, ...]) -> None:
+        if name in self.catalog.tables and (current := self.catalog.load_table(name).current_snapshot()) is not None:
+            table = self.catalog.load_table(name)
+            old = [each.snapshot_id for each in table.snapshots() if each.snapshot_id != current.snapshot_id]
+            if old:
+                self.say(f"{len(old)} snapshots of {name[1]} expire")
+                self.catalog.commit_table(table, (), (RemoveSnapshotsUpdate(snapshot_ids=old),))
+
+    # -- what must hold
+
+    def _of(self, table: str) -> list[Given]:
+        """The entries that the table may have now."""
+        ids = {"items": (_ITEMS, _EMPTIED), "orders": (_ORDERS,)}[table]
+        is_emptied = self._upsert and version_of(self.catalog.load_table(("shop", "items"))) >= _TRUNCATED_TS
+        ids = tuple(id_ for id_ in ids if id_ != _ITEMS or not is_emptied)
+        dispatchers = {dispatcher for id_ in ids for dispatcher in _DISPATCHERS[id_]}
+        return [given for given in self._entries if given.planned.dispatcher in dispatchers]
+
+    def _files(self, name: tuple[str, ...]) -> dict[str, int]:
+        """Paths below the warehouse of all files, with their sequence numbers. Each is there once."""
+        table, found = self.catalog.load_table(name), dict[str, int]()
+        snapshot, root = table.current_snapshot(), self._place.location("")
+        for manifest in snapshot.manifests(table.io) if snapshot is not None else ():
+            for path, content in _content(table, manifest):
+                short = path.removeprefix(root)
+                assert short not in found, f"{name[1]} has {short} twice"
+                assert (content == DataFileContent.DATA) != short.endswith("-deletes.parquet")
+                found[short] = manifest.sequence_number
+        return found
+
+    def _check(self, name: tuple[str, ...]) -> None:
+        """After each commit."""
+        if ("shop", "items") not in self.catalog.tables:
+            return
+        files, may_have = self._files(name), self._of(name[1])
+        for dispatcher in sorted({given.planned.dispatcher for given in may_have}):
+            of = [given for given in may_have if given.planned.dispatcher == dispatcher and given.file.rows]
+            there = [given for given in of if given.path in files]
+            assert there == of[: len(there)], f"{name[1]} has {there[-1].path}, and not all before it"
+            if self._upsert:
+                sequences = [files[given.path] for given in there]
+                assert sequences == sorted(set(sequences)), f"{name[1]} has two entries of a dispatcher in one snapshot"
+                assert sequences == [files.get(deletes_file(given.path)) for given in there], "rows without deletes"
+        surplus = files.keys() - {path for given in may_have for path in (given.path, deletes_file(given.path))}
+        assert not surplus, f"{name[1]} has {min(surplus)}"
+        assert len(files) >= self._had.get(name[1], 0) or self._upsert, f"{name[1]} has lost files"
+        self._had[name[1]] = len(files)
+
+
+class MemoryCatalog(NoopCatalog):
+    """`committed`: asked after each commit."""
+
+    def __init__(self, committed: Callable[[tuple[str, ...]], None]) -> None:
+        super().__init__("lake")
+        self.tables: dict[tuple[str, ...], TableMetadata] = {}
+        self._committed = committed
+
+    def load_table(self, identifier: Any) -> Table:
+        if (metadata := self.tables.get(identifier)) is None:
+            raise NoSuchTableError(identifier)
+        return Table(identifier, metadata, "memory", load_file_io({}, metadata.location), self)
+
+    def commit_table(self, table: Any, requirements: Any, updates: Any) -> CommitTableResponse:
+        name = table.name()
+        now = self.tables.get(name)
+        for requirement in requirements:
+            requirement.validate(now)
+        base = now or MetastoreCatalog._empty_table_metadata()
+        self.tables[name] = made = update_table_metadata(base, updates, enforce_validation=now is None)
+        self._committed(name)
+        return CommitTableResponse(metadata=made, metadata_location="memory")
+
+    def create_namespace(self, namespace: Any, properties: Any = None) -> None:
+        pass
+
+
+class Answers:
+    """The catalog, as the driver `epoch` meets it."""
+
+    def __init__(self, world: LakeWorld, epoch: int) -> None:
+        self._world, self._epoch = world, epoch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._world.catalog, name)
+
+    def commit_table(self, *call: Any) -> CommitTableResponse:
+        return self._world.commit(self._epoch, *call)
+
+
+def _there(is_truncated: bool) -> dict[int, tuple[TableInfo, int]]:
+    items = (_EMPTIED, _TRUNCATED_TS) if is_truncated else (_ITEMS, _FIRST)
+    return {
+        dispatcher: (_definition(id_), version)
+        for id_, version in (items, (_ORDERS, _FIRST))
+        for dispatcher in _DISPATCHERS[id_]
+    }
+
+
+@cache
+def _definition(id_: int) -> TableInfo:
+    key = {"Tp": ti.LONGLONG, "Flag": ti.FLAG_NOT_NULL | ti.FLAG_PRI_KEY, "Flen": 20, "Decimal": 0}
+    columns = [{"id": 1, "name": {"O": "id"}, "offset": 0, "type": key, "state": 5}]
+    name = "orders" if id_ == _ORDERS else "items"
+    info = {"id": id_, "name": {"O": name}, "cols": columns, "pk_is_handle": True, "state": 5}
+    return parse_table_info(info, "shop")
+
+
+@cache
+def _truncated() -> Ddl:
+    before, after = ({each: _definition(id_) for each in _DISPATCHERS[id_]} for id_ in (_ITEMS, _EMPTIED))
+    query = "TRUNCATE TABLE items"
+    job = {"id": 1, "type": int(Action.TRUNCATE_TABLE), "state": 6, "schema_name": "shop", "query": query}
+    return Ddl(
+        ts=_TRUNCATED_TS,
+        job_id=1,
+        job=parse_job(job),
+        query=query,
+        description=query,
+        involved=frozenset(before),
+        left=frozenset(before),
+        before=before,
+        tables=after,
+        schema_files=(SchemaFile("shop", "items", _TRUNCATED_TS, query=query),),
+    )
+
+
+def _given(plan: int, number: int, table: int, dispatcher: int, rows: int, is_behind_ddl: bool) -> Given:
+    path = f"{table}/{dispatcher}/{plan}-{number}.parquet"
+    planned = PlanEntry.model_validate(
+        {
+            "entry": number,
+            "dispatcher": dispatcher,
+            "table_id": dispatcher,
+            "from": Position.end_of(10 * plan - 1),
+            "to": Position.end_of(10 * plan + 9),
+            "path": path,
+            "directory": f"{table}/{dispatcher}",
+            "index": plan,
+            "date": "",
+            "table_version": _TRUNCATED_TS if table == _EMPTIED else _FIRST,
+            "table_info": _definition(table).hash,
+            "estimate": 1,
+            "reason": "interval",
+        }
+    )
+    file = FileCommitted(plan=plan, entry=number, rows=rows, raw_rows=rows, filtered_rows=0, bytes=1, hash="h")
+    return Given(planned, file, is_behind_ddl)
+
+
+@cache
+def _bodies(upsert: bool) -> tuple[bytes, ...]:
+    """Of a file of rows, and of one of deletes."""
+    table = _definition(_ORDERS)
+    schema = file_schema(table, table.output_columns, upsert=upsert)
+    row = {"id": 1} if upsert else {"_op": "I", "_commit_ts": 1, "id": 1}
+    body = _parquet(pa.Table.from_pylist([row], schema))
+    return (body, body) if upsert else (body,)
+
+
+def _parquet(table: pa.Table) -> bytes:
+    body = io.BytesIO()
+    pq.write_table(table, body)
+    return body.getvalue()
+
+
+_read: dict[str, list[tuple[str, DataFileContent]]] = {}
+
+
+def _content(table: Table, manifest: Any) -> list[tuple[str, DataFileContent]]:
+    """Of a manifest, which never changes."""
+    if manifest.manifest_path not in _read:
+        entries = manifest.fetch_manifest_entry(table.io)
+        _read[manifest.manifest_path] = [(each.data_file.file_path, each.data_file.content) for each in entries]
+    return _read[manifest.manifest_path]
