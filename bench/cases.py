@@ -92,8 +92,8 @@ def _throughput() -> list[Case]:
             rows=rows,
             core=core,
             flush="1s" if (shape, how) == ("update", "live") else "5s",  # nothing else ends its last files
-            in_suite=protocol != "parquet"
-            and (shape == "insert" or (core is None and (protocol == "csv" or how == "scan"))),
+            in_suite=(shape == "insert" and (core is None or protocol != "parquet"))
+            or (protocol != "parquet" and core is None and (protocol == "csv" or how == "scan")),
         )
         for shape, (tables, rows) in sizes.items()
         for protocol, how, core in product(_PROTOCOLS, hows, (None, 0))
