@@ -15,13 +15,15 @@ from changefeed.errors import ChangefeedError
 from integration_kafka_broker import running as kafka_running
 from integration_mariadb import running as mariadb_running
 from integration_points_databases import KAFKA, MYSQL
+from integration_points_iceberg import ICEBERG
 from integration_processes import Nursery, Process, nursery
 from integration_standing import Broken, History, Watch, World, upstream
 from integration_standing_files import FileWorld
+from integration_standing_iceberg import IcebergWorld, Mode
 from integration_standing_kafka import KafkaWorld
 from integration_standing_mysql import MysqlWorld
 
-Kind = Literal["files", "mysql", "kafka"]
+Kind = Literal["files", "mysql", "kafka", "changelog", "upsert"]
 
 AT_MOST = 4  # of one point's passages: the first, the second, the one in the middle, the last
 NOT_PASSED = "not passed so often by these runs"
@@ -54,7 +56,13 @@ class Choice:
         return may_freeze(point) and not (self.begins and takeover)
 
 
-CHOICES: dict[Kind, Choice] = {"files": Choice(), "mysql": Choice(MYSQL), "kafka": Choice(KAFKA)}
+CHOICES: dict[Kind, Choice] = {
+    "files": Choice(),
+    "mysql": Choice(MYSQL),
+    "kafka": Choice(KAFKA),
+    "changelog": Choice(ICEBERG),
+    "upsert": Choice(ICEBERG),
+}
 
 
 @dataclass(frozen=True)
@@ -177,6 +185,10 @@ def worlds(kind: Kind, history: History, forked: Nursery, folder: Path) -> Itera
     """As many as runs may be under way at once."""
     if kind == "files":
         yield [FileWorld(history, forked, folder / str(number) / "world") for number in range(3)]
+        return
+    if kind in ("changelog", "upsert"):
+        mode: Mode = "upsert" if kind == "upsert" else "append"
+        yield [IcebergWorld(history, forked, folder / str(number) / "world", mode) for number in range(3)]
         return
     with ExitStack() as stack:
         if kind == "mysql":

@@ -1,5 +1,5 @@
 """The lists of all points, made by the runs: `integration_crash_table.py FILE files` writes docs/crash-points.md,
-`... FILE mysql kafka` docs/crash-points-databases.md.
+`... FILE mysql kafka` docs/crash-points-databases.md, `... FILE changelog upsert` docs/crash-points-iceberg.md.
 """
 
 from __future__ import annotations
@@ -28,6 +28,14 @@ _SECTIONS: dict[Kind, Sequence[tuple[bool, str, str]]] = {
         (False, "Kafka, from the start", _ADDED),
         (True, "Kafka, after a takeover", "The driver before has died with an entry's transaction not yet committed."),
     ),
+    "changelog": (
+        (False, "Changelogs, from the start", _ADDED),
+        (True, "Changelogs, after a takeover", "The driver before has died with one of a plan's files committed."),
+    ),
+    "upsert": (
+        (False, "Tables by primary key, from the start", _ADDED),
+        (True, "Tables by primary key, after a takeover", "The driver before has died as for changelogs."),
+    ),
 }
 
 
@@ -38,7 +46,7 @@ def table(outcomes: Mapping[Kind, Outcome]) -> str:
     cases = [case for outcome in every for case in outcome.cases]
     ends = Counter(row.woken for row in rows if row.woken)
     broken = [f"- {kind}: {line}" for kind, outcome in outcomes.items() for line in outcome.broken]
-    head = (_HEAD if "files" in outcomes else _HEAD_OF_DATABASES).format(
+    head = next(head for kind, head in _HEADS.items() if kind in outcomes).format(
         points=len({point for outcome in every for _, point in outcome.rows}),
         passages=sum(row.passed for row in rows),
         killed=sum(not case.frozen for case in cases),
@@ -109,6 +117,35 @@ gone before its driver asks the log.
 
 ## Broken
 """
+
+
+_HEAD_OF_ICEBERG = """# What is left when a process dies that writes to Iceberg tables
+
+Made by `make evidence`, not by hand: [the runs](../tests/integration/integration_crash.py) pass {points} named points
+{passages} times. {killed} runs were killed by SIGKILL at a passage, each followed by a run that goes on from what was
+found. {frozen} were frozen by SIGSTOP, taken over, and woken when the other had finished. Broken promises: {broken}.
+
+The runs are those of [crash-points.md](crash-points.md), with a catalog in SQLite: once with tables that are changelogs
+(`mode: append`), once with tables that are merged on read (`mode: upsert`). Two plans are open at a time; DDLs add a
+column, make a table and truncate one; each run loses a pipeline task that has a file in hand. Listed are the points
+that this sink adds, and of the log the records of plans, commits and DDLs; the others are the same for every sink. The
+first, the middle and a late passage of each are taken, after a takeover the first.
+
+A *point* is the moment before a call and the one when it is *done*; of a file as in crash-points.md; in a commit
+*metadata written*, when the file with the table's new metadata stands and the catalog does not know of it.
+
+After each recovery `changefeed verify` agrees; rows and schemas are those of a run that nobody harms. Before, between
+and after the runs a reader has met: in a changelog, each change once, those of a row in order, and none that is taken
+back; in a table by primary key, the upstream's rows as of one of its transactions, never an earlier one than before.
+
+*Woken* is how the frozen one ended, which had been taken over: nothing that it did changed a table or the log. They
+ended as {ends}. `Transient` and `Unavailable` are of a task that finds its segments gone before its driver asks the
+log.
+
+## Broken
+"""
+
+_HEADS: dict[Kind, str] = {"files": _HEAD, "mysql": _HEAD_OF_DATABASES, "changelog": _HEAD_OF_ICEBERG}
 
 
 def _section(outcome: Outcome, takeover: bool, title: str, what: str) -> list[str]:

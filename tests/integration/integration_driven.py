@@ -49,6 +49,7 @@ from integration_inprocess import LIMITS, InProcessExecution, Seen
 from integration_points import Points, StatusFile, install
 from integration_points_databases import install as install_databases
 from integration_points_databases import name_progress_topic
+from integration_points_iceberg import install as install_iceberg
 from integration_processes import Say
 from integration_several_plans import install as install_several_plans
 
@@ -182,6 +183,7 @@ def _points(say: Say, point: str | None, at: int, then: str, shared: bool) -> Po
     points = Points(say, point, at, then)
     install(points)
     install_databases(points)
+    install_iceberg(points)
     segment_module.CURVE_STEP = 1  # the planner knows the ts of each row
     spool_module.IN_MEMORY_BYTES = 0  # what is encoded is a file until it is put
     return points

@@ -58,7 +58,7 @@ class Points:
             self.passed[name] += 1
             is_the_end = name == self._point and self.passed[name] == self._at
         if is_the_end:
-            with self.swapping:  # who stops while another of its threads has the store's lock keeps all others out
+            with self.swapping:  # who stops while another of its threads has a lock keeps all others out
                 self._say(reached=name)
                 # To this thread, which then does not come further; by SIGSTOP to another it would, for a while.
                 signal.pthread_kill(threading.get_ident(), self._signal)
@@ -121,6 +121,8 @@ def kind_of(path: str, body: bytes | None) -> str:
         named = "index"
     if named is None and index_of(name) is not None:
         named = "data file"
+    if named is None and name.endswith(".parquet"):  # of an Iceberg table
+        named = "file of deletes" if name.endswith("-deletes.parquet") else "file of rows"
     assert named, f"nobody knows what {path} is"
     return named
 

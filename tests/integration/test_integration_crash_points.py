@@ -1,6 +1,6 @@
 """A process that dies at any named point leaves what the next goes on from: a part of each list of points a commit.
 
-`make evidence` runs the whole lists, some hundred killed runs, and writes docs/crash-points.md and that of databases.
+`make evidence` runs the whole lists, some hundred killed runs, and writes docs/crash-points*.md.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 from integration_crash import NOT_PASSED, Kind, Outcome, enumerate_all
 from integration_crash_table import table
 
-PARTS = 10  # of which a run takes one: of files some 80 killed or frozen runs, of databases some 15 each
+PARTS = 10  # of which a run takes one: of files some 80 killed or frozen runs, of the other sinks some 15 each
 #: What it takes to have several plans open, beside what there is to one.
 SEVERAL_PLANS = (
     "encode a file: done",
@@ -34,6 +34,11 @@ def test_rule_3_8_16_and_21_a_process_may_die_or_sleep_at_any_point(tmp_path: Pa
 @pytest.mark.parametrize("kind", ["mysql", "kafka"])
 def test_rule_6_and_25_a_process_may_die_or_sleep_at_any_point_of_a_database(kind: Kind, tmp_path: Path) -> None:
     check_a_part(kind, tmp_path, "crash-points-databases.md")
+
+
+@pytest.mark.parametrize("kind", ["changelog", "upsert"])
+def test_rule_16_and_25_a_process_may_die_or_sleep_at_any_point_of_an_iceberg_table(kind: Kind, tmp_path: Path) -> None:
+    check_a_part(kind, tmp_path, "crash-points-iceberg.md")
 
 
 def check_a_part(kind: Kind, folder: Path, listed: str) -> Outcome:
