@@ -11,6 +11,8 @@ class ChangefeedError(Exception):
     """Something failed in a way that has a name; `next_step` says what to do about it."""
 
     exit_code = 1
+    #: Of a store: it has answered, with an error, or it is away. None: of something else, or nobody knows.
+    answered: bool | None = None
 
     def __init__(self, message: str, next_step: str = "") -> None:
         super().__init__(message)
@@ -111,6 +113,8 @@ class Superseded(NeedsHuman):
 class Refused(NeedsHuman):
     """A store or the upstream does not let us in, or we don't trust it: at start a person must mend that; a run waits,
     as it may be mended meanwhile."""
+
+    answered = True
 
 
 class ProtocolViolation(ChangefeedError):

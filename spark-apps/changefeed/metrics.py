@@ -84,6 +84,18 @@ METRICS = (
     Declared("changefeed_owner_task_errors_total", "counter", "Errors that Spark tasks reported.", "reason"),
     Declared("changefeed_owner_status_errors_total", "counter", "Failed writes of the resource's status.", "reason"),
     Declared("changefeed_owner_state_info", "gauge", "1 for the state that the changefeed is in.", "state"),
+    Declared(
+        "changefeed_store_requests_total",
+        "counter",
+        "Requests to the sink and to the state's store by how they ended: ok; away, without an answer; refused, with "
+        "an error; failed, of a downstream that does not tell these two apart. All but ok are tried again.",
+        "outcome",
+    ),
+    Declared(
+        "changefeed_store_late_writes_total",
+        "counter",
+        "Writes whose outcome was unknown and that were found done afterwards.",
+    ),
     Declared("changefeed_pipeline_rows_total", "counter", "Rows that were sorted, filtered and encoded."),
     Declared("changefeed_pipeline_filtered_rows_total", "counter", "Rows that the filters dropped."),
     Declared("changefeed_pipeline_bytes_total", "counter", "Encoded bytes."),

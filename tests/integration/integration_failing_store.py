@@ -123,7 +123,8 @@ class Feed(World):
         """It is said what is wrong: in the status, in a metric, and to whoever watches."""
         await run.until(lambda: self.said.sink()["status"] == "False", "the status says that something is wrong")
         said = self.said.sink()
-        assert said["reason"] == "WriteFailed"
+        answers = "it says" in said["message"] or "No space left" in said["message"]
+        assert said["reason"] == ("StoreRefuses" if answers else "StoreAway"), said
         assert says in said["message"], said
         await run.until(lambda: run.view.progress[-1].state.startswith("Waiting for a store"), "the view says it")
         assert run.driver is not None

@@ -5,12 +5,14 @@ State and sink stand on a real server behind a proxy that makes its faults. Each
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 import pytest_asyncio
 from changefeed.metrics import Registry
+from changefeed.objectstore.patience import LATE_WRITES, REQUESTS
 from changefeed.owner import driver as driver_module
 from changefeed.owner.pulling.quota import Quota
 from changefeed.puller.task import Limits
@@ -90,14 +92,27 @@ LASTING = {
 }
 
 
+def counted(run: Run) -> defaultdict[tuple[str, str], float]:
+    """Its metrics, by name and label."""
+    return defaultdict(float, registry_of(run).snapshot())
+
+
 @in_shared_loop
 @pytest.mark.parametrize(("fault", "says"), LASTING.values(), ids=LASTING)
 async def test_rule_16_each_write_meets(shared: tuple[Feed, FaultyProxy, Run], fault: str, says: str) -> None:
     """... until that is over: records, segments, files, indexes and `metadata` alike."""
     feed, proxy, run = shared
+    before = counted(run)
     async with harmed(shared, writes(fault)):
         await feed.troubled(run, says)
         await run.until(lambda: proxy.struck[fault] >= 3, "several were struck")
+    if fault != SHORTENED:  # the server may answer, or wait for the rest
+        outcome = "refused" if says[0].isdigit() else "away"
+        await run.until(lambda: counted(run)[REQUESTS, outcome] > before[REQUESTS, outcome], "they are counted")
+    if fault in (LATE, LOST):
+        await run.until(lambda: counted(run)[LATE_WRITES, ""] > before[LATE_WRITES, ""], "they were found done")
+    else:
+        assert counted(run)[LATE_WRITES, ""] == before[LATE_WRITES, ""]
 
 
 @in_shared_loop

@@ -15,13 +15,25 @@ import secrets
 from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
+from typing import TypeVar
 
-from changefeed.errors import AlreadyExists, Conflict, NeedsHuman, NotFound, OutcomeUnknown, Transient, Unavailable
+from changefeed.errors import (
+    AlreadyExists,
+    ChangefeedError,
+    Conflict,
+    NeedsHuman,
+    NotFound,
+    OutcomeUnknown,
+    Transient,
+    Unavailable,
+)
 from changefeed.objectstore import FileRange, Object, Place
 from changefeed.objectstore.probe import PROBE
 
 _COPY_BYTES = 1 << 20
 _NOT_THERE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+
+_Failure = TypeVar("_Failure", bound=ChangefeedError)
 
 _NEXT_STEPS = {
     errno.ENOSPC: "The disk is full: free space, then start again.",
@@ -271,8 +283,8 @@ class LocalStore:
         try:
             _sync(target.parent)
         except OSError as error:
-            raise OutcomeUnknown(
-                f"{target} is written, but its folder could not be synced: {error.strerror}."
+            raise _refused(
+                OutcomeUnknown(f"{target} is written, but its folder could not be synced: {error.strerror}.")
             ) from error
 
     def _open_lock(self, lock: Path) -> int:
@@ -338,4 +350,10 @@ def _write_all(fd: int, piece: bytes | memoryview) -> None:
 
 def _unavailable(error: OSError, doing: str, path: Path) -> Unavailable:
     step = _NEXT_STEPS.get(error.errno or 0, "Look at the disk and the path, then start again.")
-    return Unavailable(f"Cannot {doing} {path}: {error.strerror}.", step)
+    return _refused(Unavailable(f"Cannot {doing} {path}: {error.strerror}.", step))
+
+
+def _refused(failure: _Failure) -> _Failure:
+    """A file system always answers."""
+    failure.answered = True
+    return failure

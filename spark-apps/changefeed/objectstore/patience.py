@@ -8,10 +8,20 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar
 
-from changefeed.errors import ChangefeedError, OutcomeUnknown, Refused, Transient, Unavailable
+from changefeed.errors import (
+    ChangefeedError,
+    Conflict,
+    NeedsHuman,
+    NotFound,
+    OutcomeUnknown,
+    Refused,
+    Transient,
+    Unavailable,
+)
 
 T = TypeVar("T")
 
@@ -22,23 +32,55 @@ RUN_S = 900.0
 #: What may be over when it is tried again, however long that takes.
 PASSING = (OutcomeUnknown, Refused, Transient, Unavailable)
 
+#: Takes a counter's name and the value of its label: once more.
+Count = Callable[[str, str], object]
+
+REQUESTS = "changefeed_store_requests_total"
+LATE_WRITES = "changefeed_store_late_writes_total"
+
 _FIRST_WAIT_S = 0.05
 _LONGEST_WAIT_S = 5.0
 
 
-def given_up(where: str, seconds: float, why: str) -> Unavailable:
+class Tally:
+    """What has been counted and is not told yet; thread-safe."""
+
+    def __init__(self) -> None:
+        self._times: Counter[tuple[str, str]] = Counter()
+        self._lock = threading.Lock()
+
+    def add(self, name: str, label: str) -> None:
+        """A `Count`."""
+        with self._lock:
+            self._times[name, label] += 1
+
+    def take(self) -> Counter[tuple[str, str]]:
+        """By counter and label; it counts from 0 again."""
+        with self._lock:
+            times, self._times = self._times, Counter()
+        return times
+
+
+def outcome(answered: bool | None) -> str:
+    """Of a request that has failed, in one word; see `ChangefeedError.answered`."""
+    return {None: "failed", False: "away", True: "refused"}[answered]
+
+
+def given_up(where: str, seconds: float, why: str, answered: bool | None = None) -> Unavailable:
     """A store has failed for so long that nobody waits any more."""
-    return Unavailable(
+    error = Unavailable(
         f"{where} has failed for {seconds:g} s. {why}",
         "Look at the store and the network to it; a later start goes on from the checkpoint.",
     )
+    error.answered = answered
+    return error
 
 
 class Patience:
     """Tries a call to a store again for `limit_s` seconds; one for many calls, of any thread.
 
     `failed` is told each time why, and may raise to stop the waiting. `works` is told when a call has not failed: True
-    at once, False after failures.
+    at once, False after failures. `count` is told how each request has ended.
     """
 
     def __init__(
@@ -48,6 +90,7 @@ class Patience:
         failed: Callable[[ChangefeedError], object] = lambda error: None,
         works: Callable[[bool], object] = lambda at_once: None,
         ending: threading.Event | None = None,
+        count: Count = lambda name, label: None,
     ) -> None:
         """`ending`: once it is set nothing is waited for any more."""
         self._limit_s = limit_s
@@ -55,8 +98,9 @@ class Patience:
         self._sleep = sleep or self._wait
         self._failed = failed
         self._works = works
+        self._count = count
 
-    def call(self, where: str, attempt: Callable[[], T], again: Callable[[], None] = lambda: None) -> T:
+    def call(self, where: str, attempt: Callable[[], T], again: Callable[[], object] = lambda: None) -> T:
         """What `attempt` gives. After a failure of it that may pass, `again` is called before the next one.
 
         `where` names the store. Raises Unavailable when it is time to give up, and what can't pass at once.
@@ -67,17 +111,29 @@ class Patience:
             try:
                 given = attempt()
             except PASSING as error:
+                self._count(REQUESTS, outcome(error.answered))
                 spent += time.monotonic() - began
                 if spent >= self._limit_s:
-                    raise given_up(where, self._limit_s, error.message) from error
+                    raise given_up(where, self._limit_s, error.message, error.answered) from error
                 self._failed(error)
                 self._sleep(wait)
                 spent += wait
                 wait = min(wait * 2, _LONGEST_WAIT_S)
+            except (Conflict, NotFound):  # an answer like any other
+                self._count(REQUESTS, "ok")
+                raise
+            except NeedsHuman as error:
+                self._count(REQUESTS, outcome(error.answered))
+                raise
             else:
+                self._count(REQUESTS, "ok")
                 self._works(not spent)
                 return given
             again()
+
+    def found_late(self) -> None:
+        """A write whose outcome nobody knew was done: it stands there."""
+        self._count(LATE_WRITES, "")
 
     def _wait(self, seconds: float) -> None:
         if self._ending.wait(seconds):

@@ -28,6 +28,7 @@ def patience_of(who: str, meter: Meter, ending: threading.Event) -> Patience:
         failed=lambda error: soon(meter.store_failed, who, error),
         works=lambda at_once: soon(meter.store_works, who, at_once),
         ending=ending,
+        count=lambda name, label: soon(meter.count, name, 1, label),
     )
 
 

@@ -33,6 +33,7 @@ class Reports:
         self._failures: list[owner_pb2.Failure] = []
         self._metrics: list[owner_pb2.MetricDelta] = []
         self._trouble = ""
+        self._answered: bool | None = None
         self._told_trouble = ""
 
     def subscribed(self, sub_id: int) -> None:
@@ -85,9 +86,9 @@ class Reports:
     def measured(self, metrics: list[owner_pb2.MetricDelta]) -> None:
         self._metrics += metrics
 
-    def troubled(self, why: str) -> None:
-        """No segment can be written, and each report says so; "": it can be again."""
-        self._trouble = why
+    def troubled(self, why: str, answered: bool | None = None) -> None:
+        """No segment can be written, and each report says so; "": it can be again. `answered`: see ChangefeedError."""
+        self._trouble, self._answered = why, answered
 
     def first(self) -> owner_pb2.Report:
         """What opens the stream."""
@@ -125,4 +126,5 @@ class Reports:
             failures=failures,
             metrics=metrics,
             trouble=self._trouble,
+            answered=self._answered,
         )

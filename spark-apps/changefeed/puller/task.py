@@ -27,7 +27,7 @@ from changefeed.eventstore.flight import ArenaServer
 from changefeed.eventstore.house import House
 from changefeed.model.rows import raw_bytes
 from changefeed.objectstore import Place
-from changefeed.objectstore.patience import Patience
+from changefeed.objectstore.patience import Patience, Tally
 from changefeed.puller.feed import Data, Failed, FeedEvent, Pd, Resolved, SpanFeed
 from changefeed.puller.matching.scratch import LocalFile, give_back_memory
 from changefeed.puller.pipeline_metrics import CaptureMetrics, MetricDeltas
@@ -171,13 +171,15 @@ class PullerTask:
         self._pipeline = SpanPipeline(limits.quota_bytes)
         self._buffer: EventBuffer[_Token] = EventBuffer(limits.roll_bytes, limits.roll_interval)
         self._reports = Reports(puller, attempt)
+        self._requests = Tally()
         # It waits for the event store until the owner, which is told why, ends it; the quota bounds what piles up.
         patience = Patience(
             math.inf,
-            failed=lambda error: self._reports.troubled(error.message),
+            failed=lambda error: self._reports.troubled(error.message, error.answered),
             # What another writer does at once says nothing of the segment that can't be written.
             works=lambda at_once: None if at_once else self._reports.troubled(""),
             ending=self._ending,
+            count=self._requests.add,
         )
         self._house = replace(house, patience=patience)
         memory = limits.buffer_bytes if host or serve else 0
@@ -360,7 +362,9 @@ class PullerTask:
         while True:
             await self._clock.sleep(_METRICS_SECONDS)
             self._feed.metrics.cpu_seconds = time.process_time()
-            self._reports.measured(self._deltas.take())
+            requests = self._requests.take().items()
+            counted = [owner_pb2.MetricDelta(name=name, label=label, value=n) for (name, label), n in requests]
+            self._reports.measured(self._deltas.take() + counted)
             self._reportable.set()
 
 

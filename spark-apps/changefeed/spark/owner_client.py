@@ -53,7 +53,9 @@ class OwnerClient:
         self.close()
 
     def _fail(self, kind: type[errors.ChangefeedError], error: errors.ChangefeedError) -> None:
-        failure = pb.Failure(reason=kind.__name__, message=error.message, next_step=error.next_step)
+        failure = pb.Failure(
+            reason=kind.__name__, message=error.message, next_step=error.next_step, answered=error.answered
+        )
         call = self._channel.unary_unary(
             FAIL, request_serializer=pb.Failure.SerializeToString, response_deserializer=pb.Acknowledged.FromString
         )

@@ -25,7 +25,7 @@ from changefeed.eventstore.flight import RemoteArenas
 from changefeed.eventstore.house import House
 from changefeed.eventstore.reader import KeptSegments, MemoryGone, check_slice, read_slice
 from changefeed.model.record import FileCommitted, Work, WorkEntry
-from changefeed.objectstore.patience import Patience
+from changefeed.objectstore.patience import Patience, Tally
 from changefeed.pipeline.mounter import Records
 from changefeed.pipeline.run import EntryRows
 from changefeed.sink.contract import Entry, EntryId, EventSink, Surroundings, Written
@@ -60,10 +60,13 @@ class PipelineTask:
         self._attempt = attempt
         self._over = threading.Event()  # it was told to leave
         self._ending = threading.Event()  # it was, or something has failed: no store is waited for any more
-        self._patience = Patience(math.inf, failed=self._waits, ending=self._ending)  # of the one that makes rows
-        self._writing = Patience(math.inf, failed=self._tell, ending=self._ending)
+        self._requests = Tally()
+        count = self._requests.add
+        self._disk = Patience(math.inf, failed=self._waits, ending=self._ending)  # of the one that makes rows
+        self._reading = Patience(math.inf, failed=self._waits, ending=self._ending, count=count)  # of the same
+        self._writing = Patience(math.inf, failed=self._tell, ending=self._ending, count=count)
         self._remote = RemoteArenas(owner.run_key, socket.gethostname())
-        self._house = House(job.state, owner.epoch, owner.nonce, self._patience)
+        self._house = House(job.state, owner.epoch, owner.nonce, self._reading)
         self._segments = KeptSegments()
         self._job = job
         self._tables: dict[int, tuple[int, TableSink]] = {}  # by dispatcher, with the writer whose it is
@@ -98,7 +101,7 @@ class PipelineTask:
             self._job.changefeed,
             self._house.spool_folder,
             self._writing,
-            self._patience,
+            self._disk,
             self._fail,
             self._waiting,
         )
@@ -245,6 +248,9 @@ class PipelineTask:
         return [
             pb.MetricDelta(name="changefeed_pipeline_cpu_seconds_total", label=stage, value=seconds)
             for stage, seconds in spent.items()
+        ] + [
+            pb.MetricDelta(name=name, label=label, value=times)
+            for (name, label), times in self._requests.take().items()
         ]
 
     @contextmanager

@@ -117,25 +117,28 @@ class MetricDelta(_message.Message):
     def __init__(self, name: _Optional[str] = ..., label: _Optional[str] = ..., value: _Optional[float] = ..., gauge: _Optional[bool] = ...) -> None: ...
 
 class Failure(_message.Message):
-    __slots__ = ("sub_id", "reason", "message", "next_step")
+    __slots__ = ("sub_id", "reason", "message", "next_step", "answered")
     SUB_ID_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     NEXT_STEP_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_FIELD_NUMBER: _ClassVar[int]
     sub_id: int
     reason: str
     message: str
     next_step: str
-    def __init__(self, sub_id: _Optional[int] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., next_step: _Optional[str] = ...) -> None: ...
+    answered: bool
+    def __init__(self, sub_id: _Optional[int] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., next_step: _Optional[str] = ..., answered: _Optional[bool] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("puller", "resolved", "segments", "metrics", "failures", "trouble", "task", "archived")
+    __slots__ = ("puller", "resolved", "segments", "metrics", "failures", "trouble", "answered", "task", "archived")
     PULLER_FIELD_NUMBER: _ClassVar[int]
     RESOLVED_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     FAILURES_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     ARCHIVED_FIELD_NUMBER: _ClassVar[int]
     puller: int
@@ -144,9 +147,10 @@ class Report(_message.Message):
     metrics: _containers.RepeatedCompositeFieldContainer[MetricDelta]
     failures: _containers.RepeatedCompositeFieldContainer[Failure]
     trouble: str
+    answered: bool
     task: int
     archived: _containers.RepeatedCompositeFieldContainer[Archived]
-    def __init__(self, puller: _Optional[int] = ..., resolved: _Optional[_Iterable[_Union[Resolved, _Mapping]]] = ..., segments: _Optional[_Iterable[_Union[SegmentMeta, _Mapping]]] = ..., metrics: _Optional[_Iterable[_Union[MetricDelta, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., trouble: _Optional[str] = ..., task: _Optional[int] = ..., archived: _Optional[_Iterable[_Union[Archived, _Mapping]]] = ...) -> None: ...
+    def __init__(self, puller: _Optional[int] = ..., resolved: _Optional[_Iterable[_Union[Resolved, _Mapping]]] = ..., segments: _Optional[_Iterable[_Union[SegmentMeta, _Mapping]]] = ..., metrics: _Optional[_Iterable[_Union[MetricDelta, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., trouble: _Optional[str] = ..., answered: _Optional[bool] = ..., task: _Optional[int] = ..., archived: _Optional[_Iterable[_Union[Archived, _Mapping]]] = ...) -> None: ...
 
 class Subscribe(_message.Message):
     __slots__ = ("sub_id", "span_id", "start_key", "end_key", "start_ts")

@@ -18,7 +18,7 @@ from changefeed.errors import (
     Transient,
     Unavailable,
 )
-from changefeed.objectstore.patience import Patience
+from changefeed.objectstore.patience import REQUESTS, Patience, Tally
 
 
 def failing(*failures: Exception) -> Callable[[], int]:
@@ -50,6 +50,35 @@ def test_what_may_pass_is_tried_again_and_told(kind: type[ChangefeedError]) -> N
 def test_what_cannot_pass_is_raised_at_once(kind: type[ChangefeedError]) -> None:
     with pytest.raises(kind):
         Patience(sleep=lambda _: pytest.fail("it waits")).call("lake", failing(kind("no")))
+
+
+def _answered(error: ChangefeedError, answered: bool) -> ChangefeedError:
+    error.answered = answered
+    return error
+
+
+def test_requests_are_counted_by_how_they_end() -> None:
+    tally = Tally()
+    patience = Patience(20.0, sleep=lambda _: None, count=tally.add)
+    away, badly = (_answered(Transient("x"), answered) for answered in (False, True))
+    patience.call("lake", failing(away, badly, badly, Refused("no"), OutcomeUnknown("?")))
+    for kind in (NotFound, AlreadyExists):
+        with pytest.raises(kind):
+            patience.call("lake", failing(kind("as it may be")))
+    with pytest.raises(NeedsHuman):
+        patience.call("lake", failing(_answered(NeedsHuman("400"), True)))
+    counted = {label: times for (name, label), times in tally.take().items() if name == REQUESTS}
+    assert counted == {"ok": 3, "away": 1, "refused": 4, "failed": 1}
+    assert not tally.take()
+
+
+@pytest.mark.parametrize("answered", [None, False, True])
+def test_who_gives_up_still_says_whether_the_store_had_answered(answered: bool | None) -> None:
+    error = Transient("503")
+    error.answered = answered
+    with pytest.raises(Unavailable) as caught:
+        Patience(1.0, lambda _: None).call("The log", failing(*[error] * 99))
+    assert caught.value.answered is answered
 
 
 def test_it_gives_up_after_its_time_and_says_why() -> None:

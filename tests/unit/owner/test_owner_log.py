@@ -9,6 +9,7 @@ import owner_records as made
 import pytest
 from changefeed.errors import Fenced, NeedsHuman
 from changefeed.model.record import CommitRecord, EpochRecord, Record, decode_record, encode_record
+from changefeed.objectstore.patience import LATE_WRITES, Patience, Tally
 from changefeed.owner.transaction_log.history import apply
 from changefeed.owner.transaction_log.log import Log
 from changefeed.owner.transaction_log.state import State
@@ -315,8 +316,11 @@ def test_rule_16_the_same_bytes_are_tried_until_the_winner_is_known(fault: Fault
     store = MemoryStore()
     log = claimed(store, "a")
     store.before = lambda call, name: left.pop() if call == "create" and left else ""
+    tally = Tally()
+    log.patience = Patience(sleep=lambda _: None, count=tally.add)
     go_on(log, 1)
     assert open_log(store).read() == log.state
+    assert tally.take()[LATE_WRITES, ""] == (fault == "unknown-written")
 
 
 def test_rule_16_after_an_unknown_outcome_another_winner_is_found() -> None:

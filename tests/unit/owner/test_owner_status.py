@@ -4,7 +4,7 @@ A story is commands, `----`, and what they print; blank lines part it. `#` start
 
     at TIME                        PD's clock; a second on it is one on the monotonic clock
     checkpoint TIME | resolved TIME | pulled ROWS | blocking TRANSACTIONS | held SPANS | complete
-    sink-fails WHY | sink-works | pd-fails WHY | pd-works
+    sink-fails WHY | sink-away WHY | sink-refuses WHY | sink-works | pd-fails WHY | pd-works
     due                            what is to be written now: the lag, and each condition with its last transition
     say TYPE                       a condition's message, as last written
 """
@@ -77,6 +77,12 @@ class Teller:
 
     def do_sink_fails(self, why: str) -> None:
         self.troubles.store_failed("files", self.seen.pd_ms, why)
+
+    def do_sink_away(self, why: str) -> None:
+        self.troubles.store_failed("files", self.seen.pd_ms, why, answered=False)
+
+    def do_sink_refuses(self, why: str) -> None:
+        self.troubles.store_failed("files", self.seen.pd_ms, why, answered=True)
 
     def do_sink_works(self, _: str) -> None:
         self.troubles.store_works("files")

@@ -36,3 +36,14 @@ def test_rule_2_resolved_ts_waits_for_lower_segments_of_other_subscriptions_too(
     reports.written(meta(3, 1))
     reports.advanced(1, 30)
     assert told(reports.take()) == ([3], [])
+
+
+def test_a_trouble_says_whether_the_store_has_answered() -> None:
+    reports = Reports(puller=1)
+    said = []
+    for why, answered in (("503", True), ("no connection", False), ("disk", None), ("", None)):
+        reports.troubled(why, answered)
+        report = reports.take()
+        assert report is not None
+        said.append((report.trouble, report.answered if report.HasField("answered") else None))
+    assert said == [("503", True), ("no connection", False), ("disk", None), ("", None)]

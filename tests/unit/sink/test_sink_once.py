@@ -17,8 +17,8 @@ from changefeed.errors import (
     Unavailable,
 )
 from changefeed.objectstore.local import LocalStore
-from changefeed.objectstore.once import create_once
-from changefeed.objectstore.patience import Patience
+from changefeed.objectstore.once import create_bytes, create_once
+from changefeed.objectstore.patience import LATE_WRITES, Patience, Tally
 from changefeed.pipeline import spool as spool_module
 from changefeed.pipeline.spool import Spool
 from sink_stores import FaultyStore
@@ -87,6 +87,45 @@ def test_rule_16_after_an_unknown_outcome_the_same_bytes_are_tried_again(
     put(faulty, spool)
     assert faulty.creates == 2
     assert store.get(PATH).body == b"one\ntwo\n"
+
+
+def taken_by_itself() -> AlreadyExists:
+    """As a bucket says it that has looked after a lost answer."""
+    error = AlreadyExists("It exists.")
+    error.__cause__ = OutcomeUnknown("no answer")
+    return error
+
+
+@pytest.mark.parametrize(
+    ("script", "late"),
+    [
+        ([], 0),
+        ([("before", OutcomeUnknown("?"))], 0),
+        ([("before", Transient("x"))], 0),
+        ([("after", OutcomeUnknown("?"))], 1),
+        ([("after", OutcomeUnknown("?")), ("before", Transient("x"))], 1),
+        ([("after", taken_by_itself())], 1),
+        ([("after", AlreadyExists("Another attempt of the task was first."))], 0),
+    ],
+)
+def test_a_write_of_unknown_outcome_that_is_found_done_counts_as_late(
+    store: LocalStore, script: list[tuple[str, Exception]], late: int
+) -> None:
+    tally, again = Tally(), []
+    patience = Patience(sleep=no_pause, count=tally.add)
+    create_bytes(FaultyStore(store, *script), PATH, b"one\n", patience, lambda: again.append(1))
+    assert store.get(PATH).body == b"one\n"
+    assert tally.take()[LATE_WRITES, ""] == late
+    assert len(again) == sum(not isinstance(error, AlreadyExists) for _, error in script)
+
+
+def test_another_ones_bytes_are_no_late_write(store: LocalStore) -> None:
+    tally = Tally()
+    store.create(PATH, b"another\n")
+    faulty = FaultyStore(store, ("before", OutcomeUnknown("?")))
+    with pytest.raises(OutputConflict):
+        create_bytes(faulty, PATH, b"one\n", Patience(sleep=no_pause, count=tally.add))
+    assert not tally.take()[LATE_WRITES, ""]
 
 
 def test_rule_16_a_store_that_stays_away_is_given_up_and_nothing_is_cleaned(store: LocalStore, spool: Spool) -> None:

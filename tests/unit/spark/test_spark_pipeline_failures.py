@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -24,6 +25,7 @@ from changefeed.errors import (
 )
 from changefeed.eventstore.house import House
 from changefeed.objectstore import Place, patience
+from changefeed.objectstore.patience import REQUESTS, outcome
 from changefeed.pipeline import spool as spool_module
 from changefeed.pipeline.spool import Spool
 from changefeed.sink.storage import event_sink
@@ -253,6 +255,14 @@ def test_rule_3_a_spooled_file_that_has_changed_is_not_put(
     assert (sink.list(), owner.files()) == ([], [])
 
 
+def _requests(owner: Owner) -> Counter[str]:
+    """To the sink, and for segments, by how they ended."""
+    counted: Counter[str] = Counter()
+    for written in owner.heard.written_by.get(0, []):
+        counted.update({each.label: int(each.value) for each in written.metrics if each.name == REQUESTS})
+    return counted
+
+
 @pytest.mark.parametrize("error", [AWAY, Refused("no"), Transient("no"), OutcomeUnknown("?")])
 def test_a_store_that_is_away_is_told_and_tried_again(
     owner: Owner, state: Place, sink: Sink, begin: Begin, error: ChangefeedError
@@ -261,8 +271,10 @@ def test_a_store_that_is_away_is_told_and_tried_again(
     begin()
     owner.write(make_work(state, 9, {0: [1]}))
     owner.until(lambda: owner.files() == [(9, 0)])
-    told = pb.Failure(reason="Transient", message=error.message, next_step=error.next_step)
+    told = pb.Failure(reason="Transient", message=error.message, next_step=error.next_step, answered=error.answered)
     assert owner.heard.failures == [told] * 3
+    requests = {outcome(error.answered): 3, "ok": 1}
+    owner.until(lambda: _requests(owner).items() >= requests.items())
     assert sink.get(path_of(9, 0)).body == content_of([1])
 
 

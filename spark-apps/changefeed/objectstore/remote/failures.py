@@ -39,6 +39,12 @@ def changed_meanwhile(error: Exception, service: Service) -> bool:
 
 def meaning(error: Exception, doing: str, path: str, uri: str, service: Service, writes: bool) -> ChangefeedError:
     """`doing`: the verb for messages; `writes`: something may have happened."""
+    failure = _meaning(error, doing, path, uri, service, writes)
+    failure.answered = failure.answered or _status(error) > 0
+    return failure
+
+
+def _meaning(error: Exception, doing: str, path: str, uri: str, service: Service, writes: bool) -> ChangefeedError:
     text = str(error)
     status, code = _status(error), _code(error)
     what = f"Cannot {doing} {path} in {uri}: "

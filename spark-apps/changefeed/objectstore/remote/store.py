@@ -55,7 +55,8 @@ class BucketStore:
     def create(self, path: str, body: bytes | tuple[FileRange, ...]) -> None:
         """One PUT; ranges that follow one another in a file are mapped, not read.
 
-        Raises AlreadyExists also when this very PUT's answer was lost: the caller compares what stands there.
+        Raises AlreadyExists also when this very PUT's answer was lost, with that as its cause: the caller compares what
+        stands there.
         """
         with whole(body) as content:
             self._create(path, content)
@@ -70,7 +71,7 @@ class BucketStore:
             # A server may answer a big body before it is read and close (facts, test-servers): then who has the name
             # is known by looking.
             if isinstance(failure, OutcomeUnknown) and self._exists(path):
-                raise AlreadyExists(f"{path} exists in {self.uri}; {failure.message}") from None
+                raise AlreadyExists(f"{path} exists in {self.uri}; {failure.message}") from failure
             raise failure from None
 
     def get(self, path: str) -> Object:

@@ -57,7 +57,7 @@ class Meter:
 
     def store_failed(self, who: str, error: ChangefeedError) -> None:
         """The sink or the state fails for `who`, which waits and tries again."""
-        self._troubles.store_failed(who, self.pd_ms, error.message)
+        self._troubles.store_failed(who, self.pd_ms, error.message, error.answered)
 
     def store_works(self, who: str, at_once: bool = True) -> None:
         if at_once:
@@ -70,12 +70,13 @@ class Meter:
         trouble = self._troubles.sink
         if trouble is None or self._clock(now) - trouble.since_ms < RUN_S * 1000:
             return None
-        return given_up("A store", RUN_S, trouble.message)
+        return given_up("A store", RUN_S, trouble.message, trouble.answered)
 
     def report(self, puller: int, report: pb.Report) -> None:
         """A puller's report: its own metrics, the segments that it has written, and why it can't write more."""
         if report.trouble:
-            self._troubles.store_failed(f"puller-{puller}", self.pd_ms, report.trouble)
+            answered = report.answered if report.HasField("answered") else None
+            self._troubles.store_failed(f"puller-{puller}", self.pd_ms, report.trouble, answered)
         else:
             self.store_works(f"puller-{puller}")
         for delta in report.metrics:
@@ -84,9 +85,9 @@ class Meter:
             if not segment.uri:
                 continue  # a number without a file
             rows = sum(span.rows for span in segment.spans)
-            self._count("changefeed_event_store_segments_total", 1)
-            self._count("changefeed_event_store_events_total", rows)
-            self._count("changefeed_event_store_bytes_total", segment.bytes)
+            self.count("changefeed_event_store_segments_total", 1)
+            self.count("changefeed_event_store_events_total", rows)
+            self.count("changefeed_event_store_bytes_total", segment.bytes)
 
     def puller_left(self, puller: int) -> None:
         self._registry.forget(f"puller-{puller}")
@@ -99,9 +100,9 @@ class Meter:
     def recorded(self, now: float, action: Action) -> None:
         """An action's record is in the log. `now`: monotonic seconds."""
         if isinstance(action, AppendPlan):
-            self._count("changefeed_owner_plans_total", 1)
+            self.count("changefeed_owner_plans_total", 1)
             for entry in action.record.entries:
-                self._count("changefeed_owner_entries_total", 1, entry.reason)
+                self.count("changefeed_owner_entries_total", 1, entry.reason)
             self._observe(self._stage_times.planned(action.record, self._clock(now)))
         elif isinstance(action, Publish):
             self._files(action.record.files)
@@ -133,7 +134,7 @@ class Meter:
             *(("changefeed_owner_state_info", word == self._word(state), word) for word in _STATES),
         ):
             self._registry.apply_delta(name, label, value, True)
-        self._count("changefeed_owner_moves_total", spans.moves - self._moves)
+        self.count("changefeed_owner_moves_total", spans.moves - self._moves)
         self._moves = spans.moves
         self._modes()
         stages = {stage: self._stage(stage, totals[stage]) for stage in _STAGES}
@@ -159,12 +160,12 @@ class Meter:
             count = sum(reader.in_buffer is in_buffer for reader in readers.values())
             self._registry.apply_delta("changefeed_event_store_mode", mode, count, True)
         for puller, in_buffer in self._owner.spans.files.take_switches():
-            self._count("changefeed_event_store_mode_switches_total", 1)
+            self.count("changefeed_event_store_mode_switches_total", 1)
             _LOG.warning("Puller %d: %s", puller, _BACK if in_buffer else _OVERFLOW)
 
     def status_failed(self, reason: str) -> None:
         """The resource's status could not be written."""
-        self._count("changefeed_owner_status_errors_total", 1, reason)
+        self.count("changefeed_owner_status_errors_total", 1, reason)
 
     def seen(self, now: float, published_ts: int) -> Seen:
         """For the resource's status. `now`: monotonic seconds; `published_ts`: the checkpoint that may be shown."""
@@ -190,18 +191,18 @@ class Meter:
 
     def _files(self, files: Sequence[FileCommitted]) -> None:
         rows, size = sum(file.rows for file in files), sum(file.bytes for file in files)
-        self._count("changefeed_pipeline_rows_total", rows)
-        self._count("changefeed_pipeline_bytes_total", size)
-        self._count("changefeed_pipeline_filtered_rows_total", sum(file.filtered_rows for file in files))
-        self._count("changefeed_sink_files_total", len(files))
-        self._count("changefeed_sink_rows_total", rows)
-        self._count("changefeed_sink_bytes_total", size)
+        self.count("changefeed_pipeline_rows_total", rows)
+        self.count("changefeed_pipeline_bytes_total", size)
+        self.count("changefeed_pipeline_filtered_rows_total", sum(file.filtered_rows for file in files))
+        self.count("changefeed_sink_files_total", len(files))
+        self.count("changefeed_sink_rows_total", rows)
+        self.count("changefeed_sink_bytes_total", size)
 
     def _observe(self, times: Iterable[tuple[str, float]]) -> None:
         for name, seconds in times if self.pd_ms else ():
             self._registry.observe(name, seconds)
 
-    def _count(self, name: str, value: float, label: str = "") -> None:
+    def count(self, name: str, value: float, label: str = "") -> None:
         self._registry.apply_delta(name, label, value, False)
 
     def _totals(self, rows: str, size: str) -> tuple[float, float]:

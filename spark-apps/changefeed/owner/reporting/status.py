@@ -10,11 +10,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from changefeed.model.tso import compose, physical_ms, to_datetime
+from changefeed.objectstore.patience import outcome
 from changefeed.upstream.safepoint import Held
 
 _EVERY_S = 10.0
 _AT_MOST_EVERY_S = 1.0
 _QUIET_S = 60.0  # without rows: idle; without rows and resolved-ts: stuck
+
+#: The condition's reason, by how requests end.
+_FAILED = {"away": "StoreAway", "refused": "StoreRefuses", "failed": "WriteFailed"}
 
 Answer = Literal["True", "False", "Unknown"]
 
@@ -23,6 +27,7 @@ Answer = Literal["True", "False", "Unknown"]
 class Trouble:
     since_ms: int  # PD's clock
     message: str
+    answered: bool | None = None  # see ChangefeedError
 
 
 class Troubles:
@@ -37,9 +42,9 @@ class Troubles:
         """The oldest: the sink or the state can't be used."""
         return min(self._stores.values(), key=lambda trouble: trouble.since_ms, default=None)
 
-    def store_failed(self, who: str, pd_ms: int, message: str) -> None:
+    def store_failed(self, who: str, pd_ms: int, message: str, answered: bool | None = None) -> None:
         """`who` could not read or write something; it will be tried again."""
-        self._stores.setdefault(who, Trouble(pd_ms, message))
+        self._stores.setdefault(who, Trouble(pd_ms, message, answered))
 
     def store_works(self, who: str) -> None:
         self._stores.pop(who, None)
@@ -208,7 +213,7 @@ def _sink(seen: Seen) -> Condition:
     if seen.sink is None:
         return Condition("SinkAvailable", "True", "Available", "What is due is being written.")
     why = f"Nothing could be written since {_time(seen.sink.since_ms)}: {seen.sink.message}"
-    return Condition("SinkAvailable", "False", "WriteFailed", f"{why} It is tried again.")
+    return Condition("SinkAvailable", "False", _FAILED[outcome(seen.sink.answered)], f"{why} It is tried again.")
 
 
 def _ddl(ts: int, statement: str) -> dict[str, str]:

@@ -122,4 +122,7 @@ def _error_of(failure: pb.Failure) -> ChangefeedError:
     if issubclass(kind, InvalidSpec):
         field, _, why = failure.message.partition(": ")
         return kind(field, why, failure.next_step)
-    return kind(failure.message, failure.next_step)
+    error = kind(failure.message, failure.next_step)
+    if failure.HasField("answered"):
+        error.answered = failure.answered
+    return error

@@ -223,10 +223,13 @@ class Log:
             ) from error
 
     def _create_record(self, record: Record) -> None:
-        body = encode_record(record)
-        stored = self._create(self._record_path(record.n), body)
-        if stored != body:
-            raise self._fenced(record.n, stored)
+        body, path = encode_record(record), self._record_path(record.n)
+        try:
+            self._retry(lambda: self._store.create(path, body))
+        except AlreadyExists:
+            if (stored := self._get(path)) != body:
+                raise self._fenced(record.n, stored) from None
+            self.patience.found_late()  # nobody else writes these bytes
 
     def _create(self, path: str, body: bytes) -> bytes | None:
         """The winner's bytes at `path` once they are known (rule 16); None: taken when tried, deleted since."""

@@ -9,14 +9,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 
-from changefeed.errors import Conflict, NeedsHuman
+from changefeed.errors import Conflict, NeedsHuman, OutcomeUnknown
 from changefeed.model.record import CommitRecord, PlanEntry
 from changefeed.objectstore import ObjectStore
 from changefeed.objectstore.patience import Patience
 from changefeed.sink.contract import Ddl
 from changefeed.sink.storage.index import ends, write_index
 from changefeed.sink.storage.metadata import write_metadata
-from changefeed.sink.storage.schema_file import SchemaFile
 from changefeed.sink.storage.schema_file import write as write_schema
 
 _CONFLICTS = 3
@@ -54,10 +53,7 @@ class StorageDdlSink:
         26).
         """
         for file in ddl.schema_files:
-            self._grow(partial(self._write_schema_file, file))
-
-    def _write_schema_file(self, file: SchemaFile) -> None:
-        write_schema(self._sink, file)
+            write_schema(self._sink, file, self._patience, self._poll_fence)
 
     def write_syncpoint(self, ts: int) -> None:
         """Readers have `metadata`, which tells as much."""
@@ -65,14 +61,23 @@ class StorageDdlSink:
     def write_checkpoint(self, checkpoint_ts: int) -> None:
         self._grow(partial(write_metadata, self._sink, checkpoint_ts))
 
-    def _grow(self, write: Callable[[], None]) -> None:
+    def _grow(self, write: Callable[[], bool]) -> None:
         """However long it has waited: before each further attempt the log is asked whether this is still the driver."""
-        self._patience.call(self._sink.uri, partial(self._write, write), again=self._again)
+        unsure = False
 
-    def _again(self) -> None:
-        self._poll_fence()
+        def attempt() -> bool:
+            """Whether it stands there by an attempt whose outcome was unknown."""
+            nonlocal unsure
+            try:
+                return self._write(write) and unsure
+            except OutcomeUnknown:
+                unsure = True
+                raise
 
-    def _write(self, write: Callable[[], None]) -> None:
+        if self._patience.call(self._sink.uri, attempt, again=self._poll_fence):
+            self._patience.found_late()
+
+    def _write(self, write: Callable[[], bool]) -> bool:
         conflicts = 0
         while True:
             try:

@@ -8,8 +8,9 @@ from changefeed.errors import NeedsHuman, NotFound
 from changefeed.objectstore import ObjectStore
 
 
-def grow(store: ObjectStore, path: str, value: int, body: bytes, read: Callable[[bytes], int | None]) -> None:
+def grow(store: ObjectStore, path: str, value: int, body: bytes, read: Callable[[bytes], int | None]) -> bool:
     """Replace the object by `body`, which says `value`, if it says less or isn't there; nothing else is ever written.
+    Gives whether exactly that stood there already.
 
     `read` gives what a body says, None if it says nothing. Raises Conflict when somebody else wrote it meanwhile: read
     the log, then try again (rule 8); OutcomeUnknown: try again; NeedsHuman when the object can't be read.
@@ -27,6 +28,7 @@ def grow(store: ObjectStore, path: str, value: int, body: bytes, read: Callable[
                 "Somebody else wrote it: restore it from the files beside it, or delete it.",
             )
         if said >= value:
-            return
+            return said == value
         etag = found.etag
     store.swap(path, body, etag)
+    return False

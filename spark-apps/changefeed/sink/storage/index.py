@@ -16,12 +16,12 @@ def ends(entries: Iterable[PlanEntry]) -> list[tuple[str, int, str]]:
     return list(last.values())
 
 
-def write_index(store: ObjectStore, directory: str, index: int, path: str) -> None:
+def write_index(store: ObjectStore, directory: str, index: int, path: str) -> bool:
     """Say that data file `path` of `directory`, which has `index`, and all before it exist. See `grow` for errors."""
     name = path.rpartition("/")[2]
     if index_of(name) != index or path != f"{directory}/{name}":
         raise ValueError(f"{path!r} is not data file {index} of {directory!r}")
-    grow(store, index_file(directory), index, f"{name}\n".encode(), _read)
+    return grow(store, index_file(directory), index, f"{name}\n".encode(), _read)
 
 
 def _read(body: bytes) -> int | None:

@@ -12,9 +12,9 @@ from changefeed.sink.storage.layout import METADATA
 _MEMBER = "checkpoint-ts"
 
 
-def write_metadata(store: ObjectStore, checkpoint_ts: int) -> None:
+def write_metadata(store: ObjectStore, checkpoint_ts: int) -> bool:
     """Publish a checkpoint that stands in the log; an older one than is published changes nothing. See `grow`."""
-    grow(store, METADATA, checkpoint_ts, metadata_body(checkpoint_ts), _read)
+    return grow(store, METADATA, checkpoint_ts, metadata_body(checkpoint_ts), _read)
 
 
 def published(store: ObjectStore) -> int:

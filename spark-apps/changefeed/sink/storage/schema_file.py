@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from changefeed.objectstore import ObjectStore
 from changefeed.objectstore.once import create_bytes
+from changefeed.objectstore.patience import Patience
 from changefeed.schema import table_info as ti
 from changefeed.schema.table_info import ColumnInfo, TableInfo, column_type_name
 from changefeed.sink.storage.layout import schema_file, table_path
@@ -122,9 +123,14 @@ def write_schema_file(
     return write(store, SchemaFile.of(table, table_version, query, type_, table_id))
 
 
-def write(store: ObjectStore, file: SchemaFile) -> str:
-    """See `write_schema_file`."""
-    create_bytes(store, file.path, file.body)
+def write(
+    store: ObjectStore,
+    file: SchemaFile,
+    patience: Patience | None = None,
+    again: Callable[[], object] = lambda: None,
+) -> str:
+    """See `write_schema_file`, and `create_once`."""
+    create_bytes(store, file.path, file.body, patience, again)
     return file.path
 
 
