@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TypeVar
 
@@ -51,6 +52,7 @@ class FaultyProxy(ThreadingHTTPServer):
         self.puts = 0
         self.strike: Callable[[str, str], str] = _nothing
         self.struck: Counter[str] = Counter()
+        self.look: Callable[[str, Message], object] = lambda method, headers: None  # at each request that comes
         self.pages = 0  # of listings, passed on
         self.late = threading.Event()  # answers that are late are given up
         self._listings: dict[str, _Answer] | None = None
@@ -93,6 +95,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"] or 0))
+        self.server.look(self.command, self.headers)
         late = self.server.late
         fault = self.server.fault(self.command, self.path)
         if fault in _REFUSALS:

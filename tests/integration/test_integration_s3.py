@@ -68,6 +68,19 @@ def store(new_store: Callable[[str], Store], request: pytest.FixtureRequest) -> 
     return new_store(f"of {request.node.originalname}")
 
 
+def test_headers_of_the_uri_are_in_each_request(versitygw: S3Server, secret: Path) -> None:
+    with before(versitygw) as (proxy, seen):
+        heard: set[tuple[str, str | None]] = set()
+        proxy.look = lambda method, headers: heard.add((method, headers["x-tenant"]))
+        store = open_store(f"{seen.uri('headers')}&header-x-tenant=shop%3B+a", secret=secret)
+        store.create("a", b"1")
+        assert store.swap("a", b"2", store.get("a").etag)
+        assert [*store.chunks("a")] == [b"2"]
+        assert store.list() == [("a", 1)]
+        store.delete("a")
+        assert heard == {(method, "shop; a") for method in ("PUT", "GET", "HEAD", "POST")}
+
+
 def test_rule_28_a_store_without_an_atomic_create_is_refused(tmp_path: Path, secret: Path) -> None:
     with running("s3s-fs", tmp_path / "data") as server:
         store = open_store(server.uri("cdc"), secret=secret)

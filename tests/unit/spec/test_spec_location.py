@@ -31,6 +31,14 @@ from changefeed.spec.field.location import BucketLocation, parse_bucket
             "az://lake/a?account-name=shop&endpoint=http://h:1",
             BucketLocation("az", "lake", "a", "http://h:1", account="shop"),
         ),
+        (
+            "s3://lake/a?header-x-tenant=shop%3B+a&header-cost=7",
+            BucketLocation("s3", "lake", "a", headers=(("cost", "7"), ("x-tenant", "shop; a"))),
+        ),
+        (
+            "gs://lake/a?header-x-goog-user-project=billed",
+            BucketLocation("gs", "lake", "a", headers=(("x-goog-user-project", "billed"),)),
+        ),
         ("gs://lake/a?storage-class=NEARLINE", BucketLocation("gs", "lake", "a", storage_class="NEARLINE")),
     ],
 )
@@ -68,6 +76,21 @@ def test_a_folder_below_keeps_the_parameters() -> None:
         "s3://lake/a?sse=hunter2",
         "s3://lake/a?sse=AES256&sse-kms-id=hunter2",
         "s3://lake/a?storage-class=GLACIER",
+        "s3://lake/a?header-=hunter2",
+        "s3://lake/a?header-x-a=",
+        "s3://lake/a?header-X-A=hunter2",
+        "s3://lake/a?header-x-a=hunter2%0d%0ahost:b",
+        "s3://lake/a?header-x-a=+hunter2",
+        "s3://lake/a?header-x-a=1&header-x-a=hunter2",
+        "s3://lake/a?header-x-amz-content-sha256=hunter2",
+        "s3://lake/a?header-x-amz-request-payer=hunter2",
+        "s3://lake/a?header-authorization=hunter2",
+        "s3://lake/a?header-host=hunter2",
+        "s3://lake/a?header-if-match=hunter2",
+        "s3://lake/a?header-content-length=8",
+        "s3://lake/a?" + "&".join(f"header-x-{number}=hunter2" for number in range(9)),
+        "gs://lake/a?header-x-goog-if-generation-match=8",
+        "az://lake/a?account-name=shop&header-x-ms-lease-id=hunter2",
         "az://lake/hunter2",
         "az://lake/hunter2?account-name=",
         "az://lake/hunter2./a?account-name=shop",
@@ -80,7 +103,7 @@ def test_a_folder_below_keeps_the_parameters() -> None:
 )
 def test_what_is_wrong_is_refused_and_not_repeated(uri: str) -> None:
     with pytest.raises(
-        ValueError, match=r"://|endpoint|region|force-path-style|account-name|storage-class|sse"
+        ValueError, match=r"://|endpoint|region|force-path-style|account-name|storage-class|sse|header-"
     ) as caught:
         parse_bucket(uri)
     assert "unter2" not in str(caught.value)

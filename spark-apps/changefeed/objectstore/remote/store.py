@@ -190,6 +190,7 @@ class BucketStore:
                 "allow_http": self.location.endpoint.startswith("http://"),
                 "connect_timeout": timedelta(seconds=_CONNECT_S),
                 "timeout": timedelta(seconds=timeout_s),
+                "default_headers": dict(self.location.headers),
             },
             "retry_config": {"max_retries": retries, "retry_timeout": timedelta(seconds=timeout_s)},
         }

@@ -225,7 +225,7 @@ _IN_BUCKETS = {
 
 
 def _location(allowed: str, schemes: Sequence[str], plain: bool = False) -> Kind:
-    """`schemes`: of object stores. `plain`: without asking for a storage class or an encryption."""
+    """`schemes`: of object stores. `plain`: without a storage class, an encryption or headers."""
 
     def check(value: object) -> str:
         if not isinstance(value, str) or len(value) > _LONGEST_URI:
@@ -236,8 +236,8 @@ def _location(allowed: str, schemes: Sequence[str], plain: bool = False) -> Kind
                 place = parse_bucket(value)
             except ValueError as e:
                 raise wrong(str(e), WRONG_SECRET if parts.query else WRONG) from None
-            if plain and (place.storage_class or place.sse):
-                raise wrong(f"{allowed}, without storage-class and sse: what the catalog needs is written without them")
+            if plain and (place.storage_class or place.sse or place.headers):
+                raise wrong(f"{allowed}, without storage-class, sse and header-...: the catalog writes without them")
             return value.rstrip("/")
         if parts.scheme != "file":
             raise wrong(allowed)

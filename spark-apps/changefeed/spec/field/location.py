@@ -7,6 +7,7 @@ keeps objects; the rest is refused rather than ignored. A container of Azure is 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
@@ -21,6 +22,20 @@ _PARAMETERS: Final = {
     "az": ("endpoint", "account-name", "force-path-style", "storage-class"),
     "gs": ("endpoint", "storage-class"),
 }
+#: Further headers of each request: parameters `header-<name>`. What makes a write conditional, frames or signs a
+#: request or says who asks is not another's to say. S3 and Azure want their own ones signed; a listing has them not.
+_HEADER = "header-"
+_HEADER_NAME = re.compile(
+    r"(?!(?:x-amz-|x-ms-|x-goog-(?!user-project$)|if-|content-|proxy-)"
+    r"|(?:authorization|connection|cookie|date|expect|host|range|te|trailer|transfer-encoding|upgrade)$)"
+    r"[a-z][a-z0-9-]{0,62}"
+)
+_HEADER_VALUE = re.compile(r"[!-~](?:[ -~]{0,254}[!-~])?")
+_HEADERS = 8
+_HEADER_ALLOWED = (
+    f"{_HEADER}name=value, at most {_HEADERS}: a name in small letters that is no header of the store's protocol, such "
+    "as header-x-tenant=shop; a value of printable ASCII"
+)
 _FORM: Final = {
     "s3": "s3://bucket/folder, or s3://bucket/folder?endpoint=https://host:port&region=name",
     "az": "az://container/folder?account-name=name",
@@ -58,6 +73,7 @@ class BucketLocation:
     storage_class: str = ""
     sse: str = ""
     sse_kms_id: str = ""
+    headers: tuple[tuple[str, str], ...] = ()  # (name, value), sorted: of each request, beside the store's own
 
     @property
     def uri(self) -> str:
@@ -70,6 +86,7 @@ class BucketLocation:
             "storage-class": self.storage_class,
             "sse": self.sse,
             "sse-kms-id": self.sse_kms_id,
+            **{f"{_HEADER}{name}": value for name, value in self.headers},
         }
         query = urlencode({name: value for name, value in named.items() if value}, safe=":/")
         folder = f"/{quote(self.prefix)}" if self.prefix else ""
@@ -106,8 +123,9 @@ def parse_bucket(uri: str) -> BucketLocation:
     if not _BUCKET.fullmatch(parts.netloc) or parts.fragment:
         raise ValueError(form)
     query = dict(pairs)
-    if len(query) != len(pairs) or not query.keys() <= set(known):
-        raise ValueError(f"{form}; its parameters are {', '.join(known)}, each once")
+    headers = {name: query.pop(name) for name in tuple(query) if name.startswith(_HEADER)}
+    if len(query) + len(headers) != len(pairs) or not query.keys() <= set(known):
+        raise ValueError(f"{form}; its parameters are {', '.join(known)} and {_HEADER}..., each once")
     for name, (pattern, allowed) in _FORMS.items():
         if query.get(name) and not pattern.fullmatch(query[name]):
             raise ValueError(allowed)
@@ -129,6 +147,7 @@ def parse_bucket(uri: str) -> BucketLocation:
         storage_class=query.get("storage-class", ""),
         sse=query.get("sse", ""),
         sse_kms_id=query.get("sse-kms-id", ""),
+        headers=_headers(headers),
     )
 
 
@@ -139,6 +158,14 @@ def _folder(parts: SplitResult, form: str) -> str:
     if parts.scheme == "az" and any(FOLDED_BY_AZURE.search(part) for part in folders):
         raise ValueError(f"{form}, without backslashes, and dots at the end of a folder's name")
     return "/".join(folders)
+
+
+def _headers(parameters: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    headers = sorted((name.removeprefix(_HEADER), value) for name, value in parameters.items())
+    fit = all(_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value) for name, value in headers)
+    if not fit or len(headers) > _HEADERS:
+        raise ValueError(_HEADER_ALLOWED)
+    return tuple(headers)
 
 
 def _endpoint(endpoint: str) -> str:
