@@ -197,14 +197,23 @@ def _changed(target: Target, last: Target | None, fixed_state: str) -> str:
     return ""
 
 
-_FIXED = ("spec.state.uri", "spec.state.id", "spec.startTs", "spec.upstream.clusterId", "spec.sink", "spec.sink.*.uri")
+_FIXED = (
+    "spec.state.uri",
+    "spec.state.id",
+    "spec.startTs",
+    "spec.upstream.clusterId",
+    "spec.sink",
+    "spec.sink.*.uri",
+    "spec.sink.storage.useTableIdAsPath",
+)
 
 
 def _fixed(target: Target) -> tuple[object, ...]:
     spec = target.resource.spec
     sink = target.config["spec"]["sink"].get(target.sink)
     uri = sink.get("uri") if isinstance(sink, Mapping) else None
-    return (target.state_uri, spec.state.id, spec.start_ts, spec.upstream.cluster_id, target.sink, uri)
+    by_id = str(spec.sink.has_ids_for_paths).lower()
+    return (target.state_uri, spec.state.id, spec.start_ts, spec.upstream.cluster_id, target.sink, uri, by_id)
 
 
 def _immutable(field: str, new: object, old: object) -> str:
