@@ -194,26 +194,21 @@ def _changed(target: Target, last: Target | None, fixed_state: str) -> str:
     for field, new, old in zip(_FIXED, _fixed(target), _fixed(last), strict=True):
         if old != new and not (field == "spec.upstream.clusterId" and old is None):
             return _immutable(field.replace("*", target.sink), new, old)
+    names = last.resource.spec.sink.names
+    for field, new in target.resource.spec.sink.names.items():
+        if new != names[field]:
+            return _immutable(field, new, names[field])
     return ""
 
 
-_FIXED = (
-    "spec.state.uri",
-    "spec.state.id",
-    "spec.startTs",
-    "spec.upstream.clusterId",
-    "spec.sink",
-    "spec.sink.*.uri",
-    "spec.sink.storage.useTableIdAsPath",
-)
+_FIXED = ("spec.state.uri", "spec.state.id", "spec.startTs", "spec.upstream.clusterId", "spec.sink", "spec.sink.*.uri")
 
 
 def _fixed(target: Target) -> tuple[object, ...]:
     spec = target.resource.spec
     sink = target.config["spec"]["sink"].get(target.sink)
     uri = sink.get("uri") if isinstance(sink, Mapping) else None
-    by_id = str(spec.sink.has_ids_for_paths).lower()
-    return (target.state_uri, spec.state.id, spec.start_ts, spec.upstream.cluster_id, target.sink, uri, by_id)
+    return (target.state_uri, spec.state.id, spec.start_ts, spec.upstream.cluster_id, target.sink, uri)
 
 
 def _immutable(field: str, new: object, old: object) -> str:

@@ -303,12 +303,13 @@ def check_same(changefeed: Changefeed, state: State, cluster_id: int) -> None:
                 f"{now.uri} differs from {before.uri}, with which the changefeed was started",
                 "It can't be changed: set it back, or create a new changefeed with another name.",
             )
-        if before.has_ids_for_paths != now.has_ids_for_paths:
-            raise InvalidSpec(
-                "spec.sink.storage.useTableIdAsPath",
-                f"{str(now.has_ids_for_paths).lower()} differs from what the changefeed was started with",
-                "It can't be changed: set it back, or create a new changefeed with another name and sink.",
-            )
+        for field, value in now.names.items():
+            if value != before.names[field]:
+                raise InvalidSpec(
+                    field,
+                    f"{value} differs from {before.names[field]}, with which the changefeed was started",
+                    "It can't be changed: set it back, or create a new changefeed with another name and sink.",
+                )
 
 
 def _same(sink: Sink) -> str:

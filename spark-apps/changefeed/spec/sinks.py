@@ -130,6 +130,16 @@ def _stays(what: str) -> Kind:
 _STAYS = _stays("uri")
 
 
+def _as_created(field: str, default: str) -> JsonDict:
+    """The rule of a section whose optional field stays; `default`: in CEL."""
+    now, before = (f"(has({each}.{field}) ? {each}.{field} : {default})" for each in ("self", "oldSelf"))
+    return rule(f"{now} == {before}", f"the {field} that it was created with; {_ELSEWHERE}")
+
+
+#: Of storage: they decide which names a reader looks for, from one file to the next. Their defaults, in CEL.
+_OF_NAMES = {"protocol": "''", "compression": "'none'", "fileIndexWidth": "20", "useTableIdAsPath": "false"}
+
+
 class Storage(Section):
     """TiCDC's layout on an object store."""
 
@@ -146,16 +156,12 @@ class Storage(Section):
             "|| (has(self.csv) && has(self.csv.outputFieldHeader) && self.csv.outputFieldHeader)",
             _NAMED_COLUMNS,
         ),
-        rule(
-            "(has(self.useTableIdAsPath) && self.useTableIdAsPath) "
-            "== (has(oldSelf.useTableIdAsPath) && oldSelf.useTableIdAsPath)",
-            f"the useTableIdAsPath that it was created with; {_ELSEWHERE}",
-        ),
+        *(_as_created(field, default) for field, default in _OF_NAMES.items()),
     )
 
     uri: Annotated[Location, _STAYS, fixed(FROM_CREATION)]
     """Root of the files."""
-    protocol: Annotated[str, one_of("csv", "canal-json", "parquet")]
+    protocol: Annotated[str, one_of("csv", "canal-json", "parquet"), fixed(FROM_CREATION)]
     """Format of the files."""
     flush_interval: Annotated[Seconds, duration("100ms", "10m")] = 5.0
     """A file is written at the latest this long after its first change."""
@@ -168,9 +174,9 @@ class Storage(Section):
     Name the folder of a table, and of a partition, by its id in TiDB instead of by its name. Nothing is written of a
     database as a whole.
     """
-    file_index_width: Annotated[int, whole(6, 20)] = 20
+    file_index_width: Annotated[int, whole(6, 20), fixed(FROM_CREATION)] = 20
     """Digits of a file's number."""
-    compression: Annotated[str, one_of("none", "gzip", "zstd")] = "none"
+    compression: Annotated[str, one_of("none", "gzip", "zstd"), fixed(FROM_CREATION)] = "none"
     """Of csv and canal-json files, whose names end with .gz or .zst then."""
     terminator: Annotated[str, text(r"\r?\n", r'"\r\n" or "\n", in double quotes', 2)] = "\r\n"
     """End of a line."""
@@ -409,6 +415,12 @@ class Sink(Section):
     def has_ids_for_paths(self) -> bool:
         """Whether folders are named by tables' ids."""
         return self.storage is not None and self.storage.use_table_id_as_path
+
+    @property
+    def names(self) -> dict[str, str]:
+        """By field: the options that decide files' names, which stay as they were; none of other sinks."""
+        options = self.storage.model_dump(by_alias=True, mode="json") if self.storage else {}
+        return {f"spec.sink.storage.{field}": str(options[field]).lower() for field in _OF_NAMES if options}
 
     @property
     def syncpoint_interval_s(self) -> float | None:

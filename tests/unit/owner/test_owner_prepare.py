@@ -298,11 +298,18 @@ async def test_the_sinks_uri_cant_change(place: Place) -> None:
     assert place.kinds() == ["start", "epoch"]
 
 
-async def test_whether_folders_have_ids_for_names_cant_change(place: Place) -> None:
+async def test_what_decides_files_names_cant_change(place: Place) -> None:
     await place.prepare()
     lake = {"uri": (place.folder / "lake").as_uri(), "protocol": "csv"}
-    with pytest.raises(InvalidSpec, match=r"spec\.sink\.storage\.useTableIdAsPath: true differs from"):
-        await place.prepare(sink={"storage": lake | {"useTableIdAsPath": True}})
+    for field, value, before in (
+        ("useTableIdAsPath", True, "false"),
+        ("protocol", "canal-json", "csv"),
+        ("compression", "zstd", "none"),
+        ("fileIndexWidth", 6, "20"),
+    ):
+        said = rf"spec\.sink\.storage\.{field}: {str(value).lower()} differs from {before}, with which"
+        with pytest.raises(InvalidSpec, match=said):
+            await place.prepare(sink={"storage": lake | {field: value}})
     assert place.kinds() == ["start", "epoch"]
 
 
