@@ -15,6 +15,7 @@ from changefeed.owner.planning.actions import AppendCheckpoint, AppendPlan, Publ
 from changefeed.owner.planning.open_entries import EntryKey
 from changefeed.owner.pulling.known_files import Reader
 from changefeed.owner.reporting.progress import Meter, _mode
+from changefeed.owner.reporting.status import Trouble
 from changefeed.wire import owner_pb2 as pb
 
 
@@ -161,6 +162,24 @@ def test_a_store_that_fails_is_a_warning_until_it_works_for_all(meter: Meter, re
     meter.report(1, pb.Report(trouble="s3://state is away."))
     meter.report(1, pb.Report())
     assert meter.progress(3.0).state == "Running, epoch 1."
+
+
+def test_whether_a_store_has_answered_is_kept_from_whoever_tells_it(meter: Meter) -> None:
+    meter.pd_answered(0.0, 1_000_000)
+    error = Transient("s3://state answers 503.")
+    error.answered = True
+    meter.store_failed("log", error)
+    assert meter.seen(0.0, 1).sink == Trouble(1_000_000, error.message, answered=True)
+    given_up = meter.given_up(RUN_S)
+    assert given_up is not None
+    assert given_up.answered
+    meter.store_works("log")
+    for said, answered in (({"answered": True}, True), ({"answered": False}, False), ({}, None)):
+        meter.report(1, pb.Report(trouble="s3://state fails.", **said))
+        seen = meter.seen(0.0, 1).sink
+        assert seen is not None
+        assert seen.answered is answered
+        meter.report(1, pb.Report())
 
 
 def test_a_store_that_fails_at_first_each_time_stays_a_warning_and_is_not_given_up(meter: Meter) -> None:

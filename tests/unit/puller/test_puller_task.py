@@ -25,6 +25,7 @@ from changefeed.eventstore.reader import MemoryGone, read_slice
 from changefeed.model.record import SegmentSlice
 from changefeed.model.rows import RAW_SCHEMA
 from changefeed.objectstore import Place
+from changefeed.objectstore.patience import REQUESTS
 from changefeed.owner.pulling.known_files import Memory
 from changefeed.owner.serving.certificate import self_signed
 from changefeed.puller import segment_writer
@@ -209,6 +210,7 @@ async def test_rule_2_rows_below_a_reported_resolved_ts_stand_in_the_reported_se
         owner.commands.put_nowait(owner_pb2.Command(release=owner_pb2.Release(sub_id=2)))
         active = "changefeed_puller_span_pipeline_active_subscriptions"
         await owner.until(lambda: owner.metrics.get(active) == 1)
+        assert owner.metrics[REQUESTS] > 0, "writing segments"
         owner.commands.put_nowait(None)
         assert await task is None
 

@@ -9,8 +9,9 @@ import golden
 import pytest
 from changefeed.errors import Conflict, NeedsHuman, OutcomeUnknown
 from changefeed.objectstore.local import LocalStore
-from changefeed.objectstore.patience import Patience
+from changefeed.objectstore.patience import LATE_WRITES, REQUESTS, Patience, Tally
 from changefeed.sink.storage.claim import claim
+from changefeed.sink.storage.ddl_sink import StorageDdlSink
 from changefeed.sink.storage.index import write_index
 from changefeed.sink.storage.metadata import metadata_body, write_metadata
 from hypothesis import given, settings
@@ -73,6 +74,38 @@ def test_rule_8_a_swap_that_was_overtaken_is_a_conflict_and_changes_nothing(stor
         write_metadata(Overtaken(store), 12)
     assert store.get(INDEX).body == f"{name(500)}\n".encode()
     assert store.get("metadata").body == b'{"checkpoint-ts":500}'
+
+
+class Unsure(FaultyStore):
+    """The first swap's answer is lost; whether it was done is `when`: "before" it was, or "after"."""
+
+    def swap(self, path: str, body: bytes, etag: str | None) -> str:
+        when, error = self.script.pop() if self.script else ("", None)
+        if when == "before":
+            raise error
+        written = super().swap(path, body, etag)
+        if error:
+            raise error
+        return written
+
+
+@pytest.mark.parametrize(("when", "late"), [("before", 0), ("after", 2)])
+def test_what_grew_without_an_answer_counts_as_late(store, when, late):
+    tally, polled = Tally(), []
+    patience = Patience(sleep=lambda _: None, count=tally.add)
+    faulty = Unsure(store)
+    sink = StorageDdlSink(faulty, lambda: polled.append(1), patience)
+    faulty.script = [(when, OutcomeUnknown("?"))]
+    sink.write_checkpoint(5)
+    faulty.script = [(when, OutcomeUnknown("?"))]
+    sink._grow(lambda: write_index(faulty, DIRECTORY, 7, f"{DIRECTORY}/{name(7)}"))
+    sink.write_checkpoint(5)  # it stands there, of which nobody was unsure
+    sink.close()
+    assert store.get("metadata").body == b'{"checkpoint-ts":5}'
+    assert store.get(INDEX).body == f"{name(7)}\n".encode()
+    counted = tally.take()
+    assert (counted[LATE_WRITES, ""], counted[REQUESTS, "failed"], counted[REQUESTS, "ok"]) == (late, 2, 3)
+    assert polled == [1, 1], "before each further attempt"
 
 
 @settings(deadline=None)  # a busy machine breaks no promise
