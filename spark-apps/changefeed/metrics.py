@@ -85,14 +85,14 @@ METRICS = (
     Declared("changefeed_owner_status_errors_total", "counter", "Failed writes of the resource's status.", "reason"),
     Declared("changefeed_owner_state_info", "gauge", "1 for the state that the changefeed is in.", "state"),
     Declared(
-        "changefeed_store_requests_total",
+        "changefeed_sink_requests_total",
         "counter",
         "Requests to the sink and to the state's store by how they ended: ok; away, without an answer; refused, with "
         "an error; failed, of a downstream that does not tell these two apart. All but ok are tried again.",
-        "outcome",
+        "type",
     ),
     Declared(
-        "changefeed_store_late_writes_total",
+        "changefeed_sink_late_writes_total",
         "counter",
         "Writes whose outcome was unknown and that were found done afterwards.",
     ),

@@ -35,8 +35,8 @@ PASSING = (OutcomeUnknown, Refused, Transient, Unavailable)
 #: Takes a counter's name and the value of its label: once more.
 Count = Callable[[str, str], object]
 
-REQUESTS = "changefeed_store_requests_total"
-LATE_WRITES = "changefeed_store_late_writes_total"
+REQUESTS = "changefeed_sink_requests_total"
+LATE_WRITES = "changefeed_sink_late_writes_total"
 
 _FIRST_WAIT_S = 0.05
 _LONGEST_WAIT_S = 5.0
