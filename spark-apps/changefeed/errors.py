@@ -6,6 +6,10 @@ when the error ends it (INTERFACES.md, exit codes).
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+E = TypeVar("E", bound="ChangefeedError")
+
 
 class ChangefeedError(Exception):
     """Something failed in a way that has a name; `next_step` says what to do about it."""
@@ -24,6 +28,12 @@ class ChangefeedError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message} {self.next_step}".strip()
+
+
+def by_disk(error: E) -> E:
+    """The error, of a file system, which answers always."""
+    error.answered = True
+    return error
 
 
 class Transient(ChangefeedError):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from changefeed.errors import AlreadyExists, OutputConflict, Unavailable
+from changefeed.errors import AlreadyExists, OutputConflict, Unavailable, by_disk
 from changefeed.objectstore.once import create_bytes
 from changefeed.objectstore.patience import Patience
 
@@ -88,9 +88,8 @@ class LocalSegments:
         except FileExistsError:
             raise _taken(str(file_path)) from None
         except OSError as error:
-            raise Unavailable(
-                f"Cannot write segment {file_path}: {error.strerror}.", "Free space or let this user write there."
-            ) from error
+            why = f"Cannot write segment {file_path}: {error.strerror}."
+            raise by_disk(Unavailable(why, "Free space or let this user write there.")) from error
 
     @contextlib.contextmanager
     def open(self, path: str, size: int) -> Iterator[pa.NativeFile]:
@@ -208,4 +207,6 @@ def _taken(segment: str) -> AlreadyExists:
 
 
 def _undeletable(path: Path, error: OSError) -> Unavailable:
-    return Unavailable(f"Cannot delete {path}: {error.strerror}.", "Let this user write there, then start again.")
+    return by_disk(
+        Unavailable(f"Cannot delete {path}: {error.strerror}.", "Let this user write there, then start again.")
+    )

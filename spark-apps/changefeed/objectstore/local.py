@@ -15,25 +15,22 @@ import secrets
 from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
-from typing import TypeVar
 
 from changefeed.errors import (
     AlreadyExists,
-    ChangefeedError,
     Conflict,
     NeedsHuman,
     NotFound,
     OutcomeUnknown,
     Transient,
     Unavailable,
+    by_disk,
 )
 from changefeed.objectstore import FileRange, Object, Place
 from changefeed.objectstore.probe import PROBE
 
 _COPY_BYTES = 1 << 20
 _NOT_THERE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
-
-_Failure = TypeVar("_Failure", bound=ChangefeedError)
 
 _NEXT_STEPS = {
     errno.ENOSPC: "The disk is full: free space, then start again.",
@@ -283,7 +280,7 @@ class LocalStore:
         try:
             _sync(target.parent)
         except OSError as error:
-            raise _refused(
+            raise by_disk(
                 OutcomeUnknown(f"{target} is written, but its folder could not be synced: {error.strerror}.")
             ) from error
 
@@ -350,10 +347,4 @@ def _write_all(fd: int, piece: bytes | memoryview) -> None:
 
 def _unavailable(error: OSError, doing: str, path: Path) -> Unavailable:
     step = _NEXT_STEPS.get(error.errno or 0, "Look at the disk and the path, then start again.")
-    return _refused(Unavailable(f"Cannot {doing} {path}: {error.strerror}.", step))
-
-
-def _refused(failure: _Failure) -> _Failure:
-    """A file system always answers."""
-    failure.answered = True
-    return failure
+    return by_disk(Unavailable(f"Cannot {doing} {path}: {error.strerror}.", step))

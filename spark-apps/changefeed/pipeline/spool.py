@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from changefeed.errors import Transient, Unavailable
+from changefeed.errors import Transient, Unavailable, by_disk
 from changefeed.objectstore import FileRange
 from changefeed.objectstore.digest import Digest
 from changefeed.objectstore.patience import Patience
@@ -104,7 +104,9 @@ class Spool:
             raise self._unavailable(error) from error
 
     def _unavailable(self, error: OSError) -> Unavailable:
-        return Unavailable(
-            f"Cannot write the spool file {self._file}: {error.strerror}.",
-            "Free space there or let this user write, then start again.",
+        return by_disk(
+            Unavailable(
+                f"Cannot write the spool file {self._file}: {error.strerror}.",
+                "Free space there or let this user write, then start again.",
+            )
         )
