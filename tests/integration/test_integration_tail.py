@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from changefeed.objectstore.open import open_store
 from changefeed.tail.changes import Change, Changes
-from changefeed.tail.formats import formats_of
 from changefeed.verify.result import NotVerifiable
+from changefeed.verify.sink.known import known_of
 from changefeed_devcluster.tidb.schema import Column
 from integration_inprocess import Run, World, new_world
 
@@ -65,11 +65,11 @@ async def test_each_round_has_what_has_come_since_the_last_one(world: World, opt
     first = [write(world, number) for number in range(3)]
     await published(run, first[-1])
     store = open_store(world.lake.as_uri())
-    format_of, unknown = formats_of(store)
-    assert not unknown
-    everything = Changes(store, format_of, 0, lambda schema, table: True)
+    known = known_of(store)
+    assert not known.unknown
+    everything = Changes(store, known.format_of, 0, lambda schema, table: True)
     found = shown(list(everything.round()))
-    from_now = Changes(store, format_of, None, lambda schema, table: table == "orders")
+    from_now = Changes(store, known.format_of, None, lambda schema, table: table == "orders")
     world.orders = world.tidb.add_column(world.orders, Column("note", "varchar(8)", nullable=True))
     later = [write(world, number) for number in range(3, 6)]
     await published(run, later[-1])
@@ -117,7 +117,13 @@ def test_what_is_no_sink_is_named(tmp_path: Path) -> None:
 
 
 def test_a_sink_whose_log_is_elsewhere_is_read_by_ticdcs_defaults(tmp_path: Path) -> None:
-    format_of, unknown = formats_of(open_store(tmp_path.as_uri()))
-    assert "belongs to no changefeed" in unknown
-    assert format_of("a/CDC1.csv").protocol == "csv"
-    assert format_of("a/CDC1.json").protocol == "canal-json"
+    known = known_of(open_store(tmp_path.as_uri()))
+    assert "belongs to no changefeed" in known.unknown
+    for name, expected in (
+        ("csv", ("csv", "none")),
+        ("json.gz", ("canal-json", "gzip")),
+        ("csv.zst", ("csv", "zstd")),
+        ("parquet", ("parquet", "none")),
+    ):
+        found = known.format_of(f"a.b/CDC1.{name}")
+        assert (found.protocol, found.compression) == expected

@@ -10,18 +10,18 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, CycloptsError, Parameter
 
-from changefeed.cli.arguments import AsJson
+from changefeed.cli.arguments import AsJson, ts_of_time
 from changefeed.cli.config_file import read, read_accepted
 from changefeed.cli.gc import gc
 from changefeed.cli.output import write_error, write_failure, write_json, write_text
 from changefeed.cli.resources import resources
+from changefeed.cli.restore import restore
 from changefeed.cli.tail import tail
 from changefeed.cli.termination import termination_log, write_termination
 from changefeed.errors import ChangefeedError, Fenced, InvalidSpec
@@ -49,8 +49,8 @@ app = App(
   changefeed get --all-namespaces
   changefeed pause orders -n shop --wait
 
-Exit codes: 0 done or drained, 1 failed, 2 bad input, 3 verify can't check, 4 verify found a break,
-69 upstream or sink unavailable, 75 another driver took over, 130 second Ctrl-C.""",
+Exit codes: 0 done or drained, 1 failed, 2 bad input, 3 verify can't check, or a table can't be restored,
+4 verify found a break, 69 upstream or sink unavailable, 75 another driver took over, 130 second Ctrl-C.""",
     help_format="plaintext",
     version=lambda: version("changefeed-operator"),
     suppress_keyboard_interrupt=False,
@@ -75,6 +75,12 @@ app.command(
     help_epilogue="""Examples:
   changefeed tail s3://lake/orders
   changefeed tail file:///lake/orders --from-ts 0 --no-follow --table 'shop.*'""",
+)
+app.command(
+    restore,
+    help_epilogue="""Examples:
+  changefeed restore s3://lake/orders --to-ts 2026-01-31T12:00:00Z --into ./before
+  changefeed restore s3://lake/orders --to-ts 470617531319320577 --into mysql://root@127.0.0.1:4000 --table 'shop.*'""",
 )
 app.command(resources, name="*")
 
@@ -441,17 +447,7 @@ def now(
 @tso.command(help_epilogue="Example:\n  changefeed tso at 2026-01-31T12:00:00+01:00")
 def at(time: Annotated[str, Parameter(name="TIME")], *, as_json: AsJson = False) -> None:
     """Give the first ts of a time in ISO 8601 with its zone."""
-    wanted = "allowed: ISO 8601 with a zone, such as 2026-01-31T12:00:00Z"
-    try:
-        moment = datetime.fromisoformat(time)
-    except ValueError:
-        raise InvalidSpec("TIME", f"{time!r} is no time; {wanted}") from None
-    if moment.tzinfo is None:
-        raise InvalidSpec("TIME", f"{time!r} has no zone; {wanted}")
-    found = ts.from_datetime(moment)
-    if not 0 <= found <= _MAX_TS:
-        raise InvalidSpec("TIME", f"{time!r} has no ts; allowed: from 1970 on")
-    _write_ts(found, as_json)
+    _write_ts(ts_of_time(time, "TIME"), as_json)
 
 
 def _slots(master: str | None, changefeed: Changefeed) -> int:

@@ -7,16 +7,14 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from cyclopts import Parameter
-
+from changefeed.cli.arguments import Tables, selects
 from changefeed.cli.output import write_error
-from changefeed.errors import InvalidSpec
 from changefeed.model import tso
 
 if TYPE_CHECKING:
-    from changefeed.tail.changes import Change, Selects
+    from changefeed.tail.changes import Change
 
 _POLL_S = 1.0
 _OPS = {"I": "insert", "U": "update", "D": "delete"}
@@ -27,7 +25,7 @@ def tail(
     /,
     *,
     from_ts: int | None = None,
-    table: Annotated[list[str] | None, Parameter(negative="")] = None,
+    table: Tables = None,
     follow: bool = True,
 ) -> None:
     """Print a storage sink's changes as they come, in the order of commit ts and never above the checkpoint.
@@ -49,14 +47,14 @@ def tail(
     """
     from changefeed.objectstore.open import open_store
     from changefeed.tail.changes import Changes
-    from changefeed.tail.formats import formats_of
+    from changefeed.verify.sink.known import known_of
 
-    selects = _selects(table)
+    chosen = selects(table)
     store = open_store(uri, "URI")
-    format_of, unknown = formats_of(store)
-    if unknown:
-        write_error("Assumed", f"{unknown} The files are read by TiCDC's default format.", "", as_json=False)
-    changes = Changes(store, format_of, from_ts if follow else from_ts or 0, selects)
+    known = known_of(store)
+    if known.unknown:
+        write_error("Assumed", f"{known.unknown} The files are read by TiCDC's default format.", "", as_json=False)
+    changes = Changes(store, known.format_of, from_ts if follow else from_ts or 0, chosen)
     try:
         _print(changes.round())
         while follow and not threading.Event().wait(_POLL_S):
@@ -65,16 +63,6 @@ def tail(
         return
     except BrokenPipeError:  # whoever reads has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _selects(rules: list[str] | None) -> Selects:
-    from changefeed.spec.filter.table_filter import BadRule, TableFilter
-
-    try:
-        chosen = TableFilter(rules or ["*.*"])
-    except BadRule as error:
-        raise InvalidSpec("--table", str(error)) from None
-    return lambda schema, name: chosen.matches(schema, name) if name else chosen.matches_schema(schema)
 
 
 def _print(changes: Iterator[Change]) -> None:

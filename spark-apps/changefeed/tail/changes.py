@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 from changefeed.objectstore import ObjectStore
 from changefeed.tail.stream import DataFile, Row, Stream
-from changefeed.verify.consumer.schema_file import SchemaFile, read_schema_file
-from changefeed.verify.consumer.walk import Version, walk
-from changefeed.verify.result import Break
-from changefeed.verify.sink.files import Sink, checkpoint, parse_json, read_layout
+from changefeed.verify.consumer.versions import Versions
+from changefeed.verify.consumer.walk import Version
+from changefeed.verify.sink.files import checkpoint
 from changefeed.verify.sink.formats import Format
 
 _DATE = re.compile(r"\d{4}(-\d\d){0,2}")
@@ -53,18 +52,14 @@ class Changes:
         self._selects = selects
         self._done_ts = self._began_ts = checkpoint(store) if after_ts is None else after_ts
         self._streams: dict[str, Stream] = {}
-        self._schema_files: dict[str, SchemaFile] = {}
-        self._by_id: bool | None = None  # None: not known yet
+        self._versions = Versions(store)
 
     def round(self) -> Iterator[Change]:
         """Up to the checkpoint that is published now. Take all of it before the next one. Raises Break."""
         upto_ts = checkpoint(self._store)
         if upto_ts <= self._done_ts:
             return
-        sink = read_layout(self._store, upto_ts)
-        if self._by_id is None:
-            self._by_id = self._has_ids(sink)
-        versions = list(walk(sink, has_dates=False, by_id=bool(self._by_id)))
+        versions = self._versions.upto(upto_ts)
         ddls = [ddl for version in versions for ddl in self._ddls(version)]
         files: dict[str, list[DataFile]] = {}
         ends: dict[str, int] = {}  # of each table, the version behind the one that is looked at
@@ -74,39 +69,21 @@ class Changes:
         yield from heapq.merge(sorted(ddls, key=_order), *sources, key=_order)
         self._done_ts = upto_ts
 
-    def _has_ids(self, sink: Sink) -> bool | None:
-        """Whether folders have tables' ids for names: then schema files of tables stand where those of databases do."""
-        folders = {folder: paths for (folder, _), paths in sink.schemas.items()}
-        if any("/" in folder for folder in folders):
-            return False
-        content = next((parse_json(self._store.get(paths[0]).body) for paths in folders.values()), None)
-        return bool(content.get("Table")) if isinstance(content, dict) else None
-
     def _ddls(self, version: Version) -> Iterator[Change]:
         for path in version.schema_files:
-            file = self._schema_file(path)
+            file = self._versions.schema_file(path)
             if file.query and version.ts > self._done_ts and self._selects(file.schema, file.table):
                 yield Change(version.ts, file.schema, file.table, query=file.query)
 
-    def _schema_file(self, path: str) -> SchemaFile:
-        if path not in self._schema_files:
-            file, problems = read_schema_file(path, self._store.get(path).body, bool(self._by_id))
-            if file is None:
-                raise Break("; ".join(problems), "changefeed verify names all that is wrong.")
-            self._schema_files[path] = file
-        return self._schema_files[path]
-
     def _gather(self, version: Version, ends: dict[str, int], files: dict[str, list[DataFile]]) -> None:
         """Adds the version's data files, by table and partition; the last version comes first."""
-        named = {path.partition("/meta/")[0]: self._schema_file(path) for path in version.schema_files}
+        named = self._versions.named(version)
         for data in reversed(version.data):
             file = named.get(data.place)
-            if file is None:
-                raise Break(f"{data.directory.path} has no schema file.", "changefeed verify names all that is wrong.")
-            if not self._selects(file.schema, file.table):
+            if file is None or not self._selects(file.schema, file.table):
                 continue
             levels = data.directory.path.removeprefix(f"{data.place}/{version.ts}").split("/")
-            partition = [data.place] if self._by_id else [x for x in levels if x and not _DATE.fullmatch(x)]
+            partition = [data.place] if self._versions.by_id else [x for x in levels if x and not _DATE.fullmatch(x)]
             place = "/".join([file.schema, file.table, *partition])
             columns, end = [column.name for column in file.columns], ends.get(data.place)
             files.setdefault(place, [])[:0] = [DataFile(path, columns, end) for path in data.directory.readable]

@@ -121,18 +121,18 @@ class Column:
         return f"{self.name} {self.type}{size}{elems}{flags}"
 
     @property
-    def _base(self) -> str:
+    def base(self) -> str:
         return self.type.partition(" ")[0]
 
     @property
-    def _is_unsigned(self) -> bool:
-        return "UNSIGNED" in self.type or self._base in ("BIT", "YEAR")
+    def is_unsigned(self) -> bool:
+        return "UNSIGNED" in self.type or self.base in ("BIT", "YEAR")
 
     def arrow_type(self, choice: str) -> pa.DataType:
         """What its values in a file are read as. `choice`: formats.Format."""
-        base = self._base
+        base = self.base
         if base in _WIDTHS or base in ("BIT", "YEAR"):
-            return pa.uint64() if self._is_unsigned else pa.int64()
+            return pa.uint64() if self.is_unsigned else pa.int64()
         if base in ("FLOAT", "DOUBLE"):
             return pa.float32() if base == "FLOAT" else pa.float64()
         if base in _CHOICES and choice == "number":
@@ -145,16 +145,16 @@ class Column:
             return False  # NULL became a value
         if (self.type, self.precision, self.scale, self.elems) == (old.type, old.precision, old.scale, old.elems):
             return True
-        if self._base in _WIDTHS and old._base in _WIDTHS:
-            return self._is_unsigned == old._is_unsigned and _WIDTHS[self._base] >= _WIDTHS[old._base]
+        if self.base in _WIDTHS and old.base in _WIDTHS:
+            return self.is_unsigned == old.is_unsigned and _WIDTHS[self.base] >= _WIDTHS[old.base]
         if self.type != old.type:
             return False
-        if self._base in _CHOICES:
+        if self.base in _CHOICES:
             return self.elems[: len(old.elems)] == old.elems
         is_longer = (
             self.precision.isdecimal() and old.precision.isdecimal() and int(self.precision) >= int(old.precision)
         )
-        return is_longer and self.scale == old.scale and self._base in (*_TEXTS, "VARBINARY", "DECIMAL")
+        return is_longer and self.scale == old.scale and self.base in (*_TEXTS, "VARBINARY", "DECIMAL")
 
     def value_of_old_rows(self, choice: str) -> Any:
         """What a row from before the column has of it. Raises ValueError where the schema file doesn't say."""
@@ -163,7 +163,7 @@ class Column:
                 raise ValueError("NOT NULL without a default")
             return None
         text = str(self.default)
-        base = self._base
+        base = self.base
         if base in _WIDTHS or base == "YEAR":
             return int(Decimal(text).quantize(Decimal(1), ROUND_HALF_UP))
         if base in ("FLOAT", "DOUBLE"):

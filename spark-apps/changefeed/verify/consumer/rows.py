@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from changefeed.verify.sink.lines import Shape
 
-_KINDS = {
+#: Of DuckDB, by what values in a file are read as.
+KINDS = {
     pa.int64(): "BIGINT",
     pa.uint64(): "UBIGINT",
     pa.float32(): "FLOAT",
@@ -66,7 +67,7 @@ class Rows:
     def create(self, columns: Sequence[Stored]) -> str:
         """An empty table; its name."""
         name = f"t{next(self._numbers)}"
-        declared = "".join(f", {column.name} {_KINDS[column.type]}" for column in columns)
+        declared = "".join(f", {column.name} {KINDS[column.type]}" for column in columns)
         self._db.execute(f"CREATE TABLE {name}(pid BIGINT, place UBIGINT{declared})")
         return name
 
@@ -75,7 +76,7 @@ class Rows:
 
     def add_column(self, table: str, column: Stored, value: Any) -> None:
         """Rows that are there have `value`."""
-        self._db.execute(f"ALTER TABLE {table} ADD COLUMN {column.name} {_KINDS[column.type]}")
+        self._db.execute(f"ALTER TABLE {table} ADD COLUMN {column.name} {KINDS[column.type]}")
         self._db.execute(f"UPDATE {table} SET {column.name} = ?", [value.encode() if isinstance(value, str) else value])
 
     def load(self, table: str, partition: int, columns: Sequence[Stored], values: Mapping[str, pa.Array]) -> None:

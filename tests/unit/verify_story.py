@@ -86,6 +86,10 @@ class StorySink:
     def uri(self) -> str:
         return self.lake.as_uri()
 
+    @property
+    def checkpoint_ts(self) -> int:
+        return int(json.loads((self.lake / "metadata").read_text())["checkpoint-ts"])
+
     def schema_files(self, table: str, type_: int | None = None) -> list[Path]:
         """By version; `table`: in `db`, "" for the database's own."""
         found = sorted((self.lake / self.story.db / table / "meta").glob("schema_*.json"))

@@ -1,0 +1,71 @@
+"""`changefeed restore`: a sink's tables as they were at a ts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from changefeed.cli.arguments import AsJson, Tables, ts_of
+from changefeed.cli.output import write_error, write_json, write_text
+
+if TYPE_CHECKING:
+    from changefeed.restore.report import Report
+    from changefeed.restore.source import Source
+
+INCOMPLETE = 3
+
+
+def restore(uri: str, /, *, to_ts: str, into: str, table: Tables = None, as_json: AsJson = False) -> int:
+    """Rebuild tables as they were at a ts, from a storage sink's files alone: whole transactions, behind all DDLs.
+
+    A table can be rebuilt if the changefeed began before the table was made, or has emptied it since (TRUNCATE). Others
+    are named, with the reason, and the exit code is 3; leave them out by --table '!shop.other'.
+
+    Parameters
+    ----------
+    uri
+        The sink, as in spec.sink.storage.uri. Credentials: the environment's own.
+    to_ts
+        A ts, or a time with its zone (2026-01-31T12:00:00Z), up to the sink's checkpoint.
+    into
+        A folder that is not there yet, for <schema>/<table>.parquet and <table>.sql; or mysql://USER@HOST:PORT, with the
+        password in MYSQL_PWD, for tables that are not there yet.
+    table
+        Only tables of this rule, in the syntax of spec.filter.rules, by their names at that ts. May be repeated.
+    """
+    from rich.console import Console
+
+    from changefeed.cli.arguments import selects
+    from changefeed.cli.verdict import open_progress
+    from changefeed.restore.folder import Folder
+    from changefeed.restore.restore import restore as rebuild
+
+    moment, chosen = ts_of(to_ts, "--to-ts"), selects(table)
+    with open_progress(Console(file=sys.stderr), silent=as_json) as progress:
+        progress.stage("the sink's files")
+        source = open_source(uri)
+        report = rebuild(source, moment, chosen, lambda tables: Folder(Path(into)), progress)
+    if as_json:
+        write_json(report.to_json())
+    else:
+        for each in report.tables:
+            write_text(f"{each.table}: {each.rows:,} rows{''.join(f'; {note}' for note in each.notes)}")
+        write_left(report, "can't be rebuilt")
+        write_text(f"As of {report.to_ts}, in {into}.")
+    return INCOMPLETE if report.left else 0
+
+
+def open_source(uri: str) -> Source:
+    from changefeed.objectstore.open import open_store
+    from changefeed.restore.source import Source
+
+    source = Source(open_store(uri, "URI"))
+    if unknown := source.known.unknown:
+        write_error("Assumed", f"{unknown} The files are read by TiCDC's default format.", "", as_json=False)
+    return source
+
+
+def write_left(report: Report, what: str) -> None:
+    for each in report.left:
+        write_error("Left out", f"{each.table} {what}: {each.why}.", "", as_json=False)

@@ -1,0 +1,204 @@
+"""What becomes of tables, by their schema files alone. Pure.
+
+verify's consumer asks the upstream for what no file says (docs/architecture.md, Verify); here it makes a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
+
+from changefeed.restore.columns import followed
+from changefeed.restore.table import Segment, Stored, Table, key_of
+from changefeed.schema.ddl.actions import Action
+from changefeed.verify.consumer.schema_file import SchemaFile
+from changefeed.verify.consumer.statement import Statement, parse
+
+_RENAMES = (Action.RENAME_TABLE, Action.RENAME_TABLES)
+_OF_PARTITIONS = (Action.DROP_TABLE_PARTITION, Action.TRUNCATE_TABLE_PARTITION)
+_NOTHING_SAID = Statement("")
+
+
+class Catalog:
+    """Tables by name. Give it the schema files version by version."""
+
+    def __init__(self, choice: str, start_ts: int, selects: Callable[[str, str], bool] | None, continued: bool) -> None:
+        """`choice`: formats.Format. `selects`: the changefeed's rules; None: nobody knows them. `continued`: a folder of
+        TiCDC's goes on at `start_ts`.
+        """
+        self._choice = choice
+        self._start_ts = start_ts
+        self._selects = selects
+        self._continued = continued
+        self._tables: dict[tuple[str, str], Table] = {}
+        self._dropped: list[Table] = []
+        self._numbers = count(1)  # of tables and of columns
+
+    @property
+    def tables(self) -> list[Table]:
+        """Without views."""
+        return [table for table in self._tables.values() if not table.is_view]
+
+    def get(self, schema: str, table: str) -> Table | None:
+        return self._tables.get(key_of((schema, table)))
+
+    def execute(self, files: Iterable[SchemaFile]) -> None:
+        """All of one version. Of several about the same table the one with a statement counts."""
+        found: dict[tuple[str, str], SchemaFile] = {}
+        for file in files:
+            key = key_of((file.schema, file.table))
+            if file.query or key not in found:
+                found[key] = file
+        told = [file for file in found.values() if file.type]
+        for query, file in {file.query: file for file in told if file.type in _RENAMES}.items():
+            self._rename(file, parse(query, file.schema))
+        exchanged: set[tuple[str, str]] = set()
+        for file in told:
+            statement = parse(file.query, file.schema) if file.query else None
+            if file.type == Action.EXCHANGE_TABLE_PARTITION:
+                exchanged |= self._exchange(file, statement)
+            else:
+                self._run(file, statement)
+        for key, file in found.items():
+            if not file.type and file.table and key not in exchanged:
+                self._unexplained(file)
+
+    def _run(self, file: SchemaFile, statement: Statement | None) -> None:
+        match file.type:
+            case Action.DROP_SCHEMA:
+                for table in [
+                    each for each in self._tables.values() if each.now.name[0].lower() == file.schema.lower()
+                ]:
+                    self._drop(table, file)
+            case _ if not file.table:
+                pass
+            case Action.CREATE_VIEW:
+                self._create(file).is_view = True
+            case Action.DROP_TABLE | Action.DROP_VIEW:
+                if (table := self.get(file.schema, file.table)) is not None:
+                    self._drop(table, file)
+            case Action.CREATE_TABLE | Action.CREATE_TABLES:
+                self._create(file)
+            case Action.TRUNCATE_TABLE:
+                self._truncate(file)
+            case Action.RECOVER_TABLE:
+                self._recover(file, statement or _NOTHING_SAID)
+            case _:
+                self._alter(file, statement)
+
+    # -- tables
+
+    def _create(self, file: SchemaFile) -> Table:
+        """An empty one."""
+        if (there := self.get(file.schema, file.table)) is not None:  # it went with its database, of which no id tells
+            self._drop(there, file)
+        table = Table(next(self._numbers), ddls=[file])
+        stored = tuple(self._stored(column.arrow_type(self._choice)) for column in file.columns)
+        table.turn(Segment(file.version, (file.schema, file.table), file.columns, stored))
+        self._put(table)
+        return table
+
+    def _drop(self, table: Table, file: SchemaFile) -> None:
+        """Kept aside, for it may be recovered."""
+        table.ddls.append(file)
+        del self._tables[key_of(table.now.name)]
+        self._dropped.append(table)
+
+    def _truncate(self, file: SchemaFile) -> None:
+        before = self.get(file.schema, file.table)
+        table = self._create(file)
+        table.emptied = before
+        if before is not None:
+            table.ddls = [*before.ddls[:-1], file]
+
+    def _recover(self, file: SchemaFile, statement: Statement) -> None:
+        """The newest one that was dropped under the name, as TiDB takes it."""
+        old = {key_of(name) for name, _ in statement.renames}
+        found = [table for table in self._dropped if key_of(table.now.name) in old]
+        if not found:
+            self._new_with_rows(file, f"it was recovered at {file.version}, and no file says which table it was before")
+            return
+        self._dropped.remove(found[-1])
+        self._adopt(found[-1], file, _NOTHING_SAID)
+
+    def _rename(self, file: SchemaFile, statement: Statement | None) -> None:
+        """All pairs, one after the other; who ends where the changefeed does not write is gone."""
+        for old, new in statement.renames if statement else ():
+            table = self._tables.pop(key_of(old), None) or self._by_name(old[1])
+            if table is not None:
+                now = table.now
+                table.turn(Segment(file.version, (new[0], new[1]), now.columns, now.stored))
+                self._put(table)
+
+    def _by_name(self, name: str) -> Table | None:
+        """A name without a database is of the session's, which no file tells: the only one that it can be."""
+        found = [key for key in self._tables if key[1] == name.lower()]
+        return self._tables.pop(found[0]) if len(found) == 1 else None
+
+    def _alter(self, file: SchemaFile, statement: Statement | None) -> None:
+        is_renamed = file.type in _RENAMES
+        table = self.get(file.schema, file.table)
+        if is_renamed and self._selects is not None and not self._selects(file.schema, file.table):
+            if table is not None:
+                self._drop(table, file)
+            return
+        if table is None:
+            self._new_with_rows(file, f"no file says what was there before its DDL at {file.version}")
+        elif not table.is_view:
+            self._adopt(table, file, _NOTHING_SAID if is_renamed and statement is None else statement)
+            if is_renamed and self._selects is None:
+                why = "and without the changefeed's log nobody knows whether it is written any more"
+                table.gap(f"it was renamed at {file.version}, {why}")
+
+    def _exchange(self, file: SchemaFile, statement: Statement | None) -> set[tuple[str, str]]:
+        """Both tables; which rows have changed places depends on the ids of partitions, which no file has by name."""
+        names = {key_of(name) for name in (*(statement.tables if statement else ()), (file.schema, file.table))}
+        for name in names:
+            if (table := self._tables.get(name)) is not None:
+                table.ddls.append(file)
+                table.gap(f"no file says which rows EXCHANGE PARTITION has moved at {file.version}")
+                now = table.now
+                table.turn(Segment(file.version, now.name, now.columns, now.stored))
+        return names
+
+    def _unexplained(self, file: SchemaFile) -> None:
+        """No statement: a table of the start, one that came into the filter, or a DDL that readers are not told of."""
+        known = self.get(file.schema, file.table)
+        if self._continued and file.version == self._start_ts and known is not None:
+            self._adopt(known, file, _NOTHING_SAID)
+        elif file.version == self._start_ts:
+            self._new_with_rows(file, "it was there when the changefeed began, so some of its rows may be in no file")
+        else:
+            self._new_with_rows(file, f"no file says what its rows were at {file.version}, from when on it is written")
+
+    def _new_with_rows(self, file: SchemaFile, why: str) -> None:
+        self._create(file).gap(why)
+
+    def _put(self, table: Table) -> None:
+        self._tables[key_of(table.now.name)] = table
+
+    # -- columns
+
+    def _adopt(self, table: Table, file: SchemaFile, statement: Statement | None) -> None:
+        """The file's columns in place of the table's, as the statement changes them."""
+        table.ddls.append(file)
+        before = table.now
+        stored, gaps = followed(before, file, statement, self._choice, self._stored)
+        table.turn(Segment(file.version, (file.schema, file.table), file.columns, tuple(stored)))
+        if table.now.key != before.key:
+            table.gap(f"its primary key was changed at {file.version}")
+        if file.type in _OF_PARTITIONS:
+            gaps = [*gaps, f"no file says which rows were in the partitions of {file.query!r}"]
+        for why in gaps:
+            table.gap(why, file.version)
+        self._put(table)
+
+    def _stored(self, kind: object, default: object = None) -> Stored:
+        return Stored(next(self._numbers), kind, default)
+
+
+def executed(catalog: Catalog, versions: Iterable[Sequence[SchemaFile]]) -> Catalog:
+    """The catalog behind all of them."""
+    for files in versions:
+        catalog.execute(files)
+    return catalog

@@ -1,0 +1,54 @@
+"""A DDL's new columns, followed from those before it; what no file says of older rows. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from changefeed.restore.table import Segment, Stored
+from changefeed.schema.ddl.actions import Action
+from changefeed.verify.consumer.columns import Column, default_of
+from changefeed.verify.consumer.schema_file import SchemaFile
+from changefeed.verify.consumer.statement import Statement
+from changefeed.verify.consumer.table import unmade
+
+New = Callable[[pa.DataType, Any], Stored]
+
+
+def followed(
+    before: Segment, file: SchemaFile, statement: Statement | None, choice: str, new: New
+) -> tuple[list[Stored], list[str]]:
+    """Where the values of the file's columns are stored, and why rows up to its version are not known in them."""
+    gaps: list[str] = []
+    same = [column.shape for column in before.columns] == [column.shape for column in file.columns]
+    if statement is None and not same:
+        gaps.append(f"the statement at {file.version} can't be read: {file.query!r}")
+    elif statement is not None and (odd := unmade(before.columns, file.columns, statement)):
+        gaps.append(f"{file.query!r} does not say how its columns became others ({odd})")
+    if statement is not None and file.type == Action.MULTI_SCHEMA_CHANGE and statement.added:
+        # What is added is there for writers a little before the DDL ends, and rows of that time have it in no file.
+        gaps.append(f"rows may have got values in {', '.join(statement.added)} before {file.query!r} ended")
+    statement = statement or Statement("")
+    old_names = {name: old for old, name in statement.changed.items()}
+    stored = []
+    for column in file.columns:
+        name = column.name.lower()
+        old = before.of(old_names.get(name, name))
+        is_new = old is None or (name in statement.added and name in statement.dropped)
+        if old is not None and not is_new and column.keeps_values(old[0]):
+            stored.append(old[1])
+        elif old is not None and not is_new:
+            stored.append(new(column.arrow_type(choice), None))
+            gaps.append(f"{column.name} was converted at {file.version}, and no file says how")
+        else:
+            stored.append(_added(column, choice, new, gaps, file.version))
+    return stored, gaps
+
+
+def _added(column: Column, choice: str, new: New, gaps: list[str], version: int) -> Stored:
+    default, is_said = default_of(column, choice)
+    if not is_said:
+        gaps.append(f"no file says what rows from before {version} have in {column.name}")
+    return new(column.arrow_type(choice), default)

@@ -1,0 +1,53 @@
+"""Restored tables as files: `<schema>/<table>.parquet`, and beside it `<table>.sql`, which makes the table."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import duckdb
+
+from changefeed.errors import InvalidSpec
+from changefeed.restore import parquet
+from changefeed.restore.definition import definition, is_as_said, quoted
+from changefeed.restore.report import Restored
+from changefeed.restore.rows import Changes
+from changefeed.restore.table import Table
+
+
+class Folder:
+    """All of it appears at once: it is written beside the folder, and what a killed run has left there goes first."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises InvalidSpec when something is there."""
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise InvalidSpec(
+                "--into", f"{path} is there already, and not empty", "Give a folder that is not there yet."
+            )
+        self._path = path
+        self._beside = path.with_name(f".{path.name}.restoring")
+        shutil.rmtree(self._beside, ignore_errors=True)
+        self._beside.mkdir(parents=True)
+
+    def write(self, table: Table, db: duckdb.DuckDBPyConnection, changes: Changes) -> Restored:
+        schema, name = table.now.name
+        folder = self._beside / schema
+        folder.mkdir(exist_ok=True)
+        rows, notes = parquet.write(db, changes, table.now, folder / f"{name}.parquet")
+        (folder / f"{name}.sql").write_text(script(table))
+        return Restored(table.name, rows, tuple(notes))
+
+    def publish(self) -> None:
+        if self._path.exists():
+            self._path.rmdir()  # an empty one
+        self._beside.rename(self._path)
+
+
+def script(table: Table) -> str:
+    """For a client of a MySQL-compatible server."""
+    schema = quoted(table.now.name[0])
+    said = (
+        "" if is_as_said(table) else "-- Of its columns and primary key alone: the files don't tell of its indexes.\n"
+    )
+    statements = [f"CREATE DATABASE IF NOT EXISTS {schema}", f"USE {schema}", *definition(table)]
+    return said + "".join(f"{statement};\n" for statement in statements)

@@ -1,0 +1,100 @@
+"""A table's rows as one Parquet file that any tool reads.
+
+Types are those of the storage sink's Parquet (docs/sink-files.md). A column in which some value has no such type (a date
+of zeros) is text, and text that is not UTF-8 is bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from changefeed.restore.rows import Changes
+from changefeed.restore.table import Segment, Stored
+from changefeed.verify.consumer.columns import Column
+
+_SMALL = ("TINYINT", "SMALLINT", "MEDIUMINT", "INT", "YEAR")
+_MOST_DIGITS = 38
+
+
+def write(db: duckdb.DuckDBPyConnection, changes: Changes, segment: Segment, path: Path) -> tuple[int, list[str]]:
+    """How many rows, in the order of the key; and which columns are not of their type, for a person."""
+    wanted = [_typed(column, stored) for column, stored in zip(segment.columns, segment.stored, strict=True)]
+    chosen, notes = _chosen(db, changes.table, segment, wanted)
+    select = ", ".join(
+        f"{value} AS {identifier(column.name)}" for value, column in zip(chosen, segment.columns, strict=True)
+    )
+    db.execute(
+        f"COPY (SELECT {select} FROM {changes.table} ORDER BY {changes.key}) TO {literal(str(path))} "
+        "(FORMAT parquet, COMPRESSION zstd)"
+    )
+    return changes.count(), notes
+
+
+def _chosen(
+    db: duckdb.DuckDBPyConnection, table: str, segment: Segment, wanted: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Of each column the first of its type, text and bytes that all of its values have."""
+    chosen, notes = [], []
+    for column, stored, value in zip(segment.columns, segment.stored, wanted, strict=True):
+        if stored.type != pa.string():
+            chosen.append(value)
+            continue
+        text = f"decode({stored.name})"
+        ((odd, broken),) = db.execute(
+            f"SELECT count(*) FILTER (TRY({value}) IS NULL), count(*) FILTER (TRY({text}) IS NULL) FROM {table} "
+            f"WHERE {stored.name} IS NOT NULL"
+        ).fetchall()
+        chosen.append(stored.name if broken else text if odd else value)
+        if broken:
+            notes.append(f"{column.name} is bytes: {broken} of its values are not UTF-8")
+        elif odd:
+            notes.append(f"{column.name} is text: {odd} of its values are no {column.type}")
+    return chosen, notes
+
+
+def _typed(column: Column, stored: Stored) -> str:
+    """Its value by its type, of what a file has."""
+    name, base, digits = stored.name, column.base, int(column.precision or 0)
+    if base in ("ENUM", "SET") and stored.type == pa.uint64():
+        return _names(name, base, column.elems)
+    if base in _SMALL and not (base == "INT" and column.is_unsigned):
+        return f"{name}::INTEGER"
+    if (base == "BIGINT" and column.is_unsigned) or (base == "BIT" and digits > 63):
+        return f"{name}::DECIMAL(20, 0)"
+    if pa.types.is_integer(stored.type):
+        return f"{name}::BIGINT"
+    if stored.type != pa.string():
+        return name
+    text = f"decode({name})"
+    match base:
+        case "DECIMAL" if digits <= _MOST_DIGITS:
+            return f"{text}::DECIMAL({digits}, {column.scale or 0})"
+        case "DATE":
+            return f"{text}::DATE"
+        case "DATETIME":
+            return f"{text}::TIMESTAMP"
+        case "TIMESTAMP":
+            return f"({text} || '+00:00')::TIMESTAMPTZ"
+        case _:
+            return text
+
+
+def _names(number: str, base: str, elems: Sequence[str]) -> str:
+    """Of an ENUM's or a SET's number, as canal-json has it; 0 of an ENUM is the value of none."""
+    listed = f"[{', '.join(map(literal, elems))}]::VARCHAR[]"
+    if base == "ENUM":
+        return f"CASE WHEN {number} = 0 THEN '' ELSE {listed}[{number}::BIGINT] END"
+    chosen = f"[e for e, i in {listed} if ({number} >> (i - 1)) & 1 = 1]"
+    return f"CASE WHEN {number} IS NULL THEN NULL ELSE array_to_string({chosen}, ',') END"
+
+
+def identifier(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

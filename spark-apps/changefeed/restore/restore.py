@@ -1,0 +1,54 @@
+"""`changefeed restore`: tables as they were at a ts, into files or into a database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import duckdb
+
+from changefeed.restore.rebuild import rebuilt
+from changefeed.restore.report import Left, Report, Restored
+from changefeed.restore.rows import Changes
+from changefeed.restore.source import NotRestorable, Source
+from changefeed.restore.table import Table
+from changefeed.verify.comparison.ledger import scratch_database
+from changefeed.verify.progress import Progress
+
+Selects = Callable[[str, str], bool]
+
+
+class Target(Protocol):
+    """Where tables come to be. Nothing is seen there before `publish`; a run that was killed leaves nothing in the way."""
+
+    def write(self, table: Table, db: duckdb.DuckDBPyConnection, changes: Changes) -> Restored: ...
+
+    def publish(self) -> None: ...
+
+
+def restore(
+    source: Source, to_ts: int, selects: Selects, open_target: Callable[[list[Table]], Target], progress: Progress
+) -> Report:
+    """`selects`: which tables, by the names that they had at `to_ts`. `open_target`: for the tables that are wanted.
+
+    Raises InvalidSpec for a ts that the files don't have, NotRestorable when no table is to be had.
+    """
+    source.check(to_ts)
+    report = Report(str(to_ts), str(source.checkpoint_ts))
+    wanted = sorted((t for t in source.catalog(to_ts).tables if selects(*t.now.name)), key=lambda table: table.name)
+    report.left = [Left(table.name, table.never_known) for table in wanted if table.never_known]
+    tables = [table for table in wanted if not table.never_known]
+    if not wanted:
+        raise NotRestorable(f"The sink has no such table at {to_ts}.", "Give a later --to-ts, or another --table.")
+    target = open_target(tables)
+    progress.stage("tables from files", source.files(tables))
+    with scratch_database() as db:
+        for table in tables:
+            with rebuilt(source, table, to_ts, db, progress) as (changes, why):
+                if why:
+                    report.left.append(Left(table.name, why))
+                else:
+                    report.tables.append(target.write(table, db, changes))
+    if report.tables:
+        target.publish()
+    return report

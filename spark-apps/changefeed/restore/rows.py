@@ -1,0 +1,97 @@
+"""One table's changes in DuckDB, which spills what its memory does not hold, and what becomes of them.
+
+A change has `place`, which no other has, `rank` (its commit ts, and whether it leaves a row: a transaction that deletes
+and inserts one leaves it), `op`, and the columns, text as bytes. A row's newest change is that of the highest rank,
+in whatever order the changes were put in: partitions hand rows on to each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from changefeed.restore.table import Gap, Segment, Stored
+from changefeed.verify.consumer.rows import KINDS
+
+_BATCH = 1 << 16
+_FOLD_ROWS = 1 << 20
+
+RANK = "commit_ts * 2 + (op <> 'D')::UBIGINT"
+
+
+class Changes:
+    """Of rows with the columns `stored`, told apart by `key`."""
+
+    def __init__(self, db: duckdb.DuckDBPyConnection, stored: Sequence[Stored], key: Sequence[Stored]) -> None:
+        self._db = db
+        self._stored = stored
+        self.key = ", ".join(column.name for column in key)
+        self._names = (f"t{number}" for number in count())
+        self._next_place = 0
+        self._rows = 0
+        self._folded_rows = 0
+        declared = ", ".join(f"{column.name} {KINDS[column.type]}" for column in stored)
+        self.table = next(self._names)
+        db.execute(f"CREATE TABLE {self.table}(place UBIGINT, rank UBIGINT, op VARCHAR, {declared})")
+
+    def add(self, segment: Segment, changes: pa.Table) -> None:
+        """`changes`: op, commit_ts, c0..cn, as they stand under the segment's version. Older columns are gone, newer
+        ones have what rows have that are older than them.
+        """
+        there = {column.number: f"c{number}" for number, column in enumerate(segment.stored)}
+        missing = [column for column in self._stored if column.number not in there]
+        values = ", ".join(there.get(column.number, f"d{column.number}") for column in self._stored)
+        given = changes.append_column("place", pa.array(self._places(changes.num_rows)))
+        for column in missing:
+            default = column.default.encode() if isinstance(column.default, str) else column.default
+            kind = pa.binary() if column.type == pa.string() else column.type
+            given = given.append_column(f"d{column.number}", pa.array([default] * len(given), kind))
+        self._db.register("given", given)
+        try:
+            self._db.execute(f"INSERT INTO {self.table} SELECT place, {RANK}, op, {values} FROM given")
+        finally:
+            self._db.unregister("given")
+        self._rows += changes.num_rows
+
+    def fold(self) -> None:
+        """Leave the newest change of each row that is there then."""
+        made = next(self._names)
+        newest = f"SELECT arg_max(place, rank) AS place FROM {self.table} GROUP BY {self.key}"
+        self._db.execute(
+            f"CREATE TABLE {made} AS SELECT * FROM {self.table} SEMI JOIN ({newest}) USING (place) WHERE op <> 'D'"
+        )
+        self.drop()
+        self.table = made
+        self._rows = self._folded_rows = self.count()
+
+    def fold_if_many(self) -> None:
+        """So that what is kept follows the rows, not their changes; a row is moved about once for each of its changes."""
+        if self._rows - self._folded_rows > max(_FOLD_ROWS, self._folded_rows):
+            self.fold()
+
+    def count(self, condition: str = "true") -> int:
+        ((rows,),) = self._db.execute(f"SELECT count(*) FROM {self.table} WHERE {condition}").fetchall()
+        return int(rows)
+
+    def drop(self) -> None:
+        self._db.execute(f"DROP TABLE {self.table}")
+
+    def unknown(self, gaps: Iterable[Gap]) -> str:
+        """The first gap that a row of a folded table falls into, "" if none does."""
+        for gap in gaps:
+            if gap.upto_ts is not None and (rows := self.count(f"rank < {2 * gap.upto_ts + 2}")):
+                return f"{gap.why}; {rows} of its rows have not changed since"
+        return ""
+
+    def _places(self, rows: int) -> np.ndarray:
+        self._next_place += rows
+        return np.arange(self._next_place - rows, self._next_place, dtype=np.uint64)
+
+
+def batches(db: duckdb.DuckDBPyConnection, query: str, rows: int = _BATCH) -> Iterator[pa.RecordBatch]:
+    """What a query gives, some rows at a time."""
+    yield from db.execute(query).to_arrow_reader(rows)

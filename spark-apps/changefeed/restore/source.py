@@ -1,0 +1,221 @@
+"""A storage sink, as restore and flashback read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from changefeed.errors import InvalidSpec
+from changefeed.model.tso import to_datetime
+from changefeed.objectstore import ObjectStore
+from changefeed.restore.catalog import Catalog, executed
+from changefeed.restore.table import Segment, Table
+from changefeed.spec.filter.filters import ColumnSelector, Filter
+from changefeed.spec.filter.table_filter import TableFilter
+from changefeed.verify.consumer.rows import with_bytes
+from changefeed.verify.consumer.versions import Versions
+from changefeed.verify.consumer.walk import Version
+from changefeed.verify.progress import Progress
+from changefeed.verify.result import NotVerifiable
+from changefeed.verify.sink.contents import read_rows
+from changefeed.verify.sink.files import Directory, checkpoint
+from changefeed.verify.sink.formats import Format
+from changefeed.verify.sink.known import Known, known_of
+from changefeed.verify.sink.read_ahead import read_ahead
+
+Selects = Callable[[str, str], bool]
+
+
+class NotRestorable(NotVerifiable):
+    """The files don't say what is asked for."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Files of one table or partition under one version, in their order; rows above `end_ts` don't count there."""
+
+    segment: Segment
+    directories: tuple[Directory, ...]
+    end_ts: int
+
+
+class Source:
+    """Its files up to the checkpoint that was published when it was opened."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        """Raises NotVerifiable for a folder that has no checkpoint."""
+        self._store = store
+        self.checkpoint_ts = checkpoint(store)
+        self.known: Known = known_of(store)
+        self._versions = Versions(store)
+        self._all = self._versions.upto(self.checkpoint_ts)
+        if not self._all:
+            raise NotRestorable(
+                f"{store.uri} has no tables up to its checkpoint {self.checkpoint_ts}.", "Check the URI."
+            )
+        self._named = {version.ts: self._versions.named(version) for version in self._all}
+
+    @property
+    def start_ts(self) -> int:
+        """Its files have what is after this, as far as anybody knows."""
+        state = self.known.state
+        return self._all[0].ts if state is None or self._is_continued else state.from_ts
+
+    @property
+    def _is_continued(self) -> bool:
+        """Whether the folder was TiCDC's before."""
+        state = self.known.state
+        return state is not None and state.adopted and state.from_ts == state.start_ts
+
+    def check(self, ts: int) -> None:
+        """Raises InvalidSpec for a ts at which the files don't show the tables."""
+        if ts > self.checkpoint_ts:
+            at = moment(self.checkpoint_ts)
+            raise InvalidSpec(
+                "--to-ts", f"{moment(ts)} is above the sink's checkpoint {at}", "Wait, or give a lower one."
+            )
+        if ts < self.start_ts:
+            begin = moment(self.start_ts)
+            raise InvalidSpec("--to-ts", f"{moment(ts)} is below {begin}, where the sink's files begin")
+
+    def catalog(self, ts: int) -> Catalog:
+        """What is there at `ts`."""
+        state, rules = self.known.state, self._filter
+        selects = None if rules is None else rules.table_filter().matches
+        begin = self._all[0].ts if state is None else state.from_ts
+        catalog = Catalog(self._choice, begin, selects, self._is_continued)
+        made = executed(catalog, (self._named[version.ts].values() for version in self._all if version.ts <= ts))
+        for table in made.tables:
+            if why := self._left_out(table):
+                table.gap(why)
+        return made
+
+    def parts(self, table: Table) -> list[Part]:
+        """Where its rows stand, by version."""
+        versions = {version.ts: version for version in self._all}
+        ends = [segment.version for segment in table.segments[1:]] + [self.checkpoint_ts]
+        found = []
+        for segment, end_ts in zip(table.segments, ends, strict=True):
+            if (version := versions.get(segment.version)) is not None:
+                found += list(self._parts(version, segment, end_ts))
+        return found
+
+    def _parts(self, version: Version, segment: Segment, end_ts: int) -> Iterator[Part]:
+        named = self._named[version.ts]
+        name = tuple(text.lower() for text in segment.name)
+        mine = [
+            data
+            for data in version.data
+            if (file := named.get(data.place)) and (file.schema.lower(), file.table.lower()) == name
+        ]
+        by_partition = sorted(mine, key=lambda data: (data.place, data.partition))
+        for (place, _), group in groupby(by_partition, key=lambda data: (data.place, data.partition)):
+            end = min(end_ts, self._next.get((place, version.ts), end_ts))
+            yield Part(segment, tuple(data.directory for data in group), end)
+
+    @cached_property
+    def _next(self) -> dict[tuple[str, int], int]:
+        """The version after one, of a place."""
+        later: dict[str, int] = {}
+        found = {}
+        for version in reversed(self._all):
+            for place in self._named[version.ts]:
+                if place in later:
+                    found[place, version.ts] = later[place]
+                later[place] = version.ts
+        return found
+
+    def rows(self, part: Part, upto_ts: int, progress: Progress) -> Iterator[pa.Table]:
+        """The part's rows up to `upto_ts` in pieces: op, commit_ts, c0..cn; text as bytes, TIMESTAMP in UTC.
+
+        Raises Break that names a file which can't be read.
+        """
+        end_ts = min(part.end_ts, upto_ts)
+        count = sum(len(directory.readable) for directory in part.directories)
+        shape = part.segment.shape
+        for path, found in read_ahead(self._store, part.directories):
+            how = self.known.format_of(path)
+            for piece in read_rows(found.body, path, shape, how):
+                mine = piece.filter(pc.less_equal(piece["commit_ts"], pa.scalar(end_ts, pa.uint64())))
+                if mine.num_rows:
+                    in_utc = _in_utc(mine, part.segment, how.time_zone)
+                    yield with_bytes(in_utc.drop_columns(["table", "schema"]), shape)
+                if mine.num_rows < piece.num_rows:  # commit ts never fall
+                    progress.advance(count)
+                    return
+            progress.advance(1)
+            count -= 1
+        progress.advance(count)
+
+    def files(self, tables: Iterable[Table]) -> int:
+        parts = [part for table in tables for part in self.parts(table)]
+        return sum(len(directory.readable) for part in parts for directory in part.directories)
+
+    @cached_property
+    def _filter(self) -> Filter | None:
+        state = self.known.state
+        return None if state is None else Filter.model_validate(state.epoch.config["spec"]["filter"])
+
+    @cached_property
+    def _format(self) -> Format | None:
+        """Of all files, in what matters here."""
+        paths = (path for version in self._all for data in version.data for path in data.directory.readable)
+        first = next(paths, None)
+        return None if first is None else self.known.format_of(first)
+
+    @property
+    def _choice(self) -> str:
+        return "text" if self._format is None else self._format.choice
+
+    def _left_out(self, table: Table) -> str:
+        """Why not all of its changes, or not all of its columns, are in the files."""
+        state, rules = self.known.state, self._filter
+        if self._format is not None and not self._format.split_updates:
+            return "with outputRawChangeEvent no file says which key a row had before it was given another one"
+        if state is None or rules is None:
+            return ""
+        if rules.ignore_txn_start_ts:
+            return "spec.filter.ignoreTxnStartTs leaves transactions out"
+        if any(_matches(each.matcher, table, rules) for each in rules.event_filters):
+            return "spec.filter.eventFilters leave changes out"
+        storage = state.epoch.config["spec"]["sink"].get("storage", {})
+        selectors = [ColumnSelector.model_validate(each) for each in storage.get("columnSelectors", ())]
+        if any(_matches(each.matcher, table, rules) for each in selectors):
+            return "columnSelectors leave columns out"
+        return ""
+
+
+def _matches(matcher: Iterable[str], table: Table, rules: Filter) -> bool:
+    chosen = TableFilter(tuple(matcher), rules.case_sensitive)
+    return any(chosen.matches(*segment.name) for segment in table.segments)
+
+
+def _in_utc(rows: pa.Table, segment: Segment, time_zone: str) -> pa.Table:
+    """TIMESTAMP of a clock that shows an hour twice is taken as the first of the two."""
+    if time_zone == "UTC":
+        return rows
+    for number, column in enumerate(segment.columns):
+        if column.base == "TIMESTAMP":
+            place = f"c{number}"
+            converted = _text_in_utc(pl.Series(pl.from_arrow(rows[place])), time_zone, int(column.scale or 0))
+            rows = rows.set_column(rows.schema.get_field_index(place), place, converted.to_arrow().cast(pa.string()))
+    return rows
+
+
+def _text_in_utc(times: pl.Series, time_zone: str, digits: int) -> pl.Series:
+    """`digits`: of a second's fraction. What is no time (0000-00-00) stays as it is."""
+    local = times.str.to_datetime("%Y-%m-%d %H:%M:%S%.f", time_unit="us", strict=False)
+    utc = local.dt.replace_time_zone(time_zone, ambiguous="earliest", non_existent="null").dt.convert_time_zone("UTC")
+    length = len("YYYY-MM-DD HH:MM:SS") + (digits + 1 if digits else 0)
+    return utc.dt.strftime("%Y-%m-%d %H:%M:%S%.6f").str.slice(0, length).fill_null(times)
+
+
+def moment(ts: int) -> str:
+    """A ts for a person."""
+    return f"{ts} ({to_datetime(ts):%Y-%m-%d %H:%M:%S.%f} UTC)"

@@ -1,0 +1,104 @@
+"""A table as its schema files tell of it: its columns through time, and where they leave its rows unknown. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from changefeed.verify.consumer.columns import Column
+from changefeed.verify.consumer.schema_file import SchemaFile
+from changefeed.verify.sink.lines import Shape
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A column's values through all its names. `default`: of rows that are older than the column."""
+
+    number: int
+    type: pa.DataType
+    default: Any = None
+
+    @property
+    def name(self) -> str:
+        """In the database in which rows are put together."""
+        return f"v{self.number}"
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A version of a table: rows behind `version` have these columns. `name`: the table's then."""
+
+    version: int
+    name: tuple[str, str]
+    columns: tuple[Column, ...]
+    stored: tuple[Stored, ...]
+
+    @property
+    def shape(self) -> Shape:
+        """As values stand in a file."""
+        fractions = [int(column.scale or 0) for column in self.columns]
+        return Shape([column.name for column in self.columns], [stored.type for stored in self.stored], fractions)
+
+    @property
+    def key(self) -> tuple[Stored, ...]:
+        """What tells a row."""
+        return tuple(stored for column, stored in zip(self.columns, self.stored, strict=True) if column.is_pk)
+
+    def of(self, name: str) -> tuple[Column, Stored] | None:
+        """A column by its name in lower case."""
+        pairs = zip(self.columns, self.stored, strict=True)
+        return next(((column, stored) for column, stored in pairs if column.name.lower() == name), None)
+
+
+@dataclass(frozen=True)
+class Gap:
+    """`why` nobody can tell rows whose last change is at or below `upto_ts`; None: there may be rows in no file."""
+
+    why: str
+    upto_ts: int | None = None
+
+
+@dataclass
+class Table:
+    """`number`: the same for the same table whenever schema files are read. `emptied`: the table that a TRUNCATE has
+    emptied to make this one.
+    """
+
+    number: int
+    segments: list[Segment] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    ddls: list[SchemaFile] = field(default_factory=list)
+    emptied: Table | None = None
+    is_view: bool = False
+
+    @property
+    def now(self) -> Segment:
+        return self.segments[-1]
+
+    @property
+    def name(self) -> str:
+        return ".".join(self.now.name)
+
+    @property
+    def never_known(self) -> str:
+        """Why its rows are unknown, whatever changes come later; "" where that depends on its rows."""
+        whole = next((gap.why for gap in self.gaps if gap.upto_ts is None), "")
+        return whole or ("" if self.now.key else "it has no primary key, so no file tells one row from another")
+
+    def turn(self, segment: Segment) -> None:
+        """It is so from the segment's version on."""
+        if self.segments and self.now.version == segment.version:
+            self.segments.pop()
+        self.segments.append(segment)
+
+    def gap(self, why: str, upto_ts: int | None = None) -> None:
+        self.gaps.append(Gap(why, upto_ts))
+
+
+def key_of(name: Sequence[str]) -> tuple[str, str]:
+    """By which tables are known: TiDB's names are the same in capital and small letters."""
+    schema, table = name
+    return schema.lower(), table.lower()

@@ -1,0 +1,62 @@
+"""What readers without a resource know of a sink: what its changefeed's log says, or where that can't be read TiCDC's
+defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from changefeed.errors import ChangefeedError
+from changefeed.objectstore import ObjectStore
+from changefeed.objectstore.open import open_store
+from changefeed.owner.places import LOG
+from changefeed.owner.transaction_log.log import Log
+from changefeed.owner.transaction_log.state import State
+from changefeed.verify.sink.files import owner
+from changefeed.verify.sink.formats import Format, read_formats
+
+_CSV = Format(
+    protocol="csv",
+    delimiter=",",
+    quote='"',
+    null="\\N",
+    terminator="\r\n",
+    header=False,
+    binary="base64",
+    split_updates=True,
+    time_zone="UTC",
+)
+_BINARY = {"csv": "base64", "json": "latin-1", "parquet": ""}
+_PROTOCOLS = {"json": "canal-json"}
+_COMPRESSIONS = {"gz": "gzip", "zst": "zstd"}
+
+
+@dataclass(frozen=True)
+class Known:
+    """`state`: the log, None where it can't be read; `unknown` says why then. `format_of`: of a data file's path."""
+
+    format_of: Callable[[str], Format]
+    state: State | None = None
+    unknown: str = ""
+
+
+def known_of(store: ObjectStore) -> Known:
+    """What is known of the sink in a store."""
+    try:
+        state_store = open_store(owner(store).state_uri)
+        state = Log(state_store, LOG).read()
+        formats = read_formats(state_store, LOG, state.epoch.config["spec"])
+    except (ChangefeedError, KeyError) as failure:
+        return Known(_assumed, unknown=getattr(failure, "message", "The log is empty."))
+    return Known(lambda path: formats.of(path)[0], state)
+
+
+def _assumed(path: str) -> Format:
+    kind, _, compression = path.rpartition("/")[2].partition(".")[2].partition(".")
+    return replace(
+        _CSV,
+        protocol=_PROTOCOLS.get(kind, kind),
+        binary=_BINARY[kind],
+        compression=_COMPRESSIONS.get(compression, "none"),
+    )

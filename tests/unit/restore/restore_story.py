@@ -1,0 +1,48 @@
+"""What an upstream's tables were at marked moments, and what restore makes of a sink of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+from changefeed.objectstore.open import open_store
+from changefeed.restore.folder import Folder
+from changefeed.restore.report import Report
+from changefeed.restore.restore import restore
+from changefeed.restore.source import Source
+from changefeed.verify.progress import Silent
+from verify_story import Story
+
+Rows = dict[Any, dict[str, Any]]  # by the key
+
+
+@dataclass
+class Marks:
+    """(ts, tables by name) of moments."""
+
+    story: Story
+    all: list[tuple[int, dict[str, Rows]]] = field(default_factory=list)
+
+    def mark(self) -> int:
+        ts = self.story.tidb.now()
+        selected = {n: t for n, t in self.story.tidb.tables.items() if n.startswith(self.story.db) and t.info.columns}
+        found = {name: self.story.tidb.snapshot(table, ts) for name, table in selected.items()}
+        self.all.append((ts, {name: dict(rows) for name, rows in found.items()}))
+        return ts
+
+
+def restored(uri: str, ts: int, folder: Path) -> tuple[dict[str, Rows], Report]:
+    """All tables of the sink at `ts`."""
+    made = restore(Source(open_store(uri)), ts, lambda *name: True, lambda tables: Folder(folder), Silent())
+    return rows_in(folder), made
+
+
+def rows_in(folder: Path) -> dict[str, Rows]:
+    """What a folder of restore's has, by table and id."""
+    found = {}
+    for path in sorted(folder.glob("*/*.parquet")):
+        rows = pyarrow.parquet.read_table(path).to_pylist()
+        found[f"{path.parent.name}.{path.stem}"] = {row["id"]: row for row in rows}
+    return found
