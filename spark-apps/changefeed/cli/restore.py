@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,9 @@ from changefeed.cli.output import write_error, write_json, write_text
 
 if TYPE_CHECKING:
     from changefeed.restore.report import Report
+    from changefeed.restore.restore import Target
     from changefeed.restore.source import Source
+    from changefeed.restore.table import Table
 
 INCOMPLETE = 3
 
@@ -29,8 +32,8 @@ def restore(uri: str, /, *, to_ts: str, into: str, table: Tables = None, as_json
     to_ts
         A ts, or a time with its zone (2026-01-31T12:00:00Z), up to the sink's checkpoint.
     into
-        A folder that is not there yet, for <schema>/<table>.parquet and <table>.sql; or mysql://USER@HOST:PORT, with the
-        password in MYSQL_PWD, for tables that are not there yet.
+        A folder that is not there yet, for <schema>/<table>.parquet and <table>.sql; or mysql://USER@HOST:PORT, with
+        the password in MYSQL_PWD, for tables that are not there yet.
     table
         Only tables of this rule, in the syntax of spec.filter.rules, by their names at that ts. May be repeated.
     """
@@ -38,14 +41,13 @@ def restore(uri: str, /, *, to_ts: str, into: str, table: Tables = None, as_json
 
     from changefeed.cli.arguments import selects
     from changefeed.cli.verdict import open_progress
-    from changefeed.restore.folder import Folder
     from changefeed.restore.restore import restore as rebuild
 
     moment, chosen = ts_of(to_ts, "--to-ts"), selects(table)
     with open_progress(Console(file=sys.stderr), silent=as_json) as progress:
         progress.stage("the sink's files")
         source = open_source(uri)
-        report = rebuild(source, moment, chosen, lambda tables: Folder(Path(into)), progress)
+        report = rebuild(source, moment, chosen, lambda tables: _target(into, moment, tables), progress)
     if as_json:
         write_json(report.to_json())
     else:
@@ -54,6 +56,16 @@ def restore(uri: str, /, *, to_ts: str, into: str, table: Tables = None, as_json
         write_left(report, "can't be rebuilt")
         write_text(f"As of {report.to_ts}, in {into}.")
     return INCOMPLETE if report.left else 0
+
+
+def _target(into: str, to_ts: int, tables: Sequence[Table]) -> Target:
+    if "://" not in into:
+        from changefeed.restore.folder import Folder
+
+        return Folder(Path(into))
+    from changefeed.restore.database import Database, Restoring, server_of
+
+    return Restoring(Database(server_of(into, "--into")), to_ts, tables)
 
 
 def open_source(uri: str) -> Source:

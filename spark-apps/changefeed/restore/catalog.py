@@ -5,7 +5,7 @@ verify's consumer asks the upstream for what no file says (docs/architecture.md,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import count
 
 from changefeed.restore.columns import followed
@@ -23,8 +23,8 @@ class Catalog:
     """Tables by name. Give it the schema files version by version."""
 
     def __init__(self, choice: str, start_ts: int, selects: Callable[[str, str], bool] | None, continued: bool) -> None:
-        """`choice`: formats.Format. `selects`: the changefeed's rules; None: nobody knows them. `continued`: a folder of
-        TiCDC's goes on at `start_ts`.
+        """`choice`: formats.Format. `selects`: the changefeed's rules; None: nobody knows them. `continued`: a folder
+        of TiCDC's goes on at `start_ts`.
         """
         self._choice = choice
         self._start_ts = start_ts
@@ -75,8 +75,8 @@ class Catalog:
             case Action.CREATE_VIEW:
                 self._create(file).is_view = True
             case Action.DROP_TABLE | Action.DROP_VIEW:
-                if (table := self.get(file.schema, file.table)) is not None:
-                    self._drop(table, file)
+                if (dropped := self.get(file.schema, file.table)) is not None:
+                    self._drop(dropped, file)
             case Action.CREATE_TABLE | Action.CREATE_TABLES:
                 self._create(file)
             case Action.TRUNCATE_TABLE:
@@ -197,7 +197,7 @@ class Catalog:
         return Stored(next(self._numbers), kind, default)
 
 
-def executed(catalog: Catalog, versions: Iterable[Sequence[SchemaFile]]) -> Catalog:
+def executed(catalog: Catalog, versions: Iterable[Iterable[SchemaFile]]) -> Catalog:
     """The catalog behind all of them."""
     for files in versions:
         catalog.execute(files)

@@ -19,7 +19,7 @@ Selects = Callable[[str, str], bool]
 
 
 class Target(Protocol):
-    """Where tables come to be. Nothing is seen there before `publish`; a run that was killed leaves nothing in the way."""
+    """Where tables come to be. Nothing is seen there before `publish`, and a run that was killed is in nobody's way."""
 
     def write(self, table: Table, db: duckdb.DuckDBPyConnection, changes: Changes) -> Restored: ...
 

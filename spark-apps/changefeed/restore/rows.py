@@ -69,7 +69,7 @@ class Changes:
         self._rows = self._folded_rows = self.count()
 
     def fold_if_many(self) -> None:
-        """So that what is kept follows the rows, not their changes; a row is moved about once for each of its changes."""
+        """What is kept follows the rows, not their changes; a row is moved about once for each of its changes."""
         if self._rows - self._folded_rows > max(_FOLD_ROWS, self._folded_rows):
             self.fold()
 
@@ -94,4 +94,5 @@ class Changes:
 
 def batches(db: duckdb.DuckDBPyConnection, query: str, rows: int = _BATCH) -> Iterator[pa.RecordBatch]:
     """What a query gives, some rows at a time."""
-    yield from db.execute(query).to_arrow_reader(rows)
+    reader: Iterator[pa.RecordBatch] = db.execute(query).to_arrow_reader(rows)
+    yield from reader

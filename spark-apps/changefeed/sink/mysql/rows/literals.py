@@ -22,11 +22,18 @@ def literals(column: ColumnInfo, values: pa.Array) -> pa.BinaryArray:
     """One for each value of a column, "NULL" where it is null."""
     if pa.types.is_struct(values.type):
         values = values.field("text")
+    if column.tp == NEW_DECIMAL:
+        return pc.fill_null(values.cast(pa.binary()), NULL)
+    return literals_of(values, column.is_binary)
+
+
+def literals_of(values: pa.Array, is_binary: bool) -> pa.BinaryArray:
+    """The same of numbers, texts and bytes. `is_binary`: bytes are not the UTF-8 of a text."""
     if pa.types.is_floating(values.type):
         text = _float(values)
-    elif pa.types.is_integer(values.type) or column.tp == NEW_DECIMAL:
+    elif pa.types.is_integer(values.type):
         text = values.cast(pa.string())
-    elif column.is_binary:
+    elif is_binary:
         text = joined([b"x'", _hex(values), b"'"])
     else:
         text = joined([b"'", _with_quotes_doubled(as_bytes(values)), b"'"])

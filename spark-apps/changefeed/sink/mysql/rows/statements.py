@@ -16,16 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from changefeed.model.position import OP_DELETE, OP_INSERT
-from changefeed.schema.table_info import ColumnInfo
 from changefeed.sink.mysql.rows.changes import Changes, Mask, Rows
 from changefeed.sink.mysql.rows.keys import TableKeys, handle_numbers
 from changefeed.sink.mysql.rows.literals import identifier, joined, literals
-
-_STATEMENT_BYTES = 1 << 20
-_STATEMENT_ROWS = 999  # MariaDB makes a subquery of a longer IN
+from changefeed.sink.mysql.rows.pieces import between, conditions, offsets, parts, text
 
 
 @dataclass(frozen=True)
@@ -74,9 +70,11 @@ class ChunkStatements:
         self._on_duplicate = b" ON DUPLICATE KEY UPDATE " + b",".join(
             identifier(column.name) + b"=VALUES(" + identifier(column.name) + b")" for column in written
         )
-        self._rows = joined([b"(", *_between(b",", [values[column.name] for column in written]), b"),"])
-        self._where, self._separator, self._end, self._conditions = _conditions(keys.handle, values)
-        self.offsets: Rows = _offsets(self._rows)  # bytes of all rows before each, and of all
+        self._rows = joined([b"(", *between(b",", [values[column.name] for column in written]), b"),"])
+        self._where, self._separator, self._end, self._conditions = conditions(
+            [column.name for column in keys.handle], values
+        )
+        self.offsets: Rows = offsets(self._rows)  # bytes of all rows before each, and of all
 
     def of(self, rows: Rows) -> list[bytes]:
         """The statements of a transaction that writes these rows of the chunk, in this order."""
@@ -89,54 +87,11 @@ class ChunkStatements:
         ]
 
     def _delete(self, rows: Rows) -> Iterator[bytes]:
-        for some in _parts(rows, _offsets(self._conditions)):
-            conditions = _text(self._conditions, some, self._separator)
-            yield b"DELETE FROM " + self._table + b" WHERE " + self._where + conditions + self._end
+        for some in parts(rows, offsets(self._conditions)):
+            rows_of_it = text(self._conditions, some, self._separator)
+            yield b"DELETE FROM " + self._table + b" WHERE " + self._where + rows_of_it + self._end
 
     def _put(self, verb: bytes, rows: Rows, end: bytes = b"") -> Iterator[bytes]:
-        for some in _parts(rows, self.offsets):
-            values = _text(self._rows, some, b",")
+        for some in parts(rows, self.offsets):
+            values = text(self._rows, some, b",")
             yield verb + b" INTO " + self._table + b" " + self._columns + b" VALUES " + values + end
-
-
-def _conditions(
-    handle: tuple[ColumnInfo, ...], values: dict[str, pa.Array]
-) -> tuple[bytes, bytes, bytes, pa.BinaryArray]:
-    """Before them, between them, behind them, and one for each row with a separator at its end.
-
-    Some servers use no index for rows of values in an IN, so it stands for a single column only.
-    """
-    if len(handle) == 1:
-        name = handle[0].name
-        return identifier(name) + b" IN (", b",", b")", joined([values[name], b","])
-    equal = [[identifier(column.name) + b"=", values[column.name]] for column in handle]
-    parts: list[bytes | pa.Array] = [b"("]
-    for number, each in enumerate(equal):
-        parts += [b" AND ", *each] if number else each
-    return b"", b" OR ", b"", joined([*parts, b") OR "])
-
-
-def _between(separator: bytes, arrays: list[pa.Array]) -> list[bytes | pa.Array]:
-    return [part for array in arrays for part in (separator, array)][1:]
-
-
-def _offsets(values: pa.BinaryArray) -> npt.NDArray[np.int64]:
-    offsets = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]
-    return offsets.astype(np.int64)
-
-
-def _parts(rows: Rows, offsets: Rows) -> list[Rows]:
-    """For a statement each: of few rows, and of one, or of few bytes."""
-    if not len(rows):
-        return []
-    sizes = offsets[rows + 1] - offsets[rows]
-    by_size, by_count = (sizes.cumsum() - sizes) // _STATEMENT_BYTES, np.arange(len(rows)) // _STATEMENT_ROWS
-    return np.split(rows, np.flatnonzero(np.diff(by_size) | np.diff(by_count)) + 1)
-
-
-def _text(values: pa.BinaryArray, rows: Rows, separator: bytes) -> bytes:
-    """Those of `rows` one after another, without the last one's separator."""
-    taken = values.take(pa.array(rows))
-    offsets = _offsets(taken)
-    text: bytes = taken.buffers()[2].slice(int(offsets[0]), int(offsets[-1] - offsets[0])).to_pybytes()
-    return text[: -len(separator)]
