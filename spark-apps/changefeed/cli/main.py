@@ -18,6 +18,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from changefeed.cli.arguments import AsJson, ts_of_time
 from changefeed.cli.config_file import read, read_accepted
+from changefeed.cli.flashback import flashback
 from changefeed.cli.gc import gc
 from changefeed.cli.output import write_error, write_failure, write_json, write_text
 from changefeed.cli.resources import resources
@@ -81,6 +82,12 @@ app.command(
     help_epilogue="""Examples:
   changefeed restore s3://lake/orders --to-ts 2026-01-31T12:00:00Z --into ./before
   changefeed restore s3://lake/orders --to-ts 470617531319320577 --into mysql://root@127.0.0.1:4000 --table 'shop.*'""",
+)
+app.command(
+    flashback,
+    help_epilogue="""Examples:
+  changefeed flashback s3://lake/orders --to-ts 2026-01-31T12:00:00Z
+  changefeed flashback s3://lake/orders --to-ts 2026-01-31T12:00:00Z --apply mysql://root@127.0.0.1:4000""",
 )
 app.command(resources, name="*")
 

@@ -172,7 +172,7 @@ class Catalog:
             self._new_with_rows(file, f"no file says what its rows were at {file.version}, from when on it is written")
 
     def _new_with_rows(self, file: SchemaFile, why: str) -> None:
-        self._create(file).gap(why)
+        self._create(file).gap(why, of_unchanged=True)
 
     def _put(self, table: Table) -> None:
         self._tables[key_of(table.now.name)] = table

@@ -41,11 +41,20 @@ class Database:
     """One connection. Each transaction is tried again when it fails, so it must be one that may be repeated."""
 
     def __init__(self, server: Server) -> None:
-        self._session, self._patience, self.where = Session(server), Patience(), str(server)
+        self._server, self._session, self._patience, self.where = server, Session(server), Patience(), str(server)
 
     def run(self, *statements: bytes) -> None:
         """One after the other, in no transaction."""
         self._patience.call(self.where, lambda: self._session.run(statements))
+
+    def define(self, database: str, statements: Sequence[str]) -> None:
+        """The upstream's statements, in a session of their own: a backslash means another thing there than in rows."""
+        session = Session(self._server)
+        try:
+            for statement in statements:
+                session.run([b"USE " + identifier(database), _OF_DDLS, statement.encode()])
+        finally:
+            session.close()
 
     def rows(self, query: bytes) -> list[tuple[bytes, ...]]:
         return self._patience.call(self.where, lambda: self._session.rows(query))
@@ -139,8 +148,7 @@ class Restoring:
     def write(self, table: Table, db: duckdb.DuckDBPyConnection, changes: Changes) -> Restored:
         """Raises NeedsHuman for a definition or a row that the server does not take."""
         name = self._beside, f"t{len(self._renames)}"
-        for ddl in definition(table, name):
-            self._database.run(b"USE " + identifier(self._beside), _OF_DDLS, ddl.encode())
+        self._database.define(self._beside, definition(table, name))
         statements = Statements(name, table.now, self._database.written(name, table.now))
         for rows in batches(db, f"SELECT {values_of(table.now)} FROM {changes.table} ORDER BY {changes.key}"):
             for statement in statements.put(rows):

@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from changefeed.restore.reverse import Ends
 from changefeed.restore.rows import Changes
-from changefeed.restore.source import Part, Source
+from changefeed.restore.source import Source
 from changefeed.restore.table import Table
 from changefeed.verify.progress import Progress
 from changefeed.verify.sink.gathered import Gathered
@@ -21,23 +24,54 @@ def rebuilt(
     source: Source, table: Table, to_ts: int, db: duckdb.DuckDBPyConnection, progress: Progress
 ) -> Iterator[tuple[Changes, str]]:
     """The rows, and why some of them can't be known, "" if all are. They are gone afterwards."""
-    now = table.now
-    changes = Changes(db, now.stored, now.key)
+    changes = Changes(db, table.now.stored, table.now.key)
     try:
         for part in source.parts(table):
-            gathered = Gathered(_AT_ONCE_BYTES)
-            for piece in source.rows(part, to_ts, progress):
-                gathered.add(piece)
-                if gathered.are_many:
-                    _add(changes, part, gathered)
-            _add(changes, part, gathered)
+            for piece in _in_large(source.rows(part, to_ts, progress)):
+                changes.add(part.segment, piece)
+                changes.fold_if_many()
         changes.fold()
         yield changes, changes.unknown(table.gaps)
     finally:
         changes.drop()
 
 
-def _add(changes: Changes, part: Part, gathered: Gathered) -> None:
-    if given := gathered.taken():
-        changes.add(part.segment, given)
-        changes.fold_if_many()
+@contextmanager
+def ends_of(
+    source: Source, now: Table, then: Table, to_ts: int, db: duckdb.DuckDBPyConnection, progress: Progress
+) -> Iterator[Ends]:
+    """`now`: the table at the checkpoint, `then`: at `to_ts`; another one if it has been emptied since."""
+    since = Changes(db, now.now.stored, now.now.key)
+    try:
+        if now.number != then.number:
+            for part in source.parts(now):
+                for piece in _in_large(source.rows(part, source.checkpoint_ts, progress)):
+                    since.add(part.segment, piece)
+            with rebuilt(source, then, to_ts, db, progress) as (before, _):
+                yield Ends(before, since, emptied=True)
+            return
+        before = Changes(db, now.now.stored, now.now.key)
+        try:
+            for part in source.parts(now):
+                for piece in _in_large(source.rows(part, source.checkpoint_ts, progress)):
+                    is_since = pc.greater(piece["commit_ts"], pa.scalar(to_ts, pa.uint64()))
+                    before.add(part.segment, piece.filter(pc.invert(is_since)))
+                    before.fold_if_many()
+                    since.add(part.segment, piece.filter(is_since))
+            before.fold()
+            yield Ends(before, since)
+        finally:
+            before.drop()
+    finally:
+        since.drop()
+
+
+def _in_large(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """The same rows in few pieces."""
+    gathered = Gathered(_AT_ONCE_BYTES)
+    for piece in pieces:
+        gathered.add(piece)
+        if gathered.are_many and (taken := gathered.taken()):
+            yield taken
+    if taken := gathered.taken():
+        yield taken

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
+from typing import cast
 
 import duckdb
 import numpy as np
@@ -20,7 +21,8 @@ from changefeed.verify.consumer.rows import KINDS
 _BATCH = 1 << 16
 _FOLD_ROWS = 1 << 20
 
-RANK = "commit_ts * 2 + (op <> 'D')::UBIGINT"
+_numbers = count()
+_RANK = "commit_ts * 2 + (op <> 'D')::UBIGINT"
 
 
 class Changes:
@@ -29,13 +31,14 @@ class Changes:
     def __init__(self, db: duckdb.DuckDBPyConnection, stored: Sequence[Stored], key: Sequence[Stored]) -> None:
         self._db = db
         self._stored = stored
-        self.key = ", ".join(column.name for column in key)
-        self._names = (f"t{number}" for number in count())
+        self.names = [column.name for column in stored]
+        self.keys = [column.name for column in key]
+        self.key = ", ".join(self.keys)
         self._next_place = 0
         self._rows = 0
         self._folded_rows = 0
         declared = ", ".join(f"{column.name} {KINDS[column.type]}" for column in stored)
-        self.table = next(self._names)
+        self.table = _new_name()
         db.execute(f"CREATE TABLE {self.table}(place UBIGINT, rank UBIGINT, op VARCHAR, {declared})")
 
     def add(self, segment: Segment, changes: pa.Table) -> None:
@@ -52,14 +55,14 @@ class Changes:
             given = given.append_column(f"d{column.number}", pa.array([default] * len(given), kind))
         self._db.register("given", given)
         try:
-            self._db.execute(f"INSERT INTO {self.table} SELECT place, {RANK}, op, {values} FROM given")
+            self._db.execute(f"INSERT INTO {self.table} SELECT place, {_RANK}, op, {values} FROM given")
         finally:
             self._db.unregister("given")
         self._rows += changes.num_rows
 
     def fold(self) -> None:
         """Leave the newest change of each row that is there then."""
-        made = next(self._names)
+        made = _new_name()
         newest = f"SELECT arg_max(place, rank) AS place FROM {self.table} GROUP BY {self.key}"
         self._db.execute(
             f"CREATE TABLE {made} AS SELECT * FROM {self.table} SEMI JOIN ({newest}) USING (place) WHERE op <> 'D'"
@@ -92,7 +95,10 @@ class Changes:
         return np.arange(self._next_place - rows, self._next_place, dtype=np.uint64)
 
 
+def _new_name() -> str:
+    return f"t{next(_numbers)}"
+
+
 def batches(db: duckdb.DuckDBPyConnection, query: str, rows: int = _BATCH) -> Iterator[pa.RecordBatch]:
     """What a query gives, some rows at a time."""
-    reader: Iterator[pa.RecordBatch] = db.execute(query).to_arrow_reader(rows)
-    yield from reader
+    yield from cast("Iterator[pa.RecordBatch]", db.sql(query).to_arrow_reader(rows))

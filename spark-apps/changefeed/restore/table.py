@@ -55,10 +55,14 @@ class Segment:
 
 @dataclass(frozen=True)
 class Gap:
-    """`why` nobody can tell rows whose last change is at or below `upto_ts`; None: there may be rows in no file."""
+    """`why` nobody can tell rows whose last change is at or below `upto_ts`; None: rows that are in no file.
+
+    `of_unchanged`: of these rows those are known that have changed since.
+    """
 
     why: str
     upto_ts: int | None = None
+    of_unchanged: bool = False
 
 
 @dataclass
@@ -86,7 +90,7 @@ class Table:
     def never_known(self) -> str:
         """Why its rows are unknown, whatever changes come later; "" where that depends on its rows."""
         whole = next((gap.why for gap in self.gaps if gap.upto_ts is None), "")
-        return whole or ("" if self.now.key else "it has no primary key, so no file tells one row from another")
+        return whole or _keyless(self)
 
     def turn(self, segment: Segment) -> None:
         """It is so from the segment's version on."""
@@ -94,8 +98,18 @@ class Table:
             self.segments.pop()
         self.segments.append(segment)
 
-    def gap(self, why: str, upto_ts: int | None = None) -> None:
-        self.gaps.append(Gap(why, upto_ts))
+    @property
+    def never_followed(self) -> str:
+        """Why not even those of its rows are known that have changed since the files began; "" if they are."""
+        whole = next((gap.why for gap in self.gaps if gap.upto_ts is None and not gap.of_unchanged), "")
+        return whole or _keyless(self)
+
+    def gap(self, why: str, upto_ts: int | None = None, of_unchanged: bool = False) -> None:
+        self.gaps.append(Gap(why, upto_ts, of_unchanged))
+
+
+def _keyless(table: Table) -> str:
+    return "" if table.now.key else "it has no primary key, so no file tells one row from another"
 
 
 def key_of(name: Sequence[str]) -> tuple[str, str]:

@@ -1,0 +1,98 @@
+"""`changefeed flashback`: rows set back to what they were at a ts."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from changefeed.cli.arguments import AsJson, Tables, selects, ts_of
+from changefeed.cli.output import write_json, write_text
+from changefeed.cli.restore import INCOMPLETE, open_source, write_left
+from changefeed.errors import InvalidSpec
+
+if TYPE_CHECKING:
+    from changefeed.restore.report import Report
+
+
+def flashback(
+    uri: str,
+    /,
+    *,
+    to_ts: str,
+    apply: str | None = None,
+    table: Tables = None,
+    pd: Annotated[list[str] | None, Parameter(negative="")] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Set rows back from what they are at the sink's checkpoint to what they were at a ts, by its files alone.
+
+    Without --apply it only says how many rows of which tables would be inserted, updated and deleted. Nobody may write
+    to these tables meanwhile. Run it again after a failure: it ends the same. A table whose definition has changed
+    since, or of which no file says what its rows were, is named with the reason; then nothing is applied and the exit
+    code is 3, until it is left out by --table '!shop.other'.
+
+    Parameters
+    ----------
+    uri
+        The sink, as in spec.sink.storage.uri. Credentials: the environment's own.
+    to_ts
+        A ts, or a time with its zone (2026-01-31T12:00:00Z), up to the sink's checkpoint.
+    apply
+        mysql://USER@HOST:PORT, with the password in MYSQL_PWD: the database whose rows are as at the checkpoint, the
+        upstream or a copy of it.
+    table
+        Only tables of this rule, in the syntax of spec.filter.rules. May be repeated.
+    pd
+        PD of the upstream: a ts below its GC safepoint is refused.
+    """
+    from rich.console import Console
+
+    from changefeed.cli.verdict import open_progress
+    from changefeed.restore.database import Database, server_of
+    from changefeed.restore.flashback import flashback as set_back
+
+    moment, chosen = ts_of(to_ts, "--to-ts"), selects(table)
+    database = None if apply is None else Database(server_of(apply, "--apply"))
+    if pd:
+        asyncio.run(_check_history(pd, moment))
+    with open_progress(Console(file=sys.stderr), silent=as_json) as progress:
+        progress.stage("the sink's files")
+        report, is_applied = set_back(open_source(uri), moment, chosen, database, progress)
+    if as_json:
+        write_json(report.to_json() | {"applied": is_applied})
+    else:
+        _write(report, is_applied)
+    return INCOMPLETE if report.left else 0
+
+
+async def _check_history(addresses: list[str], ts: int) -> None:
+    from changefeed.restore.source import moment
+    from changefeed.upstream.access import Access
+
+    pd = await Access(tuple(addresses)).connect()
+    try:
+        safepoint = await pd.gc_safepoint()
+    finally:
+        await pd.close()
+    if ts < safepoint:
+        raise InvalidSpec(
+            "--to-ts",
+            f"{moment(ts)} is below the upstream's GC safepoint {moment(safepoint)}",
+            "Nobody could compare the rows with the upstream's any more: give a higher one, or leave --pd out.",
+        )
+
+
+def _write(report: Report, is_applied: bool) -> None:
+    for note in report.notes:
+        write_text(f"Note: {note}.")
+    for each in report.tables:
+        counts = f"{each.inserted:,} rows to insert, {each.updated:,} to update, {each.deleted:,} to delete"
+        write_text(f"{each.table}: {counts}")
+    write_left(report, "can't be set back")
+    if is_applied:
+        write_text(f"Done: these rows are as they were at {report.to_ts}.")
+    else:
+        write_text(f"Nothing was changed. From checkpoint {report.checkpoint_ts} back to {report.to_ts}.")

@@ -1,0 +1,154 @@
+"""`changefeed flashback`: reverse changes, from the tables at the checkpoint to those at an earlier ts.
+
+Why it may be killed anywhere and run again: a reverse change is no step back but the row itself. It says that the row
+with this key has these values, or is not there, as at `to_ts`, and it is written by REPLACE or DELETE, which end the
+same however often they run and whatever they meet. The ts, and so what was there, is the same in every run. The
+checkpoint may have grown meanwhile, also by what an earlier run has written upstream; a row that still differs is in
+the plan of every run. Rows that don't differ at the two ends are left alone: REPLACE takes another row away only if it
+holds a unique value which it did not have at `to_ts`, so that row differs, and has its own turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import duckdb
+
+from changefeed.restore.database import Database, Statements
+from changefeed.restore.rebuild import ends_of
+from changefeed.restore.report import Left, Report
+from changefeed.restore.reverse import DELETE, INSERT, UPDATE, Reverse
+from changefeed.restore.source import NotRestorable, Source, moment
+from changefeed.restore.table import Table
+from changefeed.schema.ddl.actions import Action
+from changefeed.verify.comparison.ledger import scratch_database
+from changefeed.verify.consumer.schema_file import SchemaFile
+from changefeed.verify.progress import Progress
+
+Selects = Callable[[str, str], bool]
+
+#: After these a row of before is still a row of the table.
+_HARMLESS = frozenset({
+    Action.TRUNCATE_TABLE, Action.DROP_INDEX, Action.RENAME_INDEX, Action.ALTER_INDEX_VISIBILITY,
+    Action.SET_DEFAULT_VALUE, Action.MODIFY_TABLE_COMMENT, Action.REBASE_AUTO_ID, Action.SHARD_ROW_ID,
+    Action.MODIFY_TABLE_AUTO_ID_CACHE, Action.REBASE_AUTO_RANDOM_BASE, Action.ADD_TABLE_PARTITION,
+    Action.ALTER_TTL_INFO, Action.ALTER_TTL_REMOVE,
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Reversed:
+    """How many rows are set back, or would be."""
+
+    table: str
+    inserted: int
+    updated: int
+    deleted: int
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A table at the checkpoint, and the same one at the ts."""
+
+    now: Table
+    then: Table
+
+    @property
+    def emptied(self) -> bool:
+        return self.now.number != self.then.number
+
+
+def flashback(
+    source: Source, to_ts: int, selects: Selects, database: Database | None, progress: Progress
+) -> tuple[Report, bool]:
+    """What is set back, and whether it was: never without `database`, and not while a selected table can't be.
+
+    Raises InvalidSpec for a ts that the files don't have, NotRestorable when there is no such table.
+    """
+    source.check(to_ts)
+    report = Report(str(to_ts), str(source.checkpoint_ts))
+    pairs = pairs_of(source, to_ts, selects, report)
+    if not pairs and not report.left:
+        raise NotRestorable(f"The sink has no such table at {to_ts}.", "Give a later --to-ts, or another --table.")
+    tables = [table for pair in pairs for table in ([pair.now, pair.then] if pair.emptied else [pair.now])]
+    progress.stage("changes from files", source.files(tables))
+    with scratch_database() as db, ExitStack() as planned:
+        reverses = [(pair, _reverse(source, pair, to_ts, db, progress, number)) for number, pair in enumerate(pairs)]
+        for pair, reverse in reverses:
+            if reverse.unknown:
+                report.left.append(Left(pair.now.name, reverse.unknown))
+            else:
+                counts = reverse.counts()
+                report.tables.append(
+                    Reversed(pair.now.name, *(counts.get(kind, 0) for kind in (INSERT, UPDATE, DELETE)))
+                )
+        if database is None or report.left:
+            return report, False
+        planned.callback(database.close)
+        progress.stage("rows set back", sum(sum(reverse.counts().values()) for _, reverse in reverses))
+        for pair, reverse in reverses:
+            _apply(database, pair.now, reverse, progress)
+    return report, True
+
+
+def pairs_of(source: Source, to_ts: int, selects: Selects, report: Report) -> list[Pair]:
+    """Those of the selected tables that may be set back; the others, and DDLs that stay, go into the report."""
+    then = {table.number: table for table in source.catalog(to_ts).tables}
+    found, met = [], set[int]()
+    for table in sorted(source.catalog(source.checkpoint_ts).tables, key=lambda table: table.name):
+        origin: Table | None = table
+        while origin is not None and origin.number not in then:
+            origin = origin.emptied
+        if origin is not None:
+            met.add(origin.number)
+        if not selects(*table.now.name):
+            continue
+        if origin is None:
+            report.left.append(Left(table.name, f"it was made after {moment(to_ts)}, {_ddl(table.ddls[0])}"))
+            continue
+        pair = Pair(table, then[origin.number])
+        later = [ddl for ddl in table.ddls if ddl.version > to_ts]
+        if why := _refusal(pair, later, to_ts):
+            report.left.append(Left(table.name, why))
+        else:
+            report.notes += [f"{table.name}: {_ddl(ddl)} stays as it is" for ddl in later]
+            found.append(pair)
+    gone = [table for number, table in then.items() if number not in met and selects(*table.now.name)]
+    report.left += [Left(table.name, "it was dropped since: `changefeed restore` gives it back") for table in gone]
+    return found
+
+
+def _refusal(pair: Pair, later: list[SchemaFile], to_ts: int) -> str:
+    changing = [ddl for ddl in later if not _is_harmless(ddl)]
+    if changing:
+        return f"its definition was changed after {moment(to_ts)}: {'; '.join(map(_ddl, changing))}"
+    if pair.emptied:
+        return pair.then.never_known or pair.now.never_followed
+    return pair.now.never_followed
+
+
+def _is_harmless(ddl: SchemaFile) -> bool:
+    if ddl.type == Action.ADD_INDEX:  # rows of before may not be unique
+        return "UNIQUE" not in ddl.query.upper()
+    return ddl.type in _HARMLESS
+
+
+def _ddl(ddl: SchemaFile) -> str:
+    return f"{ddl.query or 'a DDL that readers are not told of'!r} at {ddl.version}"
+
+
+def _reverse(
+    source: Source, pair: Pair, to_ts: int, db: duckdb.DuckDBPyConnection, progress: Progress, number: int
+) -> Reverse:
+    with ends_of(source, pair.now, pair.then, to_ts, db, progress) as ends:
+        return Reverse(db, f"reverse{number}", ends, pair.then.gaps)
+
+
+def _apply(database: Database, table: Table, reverse: Reverse, progress: Progress) -> None:
+    name = table.now.name
+    statements = Statements(name, table.now, database.written(name, table.now))
+    for going, coming in reverse.batches():
+        database.transact([*statements.delete(going), *statements.put(coming)])
+        progress.advance(len(going) + len(coming))

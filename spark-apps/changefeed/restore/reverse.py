@@ -1,0 +1,95 @@
+"""What takes a table from its rows at the checkpoint back to those at a ts: each row once, whatever happened to it.
+
+A row that has changed since is told from two ends: what it is now by its newest change, and what it was by its newest
+change up to the ts, or by its first one since (before an insert it was not there; a delete shows the row that was).
+Only an update of a row that no file has from before says nothing of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from changefeed.restore.rows import Changes, batches
+from changefeed.restore.table import Gap
+
+INSERT, UPDATE, DELETE = "insert", "update", "delete"
+_AT_ONCE = 1000  # rows
+
+
+@dataclass(frozen=True)
+class Ends:
+    """A table's rows at the ts, and its changes since; the columns of both are the same ones.
+
+    `emptied`: a TRUNCATE stands between, so who has no change since is gone.
+    """
+
+    before: Changes
+    since: Changes
+    emptied: bool = False
+
+
+class Reverse:
+    """The reverse changes of one table, under a name of their own: kind, rank, c0..cn (of a delete: what goes)."""
+
+    def __init__(self, db: duckdb.DuckDBPyConnection, name: str, ends: Ends, gaps: list[Gap]) -> None:
+        self._db, self._table, self._gaps = db, name, gaps
+        db.execute(f"CREATE TABLE {name} AS SELECT * FROM ({_query(ends, gaps)}) WHERE kind IS NOT NULL")
+
+    @property
+    def unknown(self) -> str:
+        """Why it can't be done, "" if it can."""
+        kinds = self.counts()
+        if rows := kinds.get("unknown"):
+            return f"{rows} of its rows were updated since, and no file says what they were"
+        if rows := kinds.get("stale"):
+            return (
+                f"{next(gap.why for gap in self._gaps if gap.upto_ts is not None)}; {rows} such rows have changed since"
+            )
+        return ""
+
+    def counts(self) -> dict[str, int]:
+        """Rows by kind."""
+        return dict(self._db.execute(f"SELECT kind, count(*) FROM {self._table} GROUP BY kind").fetchall())
+
+    def batches(self) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
+        """(rows that are to go, rows that are to be there), the newest changes first."""
+        for rows in batches(self._db, f"SELECT * EXCLUDE (rank) FROM {self._table} ORDER BY rank DESC", _AT_ONCE):
+            goes = pc.equal(rows["kind"], DELETE)
+            yield rows.filter(goes), rows.filter(pc.invert(goes))
+
+
+def _query(ends: Ends, gaps: list[Gap]) -> str:
+    before, since = ends.before, ends.since
+    pairs = list(zip(before.names, since.names, strict=True))
+    same_first = " AND ".join(f"f.{key} = l.{key}" for key in since.keys)
+    same_before = " AND ".join(f"b.{old} = l.{new}" for old, new in zip(before.keys, since.keys, strict=True))
+    stale = max((2 * gap.upto_ts + 2 for gap in gaps if gap.upto_ts is not None), default=0)
+    is_there = "l.place IS NOT NULL AND l.op <> 'D'"
+    was_deleted = "false" if ends.emptied else "f.op = 'D'"
+    is_unknown = "false" if ends.emptied else "b.place IS NULL AND f.op = 'U'"
+    was_there = f"(b.place IS NOT NULL OR coalesce({was_deleted}, false))"
+    old = [f"CASE WHEN b.place IS NULL THEN f.{new} ELSE b.{old} END" for old, new in pairs]
+    differs = " OR ".join(f"{value} IS DISTINCT FROM l.{new}" for value, (_, new) in zip(old, pairs, strict=True))
+    values = ", ".join(
+        f"CASE WHEN {was_there} THEN {value} ELSE l.{new} END AS c{number}"
+        for number, (value, (_, new)) in enumerate(zip(old, pairs, strict=True))
+    )
+    join = "FULL JOIN" if ends.emptied else "LEFT JOIN"
+    return f"""
+        WITH ends AS (
+            SELECT arg_min(place, rank) AS first, arg_max(place, rank) AS last FROM {since.table} GROUP BY {since.key}
+        ), f AS (SELECT s.* FROM {since.table} s SEMI JOIN ends ON s.place = ends.first),
+        l AS (SELECT s.* FROM {since.table} s SEMI JOIN ends ON s.place = ends.last)
+        SELECT CASE
+            WHEN {is_unknown} THEN 'unknown'
+            WHEN b.rank < {stale} THEN 'stale'
+            WHEN {is_there} AND NOT {was_there} THEN '{DELETE}'
+            WHEN NOT ({is_there}) AND {was_there} THEN '{INSERT}'
+            WHEN {is_there} AND {was_there} AND ({differs}) THEN '{UPDATE}'
+        END AS kind, coalesce(l.rank, b.rank) AS rank, {values}
+        FROM l JOIN f ON {same_first} {join} {before.table} b ON {same_before}"""

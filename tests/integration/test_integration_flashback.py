@@ -1,0 +1,158 @@
+"""`changefeed flashback` against a real MariaDB: its rows are then as they were, also after a run that was killed.
+
+Where the rows come from is `changefeed restore`, whose own tests compare it with the upstream.
+`CHANGEFEED_EVIDENCE=FILE`: more moments, and what was set back goes there; `CHANGEFEED_SEED=123` draws the same.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from changefeed.errors import InvalidSpec
+from changefeed.objectstore.open import open_store
+from changefeed.restore import reverse
+from changefeed.restore.database import Database, Restoring
+from changefeed.restore.flashback import flashback
+from changefeed.restore.report import Report
+from changefeed.restore.restore import restore
+from changefeed.restore.source import Source
+from changefeed.verify.progress import Silent
+from integration_inprocess import World, new_world
+from integration_mariadb import MariaDb
+from integration_mariadb import running as mariadb_running
+from integration_restore import BankStory, Rows, running
+from test_integration_restore import SEED, note
+
+MOMENTS = 10 if os.environ.get("CHANGEFEED_EVIDENCE") else 2
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with new_world(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDb]:
+    with mariadb_running(tmp_path_factory.mktemp("mariadb")) as server:
+        yield server
+
+
+@pytest.fixture
+def empty(mariadb: MariaDb) -> MariaDb:
+    mariadb.query("DROP DATABASE IF EXISTS bank")
+    return mariadb
+
+
+def source(world: World) -> Source:
+    return Source(open_store(world.lake.as_uri()))
+
+
+def of_bank(schema: str, table: str) -> bool:
+    return schema == "bank"
+
+
+def loaded(world: World, server: MariaDb, ts: int) -> Report:
+    database = Database(server.server())
+    return restore(source(world), ts, of_bank, lambda tables: Restoring(database, ts, tables), Silent())
+
+
+def rows(server: MariaDb, ts_tables: dict[str, Rows]) -> dict[str, Rows]:
+    """What the server has of these tables."""
+    found = {}
+    for name, wanted in ts_tables.items():
+        columns = list(next(iter(wanted.values())))
+        given = server.query(f"SELECT {', '.join(columns)} FROM {name}")
+        found[name] = {int(row[0]): dict(zip(columns, map(_value, columns, row), strict=True)) for row in given}
+    return found
+
+
+def _value(column: str, value: bytes | None) -> Any:
+    return None if value is None else int(value) if column in ("id", "balance") else value.decode()
+
+
+async def told(world: World, protocol: str = "csv") -> BankStory:
+    """The bank has run for a while, and its changefeed has stopped."""
+    story = BankStory(world, random.Random(SEED))
+    bank = story.begin()
+    run = running(world, protocol)
+    story.steps(bank, 200)
+    story.add_column(bank)
+    story.steps(bank, 200)
+    await story.written(run)
+    await run.drained()
+    return story
+
+
+@pytest.mark.parametrize("protocol", ["csv", "canal-json", "parquet"])
+async def test_rows_of_a_database_are_set_back(world: World, empty: MariaDb, protocol: str) -> None:
+    story = await told(world, protocol)
+    ddl_ts, end_ts = story.definitions[1][0], source(world).checkpoint_ts
+    loaded(world, empty, end_ts)
+    assert rows(empty, story.tables_at(end_ts)) == story.tables_at(end_ts), "restored into the database"
+    drawn = sorted(story.draw.randrange(ddl_ts, end_ts) for _ in range(MOMENTS))
+    for ts in [*reversed(drawn), ddl_ts]:  # each from where the last one has left it
+        dry, is_applied = flashback(source(world), ts, of_bank, None, Silent())
+        assert (is_applied, dry.left) == (False, [])
+        report, is_applied = flashback(source(world), ts, of_bank, Database(empty.server()), Silent())
+        assert is_applied
+        assert report == dry
+        wanted = story.tables_at(ts)
+        assert rows(empty, wanted) == wanted, f"seed {SEED}, ts {ts}"
+        note({"test": "flashback", "protocol": protocol, "tables": [vars(table) for table in report.tables]})
+
+
+class Killed(Database):
+    """Dies in the middle of its work: what was committed stands, and nothing after that."""
+
+    def __init__(self, server: MariaDb, after: int) -> None:
+        super().__init__(server.server())
+        self._left = after
+
+    def transact(self, statements: Sequence[bytes]) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise KeyboardInterrupt
+        for statement in statements:  # of its last transaction a part as well, as if it had been a smaller one
+            super().transact([statement])
+            if not self._left:
+                raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("after", [1, 3, 6])
+async def test_a_flashback_that_was_killed_is_run_again(
+    world: World, empty: MariaDb, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    monkeypatch.setattr(reverse, "_AT_ONCE", 9)
+    story = await told(world)
+    ts, end_ts = story.definitions[1][0], source(world).checkpoint_ts
+    loaded(world, empty, end_ts)
+    with pytest.raises(KeyboardInterrupt):
+        flashback(source(world), ts, of_bank, Killed(empty, after), Silent())
+    wanted = story.tables_at(ts)
+    half_way = rows(empty, wanted)
+    assert half_way not in (wanted, story.tables_at(end_ts)), "it was killed half-way"
+    for _ in range(2):  # the second time there is nothing left to do, and nothing is done
+        assert flashback(source(world), ts, of_bank, Database(empty.server()), Silent())[1]
+        assert rows(empty, wanted) == wanted, f"seed {SEED}"
+
+
+async def test_a_restore_that_was_killed_leaves_nothing_in_the_way(world: World, empty: MariaDb) -> None:
+    await told(world)
+    ts = source(world).checkpoint_ts
+    database = Killed(empty, 1)
+    with pytest.raises(KeyboardInterrupt):
+        restore(source(world), ts, of_bank, lambda tables: Restoring(database, ts, tables), Silent())
+    assert empty.query("SHOW DATABASES LIKE 'bank'") == [], "half a restore is nowhere to be seen"
+    loaded(world, empty, ts)
+    assert empty.query(
+        "SELECT SUM(balance) FROM (SELECT balance FROM bank.accounts_0 UNION ALL SELECT balance FROM bank.accounts_1) b"
+    ) == [(b"0",)]
+    assert empty.query("SHOW DATABASES LIKE 'changefeed%'") == []
+    with pytest.raises(InvalidSpec, match=r"bank\.accounts_0 is there already"):
+        loaded(world, empty, ts)
