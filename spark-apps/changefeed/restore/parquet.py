@@ -85,7 +85,7 @@ def _typed(column: Column, stored: Stored) -> str:
 
 def _names(number: str, base: str, elems: Sequence[str]) -> str:
     """Of an ENUM's or a SET's number, as canal-json has it; 0 of an ENUM is the value of none."""
-    listed = f"[{', '.join(map(literal, elems))}]::VARCHAR[]"
+    listed = f"([{', '.join(map(literal, elems))}]::VARCHAR[])"
     if base == "ENUM":
         return f"CASE WHEN {number} = 0 THEN '' ELSE {listed}[{number}::BIGINT] END"
     chosen = f"[e for e, i in {listed} if ({number} >> (i - 1)) & 1 = 1]"
