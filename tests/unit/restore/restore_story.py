@@ -13,7 +13,11 @@ from changefeed.restore.report import Report
 from changefeed.restore.restore import restore
 from changefeed.restore.source import Source
 from changefeed.verify.progress import Silent
+from changefeed_devcluster.tidb.schema import Column
 from verify_story import Story
+
+ITEMS = (Column("id", "bigint"), Column("price", "int"), Column("note", "varchar(24)", nullable=True))
+PARTS: dict[str, int | None] = {"p0": 10, "p1": 20, "p2": None}
 
 Rows = dict[Any, dict[str, Any]]  # by the key
 

@@ -3,57 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from changefeed_devcluster.ddl import columns, databases, indexes, partitions, tables
 from changefeed_devcluster.ddl.running import last
-from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb.schema import Column
-from changefeed_devcluster.tidb.tidb import Tidb
-from restore_story import Marks, restored
+from restore_story import ITEMS, Marks, restored
 from verify_story import Story, write_story
 
-ITEMS = (Column("id", "bigint"), Column("price", "int"), Column("note", "varchar(24)", nullable=True))
-PARTS: dict[str, int | None] = {"p0": 10, "p1": 20, "p2": None}
-
 Tell = Callable[[Story, Callable[[], int]], object]
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[DevCluster]:
-    with DevCluster() as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def tidb(cluster: DevCluster) -> Tidb:
-    tidb = Tidb(cluster)
-    tidb.bootstrap()
-    return tidb
-
-
-@pytest.fixture(scope="module")
-def numbers() -> Iterator[int]:
-    return count(1)
-
-
-@pytest.fixture
-def story(cluster: DevCluster, tidb: Tidb, numbers: Iterator[int]) -> Story:
-    """It begins before `items` and `parted` are made, and `old` is there."""
-    story = Story(cluster, tidb, f"re{next(numbers)}_")
-    for name in (story.db, story.too, story.out):
-        tidb.create_database(name)
-    tidb.create_table(story.db, "old", ITEMS)
-    story.insert("old", (1,), price=5)
-    story.start_ts = tidb.now()
-    tidb.create_table(story.db, "items", ITEMS)
-    tidb.create_table(story.db, "parted", ITEMS, partitions=PARTS)
-    for name in ("items", "parted"):
-        story.insert(name, (1, 2, 3, 11, 12, 21), price=5, note="it's")
-    return story
 
 
 def rows(story: Story, mark: Callable[[], int]) -> None:
