@@ -26,6 +26,7 @@ FORMATS: dict[str, dict[str, Any]] = {
     "csv": {"protocol": "csv", "csv": {"includeCommitTs": True}},
     "canal-json": {"protocol": "canal-json", "canalJson": {"enableTidbExtension": True}},
     "parquet": {"protocol": "parquet"},
+    "by id": {"protocol": "csv", "csv": {"includeCommitTs": True}, "useTableIdAsPath": True, "compression": "gzip"},
 }
 
 Rows = dict[int, dict[str, Any]]  # by id

@@ -156,3 +156,41 @@ async def test_a_restore_that_was_killed_leaves_nothing_in_the_way(world: World,
     assert empty.query("SHOW DATABASES LIKE 'changefeed%'") == []
     with pytest.raises(InvalidSpec, match=r"bank\.accounts_0 is there already"):
         loaded(world, empty, ts)
+
+
+OLD = {
+    "canal-json": {},
+    "parquet": {"parquet": {"oldValues": True}},
+}
+
+
+@pytest.mark.parametrize("protocol", OLD)
+async def test_rows_of_before_the_changefeed_are_set_back_by_old_values(
+    world: World, mariadb: MariaDb, protocol: str
+) -> None:
+    world.insert(range(1, 6))
+    world.start_ts = ts = world.tidb.now()
+    run = running(world, protocol, **OLD[protocol])
+    with world.tidb.begin() as txn:
+        txn.update(world.orders, {"id": 1, "name": None})
+        txn.update(world.orders, {"id": 2, "name": "it's"})
+        txn.delete(world.orders, 3)
+        txn.insert(world.orders, {"id": 6, "name": "new"})
+    with world.tidb.begin() as txn:
+        txn.update(world.orders, {"id": 1, "name": "twice"})
+    await BankStory(world, random.Random(SEED)).written(run)
+    await run.drained()
+    mariadb.query(
+        "CREATE DATABASE IF NOT EXISTS shop", "DROP TABLE IF EXISTS shop.orders",
+        "CREATE TABLE shop.orders (id BIGINT PRIMARY KEY, name VARCHAR(64))",
+        "INSERT INTO shop.orders VALUES (1, 'twice'), (2, 'it''s'), (4, 'order 4'), (5, 'order 5'), (6, 'new')",
+    )  # fmt: skip
+    database = Database(mariadb.server())
+    report, is_applied = flashback(source(world), ts, lambda schema, _: schema == "shop", database, Silent())
+    assert is_applied, report
+    assert [vars(table) for table in report.tables] == [
+        {"table": "shop.orders", "inserted": 1, "updated": 2, "deleted": 1}
+    ]
+    rows_then = world.tidb.snapshot(world.orders, ts)
+    found = mariadb.query("SELECT id, name FROM shop.orders")
+    assert {int(id_): name.decode() for id_, name in found} == {id_: row["name"] for id_, row in rows_then.items()}

@@ -41,7 +41,8 @@ def ends_of(
     source: Source, now: Table, then: Table, to_ts: int, db: duckdb.DuckDBPyConnection, progress: Progress
 ) -> Iterator[Ends]:
     """`now`: the table at the checkpoint, `then`: at `to_ts`; another one if it has been emptied since."""
-    since = Changes(db, now.now.stored, now.now.key)
+    is_of_before = bool(now.never_known)  # its rows of before are told by what they were before an update, if at all
+    since = Changes(db, now.now.stored, now.now.key, old=is_of_before)
     try:
         if now.number != then.number:
             for part in source.parts(now):
@@ -53,7 +54,7 @@ def ends_of(
         before = Changes(db, now.now.stored, now.now.key)
         try:
             for part in source.parts(now):
-                for piece in _in_large(source.rows(part, source.checkpoint_ts, progress)):
+                for piece in _in_large(source.rows(part, source.checkpoint_ts, progress, old=is_of_before)):
                     is_since = pc.greater(piece["commit_ts"], pa.scalar(to_ts, pa.uint64()))
                     before.add(part.segment, piece.filter(pc.invert(is_since)))
                     before.fold_if_many()
@@ -70,6 +71,8 @@ def _in_large(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
     """The same rows in few pieces."""
     gathered = Gathered(_AT_ONCE_BYTES)
     for piece in pieces:
+        if not gathered.fits(piece) and (taken := gathered.taken()):
+            yield taken
         gathered.add(piece)
         if gathered.are_many and (taken := gathered.taken()):
             yield taken

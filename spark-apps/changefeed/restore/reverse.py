@@ -70,10 +70,14 @@ def _query(ends: Ends, gaps: list[Gap]) -> str:
     same_before = " AND ".join(f"b.{old} = l.{new}" for old, new in zip(before.keys, since.keys, strict=True))
     stale = max((2 * gap.upto_ts + 2 for gap in gaps if gap.upto_ts is not None), default=0)
     is_there = "l.place IS NOT NULL AND l.op <> 'D'"
-    was_deleted = "false" if ends.emptied else "f.op = 'D'"
-    is_unknown = "false" if ends.emptied else "b.place IS NULL AND f.op = 'U'"
-    was_there = f"(b.place IS NOT NULL OR coalesce({was_deleted}, false))"
-    old = [f"CASE WHEN b.place IS NULL THEN f.{new} ELSE b.{old} END" for old, new in pairs]
+    has_old = "f.has_old" if since.has_old else "false"
+    was_changed = "false" if ends.emptied else f"f.op = 'D' OR {has_old}"
+    is_unknown = "false" if ends.emptied else f"b.place IS NULL AND f.op = 'U' AND NOT {has_old}"
+    was_there = f"(b.place IS NOT NULL OR coalesce({was_changed}, false))"
+    image = [
+        f"CASE WHEN {has_old} THEN f.{new}_old ELSE f.{new} END" if since.has_old else f"f.{new}" for _, new in pairs
+    ]
+    old = [f"CASE WHEN b.place IS NULL THEN {was} ELSE b.{old} END" for was, (old, _) in zip(image, pairs, strict=True)]
     differs = " OR ".join(f"{value} IS DISTINCT FROM l.{new}" for value, (_, new) in zip(old, pairs, strict=True))
     values = ", ".join(
         f"CASE WHEN {was_there} THEN {value} ELSE l.{new} END AS c{number}"

@@ -26,9 +26,14 @@ _RANK = "commit_ts * 2 + (op <> 'D')::UBIGINT"
 
 
 class Changes:
-    """Of rows with the columns `stored`, told apart by `key`."""
+    """Of rows with the columns `stored`, told apart by `key`.
 
-    def __init__(self, db: duckdb.DuckDBPyConnection, stored: Sequence[Stored], key: Sequence[Stored]) -> None:
+    `old`: what rows were before an update is kept as well, where `has_old`, under columns' names with `_old` behind.
+    """
+
+    def __init__(
+        self, db: duckdb.DuckDBPyConnection, stored: Sequence[Stored], key: Sequence[Stored], old: bool = False
+    ) -> None:
         self._db = db
         self._stored = stored
         self.names = [column.name for column in stored]
@@ -37,9 +42,12 @@ class Changes:
         self._next_place = 0
         self._rows = 0
         self._folded_rows = 0
-        declared = ", ".join(f"{column.name} {KINDS[column.type]}" for column in stored)
+        self.has_old = old
+        suffixes = ("", "_old") if old else ("",)
+        declared = "".join(f", {column.name}{end} {KINDS[column.type]}" for end in suffixes for column in stored)
         self.table = _new_name()
-        db.execute(f"CREATE TABLE {self.table}(place UBIGINT, rank UBIGINT, op VARCHAR, {declared})")
+        meta = f"place UBIGINT, rank UBIGINT, op VARCHAR{', has_old BOOLEAN' if old else ''}"
+        db.execute(f"CREATE TABLE {self.table}({meta}{declared})")
 
     def add(self, segment: Segment, changes: pa.Table) -> None:
         """`changes`: op, commit_ts, c0..cn, as they stand under the segment's version. Older columns are gone, newer
@@ -48,6 +56,10 @@ class Changes:
         there = {column.number: f"c{number}" for number, column in enumerate(segment.stored)}
         missing = [column for column in self._stored if column.number not in there]
         values = ", ".join(there.get(column.number, f"d{column.number}") for column in self._stored)
+        if self.has_old:
+            has_old = "has_old" in changes.column_names
+            before = ["o" + there[c.number][1:] if has_old and c.number in there else "NULL" for c in self._stored]
+            values = ", ".join(["has_old" if has_old else "false", values, *before])
         given = changes.append_column("place", pa.array(self._places(changes.num_rows)))
         for column in missing:
             default = column.default.encode() if isinstance(column.default, str) else column.default

@@ -53,6 +53,8 @@ class Source:
         self._store = store
         self.checkpoint_ts = checkpoint(store)
         self.known: Known = known_of(store)
+        if (refused := self.known.refused) is not None:
+            raise NotRestorable(refused.message, "What verify can't read back can't be restored either.")
         self._versions = Versions(store)
         self._all = self._versions.upto(self.checkpoint_ts)
         if not self._all:
@@ -131,17 +133,19 @@ class Source:
                 later[place] = version.ts
         return found
 
-    def rows(self, part: Part, upto_ts: int, progress: Progress) -> Iterator[pa.Table]:
+    def rows(self, part: Part, upto_ts: int, progress: Progress, old: bool = False) -> Iterator[pa.Table]:
         """The part's rows up to `upto_ts` in pieces: op, commit_ts, c0..cn; text as bytes, TIMESTAMP in UTC.
 
-        Raises Break that names a file which can't be read.
+        `old`: where files have it, also has_old and o0..on, what rows were before an update. Raises Break that names a
+        file which can't be read.
         """
+        old = old and self._has_old
         end_ts = min(part.end_ts, upto_ts)
         count = sum(len(directory.readable) for directory in part.directories)
         shape = part.segment.shape
         for path, found in read_ahead(self._store, part.directories):
             how = self.known.format_of(path)
-            for piece in read_rows(found.body, path, shape, how):
+            for piece in read_rows(found.body, path, shape, how, old):
                 mine = piece.filter(pc.less_equal(piece["commit_ts"], pa.scalar(end_ts, pa.uint64())))
                 if mine.num_rows:
                     in_utc = _in_utc(mine, part.segment, how.time_zone)
@@ -156,6 +160,13 @@ class Source:
     def files(self, tables: Iterable[Table]) -> int:
         parts = [part for table in tables for part in self.parts(table)]
         return sum(len(directory.readable) for part in parts for directory in part.directories)
+
+    @property
+    def _has_old(self) -> bool:
+        """Whether an update shows all of the row before it, if it shows any of it."""
+        state = self.known.state
+        json = state and state.epoch.config["spec"]["sink"]["storage"]["canalJson"]
+        return bool(json) and not json["contentCompatible"] and not json["onlyOutputUpdatedColumns"]
 
     @cached_property
     def _filter(self) -> Filter | None:
@@ -201,8 +212,7 @@ def _in_utc(rows: pa.Table, segment: Segment, time_zone: str) -> pa.Table:
     if time_zone == "UTC":
         return rows
     for number, column in enumerate(segment.columns):
-        if column.base == "TIMESTAMP":
-            place = f"c{number}"
+        for place in {f"c{number}", f"o{number}"} & set(rows.column_names) if column.base == "TIMESTAMP" else ():
             converted = _text_in_utc(pl.Series(pl.from_arrow(rows[place])), time_zone, int(column.scale or 0))
             rows = rows.set_column(rows.schema.get_field_index(place), place, converted.to_arrow().cast(pa.string()))
     return rows

@@ -189,7 +189,7 @@ class Rows:
 
 def with_bytes(changes: pa.Table, shape: Shape) -> pa.Table:
     """Changes whose text is bytes, as `Rows` takes them."""
-    for place in shape.places:
+    for place in (*shape.places, *(shape.old_places if "has_old" in changes.column_names else ())):
         number = changes.schema.get_field_index(place)
         if changes.schema.types[number] == pa.string():
             changes = changes.set_column(number, place, changes[place].cast(pa.binary()))

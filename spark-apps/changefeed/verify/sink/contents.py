@@ -12,11 +12,14 @@ from changefeed.verify.sink.formats import Format
 from changefeed.verify.sink.lines import Shape
 
 
-def read_rows(body: bytes, path: str, shape: Shape, fmt: Format) -> Iterator[pa.Table]:
-    """In pieces: op, table, schema (text), commit_ts (u64), c0..cn. Raises Break that names the file."""
+def read_rows(body: bytes, path: str, shape: Shape, fmt: Format, old: bool = False) -> Iterator[pa.Table]:
+    """In pieces: op, table, schema (text), commit_ts (u64), c0..cn. Raises Break that names the file.
+
+    `old`: also has_old and o0..on, what a row was before an update, where the file has all of it.
+    """
     if fmt.protocol == "parquet":
-        return parquet.read_rows(body, path, shape)
-    return lines.read_lines(_plain(body, path, fmt), path, shape, fmt)
+        return parquet.read_rows(body, path, shape, old)
+    return lines.read_lines(_plain(body, path, fmt), path, shape, fmt, old)
 
 
 def lowest_ts(body: bytes, path: str, fmt: Format) -> int | None:

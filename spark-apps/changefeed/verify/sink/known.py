@@ -13,6 +13,7 @@ from changefeed.objectstore.open import open_store
 from changefeed.owner.places import LOG
 from changefeed.owner.transaction_log.log import Log
 from changefeed.owner.transaction_log.state import State
+from changefeed.verify.result import NotVerifiable
 from changefeed.verify.sink.files import owner
 from changefeed.verify.sink.formats import Format, read_formats
 
@@ -34,11 +35,14 @@ _COMPRESSIONS = {"gz": "gzip", "zst": "zstd"}
 
 @dataclass(frozen=True)
 class Known:
-    """`state`: the log, None where it can't be read; `unknown` says why then. `format_of`: of a data file's path."""
+    """`state`: the log, None where it can't be read. `format_of`: of a data file's path; `unknown`: why it is assumed.
+    `refused`: the log says that the files are of a kind which can't be read back.
+    """
 
     format_of: Callable[[str], Format]
     state: State | None = None
     unknown: str = ""
+    refused: NotVerifiable | None = None
 
 
 def known_of(store: ObjectStore) -> Known:
@@ -46,9 +50,13 @@ def known_of(store: ObjectStore) -> Known:
     try:
         state_store = open_store(owner(store).state_uri)
         state = Log(state_store, LOG).read()
-        formats = read_formats(state_store, LOG, state.epoch.config["spec"])
+        spec = state.epoch.config["spec"]
     except (ChangefeedError, KeyError) as failure:
         return Known(_assumed, unknown=getattr(failure, "message", "The log is empty."))
+    try:
+        formats = read_formats(state_store, LOG, spec)
+    except NotVerifiable as refused:
+        return Known(_assumed, state, refused.message, refused)
     return Known(lambda path: formats.of(path)[0], state)
 
 

@@ -42,9 +42,17 @@ class Shape:
     def places(self) -> list[str]:
         return [f"c{i}" for i in range(len(self.names))]
 
+    @property
+    def old_places(self) -> list[str]:
+        """Of what rows were before an update, where that is read."""
+        return [f"o{i}" for i in range(len(self.names))]
 
-def read_lines(body: bytes, path: str, shape: Shape, fmt: Format) -> Iterator[pa.Table]:
-    """The rows of one file in pieces: op, table, schema (text), commit_ts (u64), c0..cn. Raises Break that names it."""
+
+def read_lines(body: bytes, path: str, shape: Shape, fmt: Format, old: bool = False) -> Iterator[pa.Table]:
+    """The rows of one file in pieces: op, table, schema (text), commit_ts (u64), c0..cn. Raises Break that names it.
+
+    `old`: of canal-json also has_old and o0..on, what rows were before an update. All of it must stand there.
+    """
     terminator = fmt.terminator.encode()
     rest = memoryview(body)
     if fmt.protocol == "csv" and fmt.header:
@@ -57,7 +65,7 @@ def read_lines(body: bytes, path: str, shape: Shape, fmt: Format) -> Iterator[pa
     if not body.endswith(terminator):
         raise Break(f"{path} is cut off: it ends with {body[-20:]!r}, not with a whole line.")
     try:
-        for piece in _csv(rest, shape, fmt) if fmt.protocol == "csv" else _json(rest, shape):
+        for piece in _csv(rest, shape, fmt) if fmt.protocol == "csv" else _json(rest, shape, old):
             yield _typed(piece, shape, fmt)
     except (pa.ArrowInvalid, pl.exceptions.ComputeError) as error:
         raise Break(f"{path} can't be decoded: {str(error).strip().rstrip('.')}.") from None
@@ -104,7 +112,7 @@ def _csv(body: memoryview, shape: Shape, fmt: Format) -> Iterator[pa.Table]:
     return _in_blocks(read, len(body))
 
 
-def _json(body: memoryview, shape: Shape) -> Iterator[pa.Table]:
+def _json(body: memoryview, shape: Shape, old: bool) -> Iterator[pa.Table]:
     row = pa.struct([(name, pa.string()) for name in shape.names])
     schema = pa.schema(
         [
@@ -113,6 +121,7 @@ def _json(body: memoryview, shape: Shape) -> Iterator[pa.Table]:
             ("isDdl", pa.bool_()),
             ("type", pa.string()),
             ("data", pa.list_(row)),
+            *([("old", pa.list_(row))] if old else []),
             ("_tidb", pa.struct([("commitTs", pa.uint64())])),
         ]
     )
@@ -123,7 +132,7 @@ def _json(body: memoryview, shape: Shape) -> Iterator[pa.Table]:
         return pyarrow.json.open_json(source, pyarrow.json.ReadOptions(block_size=block), options)
 
     for piece in _in_blocks(read, len(body)):
-        yield _json_rows(piece, shape)
+        yield _json_rows(piece, shape, old)
 
 
 def _in_blocks(read: object, size: int) -> Iterator[pa.Table]:
@@ -143,7 +152,7 @@ def _in_blocks(read: object, size: int) -> Iterator[pa.Table]:
     yield rows.slice(done)
 
 
-def _json_rows(messages: pa.Table, shape: Shape) -> pa.Table:
+def _json_rows(messages: pa.Table, shape: Shape, old: bool) -> pa.Table:
     messages = messages.combine_chunks()
     data = messages["data"].combine_chunks()
     lengths = pc.list_value_length(data)
@@ -160,12 +169,20 @@ def _json_rows(messages: pa.Table, shape: Shape) -> pa.Table:
     row = data.flatten()
     columns = {place: row.field(name) for place, name in zip(shape.places, shape.names, strict=True)}
     meta = {"op": op.to_arrow().cast(pa.string()), "table": messages["table"], "schema": messages["database"]}
+    if old:
+        before = pc.list_element(messages["old"].combine_chunks(), 0)
+        columns |= {"has_old": before.is_valid()}
+        names = zip(shape.old_places, shape.names, strict=True)
+        columns |= {place: pc.struct_field(before, name) for place, name in names}
     return pa.table({**meta, "commit_ts": ts, **columns})
 
 
 def _typed(rows: pa.Table, shape: Shape, fmt: Format) -> pa.Table:
     """Texts as values of the columns' types."""
-    for place, name, kind in zip(shape.places, shape.names, shape.types, strict=True):
+    fields = list(zip(shape.places, shape.names, shape.types, strict=True))
+    if "has_old" in rows.column_names:
+        fields += zip(shape.old_places, shape.names, shape.types, strict=True)
+    for place, name, kind in fields:
         number = rows.schema.get_field_index(place)
         try:
             values = _bytes(rows[place], fmt.binary) if pa.types.is_binary(kind) else rows[place].cast(kind)

@@ -5,7 +5,7 @@ The names and kinds of columns are spelled out here once more, so that a fault o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import polars as pl
 import pyarrow as pa
@@ -22,7 +22,7 @@ _ROWS = 64 << 10
 _MOST_DIGITS = 6  # of a second's fraction
 
 
-def read_rows(body: bytes, path: str, shape: Shape) -> Iterator[pa.Table]:
+def read_rows(body: bytes, path: str, shape: Shape, old: bool = False) -> Iterator[pa.Table]:
     """See contents.read_rows. Which table it is the path says."""
     schema, table = path.split("/", 2)[:2] if path.count("/") > 1 else ("", "")
     try:
@@ -31,7 +31,7 @@ def read_rows(body: bytes, path: str, shape: Shape) -> Iterator[pa.Table]:
             if names not in ([*_META, *shape.names], [*_META, *shape.names, _OLD]):
                 raise Break(f"{path} does not have the columns of its table: {', '.join(names)}.")
             for batch in file.iter_batches(_ROWS):
-                yield _rows(batch, shape, schema, table)
+                yield _rows(batch, shape, schema, table, old and names[-1] == _OLD)
     except (pa.ArrowInvalid, OSError) as error:
         raise Break(f"{path} can't be decoded: {str(error).strip().rstrip('.')}.") from None
 
@@ -46,21 +46,30 @@ def lowest_ts(body: bytes, path: str) -> int | None:
     return lowest
 
 
-def _rows(batch: pa.RecordBatch, shape: Shape, schema: str, table: str) -> pa.Table:
+def _rows(batch: pa.RecordBatch, shape: Shape, schema: str, table: str, old: bool) -> pa.Table:
     op, commit_ts = batch.column(0), batch.column(1)
     if not pc.all(pc.is_in(op, _OPS)).as_py() and len(batch):
         raise pa.ArrowInvalid("a row's _op is none of I, U, D")
     if batch.schema.names[-1] == _OLD and not batch.column(_OLD).is_valid().equals(pc.equal(op, "U")):
         raise pa.ArrowInvalid("_old is not where updates are")
-    columns = {}
-    for number, place in enumerate(shape.places):
-        fraction = shape.fractions[number] if shape.fractions else _MOST_DIGITS
-        try:
-            columns[place] = _cells(batch.column(2 + number), shape.types[number], fraction)
-        except pa.ArrowInvalid as error:
-            raise pa.ArrowInvalid(f"column {shape.names[number]}: {error}") from None
+    columns = _columns(shape, shape.places, batch.columns[2:])
+    if old:
+        before = batch.column(_OLD)
+        columns["has_old"] = before.is_valid()
+        columns |= _columns(shape, shape.old_places, [pc.struct_field(before, name) for name in shape.names])
     names = {"table": pa.repeat(table, len(batch)), "schema": pa.repeat(schema, len(batch))}
     return pa.table({"op": op, **names, "commit_ts": commit_ts.cast(pa.uint64()), **columns})
+
+
+def _columns(shape: Shape, places: Sequence[str], values: Sequence[pa.Array]) -> dict[str, pa.Array]:
+    found = {}
+    for number, place in enumerate(places):
+        fraction = shape.fractions[number] if shape.fractions else _MOST_DIGITS
+        try:
+            found[place] = _cells(values[number], shape.types[number], fraction)
+        except pa.ArrowInvalid as error:
+            raise pa.ArrowInvalid(f"column {shape.names[number]}: {error}") from None
+    return found
 
 
 def _cells(values: pa.Array, kind: pa.DataType, fraction: int) -> pa.Array:
