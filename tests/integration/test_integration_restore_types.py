@@ -20,8 +20,8 @@ from changefeed_devcluster.tidb.schema import Column
 from integration_inprocess import World, new_world
 from integration_mariadb import MariaDb
 from integration_mariadb import running as mariadb_running
-from integration_restore import FORMATS, restored, running
-from integration_types import KINDS, NULL, TIMES, Cell, Kind
+from integration_restore import FORMATS, restored
+from integration_types import KINDS, NULL, TIMES, ZONE, Cell, Kind
 
 ROWS = max(len(kind.cells) for kind in KINDS) + 1
 _NUMBERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "year", "bit")
@@ -43,12 +43,13 @@ def cell_of(kind: Kind, number: int) -> Cell:
     return kind.cells[number] if number < len(kind.cells) else NULL
 
 
-async def written(world: World, protocol: str, kinds: dict[str, Kind]) -> int:
+async def written(world: World, protocol: str, kinds: dict[str, Kind], **spec: Any) -> int:
     """`bank.types` has a row for each cell; gives the checkpoint."""
     tidb = world.tidb
     world.start_ts = tidb.now()
     tidb.create_database("bank")
-    run = running(world, protocol)
+    storage = {"uri": world.lake.as_uri(), "flushInterval": "100ms", **FORMATS[protocol]}
+    run = world.run(sink={"storage": storage}, filter={"rules": ["bank.*", "shop.orders"]}, **spec)
     columns = [Column("id", "bigint"), *(Column(name, kind.sql, nullable=True) for name, kind in kinds.items())]
     table = tidb.create_table("bank", "types", columns)
     for number in range(ROWS):
@@ -87,7 +88,7 @@ def expected(kind: Kind, cell: Cell) -> Any:
     return text
 
 
-@pytest.mark.parametrize("protocol", FORMATS)
+@pytest.mark.parametrize("protocol", ["csv", "canal-json", "parquet"])
 async def test_values_are_those_of_the_upstream(world: World, tmp_path: Path, protocol: str) -> None:
     kinds = kinds_for(protocol)
     ts = await written(world, protocol, kinds)
@@ -101,6 +102,15 @@ async def test_values_are_those_of_the_upstream(world: World, tmp_path: Path, pr
     assert odd == {name for name, kind in kinds.items() if kind in TIMES and isinstance(kind.cells[0].value, str)} | (
         {name for name, kind in kinds.items() if kind.sql == "datetime(6)"}
     )
+
+
+@pytest.mark.parametrize("protocol", ["csv", "canal-json"])
+async def test_a_timestamp_is_of_no_time_zone(world: World, tmp_path: Path, protocol: str) -> None:
+    """Files have it as the clocks of spec.timeZone show it."""
+    (kind,) = [kind for kind in KINDS if kind.sql == "timestamp(3)"]
+    ts = await written(world, protocol, {"at": kind}, timeZone=ZONE)
+    rows = restored(world, ts, tmp_path / "out")[0]["bank.types"]
+    assert [rows[number]["at"] for number in range(ROWS)] == [expected(kind, cell_of(kind, n)) for n in range(ROWS)]
 
 
 async def test_values_in_a_database_are_those_of_the_upstream(world: World, mariadb: MariaDb) -> None:

@@ -213,12 +213,12 @@ def _in_utc(rows: pa.Table, segment: Segment, time_zone: str) -> pa.Table:
         return rows
     for number, column in enumerate(segment.columns):
         for place in {f"c{number}", f"o{number}"} & set(rows.column_names) if column.base == "TIMESTAMP" else ():
-            converted = _text_in_utc(pl.Series(pl.from_arrow(rows[place])), time_zone, int(column.scale or 0))
+            converted = text_in_utc(pl.Series(pl.from_arrow(rows[place])), time_zone, int(column.scale or 0))
             rows = rows.set_column(rows.schema.get_field_index(place), place, converted.to_arrow().cast(pa.string()))
     return rows
 
 
-def _text_in_utc(times: pl.Series, time_zone: str, digits: int) -> pl.Series:
+def text_in_utc(times: pl.Series, time_zone: str, digits: int) -> pl.Series:
     """`digits`: of a second's fraction. What is no time (0000-00-00) stays as it is."""
     local = times.str.to_datetime("%Y-%m-%d %H:%M:%S%.f", time_unit="us", strict=False)
     utc = local.dt.replace_time_zone(time_zone, ambiguous="earliest", non_existent="null").dt.convert_time_zone("UTC")

@@ -1,0 +1,82 @@
+"""What else than DDLs decides whether a table can be rebuilt: the log, filters, and how files are written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from changefeed.objectstore.open import open_store
+from changefeed.restore.source import NotRestorable, Source, text_in_utc
+from changefeed_devcluster.ddl import tables
+from restore_story import Marks, restored
+from verify_story import Story, write_story
+
+
+async def test_without_the_log_all_is_rebuilt_but_what_was_renamed(story: Story, tmp_path: Path) -> None:
+    marks = Marks(story)
+    ts = marks.mark()
+    tables.rename_table(story.tidb, story.table("items"), story.tidb.databases[story.too], "renamed")
+    story.update("parted", 1, price=6)
+    end_ts = marks.mark()
+    sink = await write_story(tmp_path, story)
+    (sink.lake / ".changefeed-owner.json").unlink()
+    found, _ = restored(sink.uri, ts, tmp_path / "then")
+    assert found == {name: rows for name, rows in marks.all[0][1].items() if not name.endswith(".old")}
+    found, report = restored(sink.uri, end_ts, tmp_path / "now")
+    assert found == {f"{story.db}.parted": marks.all[1][1][f"{story.db}.parted"]}
+    (why,) = [left.why for left in report.left if left.table == f"{story.too}.renamed"]
+    assert "without the changefeed's log nobody knows whether it is written any more" in why
+
+
+@pytest.mark.parametrize(
+    ("filter_", "why"),
+    [
+        ({"eventFilters": [{"matcher": ["*.items"], "ignoreEvent": ["delete"]}]}, "eventFilters leave changes out"),
+        ({"ignoreTxnStartTs": ["7"]}, "ignoreTxnStartTs leaves transactions out"),
+    ],
+)
+async def test_what_the_changefeed_leaves_out_is_not_made_up(
+    story: Story, tmp_path: Path, filter_: dict[str, Any], why: str
+) -> None:
+    sink = await write_story(tmp_path, story, **filter_)
+    found, report = restored(sink.uri, sink.checkpoint_ts, tmp_path / "out")
+    assert f"{story.db}.items" not in found
+    assert [why in left.why for left in report.left if left.table == f"{story.db}.items"] == [True]
+
+
+async def test_files_without_commit_ts_are_refused_by_the_option_that_they_need(story: Story, tmp_path: Path) -> None:
+    sink = await write_story(tmp_path, story)
+    (epoch,) = [path for path in (tmp_path / "state" / "log").glob("*.json") if '"kind":"epoch"' in path.read_text()]
+    record = json.loads(epoch.read_text())
+    record["config"]["spec"]["sink"]["storage"]["csv"]["includeCommitTs"] = False
+    epoch.write_text(json.dumps(record))
+    with pytest.raises(NotRestorable, match="carry no commit ts"):
+        Source(open_store(sink.uri))
+
+
+async def test_a_folder_without_tables_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "metadata").write_text(json.dumps({"checkpoint-ts": 5}))
+    with pytest.raises(NotRestorable, match="has no tables"):
+        Source(open_store(tmp_path.as_uri()))
+
+
+def test_a_clocks_times_become_utc() -> None:
+    shown = [
+        "2024-07-02 01:00:00.005",
+        "2024-01-01 00:00:00.999",
+        "2024-10-27 02:30:00.000",
+        "0000-00-00 00:00:00.000",
+        None,
+    ]
+    utc = [
+        "2024-07-01 23:00:00.005",
+        "2023-12-31 23:00:00.999",
+        "2024-10-27 00:30:00.000",
+        "0000-00-00 00:00:00.000",
+        None,
+    ]
+    assert text_in_utc(pl.Series(shown), "Europe/Berlin", 3).to_list() == utc
+    assert text_in_utc(pl.Series(["2024-07-02 01:00:00"]), "Europe/Berlin", 0).to_list() == ["2024-07-01 23:00:00"]
