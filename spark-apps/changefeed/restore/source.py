@@ -38,11 +38,10 @@ class NotRestorable(NotVerifiable):
 
 @dataclass(frozen=True)
 class Part:
-    """Files of one table or partition under one version, in their order; rows above `end_ts` don't count there."""
+    """Files of one table or partition under one version, in their order."""
 
     segment: Segment
     directories: tuple[Directory, ...]
-    end_ts: int
 
 
 class Source:
@@ -99,16 +98,11 @@ class Source:
         return made
 
     def parts(self, table: Table) -> list[Part]:
-        """Where its rows stand, by version."""
+        """Where its rows stand, by version. Some of them twice, in a folder that TiCDC began."""
         versions = {version.ts: version for version in self._all}
-        ends = [segment.version for segment in table.segments[1:]] + [self.checkpoint_ts]
-        found = []
-        for segment, end_ts in zip(table.segments, ends, strict=True):
-            if (version := versions.get(segment.version)) is not None:
-                found += list(self._parts(version, segment, end_ts))
-        return found
+        return [part for segment in table.segments for part in self._parts(versions[segment.version], segment)]
 
-    def _parts(self, version: Version, segment: Segment, end_ts: int) -> Iterator[Part]:
+    def _parts(self, version: Version, segment: Segment) -> Iterator[Part]:
         named = self._named[version.ts]
         name = tuple(text.lower() for text in segment.name)
         mine = [
@@ -117,21 +111,8 @@ class Source:
             if (file := named.get(data.place)) and (file.schema.lower(), file.table.lower()) == name
         ]
         by_partition = sorted(mine, key=lambda data: (data.place, data.partition))
-        for (place, _), group in groupby(by_partition, key=lambda data: (data.place, data.partition)):
-            end = min(end_ts, self._next.get((place, version.ts), end_ts))
-            yield Part(segment, tuple(data.directory for data in group), end)
-
-    @cached_property
-    def _next(self) -> dict[tuple[str, int], int]:
-        """The version after one, of a place."""
-        later: dict[str, int] = {}
-        found = {}
-        for version in reversed(self._all):
-            for place in self._named[version.ts]:
-                if place in later:
-                    found[place, version.ts] = later[place]
-                later[place] = version.ts
-        return found
+        for _, group in groupby(by_partition, key=lambda data: (data.place, data.partition)):
+            yield Part(segment, tuple(data.directory for data in group))
 
     def rows(self, part: Part, upto_ts: int, progress: Progress, old: bool = False) -> Iterator[pa.Table]:
         """The part's rows up to `upto_ts` in pieces: op, commit_ts, c0..cn; text as bytes, TIMESTAMP in UTC.
@@ -140,13 +121,12 @@ class Source:
         file which can't be read.
         """
         old = old and self._has_old
-        end_ts = min(part.end_ts, upto_ts)
         count = sum(len(directory.readable) for directory in part.directories)
         shape = part.segment.shape
         for path, found in read_ahead(self._store, part.directories):
             how = self.known.format_of(path)
             for piece in read_rows(found.body, path, shape, how, old):
-                mine = piece.filter(pc.less_equal(piece["commit_ts"], pa.scalar(end_ts, pa.uint64())))
+                mine = piece.filter(pc.less_equal(piece["commit_ts"], pa.scalar(upto_ts, pa.uint64())))
                 if mine.num_rows:
                     in_utc = _in_utc(mine, part.segment, how.time_zone)
                     yield with_bytes(in_utc.drop_columns(["table", "schema"]), shape)

@@ -24,6 +24,9 @@ def rows(story: Story, mark: Callable[[], int]) -> None:
     with story.tidb.begin() as txn:
         txn.delete(story.table("parted"), 3)
         txn.insert(story.table("parted"), {"id": 13, "price": 3, "note": "moved"})
+    story.tidb.create_table(story.db, "coded", [*ITEMS, Column("code", "int", unique=True)])
+    story.insert("coded", (1,), price=1, code=1)
+    story.update("coded", 1, code=2)  # a delete and an insert of one commit ts
 
 
 def drop_truncate_and_create(story: Story, mark: Callable[[], int]) -> None:

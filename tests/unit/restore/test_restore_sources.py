@@ -8,8 +8,13 @@ from typing import Any
 
 import polars as pl
 import pytest
+from changefeed.model.record import EpochRecord, StartRecord
+from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.open import open_store
+from changefeed.owner.transaction_log.log import Log
 from changefeed.restore.source import NotRestorable, Source, text_in_utc
+from changefeed.sink.storage.schema_file import SchemaFile, write
+from changefeed.spec.parse import effective, parse
 from changefeed_devcluster.ddl import tables
 from restore_story import Marks, restored
 from verify_story import Story, write_story
@@ -80,3 +85,41 @@ def test_a_clocks_times_become_utc() -> None:
     ]
     assert text_in_utc(pl.Series(shown), "Europe/Berlin", 3).to_list() == utc
     assert text_in_utc(pl.Series(["2024-07-02 01:00:00"]), "Europe/Berlin", 0).to_list() == ["2024-07-01 23:00:00"]
+
+
+async def test_a_folder_that_ticdc_began_gives_what_was_before_and_rows_that_stand_twice_once(tmp_path: Path) -> None:
+    """TiCDC has made version 10 and written up to 25; the changefeed goes on at 20."""
+    lake = tmp_path / "lake"
+    write(LocalStore(lake), SchemaFile("shop", "orders", 10, COLUMNS, "CREATE TABLE orders (id BIGINT PRIMARY KEY)", 3))
+    data(lake, 10, ("I", 11, 1), ("I", 15, 2), ("D", 21, 1), ("I", 25, 3))
+    write(LocalStore(lake), SchemaFile("shop", "orders", 20, COLUMNS))
+    data(lake, 20, ("D", 21, 1), ("I", 25, 3), ("I", 29, 4))
+    (lake / "metadata").write_text(json.dumps({"checkpoint-ts": 30}))
+    state = (tmp_path / "state").as_uri()
+    (lake / ".changefeed-owner.json").write_text(json.dumps({"uid": "local", "stateUri": state}))
+    log = Log(open_store(state), "log")
+    log.append(StartRecord(n=1, epoch=0, nonce="a", start_ts=20, cluster_id=1, uid="local", adopted=True))
+    storage = {"uri": lake.as_uri(), "protocol": "csv", "csv": {"includeCommitTs": True}}
+    spec = {"upstream": {"pdAddresses": ["http://pd:1"]}, "filter": {"rules": ["shop.*"]}, "sink": {"storage": storage}}
+    resource = {
+        "apiVersion": "changefeed.dev/v1alpha1",
+        "kind": "Changefeed",
+        "metadata": {"name": "test"},
+        "spec": spec,
+    }
+    config = effective(parse(json.dumps(resource)))
+    log.append(EpochRecord(n=2, epoch=1, nonce="a", attempt=0, host="h", pid=1, config=config, versions={}))
+    for ts, ids in ((12, {1}), (20, {1, 2}), (22, {2}), (30, {2, 3, 4})):
+        found, report = restored(lake.as_uri(), ts, tmp_path / str(ts))
+        assert (set(found["shop.orders"]), report.left) == (ids, [])
+
+
+COLUMNS = ({"ColumnName": "id", "ColumnType": "BIGINT", "ColumnIsPk": "true", "ColumnNullable": "false"},)
+
+
+def data(lake: Path, version: int, *rows: tuple[str, int, int]) -> None:
+    directory = lake / "shop" / "orders" / str(version) / "2026-03-01"
+    (directory / "meta").mkdir(parents=True)
+    file = directory / f"CDC{1:020}.csv"
+    file.write_text("".join(f'"{op}","orders","shop",{ts},{number}\r\n' for op, ts, number in rows), newline="")
+    (directory / "meta" / "CDC.index").write_text(f"{file.name}\n")
