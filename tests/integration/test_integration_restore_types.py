@@ -12,15 +12,18 @@ from typing import Any
 
 import pytest
 from changefeed.objectstore.open import open_store
+from changefeed.restore import parquet
 from changefeed.restore.database import Database, Restoring
 from changefeed.restore.restore import restore
+from changefeed.restore.rows import Changes
 from changefeed.restore.source import Source
+from changefeed.verify.comparison.ledger import scratch_database
 from changefeed.verify.progress import Silent
 from changefeed_devcluster.tidb.schema import Column
 from integration_inprocess import World, new_world
 from integration_mariadb import MariaDb
 from integration_mariadb import running as mariadb_running
-from integration_restore import FORMATS, restored
+from integration_restore import FORMATS, restored, rows_in
 from integration_types import KINDS, NULL, TIMES, ZONE, Cell, Kind
 
 ROWS = max(len(kind.cells) for kind in KINDS) + 1
@@ -102,6 +105,22 @@ async def test_values_are_those_of_the_upstream(world: World, tmp_path: Path, pr
     assert odd == {name for name, kind in kinds.items() if kind in TIMES and isinstance(kind.cells[0].value, str)} | (
         {name for name, kind in kinds.items() if kind.sql == "datetime(6)"}
     )
+
+    again = tmp_path / "again" / "bank"
+    again.mkdir(parents=True)
+    copy_of(world, ts, tmp_path / "out" / "bank" / "types.parquet", again / "types.parquet")
+    assert rows_in(again.parent)["bank.types"] == rows, "a base is read as it was written"
+
+
+def copy_of(world: World, ts: int, base: Path, path: Path) -> None:
+    """Of a base of the table, by way of what rows are put together from."""
+    (table,) = [t for t in Source(open_store(world.lake.as_uri())).catalog(ts).tables if t.name == "bank.types"]
+    with scratch_database() as db:
+        changes = Changes(db, table.now.stored, table.now.key)
+        for rows in parquet.read(db, base, table.now):
+            changes.add_base(table.now, rows)
+        changes.fold()
+        parquet.write(db, changes, table.now, path)
 
 
 @pytest.mark.parametrize("protocol", ["csv", "canal-json"])

@@ -19,11 +19,20 @@ if TYPE_CHECKING:
 INCOMPLETE = 3
 
 
-def restore(uri: str, /, *, to_ts: str, into: str, table: Tables = None, as_json: AsJson = False) -> int:
+def restore(
+    uri: str,
+    /,
+    *,
+    to_ts: str,
+    into: str,
+    table: Tables = None,
+    base: Path | None = None,
+    as_json: AsJson = False,
+) -> int:
     """Rebuild tables as they were at a ts, from a storage sink's files alone: whole transactions, behind all DDLs.
 
-    A table can be rebuilt if the changefeed began before the table was made, or has emptied it since (TRUNCATE). Others
-    are named, with the reason, and the exit code is 3; leave them out by --table '!shop.other'.
+    A table can be rebuilt if the changefeed began before the table was made, if it was emptied since (TRUNCATE), or
+    from a base. Others are named, with the reason, and the exit code is 3; leave them out by --table '!shop.other'.
 
     Parameters
     ----------
@@ -36,6 +45,9 @@ def restore(uri: str, /, *, to_ts: str, into: str, table: Tables = None, as_json
         the password in MYSQL_PWD, for tables that are not there yet.
     table
         Only tables of this rule, in the syntax of spec.filter.rules, by their names at that ts. May be repeated.
+    base
+        A folder with <schema>/<table>.parquet of tables that were there before the changefeed, as they were when it
+        began or at any ts from then to TS.
     """
     from rich.console import Console
 
@@ -47,7 +59,7 @@ def restore(uri: str, /, *, to_ts: str, into: str, table: Tables = None, as_json
     with open_progress(Console(file=sys.stderr), silent=as_json) as progress:
         progress.stage("the sink's files")
         source = open_source(uri)
-        report = rebuild(source, moment, chosen, lambda tables: _target(into, moment, tables), progress)
+        report = rebuild(source, moment, chosen, lambda tables: _target(into, moment, tables), progress, base)
     if as_json:
         write_json(report.to_json())
     else:

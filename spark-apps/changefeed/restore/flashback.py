@@ -2,10 +2,10 @@
 
 Why it may be killed anywhere and run again: a reverse change is no step back but the row itself. It says that the row
 with this key has these values, or is not there, as at `to_ts`, and it is written by REPLACE or DELETE, which end the
-same however often they run and whatever they meet. The ts, and so what was there, is the same in every run. The
-checkpoint may have grown meanwhile, also by what an earlier run has written upstream; a row that still differs is in
-the plan of every run. Rows that don't differ at the two ends are left alone: REPLACE takes another row away only if it
-holds a unique value which it did not have at `to_ts`, so that row differs, and has its own turn.
+same however often they run and whatever they meet. Each row that has changed since `to_ts` is written, so every run
+writes them all, from whatever a run before has left; the checkpoint may have grown meanwhile, also by what that run has
+written upstream. Rows that have not changed since need no writing: REPLACE takes another row away only if that holds a
+unique value which it did not have at `to_ts`, so it is one that has changed, and has its own turn.
 """
 
 from __future__ import annotations

@@ -6,15 +6,17 @@ date of zeros) is text, and text that is not UTF-8 is bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 
-from changefeed.restore.rows import Changes
+from changefeed.restore.rows import Changes, batches
+from changefeed.restore.source import NotRestorable
 from changefeed.restore.table import Segment, Stored
 from changefeed.verify.consumer.columns import Column
+from changefeed.verify.consumer.rows import KINDS
 
 _SMALL = ("TINYINT", "SMALLINT", "MEDIUMINT", "INT", "YEAR")
 _MOST_DIGITS = 38
@@ -90,6 +92,57 @@ def _names(number: str, base: str, elems: Sequence[str]) -> str:
         return f"CASE WHEN {number} = 0 THEN '' ELSE {listed}[{number}::BIGINT] END"
     chosen = f"[e for e, i in {listed} if ({number} >> (i - 1)) & 1 = 1]"
     return f"CASE WHEN {number} IS NULL THEN NULL ELSE array_to_string({chosen}, ',') END"
+
+
+def read(db: duckdb.DuckDBPyConnection, path: Path, segment: Segment) -> Iterator[pa.Table]:
+    """The rows of a file that `write` has made, or of any with the table's columns: c0..cn, as a sink's are read.
+
+    Raises NotRestorable for one that has not the columns.
+    """
+    source = f"read_parquet({literal(str(path))})"
+    try:
+        described = db.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()
+    except duckdb.Error as error:
+        raise NotRestorable(f"{path} is no Parquet file: {error}.", "Give the folder of an earlier restore.") from None
+    has = {str(name).lower(): (str(name), str(kind)) for name, kind, *_ in described}
+    if missing := [column.name for column in segment.columns if column.name.lower() not in has]:
+        raise NotRestorable(
+            f"{path} has no column {', '.join(missing)}.", "Give the table as it was when the changefeed began."
+        )
+    values = [
+        f"{_stored(column, stored, *has[column.name.lower()])} AS c{number}"
+        for number, (column, stored) in enumerate(zip(segment.columns, segment.stored, strict=True))
+    ]
+    for batch in batches(db, f"SELECT {', '.join(values)} FROM {source}"):
+        yield pa.Table.from_batches([batch])
+
+
+def _stored(column: Column, stored: Stored, name: str, kind: str) -> str:
+    """What a sink's file has for a value of a Parquet file; `kind`: DuckDB's, of the file's column."""
+    value = identifier(name)
+    if stored.type == pa.uint64() and column.base in ("ENUM", "SET") and kind == "VARCHAR":
+        return _number(value, column.base, column.elems)
+    if stored.type == pa.binary() or kind == "BLOB":
+        return value
+    if stored.type != pa.string():
+        return f"{value}::{KINDS[stored.type]}"
+    if kind.startswith("TIMESTAMP"):
+        digits = int(column.scale or 0)
+        text = f"strftime(make_timestamp(epoch_us({value})), '%Y-%m-%d %H:%M:%S.%f')"
+        value = f"{text}[:{len('YYYY-MM-DD HH:MM:SS') + (digits + 1 if digits else 0)}]"
+    elif column.base == "DECIMAL" and kind != "VARCHAR":
+        value = f"{value}::DECIMAL({column.precision}, {column.scale or 0})"
+    return f"encode({value}::VARCHAR)"
+
+
+def _number(text: str, base: str, elems: Sequence[str]) -> str:
+    listed = f"[{', '.join(map(literal, elems))}]::VARCHAR[]"
+    if base == "ENUM":
+        return f"CASE WHEN {text} = '' THEN 0 ELSE list_position({listed}, {text}) END::UBIGINT"
+    bits = [
+        f"list_contains(string_split({text}, ','), {literal(elem)})::UBIGINT << {n}" for n, elem in enumerate(elems)
+    ]
+    return " | ".join(f"({bit})" for bit in bits)
 
 
 def identifier(name: str) -> str:

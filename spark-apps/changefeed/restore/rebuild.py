@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from changefeed.restore import parquet
 from changefeed.restore.reverse import Ends
 from changefeed.restore.rows import Changes
 from changefeed.restore.source import Source
@@ -21,11 +23,23 @@ _AT_ONCE_BYTES = 32 << 20
 
 @contextmanager
 def rebuilt(
-    source: Source, table: Table, to_ts: int, db: duckdb.DuckDBPyConnection, progress: Progress
+    source: Source,
+    table: Table,
+    to_ts: int,
+    db: duckdb.DuckDBPyConnection,
+    progress: Progress,
+    base: Path | None = None,
 ) -> Iterator[tuple[Changes, str]]:
-    """The rows, and why some of them can't be known, "" if all are. They are gone afterwards."""
+    """The rows, and why some of them can't be known, "" if all are. They are gone afterwards.
+
+    `base`: a Parquet file with its rows of before the changefeed.
+    """
     changes = Changes(db, table.now.stored, table.now.key)
     try:
+        if base is not None:
+            first = table.segments[0]
+            for rows in parquet.read(db, base, first):
+                changes.add_base(first, rows)
         for part in source.parts(table):
             for piece in _in_large(source.rows(part, to_ts, progress)):
                 changes.add(part.segment, piece)

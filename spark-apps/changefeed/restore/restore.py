@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
 import duckdb
@@ -27,24 +28,32 @@ class Target(Protocol):
 
 
 def restore(
-    source: Source, to_ts: int, selects: Selects, open_target: Callable[[list[Table]], Target], progress: Progress
+    source: Source,
+    to_ts: int,
+    selects: Selects,
+    open_target: Callable[[list[Table]], Target],
+    progress: Progress,
+    base: Path | None = None,
 ) -> Report:
     """`selects`: which tables, by the names that they had at `to_ts`. `open_target`: for the tables that are wanted.
+    `base`: a folder like restore's own, with tables that were there before the changefeed, as of its start.
 
     Raises InvalidSpec for a ts that the files don't have, NotRestorable when no table is to be had.
     """
     source.check(to_ts)
     report = Report(str(to_ts), str(source.checkpoint_ts))
     wanted = sorted((t for t in source.catalog(to_ts).tables if selects(*t.now.name)), key=lambda table: table.name)
-    report.left = [Left(table.name, table.never_known) for table in wanted if table.never_known]
-    tables = [table for table in wanted if not table.never_known]
+    bases = {table.number: _base_of(table, base) for table in wanted}
+    reasons = {table.number: table.never_followed if bases[table.number] else table.never_known for table in wanted}
+    report.left = [Left(table.name, reasons[table.number]) for table in wanted if reasons[table.number]]
+    tables = [table for table in wanted if not reasons[table.number]]
     if not wanted:
         raise NotRestorable(f"The sink has no such table at {to_ts}.", "Give a later --to-ts, or another --table.")
     target = open_target(tables)
     progress.stage("tables from files", source.files(tables))
     with scratch_database() as db:
         for table in tables:
-            with rebuilt(source, table, to_ts, db, progress) as (changes, why):
+            with rebuilt(source, table, to_ts, db, progress, bases[table.number]) as (changes, why):
                 if why:
                     report.left.append(Left(table.name, why))
                 else:
@@ -52,3 +61,10 @@ def restore(
     if report.tables:
         target.publish()
     return report
+
+
+def _base_of(table: Table, base: Path | None) -> Path | None:
+    """The file with its rows of before the changefeed; None: it needs none, or there is none."""
+    schema, name = table.segments[0].name
+    path = base and base / schema / f"{name}.parquet"
+    return path if path and table.never_known and path.exists() else None

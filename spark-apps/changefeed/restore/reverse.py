@@ -3,6 +3,9 @@
 A row that has changed since is told from two ends: what it is now by its newest change, and what it was by its newest
 change up to the ts, or by its first one since (before an insert it was not there; a delete shows the row that was).
 Only an update of a row that no file has from before says nothing of that.
+
+All rows that have changed since are set, those too that are again what they were: so it does not matter at which moment
+since then each of them is in the database.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from changefeed.restore.rows import Changes, batches
 from changefeed.restore.table import Gap
 
 INSERT, UPDATE, DELETE = "insert", "update", "delete"
+_SAME, _GONE = "same", "gone"  # it has changed since, and is again what it was: a row, or none
 _AT_ONCE = 1000  # rows
 
 
@@ -38,7 +42,7 @@ class Reverse:
 
     def __init__(self, db: duckdb.DuckDBPyConnection, name: str, ends: Ends, gaps: list[Gap]) -> None:
         self._db, self._table, self._gaps = db, name, gaps
-        db.execute(f"CREATE TABLE {name} AS SELECT * FROM ({_query(ends, gaps)}) WHERE kind IS NOT NULL")
+        db.execute(f"CREATE TABLE {name} AS {_query(ends, gaps)}")
 
     @property
     def unknown(self) -> str:
@@ -59,7 +63,7 @@ class Reverse:
     def batches(self) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
         """(rows that are to go, rows that are to be there), the newest changes first."""
         for rows in batches(self._db, f"SELECT * EXCLUDE (rank) FROM {self._table} ORDER BY rank DESC", _AT_ONCE):
-            goes = pc.equal(rows["kind"], DELETE)
+            goes = pc.is_in(rows["kind"], pa.array([DELETE, _GONE]))
             yield rows.filter(goes), rows.filter(pc.invert(goes))
 
 
@@ -94,6 +98,8 @@ def _query(ends: Ends, gaps: list[Gap]) -> str:
             WHEN b.rank < {stale} THEN 'stale'
             WHEN {is_there} AND NOT {was_there} THEN '{DELETE}'
             WHEN NOT ({is_there}) AND {was_there} THEN '{INSERT}'
-            WHEN {is_there} AND {was_there} AND ({differs}) THEN '{UPDATE}'
+            WHEN NOT ({is_there}) THEN '{_GONE}'
+            WHEN {differs} THEN '{UPDATE}'
+            ELSE '{_SAME}'
         END AS kind, coalesce(l.rank, b.rank) AS rank, {values}
         FROM l JOIN f ON {same_first} {join} {before.table} b ON {same_before}"""

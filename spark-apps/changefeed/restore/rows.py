@@ -53,24 +53,34 @@ class Changes:
         """`changes`: op, commit_ts, c0..cn, as they stand under the segment's version. Older columns are gone, newer
         ones have what rows have that are older than them.
         """
-        there = {column.number: f"c{number}" for number, column in enumerate(segment.stored)}
-        missing = [column for column in self._stored if column.number not in there]
-        values = ", ".join(there.get(column.number, f"d{column.number}") for column in self._stored)
-        if self.has_old:
-            has_old = "has_old" in changes.column_names
-            before = ["o" + there[c.number][1:] if has_old and c.number in there else "NULL" for c in self._stored]
-            values = ", ".join(["has_old" if has_old else "false", values, *before])
         given = changes.append_column("place", pa.array(self._places(changes.num_rows)))
-        for column in missing:
+        for column in self._stored:
             default = column.default.encode() if isinstance(column.default, str) else column.default
             kind = pa.binary() if column.type == pa.string() else column.type
-            given = given.append_column(f"d{column.number}", pa.array([default] * len(given), kind))
+            if column not in segment.stored:
+                given = given.append_column(f"d{column.number}", pa.array([default] * len(given), kind))
+        self._insert(segment, given, "has_old" in changes.column_names)
+
+    def add_base(self, segment: Segment, rows: pa.Table) -> None:
+        """`rows`: c0..cn, as they stood before the first change."""
+        meta = {
+            "op": pa.repeat("I", len(rows)),
+            "commit_ts": pa.repeat(pa.scalar(segment.version, pa.uint64()), len(rows)),
+        }
+        self.add(segment, pa.table({**meta, **dict(zip(rows.column_names, rows.columns, strict=True))}))
+
+    def _insert(self, segment: Segment, given: pa.Table, has_old: bool) -> None:
+        there = {column.number: f"{number}" for number, column in enumerate(segment.stored)}
+        values = [f"c{there[c.number]}" if c.number in there else f"d{c.number}" for c in self._stored]
+        if self.has_old:
+            old = [f"o{there[c.number]}" if has_old and c.number in there else "NULL" for c in self._stored]
+            values = ["has_old" if has_old else "false", *values, *old]
         self._db.register("given", given)
         try:
-            self._db.execute(f"INSERT INTO {self.table} SELECT place, {_RANK}, op, {values} FROM given")
+            self._db.execute(f"INSERT INTO {self.table} SELECT place, {_RANK}, op, {', '.join(values)} FROM given")
         finally:
             self._db.unregister("given")
-        self._rows += changes.num_rows
+        self._rows += given.num_rows
 
     def fold(self) -> None:
         """Leave the newest change of each row that is there then."""
@@ -112,5 +122,6 @@ def _new_name() -> str:
 
 
 def batches(db: duckdb.DuckDBPyConnection, query: str, rows: int = _BATCH) -> Iterator[pa.RecordBatch]:
-    """What a query gives, some rows at a time."""
-    yield from cast("Iterator[pa.RecordBatch]", db.sql(query).to_arrow_reader(rows))
+    """What a query gives, some rows at a time. `db` may be used meanwhile."""
+    with db.cursor() as cursor:
+        yield from cast("Iterator[pa.RecordBatch]", cursor.sql(query).to_arrow_reader(rows))

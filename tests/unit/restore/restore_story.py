@@ -37,9 +37,9 @@ class Marks:
         return ts
 
 
-def restored(uri: str, ts: int, folder: Path) -> tuple[dict[str, Rows], Report]:
+def restored(uri: str, ts: int, folder: Path, base: Path | None = None) -> tuple[dict[str, Rows], Report]:
     """All tables of the sink at `ts`."""
-    made = restore(Source(open_store(uri)), ts, lambda *name: True, lambda tables: Folder(folder), Silent())
+    made = restore(Source(open_store(uri)), ts, lambda *name: True, lambda tables: Folder(folder), Silent(), base)
     return rows_in(folder), made
 
 

@@ -6,7 +6,10 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
+from changefeed.restore.source import NotRestorable
 from changefeed_devcluster.ddl import columns, databases, indexes, partitions, tables
 from changefeed_devcluster.ddl.running import last
 from changefeed_devcluster.tidb.schema import Column
@@ -222,3 +225,30 @@ async def test_a_gap_ends_when_its_rows_have_been_written_again(story: Story, tm
     sink = await write_story(tmp_path, story)
     found, _ = restored(sink.uri, ts, tmp_path / "after")
     assert found[f"{story.db}.items"] == rows
+
+
+async def test_a_table_of_before_is_rebuilt_from_a_base(story: Story, tmp_path: Path) -> None:
+    marks = Marks(story)
+    story.insert("old", (2, 3), price=6, note="'")
+    base_ts = marks.mark()
+    story.delete("old", 1)
+    marks.mark()
+    last(columns.add_column(story.tidb, story.table("old"), Column("more", "int", True, "3")))
+    story.update("old", 2, more=4)
+    end_ts = marks.mark()
+    sink = await write_story(tmp_path, story)
+    rows_of_base = [
+        {"id": 1, "price": 5, "note": None},
+        {"id": 2, "price": 6, "note": "'"},
+        {"id": 3, "price": 6, "note": "'"},
+    ]
+    base = tmp_path / "base"
+    (base / story.db).mkdir(parents=True)
+    for rows_then in (rows_of_base[:1], rows_of_base):  # as of the start, or a little later
+        pyarrow.parquet.write_table(pa.Table.from_pylist(rows_then), base / story.db / "old.parquet")
+        for ts, wanted in marks.all:
+            found, report = restored(sink.uri, ts, tmp_path / f"{ts}-{len(rows_then)}", base)
+            assert (found, report.left) == (wanted, []), (base_ts, ts, end_ts)
+    pyarrow.parquet.write_table(pa.table({"id": [1]}), base / story.db / "old.parquet")
+    with pytest.raises(NotRestorable, match="has no column price, note"):
+        restored(sink.uri, end_ts, tmp_path / "wrong", base)
