@@ -144,9 +144,10 @@ class Source:
     @property
     def _has_old(self) -> bool:
         """Whether an update shows all of the row before it, if it shows any of it."""
-        state = self.known.state
-        json = state and state.epoch.config["spec"]["sink"]["storage"]["canalJson"]
-        return bool(json) and not json["contentCompatible"] and not json["onlyOutputUpdatedColumns"]
+        if (state := self.known.state) is None:
+            return False
+        json = state.epoch.config["spec"]["sink"]["storage"]["canalJson"]
+        return not json["contentCompatible"] and not json["onlyOutputUpdatedColumns"]
 
     @cached_property
     def _filter(self) -> Filter | None:
