@@ -6,6 +6,7 @@ Where the rows come from is `changefeed restore`, whose own tests compare it wit
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 from collections.abc import Iterator, Sequence
@@ -22,11 +23,12 @@ from changefeed.restore.report import Report
 from changefeed.restore.restore import restore
 from changefeed.restore.source import Source
 from changefeed.verify.progress import Silent
+from changefeed_devcluster.tidb.schema import Column
 from integration_inprocess import World, new_world
-from integration_mariadb import MariaDb
+from integration_mariadb import MariaDb, Proxy
 from integration_mariadb import running as mariadb_running
 from integration_restore import BankStory, Rows, running
-from test_integration_restore import SEED, note
+from test_integration_restore import SEED, command, note
 
 MOMENTS = 10 if os.environ.get("CHANGEFEED_EVIDENCE") else 2
 
@@ -194,3 +196,57 @@ async def test_rows_of_before_the_changefeed_are_set_back_by_old_values(
     rows_then = world.tidb.snapshot(world.orders, ts)
     found = mariadb.query("SELECT id, name FROM shop.orders")
     assert {int(id_): name.decode() for id_, name in found} == {id_: row["name"] for id_, row in rows_then.items()}
+
+
+SEATS = (Column("hall", "varchar(9)"), Column("row", "int"), Column("guest", "int", unique=True))
+
+
+async def test_unique_values_that_rows_have_exchanged_are_given_back(
+    world: World, empty: MariaDb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From wherever a killed run has left it; a row of two key columns, and a connection that is lost in COMMITs."""
+    monkeypatch.setattr(reverse, "_AT_ONCE", 1)
+    tidb = world.tidb
+    world.start_ts = tidb.now()
+    tidb.create_database("bank")
+    run = running(world, "csv")
+    seats = tidb.create_table("bank", "seats", SEATS, pk=("hall", "row"))
+    with tidb.begin() as txn:
+        for number in range(6):
+            txn.insert(seats, {"hall": "it's", "row": number, "guest": number})
+    ts = tidb.now()
+    with tidb.begin() as txn:
+        for number in range(6):
+            txn.delete(seats, ("it's", number))
+    with tidb.begin() as txn:
+        for number in range(6):
+            txn.insert(seats, {"hall": "it's", "row": number, "guest": (number + 1) % 6})
+        txn.insert(seats, {"hall": "", "row": 0, "guest": 60})
+    end_ts = await BankStory(world, random.Random(SEED)).written(run)
+    await run.drained()
+    for after in (1, 2, 5):
+        empty.query("DROP DATABASE IF EXISTS bank")
+        loaded(world, empty, end_ts)
+        assert b"UNIQUE KEY" in empty.query("SHOW CREATE TABLE bank.seats")[0][1], "as it is upstream"
+        with pytest.raises(KeyboardInterrupt):
+            flashback(source(world), ts, of_bank, Killed(empty, after), Silent())
+        proxy = Proxy(empty.port, lambda number: number % 3 == 1)
+        try:
+            flashback(source(world), ts, of_bank, Database(empty.server(proxy.port)), Silent())
+            assert proxy.lost > 1
+        finally:
+            proxy.close()
+        found = empty.query("SELECT hall, `row`, guest FROM bank.seats ORDER BY `row`")
+        assert found == [(b"it's", str(n).encode(), str(n).encode()) for n in range(6)]
+
+
+async def test_a_ts_below_the_gc_safepoint_is_refused(world: World) -> None:
+    await told(world)
+    ts, pd = source(world).checkpoint_ts - 1, ["--pd", f"http://{world.cluster.pd_address}"]
+    arguments = ("flashback", world.lake.as_uri(), "--to-ts", str(ts), "--table", "bank.*", *pd)
+    done = await asyncio.to_thread(command, *arguments)
+    assert done.returncode == 0, done
+    world.cluster.safepoints.advance_gc(world.tidb.now())
+    done = await asyncio.to_thread(command, *arguments)
+    assert done.returncode == 2, done
+    assert "is below the upstream's GC safepoint" in done.stderr

@@ -8,10 +8,13 @@ from typing import Any
 
 import polars as pl
 import pytest
+from changefeed.errors import InvalidSpec
 from changefeed.model.record import EpochRecord, StartRecord
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.open import open_store
 from changefeed.owner.transaction_log.log import Log
+from changefeed.restore import parquet
+from changefeed.restore.parquet import write as write_parquet
 from changefeed.restore.source import NotRestorable, Source, text_in_utc
 from changefeed.sink.storage.schema_file import SchemaFile, write
 from changefeed.spec.parse import effective, parse
@@ -123,3 +126,31 @@ def data(lake: Path, version: int, *rows: tuple[str, int, int]) -> None:
     file = directory / f"CDC{1:020}.csv"
     file.write_text("".join(f'"{op}","orders","shop",{ts},{number}\r\n' for op, ts, number in rows), newline="")
     (directory / "meta" / "CDC.index").write_text(f"{file.name}\n")
+
+
+def files_in(folder: Path, pattern: str) -> list[Path]:
+    return list(folder.glob(pattern))
+
+
+async def test_a_folder_appears_as_a_whole_or_not_at_all(
+    story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = await write_story(tmp_path, story)
+    out = tmp_path / "out"
+
+    def killed(*arguments: Any) -> tuple[int, list[str]]:
+        if "parted" in str(arguments[-1]):
+            raise KeyboardInterrupt
+        return write_parquet(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(parquet, "write", killed)
+        with pytest.raises(KeyboardInterrupt):
+            restored(sink.uri, sink.checkpoint_ts, out)
+    assert files_in(tmp_path, "out/**") == []
+    assert len(files_in(tmp_path, ".out*/*/items.parquet")) == 1, "one table was written"
+    found, _ = restored(sink.uri, sink.checkpoint_ts, out)
+    assert set(found) == {f"{story.db}.items", f"{story.db}.parted"}
+    assert files_in(tmp_path, ".out*/**") == []
+    with pytest.raises(InvalidSpec, match="not empty"):
+        restored(sink.uri, sink.checkpoint_ts, out)
