@@ -137,6 +137,7 @@ evidence: $(STAMP) classes ## the full-length figures, into bench/results/ for c
 	CHANGEFEED_EVIDENCE=bench/results/mysql_kills.json $(PYTEST) -s tests/integration/test_integration_mysql_nemesis.py
 	CHANGEFEED_EVIDENCE=bench/results/kafka_kills.json $(PYTEST) -s tests/integration/test_integration_kafka_nemesis.py
 	CHANGEFEED_EVIDENCE=bench/results/iceberg_kills.jsonl $(PYTEST) -s tests/integration/test_integration_iceberg_nemesis.py
+	CHANGEFEED_EVIDENCE=bench/results/restore.jsonl $(PYTEST) -s tests/integration/test_integration_restore.py tests/integration/test_integration_flashback.py
 	$(PY) bench/database_sinks.py --out bench/results/database_sinks.txt
 	CHANGEFEED_EVIDENCE=bench/results/ddl_storm.json $(PYTEST) -s tests/integration/test_integration_ddl_storm.py
 	CHANGEFEED_EVIDENCE=bench/results/operator_kills.json $(PYTEST) -s tests/cluster/test_cluster_operator_kills.py

@@ -7,7 +7,6 @@ Where the rows come from is `changefeed restore`, whose own tests compare it wit
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,9 +27,11 @@ from integration_inprocess import World, new_world
 from integration_mariadb import MariaDb, Proxy
 from integration_mariadb import running as mariadb_running
 from integration_restore import BankStory, Rows, running
-from test_integration_restore import SEED, command, note
+from test_integration_restore import EVIDENCE, SEED, command, note
 
-MOMENTS = 10 if os.environ.get("CHANGEFEED_EVIDENCE") else 2
+MOMENTS = 10 if EVIDENCE else 2
+
+pytestmark = pytest.mark.timeout(900 if EVIDENCE else 120)
 
 
 @pytest.fixture
@@ -139,6 +140,7 @@ async def test_a_flashback_that_was_killed_is_run_again(
     wanted = story.tables_at(ts)
     half_way = rows(empty, wanted)
     assert half_way not in (wanted, story.tables_at(end_ts)), "it was killed half-way"
+    note({"test": "flashback killed", "after": after})
     for _ in range(2):  # the second time there is nothing left to do, and nothing is done
         assert flashback(source(world), ts, of_bank, Database(empty.server()), Silent())[1]
         assert rows(empty, wanted) == wanted, f"seed {SEED}"

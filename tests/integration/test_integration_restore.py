@@ -25,6 +25,8 @@ EVIDENCE = os.environ.get("CHANGEFEED_EVIDENCE")
 SEED = int(os.environ.get("CHANGEFEED_SEED") or random.SystemRandom().randrange(1 << 30))
 MOMENTS = 50 if EVIDENCE else 4
 
+pytestmark = pytest.mark.timeout(900 if EVIDENCE else 120)
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:

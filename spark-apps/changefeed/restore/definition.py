@@ -55,7 +55,7 @@ def _renamed(file: SchemaFile, name: tuple[str, str]) -> str | None:
     while words[begin] in ("IF", "NOT", "EXISTS"):
         begin += 1
     end = begin + 2 if words[begin + 1 : begin + 2] == ["."] else begin
-    if "LIKE" in words[end + 1 : end + 3] or "SELECT" in words[end + 1 : end + 3] or ";" in words[:-1]:
+    if {"LIKE", "SELECT"} & set(words[end + 1 : end + 4]) or "REFERENCES" in words or ";" in words[:-1]:
         return None
     return text[: tokens[begin].start] + quoted(*name) + text[tokens[end].end + 1 :].rstrip().rstrip(";")
 

@@ -149,6 +149,9 @@ def _reverse(
 def _apply(database: Database, table: Table, reverse: Reverse, progress: Progress) -> None:
     name = table.now.name
     statements = Statements(name, table.now, database.written(name, table.now))
-    for going, coming in reverse.batches():
-        database.transact([*statements.delete(going), *statements.put(coming)])
-        progress.advance(len(going) + len(coming))
+    for rows in reverse.going():
+        database.transact(list(statements.delete(rows)))
+        progress.advance(len(rows))
+    for rows in reverse.coming():
+        database.transact(list(statements.put(rows)))
+        progress.advance(len(rows))

@@ -47,7 +47,9 @@ def script(table: Table) -> str:
     """For a client of a MySQL-compatible server."""
     schema = quoted(table.now.name[0])
     said = (
-        "" if is_as_said(table) else "-- Of its columns and primary key alone: the files don't tell of its indexes.\n"
+        ""
+        if is_as_said(table)
+        else "-- Made of its columns and primary key alone, without other indexes and constraints.\n"
     )
     statements = [f"CREATE DATABASE IF NOT EXISTS {schema}", f"USE {schema}", *definition(table)]
     return said + "".join(f"{statement};\n" for statement in statements)

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import duckdb
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from changefeed.restore.rows import Changes, batches
 from changefeed.restore.table import Gap
@@ -60,11 +59,19 @@ class Reverse:
         """Rows by kind."""
         return dict(self._db.execute(f"SELECT kind, count(*) FROM {self._table} GROUP BY kind").fetchall())
 
-    def batches(self) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
-        """(rows that are to go, rows that are to be there), the newest changes first."""
-        for rows in batches(self._db, f"SELECT * EXCLUDE (rank) FROM {self._table} ORDER BY rank DESC", _AT_ONCE):
-            goes = pc.is_in(rows["kind"], pa.array([DELETE, _GONE]))
-            yield rows.filter(goes), rows.filter(pc.invert(goes))
+    def going(self) -> Iterator[pa.RecordBatch]:
+        """Rows that are not to be there, the newest changes first. All of them go before any comes: a key that a
+        collation takes for equal may be one that comes.
+        """
+        return self._rows(f"kind IN ('{DELETE}', '{_GONE}')")
+
+    def coming(self) -> Iterator[pa.RecordBatch]:
+        """Rows that are to be there, the newest changes first."""
+        return self._rows(f"kind IN ('{INSERT}', '{UPDATE}', '{_SAME}')")
+
+    def _rows(self, condition: str) -> Iterator[pa.RecordBatch]:
+        query = f"SELECT * EXCLUDE (kind, rank) FROM {self._table} WHERE {condition} ORDER BY rank DESC"
+        return batches(self._db, query, _AT_ONCE)
 
 
 def _query(ends: Ends, gaps: list[Gap]) -> str:

@@ -58,7 +58,8 @@ class Changes:
             default = column.default.encode() if isinstance(column.default, str) else column.default
             kind = pa.binary() if column.type == pa.string() else column.type
             if column not in segment.stored:
-                given = given.append_column(f"d{column.number}", pa.array([default] * len(given), kind))
+                values = pa.repeat(pa.scalar(default, kind), len(given))
+                given = given.append_column(f"d{column.number}", values)
         self._insert(segment, given, "has_old" in changes.column_names)
 
     def add_base(self, segment: Segment, rows: pa.Table) -> None:

@@ -62,9 +62,10 @@ def reversed_(
 
 def applied(reverse: Reverse, table: Table) -> Table:
     table = dict(table)
-    for going, coming in reverse.batches():
+    for going in reverse.going():
         for key in going["c0"].to_pylist():
             table.pop(key, None)
+    for coming in reverse.coming():
         for key, value in zip(coming["c0"].to_pylist(), coming["c1"].to_pylist(), strict=True):
             table[key] = None if value is None else value.decode()
     return table
