@@ -66,7 +66,8 @@ def restore(
         for each in report.tables:
             write_text(f"{each.table}: {each.rows:,} rows{''.join(f'; {note}' for note in each.notes)}")
         write_left(report, "can't be rebuilt")
-        write_text(f"As of {report.to_ts}, in {into}.")
+        if report.tables:
+            write_text(f"As of {report.to_ts}, in {into}.")
     return INCOMPLETE if report.left else 0
 
 

@@ -22,14 +22,20 @@ _NOTHING_SAID = Statement("")
 class Catalog:
     """Tables by name. Give it the schema files version by version."""
 
-    def __init__(self, choice: str, start_ts: int, selects: Callable[[str, str], bool] | None, continued: bool) -> None:
-        """`choice`: formats.Format. `selects`: the changefeed's rules; None: nobody knows them. `continued`: a folder
-        of TiCDC's goes on at `start_ts`.
+    def __init__(
+        self,
+        choice: str,
+        start_ts: int,
+        selects: Callable[[str, str], bool] | None,
+        continued_ts: int | None = None,
+    ) -> None:
+        """`choice`: formats.Format. `selects`: the changefeed's rules; None: nobody knows them. `continued_ts`: at
+        which a folder of TiCDC's goes on, with a schema file for each table.
         """
         self._choice = choice
         self._start_ts = start_ts
         self._selects = selects
-        self._continued = continued
+        self._continued_ts = continued_ts
         self._tables: dict[tuple[str, str], Table] = {}
         self._dropped: list[Table] = []
         self._numbers = count(1)  # of tables and of columns
@@ -164,7 +170,7 @@ class Catalog:
     def _unexplained(self, file: SchemaFile) -> None:
         """No statement: a table of the start, one that came into the filter, or a DDL that readers are not told of."""
         known = self.get(file.schema, file.table)
-        if self._continued and file.version == self._start_ts and known is not None:
+        if file.version == self._continued_ts and known is not None:
             self._adopt(known, file, _NOTHING_SAID)
         elif file.version == self._start_ts:
             self._new_with_rows(file, "it was there when the changefeed began, so some of its rows may be in no file")

@@ -162,6 +162,9 @@ class Restoring:
         self._renames.append((name[1], table.now.name))
         return Restored(table.name, rows_wanted)
 
+    def discard(self) -> None:
+        self._database.run(b"DROP DATABASE " + identifier(self._beside))
+
     def publish(self) -> None:
         for schema in sorted({name[0] for _, name in self._renames}):
             self._database.run(b"CREATE DATABASE IF NOT EXISTS " + identifier(schema))
@@ -170,4 +173,4 @@ class Restoring:
             for old, new in self._renames
         ]
         self._database.run(b"RENAME TABLE " + b", ".join(pairs))
-        self._database.run(b"DROP DATABASE " + identifier(self._beside))
+        self.discard()

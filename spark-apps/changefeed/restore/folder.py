@@ -37,6 +37,9 @@ class Folder:
         (folder / f"{name}.sql").write_text(script(table))
         return Restored(table.name, rows, tuple(notes))
 
+    def discard(self) -> None:
+        shutil.rmtree(self._beside)
+
     def publish(self) -> None:
         if self._path.exists():
             self._path.rmdir()  # an empty one

@@ -26,6 +26,10 @@ class Target(Protocol):
 
     def publish(self) -> None: ...
 
+    def discard(self) -> None:
+        """Instead, where nothing was written."""
+        ...
+
 
 def restore(
     source: Source,
@@ -49,6 +53,8 @@ def restore(
     tables = [table for table in wanted if not reasons[table.number]]
     if not wanted:
         raise NotRestorable(f"The sink has no such table at {to_ts}.", "Give a later --to-ts, or another --table.")
+    if not tables:
+        return report
     target = open_target(tables)
     progress.stage("tables from files", source.files(tables))
     with scratch_database() as db:
@@ -60,6 +66,8 @@ def restore(
                     report.tables.append(target.write(table, db, changes))
     if report.tables:
         target.publish()
+    else:
+        target.discard()
     return report
 
 

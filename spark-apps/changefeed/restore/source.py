@@ -64,15 +64,17 @@ class Source:
 
     @property
     def start_ts(self) -> int:
-        """Its files have what is after this, as far as anybody knows."""
-        state = self.known.state
-        return self._all[0].ts if state is None or self._is_continued else state.from_ts
+        """Its files have what is after this, as far as anybody knows. The log's own start may be another folder's (after
+        a rewind), or be later (where TiCDC began it).
+        """
+        first, state = self._all[0].ts, self.known.state
+        return first if state is None else min(first, state.from_ts)
 
     @property
-    def _is_continued(self) -> bool:
-        """Whether the folder was TiCDC's before."""
+    def _continued_ts(self) -> int | None:
+        """From when on a folder of TiCDC's goes on; None: it is none."""
         state = self.known.state
-        return state is not None and state.adopted and state.from_ts == state.start_ts
+        return state.start_ts if state is not None and state.adopted and state.from_ts == state.start_ts else None
 
     def check(self, ts: int) -> None:
         """Raises InvalidSpec for a ts at which the files don't show the tables."""
@@ -87,10 +89,9 @@ class Source:
 
     def catalog(self, ts: int) -> Catalog:
         """What is there at `ts`."""
-        state, rules = self.known.state, self._filter
+        rules = self._filter
         selects = None if rules is None else rules.table_filter().matches
-        begin = self._all[0].ts if state is None else state.from_ts
-        catalog = Catalog(self._choice, begin, selects, self._is_continued)
+        catalog = Catalog(self._choice, self.start_ts, selects, self._continued_ts)
         made = executed(catalog, (self._named[version.ts].values() for version in self._all if version.ts <= ts))
         for table in made.tables:
             if why := self._left_out(table):

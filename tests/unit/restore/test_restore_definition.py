@@ -16,7 +16,7 @@ NAME = Column("na`me", "VARCHAR", "9", "", True, False, default="it's \\ b")
 
 def table(*statements: tuple[int, str, tuple[Column, ...]]) -> Table:
     """Behind (type, statement, columns) of `shop.t`."""
-    catalog = Catalog("text", 1, lambda schema, name: True, continued=False)
+    catalog = Catalog("text", 1, lambda schema, name: True)
     for version, (type_, query, columns) in enumerate(statements, 10):
         catalog.execute([SchemaFile("p", "shop", "t", version, query, type_, columns)])
     (made,) = catalog.tables
@@ -67,7 +67,7 @@ def test_what_can_not_stand_alone_is_made_of_columns(query: str) -> None:
 
 
 def test_a_renamed_table_is_made_of_columns() -> None:
-    catalog = Catalog("text", 1, lambda schema, name: True, continued=False)
+    catalog = Catalog("text", 1, lambda schema, name: True)
     catalog.execute([SchemaFile("p", "shop", "t", 10, CREATE[1], 3, (ID,))])
     catalog.execute([SchemaFile("p", "shop", "u", 11, "RENAME TABLE t TO u", 14, (ID,))])
     (made,) = catalog.tables
