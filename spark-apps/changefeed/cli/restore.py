@@ -13,8 +13,8 @@ from changefeed.cli.output import write_error, write_json, write_text
 if TYPE_CHECKING:
     from changefeed.restore.report import Report
     from changefeed.restore.restore import Target
+    from changefeed.restore.schema.table import Table
     from changefeed.restore.source import Source
-    from changefeed.restore.table import Table
 
 INCOMPLETE = 3
 

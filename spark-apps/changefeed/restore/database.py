@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from changefeed.errors import InvalidSpec, NeedsHuman
 from changefeed.objectstore.patience import Patience
-from changefeed.restore.definition import definition
 from changefeed.restore.report import Restored
 from changefeed.restore.rows import Changes, batches
-from changefeed.restore.table import Segment, Table
+from changefeed.restore.schema.definition import definition
+from changefeed.restore.schema.table import Segment, Table
 from changefeed.sink.mysql.rows.literals import identifier, joined, literals_of, text_literal
 from changefeed.sink.mysql.rows.pieces import between, conditions, offsets, parts, text
 from changefeed.sink.mysql.server import Server, Session

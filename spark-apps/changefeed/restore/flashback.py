@@ -20,8 +20,8 @@ from changefeed.restore.database import Database, Statements
 from changefeed.restore.rebuild import ends_of
 from changefeed.restore.report import Left, Report
 from changefeed.restore.reverse import DELETE, INSERT, UPDATE, Reverse
+from changefeed.restore.schema.table import Table
 from changefeed.restore.source import NotRestorable, Source, moment
-from changefeed.restore.table import Table
 from changefeed.schema.ddl.actions import Action
 from changefeed.verify.comparison.ledger import scratch_database
 from changefeed.verify.consumer.schema_file import SchemaFile

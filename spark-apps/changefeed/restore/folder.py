@@ -9,10 +9,10 @@ import duckdb
 
 from changefeed.errors import InvalidSpec
 from changefeed.restore import parquet
-from changefeed.restore.definition import definition, is_as_said, quoted
 from changefeed.restore.report import Restored
 from changefeed.restore.rows import Changes
-from changefeed.restore.table import Table
+from changefeed.restore.schema.definition import definition, is_as_said, quoted
+from changefeed.restore.schema.table import Table
 
 
 class Folder:

@@ -13,8 +13,8 @@ import duckdb
 import pyarrow as pa
 
 from changefeed.restore.rows import Changes, batches
+from changefeed.restore.schema.table import Segment, Stored
 from changefeed.restore.source import NotRestorable
-from changefeed.restore.table import Segment, Stored
 from changefeed.verify.consumer.columns import Column
 from changefeed.verify.consumer.rows import KINDS
 

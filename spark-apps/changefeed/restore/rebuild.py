@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from changefeed.restore import parquet
 from changefeed.restore.reverse import Ends
 from changefeed.restore.rows import Changes
+from changefeed.restore.schema.table import Table
 from changefeed.restore.source import Source
-from changefeed.restore.table import Table
 from changefeed.verify.progress import Progress
 from changefeed.verify.sink.gathered import Gathered
 

@@ -11,8 +11,8 @@ import duckdb
 from changefeed.restore.rebuild import rebuilt
 from changefeed.restore.report import Left, Report, Restored
 from changefeed.restore.rows import Changes
+from changefeed.restore.schema.table import Table
 from changefeed.restore.source import NotRestorable, Source
-from changefeed.restore.table import Table
 from changefeed.verify.comparison.ledger import scratch_database
 from changefeed.verify.progress import Progress
 

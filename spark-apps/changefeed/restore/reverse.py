@@ -17,7 +17,7 @@ import duckdb
 import pyarrow as pa
 
 from changefeed.restore.rows import Changes, batches
-from changefeed.restore.table import Gap
+from changefeed.restore.schema.table import Gap
 
 INSERT, UPDATE, DELETE = "insert", "update", "delete"
 _SAME, _GONE = "same", "gone"  # it has changed since, and is again what it was: a row, or none

@@ -15,7 +15,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from changefeed.restore.table import Gap, Segment, Stored
+from changefeed.restore.schema.table import Gap, Segment, Stored
 from changefeed.verify.consumer.rows import KINDS
 
 _BATCH = 1 << 16

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from changefeed.errors import InvalidSpec
 from changefeed.model.tso import to_datetime
 from changefeed.objectstore import ObjectStore
-from changefeed.restore.catalog import Catalog, executed
-from changefeed.restore.table import Segment, Table
+from changefeed.restore.schema.catalog import Catalog, executed
+from changefeed.restore.schema.table import Segment, Table
 from changefeed.spec.filter.filters import ColumnSelector, Filter
 from changefeed.spec.filter.table_filter import TableFilter
 from changefeed.verify.consumer.rows import with_bytes
@@ -64,8 +64,9 @@ class Source:
 
     @property
     def start_ts(self) -> int:
-        """Its files have what is after this, as far as anybody knows. The log's own start may be another folder's (after
-        a rewind), or be later (where TiCDC began it).
+        """Its files have what is after this, as far as anybody knows.
+
+        The log's start may be of another folder (after a rewind), or later (where TiCDC began this one).
         """
         first, state = self._all[0].ts, self.known.state
         return first if state is None else min(first, state.from_ts)

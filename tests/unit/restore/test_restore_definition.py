@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from changefeed.restore.catalog import Catalog
-from changefeed.restore.definition import definition, is_as_said
 from changefeed.restore.folder import script
-from changefeed.restore.table import Table
+from changefeed.restore.schema.catalog import Catalog
+from changefeed.restore.schema.definition import definition, is_as_said
+from changefeed.restore.schema.table import Table
 from changefeed.verify.consumer.columns import Column
 from changefeed.verify.consumer.schema_file import SchemaFile
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from changefeed.restore.reverse import DELETE, INSERT, UPDATE, Ends, Reverse
 from changefeed.restore.rows import Changes
-from changefeed.restore.table import Gap, Segment, Stored
+from changefeed.restore.schema.table import Gap, Segment, Stored
 from changefeed.verify.comparison.ledger import open_database
 from changefeed.verify.consumer.columns import Column
 from hypothesis import given, settings

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from itertools import count
 
-from changefeed.restore.columns import followed
-from changefeed.restore.table import Segment, Stored, Table, key_of
+from changefeed.restore.schema.columns import followed
+from changefeed.restore.schema.table import Segment, Stored, Table, key_of
 from changefeed.schema.ddl.actions import Action
 from changefeed.verify.consumer.schema_file import SchemaFile
 from changefeed.verify.consumer.statement import Statement, parse

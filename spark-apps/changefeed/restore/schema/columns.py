@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from changefeed.restore.table import Segment, Stored
+from changefeed.restore.schema.table import Segment, Stored
 from changefeed.schema.ddl.actions import Action
 from changefeed.verify.consumer.columns import Column, default_of
 from changefeed.verify.consumer.schema_file import SchemaFile

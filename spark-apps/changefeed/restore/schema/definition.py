@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlglot
 from sqlglot.errors import SqlglotError
 
-from changefeed.restore.table import Table
+from changefeed.restore.schema.table import Table
 from changefeed.schema.ddl.actions import Action
 from changefeed.verify.consumer.columns import Column
 from changefeed.verify.consumer.schema_file import SchemaFile

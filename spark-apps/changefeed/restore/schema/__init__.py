@@ -1,0 +1,1 @@
+"""What the schema files of a sink tell of its tables, without a row. Pure."""
