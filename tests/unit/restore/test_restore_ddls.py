@@ -92,6 +92,14 @@ def add_and_drop_columns(story: Story, mark: Callable[[], int]) -> None:
     last(columns.add_column(story.tidb, story.table("items"), Column("note", "varchar(9)", True, "again")))
 
 
+def add_columns_that_forbid_null(story: Story, mark: Callable[[], int]) -> None:
+    kinds = ("int", "varchar(9)", "double", "varbinary(4)", "enum('x','y')", "set('x','y')", "bit(12)", "year")
+    for number, kind in enumerate(kinds):
+        last(columns.add_column(story.tidb, story.table("items"), Column(f"z{number}", kind)))
+    mark()
+    story.update("items", 1, z0=7)
+
+
 def rename_and_move_columns(story: Story, mark: Callable[[], int]) -> None:
     last(columns.modify_column(story.tidb, story.table("items"), "note", Column("text", "varchar(24)", True)))
     story.update("items", 1, text="after")
@@ -137,7 +145,8 @@ def drop_a_database(story: Story, mark: Callable[[], int]) -> None:
 
 STORIES: tuple[Tell, ...] = (
     rows, drop_truncate_and_create, truncate_what_was_there_before, create_several, rename, swap, rename_out, recover,
-    add_and_drop_columns, rename_and_move_columns, widen_a_column, change_an_index, move_partitions, drop_a_database,
+    add_and_drop_columns, add_columns_that_forbid_null, rename_and_move_columns, widen_a_column, change_an_index,
+    move_partitions, drop_a_database,
 )  # fmt: skip
 
 

@@ -48,7 +48,31 @@ def followed(
 
 
 def _added(column: Column, choice: str, new: New, gaps: list[str], version: int) -> Stored:
-    default, is_said = default_of(column, choice)
+    is_zero = column.default is None and not column.nullable
+    default, is_said = (zero_of(column, choice), True) if is_zero else default_of(column, choice)
+    is_said = is_said and (default is not None or column.nullable)
     if not is_said:
         gaps.append(f"no file says what rows from before {version} have in {column.name}")
     return new(column.arrow_type(choice), default)
+
+
+def zero_of(column: Column, choice: str) -> Any:
+    """What old rows have in a new column that forbids NULL and has no default; None: nobody knows."""
+    kind, digits = column.arrow_type(choice), int(column.scale or 0)
+    fraction = f".{'0' * digits}" if digits else ""
+    if column.base == "ENUM":
+        return 1 if pa.types.is_integer(kind) else column.elems[0]
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return 0
+    if pa.types.is_binary(kind):
+        return b"\0" * (int(column.precision or 0) if column.base == "BINARY" else 0)
+    zeros = {
+        "DECIMAL": f"0{fraction}",
+        "DATE": "0000-00-00",
+        "DATETIME": f"0000-00-00 00:00:00{fraction}",
+        "TIMESTAMP": f"0000-00-00 00:00:00{fraction}",
+        "TIME": f"00:00:00{fraction}",
+        "JSON": None,
+        "VECTOR": None,
+    }
+    return zeros.get(column.base, "")
