@@ -18,7 +18,12 @@ Namespace = Annotated[
 Context = Annotated[str | None, Parameter(help="Context of the kubeconfig; without it, the current one.")]
 Name = Annotated[str, Parameter(name="NAME", help="The Changefeed's name.")]
 Tables = Annotated[
-    list[str] | None, Parameter(name="--table", negative="", help="Only tables of this rule (spec.filter.rules).")
+    list[str] | None,
+    Parameter(
+        name="--table",
+        negative="",
+        help="Only tables of this rule, as in spec.filter.rules; '!shop.other' takes one out. May be repeated.",
+    ),
 ]
 _ZONED = "ISO 8601 with a zone, such as 2026-01-31T12:00:00Z"
 

@@ -41,10 +41,8 @@ def flashback(
     to_ts
         A ts, or a time with its zone (2026-01-31T12:00:00Z), up to the sink's checkpoint.
     apply
-        mysql://USER@HOST:PORT, with the password in MYSQL_PWD: the database whose rows are as at the checkpoint, the
-        upstream or a copy of it.
-    table
-        Only tables of this rule, in the syntax of spec.filter.rules. May be repeated.
+        mysql://USER@HOST:PORT, with the password in MYSQL_PWD: the upstream, or a copy of it that has not gone beyond
+        the checkpoint.
     pd
         PD of the upstream: a ts below its GC safepoint is refused.
     """

@@ -43,8 +43,6 @@ def restore(
     into
         A folder that is not there yet, for <schema>/<table>.parquet and <table>.sql; or mysql://USER@HOST:PORT, with
         the password in MYSQL_PWD, for tables that are not there yet.
-    table
-        Only tables of this rule, in the syntax of spec.filter.rules, by their names at that ts. May be repeated.
     base
         A folder with <schema>/<table>.parquet of tables that were there before the changefeed, as they were when it
         began or at any ts from then to TS.

@@ -40,8 +40,6 @@ def tail(
         The sink, as in spec.sink.storage.uri. Credentials: the environment's own.
     from_ts
         Changes above this ts; 0: all. By default what comes from now on, and with --no-follow all.
-    table
-        Only tables of this rule, in the syntax of spec.filter.rules. May be repeated.
     follow
         Go on until Ctrl-C, instead of ending at the checkpoint that is published now.
     """
