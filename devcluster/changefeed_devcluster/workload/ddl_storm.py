@@ -79,6 +79,11 @@ class DdlStorm:
         ours = {*DATABASES, OUTSIDE}
         return [table for table in self.tidb.tables.values() if table.db.name in ours and table.info.has_rows]
 
+    @property
+    def is_amid_ddl(self) -> bool:
+        """A job has begun and is not over."""
+        return bool(self._jobs)
+
     def create(self) -> bool:
         """Makes what is missing; True if anything was."""
         self._storm.names = self.tidb.allocate_ids(1)[0]  # no name that an earlier storm has given

@@ -42,7 +42,8 @@ async def test_definitions_that_jobs_made_are_those_of_the_meta_keys(seed: int) 
             moments = []
             while storm.done.total() < DDLS:
                 storm.step()
-                if storm.done.total() >= DDLS * (len(moments) + 1) // 5:
+                # A column that comes or goes is so in the keys before its job is done.
+                if not storm.is_amid_ddl and storm.done.total() >= DDLS * (len(moments) + 1) // 5:
                     moments.append(tidb.now())
             storm.settle()
             end = tidb.now()
