@@ -7,6 +7,7 @@ Where the rows come from is `changefeed restore`, whose own tests compare it wit
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -253,3 +254,29 @@ async def test_a_ts_below_the_gc_safepoint_is_refused(world: World) -> None:
     done = await asyncio.to_thread(command, *arguments)
     assert done.returncode == 2, done
     assert "is below the upstream's GC safepoint" in done.stderr
+
+
+async def test_the_commands_work_on_a_database(world: World, empty: MariaDb) -> None:
+    story = await told(world)
+    ts, end_ts = story.definitions[1][0], source(world).checkpoint_ts
+    server, lake = f"mysql://root@127.0.0.1:{empty.port}", world.lake.as_uri()
+    only = ("--table", "bank.*")
+    into = await asyncio.to_thread(command, "restore", lake, "--to-ts", str(end_ts), "--into", server, *only)
+    assert into.returncode == 0, into
+    assert rows(empty, story.tables_at(end_ts)) == story.tables_at(end_ts)
+    applied = await asyncio.to_thread(command, "flashback", lake, "--to-ts", str(ts), "--apply", server, *only)
+    assert applied.returncode == 0, applied
+    assert f"Done: these rows are as they were at {ts}." in applied.stdout
+    assert rows(empty, story.tables_at(ts)) == story.tables_at(ts)
+    whole = await asyncio.to_thread(command, "flashback", lake, "--to-ts", str(ts), "--apply", server, "--json")
+    answer = json.loads(whole.stdout)
+    assert (whole.returncode, answer["applied"]) == (0, True), "shop.orders has not changed since"
+    empty.query("DROP TABLE bank.accounts_1", "UPDATE bank.accounts_0 SET balance = 7")
+    partly = await asyncio.to_thread(command, "flashback", lake, "--to-ts", str(ts), "--apply", server, *only)
+    assert partly.returncode == 2, partly
+    assert "has no bank.accounts_1" in partly.stderr
+    assert empty.query("SELECT DISTINCT balance FROM bank.accounts_0") == [(b"7",)], "nothing is written then"
+    away = await asyncio.to_thread(
+        command, "restore", lake, "--to-ts", str(ts), "--into", "mysql://root@127.0.0.1:1/db", *only
+    )
+    assert away.returncode == 2, "a server is no database"

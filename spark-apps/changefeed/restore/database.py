@@ -69,6 +69,10 @@ class Database:
 
         self._patience.call(self.where, attempt)
 
+    def has(self, table: tuple[str, str]) -> bool:
+        where = b"table_schema=%s AND table_name=%s" % (text_literal(table[0]), text_literal(table[1]))
+        return bool(self.rows(b"SELECT 1 FROM information_schema.tables WHERE " + where))
+
     def written(self, table: tuple[str, str], segment: Segment) -> list[int]:
         """Numbers of the columns that are written: those that the server does not compute."""
         where = b"table_schema=%s AND table_name=%s" % (text_literal(table[0]), text_literal(table[1]))
@@ -136,9 +140,7 @@ class Restoring:
         self._beside = f"changefeed_restore_{to_ts}"
         self._renames: list[tuple[str, tuple[str, str]]] = []
         for table in tables:
-            schema, name = table.now.name
-            where = b"table_schema=%s AND table_name=%s" % (text_literal(schema), text_literal(name))
-            if database.rows(b"SELECT 1 FROM information_schema.tables WHERE " + where):
+            if database.has(table.now.name):
                 raise InvalidSpec(
                     "--into", f"{table.name} is there already", "Drop it, or restore into another server."
                 )

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import duckdb
 
+from changefeed.errors import InvalidSpec
 from changefeed.restore.database import Database, Statements
 from changefeed.restore.rebuild import ends_of
 from changefeed.restore.report import Left, Report
@@ -65,7 +66,8 @@ def flashback(
 ) -> tuple[Report, bool]:
     """What is set back, and whether it was: never without `database`, and not while a selected table can't be.
 
-    Raises InvalidSpec for a ts that the files don't have, NotRestorable when there is no such table.
+    Raises InvalidSpec for a ts that the files don't have, or a database that has not the tables; NotRestorable when the
+    sink has no such table.
     """
     source.check(to_ts)
     report = Report(str(to_ts), str(source.checkpoint_ts))
@@ -87,9 +89,11 @@ def flashback(
         if database is None or report.left:
             return report, False
         planned.callback(database.close)
-        progress.stage("rows set back", sum(sum(reverse.counts().values()) for _, reverse in reverses))
-        for pair, reverse in reverses:
-            _apply(database, pair.now, reverse, progress)
+        changed = [(pair.now, reverse) for pair, reverse in reverses if reverse.counts()]
+        _check_there(database, [table for table, _ in changed])
+        progress.stage("rows set back", sum(sum(reverse.counts().values()) for _, reverse in changed))
+        for table, reverse in changed:
+            _apply(database, table, reverse, progress)
     return report, True
 
 
@@ -144,6 +148,12 @@ def _reverse(
 ) -> Reverse:
     with ends_of(source, pair.now, pair.then, to_ts, db, progress) as ends:
         return Reverse(db, f"reverse{number}", ends, pair.then.gaps)
+
+
+def _check_there(database: Database, tables: list[Table]) -> None:
+    """Before anything is written."""
+    if missing := [table.name for table in tables if not database.has(table.now.name)]:
+        raise InvalidSpec("--apply", f"{database.where} has no {', '.join(missing)}", "Leave them out by --table.")
 
 
 def _apply(database: Database, table: Table, reverse: Reverse, progress: Progress) -> None:
