@@ -30,6 +30,7 @@ def run(
         finally:
             bench.send_signal(signal.SIGINT)  # it ends what it has started; no error when it is over
     assert bench.returncode in codes, errors
+    assert out.exists(), errors
     report: dict[str, Any] = json.loads(out.read_text())
     assert report["schema"] == 1
     assert report["machine"].keys() == {"cpu", "cores", "mem_bytes", "python", "java", "spark"}
