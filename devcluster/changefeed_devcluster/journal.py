@@ -26,6 +26,7 @@ class Record(Enum):
 
     CLUSTER = b"H"  # metapb.Cluster: id
     PREWRITE = b"P"  # kvrpcpb.PrewriteRequest
+    FLUSH = b"F"  # kvrpcpb.FlushRequest
     COMMIT = b"C"  # kvrpcpb.CommitRequest
     ROLLBACK = b"R"  # kvrpcpb.BatchRollbackRequest
     ONE_PC = b"1"  # kvrpcpb.PrewriteRequest, min_commit_ts is its commit ts

@@ -63,8 +63,10 @@ def _row(head: bytes, tail: bytes, key: bytes, value: bytes, old_value: bytes | 
     return b"\x0a" + _length(row) + row
 
 
-def _row_tail(txn_source: int) -> bytes:
-    return b"\x48" + varint(txn_source) if txn_source else b""
+def _row_tail(txn_source: int, generation: int = 0) -> bytes:
+    """txn_source 9, generation 10."""
+    tail = b"\x48" + varint(txn_source) if txn_source else b""
+    return tail + b"\x50" + varint(generation) if generation else tail
 
 
 def change_rows(change: Change, rows: Iterable[RowChange]) -> list[bytes]:
@@ -72,7 +74,7 @@ def change_rows(change: Change, rows: Iterable[RowChange]) -> list[bytes]:
     log_type = _LOG_TYPE[change.kind]
     heads = {op: _row_head(log_type, op, change.start_ts, change.commit_ts) for op in (Op.PUT, Op.DELETE)}
     heads[Op.LOCK] = heads[Op.PUT]
-    tail = _row_tail(change.txn_source)
+    tail = _row_tail(change.txn_source, change.flush.generation if change.flush else 0)
     return [_row(heads[op], tail, key, value, old_value) for key, op, value, old_value in rows]
 
 
@@ -84,7 +86,8 @@ def scan_rows(found: Iterable[Lock | ScannedVersion]) -> list[bytes]:
     for item in found:
         if isinstance(item, Lock):
             lock_head = _row_head(PREWRITE, item.op, item.start_ts, 0)
-            rows.append(_row(lock_head, _row_tail(item.txn_source), item.key, item.value, item.old_value))
+            lock_tail = _row_tail(item.txn_source, item.generation)
+            rows.append(_row(lock_head, lock_tail, item.key, item.value, item.old_value))
             continue
         key, (commit_ts, start_ts, op, value, txn_source, _), old_value = item
         if known != (commit_ts, start_ts, op, txn_source):

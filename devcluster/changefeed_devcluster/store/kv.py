@@ -1,7 +1,7 @@
 """The transactional calls of a store over gRPC (facts, tikv-wire 3.1-3.6): context checks around `store.py`.
 
 Keys are raw in requests and answers, encoded inside region errors. Nothing waits: who meets a lock is told at once.
-What is not served (BatchCommands, coprocessor, pipelined transactions) is not in the method list.
+What is not served (BatchCommands, coprocessor) is not in the method list.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ class Tikv:
             "KvScan": self._scan,
             "KvBatchGet": self._batch_get,
             "KvPrewrite": self._prewrite,
+            "KvFlush": self._flush,
+            "KvBufferBatchGet": self._buffer_batch_get,
             "KvPessimisticLock": self._pessimistic_lock,
             "KVPessimisticRollback": self._pessimistic_rollback,
             "KvTxnHeartBeat": self._txn_heart_beat,
@@ -161,6 +163,27 @@ class Tikv:
         )
         return kvrpcpb.PrewriteResponse(min_commit_ts=min_commit_ts if request.use_async_commit else 0)
 
+    def _flush(self, request: kvrpcpb.FlushRequest) -> Message:
+        self._region(request.context, *(mutation.key for mutation in request.mutations))
+        asserts = request.assertion_level != kvrpcpb.Off
+        self._store.flush(
+            [_mutation(mutation, Check.SKIP, asserts) for mutation in request.mutations],
+            request.primary_key,
+            request.start_ts,
+            request.generation,
+            request.min_commit_ts,
+            request.lock_ttl,
+            request.context.txn_source,
+        )
+        return kvrpcpb.FlushResponse()
+
+    def _buffer_batch_get(self, request: kvrpcpb.BufferBatchGetRequest) -> Message:
+        """What the transaction has flushed to the keys; a delete has no value, what it did not flush no pair."""
+        self._region(request.context, *request.keys)
+        locks = (self._store.flushed(key, request.version) for key in request.keys)
+        pairs = [kvrpcpb.KvPair(key=lock.key, value=lock.value) for lock in locks if lock is not None]
+        return kvrpcpb.BufferBatchGetResponse(pairs=pairs)
+
     def _pessimistic_lock(self, request: kvrpcpb.PessimisticLockRequest) -> Message:
         keys = [mutation.key for mutation in request.mutations]
         self._region(request.context, *keys)
@@ -190,7 +213,9 @@ class Tikv:
 
     def _txn_heart_beat(self, request: kvrpcpb.TxnHeartBeatRequest) -> Message:
         self._region(request.context, request.primary_lock)
-        ttl = self._store.txn_heart_beat(request.primary_lock, request.start_version, request.advise_lock_ttl)
+        ttl = self._store.txn_heart_beat(
+            request.primary_lock, request.start_version, request.advise_lock_ttl, request.min_commit_ts
+        )
         return kvrpcpb.TxnHeartBeatResponse(lock_ttl=ttl)
 
     # --- ends of a transaction ---
@@ -262,15 +287,13 @@ def _mutations(request: kvrpcpb.PrewriteRequest) -> list[Mutation]:
     checks = request.pessimistic_actions or [kvrpcpb.PrewriteRequest.SKIP_PESSIMISTIC_CHECK] * len(request.mutations)
     asserts = request.assertion_level != kvrpcpb.Off
     return [
-        Mutation(
-            Op(mutation.op),
-            mutation.key,
-            mutation.value,
-            Check(check),
-            Assertion(mutation.assertion) if asserts else Assertion.NONE,
-        )
-        for mutation, check in zip(request.mutations, checks, strict=True)
+        _mutation(mutation, Check(check), asserts) for mutation, check in zip(request.mutations, checks, strict=True)
     ]
+
+
+def _mutation(mutation: kvrpcpb.Mutation, check: Check, asserts: bool) -> Mutation:
+    assertion = Assertion(mutation.assertion) if asserts else Assertion.NONE
+    return Mutation(Op(mutation.op), mutation.key, mutation.value, check, assertion)
 
 
 def _pair(key: bytes, found: bytes | Lock, key_only: bool) -> kvrpcpb.KvPair:

@@ -13,7 +13,7 @@ from changefeed.wire import kvrpcpb_pb2 as kvrpcpb
 
 from ..journal import Journal, Record
 from .mvcc import Mvcc
-from .txn import MAX_TS, Change, Kind, Lock, Op, RowChange, Version
+from .txn import MAX_TS, Change, Flush, Kind, Lock, Op, RowChange, Version
 
 _MESSAGE_OP = {Op.PUT: kvrpcpb.Put, Op.DELETE: kvrpcpb.Del, Op.LOCK: kvrpcpb.Lock}
 
@@ -28,9 +28,25 @@ class Ledger:
         self._journal = journal
 
     def prewrite(self, locks: Sequence[Lock]) -> None:
-        """Sets PUT, DELETE and LOCK locks of one transaction; they differ in key, op, values and secondaries only."""
+        """Sets PUT, DELETE and LOCK locks of one transaction; they differ in key, op, values and secondaries only.
+
+        A large transaction's may take the place of its own earlier ones.
+        """
         first = locks[0]
-        if self._journal:
+        if self._journal and first.generation:
+            self._journal.append(
+                Record.FLUSH,
+                kvrpcpb.FlushRequest(
+                    mutations=[_mutation(lock.op, lock.key, lock.value) for lock in locks],
+                    primary_key=first.primary,
+                    start_ts=first.start_ts,
+                    min_commit_ts=first.min_commit_ts,
+                    generation=first.generation,
+                    lock_ttl=first.ttl_ms,
+                    context=kvrpcpb.Context(txn_source=first.txn_source),
+                ),
+            )
+        elif self._journal:
             self._journal.append(
                 Record.PREWRITE,
                 kvrpcpb.PrewriteRequest(
@@ -49,7 +65,8 @@ class Ledger:
         for lock in locks:
             self._mvcc.locks[lock.key] = lock
         rows = [RowChange(lock.key, lock.op, lock.value, lock.old_value) for lock in locks if lock.writes]
-        self._report(Kind.PREWRITE, first.start_ts, 0, first.txn_source, rows)
+        flush = Flush(first.generation, first.primary, first.min_commit_ts) if first.generation else None
+        self._report(Kind.PREWRITE, first.start_ts, 0, first.txn_source, rows, flush)
 
     def commit(self, locks: Sequence[Lock], commit_ts: int) -> None:
         """Turns locks of one transaction, none of them pessimistic, into versions."""
@@ -105,6 +122,8 @@ class Ledger:
             rollback = kvrpcpb.BatchRollbackRequest.FromString(body)
             self._write_rollback(rollback.keys, rollback.start_version)
             return rollback.start_version
+        if kind is Record.FLUSH:
+            return self._flush_again(kvrpcpb.FlushRequest.FromString(body))
         request = kvrpcpb.PrewriteRequest.FromString(body)
         rows = [RowChange(m.key, Op(m.op), m.value, self._mvcc.value_at(m.key, MAX_TS)) for m in request.mutations]
         if kind is Record.ONE_PC:
@@ -113,6 +132,24 @@ class Ledger:
         for row in rows:
             self._mvcc.locks[row.key] = _lock_again(row, request)
         return request.start_version
+
+    def _flush_again(self, request: kvrpcpb.FlushRequest) -> int:
+        for mutation in request.mutations:
+            self._mvcc.locks[mutation.key] = Lock(
+                key=mutation.key,
+                primary=request.primary_key,
+                start_ts=request.start_ts,
+                op=Op(mutation.op),
+                value=mutation.value,
+                old_value=self._mvcc.value_at(mutation.key, request.start_ts),
+                ttl_ms=request.lock_ttl,
+                txn_size=0,
+                min_commit_ts=request.min_commit_ts,
+                txn_source=request.context.txn_source,
+                floor=0,
+                generation=request.generation,
+            )
+        return request.start_ts
 
     def _write_commit(self, locks: Iterable[Lock], commit_ts: int) -> None:
         self.seq += 1
@@ -138,9 +175,17 @@ class Ledger:
             rows.append(RowChange(key, lock.op if lock is not None and lock.writes else Op.LOCK))
         return rows
 
-    def _report(self, kind: Kind, start_ts: int, commit_ts: int, txn_source: int, rows: list[RowChange]) -> None:
+    def _report(
+        self,
+        kind: Kind,
+        start_ts: int,
+        commit_ts: int,
+        txn_source: int,
+        rows: list[RowChange],
+        flush: Flush | None = None,
+    ) -> None:
         if rows and self.observers:
-            change = Change(kind, start_ts, commit_ts, txn_source, rows)
+            change = Change(kind, start_ts, commit_ts, txn_source, rows, flush)
             for observer in self.observers:
                 observer(change)
 

@@ -41,9 +41,12 @@ class Checked:
 
 
 def check_prewrite(
-    mvcc: Mvcc, mutations: Sequence[Mutation], primary: bytes, start_ts: int, for_update_ts: int
+    mvcc: Mvcc, mutations: Sequence[Mutation], primary: bytes, start_ts: int, for_update_ts: int, generation: int = 0
 ) -> Checked:
-    """Raises KeyIsLocked with all foreign locks met, or the first other refusal."""
+    """Raises KeyIsLocked with all foreign locks met, or the first other refusal.
+
+    `generation`: of a flush; what an earlier one has locked is written again.
+    """
     if len({mutation.key for mutation in mutations}) != len(mutations):
         raise ValueError(f"a prewrite of transaction {start_ts} names a key twice")
     checked = Checked()
@@ -52,10 +55,11 @@ def check_prewrite(
         key = mutation.key
         lock = mvcc.locks.get(key)
         if lock is not None and lock.start_ts == start_ts:
-            if lock.op is not Op.PESSIMISTIC:
+            if lock.op is Op.PESSIMISTIC:
+                checked.pessimistic.append(lock)
+            elif lock.generation >= generation:
                 checked.prewritten.append(lock)
                 continue
-            checked.pessimistic.append(lock)
         else:
             commit_ts = _check_records(mvcc, mutation, lock, primary, start_ts, for_update_ts)
             if commit_ts:

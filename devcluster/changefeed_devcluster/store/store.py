@@ -113,6 +113,45 @@ class MvccStore:
                 self._ledger.prewrite(locks)
             return _async_min_commit_ts([*checked.prewritten, *locks])
 
+    def flush(
+        self,
+        mutations: Sequence[Mutation],
+        primary: bytes,
+        start_ts: int,
+        generation: int,
+        min_commit_ts: int = 0,
+        ttl_ms: int = 3000,
+        txn_source: int = 0,
+    ) -> None:
+        """Locks every key for a large transaction; a key that an earlier generation has locked gets the new value.
+
+        Generations rise from 1; what was flushed already, or later, is left. Raises what prewrite raises.
+        """
+        if generation < 1:
+            raise ValueError(f"a flush of transaction {start_ts} has generation {generation}: they rise from 1")
+        with self.lock:
+            checked = check_prewrite(self._mvcc, mutations, primary, start_ts, 0, generation)
+            if checked.commit_ts:
+                return
+            locks = []
+            for row in checked.rows:
+                lock = Lock(
+                    row.key, primary, start_ts, row.op, row.value, row.old_value, ttl_ms, 0,
+                    max(min_commit_ts, start_ts + 1), txn_source, self.resolved_floor, generation=generation,
+                )  # fmt: skip
+                before = self._mvcc.own_lock(row.key, start_ts)
+                if before is not None:  # what was promised of it stays
+                    lock.ttl_ms = max(lock.ttl_ms, before.ttl_ms)
+                    lock.min_commit_ts = max(lock.min_commit_ts, before.min_commit_ts)
+                locks.append(lock)
+            if locks:
+                self._ledger.prewrite(locks)
+
+    def flushed(self, key: bytes, start_ts: int) -> Lock | None:
+        """What a large transaction has flushed to a key."""
+        with self.lock:
+            return self._mvcc.own_lock(key, start_ts)
+
     def one_pc(
         self,
         mutations: Sequence[Mutation],
@@ -184,13 +223,18 @@ class MvccStore:
                 if lock is not None and lock.op is Op.PESSIMISTIC and lock.for_update_ts <= for_update_ts
             )
 
-    def txn_heart_beat(self, primary: bytes, start_ts: int, advise_ttl_ms: int) -> int:
-        """Prolongs the primary lock; gives its ttl in ms. Raises TxnNotFound."""
+    def txn_heart_beat(self, primary: bytes, start_ts: int, advise_ttl_ms: int, min_commit_ts: int = 0) -> int:
+        """Prolongs the primary lock; gives its ttl in ms. Raises TxnNotFound.
+
+        `min_commit_ts`: a large transaction promises to commit at or above it.
+        """
         with self.lock:
             lock = self._mvcc.own_lock(primary, start_ts)
             if lock is None:
                 raise TxnNotFound(primary, start_ts)
             lock.ttl_ms = max(lock.ttl_ms, advise_ttl_ms)
+            if lock.generation:
+                lock.min_commit_ts = max(lock.min_commit_ts, min_commit_ts)
             return lock.ttl_ms
 
     # --- ends of a transaction ---

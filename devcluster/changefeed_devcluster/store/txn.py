@@ -57,6 +57,7 @@ class Lock:
     `floor` is the resolved-ts told to anybody when the lock was written: a commit at or below it would break that
     promise, and is refused. `for_update_ts` is above 0 in pessimistic transactions. With `async_commit` the transaction
     is committed as soon as every key is locked; the primary's lock then names the other keys in `secondaries`.
+    `generation` is above 0 in large (pipelined) transactions: that of the flush which wrote the lock.
     """
 
     key: bytes
@@ -73,6 +74,7 @@ class Lock:
     for_update_ts: int = 0
     async_commit: bool = False
     secondaries: tuple[bytes, ...] = ()
+    generation: int = 0
 
     @property
     def writes(self) -> bool:
@@ -122,6 +124,14 @@ class RowChange(NamedTuple):
     old_value: bytes | None = None
 
 
+class Flush(NamedTuple):
+    """What a prewrite of a large transaction says beside its rows; one with a higher generation may follow."""
+
+    generation: int
+    primary: bytes
+    min_commit_ts: int
+
+
 class Change(NamedTuple):
     """What one call changed, reported inside the store's lock. `commit_ts` is 0 for PREWRITE and ROLLBACK."""
 
@@ -130,6 +140,7 @@ class Change(NamedTuple):
     commit_ts: int
     txn_source: int
     rows: list[RowChange]
+    flush: Flush | None = None
 
 
 class Action(IntEnum):

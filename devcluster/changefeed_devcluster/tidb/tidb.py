@@ -20,6 +20,7 @@ from ..ddl.running import last, put_table
 from ..ddl.tables import NewTable, Partitions, create_table, drop_table, truncate_table
 from ..store.gc import resolve_locks
 from ..store.txn import MAX_TS, KeyIsLocked, Lock, Mutation, Op
+from .large_transaction import LargeTransaction
 from .rows import Row, address_of, encode_rows, row_of
 from .schema import MYSQL_DB_ID, Column, DbInfo, PrimaryKey, Table, TableInfo, ddl_job_table, dump
 from .transaction import Cluster, Transaction
@@ -160,6 +161,10 @@ class Tidb:
     def begin(self, one_phase: bool = False, source: int = 0) -> Transaction:
         """A transaction at a fresh start ts; `one_phase` commits it without locks. `source`: TiKV's txn_source."""
         return Transaction(self._cluster, one_phase, source)
+
+    def begin_large(self, source: int = 0) -> LargeTransaction:
+        """One that sends its rows flush after flush."""
+        return LargeTransaction(self._cluster, source)
 
     def bulk_insert(
         self, table: Table, handles: npt.NDArray[np.int64], columns: Sequence[tuple[str, npt.NDArray[Any]]]

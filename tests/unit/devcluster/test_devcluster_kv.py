@@ -20,6 +20,8 @@ CALLS: dict[str, dict[str, Any]] = {
     "KvScan": {"start_key": b"k", "limit": 1},
     "KvBatchGet": {"keys": [b"k"]},
     "KvPrewrite": {"mutations": [kvrpcpb.Mutation(key=b"k")]},
+    "KvFlush": {"mutations": [kvrpcpb.Mutation(key=b"k")]},
+    "KvBufferBatchGet": {"keys": [b"k"]},
     "KvPessimisticLock": {"mutations": [kvrpcpb.Mutation(op=kvrpcpb.PessimisticLock, key=b"k")]},
     "KVPessimisticRollback": {"keys": [b"k"]},
     "KvTxnHeartBeat": {"primary_lock": b"k"},
@@ -221,3 +223,29 @@ def test_updating_the_gc_safe_point_deletes_history(cluster: DevCluster) -> None
 def test_scatter_and_operators_are_answered(cluster: DevCluster) -> None:
     assert pd(cluster, "ScatterRegion", regions_id=[1]).finished_percentage == 100
     assert pd(cluster, "GetOperator", region_id=1).header.error.type == pdpb.REGION_NOT_FOUND
+
+
+def test_a_large_transaction_flushes_reads_lives_and_commits_above_what_it_has_promised(cluster: DevCluster) -> None:
+    (region,) = cluster.regions.all()
+    start_ts, _, promised = (cluster.oracle.next() for _ in range(3))
+    about = {"primary_key": b"a", "start_ts": start_ts, "lock_ttl": 20_000, "min_commit_ts": start_ts + 1}
+    for generation, value in enumerate((b"1", b"2"), start=1):
+        keys = [mutation(0, b"a", value), mutation(0, b"b", value)]
+        assert not ask(cluster, "KvFlush", region, mutations=keys, generation=generation, **about).errors
+    again = ask(cluster, "KvFlush", region, mutations=[mutation(0, b"a", b"old")], generation=1, **about)
+    assert not again.errors
+    found = ask(cluster, "KvBufferBatchGet", region, keys=[b"a", b"b", b"c"], version=start_ts)
+    assert [(pair.key, pair.value) for pair in found.pairs] == [(b"a", b"2"), (b"b", b"2")]
+    alive = {"primary_lock": b"a", "start_version": start_ts, "advise_lock_ttl": 30_000, "min_commit_ts": promised}
+    assert ask(cluster, "KvTxnHeartBeat", region, **alive).lock_ttl == 30_000
+    end = {"start_version": start_ts, "keys": [b"a", b"b"]}
+    refused = ask(cluster, "KvCommit", region, commit_version=promised - 1, **end).error.commit_ts_expired
+    assert (refused.attempted_commit_ts, refused.min_commit_ts) == (promised - 1, promised)
+    assert not ask(cluster, "KvCommit", region, commit_version=promised, **end).HasField("error")
+    assert cluster.store.get(b"b", promised) == b"2"
+
+
+def test_a_flush_without_a_generation_is_refused(cluster: DevCluster) -> None:
+    (region,) = cluster.regions.all()
+    refused = ask(cluster, "KvFlush", region, mutations=[mutation(0, b"a")], primary_key=b"a", start_ts=5)
+    assert "generation 0" in refused.errors[0].abort
