@@ -66,6 +66,8 @@ def start(
     workload_seconds: Amount | None = None,
     frozen: Literal["scan", "live", "one"] | None = None,
     replay: bool = False,
+    new_stores: Few = 0,
+    gate: bool = True,
     tls: Path | None = None,
     tls_name: Annotated[list[str] | None, Parameter(negative="")] = None,
     tls_common_name: Annotated[list[str] | None, Parameter(negative="")] = None,
@@ -111,6 +113,11 @@ def start(
         Show the `data` folder of an earlier cluster as it was left, and write nothing to it: several clusters, at once
         or one after the other, serve the same history to the byte. `startTs` is that of the folder's first cluster, and
         the second line has the history's last ts.
+    new_stores
+        So many of the stores are of a version whose watermarks are not held by large transactions; `harm upgrade` makes
+        more of them so.
+    gate
+        The new watermarks count when all stores have them; with --no-gate each store's at once.
     tls
         Folder of certificates, made where there are none: speak TLS, and let in only who has one. DIR/client is what
         clients need, as a Kubernetes Secret has it: ca.crt, tls.crt, tls.key.
@@ -129,6 +136,8 @@ def start(
         raise CommandFailed("--tls-name and --tls-common-name are for a cluster with --tls.")
     if store_port and store_port + stores > _PORTS:
         raise CommandFailed(f"--store-port {store_port} is too high for {stores} stores: there are {_PORTS} ports.")
+    if new_stores > stores:
+        raise CommandFailed(f"--new-stores {new_stores} is more than the {stores} stores that there are.")
     try:
         secure = Certificates(tls, [host, "127.0.0.1", "localhost", *(tls_name or ())]) if tls else None
         cluster = DevCluster(
@@ -141,6 +150,8 @@ def start(
             host=host,
             certificates=secure,
             common_names=tls_common_name or (),
+            new_stores=new_stores,
+            gated=gate,
         )
     except OSError as error:
         raise _cant_start(error) from error

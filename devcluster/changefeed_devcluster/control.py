@@ -73,6 +73,20 @@ def _cut(cluster: DevCluster, given: Arguments) -> None:
     cluster.cut(given.get("store"), int(given.get("messages", 0)))
 
 
+def _upgrade(cluster: DevCluster, given: Arguments) -> None:
+    cluster.upgrade(given.get("store"))
+
+
+def _watermark(cluster: DevCluster, given: Arguments) -> Answer:
+    gate, requests = cluster.watermarks.gate, cluster.watermarks.statuses.requests
+    return {
+        "stores": [
+            {"id": id_, "version": gate.version(id_), "new": gate.spares_large(id_), "requests": requests[id_]}
+            for id_ in cluster.regions.store_ids
+        ]
+    }
+
+
 def _stall(cluster: DevCluster, given: Arguments) -> None:
     cluster.stall(_seconds(given), given.get("store"))
 
@@ -115,6 +129,8 @@ _ACTIONS: dict[str, Callable[[DevCluster, Arguments], Answer | None]] = {
     "merge": _merge,
     "transfer": _transfer,
     "cut": _cut,
+    "upgrade": _upgrade,
+    "watermark": _watermark,
     "stall": _stall,
     "stall-region": _stall_region,
     "lock": _lock,

@@ -96,6 +96,21 @@ def cut(*, at: At, store: Store = None, messages: int = 0) -> None:
 
 
 @harm.command
+def upgrade(*, at: At, store: Store = None) -> None:
+    """Restart a store with the version that spares large transactions.
+
+    Unless the cluster runs without a gate, that version's watermark counts once every store has it.
+    """
+    say(**_harm(at, "upgrade", store=store))
+
+
+@harm.command
+def watermark(*, at: At) -> None:
+    """List the stores: version, whether its watermarks are the new ones, requests that others have sent it for them."""
+    say(**_harm(at, "watermark"))
+
+
+@harm.command
 def stall(*, at: At, seconds: Seconds = None, store: Store = None) -> None:
     """Send no change data, without any error: the streams stay open and silent.
 

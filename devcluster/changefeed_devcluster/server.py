@@ -31,7 +31,7 @@ from .control import control_handler
 from .frozen import FrozenHistory
 from .journal import Journal, Record
 from .pd.oracle import Oracle, compose
-from .pd.pd import VERSION, PlacementDriver
+from .pd.pd import PlacementDriver
 from .pd.regions import Region, Regions
 from .pd.safepoints import Hold, SafePoints
 from .store import unfinished
@@ -39,6 +39,8 @@ from .store.frozen_store import FrozenStore
 from .store.gc import collect_garbage
 from .store.kv import Tikv
 from .store.store import MvccStore
+from .watermark.gate import VersionGate
+from .watermark.watermarks import Watermarks
 
 _START_SECONDS = 30.0
 _LAST_WORDS_SECONDS = 0.05
@@ -62,7 +64,8 @@ class DevCluster:
     beside what the store holds. `replay`: show the data folder as it is, and keep nothing of what happens meanwhile.
     `host`: the address of this machine that it listens at and that its PD names. `store_port`: of the first store, the
     others have the next ones; 0 for free ones. Everybody who reaches it is let in; with `certificates` only who shows a
-    good one, with `common_names` only who bears one of these.
+    good one, with `common_names` only who bears one of these. `new_stores`: so many are of a version
+    whose watermarks large transactions do not hold, which counts when all are, or at once if not `gated`.
 
     `first_start_ts`: what `note_start` was told in the folder's first life. `history_ts`: the last ts in the folder.
     """
@@ -79,6 +82,8 @@ class DevCluster:
         host: str = "127.0.0.1",
         certificates: Certificates | None = None,
         common_names: Sequence[str] = (),
+        new_stores: int = 0,
+        gated: bool = True,
     ) -> None:
         self._host = host
         self._certificates = certificates
@@ -107,9 +112,11 @@ class DevCluster:
             raise
         self.store.max_ts = self.oracle.next()
         self.regions.bootstrap()
+        self.watermarks = Watermarks(self.store, self.regions, VersionGate(self._store_ids, new_stores, gated))
         self._subscriptions = Subscriptions(
-            self.store, self.regions, self.oracle, self.cluster_id, self._frozen, self.troubles
+            self.store, self.regions, self.oracle, self.cluster_id, self._frozen, self.troubles, self.watermarks
         )
+        self._driver: PlacementDriver | None = None
         self._services: dict[int, ChangeData] = {}
         self._servers: dict[int, grpc.aio.Server] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -176,6 +183,15 @@ class DevCluster:
                 self._running_loop().call_soon_threadsafe(self._services[chosen].cut_after, messages)
             else:
                 asyncio.run_coroutine_threadsafe(self._restart(chosen), self._running_loop()).result(_START_SECONDS)
+
+    def upgrade(self, store_id: int | None = None) -> None:
+        """Restarts a store, or all one after the other, with the version that spares large transactions."""
+        for chosen in self._chosen(store_id):
+            with self.store.lock:
+                self.watermarks.gate.upgrade(chosen)
+            if self._driver is not None:
+                self._driver.stores = [self._described(*each) for each in self.store_addresses.items()]
+            self.cut(chosen)
 
     def stall(self, seconds: float | None = None, store_id: int | None = None) -> None:
         """Sends no change data, without an error, for a while or until `heal`; all goes on being queued."""
@@ -336,7 +352,7 @@ class DevCluster:
         await asyncio.sleep(_LAST_WORDS_SECONDS)
 
     async def _open(self) -> None:
-        driver = PlacementDriver(self.cluster_id, self.oracle, self.regions, self.safepoints)
+        driver = self._driver = PlacementDriver(self.cluster_id, self.oracle, self.regions, self.safepoints)
         self._servers[_PD] = self._server(("grpc.so_reuseport", 0))
         self.pd_address = self._bind(self._servers[_PD], self._pd_port, [driver.handler(), control_handler(self)])
         for store_id in self._store_ids:
@@ -345,12 +361,13 @@ class DevCluster:
             port = self._store_port + store_id - 1 if self._store_port else 0
             self.store_addresses[store_id] = self._bind(self._servers[store_id], port, self._store_handlers(store_id))
         driver.url = f"{'https' if self._certificates else 'http'}://{self.pd_address}"
-        driver.stores = [
-            metapb.Store(id=store_id, address=address, version=VERSION, start_timestamp=int(time.time()))
-            for store_id, address in self.store_addresses.items()
-        ]
+        driver.stores = [self._described(store_id, address) for store_id, address in self.store_addresses.items()]
         for server in self._servers.values():
             await server.start()
+
+    def _described(self, store_id: int, address: str) -> metapb.Store:
+        version = self.watermarks.gate.version(store_id)
+        return metapb.Store(id=store_id, address=address, version=version, start_timestamp=int(time.time()))
 
     async def _restart(self, store_id: int) -> None:
         """A new server takes over the port before the old one is stopped, so nobody else can."""
@@ -361,7 +378,7 @@ class DevCluster:
         await old.stop(None)
 
     def _store_handlers(self, store_id: int) -> list[grpc.GenericRpcHandler]:
-        tikv = Tikv(store_id, self.cluster_id, self.store, self.regions)
+        tikv = Tikv(store_id, self.cluster_id, self.store, self.regions, self.watermarks.safe_ts)
         return [self._services[store_id].handler(), tikv.handler()]
 
     def _server(self, *options: tuple[str, int]) -> grpc.aio.Server:

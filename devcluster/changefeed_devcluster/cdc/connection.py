@@ -5,12 +5,13 @@ Rows are encoded when the queue is drained, once for all who get them. Nothing h
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..store.txn import MAX_TS, Change, RowChange
+from ..watermark.advancer import WatermarkAdvancer
 from . import events
 
 _ROW_OVERHEAD = 64
@@ -41,7 +42,7 @@ class RegionRows:
 
 @dataclass(eq=False, slots=True)
 class Subscription:
-    """One registration: (connection, request, region). `open` counts the PUT and DELETE locks by start ts.
+    """One registration: (connection, request, region). `advancer` knows the PUT and DELETE locks of its range.
 
     `held_ts`: the next start ts of a frozen history that is being played to it.
     """
@@ -55,7 +56,7 @@ class Subscription:
     end: bytes
     filter_loop: bool
     tags: tuple[bytes, bytes]
-    open: Counter[int] = field(default_factory=Counter)
+    advancer: WatermarkAdvancer = field(default_factory=lambda: WatermarkAdvancer(spares_large=False))
     held_ts: int = MAX_TS
     resolved_ts: int = 0
     initialized: bool = False

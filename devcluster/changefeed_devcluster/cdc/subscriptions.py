@@ -7,7 +7,7 @@ queue entry a subscription; encoding happens when a connection drains its queue 
 from __future__ import annotations
 
 import heapq
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -20,7 +20,10 @@ from ..pd.oracle import Oracle
 from ..pd.regions import Region, RegionEvent, Regions
 from ..store.mvcc import ScannedVersion
 from ..store.store import MvccStore
-from ..store.txn import MAX_TS, Change, Kind, Lock, Op, RowChange
+from ..store.txn import MAX_TS, Change, Lock, RowChange
+from ..watermark.advancer import WatermarkAdvancer
+from ..watermark.ranges import advancer_of, locks_of, track
+from ..watermark.watermarks import Watermarks
 from . import events
 from .answers import epoch_not_match, not_leader, push_event, push_resolved, region_not_found
 from .connection import CLUSTER_ID_SINCE, Connection, Frames, LiveRows, Message, RegionRows, Subscription
@@ -60,8 +63,10 @@ class Subscriptions:
         cluster_id: int,
         frozen: FrozenHistory | None = None,
         troubles: Troubles | None = None,
+        watermarks: Watermarks | None = None,
     ) -> None:
         self.lock = store.lock
+        self._watermarks = watermarks or Watermarks(store, regions)
         self._troubles = troubles or Troubles()
         self._frozen = frozen or FrozenHistory()
         self._store = store
@@ -134,7 +139,7 @@ class Subscriptions:
             subscription.end = min(ends) if ends else b""
             self._by_region.setdefault(region.id, []).append(subscription)
             locks = self._locks(subscription)
-            subscription.open.update(lock.start_ts for lock in locks)
+            subscription.advancer = advancer_of(locks, self._spares_large(subscription))
             return Snapshot(self._store.seq, subscription.checkpoint_ts, locks, self._freeze(subscription))
 
     def look_again(self, subscription: Subscription, snapshot: Snapshot) -> Snapshot:
@@ -144,8 +149,10 @@ class Subscriptions:
             return Snapshot(self._store.seq, after_ts, self._locks(subscription), snapshot.frozen)
 
     def _locks(self, subscription: Subscription) -> deque[Lock]:
-        found = self._store.locks_in(subscription.start, subscription.end)
-        return deque(lock for lock in found if lock.writes)
+        return deque(locks_of(self._store, subscription.start, subscription.end))
+
+    def _spares_large(self, subscription: Subscription) -> bool:
+        return self._watermarks.gate.spares_large(subscription.connection.store_id)
 
     def _freeze(self, subscription: Subscription) -> list[tuple[Piece, int]]:
         """Notes where the frozen history stands, and holds the watermark below what is to come."""
@@ -236,22 +243,34 @@ class Subscriptions:
 
     def advance(self) -> None:
         """One tick of the watermark (facts, 2.12 point 5): call it every min-ts-interval."""
-        if not self._by_region:
+        if not self._by_region and not self._watermarks.safe_ts.is_asked_for:
             return
         ts = self._oracle.next()
         with self.lock:
+            self._watermarks.ask(self._advancers())
+            self._watermarks.safe_ts.advance(ts)
             self._store.max_ts = max(self._store.max_ts, ts)
             self._store.resolved_floor = max(self._store.resolved_floor, ts)
             for connection in self._connections:
                 self._advance_connection(connection, ts)
+
+    def _advancers(self) -> dict[int, list[WatermarkAdvancer]]:
+        """By store; what goes by the wrong mechanism, as the cluster was upgraded, is made again."""
+        found: dict[int, list[WatermarkAdvancer]] = defaultdict(list)
+        for subscription in (each for some in self._by_region.values() for each in some):
+            spares_large = self._spares_large(subscription)
+            if subscription.advancer.spares_large != spares_large:
+                subscription.advancer = advancer_of(self._locks(subscription), spares_large)
+            found[subscription.connection.store_id].append(subscription.advancer)
+        return found
 
     def _advance_connection(self, connection: Connection, ts: int) -> None:
         by_request: dict[int, list[tuple[int, int]]] = {}
         for subscription in connection.subscriptions.values():
             if not subscription.initialized or self._troubles.amount(Trouble.STALL_REGION, subscription.region_id):
                 continue
-            lowest = min(subscription.open, default=MAX_TS)
-            subscription.resolved_ts = max(subscription.resolved_ts, min(ts, lowest, subscription.held_ts))
+            upto = min(ts, subscription.advancer.lowest, subscription.held_ts)
+            subscription.resolved_ts = max(subscription.resolved_ts, upto)
             by_request.setdefault(subscription.request_id, []).append(
                 (subscription.resolved_ts, subscription.region_id)
             )
@@ -291,7 +310,7 @@ class Subscriptions:
             picked = [row for row in rows.rows if subscription.covers(row.key, row.key)]
             if not picked:
                 return
-        _count_locks(subscription.open, change, picked or rows.rows)
+        track(subscription.advancer, change, picked or rows.rows)
         if subscription.drops(change.txn_source):
             return
         store_id = subscription.connection.store_id
@@ -386,19 +405,6 @@ def _batched(
         last = piece, number
     if last:
         yield Message(size, b"".join(frames)), *last
-
-
-def _count_locks(open_locks: Counter[int], change: Change, rows: list[RowChange]) -> None:
-    if change.kind is Kind.ONE_PC:
-        return
-    if change.kind is Kind.PREWRITE:
-        open_locks[change.start_ts] += len(rows)
-        return
-    left = open_locks[change.start_ts] - sum(row.op is not Op.LOCK for row in rows)
-    if left:
-        open_locks[change.start_ts] = left
-    else:
-        del open_locks[change.start_ts]
 
 
 def _with_locks(

@@ -39,6 +39,9 @@ class Region:
     def has_peer_on(self, store_id: int) -> bool:
         return any(store == store_id for store, _ in self.peers)
 
+    def peer_on(self, store_id: int) -> int:
+        return next(peer for store, peer in self.peers if store == store_id)
+
     @cached_property
     def message(self) -> metapb.Region:
         """As PD and region errors show it: encoded bounds. Not to be changed."""
@@ -72,7 +75,7 @@ class Regions:
         self, lock: AbstractContextManager[bool], store_ids: Sequence[int], journal: Journal | None = None
     ) -> None:
         self._lock = lock
-        self._store_ids = tuple(store_ids)
+        self.store_ids = tuple(store_ids)
         self._journal = journal
         self._last_id = 1000
         self._observers: list[RegionObserver] = []
@@ -82,7 +85,7 @@ class Regions:
         """Makes the first region, unless a layout was restored."""
         with self._lock:
             if not self._ordered:
-                self._set([Region(self.alloc_id(), b"", b"", 1, 1, self._store_ids[0], self._new_peers())])
+                self._set([Region(self.alloc_id(), b"", b"", 1, 1, self.store_ids[0], self._new_peers())])
                 self._record()
 
     def observe(self, observer: RegionObserver) -> None:
@@ -190,11 +193,11 @@ class Regions:
         return region
 
     def _new_peers(self) -> tuple[tuple[int, int], ...]:
-        return tuple((store, self.alloc_id()) for store in self._store_ids)
+        return tuple((store, self.alloc_id()) for store in self.store_ids)
 
     def _idle_store(self) -> int:
         leaders = Counter(region.leader_store for region in self._ordered)
-        return min(self._store_ids, key=lambda store: (leaders[store], store))
+        return min(self.store_ids, key=lambda store: (leaders[store], store))
 
     def _change(self, event: RegionEvent, old: Sequence[Region], new: Sequence[Region]) -> None:
         index = self._ordered.index(old[0])

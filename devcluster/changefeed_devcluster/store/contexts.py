@@ -20,8 +20,13 @@ class RegionMismatch(Exception):
         self.error = error
 
 
-def find_region(regions: Regions, store_id: int, context: kvrpcpb.Context, keys: Iterable[bytes]) -> Region:
-    """The region asked for, when this store leads it and it holds the keys. Raises RegionMismatch, in TiKV's order."""
+def find_region(
+    regions: Regions, store_id: int, context: kvrpcpb.Context, keys: Iterable[bytes], any_peer: bool = False
+) -> Region:
+    """The region asked for, when this store leads it and it holds the keys. Raises RegionMismatch, in TiKV's order.
+
+    `any_peer`: the store need not lead it.
+    """
     if context.peer.store_id != store_id:
         mismatch = errorpb.StoreNotMatch(request_store_id=context.peer.store_id, actual_store_id=store_id)
         raise RegionMismatch(errorpb.Error(message="store not match", store_not_match=mismatch))
@@ -29,11 +34,12 @@ def find_region(regions: Regions, store_id: int, context: kvrpcpb.Context, keys:
     if region is None or not region.has_peer_on(store_id):
         missing = errorpb.RegionNotFound(region_id=context.region_id)
         raise RegionMismatch(errorpb.Error(message=f"region {context.region_id} not found", region_not_found=missing))
-    if region.leader_store != store_id:
+    if region.leader_store != store_id and not any_peer:
         moved = errorpb.NotLeader(region_id=region.id, leader=region.leader)
         raise RegionMismatch(errorpb.Error(message=f"region {region.id} is led elsewhere", not_leader=moved))
-    if context.peer.id != region.leader.id:
-        other = errorpb.MismatchPeerId(request_peer_id=context.peer.id, store_peer_id=region.leader.id)
+    peer_id = region.peer_on(store_id)
+    if context.peer.id != peer_id:
+        other = errorpb.MismatchPeerId(request_peer_id=context.peer.id, store_peer_id=peer_id)
         raise RegionMismatch(errorpb.Error(message=f"peer of region {region.id} changed", mismatch_peer_id=other))
     epoch = context.region_epoch
     if (epoch.version, epoch.conf_ver) != (region.version, region.conf_ver):

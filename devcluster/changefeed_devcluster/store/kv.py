@@ -14,6 +14,7 @@ from changefeed.wire import kvrpcpb_pb2 as kvrpcpb
 from google.protobuf.message import Message
 
 from ..pd.regions import Region, Regions
+from ..watermark.safe_ts import SafeTs
 from .contexts import RegionMismatch, clip, find_region
 from .key_errors import key_error, lock_info, locked_errors
 from .mvcc import View
@@ -26,11 +27,12 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class Tikv:
     """The service of one store."""
 
-    def __init__(self, store_id: int, cluster_id: int, store: MvccStore, regions: Regions) -> None:
+    def __init__(self, store_id: int, cluster_id: int, store: MvccStore, regions: Regions, safe_ts: SafeTs) -> None:
         self._store_id = store_id
         self._cluster_id = cluster_id
         self._store = store
         self._regions = regions
+        self._safe_ts = safe_ts
 
     def handler(self) -> grpc.GenericRpcHandler:
         # The message classes are named after the calls.
@@ -94,17 +96,27 @@ class Tikv:
 
     # --- reads ---
 
+    def _readable(self, context: kvrpcpb.Context, *keys: bytes) -> Region:
+        return find_region(self._regions, self._store_id, context, keys, any_peer=context.stale_read)
+
+    def _view(self, context: kvrpcpb.Context, region: Region, ts: int, start: bytes, end: bytes) -> View:
+        if context.stale_read:
+            return self._safe_ts.view(region, self._store_id, ts, start, end)
+        return View(context.resolved_locks, context.committed_locks, context.isolation_level == kvrpcpb.RC)
+
     def _get(self, request: kvrpcpb.GetRequest) -> Message:
-        self._region(request.context, request.key)
-        value = self._store.get(request.key, request.version, _view(request.context))
+        region = self._readable(request.context, request.key)
+        view = self._view(request.context, region, request.version, request.key, request.key + b"\0")
+        value = self._store.get(request.key, request.version, view)
         return kvrpcpb.GetResponse(not_found=True) if value is None else kvrpcpb.GetResponse(value=value)
 
     def _batch_get(self, request: kvrpcpb.BatchGetRequest) -> Message:
-        self._region(request.context, *request.keys)
+        region = self._readable(request.context, *request.keys)
         pairs = []
         for key in request.keys:
+            view = self._view(request.context, region, request.version, key, key + b"\0")
             try:
-                value = self._store.get(key, request.version, _view(request.context))
+                value = self._store.get(key, request.version, view)
             except KeyIsLocked as error:
                 pairs.append(kvrpcpb.KvPair(key=key, error=key_error(error)))
                 continue
@@ -116,12 +128,12 @@ class Tikv:
         low, high = request.start_key, request.end_key
         if request.reverse:
             low, high = high, low
-            region = self._region(request.context)
+            region = self._readable(request.context)
         else:
-            region = self._region(request.context, low)
-        found = self._store.read_range(
-            *clip(region, low, high), request.version, request.limit, request.reverse, _view(request.context)
-        )
+            region = self._readable(request.context, low)
+        start, end = clip(region, low, high)
+        view = self._view(request.context, region, request.version, start, end)
+        found = self._store.read_range(start, end, request.version, request.limit, request.reverse, view)
         return kvrpcpb.ScanResponse(pairs=[_pair(key, value, request.key_only) for key, value in found])
 
     def _scan_lock(self, request: kvrpcpb.ScanLockRequest) -> Message:
@@ -300,7 +312,3 @@ def _pair(key: bytes, found: bytes | Lock, key_only: bool) -> kvrpcpb.KvPair:
     if isinstance(found, Lock):
         return kvrpcpb.KvPair(key=key, error=kvrpcpb.KeyError(locked=lock_info(found)))
     return kvrpcpb.KvPair(key=key, value=b"" if key_only else found)
-
-
-def _view(context: kvrpcpb.Context) -> View:
-    return View(context.resolved_locks, context.committed_locks, context.isolation_level == kvrpcpb.RC)

@@ -65,7 +65,7 @@ class Ledger:
         for lock in locks:
             self._mvcc.locks[lock.key] = lock
         rows = [RowChange(lock.key, lock.op, lock.value, lock.old_value) for lock in locks if lock.writes]
-        flush = Flush(first.generation, first.primary, first.min_commit_ts) if first.generation else None
+        flush = Flush(first.generation, first.primary) if first.generation else None
         self._report(Kind.PREWRITE, first.start_ts, 0, first.txn_source, rows, flush)
 
     def commit(self, locks: Sequence[Lock], commit_ts: int) -> None:

@@ -129,7 +129,6 @@ class Flush(NamedTuple):
 
     generation: int
     primary: bytes
-    min_commit_ts: int
 
 
 class Change(NamedTuple):

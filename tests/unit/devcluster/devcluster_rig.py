@@ -12,6 +12,8 @@ from changefeed_devcluster.pd.oracle import Oracle
 from changefeed_devcluster.pd.regions import Regions
 from changefeed_devcluster.store.store import MvccStore
 from changefeed_devcluster.store.txn import Mutation, Op
+from changefeed_devcluster.watermark.gate import VersionGate
+from changefeed_devcluster.watermark.watermarks import Watermarks
 
 CLUSTER = 7
 
@@ -19,13 +21,26 @@ CLUSTER = 7
 class Rig:
     """A store of one region led by store 1, with a subscriber's connection to it."""
 
-    def __init__(self, version: str = "8.5.0", multiplexing: bool = True, frozen: FrozenHistory | None = None) -> None:
+    def __init__(
+        self,
+        version: str = "8.5.0",
+        multiplexing: bool = True,
+        frozen: FrozenHistory | None = None,
+        new_stores: int = 0,
+        gated: bool = True,
+    ) -> None:
+        """`new_stores`: so many of the three spare large transactions; they ask one another when `now` has moved."""
         self.troubles = Troubles()
         self.store = MvccStore()
         self.oracle = Oracle(clock=lambda: 1.0)
         self.regions = Regions(self.store.lock, [1, 2, 3])
         self.regions.bootstrap()
-        self.subscriptions = Subscriptions(self.store, self.regions, self.oracle, CLUSTER, frozen, self.troubles)
+        self.now = 0.0
+        self.gate = VersionGate([1, 2, 3], new_stores, gated)
+        self.watermarks = Watermarks(self.store, self.regions, self.gate, lambda: self.now)
+        self.subscriptions = Subscriptions(
+            self.store, self.regions, self.oracle, CLUSTER, frozen, self.troubles, self.watermarks
+        )
         self.connection = self.connect(version, multiplexing)
 
     def connect(self, version: str = "8.5.0", multiplexing: bool = True) -> Connection:
@@ -82,6 +97,12 @@ class Rig:
         self.subscriptions.advance()
         batches = [message.resolved_ts for message in self.drain() if message.HasField("resolved_ts")]
         return [(list(batch.regions), batch.ts, batch.request_id) for batch in batches]
+
+    def later(self) -> int:
+        """A second, and the resolved-ts that is told then."""
+        self.now += 1.0
+        ((_, ts, _),) = self.resolved()
+        return ts
 
     def error(self) -> cdcpb.Error:
         (event,) = self.events()

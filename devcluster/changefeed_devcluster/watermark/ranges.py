@@ -1,0 +1,35 @@
+"""An advancer for a range of the store's keys: what is locked there now, and what is changed from then on.
+
+Inside the store's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..store.store import MvccStore
+from ..store.txn import Change, Kind, Lock, Op, RowChange
+from .advancer import WatermarkAdvancer
+
+
+def advancer_of(locks: Iterable[Lock], spares_large: bool) -> WatermarkAdvancer:
+    """`locks`: of PUT and DELETE in the range."""
+    made = WatermarkAdvancer(spares_large)
+    for lock in locks:
+        made.locked(lock.start_ts, [lock.key], lock.primary if lock.generation else b"")
+    return made
+
+
+def locks_of(store: MvccStore, start: bytes, end: bytes) -> Iterable[Lock]:
+    """Of PUT and DELETE in the range, keys ascending."""
+    return (lock for lock in store.locks_in(start, end) if lock.writes)
+
+
+def track(advancer: WatermarkAdvancer, change: Change, rows: Iterable[RowChange]) -> None:
+    """`rows`: those of the change that are in the range."""
+    if change.kind is Kind.PREWRITE:
+        advancer.locked(change.start_ts, (row.key for row in rows), change.flush.primary if change.flush else b"")
+    elif change.kind is not Kind.ONE_PC:
+        unlocked = [row.key for row in rows if row.op is not Op.LOCK]
+        if unlocked:
+            advancer.unlocked(change.start_ts, unlocked)
