@@ -53,9 +53,10 @@ _HEAD = """# The simulation, and the proof that it is awake
   committed, log with folding, checkpoint, recovery, index and `metadata`.
 
 Simulated are the upstream (transactions in one and two phases, locks, late commits, rollbacks, dead clients, DDLs,
-regions that split, merge and move, streams that break, GC), one to three pipeline tasks of a driver, the object store
-(failures, unknown outcomes, late writes), the network, and kills, freezes and zombies at every call that waits. In
-one world of three, pullers have memory for next to no uncommitted row; in most, those of one machine share theirs with
+regions that split, merge and move, streams that break, GC; and in every world one to three large transactions, which
+send flush after flush for seconds, by stores that let resolved-ts pass them, by old ones, or by both), one to three
+pipeline tasks of a driver, the object store (failures, unknown outcomes, late writes), the network, and kills, freezes
+and zombies at every call that waits. In one world of three, pullers have memory for next to no uncommitted row; in most, those of one machine share theirs with
 its tasks, some with room for one or two segments; in some, tasks of other machines fetch it, which may fail. In one
 of five, the sink is a database that wants a table's entries in order and refuses old writers, and which must equal the
 upstream at each syncpoint. The oracles read what stands in the store at each write, after each crash and at the end:
@@ -70,7 +71,8 @@ dispatcher, each once.
 
 A simulation that finds nothing proves nothing. So each mechanism below is taken out once, by an edit of a few words,
 and seeds run until one breaks a promise; one must, nearly always one of the first 2,000. `make mutations` writes this
-table, `make test` runs each of its seeds again. `MUTATION="<core>: <what is taken out>" SEED=<seed> make simulate`
+table, `make test` runs each of its seeds again; those of before there were large transactions with `WITHOUT=large`.
+`MUTATION="<core>: <what is taken out>" SEED=<seed> make simulate`
 tells the story of one. A dash: none has yet, in as many seeds as were tried. The last column says whether unit tests
 see it too, of the part or of what it works with. Of matcher, range lock, span pipeline, planner, barrier, log,
 recovery and owner they miss three or more each. A rule that is taken out whole is seen by the tests named after it,

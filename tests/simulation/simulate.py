@@ -40,9 +40,11 @@ def find(mutation: Mutation, seeds: int = BUDGET) -> Broken | None:
     """What a seed that shows the mutation breaks: the one that did so the last time, or else the first."""
     before = known().get(str(mutation))
     world = LakeWorld if mutation.core == LAKE else World
+    # Some seeds were found when there were no large transactions.
+    told = [Story(before.seed), Story(before.seed, without=("large",))] if before else []
     with pytest.MonkeyPatch.context() as monkeypatch:
         mutation.apply(monkeypatch)
-        return failing(map(Story, [*([before.seed] if before else []), *range(seeds)]), world)
+        return failing([*told, *map(Story, range(seeds))], world)
 
 
 def _one(seed: int) -> int:

@@ -7,7 +7,7 @@ after all that was committed before it; what an error names is over. All of it a
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from itertools import groupby
 from random import Random
@@ -179,12 +179,21 @@ class Stream:
 class ChangeData:
     """All stores. `happens(what)`: whether one of the faults of the moment does."""
 
-    def __init__(self, time: Timeline, rng: Random, upstream: Upstream, happens: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        time: Timeline,
+        rng: Random,
+        upstream: Upstream,
+        happens: Callable[[str], bool],
+        new_stores: Container[int] = (),
+    ) -> None:
+        """`new_stores`: whose watermarks large transactions do not hold."""
         self.time = time
         self.rng = rng
         self.happens = happens
         self.tick_s = rng.uniform(0.3, 0.8)
         self.eager = rng.random() < 0.5  # resolves beyond a decided transaction whose locks are still there
+        self.new_stores = new_stores
         self.streams: list[Stream] = []
         self.stale_regions: list[Region] = upstream.regions
         self._upstream = upstream
@@ -199,8 +208,10 @@ class ChangeData:
 
     # What registrations are told.
 
-    def prewritten(self, key: bytes, start_ts: int, value: bytes | None, old: bytes | None) -> None:
-        self._tell(key, _prewrite(key, start_ts, value, old))
+    def prewritten(
+        self, key: bytes, start_ts: int, value: bytes | None, old: bytes | None, generation: int = 0
+    ) -> None:
+        self._tell(key, _prewrite(key, start_ts, value, old, generation))
 
     def heartbeat(self, key: bytes, start_ts: int, value: bytes | None) -> None:
         """The lock is rewritten, and told of without its value and without the old one."""
@@ -249,12 +260,12 @@ class ChangeData:
     def attach(self, registration: Registration) -> None:
         """From now on it hears what is changed; what is there, its scan tells."""
         self._by_region[registration.region.id].append(registration)
-        for key in self._upstream.keys:
+        for key in (*self._upstream.keys, *self._upstream.large_keys):
             if not registration.wants(key):
                 continue
             if lock := self._upstream.locks.get(key):
-                old = self._upstream.value_of(key)
-                registration.scan.append(_prewrite(key, lock.transaction.start_ts, lock.value, old))
+                old, start_ts = self._upstream.value_of(key), lock.transaction.start_ts
+                registration.scan.append(_prewrite(key, start_ts, lock.value, old, lock.generation))
             for row in reversed(self._upstream.versions[key]):
                 if row.commit_ts > registration.checkpoint_ts:
                     registration.scan.append(_committed(row))
@@ -293,10 +304,14 @@ class ChangeData:
             if not registration.wants(key):
                 continue
             transaction = lock.transaction
-            if not (self.eager and transaction.commit_ts):
+            spared = transaction.large and registration.stream.store in self.new_stores
+            if transaction.commit_ts and (spared or self.eager):
+                if transaction.start_ts not in registration.told:  # rule 18
+                    bounds.append(transaction.commit_ts - 1)
+            elif not spared:
                 bounds.append(transaction.start_ts)
-            elif transaction.start_ts not in registration.told:  # rule 18
-                bounds.append(transaction.commit_ts - 1)
+            elif not transaction.over:
+                bounds.append(max(transaction.start_ts, transaction.promise - 1))
         return min(bounds)
 
 
@@ -314,7 +329,7 @@ def _op(value: bytes | None) -> Any:
     return _PUT if value else _DELETE
 
 
-def _prewrite(key: bytes, start_ts: int, value: bytes | None, old: bytes | None) -> cdcpb.Event.Row:
+def _prewrite(key: bytes, start_ts: int, value: bytes | None, old: bytes | None, generation: int) -> cdcpb.Event.Row:
     return cdcpb.Event.Row(
         type=cdcpb.Event.PREWRITE,
         op_type=_op(value),
@@ -322,6 +337,7 @@ def _prewrite(key: bytes, start_ts: int, value: bytes | None, old: bytes | None)
         key=key,
         value=value or b"",
         old_value=old or b"",
+        generation=generation,
     )
 
 

@@ -205,7 +205,7 @@ class Puller:
         if self.task is None or self._call is None or self._loop is None or self._pd is None or self._main is None:
             return
         violations = self.task._feed.metrics.errors["protocol_violation"]
-        if violations and not self.world.cdc.eager:
+        if violations:
             self.world.surprised(AssertionError(f"{self.name} saw {violations} violations of the protocol"))
         lost = self._host == "gone"
         self._loop.frozen_until = 0.0

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _BASE_MS = 1_600_000_000_000
 START_TS = compose(_BASE_MS) + 1000
+_LARGE_KEYS = 3  # of each table
 
 
 class Row(NamedTuple):
@@ -98,12 +99,15 @@ class Transaction:
     primary: bytes
     commit_ts: int = 0  # decided
     over: bool = False
+    large: bool = False
+    promise: int = 0  # of a large one: it will commit at or above it
 
 
 @dataclass
 class Lock:
     transaction: Transaction
     value: bytes | None
+    generation: int = 0
 
 
 @dataclass(frozen=True)
@@ -129,9 +133,11 @@ class Odds(NamedTuple):
 
 
 class Upstream:
-    def __init__(self, time: Timeline, rng: Random, shape: Shape) -> None:
+    def __init__(self, time: Timeline, rng: Random, shape: Shape, large: Random | None = None) -> None:
+        """`large`: dice of large transactions, which have keys of their own; None: there are none."""
         self._time = time
         self._rng = rng
+        self._large = large if shape.transactions else None
         self._shape = shape
         self._last_ts = START_TS
         self.read_ts = START_TS  # no commit <= it comes any more, but of what holds a lock
@@ -140,12 +146,15 @@ class Upstream:
         self.cdc: ChangeData | None = None
         self.tables = list(range(1, shape.tables + 1))
         self.keys = [_key(table, handle) for table in self.tables for handle in range(shape.keys)]
+        handles = range(shape.keys, shape.keys + _LARGE_KEYS) if large else ()
+        self.large_keys = [_key(table, handle) for table in self.tables for handle in handles]
         self.locks: dict[bytes, Lock] = {}
-        self.versions: dict[bytes, list[Row]] = {key: [] for key in self.keys}
+        self.versions: dict[bytes, list[Row]] = {key: [] for key in (*self.keys, *self.large_keys)}
         self.rows: dict[int, list[Row]] = {table: [] for table in self.tables}
         self.on_decided: Callable[[Transaction], None] = lambda transaction: None
         self._running = 0  # transactions
         self._begun = 0
+        self._large_to_come = 0
         self.ending = False
         self.odds = Odds(*(rng.choice((0.0, 1.0, 1.0)) * odd for odd in (0.15, 0.15, 0.5, 0.15)))
         self.regions = self._first_regions(shape)
@@ -170,6 +179,10 @@ class Upstream:
         for _ in range(self._shape.transactions):
             when = rng.choice(bursts) + rng.random() if bursty else rng.random() * self._shape.busy_s
             self._time.at(when, self._begin)
+        if self._large is not None:
+            self._large_to_come = self._large.choice((1, 1, 2, 3))
+            for _ in range(self._large_to_come):
+                self._time.at(self._large.random() * self._shape.busy_s, self._begin_large)
         if len(self.tables) > 1 and rng.random() < 0.3:
             self.first_tables -= {self.tables[-1]}
         for job_id in range(rng.choice((0, 0, 1, 2, 4))):
@@ -191,7 +204,7 @@ class Upstream:
     @property
     def quiet(self) -> bool:
         """Nothing more will be written."""
-        return self._begun >= self._shape.transactions and self._running == 0
+        return self._begun >= self._shape.transactions and not self._large_to_come and self._running == 0
 
     @property
     def last_row_ts(self) -> int:
@@ -247,6 +260,41 @@ class Upstream:
             self._time.after(rng.random(), lambda: self._one_phase(transaction))
             return
         self._in_steps(keys, 0.3, lambda key: self._prewrite(transaction, key), lambda: self._decide(transaction))
+
+    def _begin_large(self) -> None:
+        """It sends flush after flush for seconds, some keys again, and promises now and then to commit late."""
+        assert self._large is not None
+        rng = self._large
+        self._large_to_come -= 1
+        self._running += 1
+        keys = rng.sample(self.large_keys, rng.randint(2, len(self.large_keys)))
+        keys += rng.sample(self.keys, int(rng.random() < 0.3))
+        transaction = Transaction(self.tso(), {}, keys[0], large=True)
+        self._flush(transaction, keys, 1)
+
+    def _flush(self, transaction: Transaction, keys: list[bytes], generation: int) -> None:
+        """Some of `keys`, and maybe one that it has flushed before; the others later."""
+        assert self._large is not None
+        rng = self._large
+        count = rng.randint(1, len(keys))
+        again = rng.sample(sorted(transaction.writes), min(len(transaction.writes), rng.randint(0, 1)))
+        for key in (*keys[:count], *again):
+            if transaction.over:
+                return
+            if key not in transaction.writes and not self._free(key, transaction.start_ts):
+                self._roll_back(transaction)
+                return
+            value = None if rng.random() < 0.25 else b"l%d.%d" % (transaction.start_ts % 1000, generation)
+            transaction.writes[key] = value
+            self.locks[key] = Lock(transaction, value, generation)
+            self.changed().prewritten(key, transaction.start_ts, value, self.value_of(key), generation)
+        if rng.random() < 0.7:
+            transaction.promise = self.tso()
+        rest = keys[count:]
+        wait = rng.random() * 1.5
+        self._time.after(
+            wait, lambda: self._flush(transaction, rest, generation + 1) if rest else self._decide(transaction)
+        )
 
     def _in_steps(
         self, keys: Sequence[bytes], within: float, step: Callable[[bytes], None], then: Callable[[], None]
@@ -307,7 +355,7 @@ class Upstream:
         self._commit_lock(transaction, transaction.primary)
         others = [key for key in transaction.writes if key != transaction.primary]
         self._rng.shuffle(others)
-        late = self._rng.random() < self.odds.late
+        late = self._rng.random() < (0.5 if transaction.large else self.odds.late)
         self._in_steps(
             others,
             4.0 if late else 0.3,
@@ -345,14 +393,21 @@ class Upstream:
         if transaction.over:
             return
         transaction.over = True
-        for key in transaction.writes:  # of those without a lock, too: a rollback without a prewrite
-            lock = self.locks.get(key)
-            if lock is not None and lock.transaction is transaction:
-                del self.locks[key]
-            elif self._rng.random() < 0.5:
-                continue
-            self.changed().rollback(key, transaction.start_ts)
+        keys = list(transaction.writes)  # of those without a lock, too: a rollback without a prewrite
+        if transaction.large:
+            self._in_steps(keys, 1.0, lambda key: self._unlock(transaction, key), lambda: self._end(transaction))
+            return
+        for key in keys:
+            self._unlock(transaction, key)
         self._end(transaction)
+
+    def _unlock(self, transaction: Transaction, key: bytes) -> None:
+        lock = self.locks.get(key)
+        if lock is not None and lock.transaction is transaction:
+            del self.locks[key]
+        elif self._rng.random() < 0.5:
+            return
+        self.changed().rollback(key, transaction.start_ts)
 
     def _end(self, transaction: Transaction) -> None:
         transaction.over = True

@@ -122,8 +122,11 @@ class World:
         if past is not None:
             shape = replace(shape, tables=past.shape.tables, keys=past.shape.keys, transactions=0)
         self.shape = shape
-        self.upstream = Upstream(self.time, Random(f"{story.seed} upstream"), self.shape)
-        self.cdc = ChangeData(self.time, Random(f"{story.seed} stores"), self.upstream, self.faults.happens)
+        # Dice of its own, as above: without them the world is what it was when found.json was written.
+        large = None if "large" in story.without else Random(f"{story.seed} large")
+        self.upstream = Upstream(self.time, Random(f"{story.seed} upstream"), self.shape, large)
+        new_stores = large.choice(((), (1,), (2,), (1, 2))) if large else ()
+        self.cdc = ChangeData(self.time, Random(f"{story.seed} stores"), self.upstream, self.faults.happens, new_stores)
         self.pullers = 1 if takeovers or rows else rng.choice((1, 1, 2) if regions else (1, 2, 2, 3))
         self.flush_interval = rng.choice((0.05, 0.3) if takeovers else (0.05, 0.3, 2.0))
         self.file_size = rng.choice((30, 60) if takeovers else (30, 60, 200, 1000))

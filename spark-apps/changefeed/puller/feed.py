@@ -72,7 +72,6 @@ FeedEvent = Data | Resolved | Failed
 class _Subscription:
     sub_id: int
     span_id: int
-    start_ts: int
     ranges: RangeLock
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     leaders: dict[int, int] = field(default_factory=dict)  # region -> store, as an error event told; newer than PD
@@ -136,7 +135,7 @@ class SpanFeed:
         if sub_id in self._subscriptions:
             raise ProtocolViolation(f"Subscription {sub_id} exists already.", "Give each assignment a fresh sub_id.")
         ranges = RangeLock(encode_bytes(start_key), encode_bytes(end_key), start_ts)
-        subscription = _Subscription(sub_id, span_id, start_ts, ranges)
+        subscription = _Subscription(sub_id, span_id, ranges)
         self._subscriptions[sub_id] = subscription
         subscription.locator = self._start(self._locate(subscription))
 
@@ -344,7 +343,6 @@ class SpanFeed:
                 ask = Ask(
                     subscription.sub_id,
                     subscription.span_id,
-                    subscription.start_ts,
                     piece.resolved_ts,
                     piece,
                     region.id,

@@ -71,7 +71,6 @@ class Ask:
 
     sub_id: int
     span_id: int
-    start_ts: int
     checkpoint_ts: int
     piece: Piece
     region_id: int
@@ -297,9 +296,7 @@ class StoreStream:
             self._scanning &= self._asks.keys()
         while self._waiting and len(self._scanning) < MAX_SCANS:
             ask = self._waiting.popleft()
-            registration = self._events.register(
-                ask.sub_id, ask.span_id, ask.region_id, ask.start_ts, ask.checkpoint_ts
-            )
+            registration = self._events.register(ask.sub_id, ask.span_id, ask.region_id, ask.checkpoint_ts)
             if not self._some_initialized():
                 self._heard = self._clock.monotonic()
             self._asks[registration.reg] = ask

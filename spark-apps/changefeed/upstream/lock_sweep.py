@@ -39,6 +39,7 @@ class LockSweep:
         """
         attempts = Attempts(f"Sweeping the locks of [{start.hex()}, {end.hex()}) up to {max_version}", _PATIENCE)
         swept = Swept()
+        alive: set[int] = set()  # a large transaction may have locked every key of the range: it is asked for once
         position = start
 
         def upper(region: Region) -> bytes:
@@ -55,8 +56,9 @@ class LockSweep:
             )
             if found.HasField("error"):
                 raise Transient(f"KvScanLock of {position.hex()}: {str(found.error).strip()}", retry_after=1.0)
-            living = await self._locks.settle(found.locks, attempts)
-            alive = {lock.lock_version for lock in living}
+            unknown = [lock for lock in found.locks if lock.lock_version not in alive]
+            living = await self._locks.settle(unknown, attempts)
+            alive |= {lock.lock_version for lock in living}
             swept.living += [lock for lock in living if holds_back(lock)]
             swept.finished += sum(lock.lock_version not in alive for lock in found.locks)
             attempts.progress()

@@ -26,7 +26,7 @@ def begun(rig: Rig, *keys: str) -> int:
 
 
 def alive(rig: Rig, start_ts: int, primary: str) -> int:
-    promised = rig.oracle.next()
+    promised = [rig.oracle.next() for _ in range(9)][-1]
     rig.store.txn_heart_beat(primary.encode(), start_ts, 20_000, promised)
     return promised
 

@@ -94,7 +94,7 @@ def test_script(script: Path) -> None:
         name, *arguments = line.split()
         numbers = dict(word.split("=") for word in arguments)
         if name == "open":
-            return [f"reg {matcher.open(int(numbers['floor']), int(numbers['resolved']))}"]
+            return [f"reg {matcher.open(int(numbers['checkpoint']))}"]
         if name == "close":
             matcher.close(int(numbers["reg"]))
             return [f"uncommitted {matcher.uncommitted_rows}"]
@@ -269,7 +269,7 @@ def test_any_chunks_of_any_history_match_as_row_by_row(one: int, two: int, rng: 
     matcher = Matcher(MemoryFile)
     histories = [registration(one), registration(two)]
     models = [Model(checkpoint) for checkpoint, _ in histories]
-    regs = [matcher.open(checkpoint, checkpoint) for checkpoint, _ in histories]
+    regs = [matcher.open(checkpoint) for checkpoint, _ in histories]
     rest = [list(rows) for _, rows in histories]
     got: list[tuple[int, int, int, int, str, str, str | None]] = []
     while any(rest):
@@ -301,7 +301,7 @@ def feed(matcher: Matcher, *rows: Row) -> tuple[list[tuple[int, int, str]], dict
 
 def initialized() -> Matcher:
     matcher = Matcher(MemoryFile)
-    matcher.open(0, 0)
+    matcher.open(0)
     feed(matcher, Row("INITIALIZED"))
     return matcher
 
@@ -319,7 +319,7 @@ def test_rule_18_first_commit_moves_the_whole_transaction_in_the_region() -> Non
 
 def test_rule_18_committed_row_of_the_scan_moves_the_prewrites_of_its_transaction() -> None:
     matcher = Matcher(MemoryFile)
-    matcher.open(0, 0)
+    matcher.open(0)
     assert feed(matcher, prewrite(10, "k0"), Row("COMMITTED", 10, 20, "k1", PUT, "v")) == ([(20, 2, "k1")], {})
     assert feed(matcher, Row("INITIALIZED")) == ([(20, 2, "k0")], {})
     assert matcher.advance(0, 25)
@@ -337,9 +337,62 @@ def test_rule_18_late_commit_of_an_unknown_row_is_a_violation() -> None:
     assert "start_ts 10, commit_ts 20" in violations[0]
 
 
+def flush(start: int, key: str, generation: int, value: str = "v") -> Row:
+    return prewrite(start, key, value)._replace(generation=generation)
+
+
+def test_rule_18_a_large_transaction_outlives_a_resolved_ts_above_its_start() -> None:
+    """It has promised to commit above it; it flushes on, some keys again."""
+    matcher = initialized()
+    feed(matcher, flush(10, "a", 1, "old"), flush(10, "b", 1))
+    assert matcher.advance(0, 50)
+    feed(matcher, flush(10, "a", 2, "new"), flush(10, "c", 2))
+    assert matcher.advance(0, 99)
+    matched = matcher.feed(frame([(0, Row("COMMIT", 10, 100, "b"))]))
+    assert [(row[1], row[4], row[5]) for row in emitted(matched)] == [
+        (100, "a", "new"),
+        (100, "b", "v"),
+        (100, "c", "v"),
+    ]
+    assert matcher.advance(0, 200)  # the others come late
+    feed(matcher)
+    assert feed(matcher, Row("COMMIT", 10, 100, "a"), Row("COMMIT", 10, 100, "c")) == ([], {})
+    assert matcher.uncommitted_rows == 0
+
+
+def test_rule_18_of_a_large_transaction_that_is_rolled_back_half_sent_nothing_comes() -> None:
+    matcher = initialized()
+    feed(matcher, flush(10, "a", 1), flush(10, "b", 1))
+    feed(matcher, Row("ROLLBACK", 10, 0, "a"))
+    assert matcher.advance(0, 200)
+    assert feed(matcher, Row("ROLLBACK", 10, 0, "b"), Row("ROLLBACK", 10, 0, "never seen")) == ([], {})
+    assert matcher.uncommitted_rows == 0
+
+
+def test_rule_18_who_registers_in_the_middle_of_a_commit_is_told_again_what_was_handed_on() -> None:
+    """1. The first commit of a large transaction, at 100, has let the resolved-ts pass it. 2. The stream breaks. 3. The
+    next registration begins at 150: its scan shows the locks that are left, and their commits come."""
+    matcher = Matcher(MemoryFile)
+    matcher.open(150)
+    assert feed(matcher, flush(10, "b", 1), flush(10, "c", 2), flush(160, "d", 1), Row("INITIALIZED")) == ([], {})
+    assert feed(matcher, Row("COMMIT", 10, 100, "b")) == ([], {})
+    assert matcher.advance(0, 165)
+    assert feed(matcher, Row("COMMIT", 10, 100, "c"), Row("COMMIT", 160, 170, "d")) == ([(170, 2, "d")], {})
+    assert matcher.uncommitted_rows == 0
+
+
+def test_a_flush_that_the_scan_shows_late_does_not_undo_a_newer_one() -> None:
+    """tiflow 11185: before INITIALIZED live rows and the scan's mix."""
+    matcher = Matcher(MemoryFile)
+    matcher.open(0)
+    feed(matcher, flush(10, "a", 2, "new"), Row("COMMIT", 10, 20, "a"))
+    matched = matcher.feed(frame([(0, flush(10, "a", 1, "old")), (0, Row("INITIALIZED"))]))
+    assert [(row[1], row[5]) for row in emitted(matched)] == [(20, "new")]
+
+
 def test_rule_18_before_initialized_nothing_moves_by_transaction() -> None:
     matcher = Matcher(MemoryFile)
-    matcher.open(0, 0)
+    matcher.open(0)
     assert feed(matcher, prewrite(10, "a"), prewrite(10, "b"), Row("COMMIT", 10, 20, "a")) == ([], {})
     assert feed(matcher, Row("ROLLBACK", 11, 0, "c"), prewrite(11, "c"), Row("INITIALIZED")) == (
         [(20, 2, "a"), (20, 2, "b")],
@@ -351,7 +404,7 @@ def test_rule_18_before_initialized_nothing_moves_by_transaction() -> None:
 def test_commit_seen_before_its_prewrite_is_not_lost() -> None:
     """SeaTunnel 11013: the live commit overtakes the scan's prewrite."""
     matcher = Matcher(MemoryFile)
-    matcher.open(0, 0)
+    matcher.open(0)
     assert feed(matcher, Row("COMMIT", 10, 20, "a")) == ([], {})
     assert not matcher.advance(0, 30)  # no resolved-ts counts before the scan's end
     assert feed(matcher, prewrite(10, "a"), Row("INITIALIZED")) == ([(20, 2, "a")], {})

@@ -93,8 +93,8 @@ def test_bytes_that_are_no_message_are_a_protocol_violation() -> None:
 
 def test_rows_of_one_region_go_to_each_subscription_of_it() -> None:
     events = RegionEvents()
-    one = events.register(sub_id=1, span_id=71, region_id=9, start_ts=5, resolved_ts=5)
-    two = events.register(sub_id=2, span_id=72, region_id=9, start_ts=15, resolved_ts=15)
+    one = events.register(sub_id=1, span_id=71, region_id=9, checkpoint_ts=5)
+    two = events.register(sub_id=2, span_id=72, region_id=9, checkpoint_ts=15)
     assert one.request_id != two.request_id
     sent = [rows(r.request_id, 9, committed(b"a", 10), committed(b"b", 20, old=b"o"), INITIALIZED) for r in (one, two)]
     outcome = events.process([*sent, rows(99, 9, committed(b"x", 30)), rows(one.request_id, 8, committed(b"x", 30))])
@@ -108,8 +108,8 @@ def test_rows_of_one_region_go_to_each_subscription_of_it() -> None:
 
 def test_resolved_ts_counts_after_initialized_and_never_goes_back() -> None:
     events = RegionEvents()
-    one = events.register(1, 71, 9, 5, 5)
-    two = events.register(1, 71, 10, 5, 5)
+    one = events.register(1, 71, 9, 5)
+    two = events.register(1, 71, 10, 5)
     request = one.request_id
     assert two.request_id == request  # so that the store can batch their resolved-ts
     assert events.process([resolved(request, 50, 9, 10)]).resolved == {}
@@ -125,7 +125,7 @@ def test_an_error_after_a_commit_takes_no_row_of_it_back(monkeypatch: pytest.Mon
     the region's end. 3. The resolved-ts counts, so all rows must come, also those that are read back only later."""
     monkeypatch.setattr(matcher, "SPILL_BYTES", 0)
     events = RegionEvents(MemoryFile)
-    one = events.register(1, 71, 9, 5, 5)
+    one = events.register(1, 71, 9, 5)
     request = one.request_id
     prewrites = [Row(start_ts=10, type=1, op_type=1, key=b"%d" % n, value=b"v") for n in range(3)]
     undecided = Row(start_ts=11, type=1, op_type=1, key=b"7", value=b"v")
@@ -134,7 +134,7 @@ def test_an_error_after_a_commit_takes_no_row_of_it_back(monkeypatch: pytest.Mon
     gone = cdcpb_pb2.Error(region_not_found=errorpb_pb2.RegionNotFound(region_id=9))
     outcome = events.process([rows(request, 9, commit), resolved(request, 25, 9), failed(request, 9, gone)])
     assert (outcome.resolved, [failure.registration for failure in outcome.failed]) == ({one.reg: 25}, [one])
-    again = events.register(1, 71, 9, 25, 25)
+    again = events.register(1, 71, 9, 25)
     assert again.request_id == request
     if released:
         events.release(1)
@@ -145,7 +145,7 @@ def test_an_error_after_a_commit_takes_no_row_of_it_back(monkeypatch: pytest.Mon
 
 def test_rule_18_row_at_or_below_the_resolved_ts_is_a_violation_and_the_name_rests_until_acknowledged() -> None:
     events = RegionEvents()
-    one = events.register(1, 71, 9, 5, 5)
+    one = events.register(1, 71, 9, 5)
     request = one.request_id
     events.process([rows(request, 9, INITIALIZED), resolved(request, 20, 9)])
     outcome = events.process([rows(request, 9, committed(b"a", 30), committed(b"b", 20)), resolved(request, 40, 9)])
@@ -154,20 +154,20 @@ def test_rule_18_row_at_or_below_the_resolved_ts_is_a_violation_and_the_name_res
     assert failure.registration == one
     assert isinstance(failure.error, ProtocolViolation)
     assert "commit_ts 20" in str(failure.error)
-    again = events.register(1, 71, 9, 5, 20)
+    again = events.register(1, 71, 9, 20)
     assert again.request_id != request
     late = events.process([rows(request, 9, committed(b"c", 50))])
     assert (late.data, late.failed) == ([], [])
     gone = cdcpb_pb2.Error(region_not_found=errorpb_pb2.RegionNotFound(region_id=9))
     assert events.process([failed(request, 9, gone)]).failed == []
     events.process([failed(again.request_id, 9, gone)])
-    assert events.register(1, 71, 9, 5, 20).request_id == request
+    assert events.register(1, 71, 9, 20).request_id == request
 
 
 def test_resolved_ts_without_a_request_is_nobodys() -> None:
     """After a merge a subscription may have two registrations of one region: whose would it be?"""
     events = RegionEvents()
-    one, two = events.register(1, 71, 9, 5, 5), events.register(1, 71, 9, 5, 5)
+    one, two = events.register(1, 71, 9, 5), events.register(1, 71, 9, 5)
     assert one.request_id != two.request_id
     outcome = events.process([rows(r.request_id, 9, INITIALIZED) for r in (one, two)] + [resolved(0, 20, 9)])
     assert outcome.resolved == {}
@@ -176,12 +176,12 @@ def test_resolved_ts_without_a_request_is_nobodys() -> None:
 
 def test_error_event_ends_a_registration_and_the_next_one_starts_afresh() -> None:
     events = RegionEvents()
-    one = events.register(1, 71, 9, 5, 5)
+    one = events.register(1, 71, 9, 5)
     prewrite = Row(start_ts=9, type=1, op_type=1, key=b"a", value=b"v")
     events.process([rows(one.request_id, 9, prewrite, INITIALIZED)])
     outcome = events.process([failed(one.request_id, 9, cdcpb_pb2.Error())])
     assert [failure.registration for failure in outcome.failed] == [one]
-    two = events.register(1, 71, 9, 5, 5)
+    two = events.register(1, 71, 9, 5)
     assert two.request_id == one.request_id
     commit = Row(start_ts=9, commit_ts=11, type=2, op_type=1, key=b"a")
     outcome = events.process([rows(two.request_id, 9, INITIALIZED), rows(two.request_id, 9, commit)])
@@ -190,7 +190,7 @@ def test_error_event_ends_a_registration_and_the_next_one_starts_afresh() -> Non
 
 def test_subscriptions_share_a_request_which_lets_the_store_tell_their_resolved_ts_in_one_message() -> None:
     events = RegionEvents()
-    one, two = events.register(1, 71, 9, 5, 5), events.register(2, 72, 10, 5, 5)
+    one, two = events.register(1, 71, 9, 5), events.register(2, 72, 10, 5)
     request = one.request_id
     assert two.request_id == request
     outcome = events.process(
@@ -201,18 +201,18 @@ def test_subscriptions_share_a_request_which_lets_the_store_tell_their_resolved_
 
 def test_released_subscription_gives_nothing_more_and_its_names_rest_until_acknowledged() -> None:
     events = RegionEvents()
-    one, ended = events.register(1, 71, 9, 5, 5), events.register(1, 71, 10, 5, 5)
-    other = events.register(2, 72, 11, 5, 5)
+    one, ended = events.register(1, 71, 9, 5), events.register(1, 71, 10, 5)
+    other = events.register(2, 72, 11, 5)
     gone = cdcpb_pb2.Error(region_not_found=errorpb_pb2.RegionNotFound(region_id=9))
     events.process([failed(ended.request_id, 10, gone)])
     assert events.release(1) == [one], "the store has ended the other one"
     assert events.release(1) == []
     late = [rows(one.request_id, 9, committed(b"a", 10), INITIALIZED), resolved(one.request_id, 20, 9)]
     assert events.process(late) == Outcome(resolved_events=1)
-    assert events.register(1, 71, 9, 5, 5).request_id != one.request_id
+    assert events.register(1, 71, 9, 5).request_id != one.request_id
     assert events.process([failed(one.request_id, 9, gone)]) == Outcome()
-    assert events.register(3, 73, 9, 5, 5).request_id == one.request_id
-    assert events.register(1, 71, 10, 5, 5).request_id == ended.request_id
+    assert events.register(3, 73, 9, 5).request_id == one.request_id
+    assert events.register(1, 71, 10, 5).request_id == ended.request_id
     outcome = events.process([rows(other.request_id, 11, committed(b"b", 10))])
     assert keys(outcome) == [(2, b"b", 10)], "another subscription of the request goes on"
 
@@ -220,7 +220,7 @@ def test_released_subscription_gives_nothing_more_and_its_names_rest_until_ackno
 def test_large_transaction_comes_in_bounded_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(region_events, "MAX_BATCH_BYTES", 1000)
     events = RegionEvents()
-    one = events.register(1, 71, 9, 5, 5)
+    one = events.register(1, 71, 9, 5)
     entries = [committed(b"%03d" % i, 10, value=bytes(100 if i else 5000)) for i in range(50)]
     outcome = events.process([rows(one.request_id, 9, *entries, INITIALIZED)])
     assert [key for _, key, _ in keys(outcome)] == [b"%03d" % i for i in range(50)]
@@ -232,7 +232,7 @@ def test_rows_of_many_subscriptions_in_one_chunk_come_apart_each_in_its_order(mo
     monkeypatch.setattr(region_events, "MAX_BATCH_BYTES", 2000)
     events = RegionEvents()
     regions = {9: (3, 73), 10: (1, 71), 11: (2, 72), 12: (1, 71)}
-    request = {region: events.register(*where, region, 5, 5).request_id for region, where in regions.items()}
+    request = {region: events.register(*where, region, 5).request_id for region, where in regions.items()}
     messages = [rows(request[region], region, INITIALIZED) for region in regions]
     for n in range(40):
         region = 9 + n * 7 % 4

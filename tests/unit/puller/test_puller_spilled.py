@@ -54,7 +54,7 @@ class Files:
 def initialized(files: Files, registrations: int = 1) -> Matcher:
     matcher = Matcher(files)
     for reg in range(registrations):
-        matcher.open(0, 0)
+        matcher.open(0)
         matcher.feed(rows(INITIALIZED, range(1), reg))
     return matcher
 
@@ -106,7 +106,7 @@ def test_what_is_spilled_is_given_up_row_by_row_as_its_commits_come() -> None:
 def test_a_rollback_frees_what_is_spilled(initialized_first: bool) -> None:
     matcher = initialized(Files()) if initialized_first else Matcher(Files())
     if not initialized_first:
-        matcher.open(0, 0)
+        matcher.open(0)
     fed(matcher, PREWRITE, 1_000)
     fed(matcher, ROLLBACK, 999)
     if not initialized_first:
@@ -222,6 +222,6 @@ def test_a_full_disk_loses_no_row_but_fails_and_names_the_folder(
 
     monkeypatch.setattr(os, "pwrite", full)
     matcher = Matcher(lambda: LocalFile(tmp_path))
-    matcher.open(0, 0)
+    matcher.open(0)
     with pytest.raises(Unavailable, match=f"can't be written in {tmp_path}: No space left"):
         fed(matcher, PREWRITE, 1_000)

@@ -102,6 +102,19 @@ async def test_sweep_goes_page_by_page(pd: PdClient, cluster: FakeCluster, monke
     assert sorted(store.locks) == [b"b01", b"b03", b"b05", b"b07", b"b09"]
 
 
+async def test_a_living_transaction_of_many_pages_is_asked_for_once(
+    pd: PdClient, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock_sweep, "SCAN_LIMIT", 3)
+    living = OLD + 5
+    locks = [lock(b"b%02d" % number, living) for number in range(10)]
+    store = Store(cluster, [*locks, lock(b"c")], {OLD: 0, living: None})
+    swept = await LockSweep(pd).sweep(b"a", b"z", OLD + 100)
+    assert [found.key for found in swept.living] == [b"b00"]
+    assert [request.lock_ts for request in store.calls("KvCheckTxnStatus")] == [living, OLD]
+    assert (swept.finished, len(store.locks)) == (1, 10)
+
+
 async def test_large_transaction_is_finished_region_by_region(pd: PdClient, cluster: FakeCluster) -> None:
     store = Store(cluster, [lock(b"b%02d" % number) for number in range(20)], {OLD: OLD + 9})
     swept = await LockSweep(pd).sweep(b"a", b"z", OLD + 100)

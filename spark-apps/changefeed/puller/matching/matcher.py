@@ -105,14 +105,18 @@ class Matcher:
         self._moved = _NONE_MOVED  # handed out before their own COMMIT was seen; spilled ones stay there
         self._held = 0  # bytes of the chunks that rows of these three may be in
 
-    def open(self, floor_ts: int, resolved_ts: int) -> int:
-        """A new registration. Rows with commit_ts <= floor_ts are none of its subscription's and are dropped."""
+    def open(self, checkpoint_ts: int) -> int:
+        """A new registration. Rows with commit_ts <= checkpoint_ts are dropped: unwanted, or handed on before.
+
+        They do come: of a large transaction that was passed with its first commit, the last ones come to later
+        registrations.
+        """
         reg, self._next = self._next, self._next + 1
         if reg == len(self._open):
             for name in ("_floor", "_resolved", "_initialized", "_open"):
                 array = getattr(self, name)
                 setattr(self, name, np.concatenate([array, np.zeros_like(array)]))
-        self._floor[reg], self._resolved[reg], self._open[reg] = floor_ts, resolved_ts, True
+        self._floor[reg], self._resolved[reg], self._open[reg] = checkpoint_ts, checkpoint_ts, True
         return reg
 
     def close(self, reg: int) -> None:

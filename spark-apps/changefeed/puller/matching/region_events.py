@@ -72,10 +72,10 @@ class RegionEvents:
         self._sub_of = np.zeros(64, np.int64)  # by reg
         self._span_of = np.zeros(64, np.uint64)
 
-    def register(self, sub_id: int, span_id: int, region_id: int, start_ts: int, resolved_ts: int) -> Registration:
-        """Name a new registration; the shell sends its request. Rows with commit_ts <= start_ts will be dropped."""
+    def register(self, sub_id: int, span_id: int, region_id: int, checkpoint_ts: int) -> Registration:
+        """Name a new registration; the shell sends its request. Rows with commit_ts <= checkpoint_ts are dropped."""
         request_id = self._free_request(region_id)
-        reg = self._matcher.open(start_ts, resolved_ts)
+        reg = self._matcher.open(checkpoint_ts)
         registration = Registration(reg, request_id, region_id, sub_id, span_id)
         self._registrations[reg] = registration
         self._by_name[request_id, region_id] = registration
