@@ -61,6 +61,7 @@ METRICS = (
     Declared("changefeed_puller_region_registrations_total", "counter", "Registrations of regions at TiKV."),
     Declared("changefeed_puller_finished_locks_total", "counter", "Locks of dead transactions that were finished."),
     Declared("changefeed_puller_blocking_transactions", "gauge", "Living ones that hold a resolved-ts back."),
+    Declared("changefeed_puller_blocking_seconds", "gauge", "Since the oldest of them began, 0 without one.", "puller"),
     Declared("changefeed_puller_errors_total", "counter", "Errors that the puller recovered from.", "reason"),
     Declared("changefeed_puller_cpu_seconds_total", "counter", "CPU time of puller tasks."),
     Declared("changefeed_puller_capture_lag_seconds", "gauge", "From a row's commit until it was captured.", "puller"),

@@ -89,16 +89,6 @@ async def ended(made: Open, run: Run) -> None:
     assert result.ok, f"{result.first_problem} ({result})"
 
 
-async def test_with_old_stores_the_checkpoint_waits_at_its_start(tmp_path: Path) -> None:
-    with opened(tmp_path, new_stores=0) as made:
-        run = made.world.run()
-        made.flush(0)
-        await made.waits(run)
-        made.flush(1)
-        await ended(made, run)
-        assert not made.world.cluster.watermarks.statuses.requests
-
-
 async def test_with_new_stores_the_checkpoint_follows_its_promise(tmp_path: Path) -> None:
     with opened(tmp_path, new_stores=STORES) as made:
         run = made.world.run()
@@ -109,11 +99,12 @@ async def test_with_new_stores_the_checkpoint_follows_its_promise(tmp_path: Path
         assert made.world.cluster.watermarks.statuses.requests.total() > 0
 
 
-async def test_with_a_mixed_cluster_it_waits_until_the_last_store_is_upgraded(tmp_path: Path) -> None:
+async def test_by_the_old_mechanism_it_waits_at_its_start_until_the_last_store_is_upgraded(tmp_path: Path) -> None:
     with opened(tmp_path, new_stores=1) as made:
         run = made.world.run()
         made.flush(0)
         await made.waits(run)
+        assert not made.world.cluster.watermarks.statuses.requests
         made.world.cluster.upgrade(2)
         await run.until(made.passes, "the checkpoint passes its start")
         made.flush(1)

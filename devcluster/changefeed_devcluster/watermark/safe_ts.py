@@ -58,7 +58,7 @@ class SafeTs:
             raise RegionMismatch(errorpb.Error(message=f"region {region.id} is not ready", data_is_not_ready=early))
         if not self._read[region.id].advancer.spares_large:
             return _NO_LOCKS
-        committed, ignored = set(), set()
+        committed, ignored = set[int](), set[int]()
         for lock in locks_of(self._store, start, end):
             if lock.start_ts > ts or lock.start_ts in committed or lock.start_ts in ignored:
                 continue

@@ -102,6 +102,11 @@ class Owner:
         """How many there are."""
         return len(self._tables)
 
+    def table_name(self, dispatcher: int) -> str:
+        """As a person knows it; by its number where there is none."""
+        table = self._tables.get(dispatcher)
+        return table.name if table is not None and table.name else str(dispatcher)
+
     # What happens.
 
     def puller_joined(self, now: float, puller: int) -> list[pb.Command]:
@@ -391,7 +396,7 @@ class Owner:
                 self.planner.add(dispatcher, ddl.ts)
                 self._commands += self.spans.add_span(dispatcher, *table_span(dispatcher), ddl.ts).commands
             place = self._names.place(info, dispatcher, ddl.ts)
-            self._tables[dispatcher] = Table(dispatcher, info.hash, ddl.ts, place)
+            self._tables[dispatcher] = Table(dispatcher, info.hash, ddl.ts, place, info.full_name)
             self._table_infos[info.hash] = info.to_json()
             self._schema_files.add((dispatcher, ddl.ts))
 

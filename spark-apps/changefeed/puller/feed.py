@@ -19,6 +19,7 @@ import pyarrow as pa
 from changefeed.clock import Clock, SystemClock, until_set
 from changefeed.errors import ChangefeedError, NeedsHuman, ProtocolViolation, Refused, Transient, Unavailable
 from changefeed.model.memcomparable import decode_bytes, encode_bytes
+from changefeed.model.tso import physical_ms
 from changefeed.puller.held_history import HeldHistory
 from changefeed.puller.matching.scratch import Scratch
 from changefeed.puller.pipeline_metrics import FeedMetrics
@@ -169,9 +170,13 @@ class SpanFeed:
         """How far each subscription is, held ones too: sub_id -> resolved-ts."""
         return {sub_id: subscription.ranges.resolved_ts for sub_id, subscription in self._subscriptions.items()}
 
-    def blocked(self) -> list[Blocked]:
-        """Living transactions that hold a resolved-ts back, the lowest first; as the last looks found them."""
-        return self._stuck.blocked()
+    def blocked(self) -> list[tuple[int, Blocked]]:
+        """Spans, and living transactions that hold them back, the lowest first; as the last looks found them."""
+        return [
+            (self._subscriptions[blocked.sub_id].span_id, blocked)
+            for blocked in self._stuck.blocked()
+            if blocked.sub_id in self._subscriptions
+        ]
 
     @property
     def backlog_bytes(self) -> int:
@@ -251,7 +256,9 @@ class SpanFeed:
             ]
             for sweep in self._stuck.look(pieces, self._clock.monotonic(), now_ts):
                 await self._sweep(sweep)
-            self.metrics.blocking_transactions = len({blocked.start_ts for blocked in self._stuck.blocked()})
+            begun = {blocked.start_ts for blocked in self._stuck.blocked()}
+            self.metrics.blocking_transactions = len(begun)
+            self.metrics.blocking_s = (physical_ms(now_ts) - physical_ms(min(begun, default=now_ts))) / 1000
 
     async def _sweep(self, sweep: Sweep) -> None:
         start, end = decode_bytes(sweep.piece.start)[0], decode_bytes(sweep.piece.end)[0]
@@ -267,7 +274,10 @@ class SpanFeed:
             return
         self.metrics.finished_locks += swept.finished
         resolved_ts = sweep.piece.resolved_ts
-        living = [Blocked(sweep.sub_id, resolved_ts, k.lock_version, k.key, k.primary_lock) for k in swept.living]
+        living = [
+            Blocked(sweep.sub_id, resolved_ts, lock.lock_version, lock.key, lock.primary_lock, lock.lock_ttl)
+            for lock in swept.living
+        ]
         self._stuck.found(sweep, living)
 
     async def failed(self, ask: Ask, error: cdcpb_pb2.Error | ProtocolViolation) -> None:

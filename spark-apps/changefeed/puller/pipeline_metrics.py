@@ -33,6 +33,7 @@ class FeedMetrics:
     finished_locks: int = 0  # of dead transactions
     pending_rows: int = 0  # now
     blocking_transactions: int = 0  # now: living ones that hold a resolved-ts back, as far as known
+    blocking_s: float = 0.0  # since the oldest of them began
 
     def count(self, batch: pa.RecordBatch) -> None:
         """Rows of RAW_SCHEMA have left the matcher."""
@@ -74,6 +75,7 @@ class MetricDeltas:
         now["changefeed_event_store_buffer_lag_segments"] = self._capture.buffer.only_here
         own = {
             "changefeed_puller_capture_lag_seconds": self._capture.lag_s,
+            "changefeed_puller_blocking_seconds": self._feed.blocking_s,
             "changefeed_puller_last_commit_ts": self._capture.last_commit_ts,
         }
         gauges = [owner_pb2.MetricDelta(name=name, value=value, gauge=True) for name, value in now.items()]

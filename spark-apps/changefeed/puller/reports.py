@@ -35,6 +35,8 @@ class Reports:
         self._trouble = ""
         self._answered: bool | None = None
         self._told_trouble = ""
+        self._blocked: owner_pb2.Blocked | None = None
+        self._told_blocked: owner_pb2.Blocked | None = None
 
     def subscribed(self, sub_id: int) -> None:
         self._subscriptions[sub_id] = _Subscription()
@@ -90,6 +92,10 @@ class Reports:
         """No segment can be written, and each report says so; "": it can be again. `answered`: see ChangefeedError."""
         self._trouble, self._answered = why, answered
 
+    def blocked(self, blocked: owner_pb2.Blocked | None) -> None:
+        """A living transaction holds a resolved-ts back, and each report says so; None: no more."""
+        self._blocked = blocked
+
     def first(self) -> owner_pb2.Report:
         """What opens the stream."""
         return owner_pb2.Report(puller=self._puller, task=self._attempt)
@@ -114,9 +120,10 @@ class Reports:
             del self._archived[seq]
         failures, self._failures = self._failures, []
         metrics, self._metrics = self._metrics, []
-        if not (segments or archived or resolved or failures or metrics) and self._trouble == self._told_trouble:
+        same = (self._trouble, self._blocked) == (self._told_trouble, self._told_blocked)
+        if not (segments or archived or resolved or failures or metrics) and same:
             return None
-        self._told_trouble = self._trouble
+        self._told_trouble, self._told_blocked = self._trouble, self._blocked
         return owner_pb2.Report(
             puller=self._puller,
             task=self._attempt,
@@ -127,4 +134,5 @@ class Reports:
             metrics=metrics,
             trouble=self._trouble,
             answered=self._answered,
+            blocked=self._blocked,
         )

@@ -21,13 +21,17 @@ _PHYSICAL_SHIFT = 18
 
 @dataclass(frozen=True)
 class Blocked:
-    """A region's resolved-ts stays at `resolved_ts` while the transaction of `start_ts` lives; it has locked `key`."""
+    """A region's resolved-ts stays at `resolved_ts` while the transaction of `start_ts` lives; it has locked `key`.
+
+    `ttl_ms`: how long after its start it dies, unless a heartbeat comes before.
+    """
 
     sub_id: int
     resolved_ts: int
     start_ts: int
     key: bytes
     primary: bytes
+    ttl_ms: int = 0
 
 
 @dataclass(frozen=True)

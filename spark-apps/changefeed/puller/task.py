@@ -35,6 +35,7 @@ from changefeed.puller.reports import Reports
 from changefeed.puller.segment_writer import SegmentWriter, Serve
 from changefeed.puller.span_pipeline import Action, Advance, Hold, Resume, SpanPipeline
 from changefeed.puller.store_stream import GATHER_SECONDS
+from changefeed.puller.stuck_regions import Blocked
 from changefeed.upstream.access import Access
 from changefeed.upstream.pd import PdClient
 from changefeed.wire import owner_pb2
@@ -365,7 +366,15 @@ class PullerTask:
             requests = self._requests.take().items()
             counted = [owner_pb2.MetricDelta(name=name, label=label, value=n) for (name, label), n in requests]
             self._reports.measured(self._deltas.take() + counted)
+            self._reports.blocked(_oldest(self._feed.blocked()))
             self._reportable.set()
+
+
+def _oldest(blocked: list[tuple[int, Blocked]]) -> owner_pb2.Blocked | None:
+    if not blocked:
+        return None
+    span_id, oldest = min(blocked, key=lambda each: each[1].start_ts)
+    return owner_pb2.Blocked(span_id=span_id, start_ts=oldest.start_ts, ttl_ms=oldest.ttl_ms)
 
 
 def _parts(batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:

@@ -35,6 +35,13 @@ class Fate:
     commit_ts: int
 
 
+@dataclass(frozen=True)
+class Alive:
+    """Or maybe so. `ttl_ms`: from its start, 0 where the primary does not say."""
+
+    ttl_ms: int = 0
+
+
 class LockResolver:
     """`read_ts`: living transactions are asked to commit above it; 0: they are left alone."""
 
@@ -53,7 +60,10 @@ class LockResolver:
                 await attempts.pause(f"{why} (primary {lock.primary_lock.hex()})", base=0.01, cap=3.0)
 
     async def settle(self, locks: Iterable[kvrpcpb_pb2.LockInfo], attempts: Attempts) -> list[kvrpcpb_pb2.LockInfo]:
-        """Finish what is dead. Gives a lock of each living transaction, without waiting for it. Raises Transient."""
+        """Finish what is dead. Gives a lock of each living transaction, without waiting for it. Raises Transient.
+
+        Its `lock_ttl` is the primary's then, which heartbeats prolong.
+        """
         by_transaction: dict[tuple[bytes, int], list[kvrpcpb_pb2.LockInfo]] = {}
         for lock in _flat(locks):
             by_transaction.setdefault((lock.primary_lock, lock.lock_version), []).append(lock)
@@ -62,14 +72,15 @@ class LockResolver:
             # What holds others back comes first: it tells more of its transaction than a pessimistic lock.
             found.sort(key=holds_back, reverse=True)
             fate = await self._fate(found[0], attempts)
-            if fate is None:
+            if isinstance(fate, Alive):
+                found[0].lock_ttl = fate.ttl_ms or found[0].lock_ttl
                 living.append(found[0])
             else:
                 await self._finish(found, fate, attempts)
         return living
 
-    async def _fate(self, lock: kvrpcpb_pb2.LockInfo, attempts: Attempts, sync: bool = False) -> Fate | None:
-        """None: it lives, or may live. `sync`: it fell back from async commit, so its primary alone decides."""
+    async def _fate(self, lock: kvrpcpb_pb2.LockInfo, attempts: Attempts, sync: bool = False) -> Fate | Alive:
+        """`sync`: it fell back from async commit, so its primary alone decides."""
         now = await self._upstream.tso()
         expired = _expired(lock.lock_version, lock.lock_ttl, now)
         request = kvrpcpb_pb2.CheckTxnStatusRequest(
@@ -86,15 +97,15 @@ class LockResolver:
             "KvCheckTxnStatus", lock.primary_lock, lambda _: request, kvrpcpb_pb2.CheckTxnStatusResponse, attempts
         )
         if status.HasField("error"):
-            return None
+            return Alive()
         if status.action == kvrpcpb_pb2.MinCommitTSPushed:
             self.ignored.add(lock.lock_version)
         primary = status.lock_info
         if primary.use_async_commit and not sync and not status.commit_version:
             if not _expired(lock.lock_version, status.lock_ttl or primary.lock_ttl, now):
-                return None
+                return Alive(status.lock_ttl)
             return await self._async_commit_fate(primary, attempts) or await self._fate(lock, attempts, sync=True)
-        return None if status.lock_ttl else Fate(status.commit_version)
+        return Alive(status.lock_ttl) if status.lock_ttl else Fate(status.commit_version)
 
     async def _async_commit_fate(self, primary: kvrpcpb_pb2.LockInfo, attempts: Attempts) -> Fate | None:
         """Committed if all keys are locked or one is committed; a missing one rolls it back. None: no async commit."""

@@ -131,7 +131,7 @@ class Failure(_message.Message):
     def __init__(self, sub_id: _Optional[int] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., next_step: _Optional[str] = ..., answered: _Optional[bool] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("puller", "resolved", "segments", "metrics", "failures", "trouble", "answered", "task", "archived")
+    __slots__ = ("puller", "resolved", "segments", "metrics", "failures", "trouble", "answered", "task", "archived", "blocked")
     PULLER_FIELD_NUMBER: _ClassVar[int]
     RESOLVED_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -141,6 +141,7 @@ class Report(_message.Message):
     ANSWERED_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     ARCHIVED_FIELD_NUMBER: _ClassVar[int]
+    BLOCKED_FIELD_NUMBER: _ClassVar[int]
     puller: int
     resolved: _containers.RepeatedCompositeFieldContainer[Resolved]
     segments: _containers.RepeatedCompositeFieldContainer[SegmentMeta]
@@ -150,7 +151,18 @@ class Report(_message.Message):
     answered: bool
     task: int
     archived: _containers.RepeatedCompositeFieldContainer[Archived]
-    def __init__(self, puller: _Optional[int] = ..., resolved: _Optional[_Iterable[_Union[Resolved, _Mapping]]] = ..., segments: _Optional[_Iterable[_Union[SegmentMeta, _Mapping]]] = ..., metrics: _Optional[_Iterable[_Union[MetricDelta, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., trouble: _Optional[str] = ..., answered: _Optional[bool] = ..., task: _Optional[int] = ..., archived: _Optional[_Iterable[_Union[Archived, _Mapping]]] = ...) -> None: ...
+    blocked: Blocked
+    def __init__(self, puller: _Optional[int] = ..., resolved: _Optional[_Iterable[_Union[Resolved, _Mapping]]] = ..., segments: _Optional[_Iterable[_Union[SegmentMeta, _Mapping]]] = ..., metrics: _Optional[_Iterable[_Union[MetricDelta, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., trouble: _Optional[str] = ..., answered: _Optional[bool] = ..., task: _Optional[int] = ..., archived: _Optional[_Iterable[_Union[Archived, _Mapping]]] = ..., blocked: _Optional[_Union[Blocked, _Mapping]] = ...) -> None: ...
+
+class Blocked(_message.Message):
+    __slots__ = ("span_id", "start_ts", "ttl_ms")
+    SPAN_ID_FIELD_NUMBER: _ClassVar[int]
+    START_TS_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    span_id: int
+    start_ts: int
+    ttl_ms: int
+    def __init__(self, span_id: _Optional[int] = ..., start_ts: _Optional[int] = ..., ttl_ms: _Optional[int] = ...) -> None: ...
 
 class Subscribe(_message.Message):
     __slots__ = ("sub_id", "span_id", "start_key", "end_key", "start_ts")

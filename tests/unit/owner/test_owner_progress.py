@@ -15,7 +15,7 @@ from changefeed.owner.planning.actions import AppendCheckpoint, AppendPlan, Publ
 from changefeed.owner.planning.open_entries import EntryKey
 from changefeed.owner.pulling.known_files import Reader
 from changefeed.owner.reporting.progress import Meter, _mode
-from changefeed.owner.reporting.status import Trouble
+from changefeed.owner.reporting.status import Blocked, Trouble
 from changefeed.wire import owner_pb2 as pb
 
 
@@ -32,6 +32,9 @@ class FakeOwner:
 
     def resolved_ts(self) -> int:
         return self.resolved
+
+    def table_name(self, dispatcher: int) -> str:
+        return f"shop.t{dispatcher}"
 
 
 @pytest.fixture
@@ -72,6 +75,20 @@ def test_gauges_of_a_puller_that_left_are_forgotten_and_its_counters_kept(meter:
     meter.puller_left(1)
     assert registry.total(pending) == 5
     assert registry.total("changefeed_puller_bytes_total") == 7
+
+
+def test_the_resource_names_the_oldest_transaction_that_holds_a_table_back(meter: Meter) -> None:
+    def named() -> Blocked | None:
+        return meter.seen(0.0, 1).blocked
+
+    assert named() is None
+    meter.report(0, pb.Report(blocked=pb.Blocked(span_id=5, start_ts=300, ttl_ms=9)))
+    meter.report(1, pb.Report(blocked=pb.Blocked(span_id=6, start_ts=200, ttl_ms=7)))
+    assert named() == Blocked("shop.t6", 200, 7)
+    meter.report(1, pb.Report())
+    assert named() == Blocked("shop.t5", 300, 9)
+    meter.puller_left(0)
+    assert named() is None
 
 
 def test_a_metric_that_nobody_declared_is_refused(meter: Meter) -> None:

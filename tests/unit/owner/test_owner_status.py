@@ -3,7 +3,7 @@
 A story is commands, `----`, and what they print; blank lines part it. `#` starts a comment. Times are of one day.
 
     at TIME                        PD's clock; a second on it is one on the monotonic clock
-    checkpoint TIME | resolved TIME | pulled ROWS | blocking TRANSACTIONS | held SPANS | complete
+    checkpoint TIME | resolved TIME | pulled ROWS | blocked [TABLE STARTED TTL] | held SPANS | complete
     sink-fails WHY | sink-away WHY | sink-refuses WHY | sink-works | pd-fails WHY | pd-works
     due                            what is to be written now: the lag, and each condition with its last transition
     say TYPE                       a condition's message, as last written
@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from changefeed.model.tso import compose, from_datetime, physical_ms
-from changefeed.owner.reporting.status import Seen, Status, Troubles
+from changefeed.owner.reporting.status import Blocked, Seen, Status, Troubles
 from changefeed.upstream.safepoint import Held
 
 STORIES = sorted((Path(__file__).parent / "testdata" / "status").glob("*.txt"))
@@ -33,7 +33,6 @@ START = Seen(
     rows=0,
     pulled=0,
     complete=False,
-    blocking=0,
     held=0,
 )
 
@@ -66,8 +65,10 @@ class Teller:
     def do_pulled(self, rows: str) -> None:
         self.seen = replace(self.seen, pulled=int(rows))
 
-    def do_blocking(self, transactions: str) -> None:
-        self.seen = replace(self.seen, blocking=int(transactions))
+    def do_blocked(self, by: str) -> None:
+        table, started, seconds = by.split() if by else ("", "", "")
+        blocked = Blocked(table, _ts(started), int(seconds) * 1000) if by else None
+        self.seen = replace(self.seen, blocked=blocked)
 
     def do_held(self, spans: str) -> None:
         self.seen = replace(self.seen, held=int(spans))

@@ -47,3 +47,17 @@ def test_a_trouble_says_whether_the_store_has_answered() -> None:
         assert report is not None
         said.append((report.trouble, report.answered if report.HasField("answered") else None))
     assert said == [("503", True), ("no connection", False), ("disk", None), ("", None)]
+
+
+def test_who_holds_a_resolved_ts_back_is_said_until_it_does_not() -> None:
+    reports = Reports(0)
+    blocked = owner_pb2.Blocked(span_id=5, start_ts=300, ttl_ms=20_000)
+    reports.blocked(blocked)
+    report = reports.take()
+    assert report is not None
+    assert report.blocked == blocked
+    assert reports.take() is None
+    reports.blocked(None)
+    report = reports.take()
+    assert report is not None
+    assert not report.HasField("blocked")

@@ -128,8 +128,10 @@ async def test_resolved_ts_goes_on_after_a_transaction_was_abandoned(committed: 
                     if feed.blocked():
                         break
                     await asyncio.sleep(0.005)
-            (blocked,) = feed.blocked()
-            assert (blocked.sub_id, blocked.start_ts, blocked.key) == (2, living_ts, b"t3a")
+            ((span_id, blocked),) = feed.blocked()
+            assert (span_id, blocked.sub_id, blocked.start_ts, blocked.key) == (72, 2, living_ts, b"t3a")
+            assert blocked.ttl_ms == 600_000
+            assert feed.metrics.blocking_s > 30
             assert feed.metrics.finished_locks >= 1
             assert resolved[2] <= living_ts
             cluster.store.commit([b"t3a"], living_ts, cluster.oracle.next())

@@ -335,6 +335,7 @@ class Table:
     table_info: str  # hash
     table_version: int
     place: str  # its directory but for the date
+    name: str = ""
 
 
 def make_plan(

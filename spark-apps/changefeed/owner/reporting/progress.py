@@ -17,7 +17,7 @@ from changefeed.owner.planning.actions import Action, AppendPlan, Publish
 from changefeed.owner.planning.open_entries import EntryKey
 from changefeed.owner.pulling.known_files import Reader
 from changefeed.owner.reporting.stage_times import StageTimes
-from changefeed.owner.reporting.status import Seen, Troubles
+from changefeed.owner.reporting.status import Blocked, Seen, Troubles
 from changefeed.owner.transaction_log.state import State
 from changefeed.wire import owner_pb2 as pb
 
@@ -42,6 +42,7 @@ class Meter:
         self._pd_at = 0.0
         self._troubles = Troubles()
         self._stage_times = StageTimes()
+        self._blocked: dict[int, pb.Blocked] = {}  # by puller
 
     def pd_answered(self, now: float, pd_ms: int) -> None:
         """`now`: monotonic seconds."""
@@ -79,6 +80,9 @@ class Meter:
             self._troubles.store_failed(f"puller-{puller}", self.pd_ms, report.trouble, answered)
         else:
             self.store_works(f"puller-{puller}")
+        self._blocked.pop(puller, None)
+        if report.HasField("blocked"):
+            self._blocked[puller] = report.blocked
         for delta in report.metrics:
             self._registry.apply_delta(delta.name, delta.label, delta.value, delta.gauge, f"puller-{puller}")
         for segment in report.segments:
@@ -92,6 +96,7 @@ class Meter:
     def puller_left(self, puller: int) -> None:
         self._registry.forget(f"puller-{puller}")
         self.store_works(f"puller-{puller}")
+        self._blocked.pop(puller, None)
 
     def written(self, now: float, key: EntryKey) -> None:
         """The sink has an entry's rows. `now`: monotonic seconds."""
@@ -182,12 +187,19 @@ class Meter:
             ddl=(state.last_ddl[0], state.last_statement) if state.last_ddl else None,
             pulled=int(self._registry.total("changefeed_puller_events_total")),
             complete=spans.complete,
-            blocking=int(self._registry.total("changefeed_puller_blocking_transactions")),
+            blocked=self._oldest(),
             held=len(spans.held),
             sink=self._troubles.sink,
             upstream=self._troubles.upstream,
             mode=_mode(spans.files.readers.values()),
         )
+
+    def _oldest(self) -> Blocked | None:
+        """The transaction that holds some table back, by the one that began first."""
+        oldest = min(self._blocked.values(), key=lambda each: each.start_ts, default=None)
+        if oldest is None:
+            return None
+        return Blocked(self._owner.table_name(oldest.span_id), oldest.start_ts, oldest.ttl_ms)
 
     def _files(self, files: Sequence[FileCommitted]) -> None:
         rows, size = sum(file.rows for file in files), sum(file.bytes for file in files)

@@ -15,6 +15,7 @@ from changefeed.upstream.safepoint import Held
 
 _EVERY_S = 10.0
 _AT_MOST_EVERY_S = 1.0
+_HEARTBEAT_TTL_MS = 20_000  # TiDB prolongs a transaction's life to that from each heartbeat on (tikv-wire 3.6)
 _QUIET_S = 60.0  # without rows: idle; without rows and resolved-ts: stuck
 
 #: The condition's reason, by how requests end.
@@ -63,6 +64,15 @@ class Troubles:
 
 
 @dataclass(frozen=True)
+class Blocked:
+    """A table's resolved-ts waits for a living transaction, which dies `ttl_ms` after its start without a heartbeat."""
+
+    table: str
+    start_ts: int
+    ttl_ms: int
+
+
+@dataclass(frozen=True)
 class Seen:
     """What the driver knows at one moment; a ts is 0 while it is unknown."""
 
@@ -76,8 +86,8 @@ class Seen:
     rows: int  # written since the start
     pulled: int  # rows, by this driver
     complete: bool  # every span is pulled
-    blocking: int  # living transactions whose locks hold a resolved-ts back
     held: int  # spans that are held back because there is no room
+    blocked: Blocked | None = None  # by the oldest transaction whose locks hold a resolved-ts back
     sink: Trouble | None = None
     upstream: Trouble | None = None
     history: Held | None = None  # None: not held yet
@@ -190,11 +200,11 @@ class Status:
             return "Starting", "The pullers are on their way."
         if seen.pd_ms - physical_ms(seen.resolved_ts) <= self._lag_threshold_ms:
             return "CatchingUp", "What has been pulled is being written."
-        if seen.blocking:
+        if seen.blocked is not None:
             return (
                 "BlockedByLock",
-                f"A transaction holds locks since {_time(physical_ms(seen.resolved_ts))} or earlier: nothing after "
-                "that can be written until it ends. Commit it or roll it back.",
+                f"{_by_whom(seen.blocked, seen.pd_ms)}: nothing after that can be written until it ends. "
+                "Commit it or roll it back.",
             )
         if self._is_stuck(seen):
             return "UpstreamUnavailable", f"Nothing has come since {_time(self._resolved[1])}."
@@ -203,7 +213,7 @@ class Status:
     def _is_stuck(self, seen: Seen) -> bool:
         """Nothing has come for a minute though nothing on our side and no lock keeps it back."""
         still_ms = seen.pd_ms - max(self._resolved[1], self._pulled[1])
-        return still_ms >= _QUIET_S * 1000 and not (seen.blocking or seen.held or seen.sink)
+        return still_ms >= _QUIET_S * 1000 and not (seen.blocked or seen.held or seen.sink)
 
     def _lag_ms(self, seen: Seen) -> int:
         return max(0, seen.pd_ms - physical_ms(seen.checkpoint_ts))
@@ -214,6 +224,16 @@ def _sink(seen: Seen) -> Condition:
         return Condition("SinkAvailable", "True", "Available", "What is due is being written.")
     why = f"Nothing could be written since {_time(seen.sink.since_ms)}: {seen.sink.message}"
     return Condition("SinkAvailable", "False", _FAILED[outcome(seen.sink.answered)], f"{why} It is tried again.")
+
+
+def _by_whom(blocked: Blocked, pd_ms: int) -> str:
+    began_ms = physical_ms(blocked.start_ts)
+    heartbeat_ms = began_ms + blocked.ttl_ms - _HEARTBEAT_TTL_MS
+    alive = f", last heartbeat {_time(heartbeat_ms)}" if heartbeat_ms > began_ms else ""
+    return (
+        f"Table {blocked.table} is held back {(pd_ms - began_ms) // 1000} s by transaction {blocked.start_ts}, "
+        f"started at {_time(began_ms)}{alive}"
+    )
 
 
 def _ddl(ts: int, statement: str) -> dict[str, str]:
