@@ -247,7 +247,8 @@ class Subscriptions:
             return
         ts = self._oracle.next()
         with self.lock:
-            self._watermarks.ask(self._advancers())
+            if self._watermarks.statuses.is_due:
+                self._watermarks.ask(self._advancers())
             self._watermarks.safe_ts.advance(ts)
             self._store.max_ts = max(self._store.max_ts, ts)
             self._store.resolved_floor = max(self._store.resolved_floor, ts)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..store.store import MvccStore
-from ..store.txn import Change, Kind, Lock, Op, RowChange
+from ..store.txn import Change, Kind, Lock, RowChange
 from .advancer import WatermarkAdvancer
 
 
@@ -30,6 +30,4 @@ def track(advancer: WatermarkAdvancer, change: Change, rows: Iterable[RowChange]
     if change.kind is Kind.PREWRITE:
         advancer.locked(change.start_ts, (row.key for row in rows), change.flush.primary if change.flush else b"")
     elif change.kind is not Kind.ONE_PC:
-        unlocked = [row.key for row in rows if row.op is not Op.LOCK]
-        if unlocked:
-            advancer.unlocked(change.start_ts, unlocked)
+        advancer.unlocked(change.start_ts, (row.key for row in rows))

@@ -41,9 +41,14 @@ class Statuses:
         self.requests: Counter[int] = Counter()
         self.reads: Counter[int] = Counter()
 
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time for a round."""
+        return self._clock() - self._asked >= self._round_s
+
     def ask(self, advancers: Mapping[int, Iterable[WatermarkAdvancer]]) -> None:
         """A round, if one is due: every store for its advancers, which learn what it hears."""
-        if self._clock() - self._asked < self._round_s:
+        if not self.is_due:
             return
         self._asked = self._clock()
         self._known = {store_id: self._round(store_id, tuple(own)) for store_id, own in advancers.items()}

@@ -28,7 +28,7 @@ class Watermarks:
         self.safe_ts = SafeTs(store, regions, self.gate, self.statuses)
 
     def ask(self, advancers: Mapping[int, Sequence[WatermarkAdvancer]]) -> None:
-        """A round, if one is due. `advancers`: those of subscribers, by store."""
+        """A round. `advancers`: those of subscribers, by store."""
         safe = self.safe_ts.advancers()
         stores = advancers.keys() | safe.keys()
         self.statuses.ask({store: [*advancers.get(store, ()), *safe.get(store, ())] for store in stores})

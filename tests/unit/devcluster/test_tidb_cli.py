@@ -112,6 +112,7 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path, capfd: pytest.Cap
             (("--store-port", str(int(port) - 1)), port),
             (("--store-port", "65535"), "65535"),
             (("--data", str(file)), str(file)),
+            (("--new-stores", "4"), "3 stores"),
             (("--workload", "bank", "--rows", "3"), "at least 4 accounts"),
             (("--replay",), "--data"),
             (("--replay", "--data", str(tmp_path / "none")), "--data"),
