@@ -31,6 +31,7 @@ from changefeed.owner.serving.certificate import self_signed
 from changefeed.puller import segment_writer
 from changefeed.puller.feed import Data, Pd, Resolved
 from changefeed.puller.pipeline_metrics import FeedMetrics
+from changefeed.puller.stuck_regions import Blocked
 from changefeed.puller.task import Limits, PullerTask, _address_towards, run_puller
 from changefeed.upstream.access import Access
 from changefeed.upstream.tls import Tls
@@ -312,6 +313,9 @@ class FakeFeed:
 
     def resume(self, sub_id: int) -> None:
         self._say(f"resume {sub_id}")
+
+    def blocked(self) -> list[tuple[int, Blocked]]:
+        return []
 
     def _say(self, what: str) -> None:
         self.said.append(what)
