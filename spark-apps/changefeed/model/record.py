@@ -71,6 +71,7 @@ class StartRecord(_Record):
     uid: str  # of the resource, or its spec.state.id
     restart_nonce: int | None = None  # of spec.restart: nothing is there yet that could be rewound
     adopted: bool = False  # the sink has files of TiCDC's, all of table versions below start_ts
+    initial_copy: bool = False  # tables are copied before their changes; start_ts is where the first copy begins
 
 
 class EpochRecord(_Record):
@@ -127,6 +128,21 @@ class DdlRecord(_Record):
     left: tuple[int, ...] = ()  # that end here
 
 
+class CopiedTable(_Shape):
+    """A physical table and its chunks: raw keys in hex, see model.table_copy."""
+
+    dispatcher: int
+    bounds: tuple[str, ...] = Field(min_length=2)
+
+
+class CopyRecord(_Record):
+    """These tables are copied before their changes are pulled: what that means, model.table_copy says."""
+
+    kind: Literal["copy"] = "copy"
+    from_ts: Ts
+    tables: tuple[CopiedTable, ...]
+
+
 class RewindRecord(_Record):
     """Everything after `from_ts` is written again, into the folder of the next generation."""
 
@@ -143,7 +159,7 @@ class ClosedRecord(_Record):
 
 
 Record = Annotated[
-    StartRecord | EpochRecord | PlanRecord | CommitRecord | DdlRecord | RewindRecord | ClosedRecord,
+    StartRecord | EpochRecord | PlanRecord | CommitRecord | DdlRecord | CopyRecord | RewindRecord | ClosedRecord,
     Field(discriminator="kind"),
 ]
 _RECORD: TypeAdapter[Any] = TypeAdapter(Record)
@@ -156,12 +172,12 @@ def encode_record(record: BaseModel) -> bytes:
 
 def decode_record(
     body: bytes,
-) -> StartRecord | EpochRecord | PlanRecord | CommitRecord | DdlRecord | RewindRecord | ClosedRecord:
+) -> StartRecord | EpochRecord | PlanRecord | CommitRecord | DdlRecord | CopyRecord | RewindRecord | ClosedRecord:
     """The record in `body`.
 
     Raises pydantic.ValidationError when it has an unknown `v`, `kind` or member.
     """
-    record: StartRecord | EpochRecord | PlanRecord | CommitRecord | DdlRecord | RewindRecord | ClosedRecord
+    record: StartRecord | EpochRecord | PlanRecord | CommitRecord | DdlRecord | CopyRecord | RewindRecord | ClosedRecord
     record = _RECORD.validate_json(body)
     return record
 

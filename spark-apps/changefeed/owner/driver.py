@@ -142,8 +142,10 @@ class Driver:
             planner=Planner(prepared.sink.file_size, self._pace.flush_s, min(_PLAN_BYTES, quota // _PLANS_IN_QUOTA)),
             quota=Quota(quota),
         )
+        copies = prepared.state.copies()
         for dispatcher in sorted(prepared.tables):
-            spans.add_span(dispatcher, *table_span(dispatcher), prepared.state.flushed_ts(dispatcher))
+            flushed_ts = prepared.state.flushed_ts(dispatcher)
+            spans.add_span(dispatcher, *table_span(dispatcher), flushed_ts, copies.get(dispatcher))
         self._wake = asyncio.Event()
         self._failure: asyncio.Future[ChangefeedError] = asyncio.get_running_loop().create_future()
         self._deadline: asyncio.TimerHandle | None = None  # of the drain

@@ -22,12 +22,14 @@ from changefeed.errors import Conflict, InvalidSpec, NeedsHuman, Unavailable
 from changefeed.eventstore.house import House
 from changefeed.filter.rows import fingerprint as filter_fingerprint
 from changefeed.filter.selection import Selection
-from changefeed.model.record import EpochRecord, RewindRecord, StartRecord
+from changefeed.model.record import CopyRecord, EpochRecord, RewindRecord, StartRecord
+from changefeed.model.table_copy import COPY_TICKS
 from changefeed.objectstore import Place
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.open import Store, canonical, open_store, probe_store
 from changefeed.owner import places
 from changefeed.owner.alive import Alive
+from changefeed.owner.copying import check_copies_are_selected, check_unchanged, copy_record, tables_to_copy
 from changefeed.owner.pace import pace_of
 from changefeed.owner.planning.planner import Table
 from changefeed.owner.planning.syncpoints import Syncpoints
@@ -92,6 +94,7 @@ class Prepared:
                 roll_interval=pace.roll_s,
                 gather_s=pace.gather_s,
                 buffer_bytes=spec.event_store.buffer_size // spec.spark.pullers.count,
+                scan_rate=spec.upstream.scan_rate and spec.upstream.scan_rate / spec.spark.pullers.count,
             ),
         )
 
@@ -191,15 +194,21 @@ async def prepare(
     if state.n == 0:
         start_ts = changefeed.spec.start_ts if changefeed.spec.start_ts is not None else await pd.tso()
         await _check_not_ahead(start_ts, pd)
+        if changefeed.spec.initial_copy:
+            start_ts -= COPY_TICKS
     else:
         start_ts = restart.from_ts if restart else state.checkpoint_ts
     await safepoint.hold(start_ts)
     # DDLs that were executed above the checkpoint are a part of what the run begins with.
     schema_ts = max(start_ts, state.last_ddl[0]) if state.last_ddl and not restart else start_ts
+    if changefeed.spec.initial_copy:
+        begins_at = state.from_ts if state.n and not restart else start_ts
+        schema_ts = max(schema_ts, begins_at + COPY_TICKS)
     schema = await load_schema(Snapshot(pd, schema_ts), schema_ts)
     tables = select(changefeed, schema, schema_ts, may_be_none=state.last_ddl is not None)
     if not restart:
         _check_plans_are_selected(state, tables, schema, schema_ts)
+        check_copies_are_selected(state, tables)
     await asyncio.to_thread(sink.check_free, state, identity, state_store.uri)
     if restart:
         await asyncio.to_thread(sink.check_rewind, state, state_store.uri)
@@ -209,6 +218,10 @@ async def prepare(
     await asyncio.to_thread(sink.check_newest, Taken(state, state_store.uri))
     if restart and restart.nonce != state.restart_nonce:
         await asyncio.to_thread(log.append, rewind_record(state, restart))
+        state = log.state
+    if to_copy := tables_to_copy(state, tables):
+        await _check_can_copy(to_copy, tables, state, schema_ts, pd)
+        await asyncio.to_thread(log.append, await copy_record(state, to_copy, pd))
         state = log.state
     if alive:
         await asyncio.to_thread(alive.refresh, state.epoch.number, await pd.pd_ms())
@@ -269,7 +282,8 @@ def _settle_in(prepared: Prepared, state_store: Store) -> None:
     for dispatcher, table in prepared.tables.items():
         version = prepared.table_version(dispatcher)
         # Else a DDL has told of it.
-        is_new = version == state.from_ts or version != state.table_version(dispatcher)
+        begins_at = state.copied[dispatcher].from_ts if dispatcher in state.copied else state.from_ts
+        is_new = version == begins_at or version != state.table_version(dispatcher)
         tables.append((dispatcher, table, version, is_new))
     prepared.sink.settle_in(prepared.taken, tables)
 
@@ -291,10 +305,16 @@ def check_same(changefeed: Changefeed, state: State, cluster_id: int) -> None:
             "Point spec.upstream.pdAddresses at the changefeed's own cluster, or create a new changefeed.",
         )
     start_ts = changefeed.spec.start_ts
-    if start_ts is not None and start_ts != state.start_ts:
+    if changefeed.spec.initial_copy != state.initial_copy:
+        raise InvalidSpec(
+            "spec.initialCopy",
+            f"it differs from {str(state.initial_copy).lower()}, with which the changefeed was started",
+            "It can't be changed: set it back, or create a new changefeed with another name and sink.",
+        )
+    if start_ts is not None and start_ts != state.asked_ts:
         raise InvalidSpec(
             "spec.startTs",
-            f'"{start_ts}" differs from "{state.start_ts}", with which the changefeed was started',
+            f'"{start_ts}" differs from "{state.asked_ts}", with which the changefeed was started',
             "It can't be changed: set it back, or create a new changefeed with another name and sink.",
         )
     if state.epoch.number:
@@ -346,6 +366,17 @@ def _check_plans_are_selected(state: State, tables: dict[int, TableInfo], schema
             )
 
 
+async def _check_can_copy(
+    dispatchers: list[int], tables: dict[int, TableInfo], state: State, schema_ts: int, pd: PdClient
+) -> None:
+    """That these tables can be read at the ts of their copies as they are defined at `schema_ts`."""
+    ts = state.checkpoint_ts + COPY_TICKS
+    while await pd.tso() <= ts:
+        await asyncio.sleep(0.001)
+    if ts > schema_ts:
+        check_unchanged(dispatchers, tables, await load_schema(Snapshot(pd, ts), ts), ts)
+
+
 async def _check_not_ahead(start_ts: int, pd: PdClient) -> None:
     now = await pd.tso()
     if start_ts > now:
@@ -368,6 +399,7 @@ def start_record(
         uid=changefeed.identity,
         restart_nonce=restart.nonce if restart else None,
         adopted=adopted,
+        initial_copy=changefeed.spec.initial_copy and not adopted,
     )
 
 

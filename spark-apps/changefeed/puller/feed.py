@@ -19,8 +19,10 @@ import pyarrow as pa
 from changefeed.clock import Clock, SystemClock, until_set
 from changefeed.errors import ChangefeedError, NeedsHuman, ProtocolViolation, Refused, Transient, Unavailable
 from changefeed.model.memcomparable import decode_bytes, encode_bytes
+from changefeed.model.table_copy import TableCopy
 from changefeed.model.tso import physical_ms
 from changefeed.puller.held_history import HeldHistory
+from changefeed.puller.initial_copy import CopyScan
 from changefeed.puller.matching.scratch import Scratch
 from changefeed.puller.pipeline_metrics import FeedMetrics
 from changefeed.puller.range_lock import RangeLock
@@ -75,6 +77,7 @@ class _Subscription:
     span_id: int
     ranges: RangeLock
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    copy: TableCopy | None = None  # its rows come first; None: they have come, or there is none
     leaders: dict[int, int] = field(default_factory=dict)  # region -> store, as an error event told; newer than PD
     locator: asyncio.Task[None] | None = None  # None: held
 
@@ -85,6 +88,7 @@ class SpanFeed:
     `emit` is awaited in order for the events of one store; while it waits, that store's later events wait too.
     `scratch`: for uncommitted rows that memory has no room for; None: they stay in memory. `room` is awaited before
     more of a scan is taken in or of them is read back, and must not wait for ever. `gather_s`: see store_stream.
+    `scan_rate`: bytes a second of initial copies, None: no bound.
     An error that is no single subscription's leaves the `async with` block as an exception.
     """
 
@@ -97,6 +101,7 @@ class SpanFeed:
         scratch: Scratch | None = None,
         room: Callable[[], Awaitable[None]] | None = None,
         gather_s: float = GATHER_SECONDS,
+        scan_rate: float | None = None,
     ) -> None:
         self._pd = pd
         self._emit = emit
@@ -105,6 +110,7 @@ class SpanFeed:
         self._scratch = scratch
         self._room = room
         self._gather_s = gather_s
+        self._copies = CopyScan(pd, self._clock, self.room, scan_rate)
         self._tasks = asyncio.TaskGroup()
         self._running: set[asyncio.Task[None]] = set()
         self._streams: dict[int, StoreStream] = {}  # by store
@@ -131,12 +137,23 @@ class SpanFeed:
         except BaseExceptionGroup as group:
             raise _first(group) from group
 
-    def subscribe(self, sub_id: int, span_id: int, start_key: bytes, end_key: bytes, start_ts: int) -> None:
-        """Pull rows of the raw range [start_key, end_key) with commit_ts > start_ts. A sub_id is used once, ever."""
+    def subscribe(
+        self,
+        sub_id: int,
+        span_id: int,
+        start_key: bytes,
+        end_key: bytes,
+        start_ts: int,
+        copy: TableCopy | None = None,
+    ) -> None:
+        """Pull rows of the raw range [start_key, end_key) with commit_ts > start_ts. A sub_id is used once, ever.
+
+        `copy`: start_ts is inside of it.
+        """
         if sub_id in self._subscriptions:
             raise ProtocolViolation(f"Subscription {sub_id} exists already.", "Give each assignment a fresh sub_id.")
         ranges = RangeLock(encode_bytes(start_key), encode_bytes(end_key), start_ts)
-        subscription = _Subscription(sub_id, span_id, ranges)
+        subscription = _Subscription(sub_id, span_id, ranges, copy=copy)
         self._subscriptions[sub_id] = subscription
         subscription.locator = self._start(self._locate(subscription))
 
@@ -326,6 +343,8 @@ class SpanFeed:
 
     async def _locate(self, subscription: _Subscription) -> None:
         """Find and lock regions for every hole that is due, for as long as the subscription lives."""
+        while subscription.copy is not None:
+            await self._copy(subscription, subscription.copy)
         while True:
             subscription.changed.clear()
             for start, end in subscription.ranges.holes(self._clock.monotonic()):
@@ -333,6 +352,28 @@ class SpanFeed:
             due = subscription.ranges.next_due()
             seconds = None if due is None else due - self._clock.monotonic()
             await until_set(subscription.changed, self._clock, seconds)
+
+    async def _copy(self, subscription: _Subscription, copy: TableCopy) -> None:
+        """Its rows as of the copy's ts; nothing else is pulled of it meanwhile."""
+
+        async def take(batch: pa.RecordBatch) -> None:
+            self.metrics.count(batch)
+            await self._emit(Data(subscription.sub_id, subscription.span_id, batch))
+
+        async def whole(ts: int) -> None:
+            pieces = subscription.ranges.pieces
+            subscription.ranges = RangeLock(pieces[0].start, pieces[-1].end, ts)
+            await self._emit(Resolved(subscription.sub_id, ts))
+
+        try:
+            await self._copies.run(copy, subscription.span_id, subscription.ranges.resolved_ts, take, whole)
+            subscription.copy = None
+        except (Transient, Unavailable) as error:
+            self.metrics.errors["copy"] += 1
+            await self._clock.sleep(error.retry_after if isinstance(error, Transient) else _PD_DOWN_SECONDS)
+        except ChangefeedError as error:
+            self._fail(subscription, error)
+            await asyncio.sleep(0)  # it is released, and this task cancelled with it
 
     async def _fill(self, subscription: _Subscription, start: bytes, end: bytes) -> None:
         regions: Sequence[Region] = []

@@ -26,6 +26,7 @@ from changefeed.eventstore.buffer import EventBuffer, Roll
 from changefeed.eventstore.flight import ArenaServer
 from changefeed.eventstore.house import House
 from changefeed.model.rows import raw_bytes
+from changefeed.model.table_copy import TableCopy
 from changefeed.objectstore import Place
 from changefeed.objectstore.patience import Patience, Tally
 from changefeed.puller.feed import Data, Failed, FeedEvent, Pd, Resolved, SpanFeed
@@ -58,7 +59,7 @@ class Limits:
     quota_bytes: raw bytes pulled and not yet written, from 80 % of which on subscriptions are held (rule 17).
     roll_bytes, roll_interval (seconds): a segment is due. No other is begun while twice as much is in segments that the
     owner has not heard of. gather_s: how long what a store sends waits for more of it, if it is little.
-    buffer_bytes: of the realtime buffer.
+    buffer_bytes: of the realtime buffer. scan_rate: bytes a second of initial copies, None: no bound.
     """
 
     quota_bytes: int = 1 << 30
@@ -66,6 +67,7 @@ class Limits:
     roll_interval: float = 0.25
     gather_s: float = GATHER_SECONDS
     buffer_bytes: int = 0
+    scan_rate: float | None = None
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,7 @@ class PullerTask:
             scratch=self._scratch_file,
             room=self._room,
             gather_s=limits.gather_s,
+            scan_rate=limits.scan_rate,
         )
         self._pipeline = SpanPipeline(limits.quota_bytes)
         self._buffer: EventBuffer[_Token] = EventBuffer(limits.roll_bytes, limits.roll_interval)
@@ -227,7 +230,8 @@ class PullerTask:
                 asked = command.subscribe
                 self._pipeline.register(asked.sub_id, asked.start_ts)
                 self._reports.subscribed(asked.sub_id)
-                self._feed.subscribe(asked.sub_id, asked.span_id, asked.start_key, asked.end_key, asked.start_ts)
+                copy = TableCopy(asked.copy.from_ts, tuple(asked.copy.bounds)) if asked.HasField("copy") else None
+                self._feed.subscribe(asked.sub_id, asked.span_id, asked.start_key, asked.end_key, asked.start_ts, copy)
             case "release":
                 self._feed.release(command.release.sub_id)
                 self._let_go(command.release.sub_id)

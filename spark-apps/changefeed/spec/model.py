@@ -73,6 +73,8 @@ class Upstream(Section):
     """The upstream's cluster id; a PD that serves another one is refused. Unset: the one seen first."""
     tls: Annotated[Tls | None, Field(validate_default=True)] = None
     """TLS towards PD and TiKV, for `https://` addresses of PD. New connections use the files as they are then."""
+    scan_rate: Annotated[Bytes | None, size("64Ki", "1Ti")] = None
+    """Bytes a second that initial copies read, of all tables together. Unset: as fast as they can be written."""
     safepoint_ttl: Annotated[Seconds, duration("10m", "720h")] = 86_400.0
     """
     How long the upstream keeps history for this changefeed while nothing renews its hold. It is renewed at least three
@@ -223,6 +225,11 @@ class Spark(Section):
 
 
 def _spec_rules() -> Iterator[JsonDict]:
+    copied = [f"(has({root}.initialCopy) && {root}.initialCopy)" for root in ("self", "oldSelf")]
+    yield rule(
+        f"{copied[0]} == {copied[1]}",
+        "the initialCopy that it was created with; to copy tables, or not to, create another Changefeed",
+    )
     both = "has(self.targetTs) && has(self.startTs)"
     rewound = "has(self.targetTs) && has(self.restart)"
     yield rule(
@@ -263,6 +270,11 @@ class Spec(Section):
     """The TiKV/TiDB cluster whose changes are followed."""
     start_ts: Annotated[Ts | None, fixed(FROM_CREATION)] = None
     """Changes after this ts. Unset: from the moment that the changefeed first starts."""
+    initial_copy: Annotated[Flag, fixed(FROM_CREATION)] = False
+    """
+    The rows that stand in the tables at startTs are written before their changes, as inserts; of a table that `filter`
+    selects later, those that stand there by then. A rewind begins with a copy, too.
+    """
     target_ts: Ts | None = None
     """Finish when everything up to this ts is written."""
     time_zone: Annotated[str, text(r"[A-Za-z0-9_+-]+(?:/[A-Za-z0-9_+-]+)*", "a time zone such as UTC", 64)] = "UTC"

@@ -6,20 +6,25 @@ A read at ts must never miss a transaction that commits at or below ts: a lock i
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from functools import cache
 from typing import Any
+
+import ptars
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from changefeed.errors import ProtocolViolation
 from changefeed.upstream.attempts import Attempts
 from changefeed.upstream.locks import LockResolver
-from changefeed.upstream.pd import PATIENCE, PdClient, Region
-from changefeed.upstream.regions import RegionCalls, raw_end
+from changefeed.upstream.pd import PATIENCE, Region
+from changefeed.upstream.regions import RegionCalls, Upstream, raw_end
 from changefeed.wire import kvrpcpb_pb2
 
 
 class Snapshot:
     """The cluster at `ts`. Keys are raw. Every read raises Transient after `patience` seconds without progress."""
 
-    def __init__(self, pd: PdClient, ts: int, patience: float = PATIENCE) -> None:
+    def __init__(self, pd: Upstream, ts: int, patience: float = PATIENCE) -> None:
         self.ts = ts
         self._patience = patience
         self._calls = RegionCalls(pd)
@@ -46,6 +51,16 @@ class Snapshot:
 
     async def pages(self, start: bytes, end: bytes, batch: int) -> AsyncIterator[Sequence[kvrpcpb_pb2.KvPair]]:
         """As `scan`, with the pairs of one call at once."""
+        async for page in self._pages(start, end, batch):
+            yield page.message.pairs[: page.good]
+
+    async def columns(self, start: bytes, end: bytes, batch: int) -> AsyncIterator[tuple[pa.Array, pa.Array]]:
+        """As `pages`, with the keys and the values of one call as arrays."""
+        async for page in self._pages(start, end, batch):
+            pairs = page.pairs.slice(0, page.good)
+            yield pairs.field("key"), pairs.field("value")
+
+    async def _pages(self, start: bytes, end: bytes, batch: int) -> AsyncIterator[_Page]:
         attempts = Attempts(f"Scanning [{start.hex()}, {end.hex()}) at {self.ts}", self._patience)
         position = start
 
@@ -59,13 +74,13 @@ class Snapshot:
             )
 
         while not end or position < end:
-            response, region = await self._calls.send("KvScan", position, request, kvrpcpb_pb2.ScanResponse, attempts)
+            page, region = await self._calls.send("KvScan", position, request, _Page, attempts)
+            response, good = page.message, page.good
             blocked = response.error if response.HasField("error") else None
-            good = next((n for n, pair in enumerate(response.pairs) if pair.HasField("error")), len(response.pairs))
             if good < len(response.pairs):
                 blocked = blocked or response.pairs[good].error
             if good:
-                yield response.pairs[:good]
+                yield page
                 position = response.pairs[good - 1].key + b"\0"
                 attempts.progress()
             if blocked is not None:
@@ -78,6 +93,33 @@ class Snapshot:
 
     def _context(self) -> kvrpcpb_pb2.Context:
         return kvrpcpb_pb2.Context(resolved_locks=sorted(self._locks.ignored))
+
+
+class _Page:
+    """The answer to one call: as a message, and its pairs as an array of structs."""
+
+    def __init__(self, data: bytes) -> None:
+        self.message = kvrpcpb_pb2.ScanResponse.FromString(data)
+        self.region_error = self.message.region_error
+        self.pairs = _handler()[1].list_to_record_batch([data]).column("pairs").flatten()
+        errors = self.pairs.field("error")
+        #: How many pairs come before the first that could not be read.
+        self.good = (
+            len(errors) if errors.null_count == len(errors) else pc.index(errors.is_valid(), pa.scalar(True)).as_py()
+        )
+
+    def HasField(self, field_name: Any) -> bool:
+        return self.message.HasField(field_name)
+
+    @classmethod
+    def FromString(cls, data: bytes, /) -> _Page:
+        return cls(data)
+
+
+@cache
+def _handler() -> Any:
+    pool = ptars.HandlerPool([kvrpcpb_pb2.DESCRIPTOR])
+    return pool, pool.get_for_message(kvrpcpb_pb2.ScanResponse.DESCRIPTOR)
 
 
 def _lock_of(error: Any, key: bytes) -> kvrpcpb_pb2.LockInfo:

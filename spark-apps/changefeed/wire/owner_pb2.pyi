@@ -165,18 +165,28 @@ class Blocked(_message.Message):
     def __init__(self, span_id: _Optional[int] = ..., start_ts: _Optional[int] = ..., ttl_ms: _Optional[int] = ...) -> None: ...
 
 class Subscribe(_message.Message):
-    __slots__ = ("sub_id", "span_id", "start_key", "end_key", "start_ts")
+    __slots__ = ("sub_id", "span_id", "start_key", "end_key", "start_ts", "copy")
     SUB_ID_FIELD_NUMBER: _ClassVar[int]
     SPAN_ID_FIELD_NUMBER: _ClassVar[int]
     START_KEY_FIELD_NUMBER: _ClassVar[int]
     END_KEY_FIELD_NUMBER: _ClassVar[int]
     START_TS_FIELD_NUMBER: _ClassVar[int]
+    COPY_FIELD_NUMBER: _ClassVar[int]
     sub_id: int
     span_id: int
     start_key: bytes
     end_key: bytes
     start_ts: int
-    def __init__(self, sub_id: _Optional[int] = ..., span_id: _Optional[int] = ..., start_key: _Optional[bytes] = ..., end_key: _Optional[bytes] = ..., start_ts: _Optional[int] = ...) -> None: ...
+    copy: Copy
+    def __init__(self, sub_id: _Optional[int] = ..., span_id: _Optional[int] = ..., start_key: _Optional[bytes] = ..., end_key: _Optional[bytes] = ..., start_ts: _Optional[int] = ..., copy: _Optional[_Union[Copy, _Mapping]] = ...) -> None: ...
+
+class Copy(_message.Message):
+    __slots__ = ("from_ts", "bounds")
+    FROM_TS_FIELD_NUMBER: _ClassVar[int]
+    BOUNDS_FIELD_NUMBER: _ClassVar[int]
+    from_ts: int
+    bounds: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, from_ts: _Optional[int] = ..., bounds: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Release(_message.Message):
     __slots__ = ("sub_id",)

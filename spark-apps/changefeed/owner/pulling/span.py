@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from changefeed.model.table_copy import TableCopy
 from changefeed.owner.pulling.segments import Segment
 
 _WEIGHT = 1 << 20  # raw bytes that an idle span counts for
@@ -18,6 +19,7 @@ class Span:
     end_key: bytes
     flushed_ts: int
     puller: int
+    copy: TableCopy | None = None  # its rows, which come before its changes
     sub_id: int = 0  # 0: nobody pulls it
     start_ts: int = 0  # of the newest assignment
     resolved_ts: int = 0

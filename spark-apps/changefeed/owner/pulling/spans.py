@@ -38,6 +38,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from changefeed.errors import NeedsHuman
+from changefeed.model.table_copy import TableCopy
 from changefeed.owner.pulling.known_files import KnownFiles, Memory
 from changefeed.owner.pulling.load import even_out
 from changefeed.owner.pulling.segments import Numbers, Segment
@@ -113,12 +114,14 @@ class Spans:
     def __contains__(self, span_id: int) -> bool:
         return span_id in self._spans
 
-    def add_span(self, span_id: int, start_key: bytes, end_key: bytes, start_ts: int) -> Orders:
+    def add_span(
+        self, span_id: int, start_key: bytes, end_key: bytes, start_ts: int, copy: TableCopy | None = None
+    ) -> Orders:
         """Pull `[start_key, end_key)` after start_ts."""
         if span_id in self._spans:
             raise NeedsHuman(f"Span {span_id} was added twice.", "Report this as a bug, with the log.")
         puller = self._shares.idlest(self._shares.pullers)
-        span = Span(span_id, start_key, end_key, start_ts, puller, resolved_ts=start_ts)
+        span = Span(span_id, start_key, end_key, start_ts, puller, copy, resolved_ts=start_ts)
         self._spans[span_id] = span
         self._shares.give(span, puller)
         orders = Orders()
@@ -333,6 +336,8 @@ class Spans:
             end_key=span.end_key,
             start_ts=span.start_ts,
         )
+        if span.copy is not None and span.copy.is_under_way(span.start_ts):
+            subscribe.copy.CopyFrom(pb.Copy(from_ts=span.copy.from_ts, bounds=span.copy.bounds))
         orders.commands.append((span.puller, pb.Command(subscribe=subscribe)))
 
     def _release(self, span: Span, orders: Orders) -> None:

@@ -179,7 +179,7 @@ class Meter:
             pd_ms=self._clock(now),
             epoch=state.epoch.number,
             cluster_id=state.cluster_id,
-            start_ts=state.start_ts,
+            start_ts=state.asked_ts,
             checkpoint_ts=published_ts,
             resolved_ts=self._owner.resolved_ts(),
             tables=self._owner.dispatchers,

@@ -55,6 +55,7 @@ from changefeed.model.position import Position
 from changefeed.model.record import (
     ClosedRecord,
     CommitRecord,
+    CopyRecord,
     DdlRecord,
     EpochRecord,
     PlanEntry,
@@ -63,7 +64,16 @@ from changefeed.model.record import (
     RewindRecord,
     StartRecord,
 )
-from changefeed.owner.transaction_log.state import NEXT_STEP, DispatcherState, Epoch, Generation, OpenPlan, State
+from changefeed.model.table_copy import COPY_TICKS
+from changefeed.owner.transaction_log.state import (
+    NEXT_STEP,
+    DispatcherState,
+    Epoch,
+    Generation,
+    OpenPlan,
+    RecordedCopy,
+    State,
+)
 
 _SHOWN = 512  # characters of a statement
 _TABLE_INFO: Callable[[DispatcherState], str] = attrgetter("table_info")
@@ -116,6 +126,8 @@ def apply(state: State, record: Record) -> State:
             changes = _commit(state, record)
         case DdlRecord():
             changes = _ddl(state, record)
+        case CopyRecord():
+            changes = _copy(state, record)
         case RewindRecord():
             changes = _rewind(state, record)
         case ClosedRecord():
@@ -161,7 +173,23 @@ def _start(record: StartRecord) -> dict[str, Any]:
         "adopted": record.adopted,
         "checkpoint_ts": record.start_ts,
         "restart_nonce": record.restart_nonce,
+        "initial_copy": record.initial_copy,
     }
+
+
+def _copy(state: State, record: CopyRecord) -> dict[str, Any]:
+    """A copy comes before everything that is known of its table, and above what is published."""
+    if not state.initial_copy:
+        _refuse(record, "the changefeed began without copies")
+    if record.from_ts != state.checkpoint_ts:
+        _refuse(record, f"it begins at {record.from_ts}, but the checkpoint is {state.checkpoint_ts}")
+    for table in record.tables:
+        if table.dispatcher in state.copied or table.dispatcher in state.dispatchers:
+            _refuse(record, f"table {table.dispatcher} is written already")
+        if len(table.bounds) > COPY_TICKS or list(table.bounds) != sorted(set(table.bounds)):
+            _refuse(record, f"the bounds of table {table.dispatcher} are not keys in their order")
+    new = {table.dispatcher: RecordedCopy(from_ts=record.from_ts, bounds=table.bounds) for table in record.tables}
+    return {"copied": {**state.copied, **new}}
 
 
 def _epoch(state: State, record: EpochRecord) -> dict[str, Any]:
@@ -191,6 +219,7 @@ def _rewind(state: State, record: RewindRecord) -> dict[str, Any]:
         "checkpoint_ts": record.from_ts,
         "plans": (),
         "dispatchers": {},
+        "copied": {},
         "table_infos": {},
         "last_ddl": None,
         "last_statement": "",

@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 from changefeed.errors import NeedsHuman
 from changefeed.model.position import Position
 from changefeed.model.record import PlanEntry, PlanRecord, Ts, uid_of
+from changefeed.model.table_copy import COPY_TICKS, TableCopy
 
 NEXT_STEP = (
     "The log is damaged or was written by something else: keep it as it is for examination, and start a new changefeed."
@@ -70,6 +71,17 @@ class OpenPlan(_Frozen):
         return tuple(entry for entry in self.plan.entries if entry.entry not in committed)
 
 
+class RecordedCopy(_Frozen):
+    """As the `copy` record has it."""
+
+    from_ts: Ts
+    bounds: tuple[str, ...]
+
+    @property
+    def table_copy(self) -> TableCopy:
+        return TableCopy(self.from_ts, tuple(map(bytes.fromhex, self.bounds)))
+
+
 class Generation(_Frozen):
     """What is in a folder of the sink that a rewind has ended: `(from_ts, checkpoint_ts]`."""
 
@@ -117,6 +129,8 @@ class State(_Frozen):
     generations: tuple[Generation, ...] = ()  # those before the present one
     rewound_to: Ts | None = None  # where the present generation begins, if a rewind began it
     restart_nonce: int | None = None  # of the newest spec.restart that is done
+    initial_copy: bool = False
+    copied: dict[int, RecordedCopy] = {}  # by dispatcher: tables of this generation whose rows come before changes
     superseded: tuple[str, ...] = ()  # uids of the resources before the one that the newest epoch drives
 
     @property
@@ -129,15 +143,26 @@ class State(_Frozen):
         """Its files have what is after this."""
         return self.start_ts if self.rewound_to is None else self.rewound_to
 
+    @property
+    def asked_ts(self) -> int:
+        """What the resource calls startTs: the first copy stands below it."""
+        return self.start_ts + COPY_TICKS if self.initial_copy else self.start_ts
+
+    def copies(self) -> dict[int, TableCopy]:
+        """By dispatcher."""
+        return {dispatcher: known.table_copy for dispatcher, known in self.copied.items()}
+
     def flushed_ts(self, dispatcher: int) -> int:
         """Every row of the dispatcher <= it is in committed files, or there was none (rule 11)."""
         known = self.dispatchers.get(dispatcher)
         return max(known.flushed_ts, self.checkpoint_ts) if known else self.checkpoint_ts
 
     def table_version(self, dispatcher: int) -> int:
-        """That of the rows which are written next: the ts of the last DDL on its table, or where the files begin."""
+        """That of the rows which are written next: the ts of the last DDL on its table, or where its files begin."""
         known = self.dispatchers.get(dispatcher)
-        return known.table_version if known and known.table_version else self.from_ts
+        if known and known.table_version:
+            return known.table_version
+        return self.copied[dispatcher].from_ts if dispatcher in self.copied else self.from_ts
 
     def is_redefined(self, dispatcher: int, table_info: str) -> bool:
         """Whether its table was altered while no rule selected it: no DDL record says from which ts on."""
