@@ -39,8 +39,8 @@ def check_unchanged(names: list[int], before: Mapping[int, TableInfo], then: Sch
         now = then.table(before[dispatcher].id, ts)
         if now is None or now.hash != before[dispatcher].hash:
             raise NeedsHuman(
-                f"{before[dispatcher].full_name} was altered in the millisecond after the checkpoint, {ts - COPY_TICKS}, "
-                "in which its copy is to stand.",
+                f"{before[dispatcher].full_name} was altered in the millisecond after the checkpoint "
+                f"{ts - COPY_TICKS}, in which its copy is to stand.",
                 "Leave it out of spec.filter.rules until the checkpoint has moved, then select it again.",
             )
 

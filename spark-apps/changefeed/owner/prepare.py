@@ -22,7 +22,7 @@ from changefeed.errors import Conflict, InvalidSpec, NeedsHuman, Unavailable
 from changefeed.eventstore.house import House
 from changefeed.filter.rows import fingerprint as filter_fingerprint
 from changefeed.filter.selection import Selection
-from changefeed.model.record import CopyRecord, EpochRecord, RewindRecord, StartRecord
+from changefeed.model.record import EpochRecord, RewindRecord, StartRecord
 from changefeed.model.table_copy import COPY_TICKS
 from changefeed.objectstore import Place
 from changefeed.objectstore.local import LocalStore
@@ -49,8 +49,9 @@ from changefeed.spec.model import Changefeed, Restart
 from changefeed.spec.parse import effective, from_effective
 from changefeed.spec.sinks import Sink
 from changefeed.upstream.access import Access
+from changefeed.upstream.attempts import Attempts
 from changefeed.upstream.kv import Snapshot
-from changefeed.upstream.pd import PdClient
+from changefeed.upstream.pd import PATIENCE, PdClient
 from changefeed.upstream.safepoint import Safepoint
 
 
@@ -220,7 +221,7 @@ async def prepare(
         await asyncio.to_thread(log.append, rewind_record(state, restart))
         state = log.state
     if to_copy := tables_to_copy(state, tables):
-        await _check_can_copy(to_copy, tables, state, schema_ts, pd)
+        await _check_can_copy(changefeed, to_copy, tables, state, schema_ts, pd)
         await asyncio.to_thread(log.append, await copy_record(state, to_copy, pd))
         state = log.state
     if alive:
@@ -367,12 +368,23 @@ def _check_plans_are_selected(state: State, tables: dict[int, TableInfo], schema
 
 
 async def _check_can_copy(
-    dispatchers: list[int], tables: dict[int, TableInfo], state: State, schema_ts: int, pd: PdClient
+    changefeed: Changefeed,
+    dispatchers: list[int],
+    tables: dict[int, TableInfo],
+    state: State,
+    schema_ts: int,
+    pd: PdClient,
 ) -> None:
     """That these tables can be read at the ts of their copies as they are defined at `schema_ts`."""
     ts = state.checkpoint_ts + COPY_TICKS
+    target_ts = changefeed.spec.target_ts
+    if target_ts is not None and target_ts <= ts:
+        raise InvalidSpec(
+            "spec.targetTs", f'"{target_ts}" is not above "{ts}", as of which tables are copied', "Give a later one."
+        )
+    attempts = Attempts(f"Waiting for the upstream to pass {ts}", PATIENCE)
     while await pd.tso() <= ts:
-        await asyncio.sleep(0.001)
+        await attempts.pause("its clock stands below")
     if ts > schema_ts:
         check_unchanged(dispatchers, tables, await load_schema(Snapshot(pd, ts), ts), ts)
 
