@@ -153,6 +153,8 @@ class Status(Section):
     """Tables that are followed."""
     rows: _Count | None = None
     """Rows written since the changefeed was created."""
+    initial_copy: Annotated[str, _shape(maxLength=64)] | None = None
+    """How far the copies of tables are, and for how long they will go on; unset while nothing is copied."""
     event_store_mode: Annotated[str, _shape(enum=["Buffer", "Archive"], maxLength=16)] | None = None
     """Where new segments are read: in the pullers' memory, or in the archive since a buffer has overflowed."""
     last_ddl: LastDdl | None = None

@@ -16,6 +16,7 @@ from changefeed.owner.alive import Alive
 from changefeed.owner.places import LOG, STATE_FIELD, state_place, upstream_access
 from changefeed.owner.transaction_log.log import Log
 from changefeed.owner.transaction_log.state import State
+from changefeed.schema.table_info import TableInfo
 from changefeed.spec.filter.filters import Filter
 from changefeed.spec.filter.table_filter import TableFilter
 from changefeed.spec.model import Changefeed
@@ -88,12 +89,23 @@ def check_cluster(pd: PdClient, state: State) -> None:
 
 
 def check_settled(state: State) -> None:
-    """Raises NotVerifiable when some of what is planned is not known to be written."""
+    """Raises NotVerifiable when some of what is planned, or of a copy, is not known to be written."""
+    check_copied(state, state.checkpoint_ts)
     if any(state.open_entries()):
         raise NotVerifiable(
             "The changefeed was killed while it wrote: some rows above its checkpoint stand downstream, some do not.",
             "Let it run, then pause it or stop it with Ctrl-C, and verify again.",
         )
+
+
+def check_copied(state: State, upto_ts: int) -> None:
+    """Raises NotVerifiable when a table is copied in part."""
+    for copy in state.copies().values():
+        if copy.is_under_way(upto_ts):
+            raise NotVerifiable(
+                f"Tables are being copied: at the checkpoint {upto_ts} a part of their rows is there.",
+                f"Verify again once the checkpoint is {copy.ts} or later.",
+            )
 
 
 def rules_of(state: State) -> TableFilter:
@@ -102,11 +114,15 @@ def rules_of(state: State) -> TableFilter:
 
 
 async def lives_of(state: State, pd: PdClient, upto_ts: int) -> Lives:
-    """Of the tables that the changefeed writes, from where its sink begins."""
+    """Of the tables that the changefeed writes, from where its sink begins. Raises NotVerifiable for half a copy."""
+    check_copied(state, upto_ts)
+    copies = state.copies() if state.initial_copy else None
     rules, ignores = rules_of(state), partial(ignores_ddl, _filter(state))
-    return await read_lives(
-        pd, lambda table: rules.matches(table.schema_name, table.name), ignores, state.from_ts, upto_ts, by_id(state)
-    )
+
+    def selects(table: TableInfo) -> bool:
+        return rules.matches(table.schema_name, table.name)
+
+    return await read_lives(pd, selects, ignores, state.from_ts, upto_ts, by_id(state), copies)
 
 
 def by_id(state: State) -> bool:

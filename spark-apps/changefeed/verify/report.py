@@ -101,6 +101,11 @@ def _at_generation(state: State, number: int, sink_uri: str) -> State:
             f"{sink_uri} is of generation {number}, but the log knows {state.generation}.",
             "The state was restored from an older copy; verify needs it as the changefeed left it.",
         )
+    if state.initial_copy:
+        raise NotVerifiable(
+            f"{sink_uri} is of generation {number}, which a rewind has ended: which rows it began with is forgotten.",
+            "Verify the newest one.",
+        )
     ended = state.generations[number - 1]
     bounds = {"rewound_to": ended.from_ts, "checkpoint_ts": ended.checkpoint_ts, "dispatchers": {}}
     return state.model_copy(update=bounds)

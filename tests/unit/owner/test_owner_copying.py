@@ -11,6 +11,7 @@ from changefeed.model.record import CopiedTable, CopyRecord, RewindRecord, decod
 from changefeed.model.table_copy import COPY_TICKS, TableCopy, bounds_of
 from changefeed.owner.copying import check_copies_are_selected, tables_to_copy
 from changefeed.owner.pulling.spans import Spans
+from changefeed.owner.reporting.copy_progress import CopyProgress
 from changefeed.owner.transaction_log.history import apply
 from changefeed.owner.transaction_log.state import State, restore, snapshot
 
@@ -106,3 +107,18 @@ def test_a_puller_is_told_of_the_copy_while_its_span_is_inside() -> None:
         assert command.subscribe.start_ts == start_ts
         if told:
             assert (command.subscribe.copy.from_ts, tuple(command.subscribe.copy.bounds)) == (100, COPY.bounds)
+
+
+def test_people_are_told_how_far_copies_are() -> None:
+    state = apply(begun(), record(begun()))
+    told = CopyProgress()
+    assert told.say(10.0, begun()) == ""
+    assert told.say(10.0, state) == "copied 0 %"
+    half = apply(state, made.plan(state, made.entry(state, 101)))
+    half = apply(half, made.commit(half, 100))
+    assert told.say(310.0, half) == "copied 50 %, 5 min left"
+    whole = apply(half, made.plan(half, made.entry(half, 102)))
+    assert told.say(310.0, whole) == "copied 50 %, 5 min left"
+    whole = apply(whole, made.commit(whole, 102))
+    assert told.say(310.0, whole) == "copied 100 %"
+    assert told.say(320.0, apply(whole, made.commit(whole, COPY.ts, files=()))) == ""

@@ -35,6 +35,7 @@ INTERFACES_STATUS = [
     "tables",
     "rows",
     "eventStoreMode",
+    "initialCopy",
     "lastDdl",
     "hold",
     "attempt",

@@ -16,6 +16,7 @@ from changefeed.owner.owner import Owner
 from changefeed.owner.planning.actions import Action, AppendPlan, Publish
 from changefeed.owner.planning.open_entries import EntryKey
 from changefeed.owner.pulling.known_files import Reader
+from changefeed.owner.reporting.copy_progress import CopyProgress
 from changefeed.owner.reporting.stage_times import StageTimes
 from changefeed.owner.reporting.status import Blocked, Seen, Troubles
 from changefeed.owner.transaction_log.state import State
@@ -43,6 +44,7 @@ class Meter:
         self._troubles = Troubles()
         self._stage_times = StageTimes()
         self._blocked: dict[int, pb.Blocked] = {}  # by puller
+        self._copies = CopyProgress()
 
     def pd_answered(self, now: float, pd_ms: int) -> None:
         """`now`: monotonic seconds."""
@@ -144,7 +146,7 @@ class Meter:
         self._modes()
         stages = {stage: self._stage(stage, totals[stage]) for stage in _STAGES}
         return Progress(
-            state=self._sentence(state),
+            state=self._sentence(now, state),
             checkpoint_ts=state.checkpoint_ts,
             resolved_ts=resolved_ts,
             checkpoint_lag=checkpoint_lag,
@@ -192,6 +194,7 @@ class Meter:
             sink=self._troubles.sink,
             upstream=self._troubles.upstream,
             mode=_mode(spans.files.readers.values()),
+            copied=self._copies.say(now, state),
         )
 
     def _oldest(self) -> Blocked | None:
@@ -239,7 +242,7 @@ class Meter:
             return "Warning"
         return "Normal" if self._owner.spans.complete else "Pending"
 
-    def _sentence(self, state: State) -> str:
+    def _sentence(self, now: float, state: State) -> str:
         if trouble := self._troubles.sink:
             return f"Waiting for a store, which is tried again: {trouble.message}"
         if trouble := self._troubles.upstream:
@@ -250,7 +253,8 @@ class Meter:
             return "Starting: the pullers are on their way."
         if held := len(self._owner.spans.held):
             return f"Running, epoch {state.epoch.number}; the event store is short, {held} spans are held back."
-        return f"Running, epoch {state.epoch.number}."
+        copied = self._copies.say(now, state)
+        return f"Running, epoch {state.epoch.number}{copied and '; '}{copied}."
 
 
 def _mode(readers: Iterable[Reader]) -> str:

@@ -93,6 +93,7 @@ class Seen:
     history: Held | None = None  # None: not held yet
     sink_uri: str = ""  # of the newest generation
     ddl: tuple[int, str] | None = None  # the newest that is written: its ts, its statement
+    copied: str = ""  # how far initial copies are; "" while there are none
     mode: str = ""  # where new segments are read: Buffer or Archive; "" where there is no buffer
 
 
@@ -153,6 +154,7 @@ class Status:
             "tables": seen.tables,
             "rows": seen.rows,
             **({"eventStoreMode": seen.mode} if seen.mode else {}),
+            **({"initialCopy": seen.copied} if seen.copied else {}),
             **({"lastDdl": _ddl(*seen.ddl)} if seen.ddl else {}),
             "conditions": [each.as_json(self._since[each.type][1]) for each in self._said],
         }

@@ -66,7 +66,9 @@ class _Table(TableCheck):
             self._say_disorder(*oracles.disorder(ledger))
         await self._check_replay()
         if ledger.table.amount is not None:
-            oracles.add_moves(ledger, to_ts, with_start=self._life.is_first)
+            copy = self._life.copy
+            with_start = self._life.is_first or copy is not None
+            oracles.add_moves(ledger, to_ts, with_start=with_start, start_ts=copy.ts if copy else 0)
 
     def _read_files(self, directories: Sequence[Directory], schemas: Mapping[tuple[str, int], list[str]]) -> None:
         paths = sum(len(directory.readable) for directory in directories)

@@ -165,12 +165,13 @@ def first_above(ledger: Ledger, ts: int) -> int | None:
     return None if place is None else int(place)
 
 
-def add_moves(ledger: Ledger, checkpoint_ts: int, *, with_start: bool) -> None:
+def add_moves(ledger: Ledger, checkpoint_ts: int, *, with_start: bool, start_ts: int = 0) -> None:
     """By how much each change moves the amount: what the row holds after it less what it held before. NULL is 0.
 
     Where the files of a table do not say which row a change is of, the upstream's equal change does; equal changes of
     one transaction may be given each other's row, for their sum is the same. A change that the upstream does not have
-    is left out then: O3 has counted it. `with_start`: what the rows hold at the start counts too.
+    is left out then: O3 has counted it. `with_start`: what the rows hold at the start counts too, which is also what
+    changes up to `start_ts` have made of them.
     """
     keys = ", ".join(ledger.table.key_names) or "key"
     files = "files" if ledger.table.key else _FILES_BY_RAW_KEY
@@ -178,7 +179,7 @@ def add_moves(ledger: Ledger, checkpoint_ts: int, *, with_start: bool) -> None:
         f"""INSERT INTO moves
         WITH changes AS (
             SELECT 0::UBIGINT AS commit_ts, -1::BIGINT AS place, {keys}, coalesce(amount, 0) AS held FROM at_start
-            UNION ALL SELECT commit_ts, place::BIGINT, {keys}, CASE op WHEN 'D' THEN 0 ELSE coalesce(amount, 0) END
+            UNION ALL SELECT CASE WHEN commit_ts <= {start_ts} THEN 0 ELSE commit_ts END, place::BIGINT, {keys}, CASE op WHEN 'D' THEN 0 ELSE coalesce(amount, 0) END
             FROM {files} WHERE commit_ts <= {checkpoint_ts}
         )
         SELECT commit_ts, sum(move) FROM (

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
 from changefeed.filter.selection import Selection
+from changefeed.model.table_copy import TableCopy
 from changefeed.schema.keys import table_span
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
@@ -21,9 +23,9 @@ from changefeed.verify.result import Changes
 from changefeed.verify.sink.formats import Format
 from changefeed.verify.sink.lines import Shape, show, show_values
 from changefeed.verify.upstream.expected import images, key_of, shape_of, written_values
-from changefeed.verify.upstream.history import Collected, read_history
+from changefeed.verify.upstream.history import SCAN_SCHEMA, Collected, read_history
 from changefeed.verify.upstream.lives import Life
-from changefeed.verify.upstream.standing import rows_at
+from changefeed.verify.upstream.standing import rows_at, rows_between
 
 
 @dataclass(frozen=True)
@@ -91,13 +93,36 @@ class TableCheck:
     async def _read_history(self) -> None:
         self._subject.progress.stage(f"{self._info.full_name}: the upstream's history")
         into = RegionsOfLedger(self._ledger, self._images, self._subject.progress.advance)
-        bounds = self._subject.start_ts, self._subject.checkpoint_ts
+        bounds = self._begins_at, self._subject.checkpoint_ts
         for physical_id in self._physical_ids:
+            if self._life.copy is not None:
+                await self._read_copy(self._life.copies[physical_id])
             await read_history(self._subject.pd, *table_span(physical_id), *bounds, into=into)
+
+    @property
+    def _begins_at(self) -> int:
+        """Changes above it are the upstream's."""
+        return self._subject.start_ts if self._life.copy is None else self._life.copy.ts
+
+    async def _read_copy(self, copy: TableCopy) -> None:
+        """Each row that stood there is an insert, at the ts of its chunk."""
+        for chunk in copy.chunks(copy.from_ts):
+            async for keys, values in rows_between(self._subject.pd, chunk.start, chunk.end, copy.ts):
+                count = len(keys)
+                columns = {
+                    "commit_ts": np.full(count, chunk.ts, np.uint64),
+                    "start_ts": np.zeros(count, np.uint64),
+                    "delete": np.zeros(count, np.bool_),
+                    "key": keys,
+                    "value": values,
+                    "old_value": pa.nulls(count, pa.binary()),
+                }
+                self._ledger.add_images(self._images(pa.table(columns, SCAN_SCHEMA)))
+                self._subject.progress.advance(count)
 
     async def _check_replay(self, latest: str = oracles.LAST_PLACE) -> None:
         """O4 where it can be; what a conserved sum needs is read all the same. `latest`: see oracles.replay."""
-        if self._key or self._ledger.table.amount is not None:
+        if self._life.copy is None and (self._key or self._ledger.table.amount is not None):
             await self._read_rows("at_start", self._subject.start_ts)
         if self._replaced:
             self._note_replaced()

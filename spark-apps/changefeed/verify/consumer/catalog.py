@@ -6,7 +6,7 @@ what the changefeed's own schema history makes of a job; what no file says is as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.table_info import TableInfo
@@ -36,8 +36,9 @@ class Catalog:
         start_ts: int,
         choice: str,
         by_id: bool = False,
+        copied: Mapping[int, int] | None = None,
     ) -> None:
-        """`choice`: formats.Format. `by_id`: tables are told apart by their ids, and nobody is told of a database.
+        """`copied`: of each physical table that begins empty, with a copy, its first version. `choice`: formats.Format. `by_id`: tables are told apart by their ids, and nobody is told of a database.
         Views that exist at the start are in no file: they are known.
         """
         self._upstream = upstream
@@ -47,6 +48,7 @@ class Catalog:
         self._start_ts = start_ts
         self._choice = choice
         self._has_ids = by_id
+        self._copied = copied or {}
         self._tables: dict[tuple[str, str], Table] = {}
         self._dropped: list[Table] = []
         for view in upstream.tables(start_ts):
@@ -218,6 +220,9 @@ class Catalog:
         info = self._upstream.table(file.schema, file.table, file.version)
         if info is not None and info.is_view:
             self._put(Table(file.schema, file.table, is_view=True))
+            return
+        if info is not None and any(self._copied.get(id_) == file.version for id_ in info.physical_ids):
+            self._create(file)
             return
         known = self.get(file.schema, file.table)
         why = "a DDL that readers are not told of" if known else "from then on it is selected"

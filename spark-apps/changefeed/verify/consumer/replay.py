@@ -56,8 +56,9 @@ class _Consumer:
         self._choice = how.choice
         self._upstream = Upstream(subject.pd, lives.schema, subject.config, how)
         self._by_id = by_id
+        copied = {id_: copy.from_ts for id_, copy in lives.copies.items()}
         self._catalog = Catalog(
-            self._upstream, self._rows, self._report, selects, subject.start_ts, self._choice, by_id
+            self._upstream, self._rows, self._report, selects, subject.start_ts, self._choice, by_id, copied
         )
         self._named: dict[str, SchemaFile] = {}  # by the place that it stands at
 

@@ -38,6 +38,7 @@ class Upstream:
 
     def tables(self, ts: int) -> list[TableInfo]:
         """All of them, views too."""
+        ts = max(ts, self._schema.snapshot_ts)  # a first copy stands below it
         if self._known[0] != ts:
             self._known = ts, self._schema.tables_at(ts)
         return self._known[1]
@@ -48,7 +49,7 @@ class Upstream:
         return next(found, None)
 
     def table_of(self, id_: int, ts: int) -> TableInfo | None:
-        return self._schema.table(id_, ts)
+        return self._schema.table(id_, max(ts, self._schema.snapshot_ts))
 
     def written(self, info: TableInfo) -> Written:
         selection = Selection.of(self._config, info)

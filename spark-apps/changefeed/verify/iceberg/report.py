@@ -139,7 +139,7 @@ class _Table:
         for physical_id in info.physical_ids:
             async for values in self._upstream(physical_id, self._state.flushed_ts(physical_id)):
                 rows.add("upstream", values)
-            if self._lake.knows_start:
+            if self._lake.knows_start and physical_id not in self._state.copied:
                 async for values in self._upstream(physical_id, self._state.from_ts):
                     rows.add_at_start(values)
         truncated_ts = 0

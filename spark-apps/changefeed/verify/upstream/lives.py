@@ -6,9 +6,10 @@ the ts of a DDL belong to the life before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
+from changefeed.model.table_copy import COPY_TICKS, TableCopy
 from changefeed.schema.ddl.job import Job, decode_job
 from changefeed.schema.keys import DDL_JOB_SPAN
 from changefeed.schema.snapshot import load_schema
@@ -33,6 +34,13 @@ class Life:
     has_ended: bool  # by a DDL at to_ts
     is_first: bool  # it began with the changefeed
     by_id: bool = False  # its folder has its id for a name
+    copies: Mapping[int, TableCopy] = field(default_factory=dict, compare=False)  # of all tables, by physical id
+
+    @property
+    def copy(self) -> TableCopy | None:
+        """By which it begins, empty; None: the rows that stood there when it began are in no file."""
+        found = self.copies.get(self.physical_id)
+        return found if found is not None and found.from_ts == self.from_ts else None
 
     @property
     def place(self) -> str:
@@ -51,26 +59,38 @@ class Lives:
     """`all`: by name and version. `statements`: (folder, ts) of each DDL that a reader must be told of.
 
     `untold`: tables with DDLs that an event filter keeps from readers. `schema`: definitions at any ts in between.
+    `copies`: by physical id.
     """
 
     schema: SchemaStorage
     all: list[Life] = field(default_factory=list)
     statements: list[tuple[str, int]] = field(default_factory=list)
     untold: set[str] = field(default_factory=set)
+    copies: Mapping[int, TableCopy] = field(default_factory=dict)
 
 
 async def read_lives(
-    pd: PdClient, selects: Selects, ignores: Ignores, from_ts: int, to_ts: int, by_id: bool = False
+    pd: PdClient,
+    selects: Selects,
+    ignores: Ignores,
+    from_ts: int,
+    to_ts: int,
+    by_id: bool = False,
+    copies: Mapping[int, TableCopy] | None = None,
 ) -> Lives:
     """Of the tables that are selected at some time in between; `by_id`: folders have ids for names.
 
+    `copies`: of tables, by physical id; None: the changefeed makes none.
+
     Raises what `load_schema` and `decode_job` raise.
     """
-    schema = await load_schema(Snapshot(pd, from_ts), from_ts)
+    schema_ts = from_ts if copies is None else from_ts + COPY_TICKS
+    schema = await load_schema(Snapshot(pd, schema_ts), schema_ts)
     jobs = Collected()
-    await read_history(pd, *DDL_JOB_SPAN, from_ts, to_ts, into=jobs)
-    found = _Found(from_ts, selects, schema, by_id)
+    await read_history(pd, *DDL_JOB_SPAN, schema_ts, to_ts, into=jobs)
+    found = _Found(from_ts, selects, schema, by_id, copies or {})
     for ts, job in _finished(jobs, schema):
+        found.select_before(ts)
         schema.apply(job, ts)
         touched = schema.touches(job)
         told = found.follow(ts, touched)
@@ -79,6 +99,7 @@ async def read_lives(
             found.untold({f"{database}.{name}" for database, name in touched.tables})
         if by_id and touched.databases:
             found.untold({table.full_name for table in touched.before})
+    found.select_before(to_ts)
     return found.until(to_ts)
 
 
@@ -93,13 +114,34 @@ def _finished(jobs: Collected, schema: SchemaStorage) -> list[tuple[int, Job]]:
 
 
 class _Found:
-    def __init__(self, from_ts: int, selects: Selects, schema: SchemaStorage, by_id: bool) -> None:
+    def __init__(
+        self,
+        from_ts: int,
+        selects: Selects,
+        schema: SchemaStorage,
+        by_id: bool,
+        copies: Mapping[int, TableCopy],
+    ) -> None:
         self._from_ts = from_ts
-        self._selects = selects
+        self._selects_ever = selects
         self._by_id = by_id
-        self._lives = Lives(schema)
+        self._later = {id_: copy.from_ts for id_, copy in copies.items() if copy.from_ts > from_ts}  # not selected yet
+        self._lives = Lives(schema, copies=copies)
         self._living: dict[int, tuple[TableInfo, int]] = {}  # by physical id: the definition, and since when
-        self._begin(schema.tables_at(from_ts), from_ts)
+        self._begin(schema.tables_at(schema.snapshot_ts), from_ts)
+
+    def select_before(self, ts: int) -> None:
+        """Tables that rules have selected below `ts` begin, each with its copy."""
+        for id_, from_ts in sorted(self._later.items(), key=lambda each: each[1]):
+            if from_ts < ts:
+                del self._later[id_]
+                tables = self._lives.schema.tables_at(max(from_ts, self._lives.schema.snapshot_ts))
+                table = next((each for each in tables if id_ in each.physical_ids), None)
+                if table is not None and self._selects(table):
+                    self._living[id_] = table, from_ts
+
+    def _selects(self, table: TableInfo) -> bool:
+        return self._selects_ever(table) and not any(id_ in self._later for id_ in table.physical_ids)
 
     def follow(self, ts: int, touched: Touched) -> list[TableInfo]:
         """The tables whose readers must be told."""
@@ -135,7 +177,8 @@ class _Found:
         if has_ended:
             del self._living[physical_id]
         is_first = since == self._from_ts
-        self._lives.all.append(Life(info, physical_id, since, ts, has_ended, is_first, self._by_id))
+        life = Life(info, physical_id, since, ts, has_ended, is_first, self._by_id, self._lives.copies)
+        self._lives.all.append(life)
 
 
 def _folder(table: TableInfo) -> str:

@@ -16,15 +16,23 @@ _CHUNK_BYTES = 8 << 20
 
 async def rows_at(pd: PdClient, physical_id: int, ts: int) -> AsyncIterator[tuple[pa.Array, pa.Array]]:
     """(keys, values) in pieces of some MiB."""
-    keys: list[bytes] = []
-    values: list[bytes] = []
+    async for keys, values in rows_between(pd, *table_span(physical_id), ts):
+        yield keys, values
+
+
+async def rows_between(pd: PdClient, start: bytes, end: bytes, ts: int) -> AsyncIterator[tuple[pa.Array, pa.Array]]:
+    """As `rows_at`, of the raw `[start, end)`."""
+    pages: list[tuple[pa.Array, pa.Array]] = []
     size = 0
-    async for page in Snapshot(pd, ts).pages(*table_span(physical_id), _PAGE):
-        keys += [pair.key for pair in page]
-        values += [pair.value for pair in page]
-        size += sum(map(len, values[-len(page) :]))
+    async for keys, values in Snapshot(pd, ts).columns(start, end, _PAGE):
+        pages.append((keys, values))
+        size += values.nbytes
         if size >= _CHUNK_BYTES:
-            yield pa.array(keys, pa.binary()), pa.array(values, pa.binary())
-            keys, values, size = [], [], 0
-    if keys:
-        yield pa.array(keys, pa.binary()), pa.array(values, pa.binary())
+            yield _together(pages)
+            pages, size = [], 0
+    if pages:
+        yield _together(pages)
+
+
+def _together(pages: list[tuple[pa.Array, pa.Array]]) -> tuple[pa.Array, pa.Array]:
+    return pa.concat_arrays([keys for keys, _ in pages]), pa.concat_arrays([values for _, values in pages])

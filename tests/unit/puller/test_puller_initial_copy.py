@@ -1,0 +1,99 @@
+"""A span with a copy against the development cluster: the rows as of its ts once, at their chunks' ts, then the changes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+
+import pytest
+from changefeed.errors import SnapshotLostByGC
+from changefeed.model.table_copy import COPY_TICKS, TableCopy
+from changefeed.puller.initial_copy import Pace
+from changefeed_devcluster.server import DevCluster
+from test_puller_feed import DEADLINE, END, START, Written, feeding, key
+
+
+@pytest.fixture
+def cluster() -> Iterator[DevCluster]:
+    with DevCluster(stores=2, min_ts_interval=0.05) as running:
+        yield running
+
+
+async def test_rows_of_the_snapshot_come_once_before_the_changes(cluster: DevCluster) -> None:
+    before = Written(cluster)
+    before.transaction([key(number) for number in range(3000)])
+    before.transaction([key(7), key(2500)], delete=True)
+    newest = before.transaction([key(8)])
+    ts = cluster.oracle.next()
+    copy = TableCopy(ts - COPY_TICKS, (START, key(1000), key(2000), END))
+    later = Written(cluster)
+    later.present = set(before.present)
+    later.transaction([key(8), key(5000)])
+    later.transaction([key(9)], delete=True)
+    cluster.split(key(1500))
+    async with feeding(cluster) as (feed, received):
+        feed.subscribe(1, 77, START, END, copy.from_ts, copy)
+        await received.until_resolved(1, cluster.oracle.next())
+    values = {name: row for (name, commit_ts), row in sorted(before.rows.items(), key=lambda each: each[0][1])}
+    standing = {(name, copy.ts_of(name)): (0, 2, values[name][2]) for name in before.present}
+    assert len(standing) == 2998
+    assert standing[key(8), copy.ts_of(key(8))][2] == before.rows[key(8), newest][2]
+    assert received.rows == standing | later.rows
+    assert received.failed == []
+
+
+async def test_a_copy_goes_on_with_the_chunk_that_the_span_lacks(cluster: DevCluster) -> None:
+    before = Written(cluster)
+    before.transaction([key(number) for number in range(30)])
+    ts = cluster.oracle.next()
+    copy = TableCopy(ts - COPY_TICKS, (START, key(10), key(20), END))
+    async with feeding(cluster) as (feed, received):
+        feed.subscribe(1, 77, START, END, copy.from_ts + 2, copy)
+        feed.hold(1)
+        feed.resume(1)
+        await received.until_resolved(1, cluster.oracle.next())
+        assert {name for name, _ in received.rows} == {key(number) for number in range(20, 30)}
+        feed.subscribe(2, 77, START, END, copy.from_ts + 3, copy)
+        await received.until_resolved(2, cluster.oracle.next())
+    assert len(received.rows) == 10
+
+
+async def test_a_lock_from_before_the_snapshot_is_waited_for(cluster: DevCluster) -> None:
+    from changefeed_devcluster.store.txn import Mutation, Op
+
+    open_ts = cluster.oracle.next()
+    cluster.store.prewrite([Mutation(Op.PUT, key(1), b"x")], key(1), open_ts)
+    commit_ts = cluster.oracle.next()
+    ts = cluster.oracle.next()
+    copy = TableCopy(ts - COPY_TICKS, (START, END))
+    async with feeding(cluster) as (feed, received):
+        feed.subscribe(1, 77, START, END, copy.from_ts, copy)
+        cluster.store.commit([key(1)], open_ts, commit_ts)
+        await received.until_resolved(1, ts)
+    assert received.rows[key(1), copy.from_ts + 1] == (0, 2, b"x")
+
+
+async def test_a_snapshot_that_gc_has_passed_is_not_believed(cluster: DevCluster) -> None:
+    Written(cluster).transaction([key(1)])
+    ts = cluster.oracle.next()
+    copy = TableCopy(ts - COPY_TICKS, (START, END))
+    cluster.collect_garbage(cluster.oracle.next())
+    async with feeding(cluster) as (feed, received):
+        feed.subscribe(1, 77, START, END, copy.from_ts, copy)
+        async with asyncio.timeout(DEADLINE):
+            while not received.failed:
+                received.changed.clear()
+                await received.changed.wait()
+    assert isinstance(received.failed[0].error, SnapshotLostByGC)
+    assert 1 not in received.resolved
+
+
+def test_the_pace_is_kept_whatever_is_read_at_once() -> None:
+    rng, pace, now, read = random.Random(3), Pace(1000.0), 5.0, 0
+    for _ in range(100):
+        size = rng.randrange(1, 400)
+        read += size
+        now += pace.wait(now, size)
+        assert read <= 1000.0 * (now - 5.0) + 1e-6
+    assert Pace(None).wait(0.0, 1 << 40) == 0.0
