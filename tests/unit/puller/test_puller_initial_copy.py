@@ -1,4 +1,4 @@
-"""A span with a copy against the development cluster: the rows as of its ts once, at their chunks' ts, then the changes."""
+"""A span with a copy against the development cluster: the rows as of its ts once, then the changes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from changefeed.errors import SnapshotLostByGC
 from changefeed.model.table_copy import COPY_TICKS, TableCopy
 from changefeed.puller.initial_copy import Pace
 from changefeed_devcluster.server import DevCluster
+from changefeed_devcluster.store.txn import Mutation, Op
 from test_puller_feed import DEADLINE, END, START, Written, feeding, key
 
 
@@ -60,8 +61,6 @@ async def test_a_copy_goes_on_with_the_chunk_that_the_span_lacks(cluster: DevClu
 
 
 async def test_a_lock_from_before_the_snapshot_is_waited_for(cluster: DevCluster) -> None:
-    from changefeed_devcluster.store.txn import Mutation, Op
-
     open_ts = cluster.oracle.next()
     cluster.store.prewrite([Mutation(Op.PUT, key(1), b"x")], key(1), open_ts)
     commit_ts = cluster.oracle.next()

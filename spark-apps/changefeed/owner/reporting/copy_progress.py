@@ -26,7 +26,7 @@ class CopyProgress:
             self._first = now, done
         began, before = self._first
         said = f"copied {done * 100 // size} %"
-        if done == before or done == size:
+        if done in (before, size):
             return said
         return f"{said}, {_duration((size - done) * (now - began) / (done - before))} left"
 

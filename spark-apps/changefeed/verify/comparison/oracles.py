@@ -179,7 +179,8 @@ def add_moves(ledger: Ledger, checkpoint_ts: int, *, with_start: bool, start_ts:
         f"""INSERT INTO moves
         WITH changes AS (
             SELECT 0::UBIGINT AS commit_ts, -1::BIGINT AS place, {keys}, coalesce(amount, 0) AS held FROM at_start
-            UNION ALL SELECT CASE WHEN commit_ts <= {start_ts} THEN 0 ELSE commit_ts END, place::BIGINT, {keys}, CASE op WHEN 'D' THEN 0 ELSE coalesce(amount, 0) END
+            UNION ALL SELECT if(commit_ts <= {start_ts}, 0::UBIGINT, commit_ts), place::BIGINT, {keys},
+                CASE op WHEN 'D' THEN 0 ELSE coalesce(amount, 0) END
             FROM {files} WHERE commit_ts <= {checkpoint_ts}
         )
         SELECT commit_ts, sum(move) FROM (

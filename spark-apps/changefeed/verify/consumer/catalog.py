@@ -38,7 +38,8 @@ class Catalog:
         by_id: bool = False,
         copied: Mapping[int, int] | None = None,
     ) -> None:
-        """`copied`: of each physical table that begins empty, with a copy, its first version. `choice`: formats.Format. `by_id`: tables are told apart by their ids, and nobody is told of a database.
+        """`choice`: formats.Format. `by_id`: tables are told apart by their ids, and nobody is told of a database.
+        `copied`: of each physical table that begins empty, with a copy, its first version.
         Views that exist at the start are in no file: they are known.
         """
         self._upstream = upstream

@@ -1,0 +1,118 @@
+"""spec.initialCopy: a table's rows from before startTs are in the sink once, before its changes, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from changefeed.errors import InvalidSpec
+from changefeed.model.table_copy import COPY_TICKS
+from changefeed.upstream.access import Access
+from changefeed.verify.report import Places, verify
+from changefeed.verify.result import Result
+from changefeed_devcluster.keys import record_key
+from changefeed_devcluster.tidb.schema import Column
+from integration_inprocess import Run, World, insert, new_world
+
+SLOW = "64Ki"  # of this the one puller reads ten chunks of ten kilobytes in some seconds
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """With rows 1 to 999 of shop.orders, of which some were changed and some deleted, in some ten regions."""
+    with new_world(tmp_path) as made:
+        made.insert(range(1, 1000))
+        with made.tidb.begin() as txn:
+            for number in (5, 505):
+                txn.update(made.orders, {"id": number, "name": "changed"})
+            for number in (6, 606):
+                txn.delete(made.orders, number)
+        for border in range(80, 1000, 100):
+            made.cluster.split(record_key(made.orders.id, border))
+        made.start_ts = made.tidb.now()
+        yield made
+
+
+def copying(world: World, **spec: Any) -> Run:
+    upstream = {"pdAddresses": [f"http://{world.cluster.pd_address}"], "scanRate": spec.pop("scanRate", "1Gi")}
+    return world.run(initialCopy=True, upstream=upstream, spark={"pullers": {"count": 1}}, **spec)
+
+
+async def verified(world: World) -> Result:
+    result = await verify(Places(world.lake.as_uri()), Access((f"http://{world.cluster.pd_address}",)))
+    assert result.ok, result.to_json()
+    return result
+
+
+async def killed(run: Run) -> None:
+    """As a lost driver: nothing is drained."""
+    assert run._outcome is not None
+    run._outcome.cancel()
+    with suppress(asyncio.CancelledError):
+        await run._outcome
+
+
+def copied_chunks(world: World) -> int:
+    """How many are in committed files."""
+    return sum(len(record["files"]) for record in world.records("commit"))
+
+
+async def until_written(world: World, run: Run, ts: int) -> None:
+    await run.until(lambda: world.checkpoint() >= ts, "all that was committed is written")
+
+
+async def test_rows_of_before_come_once_while_others_are_written_and_drivers_die(world: World) -> None:
+    world.insert(range(1001, 1101))
+    for turn in range(3):
+        run = copying(world, scanRate=SLOW)
+        before = copied_chunks(world)
+        await run.until(lambda before=before: copied_chunks(world) > before, "a chunk is copied")
+        world.insert(range(1200 + 100 * turn, 1300 + 100 * turn))
+        world.cluster.split(record_key(world.orders.id, 130 + 100 * turn))
+        await killed(run)
+    (recorded,) = world.records("copy")
+    (bounds,) = (table["bounds"] for table in recorded["tables"])
+    assert len(bounds) >= 11
+    assert int(recorded["from_ts"]) == world.start_ts - COPY_TICKS
+    assert 0 < len(world.ids()) < 997
+    run = copying(world)
+    last = world.insert(range(1600, 1700))
+    await until_written(world, run, last)
+    await run.drained()
+    standing = {*range(1, 1000)} - {6, 606}
+    later = {*range(1001, 1101), *range(1200, 1500), *range(1600, 1700)}
+    assert sorted(world.ids()) == sorted(standing | later)
+    result = await verified(world)
+    assert result.rows == len(standing) + len(later)
+    assert result.replayed == result.rows
+
+
+async def test_a_table_that_rules_select_later_is_copied_then(world: World) -> None:
+    columns = (Column("id", "bigint"), Column("name", "varchar(64)", nullable=True))
+    items = world.tidb.create_table("shop", "items", columns)
+    insert(world, items, range(1, 301), name="a")
+    world.start_ts = world.tidb.now()
+    run = copying(world, filter={"rules": ["shop.orders"]})
+    insert(world, items, range(301, 401), name="b")
+    await until_written(world, run, world.insert(range(2001, 2011)))
+    await run.drained()
+    run = copying(world)
+    insert(world, items, range(401, 501), name="c")
+    await until_written(world, run, world.insert(range(2011, 2021)))
+    await run.drained()
+    assert [len(record["tables"]) for record in world.records("copy")] == [1, 1]
+    result = await verified(world)
+    assert result.rows == 997 + 20 + 500
+    assert result.tables == 2
+
+
+async def test_people_are_told_how_far_it_is_and_what_can_not_be_changed(world: World) -> None:
+    run = copying(world, scanRate=SLOW)
+    await run.until(lambda: any("; copied 1" in each.state for each in run.view.progress), "it is said")
+    await killed(run)
+    with pytest.raises(InvalidSpec, match=r"spec\.initialCopy: it differs from true"):
+        await world.run().outcome()
