@@ -18,7 +18,7 @@ from changefeed.errors import ChangefeedError
 from changefeed.metrics import Progress
 from changefeed.owner.driver import Driver, Outcome, RunOptions
 from changefeed.owner.places import upstream_access
-from changefeed.owner.prepare import open_places, prepare
+from changefeed.owner.preparation.prepare import open_places, prepare
 from changefeed.owner.serving.vigilance import Tasks
 from changefeed.puller.task import Limits, PullerJob, run_puller
 from changefeed.sink.job import PipelineJob

@@ -16,7 +16,7 @@ from changefeed.owner import driver as driver_module
 from changefeed.owner.closing import undriven
 from changefeed.owner.closing.undriven import NothingToHold, close, hold
 from changefeed.owner.driver import RunOptions
-from changefeed.owner.prepare import check_attempt
+from changefeed.owner.preparation.prepare import check_attempt
 from changefeed.owner.transaction_log.log import Log
 from changefeed.upstream.safepoint import Held, Safepoint
 from changefeed_devcluster.pd.safepoints import GC_WORKER

@@ -38,7 +38,8 @@ from changefeed.owner.planning.planner import Planner
 from changefeed.owner.planning.timeline import Timeline
 from changefeed.owner.planning.writing import Run
 from changefeed.owner.pod import OWNER_PORT, Pod, check_pod
-from changefeed.owner.prepare import Prepared, check_attempt, open_places, prepare
+from changefeed.owner.preparation.prepare import check_attempt, open_places, prepare
+from changefeed.owner.preparation.prepared import Prepared
 from changefeed.owner.publication import Publication
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Spans

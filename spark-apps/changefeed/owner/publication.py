@@ -11,7 +11,7 @@ from collections.abc import Callable
 from changefeed.objectstore.patience import Patience
 from changefeed.owner.patience import in_thread
 from changefeed.owner.planning.actions import Publish, Recorded, WriteDdl, WriteSyncpoint
-from changefeed.owner.prepare import Prepared
+from changefeed.owner.preparation.prepared import Prepared
 from changefeed.sink.contract import DdlSink
 
 _FOLD_AFTER = 100  # records

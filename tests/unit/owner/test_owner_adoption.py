@@ -22,7 +22,8 @@ from changefeed.owner.adoption.ticdc import adopt_ticdc
 from changefeed.owner.alive import Alive
 from changefeed.owner.closing.undriven import close
 from changefeed.owner.places import service_id, upstream_access
-from changefeed.owner.prepare import Prepared, open_places, prepare
+from changefeed.owner.preparation.prepare import open_places, prepare
+from changefeed.owner.preparation.prepared import Prepared
 from changefeed.owner.transaction_log.log import Log
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective, parse

@@ -9,7 +9,7 @@ import pytest
 from changefeed.errors import InvalidSpec, NeedsHuman
 from changefeed.model.record import CopiedTable, CopyRecord, RewindRecord, decode_record, encode_record
 from changefeed.model.table_copy import COPY_TICKS, TableCopy, bounds_of
-from changefeed.owner.copying import check_copies_are_selected, tables_to_copy
+from changefeed.owner.preparation.copying import check_copies_are_selected, tables_to_copy
 from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.reporting.copy_progress import CopyProgress
 from changefeed.owner.transaction_log.history import apply

@@ -16,7 +16,7 @@ from changefeed.objectstore.local import LocalStore
 from changefeed.owner import places
 from changefeed.owner.closing import undriven
 from changefeed.owner.closing.left_overs import StateFolder, close_left_over, find
-from changefeed.owner.prepare import epoch_record
+from changefeed.owner.preparation.records import epoch_record
 from changefeed.owner.transaction_log.log import Log
 from changefeed.spec.parse import parse
 

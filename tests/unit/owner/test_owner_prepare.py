@@ -14,8 +14,9 @@ from changefeed.errors import Conflict, Fenced, InvalidSpec, NeedsHuman
 from changefeed.model.position import Position
 from changefeed.model.record import CommitRecord, DdlRecord
 from changefeed.objectstore.local import LocalStore
-from changefeed.owner import prepare as prepare_module
-from changefeed.owner.prepare import Prepared, open_places, prepare
+from changefeed.owner.preparation import prepare as prepare_module
+from changefeed.owner.preparation.prepare import open_places, prepare
+from changefeed.owner.preparation.prepared import Prepared
 from changefeed.owner.transaction_log.log import Log
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import parse

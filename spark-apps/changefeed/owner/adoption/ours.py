@@ -27,7 +27,8 @@ from changefeed.objectstore.once import create_bytes
 from changefeed.objectstore.open import Store, open_store
 from changefeed.owner import places
 from changefeed.owner.alive import Alive
-from changefeed.owner.prepare import check_same, next_epoch
+from changefeed.owner.preparation.checks import check_same
+from changefeed.owner.preparation.records import next_epoch
 from changefeed.owner.sinks.storage import check_newest, folder_of
 from changefeed.owner.transaction_log.log import Log
 from changefeed.owner.transaction_log.state import State

@@ -24,7 +24,9 @@ from changefeed.model.record import StartRecord
 from changefeed.objectstore.open import Store, open_store
 from changefeed.owner import places
 from changefeed.owner.adoption.ours import check_adoptable
-from changefeed.owner.prepare import check_same, select, start_record
+from changefeed.owner.preparation.checks import check_same
+from changefeed.owner.preparation.prepare import select
+from changefeed.owner.preparation.records import start_record
 from changefeed.owner.transaction_log.log import Log
 from changefeed.owner.transaction_log.state import State
 from changefeed.schema.snapshot import load_schema
@@ -63,6 +65,10 @@ async def adopt_ticdc(changefeed: Changefeed, secrets_dir: Path | None = None, c
     SnapshotLostByGC, Unavailable.
     """
     check_adoptable(changefeed)
+    if changefeed.spec.initial_copy:
+        raise InvalidSpec(
+            "spec.initialCopy", "a folder that TiCDC wrote goes on with changes, without a copy", "Leave it out."
+        )
     pd = await places.upstream_access(changefeed, secrets_dir).connect(_PD_DEADLINE_S)
     try:
         with ExitStack() as held:

@@ -17,7 +17,7 @@ from changefeed.model.record import ClosedRecord, EpochRecord, StartRecord
 from changefeed.objectstore import Place
 from changefeed.objectstore.open import Store, open_store
 from changefeed.owner import places
-from changefeed.owner.prepare import epoch_record, start_record
+from changefeed.owner.preparation.records import epoch_record, start_record
 from changefeed.owner.transaction_log.history import is_of_another
 from changefeed.owner.transaction_log.log import Log
 from changefeed.owner.transaction_log.state import State

@@ -10,9 +10,13 @@ from changefeed.model.record import CopiedTable, CopyRecord
 from changefeed.model.table_copy import COPY_TICKS, bounds_of
 from changefeed.owner.transaction_log.state import State
 from changefeed.schema.keys import table_span
+from changefeed.schema.snapshot import load_schema
 from changefeed.schema.storage import SchemaStorage
 from changefeed.schema.table_info import TableInfo
-from changefeed.upstream.pd import PdClient
+from changefeed.spec.model import Changefeed
+from changefeed.upstream.attempts import Attempts
+from changefeed.upstream.kv import Snapshot
+from changefeed.upstream.pd import PATIENCE, PdClient
 
 
 def tables_to_copy(state: State, tables: Mapping[int, TableInfo]) -> list[int]:
@@ -33,7 +37,7 @@ def check_copies_are_selected(state: State, tables: Mapping[int, TableInfo]) -> 
             )
 
 
-def check_unchanged(names: list[int], before: Mapping[int, TableInfo], then: SchemaStorage, ts: int) -> None:
+def _check_unchanged(names: list[int], before: Mapping[int, TableInfo], then: SchemaStorage, ts: int) -> None:
     """Rows at `ts` are decoded by what their tables were `before`, at the checkpoint. Raises NeedsHuman."""
     for dispatcher in names:
         now = then.table(before[dispatcher].id, ts)
@@ -62,3 +66,25 @@ async def copy_record(state: State, dispatchers: list[int], pd: PdClient) -> Cop
         from_ts=state.checkpoint_ts,
         tables=tuple(tables),
     )
+
+
+async def check_can_copy(
+    changefeed: Changefeed,
+    dispatchers: list[int],
+    tables: dict[int, TableInfo],
+    state: State,
+    schema_ts: int,
+    pd: PdClient,
+) -> None:
+    """That these tables can be read at the ts of their copies as they are defined at `schema_ts`."""
+    ts = state.checkpoint_ts + COPY_TICKS
+    target_ts = changefeed.spec.target_ts
+    if target_ts is not None and target_ts <= ts:
+        raise InvalidSpec(
+            "spec.targetTs", f'"{target_ts}" is not above "{ts}", as of which tables are copied', "Give a later one."
+        )
+    attempts = Attempts(f"Waiting for the upstream to pass {ts}", PATIENCE)
+    while await pd.tso() <= ts:
+        await attempts.pause("its clock stands below")
+    if ts > schema_ts:
+        _check_unchanged(dispatchers, tables, await load_schema(Snapshot(pd, ts), ts), ts)

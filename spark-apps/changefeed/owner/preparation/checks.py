@@ -1,0 +1,99 @@
+"""What of a resource may not differ from what its log says, and what its upstream must have. Nothing is written."""
+
+from __future__ import annotations
+
+from changefeed.errors import InvalidSpec, NeedsHuman
+from changefeed.objectstore.open import canonical
+from changefeed.owner.transaction_log.state import State
+from changefeed.schema.storage import SchemaStorage
+from changefeed.schema.table_info import TableInfo
+from changefeed.spec.model import Changefeed, Restart
+from changefeed.spec.parse import from_effective
+from changefeed.spec.sinks import Sink
+from changefeed.upstream.pd import PdClient
+
+
+def check_same(changefeed: Changefeed, state: State, cluster_id: int) -> None:
+    """The resource must still be the one that the log is of."""
+    wanted = changefeed.spec.upstream.cluster_id
+    if wanted is not None and wanted != cluster_id:
+        raise InvalidSpec(
+            "spec.upstream.clusterId",
+            f"{wanted} is wanted, but PD at {changefeed.spec.upstream.pd_addresses[0]} serves cluster {cluster_id}",
+            "Point pdAddresses at the right cluster.",
+        )
+    if state.n == 0:
+        return
+    if state.cluster_id != cluster_id:
+        raise NeedsHuman(
+            f"Changefeed {changefeed.name} belongs to cluster {state.cluster_id}, but PD serves {cluster_id}.",
+            "Point spec.upstream.pdAddresses at the changefeed's own cluster, or create a new changefeed.",
+        )
+    start_ts = changefeed.spec.start_ts
+    if changefeed.spec.initial_copy != state.initial_copy:
+        raise InvalidSpec(
+            "spec.initialCopy",
+            f"it differs from {str(state.initial_copy).lower()}, with which the changefeed was started",
+            "It can't be changed: set it back, or create a new changefeed with another name and sink.",
+        )
+    if start_ts is not None and start_ts != state.asked_ts:
+        raise InvalidSpec(
+            "spec.startTs",
+            f'"{start_ts}" differs from "{state.asked_ts}", with which the changefeed was started',
+            "It can't be changed: set it back, or create a new changefeed with another name and sink.",
+        )
+    if state.epoch.number:
+        before, now = from_effective(state.epoch.config).spec.sink, changefeed.spec.sink
+        if (before.kind, _same(before)) != (now.kind, _same(now)):
+            raise InvalidSpec(
+                f"spec.sink.{now.kind}.uri",
+                f"{now.uri} differs from {before.uri}, with which the changefeed was started",
+                "It can't be changed: set it back, or create a new changefeed with another name.",
+            )
+        for field, value in now.names.items():
+            if value != before.names[field]:
+                raise InvalidSpec(
+                    field,
+                    f"{value} differs from {before.names[field]}, with which the changefeed was started",
+                    "It can't be changed: set it back, or create a new changefeed with another name and sink.",
+                )
+
+
+def _same(sink: Sink) -> str:
+    """Equal for what is the same place."""
+    return canonical(sink.uri) if sink.kind == "storage" else sink.uri
+
+
+def due_restart(changefeed: Changefeed, state: State) -> Restart | None:
+    """spec.restart, when it asks for a rewind that is not done. A new changefeed has nothing to rewind."""
+    restart = changefeed.spec.restart
+    if restart is None or state.n == 0 or restart.nonce == state.restart_nonce:
+        return None
+    if restart.from_ts > state.checkpoint_ts:
+        raise InvalidSpec(
+            "spec.restart.fromTs",
+            f'"{restart.from_ts}" is above the checkpoint "{state.checkpoint_ts}"',
+            "Name a ts at or below it, or take spec.restart out: what is above comes by itself.",
+        )
+    return restart
+
+
+def check_plans_are_selected(state: State, tables: dict[int, TableInfo], schema: SchemaStorage, ts: int) -> None:
+    """Nobody pulls what is not selected: a plan with rows of such a table would wait for ever (rules 3, 10)."""
+    for plan, entry in state.open_entries():
+        if entry.dispatcher not in tables:
+            table = schema.table(entry.dispatcher, ts)
+            raise InvalidSpec(
+                "spec.filter.rules",
+                f"{table.full_name if table else entry.dispatcher} is not selected any more, but plan {plan} "
+                "still has rows of it to write",
+                "Select it again, let a run drain, then change the rules. If that plan fails: rewind (spec.restart).",
+            )
+
+
+async def check_not_ahead(start_ts: int, pd: PdClient) -> None:
+    now = await pd.tso()
+    if start_ts > now:
+        raise InvalidSpec(
+            "spec.startTs", f'"{start_ts}" is in the future: the upstream is at "{now}"', "Leave it out to start now."
+        )

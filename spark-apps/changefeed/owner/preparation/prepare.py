@@ -1,0 +1,207 @@
+"""Everything between a resource and a running owner, in the one order that is safe (rules 6, 7, 14, 24, 26).
+
+State is held, the log read, history held back, the schema read, the sink looked at, record 1 written, the epoch
+claimed, the sink claimed, schema files written. Whatever is wrong with the resource or its surroundings is found before
+record 1, which fixes startTs and sink: what the message says to change can then still be changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from changefeed.errors import Conflict, InvalidSpec, NeedsHuman, Unavailable
+from changefeed.eventstore.house import House
+from changefeed.filter.rows import fingerprint as filter_fingerprint
+from changefeed.filter.selection import Selection
+from changefeed.model.table_copy import COPY_TICKS
+from changefeed.objectstore.local import LocalStore
+from changefeed.objectstore.open import Store, open_store, probe_store
+from changefeed.owner import places
+from changefeed.owner.alive import Alive
+from changefeed.owner.preparation.checks import check_not_ahead, check_plans_are_selected, check_same, due_restart
+from changefeed.owner.preparation.copying import check_can_copy, check_copies_are_selected, copy_record, tables_to_copy
+from changefeed.owner.preparation.prepared import Prepared
+from changefeed.owner.preparation.records import epoch_record, rewind_record, start_record
+from changefeed.owner.sinks.choice import sink_of
+from changefeed.owner.sinks.driven import DrivenSink, Taken
+from changefeed.owner.transaction_log.history import check_claim
+from changefeed.owner.transaction_log.log import Log
+from changefeed.schema.row.rowv2 import check_supported
+from changefeed.schema.row.times import check_time_zone
+from changefeed.schema.snapshot import load_schema
+from changefeed.schema.storage import SchemaStorage
+from changefeed.schema.table_info import TableInfo
+from changefeed.spec.model import Changefeed
+from changefeed.spec.parse import effective
+from changefeed.upstream.kv import Snapshot
+from changefeed.upstream.pd import PdClient
+from changefeed.upstream.safepoint import Safepoint
+
+
+def open_places(changefeed: Changefeed, secrets_dir: Path | None = None) -> tuple[Store, DrivenSink]:
+    """The state and the sink, probed and held until they are released, or for this process's life.
+
+    Raises Conflict when another process has them, Unavailable, NeedsHuman.
+    """
+    place = places.state_place(changefeed, secrets_dir)
+    with ExitStack() as held:
+        with _opening("state", places.STATE_FIELD, changefeed.name):
+            state = open_store(place.uri, places.STATE_FIELD, place.secret)
+            held.callback(state.release)
+            state.hold()
+            probe_store(state)
+        with _opening("sink", f"spec.sink.{changefeed.spec.sink.kind}.uri", changefeed.name):
+            sink = sink_of(changefeed, secrets_dir)
+            held.callback(sink.release)
+            sink.open()
+        held.pop_all()
+    return state, sink
+
+
+@contextmanager
+def _opening(what: str, field_name: str, name: str) -> Iterator[None]:
+    try:
+        yield
+    except (Unavailable, NeedsHuman) as error:
+        why = f"{field_name}: the {what} can't be used. {error.message}"
+        raise type(error)(why, error.next_step) from None
+    except Conflict as error:
+        raise Conflict(
+            f"The {what} of changefeed {name} is in use. {error.message}",
+            "The same changefeed runs twice at once: stop the other run, or let it go on.",
+        ) from None
+
+
+def check_attempt(changefeed: Changefeed, attempt: int, secrets_dir: Path | None = None) -> None:
+    """Raises Fenced, Superseded when a driver of this resource and attempt must not start (rule 6). Only reads: nothing
+    may happen before it.
+    """
+    place = places.state_place(changefeed, secrets_dir)
+    state = Log(open_store(place.uri, places.STATE_FIELD, place.secret), places.LOG).read()
+    check_claim(state, changefeed.metadata.uid, attempt, place.uri)
+
+
+async def prepare(
+    changefeed: Changefeed,
+    pd: PdClient,
+    state_store: Store,
+    sink: DrivenSink,
+    take_over: bool = False,
+    attempt: int = 0,
+) -> Prepared:
+    """Take the changefeed over. Everything that blocks runs in threads.
+
+    `take_over`: also from a driver that has said it is alive less than 15 s ago. `attempt`: INTERFACES.md, Epoch and
+    attempt; 0 where nobody counts.
+    """
+    uid, identity = changefeed.metadata.uid, changefeed.identity
+    alive = None if isinstance(state_store, LocalStore) else Alive(state_store, uid, changefeed.name)
+    log = Log(state_store, places.LOG)
+    state = await asyncio.to_thread(log.read)
+    if state.n:
+        check_claim(state, uid, attempt, state_store.uri)
+    if alive and not state.closed:
+        await asyncio.to_thread(alive.check, await pd.pd_ms(), take_over)
+    check_same(changefeed, state, pd.cluster_id)
+    nonce = secrets.token_hex(8)
+    safepoint = Safepoint(pd, places.service_id(changefeed), int(changefeed.spec.upstream.safepoint_ttl))
+    restart = due_restart(changefeed, state)
+    if state.n == 0:
+        start_ts = changefeed.spec.start_ts if changefeed.spec.start_ts is not None else await pd.tso()
+        await check_not_ahead(start_ts, pd)
+        if changefeed.spec.initial_copy:
+            start_ts -= COPY_TICKS
+    else:
+        start_ts = restart.from_ts if restart else state.checkpoint_ts
+    await safepoint.hold(start_ts)
+    # DDLs that were executed above the checkpoint are a part of what the run begins with.
+    schema_ts = max(start_ts, state.last_ddl[0]) if state.last_ddl and not restart else start_ts
+    if changefeed.spec.initial_copy:
+        begins_at = state.from_ts if state.n and not restart else start_ts
+        schema_ts = max(schema_ts, begins_at + COPY_TICKS)
+    schema = await load_schema(Snapshot(pd, schema_ts), schema_ts)
+    tables = select(changefeed, schema, schema_ts, may_be_none=state.last_ddl is not None)
+    if not restart:
+        check_plans_are_selected(state, tables, schema, schema_ts)
+        check_copies_are_selected(state, tables)
+    await asyncio.to_thread(sink.check_free, state, identity, state_store.uri)
+    if restart:
+        await asyncio.to_thread(sink.check_rewind, state, state_store.uri)
+    if state.n == 0:
+        await asyncio.to_thread(log.append, start_record(changefeed, nonce, start_ts, pd.cluster_id))
+    state = await asyncio.to_thread(log.claim_epoch, lambda before: epoch_record(changefeed, before, nonce, attempt))
+    await asyncio.to_thread(sink.check_newest, Taken(state, state_store.uri))
+    if restart and restart.nonce != state.restart_nonce:
+        await asyncio.to_thread(log.append, rewind_record(state, restart))
+        state = log.state
+    if to_copy := tables_to_copy(state, tables):
+        await check_can_copy(changefeed, to_copy, tables, state, schema_ts, pd)
+        await asyncio.to_thread(log.append, await copy_record(state, to_copy, pd))
+        state = log.state
+    if alive:
+        await asyncio.to_thread(alive.refresh, state.epoch.number, await pd.pd_ms())
+    house = House(state_store.place, state.epoch.number, nonce)
+    prepared = Prepared(
+        changefeed=changefeed,
+        pd=pd,
+        safepoint=safepoint,
+        log=log,
+        state=state,
+        nonce=nonce,
+        codec=f"{sink.fingerprint} {filter_fingerprint(changefeed.spec.filter)}".strip(),
+        state_place=state_store.place,
+        sink=sink,
+        schema=schema,
+        tables=tables,
+        house=house,
+        finished=state.finished,
+        alive=alive,
+    )
+    await asyncio.to_thread(_settle_in, prepared, state_store)
+    return prepared
+
+
+def select(
+    changefeed: Changefeed, schema: SchemaStorage, ts: int, *, may_be_none: bool = False
+) -> dict[int, TableInfo]:
+    """The tables that the filter selects at `ts`, each supported, by physical id.
+
+    Raises InvalidSpec when there are none, unless DDLs may have dropped them all (`may_be_none`), or when a condition
+    or a column selector does not fit one of them.
+    """
+    table_filter = changefeed.spec.filter.table_filter()
+    there = [table for table in schema.tables_at(ts) if not table.is_view and not table.is_sequence]
+    selected = [table for table in there if table_filter.matches(table.schema_name, table.name)]
+    if not selected and not may_be_none:
+        names = ", ".join(sorted(table.full_name for table in there)[:8]) or "none at all"
+        more = f" and {len(there) - 8} more" if len(there) > 8 else ""
+        raise InvalidSpec(
+            "spec.filter.rules",
+            f"{list(changefeed.spec.filter.rules)} match no table",
+            f"Mend them. Tables that exist at ts {ts}: {names}{more}.",
+        )
+    check_time_zone(changefeed.spec.time_zone)
+    config = effective(changefeed)
+    for table in selected:
+        check_supported(table)
+        Selection.of(config, table)
+    return {dispatcher: table for table in selected for dispatcher in table.physical_ids}
+
+
+def _settle_in(prepared: Prepared, state_store: Store) -> None:
+    """The first effects, all after this driver's own epoch record."""
+    state_store.clean_leftovers()
+    prepared.house.delete_lower_epochs()
+    state = prepared.state
+    tables = []
+    for dispatcher, table in prepared.tables.items():
+        version = prepared.table_version(dispatcher)
+        # Else a DDL has told of it.
+        begins_at = state.copied[dispatcher].from_ts if dispatcher in state.copied else state.from_ts
+        is_new = version == begins_at or version != state.table_version(dispatcher)
+        tables.append((dispatcher, table, version, is_new))
+    prepared.sink.settle_in(prepared.taken, tables)

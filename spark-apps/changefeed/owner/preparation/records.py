@@ -1,0 +1,60 @@
+"""The records by which a driver claims and begins a changefeed."""
+
+from __future__ import annotations
+
+import os
+import socket
+from importlib.metadata import version
+from typing import Any
+
+from changefeed.model.record import EpochRecord, RewindRecord, StartRecord
+from changefeed.owner.transaction_log.state import State
+from changefeed.spec.model import Changefeed, Restart
+from changefeed.spec.parse import effective
+
+
+def start_record(
+    changefeed: Changefeed, nonce: str, start_ts: int, cluster_id: int, *, adopted: bool = False
+) -> StartRecord:
+    """Record 1."""
+    restart = changefeed.spec.restart
+    return StartRecord(
+        n=1,
+        epoch=0,
+        nonce=nonce,
+        start_ts=start_ts,
+        cluster_id=cluster_id,
+        uid=changefeed.identity,
+        restart_nonce=restart.nonce if restart else None,
+        adopted=adopted,
+        initial_copy=changefeed.spec.initial_copy,
+    )
+
+
+def rewind_record(state: State, restart: Restart) -> RewindRecord:
+    return RewindRecord(
+        n=state.n + 1,
+        epoch=state.epoch.number,
+        nonce=state.epoch.nonce,
+        restart_nonce=restart.nonce,
+        from_ts=restart.from_ts,
+    )
+
+
+def epoch_record(changefeed: Changefeed, before: State, nonce: str, attempt: int) -> EpochRecord:
+    """The record by which run `nonce` of this process takes over what `before` says."""
+    return next_epoch(before, nonce, attempt, effective(changefeed))
+
+
+def next_epoch(before: State, nonce: str, attempt: int, config: dict[str, Any]) -> EpochRecord:
+    packages = ("changefeed-operator", "pyspark", "pyarrow", "polars", "ptars")
+    return EpochRecord(
+        n=before.n + 1,
+        epoch=before.epoch.number + 1,
+        nonce=nonce,
+        attempt=attempt,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        config=config,
+        versions={name: version(name) for name in packages},
+    )
