@@ -17,6 +17,7 @@ from changefeed.verify.result import Result
 from changefeed_devcluster.keys import record_key
 from changefeed_devcluster.tidb.schema import Column
 from integration_inprocess import Run, World, insert, new_world
+from integration_restore import restored
 
 SLOW = "64Ki"  # of this the one puller reads ten chunks of ten kilobytes in some seconds
 
@@ -65,7 +66,7 @@ async def until_written(world: World, run: Run, ts: int) -> None:
     await run.until(lambda: world.checkpoint() >= ts, "all that was committed is written")
 
 
-async def test_rows_of_before_come_once_while_others_are_written_and_drivers_die(world: World) -> None:
+async def test_rows_of_before_come_once_while_others_are_written_and_drivers_die(world: World, tmp_path: Path) -> None:
     world.insert(range(1001, 1101))
     for turn in range(3):
         run = copying(world, scanRate=SLOW)
@@ -89,6 +90,12 @@ async def test_rows_of_before_come_once_while_others_are_written_and_drivers_die
     result = await verified(world)
     assert result.rows == len(standing) + len(later)
     assert result.replayed == result.rows
+    then, report = restored(world, world.start_ts, tmp_path / "then")
+    assert report.left == []
+    assert then["shop.orders"].keys() == standing
+    assert then["shop.orders"][505]["name"] == "changed"
+    with pytest.raises(InvalidSpec, match="a part of a table is there"):
+        restored(world, world.start_ts - 1, tmp_path / "before")
 
 
 async def test_a_table_that_rules_select_later_is_copied_then(world: World) -> None:

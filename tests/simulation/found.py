@@ -55,14 +55,15 @@ _HEAD = """# The simulation, and the proof that it is awake
 Simulated are the upstream (transactions in one and two phases, locks, late commits, rollbacks, dead clients, DDLs,
 regions that split, merge and move, streams that break, GC; and in every world one to three large transactions, which
 send flush after flush for seconds, by stores that let resolved-ts pass them, by old ones, or by both), one to three
-pipeline tasks of a driver, the object store (failures, unknown outcomes, late writes), the network, and kills,
-freezes and zombies at every call that waits. In one world of three, pullers have memory for next to no uncommitted
-row; in most, those of one machine share theirs with its tasks, some with room for one or two segments; in some, tasks
-of other machines fetch it, which may fail. In one of five, the sink is a database that wants a table's entries in
-order and refuses old writers, and which must equal the upstream at each syncpoint. The oracles read what stands in
-the store at each write, after each crash and at the end: each row once and in order, nothing above a limit, one
-history, nothing that goes back; and in the end the checkpoint must have got where it should. A seed that breaks
-something is printed with its story, shrunken to few kinds of faults, and with the command that replays it.
+pipeline tasks of a driver, the object store (failures, unknown outcomes, late writes), the network, and kills, freezes
+and zombies at every call that waits. In one world of three, pullers have memory for next to no uncommitted row; in
+most, those of one machine share theirs with its tasks, some with room for one or two segments; in some, tasks of other
+machines fetch it, which may fail. In one of five, tables are copied before their changes. In one of five, the sink is a
+database that wants a table's entries in order and refuses old writers, and which must equal the upstream at each
+syncpoint. The oracles read what stands in the store at each write, after each crash and at the end: each row once and
+in order, nothing above a limit, one history, nothing that goes back; and in the end the checkpoint must have got where
+it should. A seed that breaks something is printed with its story, shrunken to few kinds of faults, and with the command
+that replays it.
 
 What the driver does to Iceberg tables has worlds of its own (`simulated_lake.py`), with the product's own commits on a
 catalog in memory: commits that fail or whose answer is lost, strangers that compact and expire, drivers that die or
@@ -71,7 +72,8 @@ dispatcher, each once.
 
 A simulation that finds nothing proves nothing. So each mechanism below is taken out once, by an edit of a few words,
 and seeds run until one breaks a promise; one must, nearly always one of the first 2,000. `make mutations` writes this
-table, `make test` runs each of its seeds again; those of before there were large transactions with `WITHOUT=large`.
+table, `make test` runs each of its seeds again; those of before there were copies with `WITHOUT=copy`, or large
+transactions, with `WITHOUT=large,copy`.
 `MUTATION="<core>: <what is taken out>" SEED=<seed> make simulate`
 tells the story of one. A dash: none has yet, in as many seeds as were tried. The last column says whether unit tests
 see it too, of the part or of what it works with. Of matcher, range lock, span pipeline, planner, barrier, log,

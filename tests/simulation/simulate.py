@@ -40,8 +40,9 @@ def find(mutation: Mutation, seeds: int = BUDGET) -> Broken | None:
     """What a seed that shows the mutation breaks: the one that did so the last time, or else the first."""
     before = known().get(str(mutation))
     world = LakeWorld if mutation.core == LAKE else World
-    # Some seeds were found when there were no large transactions.
-    told = [Story(before.seed), Story(before.seed, without=("large",))] if before else []
+    # Some seeds were found when there were no copies, or no large transactions.
+    without: tuple[tuple[str, ...], ...] = ((), ("copy",), ("large", "copy"))
+    told = [Story(before.seed, without=kinds) for kinds in without] if before else []
     with pytest.MonkeyPatch.context() as monkeypatch:
         mutation.apply(monkeypatch)
         return failing([*told, *map(Story, range(seeds))], world)

@@ -49,7 +49,7 @@ class Database:
         self.driven_by(epoch)
         self._syncpoints.add(ts)
         for table in upstream.tables:
-            at = START_TS
+            at = upstream.first_ts
             for from_ts, to_ts in [*sorted(self._done.get(table, {}).values()), (ts, ts)]:
                 assert to_ts <= ts, f"table {table} is written up to {to_ts} at syncpoint {ts}"
                 lacking = upstream.selected_rows(table, at, from_ts)

@@ -27,6 +27,7 @@ from changefeed.owner.planning.open_entries import EntryKey
 from changefeed.owner.planning.planner import Planner, Table
 from changefeed.owner.planning.syncpoints import Syncpoints
 from changefeed.owner.planning.writing import Run
+from changefeed.owner.preparation.copying import copy_record, tables_to_copy
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.transaction_log.log import Log
@@ -39,6 +40,7 @@ from changefeed.sink.storage.schema_file import SchemaFile
 from changefeed.wire import owner_pb2 as pb
 from simulated_pipeline_task import Stream
 from simulated_pullers import Puller
+from simulated_snapshot import Regions, at_once
 from simulated_store import Process
 from simulated_tables import definition
 from simulated_upstream import START_TS, SimulatedDdl
@@ -117,7 +119,17 @@ class Driver(Process):
     def _start(self) -> None:
         world, upstream = self.world, self.world.upstream
         if self.log.read().n == 0:
-            self.log.append(StartRecord(n=1, epoch=0, nonce=self.nonce, start_ts=START_TS, cluster_id=7, uid="local"))
+            self.log.append(
+                StartRecord(
+                    n=1,
+                    epoch=0,
+                    nonce=self.nonce,
+                    start_ts=upstream.first_ts,
+                    cluster_id=7,
+                    uid="local",
+                    initial_copy=upstream.copied,
+                )
+            )
         state = self.log.claim_epoch(self._epoch_record)
         self.run = replace(self.run, epoch=state.epoch.number)
         self.house = world.segments.house(self.run.epoch, self.nonce, self.wait)
@@ -125,7 +137,8 @@ class Driver(Process):
         self.takes_over, self.dwells = False, 0.2
         spans = Spans(world.pullers, "owner's")
         planner = Planner(world.file_size, world.flush_interval, world.plan_bytes, world.entry_cap)
-        schema_ts = max(state.checkpoint_ts, state.last_ddl[0] if state.last_ddl else 0)
+        schema_ts = max(START_TS, state.checkpoint_ts, state.last_ddl[0] if state.last_ddl else 0)
+        state = self._copied(state, schema_ts)
         barrier = Barrier(schema_ts, upstream.target_ts, self._syncpoints(state))
         self.ddls_to = (schema_ts, 1 << 62)
         versions = {table: state.table_version(table) for table in sorted(upstream.selected(schema_ts))}
@@ -136,12 +149,21 @@ class Driver(Process):
         self.owner = Owner(state, self.run, known, infos, world.layout, spans, barrier, planner, quota)
         self.owner.begin(physical_ms(upstream.tso()))
         for table in known:
-            spans.add_span(table, *table_span(table), state.flushed_ts(table))
+            spans.add_span(table, *table_span(table), state.flushed_ts(table), state.copies().get(table))
         world.say(f"{self.name} is epoch {self.run.epoch} at {world.named(state.checkpoint_ts)}")
         self.pullers = [Puller(self, number) for number in range(world.pullers)]
         world.served(self)
         if state.finished:
             self._finish(self.owner, Stop())
+
+    def _copied(self, state: State, schema_ts: int) -> State:
+        """With the copies of the tables that are selected now."""
+        tables = {table: definition(table, START_TS) for table in self.world.upstream.selected(schema_ts)}
+        dispatchers = tables_to_copy(state, tables)
+        if not dispatchers:
+            return state
+        self.log.append(at_once(copy_record(state, dispatchers, Regions(self.world.upstream))))  # type: ignore[arg-type]
+        return self.log.state
 
     def _syncpoints(self, state: State) -> Syncpoints | None:
         database = self.world.database
@@ -150,7 +172,7 @@ class Driver(Process):
         database.driven_by(self.run.epoch)
         if database.syncpoint_ms is None:
             return None
-        return Syncpoints(database.syncpoint_ms, state.checkpoint_ts, state.reached_ts())
+        return Syncpoints(database.syncpoint_ms, state.whole_from_ts, state.reached_ts())
 
     def _epoch_record(self, before: State) -> EpochRecord:
         return EpochRecord(

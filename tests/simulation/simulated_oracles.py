@@ -14,6 +14,7 @@ from typing import Any
 
 from changefeed.model.record import (
     CommitRecord,
+    CopyRecord,
     DdlRecord,
     EpochRecord,
     FileCommitted,
@@ -101,7 +102,11 @@ class Oracles:
         self.records.append(body)
         match record:
             case StartRecord():
-                assert record.start_ts == START_TS
+                assert record.start_ts == self._upstream.first_ts
+            case CopyRecord():
+                for dispatcher, copy in self.state.copies().items():
+                    assert dispatcher not in before.copied, f"{dispatcher} is copied twice"
+                    self._upstream.copy(dispatcher, copy)
             case PlanRecord():
                 self._on_plan(record, before)
             case CommitRecord():
@@ -121,7 +126,7 @@ class Oracles:
     def _check_goes_on(self, entry: PlanEntry) -> None:
         """Every row is planned once, and names are consecutive, whatever is written and committed by then."""
         planned = self._planned[entry.dispatcher]
-        ended = planned[-1].to.commit_ts if planned else START_TS
+        ended = planned[-1].to.commit_ts if planned else self._upstream.first_ts
         assert ended <= entry.from_.commit_ts < entry.to.commit_ts, f"{entry.path} does not go on from {ended}"
         left_out = self._upstream.selected_rows(entry.dispatcher, ended, entry.from_.commit_ts)
         assert not left_out, f"{left_out} before {entry.path} are not planned"
@@ -207,6 +212,6 @@ class Oracles:
             rows = [row for path in paths for row in file_rows(files.pop(path))]
             assert rows == sorted(set(rows)), f"rows of {dispatcher} are doubled or out of order"
             settled = [row for row in rows if row.commit_ts <= self.state.checkpoint_ts]
-            expected = self._upstream.selected_rows(dispatcher, START_TS, self.state.checkpoint_ts)
+            expected = self._upstream.selected_rows(dispatcher, self._upstream.first_ts, self.state.checkpoint_ts)
             assert settled == expected, f"dispatcher {dispatcher}: {set(settled) ^ set(expected)} lost or invented"
         assert files.keys() <= uncommitted, f"nobody's files: {sorted(files.keys() - uncommitted)}"

@@ -39,6 +39,13 @@ class SimulatedPd:
         known = self._cdc.stale_regions if self._cdc.happens("stale_pd") else self._upstream.regions
         return [region for region in known if (not region.end or start < region.end) and region.start < end]
 
+    async def read(self, start: bytes, end: bytes, ts: int) -> list[tuple[bytes, bytes]]:
+        """Some of the first rows as of `ts`; none: there are no more."""
+        await self._answer()
+        page = self._upstream.read(start, end, ts)[: self._cdc.rng.randint(1, 2)]
+        await asyncio.sleep(self._cdc.rng.random() * (1.0 if self._cdc.happens("slow_scan") else 0.05))
+        return page
+
     async def store_address(self, store_id: int) -> str:
         await self._answer()
         return str(store_id)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from changefeed.model.memcomparable import encode_bytes
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE, Position
+from changefeed.model.table_copy import COPY_TICKS, TableCopy
 from changefeed.model.tso import compose
 from changefeed.schema.keys import table_prefix, table_span
 
@@ -133,12 +134,18 @@ class Odds(NamedTuple):
 
 
 class Upstream:
-    def __init__(self, time: Timeline, rng: Random, shape: Shape, large: Random | None = None) -> None:
-        """`large`: dice of large transactions, which have keys of their own; None: there are none."""
+    def __init__(
+        self, time: Timeline, rng: Random, shape: Shape, large: Random | None = None, copied: bool = False
+    ) -> None:
+        """`large`: dice of large transactions, which have keys of their own; None: there are none.
+
+        `copied`: what stands at startTs is written as well.
+        """
         self._time = time
         self._rng = rng
         self._large = large if shape.transactions else None
         self._shape = shape
+        self.copied = copied
         self._last_ts = START_TS
         self.read_ts = START_TS  # no commit <= it comes any more, but of what holds a lock
         self.gc_ts = 0
@@ -150,6 +157,7 @@ class Upstream:
         self.large_keys = [_key(table, handle) for table in self.tables for handle in handles]
         self.locks: dict[bytes, Lock] = {}
         self.versions: dict[bytes, list[Row]] = {key: [] for key in (*self.keys, *self.large_keys)}
+        self._stood: dict[bytes, bytes] = {}  # at startTs
         self.rows: dict[int, list[Row]] = {table: [] for table in self.tables}
         self.on_decided: Callable[[Transaction], None] = lambda transaction: None
         self._running = 0  # transactions
@@ -174,6 +182,7 @@ class Upstream:
             if rng.random() < 0.5:
                 ts = START_TS - rng.randint(10, 900)
                 self.versions[key].append(Row(ts, ts - 1, OP_INSERT, key, b"old", None))
+                self._stood[key] = b"old"
         bursts = [rng.random() * self._shape.busy_s for _ in range(3)]
         bursty = rng.random() < 0.5  # else it is even
         for _ in range(self._shape.transactions):
@@ -187,6 +196,27 @@ class Upstream:
             self.first_tables -= {self.tables[-1]}
         for job_id in range(rng.choice((0, 0, 1, 2, 4))):
             self._time.at(rng.random() * self._shape.busy_s * 1.3, lambda job_id=job_id: self._ddl(job_id))  # type: ignore[misc]
+
+    @property
+    def first_ts(self) -> int:
+        """What is written is above it."""
+        return START_TS - COPY_TICKS if self.copied else START_TS
+
+    def copy(self, table: int, copy: TableCopy) -> None:
+        """What stands at startTs is from now on what a changefeed writes first, each row at its chunk's ts."""
+        assert copy.ts == START_TS, f"{copy} is not as of {START_TS}"
+        rows = [Row(copy.ts_of(key), 0, OP_INSERT, key, value, None) for key, value in self._stood.items()]
+        self.rows[table] = sorted([*(row for row in rows if self._table_of(row.key) == table), *self.rows[table]])
+
+    def read(self, start: bytes, end: bytes, ts: int) -> list[tuple[bytes, bytes]]:
+        """The keys of a range and their values at `ts`, as far as GC has left them; nothing is locked below it."""
+        assert not any(lock.transaction.start_ts <= ts for lock in self.locks.values())
+        found = []
+        for key in sorted(key for key in self.versions if start <= key < end):
+            seen = [version.value for version in self.versions[key] if version.commit_ts <= ts]
+            if seen and seen[-1]:
+                found.append((key, seen[-1]))
+        return found
 
     def ahead(self, seconds: float) -> int:
         """The ts of so much later than the start."""
@@ -226,7 +256,7 @@ class Upstream:
 
     def version(self, table: int, ts: int) -> int:
         """Of the table's definition after the DDLs <= ts."""
-        return max([START_TS, *(ddl.ts for ddl in self.ddls if ddl.ts <= ts and table in ddl.alters | ddl.joins)])
+        return max([self.first_ts, *(ddl.ts for ddl in self.ddls if ddl.ts <= ts and table in ddl.alters | ddl.joins)])
 
     def selected_rows(self, table: int, from_ts: int, to_ts: int) -> list[Row]:
         """The rows in (from_ts, to_ts] of the times at which it is selected; a row at T is before a DDL at T."""
@@ -243,7 +273,7 @@ class Upstream:
         assert past.quiet
         assert not past.gc_ts
         self.versions, self.rows, self.ddls, self.target_ts = past.versions, past.rows, past.ddls, past.target_ts
-        self.first_tables = past.first_tables
+        self.first_tables, self.copied = past.first_tables, past.copied
         self._last_ts = self.read_ts = self.quiet_since = past.now_ts
 
     # Transactions.

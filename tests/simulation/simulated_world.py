@@ -21,7 +21,7 @@ from changefeed.errors import Conflict
 from changefeed.owner.planning import checkpoint, dispatch
 from changefeed.owner.planning.actions import Stop
 from changefeed.owner.transaction_log.log import Log
-from changefeed.puller import segment_writer, store_stream
+from changefeed.puller import initial_copy, segment_writer, store_stream
 from changefeed.puller import task as puller_task
 from changefeed.puller.matching import matcher, spilled
 from changefeed.puller.task import PullerTask
@@ -38,6 +38,7 @@ from simulated_pd import broken
 from simulated_pipeline_task import PipelineTask
 from simulated_pullers import Puller
 from simulated_segments import MemoryFile, MemorySegments
+from simulated_snapshot import SimulatedSnapshot
 from simulated_store import ObjectsInMemory, Process, Steady
 from simulated_time import Timeline
 from simulated_upstream import START_TS, Shape, Transaction, Upstream
@@ -124,7 +125,8 @@ class World:
         self.shape = shape
         # Dice of its own, as above: without them the world is what it was when found.json was written.
         large = None if "large" in story.without else Random(f"{story.seed} large")
-        self.upstream = Upstream(self.time, Random(f"{story.seed} upstream"), self.shape, large)
+        copied = "copy" not in story.without and Random(f"{story.seed} copy").random() < 0.2
+        self.upstream = Upstream(self.time, Random(f"{story.seed} upstream"), self.shape, large, copied)
         new_stores = large.choice(((), (1,), (2,), (1, 2))) if large else ()
         self.cdc = ChangeData(self.time, Random(f"{story.seed} stores"), self.upstream, self.faults.happens, new_stores)
         self.pullers = 1 if takeovers or rows else rng.choice((1, 1, 2) if regions else (1, 2, 2, 3))
@@ -192,6 +194,8 @@ class World:
             patch.object(dispatch, "_AHEAD_BYTES", 200),
             patch.object(PullerTask, "_scratch_file", lambda _task: MemoryFile()),
             patch.object(segment_writer, "ARCHIVE_AFTER_S", self.archive_after_s),
+            patch.object(initial_copy, "_AT_ONCE", 2),
+            patch.object(initial_copy, "Snapshot", SimulatedSnapshot),
             patch.object(store_stream, "give_back_memory", lambda: None),
         ):
             yield

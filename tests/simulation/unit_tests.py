@@ -41,19 +41,20 @@ _OF = {
     "spans": "owner/test_owner_spans.py owner",
     "quota": "owner/test_owner_quota.py owner",
     "memory": "owner/test_owner_memory.py owner",
+    "initial copy": "owner/test_owner_copying.py puller/test_puller_initial_copy.py",
     "Iceberg": "sink/test_sink_iceberg_publish.py sink/test_sink_iceberg_ddl.py",
 }
 
 
 def seen(mutation: Mutation) -> str:
     """Yes or no."""
+    files = [str(_TESTS / name) for name in _OF[mutation.core].split()]
     child = os.fork()
     if child == 0:
         silence = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silence, 1)
         os.dup2(silence, 2)
         mutation.apply(pytest.MonkeyPatch())
-        files = [str(_TESTS / name) for name in _OF[mutation.core].split()]
         os._exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *files]))
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED), f"{mutation}: pytest ends with {code}"

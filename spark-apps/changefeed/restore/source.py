@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from changefeed.errors import InvalidSpec
+from changefeed.model.table_copy import TableCopy
 from changefeed.model.tso import to_datetime
 from changefeed.objectstore import ObjectStore
 from changefeed.restore.schema.catalog import Catalog, executed
@@ -77,6 +78,11 @@ class Source:
         state = self.known.state
         return state.start_ts if state is not None and state.adopted and state.from_ts == state.start_ts else None
 
+    @property
+    def _copies(self) -> list[TableCopy]:
+        state = self.known.state
+        return [] if state is None else list(state.copies().values())
+
     def check(self, ts: int) -> None:
         """Raises InvalidSpec for a ts at which the files don't show the tables."""
         if ts > self.checkpoint_ts:
@@ -87,12 +93,17 @@ class Source:
         if ts < self.start_ts:
             begin = moment(self.start_ts)
             raise InvalidSpec("--to-ts", f"{moment(ts)} is below {begin}, where the sink's files begin")
+        for copy in self._copies:
+            if copy.is_under_way(ts):
+                at = moment(copy.ts)
+                raise InvalidSpec("--to-ts", f"at {moment(ts)} a part of a table is there, which is copied as of {at}")
 
     def catalog(self, ts: int) -> Catalog:
         """What is there at `ts`."""
         rules = self._filter
         selects = None if rules is None else rules.table_filter().matches
-        catalog = Catalog(self._choice, self.start_ts, selects, self._continued_ts)
+        copied = {copy.from_ts for copy in self._copies}
+        catalog = Catalog(self._choice, self.start_ts, selects, self._continued_ts, copied)
         made = executed(catalog, (self._named[version.ts].values() for version in self._all if version.ts <= ts))
         for table in made.tables:
             if why := self._left_out(table):

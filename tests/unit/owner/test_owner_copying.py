@@ -66,6 +66,7 @@ def test_a_copy_is_recorded_once_at_the_checkpoint_and_survives_a_snapshot() -> 
     assert copied.copies() == {1: COPY}
     assert copied.asked_ts == 100 + COPY_TICKS
     assert (copied.flushed_ts(1), copied.table_version(1)) == (100, 100)
+    assert (state.whole_from_ts, copied.whole_from_ts) == (101, COPY.ts)  # where a syncpoint may be
     later = apply(copied, made.commit(copied, 110, files=()))
     again = apply(later, record(later, 2))
     assert again.copies()[2].from_ts == again.table_version(2) == 110

@@ -16,10 +16,12 @@ from changefeed.model.tso import compose
 class Syncpoints:
     """The next one, of those every `interval_ms`."""
 
-    def __init__(self, interval_ms: int, checkpoint_ts: int, reached_ts: int) -> None:
-        """`checkpoint_ts`: as it is recorded. `reached_ts`: no row and no DDL above it is written or planned."""
+    def __init__(self, interval_ms: int, whole_from_ts: int, reached_ts: int) -> None:
+        """`whole_from_ts`: above the checkpoint and every copy. `reached_ts`: no row and no DDL above it is written or
+        planned.
+        """
         self._step = compose(interval_ms)
-        self.next_ts = -(-max(checkpoint_ts + 1, reached_ts) // self._step) * self._step
+        self.next_ts = -(-max(whole_from_ts, reached_ts) // self._step) * self._step
 
     def written(self) -> None:
         self.next_ts += self._step

@@ -72,7 +72,7 @@ class Prepared:
         interval_s, state = self.changefeed.spec.sink.syncpoint_interval_s, self.state
         if interval_s is None:
             return None
-        return Syncpoints(round(interval_s * 1000), state.checkpoint_ts, state.reached_ts())
+        return Syncpoints(round(interval_s * 1000), state.whole_from_ts, state.reached_ts())
 
     def planned_tables(self) -> dict[int, Table]:
         return {

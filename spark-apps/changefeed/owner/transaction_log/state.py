@@ -148,6 +148,11 @@ class State(_Frozen):
         """What the resource calls startTs: the first copy stands below it."""
         return self.start_ts + COPY_TICKS if self.initial_copy else self.start_ts
 
+    @property
+    def whole_from_ts(self) -> int:
+        """At and above it no table stands in part."""
+        return max([self.checkpoint_ts + 1, *(copied.from_ts + COPY_TICKS for copied in self.copied.values())])
+
     def copies(self) -> dict[int, TableCopy]:
         """By dispatcher."""
         return {dispatcher: known.table_copy for dispatcher, known in self.copied.items()}

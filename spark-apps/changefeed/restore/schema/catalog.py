@@ -5,7 +5,7 @@ verify's consumer asks the upstream for what no file says (docs/architecture.md,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import count
 
 from changefeed.restore.schema.columns import followed
@@ -28,14 +28,17 @@ class Catalog:
         start_ts: int,
         selects: Callable[[str, str], bool] | None,
         continued_ts: int | None = None,
+        copied: Collection[int] = (),
     ) -> None:
         """`choice`: formats.Format. `selects`: the changefeed's rules; None: nobody knows them. `continued_ts`: at
-        which a folder of TiCDC's goes on, with a schema file for each table.
+        which a folder of TiCDC's goes on, with a schema file for each table. `copied`: the first versions of tables
+        whose files begin with a copy.
         """
         self._choice = choice
         self._start_ts = start_ts
         self._selects = selects
         self._continued_ts = continued_ts
+        self._copied = copied
         self._tables: dict[tuple[str, str], Table] = {}
         self._dropped: list[Table] = []
         self._numbers = count(1)  # of tables and of columns
@@ -172,6 +175,8 @@ class Catalog:
         known = self.get(file.schema, file.table)
         if file.version == self._continued_ts and known is not None:
             self._adopt(known, file, _NOTHING_SAID)
+        elif file.version in self._copied and known is None:
+            self._create(file)
         elif file.version == self._start_ts:
             self._new_with_rows(file, "it was there when the changefeed began, so some of its rows may be in no file")
         else:

@@ -1,0 +1,90 @@
+"""Bugs in initial copies."""
+
+from __future__ import annotations
+
+from changefeed.model.table_copy import TableCopy
+from changefeed.owner.preparation import copying
+from changefeed.owner.pulling.spans import Spans
+from changefeed.owner.transaction_log import history
+from changefeed.owner.transaction_log.state import State
+from changefeed.puller.feed import SpanFeed
+from changefeed.puller.initial_copy import CopyScan
+from mutation import Edit, Mutation
+
+COPY_MUTATIONS = (
+    Mutation(
+        "initial copy",
+        "a chunk is whole before all its rows have come",
+        CopyScan,
+        "run",
+        "await task\n",
+        "await asyncio.sleep(0)\n",
+        rule=2,
+    ),
+    Mutation(
+        "initial copy",
+        "chunks are whole in any order",
+        CopyScan,
+        "run",
+        "await over(*running[0])\n                running.popleft()\n            running.append",
+        "await over(*running.pop())\n            running.append",
+    ),
+    Mutation(
+        "initial copy",
+        "GC may have passed the snapshot",
+        CopyScan,
+        "run",
+        "> copy.ts:",
+        "> 1 << 63:",
+        rule=14,
+    ),
+    Mutation(
+        "initial copy",
+        "changes are pulled from the last chunk on",
+        CopyScan,
+        "run",
+        "await whole(copy.ts)",
+        "pass",
+    ),
+    Mutation(
+        "initial copy",
+        "a copy goes on behind the chunk that the span lacks",
+        TableCopy,
+        "chunks",
+        "max(0, after_ts - self.from_ts)",
+        "max(0, after_ts - self.from_ts and after_ts - self.from_ts + 1)",
+    ),
+    Mutation(
+        "initial copy",
+        "who goes on with a copy is not told of it",
+        Spans,
+        "_assign",
+        "span.copy.is_under_way(span.start_ts)",
+        "span.start_ts == span.copy.from_ts",
+    ),
+    Mutation(
+        "initial copy",
+        "a scan that is broken off counts as one that has ended",
+        SpanFeed,
+        "_copy",
+        'self.metrics.errors["copy"] += 1',
+        "subscription.copy = None",
+    ),
+    Mutation(
+        "initial copy",
+        "the next driver cuts tables anew",
+        copying,
+        "tables_to_copy",
+        " - state.copied.keys()",
+        "",
+        also=(Edit(history, "_copy", "table.dispatcher in state.copied or ", ""),),
+    ),
+    Mutation(
+        "initial copy",
+        "a syncpoint may be inside of a copy",
+        State,
+        "whole_from_ts",
+        "max([self.checkpoint_ts + 1, *(copied.from_ts + COPY_TICKS for copied in self.copied.values())])",
+        "self.checkpoint_ts + 1",
+    ),
+)
