@@ -124,6 +124,7 @@ evidence: $(STAMP) classes ## the full-length figures, into bench/results/ for c
 	$(PY) bench/page.py
 	$(PY) bench/ddl_lag.py --out bench/results/ddl_lag.json
 	$(PY) bench/large_transaction.py --out bench/results/large_transaction.json
+	$(PY) bench/initial_copy.py --out bench/results/initial_copy.json
 	$(PY) bench/iceberg.py --out bench/results/iceberg.json
 	$(PY) bench/bench.py --case insert-csv-one --out bench/results/one_transaction.json
 	$(PY) tests/integration/integration_crash_table.py docs/crash-points.md files

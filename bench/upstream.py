@@ -1,7 +1,8 @@
 """The upstream of a bench run, a program like `changefeed-devcluster start`: a development cluster with wanted rows.
 
 Prints `{"pd", "startTs"}` when ready, and `{"ts", "rows"}` when all rows are committed: at once for rows that are made
-beforehand, else when the writer has ended. The writer starts at SIGUSR2 and ends at SIGUSR1; SIGTERM ends the program.
+beforehand, else when the writer has ended; once more when that of `--busy` has. A writer starts at SIGUSR2, that of
+`--busy` by itself, and ends at SIGUSR1; SIGTERM ends the program.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ Values = Callable[[npt.NDArray[np.int64]], list[Array]]
 
 _TEXTS = 65_521  # a prime: rows that are near one another have different texts
 _LOAD_ROWS = 5_000  # a transaction
+_BUSY_ROWS = 10_000
 _POLL_S = 0.05  # signals are handled in between
 _VERSION = 7_919  # from the number of a row to that of what an update makes of it
 
@@ -92,16 +94,14 @@ SHAPES = ("insert", "update", "small", "wide", "kilobyte")
 
 
 class Upstream:
-    """Tables of one shape, each with handles 1..`rows` over `regions`."""
+    """Tables of one shape, each with handles 1..`rows` over `regions`; `names`: what they are called."""
 
-    def __init__(self, tidb: Tidb, shape: Shape, tables: int, regions: int, rows: int) -> None:
+    def __init__(self, tidb: Tidb, shape: Shape, names: Sequence[str], regions: int, rows: int) -> None:
         self._tidb = tidb
         self._shape = shape
         self._regions = regions
         self._rows = rows
-        tidb.create_database(DATABASE)
         columns = (Column("id", "bigint"), *shape.columns)
-        names = [f"sbtest{number + 1}" for number in range(tables)]
         self._tables = [tidb.create_table(DATABASE, name, columns, regions=regions, handles=rows) for name in names]
 
     def load(self) -> int:
@@ -172,7 +172,12 @@ def serve(given: argparse.Namespace) -> None:
     with DevCluster(frozen=history) as cluster:
         tidb = Tidb(cluster)
         tidb.bootstrap()
-        upstream = Upstream(tidb, shape, given.tables, given.regions, given.rows)
+        tidb.create_database(DATABASE)
+        names = [f"sbtest{number + 1}" for number in range(given.tables)]
+        upstream = Upstream(tidb, shape, names, given.regions, given.rows)
+        busy = Upstream(tidb, shape_of("update"), ["busy"], 1, _BUSY_ROWS) if given.busy else None
+        if busy is not None:
+            busy.load()
         if history is None:
             upstream.load()
         start_ts = tidb.now()
@@ -187,6 +192,8 @@ def serve(given: argparse.Namespace) -> None:
             rows = upstream.freeze(history) if history else upstream.update()
             _say(pd=cluster.pd_address, startTs=str(start_ts))
         _say(ts=str(tidb.now()), rows=rows)
+        if busy is not None:
+            _say(ts=str(tidb.now()), rows=_written(busy, given.busy, None, (end, stop)))
         _wait(stop)
 
 
@@ -229,6 +236,7 @@ def main() -> None:
     arguments.add_argument("--rows", type=int, required=True, help="of each table")
     arguments.add_argument("--rate", type=float, default=1e9, help="written: rows a second")
     arguments.add_argument("--write-rows", type=int, help="written: how many; default: until SIGUSR1")
+    arguments.add_argument("--busy", type=float, default=0.0, help="rows a second in one more table, until SIGUSR1")
     serve(arguments.parse_args())
 
 

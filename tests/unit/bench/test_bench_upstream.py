@@ -12,7 +12,7 @@ from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb.tidb import Tidb
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
-from upstream import SHAPES, Upstream, shape_of
+from upstream import DATABASE, SHAPES, Upstream, shape_of
 
 ROWS, TABLES, REGIONS = 50, 2, 3
 
@@ -38,7 +38,8 @@ def written() -> tuple[Tidb, Upstream]:
     """Loaded, in a cluster that does not serve."""
     tidb = Tidb(DevCluster())
     tidb.bootstrap()
-    upstream = Upstream(tidb, shape_of("update"), TABLES, REGIONS, ROWS)
+    tidb.create_database(DATABASE)
+    upstream = Upstream(tidb, shape_of("update"), ["sbtest1", "sbtest2"], REGIONS, ROWS)
     assert upstream.load() == ROWS * TABLES
     return tidb, upstream
 
