@@ -107,12 +107,16 @@ class Ledger:
     # -- loading
 
     def begin(self, table: TableShape) -> None:
-        """Empty tables for the next one's rows."""
+        """Empty tables for the next one's rows. A thousand tables of one shape are emptied, which is quicker."""
+        is_alike = replace(table, name="") == replace(self.table, name="")
         self.table = table
         columns = dict(zip(table.shape.places, table.shape.types, strict=True))
         nothing = pa.schema([*_META.items(), *columns.items()]).empty_table()
         for name, select in self._selects().items():
-            self._from(nothing, f"CREATE OR REPLACE TABLE {name} AS {select}")
+            if is_alike:
+                self.run(f"TRUNCATE {name}")
+            else:
+                self._from(nothing, f"CREATE OR REPLACE TABLE {name} AS {select}")
         self.is_ascending, self._last_ts = True, 0
 
     def add_files(self, rows: pa.Table, first_place: int) -> None:
