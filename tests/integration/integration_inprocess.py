@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,10 +91,12 @@ class InProcessExecution:
         return None
 
     def _pull(self, owner: OwnerAddress, puller: int, job: PullerJob) -> None:
+        limits = replace(LIMITS, scan_rate=job.limits.scan_rate)
+
         def attempt(number: int) -> None:
             self.puller_attempts.append((puller, number))
             with reporting(owner):
-                run_puller(owner, puller, f"puller-{puller}-{number}", job.upstream, job.state, LIMITS)
+                run_puller(owner, puller, f"puller-{puller}-{number}", job.upstream, job.state, limits)
 
         self._attempts(attempt)
 

@@ -19,7 +19,7 @@ class SimulatedSnapshot:
         self._pd = pd
         self._ts = ts
 
-    async def columns(self, start: bytes, end: bytes, batch: int) -> AsyncIterator[tuple[pa.Array, pa.Array]]:
+    async def columns(self, start: bytes, end: bytes) -> AsyncIterator[tuple[pa.Array, pa.Array]]:
         while True:
             page = await self._pd.read(start, end, self._ts)
             if not page:

@@ -23,7 +23,6 @@ from changefeed.upstream.regions import Upstream
 from changefeed.upstream.safepoint import lost_history
 
 _AT_ONCE = 4  # chunks
-_PAGE = 1024  # rows a call
 
 
 class Pd(Upstream, Protocol):
@@ -69,7 +68,7 @@ class CopyScan:
         snapshot = Snapshot(self._pd, copy.ts)
 
         async def scan(chunk: Chunk) -> None:
-            async for keys, values in snapshot.columns(chunk.start, chunk.end, _PAGE):
+            async for keys, values in snapshot.columns(chunk.start, chunk.end):
                 batch = _inserted(span_id, chunk.ts, keys, values)
                 await self._room()
                 await take(batch)

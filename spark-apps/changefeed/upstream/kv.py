@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Sequence
 from functools import cache
 from typing import Any
 
-import ptars
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,6 +18,11 @@ from changefeed.upstream.locks import LockResolver
 from changefeed.upstream.pd import PATIENCE, Region
 from changefeed.upstream.regions import RegionCalls, Upstream, raw_end
 from changefeed.wire import kvrpcpb_pb2
+from changefeed.wire.thinned import Columns
+
+#: Of a call that is answered in columns. TiKV takes a row count only.
+_PAGE_BYTES = 1 << 20
+_FIRST_ROWS, _MOST_ROWS = 256, 8192
 
 
 class Snapshot:
@@ -54,13 +58,14 @@ class Snapshot:
         async for page in self._pages(start, end, batch):
             yield page.message.pairs[: page.good]
 
-    async def columns(self, start: bytes, end: bytes, batch: int) -> AsyncIterator[tuple[pa.Array, pa.Array]]:
-        """As `pages`, with the keys and the values of one call as arrays."""
-        async for page in self._pages(start, end, batch):
+    async def columns(self, start: bytes, end: bytes) -> AsyncIterator[tuple[pa.Array, pa.Array]]:
+        """As `pages`, with the keys and the values of one call as arrays: some MiB of them, however wide rows are."""
+        async for page in self._pages(start, end):
             pairs = page.pairs.slice(0, page.good)
             yield pairs.field("key"), pairs.field("value")
 
-    async def _pages(self, start: bytes, end: bytes, batch: int) -> AsyncIterator[_Page]:
+    async def _pages(self, start: bytes, end: bytes, batch: int | None = None) -> AsyncIterator[_Page]:
+        limit = batch or _FIRST_ROWS
         attempts = Attempts(f"Scanning [{start.hex()}, {end.hex()}) at {self.ts}", self._patience)
         position = start
 
@@ -70,10 +75,11 @@ class Snapshot:
 
         def request(region: Region) -> kvrpcpb_pb2.ScanRequest:
             return kvrpcpb_pb2.ScanRequest(
-                context=self._context(), start_key=position, end_key=upper(region), limit=batch, version=self.ts
+                context=self._context(), start_key=position, end_key=upper(region), limit=limit, version=self.ts
             )
 
         while not end or position < end:
+            asked = limit
             page, region = await self._calls.send("KvScan", position, request, _Page, attempts)
             response, good = page.message, page.good
             blocked = response.error if response.HasField("error") else None
@@ -83,9 +89,10 @@ class Snapshot:
                 yield page
                 position = response.pairs[good - 1].key + b"\0"
                 attempts.progress()
+                limit = batch or max(1, min(_MOST_ROWS, _PAGE_BYTES * good // page.size))
             if blocked is not None:
                 await self._locks.resolve([_lock_of(blocked, position)], attempts)
-            elif len(response.pairs) < batch:
+            elif len(response.pairs) < asked:
                 attempts.progress()
                 position = upper(region)
                 if not position:
@@ -99,9 +106,10 @@ class _Page:
     """The answer to one call: as a message, and its pairs as an array of structs."""
 
     def __init__(self, data: bytes) -> None:
+        self.size = len(data)
         self.message = kvrpcpb_pb2.ScanResponse.FromString(data)
         self.region_error = self.message.region_error
-        self.pairs = _handler()[1].list_to_record_batch([data]).column("pairs").flatten()
+        self.pairs = _columns().of([data]).column("pairs").flatten()
         errors = self.pairs.field("error")
         #: How many pairs come before the first that could not be read.
         self.good = (
@@ -117,9 +125,9 @@ class _Page:
 
 
 @cache
-def _handler() -> Any:
-    pool = ptars.HandlerPool([kvrpcpb_pb2.DESCRIPTOR])
-    return pool, pool.get_for_message(kvrpcpb_pb2.ScanResponse.DESCRIPTOR)
+def _columns() -> Columns:
+    fields = {"ScanResponse": ("pairs",), "KvPair": ("error", "key", "value"), "KeyError": ()}
+    return Columns(kvrpcpb_pb2.DESCRIPTOR, "ScanResponse", fields)
 
 
 def _lock_of(error: Any, key: bytes) -> kvrpcpb_pb2.LockInfo:

@@ -13,13 +13,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import ptars
 import pyarrow as pa
-from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
-from google.protobuf.descriptor_pool import DescriptorPool
 
 from changefeed.errors import ProtocolViolation
 from changefeed.wire import cdcpb_pb2
+from changefeed.wire.thinned import Columns
 
 PREWRITE, COMMIT, ROLLBACK, COMMITTED, INITIALIZED = 1, 2, 3, 4, 5
 PUT, DELETE = 1, 2
@@ -27,7 +25,6 @@ PUT, DELETE = 1, 2
 U64 = npt.NDArray[np.uint64]
 
 _ROW_FIELDS = ("start_ts", "commit_ts", "type", "op_type", "key", "value", "old_value", "txn_source", "generation")
-#: What is made into columns: every field costs, in a message of one row as much as in one of thousands.
 _FIELDS = {
     "ChangeDataEvent": ("events", "resolved_ts"),
     "ResolvedTs": ("regions", "ts", "request_id"),
@@ -73,29 +70,14 @@ class Decoded:
 
 
 @cache
-def _handler() -> Any:
-    whole = FileDescriptorProto()
-    cdcpb_pb2.DESCRIPTOR.CopyToProto(whole)
-    needed = FileDescriptorProto(name=whole.name, package=whole.package, syntax=whole.syntax)
-    needed.message_type.extend(_thinned(message) for message in whole.message_type if message.name in _FIELDS)
-    descriptors = DescriptorPool()
-    descriptors.Add(needed)
-    file = descriptors.FindFileByName(needed.name)
-    pool = ptars.HandlerPool([file])
-    return pool, pool.get_for_message(file.message_types_by_name["ChangeDataEvent"])
-
-
-def _thinned(message: DescriptorProto) -> DescriptorProto:
-    nested = [_thinned(inner) for inner in message.nested_type if inner.name in _FIELDS]
-    fields = [field for field in message.field if field.name in _FIELDS[message.name]]
-    choices, enums = message.oneof_decl, message.enum_type
-    return DescriptorProto(name=message.name, field=fields, nested_type=nested, enum_type=enums, oneof_decl=choices)
+def _columns() -> Columns:
+    return Columns(cdcpb_pb2.DESCRIPTOR, "ChangeDataEvent", _FIELDS)
 
 
 def decode(messages: list[bytes]) -> Decoded:
     """Raises ProtocolViolation when a message is no ChangeDataEvent: the stream can't be read on."""
     try:
-        batch = _handler()[1].list_to_record_batch(messages)
+        batch = _columns().of(messages)
     except ValueError as error:
         size = sum(map(len, messages))
         raise ProtocolViolation(

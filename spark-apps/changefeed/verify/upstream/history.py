@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 import grpc
 import grpc.aio
-import ptars
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,6 +21,7 @@ from changefeed.model.memcomparable import decode_bytes, encode_bytes
 from changefeed.upstream.attempts import Attempts
 from changefeed.upstream.pd import PATIENCE, PdClient, Region, reason
 from changefeed.wire import cdcpb_pb2, kvrpcpb_pb2, metapb_pb2
+from changefeed.wire.thinned import Columns
 
 _FEED = "/cdcpb.ChangeData/EventFeedV2"
 _VERSION = "8.5.0"
@@ -161,7 +161,7 @@ class _Chunk:
 
     def take(self, message: bytes) -> None:
         """Raises _NotNow when the region can't be read now."""
-        batch = _handler()[1].list_to_record_batch([message])
+        batch = _columns().of([message])
         events = batch.column("events").flatten()
         if events.field("error").null_count < len(events):
             self._refuse(message)
@@ -213,6 +213,13 @@ class _Chunk:
 
 
 @cache
-def _handler() -> Any:
-    pool = ptars.HandlerPool([cdcpb_pb2.DESCRIPTOR])
-    return pool, pool.get_for_message(cdcpb_pb2.ChangeDataEvent.DESCRIPTOR)
+def _columns() -> Columns:
+    rows = ("start_ts", "commit_ts", "type", "op_type", "key", "value", "old_value")
+    fields = {
+        "ChangeDataEvent": ("events",),
+        "Event": ("region_id", "entries", "error"),
+        "Entries": ("entries",),
+        "Row": rows,
+        "Error": (),
+    }
+    return Columns(cdcpb_pb2.DESCRIPTOR, "ChangeDataEvent", fields)

@@ -10,7 +10,6 @@ from changefeed.schema.keys import table_span
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
 
-_PAGE = 2048  # rows a call
 _CHUNK_BYTES = 8 << 20
 
 
@@ -24,7 +23,7 @@ async def rows_between(pd: PdClient, start: bytes, end: bytes, ts: int) -> Async
     """As `rows_at`, of the raw `[start, end)`."""
     pages: list[tuple[pa.Array, pa.Array]] = []
     size = 0
-    async for keys, values in Snapshot(pd, ts).columns(start, end, _PAGE):
+    async for keys, values in Snapshot(pd, ts).columns(start, end):
         pages.append((keys, values))
         size += values.nbytes
         if size >= _CHUNK_BYTES:
