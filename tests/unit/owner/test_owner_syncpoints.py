@@ -36,7 +36,7 @@ def flushed(ts: int) -> Progress:
 def test_the_first_one_is_above_the_checkpoint_and_no_table_has_passed_it(
     checkpoint_ts: int, reached_ts: int, first: int
 ) -> None:
-    assert Syncpoints(1_000, checkpoint_ts, reached_ts).next_ts == first
+    assert Syncpoints(1_000, checkpoint_ts + 1, reached_ts).next_ts == first
 
 
 def test_rule_9_no_table_passes_it_and_the_checkpoint_stays_below_until_it_is_written() -> None:

@@ -26,6 +26,7 @@ DEFAULTS = {
     "kind": "Changefeed",
     "metadata": {"name": "orders", "namespace": "default", "uid": "local"},
     "spec": {
+        "initialCopy": False,
         "paused": False,
         "restartNonce": 0,
         "mode": "Throughput",
