@@ -71,7 +71,7 @@ def killed(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 if turn < given.kills:
                     _split(upstream)
                     run.until(lambda run=run, seen=seen: len(run.data_files()) > seen, "files are written", _DEADLINE_S)
-                    time.sleep(dice.uniform(0.0, given.pause))
+                    time.sleep(dice.uniform(0.0, given.pause))  # it dies at any moment
                     run.process.kill()
                     run.process.wait()
                     kills, seen = kills + 1, len(run.data_files())

@@ -84,7 +84,7 @@ COPY_MUTATIONS = (
         "a syncpoint may be inside of a copy",
         State,
         "whole_from_ts",
-        "max([self.checkpoint_ts + 1, *(copied.from_ts + COPY_TICKS for copied in self.copied.values())])",
+        "max([self.checkpoint_ts + 1, *(copy.ts for copy in self.copies().values())])",
         "self.checkpoint_ts + 1",
     ),
 )

@@ -158,8 +158,7 @@ class Driver(Process):
 
     def _copied(self, state: State, schema_ts: int) -> State:
         """With the copies of the tables that are selected now."""
-        tables = {table: definition(table, START_TS) for table in self.world.upstream.selected(schema_ts)}
-        dispatchers = tables_to_copy(state, tables)
+        dispatchers = tables_to_copy(state, self.world.upstream.selected(schema_ts))
         if not dispatchers:
             return state
         self.log.append(at_once(copy_record(state, dispatchers, Regions(self.world.upstream))))  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ A read at ts must never miss a transaction that commits at or below ts: a lock i
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from functools import cache
 from typing import Any
 
@@ -49,17 +49,12 @@ class Snapshot:
 
     async def scan(self, start: bytes, end: bytes, batch: int = 256) -> AsyncIterator[tuple[bytes, bytes]]:
         """(key, value) of every key in `[start, end)`, in order, `batch` keys a call; `end` b"": to the last key."""
-        async for page in self.pages(start, end, batch):
-            for pair in page:
+        async for page in self._pages(start, end, batch):
+            for pair in page.message.pairs[: page.good]:
                 yield pair.key, pair.value
 
-    async def pages(self, start: bytes, end: bytes, batch: int) -> AsyncIterator[Sequence[kvrpcpb_pb2.KvPair]]:
-        """As `scan`, with the pairs of one call at once."""
-        async for page in self._pages(start, end, batch):
-            yield page.message.pairs[: page.good]
-
     async def columns(self, start: bytes, end: bytes) -> AsyncIterator[tuple[pa.Array, pa.Array]]:
-        """As `pages`, with the keys and the values of one call as arrays: some MiB of them, however wide rows are."""
+        """As `scan`, with the keys and the values of one call as arrays: some MiB of them, however wide rows are."""
         async for page in self._pages(start, end):
             pairs = page.pairs.slice(0, page.good)
             yield pairs.field("key"), pairs.field("value")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from changefeed.errors import InvalidSpec, NeedsHuman
 from changefeed.model.memcomparable import decode_bytes
@@ -19,17 +19,17 @@ from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PATIENCE, PdClient
 
 
-def tables_to_copy(state: State, tables: Mapping[int, TableInfo]) -> list[int]:
-    """The physical tables among `tables` that no driver has pulled before, in order."""
+def tables_to_copy(state: State, selected: Set[int]) -> list[int]:
+    """The physical tables among those that are selected that no driver has pulled before, in order."""
     if not state.initial_copy or state.finished:
         return []
-    return sorted(tables.keys() - state.copied.keys() - state.dispatchers.keys())
+    return sorted(selected - state.copied.keys() - state.dispatchers.keys())
 
 
-def check_copies_are_selected(state: State, tables: Mapping[int, TableInfo]) -> None:
+def check_copies_are_selected(state: State, selected: Set[int]) -> None:
     """A table that is left out before it is copied would lack rows when it is selected again."""
     for dispatcher, copy in state.copies().items():
-        if dispatcher not in tables and copy.is_under_way(state.flushed_ts(dispatcher)):
+        if dispatcher not in selected and copy.is_under_way(state.flushed_ts(dispatcher)):
             raise InvalidSpec(
                 "spec.filter.rules",
                 f"table {dispatcher} is not selected any more, but its copy is under way",

@@ -127,7 +127,7 @@ async def prepare(
     tables = select(changefeed, schema, schema_ts, may_be_none=state.last_ddl is not None)
     if not restart:
         check_plans_are_selected(state, tables, schema, schema_ts)
-        check_copies_are_selected(state, tables)
+        check_copies_are_selected(state, tables.keys())
     await asyncio.to_thread(sink.check_free, state, identity, state_store.uri)
     if restart:
         await asyncio.to_thread(sink.check_rewind, state, state_store.uri)
@@ -138,7 +138,7 @@ async def prepare(
     if restart and restart.nonce != state.restart_nonce:
         await asyncio.to_thread(log.append, rewind_record(state, restart))
         state = log.state
-    if to_copy := tables_to_copy(state, tables):
+    if to_copy := tables_to_copy(state, tables.keys()):
         await check_can_copy(changefeed, to_copy, tables, state, schema_ts, pd)
         await asyncio.to_thread(log.append, await copy_record(state, to_copy, pd))
         state = log.state
@@ -201,7 +201,6 @@ def _settle_in(prepared: Prepared, state_store: Store) -> None:
     for dispatcher, table in prepared.tables.items():
         version = prepared.table_version(dispatcher)
         # Else a DDL has told of it.
-        begins_at = state.copied[dispatcher].from_ts if dispatcher in state.copied else state.from_ts
-        is_new = version == begins_at or version != state.table_version(dispatcher)
+        is_new = version == state.first_version(dispatcher) or version != state.table_version(dispatcher)
         tables.append((dispatcher, table, version, is_new))
     prepared.sink.settle_in(prepared.taken, tables)

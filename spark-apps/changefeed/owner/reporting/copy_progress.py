@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from changefeed.model.table_copy import COPY_TICKS
 from changefeed.owner.transaction_log.state import State
 
 
@@ -14,14 +13,12 @@ class CopyProgress:
 
     def say(self, now: float, state: State) -> str:
         """Empty while nothing is copied. `now`: monotonic seconds."""
-        if all(copied.from_ts + COPY_TICKS <= state.checkpoint_ts for copied in state.copied.values()):
+        copies = state.copies()
+        if all(copy.ts <= state.checkpoint_ts for copy in copies.values()):
             self._first = None
             return ""
-        size = done = 0
-        for dispatcher, copied in state.copied.items():
-            chunks = len(copied.bounds) - 1
-            size += chunks
-            done += max(0, min(chunks, state.flushed_ts(dispatcher) - copied.from_ts))
+        size = sum(copy.size for copy in copies.values())
+        done = sum(copy.done(state.flushed_ts(dispatcher)) for dispatcher, copy in copies.items())
         if self._first is None:
             self._first = now, done
         began, before = self._first

@@ -6,6 +6,7 @@ A snapshot of the log is one of these. Pure data; every question that it answers
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
@@ -77,7 +78,7 @@ class RecordedCopy(_Frozen):
     from_ts: Ts
     bounds: tuple[str, ...]
 
-    @property
+    @cached_property
     def table_copy(self) -> TableCopy:
         return TableCopy(self.from_ts, tuple(map(bytes.fromhex, self.bounds)))
 
@@ -151,7 +152,7 @@ class State(_Frozen):
     @property
     def whole_from_ts(self) -> int:
         """At and above it no table stands in part."""
-        return max([self.checkpoint_ts + 1, *(copied.from_ts + COPY_TICKS for copied in self.copied.values())])
+        return max([self.checkpoint_ts + 1, *(copy.ts for copy in self.copies().values())])
 
     def copies(self) -> dict[int, TableCopy]:
         """By dispatcher."""
@@ -167,6 +168,10 @@ class State(_Frozen):
         known = self.dispatchers.get(dispatcher)
         if known and known.table_version:
             return known.table_version
+        return self.first_version(dispatcher)
+
+    def first_version(self, dispatcher: int) -> int:
+        """Where its table's files begin, unless a DDL made it."""
         return self.copied[dispatcher].from_ts if dispatcher in self.copied else self.from_ts
 
     def is_redefined(self, dispatcher: int, table_info: str) -> bool:
