@@ -57,7 +57,8 @@ mutations: $(STAMP) ## take each mechanism out once: which seed finds it, which 
 	$(SIMULATE) --mutations
 
 test-integration: $(STAMP) classes ## tests with real processes: development cluster, Spark, kills
-	$(PYTEST) -n 4 --maxschedchunk 1 tests/integration
+	$(PYTEST) -n 4 --maxschedchunk 1 -m "not alone" tests/integration
+	$(PYTEST) -m alone tests/integration
 
 test-cluster: $(STAMP) java ## tests against a real Kubernetes API server, which is built first (Linux with Go)
 	@$(PY) tests/cluster/cluster_programs.py

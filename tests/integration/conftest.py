@@ -32,6 +32,10 @@ BIN = Path(sys.executable).parent
 DEADLINE_S = 120.0
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "alone: a load that two cores carry, but not beside other tests")
+
+
 def wait_for(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
     """The first truthy value of `condition`; fails the test when there is none before the deadline."""
     deadline = time.monotonic() + deadline_s
