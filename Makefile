@@ -57,7 +57,7 @@ mutations: $(STAMP) ## take each mechanism out once: which seed finds it, which 
 	$(SIMULATE) --mutations
 
 test-integration: $(STAMP) classes ## tests with real processes: development cluster, Spark, kills
-	$(PYTEST) -n 4 --maxschedchunk 1 -m "not alone" tests/integration
+	$(PYTEST) -n 4 --maxschedchunk 1 --timeout 300 -m "not alone" tests/integration # four at a time take their time
 	$(PYTEST) -m alone tests/integration
 
 test-cluster: $(STAMP) java ## tests against a real Kubernetes API server, which is built first (Linux with Go)
@@ -125,6 +125,7 @@ evidence: $(STAMP) classes ## the full-length figures, into bench/results/ for c
 	$(PY) bench/page.py
 	$(PY) bench/ddl_lag.py --out bench/results/ddl_lag.json
 	$(PY) bench/large_transaction.py --out bench/results/large_transaction.json
+	$(PY) bench/watermark_scale.py
 	$(PY) bench/initial_copy.py --out bench/results/initial_copy.json
 	$(PY) bench/iceberg.py --out bench/results/iceberg.json
 	$(PY) bench/bench.py --case insert-csv-one --out bench/results/one_transaction.json
@@ -140,6 +141,7 @@ evidence: $(STAMP) classes ## the full-length figures, into bench/results/ for c
 	CHANGEFEED_EVIDENCE=bench/results/kafka_kills.json $(PYTEST) -s tests/integration/test_integration_kafka_nemesis.py
 	CHANGEFEED_EVIDENCE=bench/results/iceberg_kills.jsonl $(PYTEST) -s tests/integration/test_integration_iceberg_nemesis.py
 	CHANGEFEED_EVIDENCE=bench/results/restore.jsonl $(PYTEST) -s tests/integration/test_integration_restore.py tests/integration/test_integration_flashback.py
+	CHANGEFEED_EVIDENCE=bench/results/fault_schedules.jsonl $(PYTEST) -n 2 tests/integration/test_integration_fault_schedules.py
 	$(PY) bench/database_sinks.py --out bench/results/database_sinks.txt
 	CHANGEFEED_EVIDENCE=bench/results/ddl_storm.json $(PYTEST) -s tests/integration/test_integration_ddl_storm.py
 	CHANGEFEED_EVIDENCE=bench/results/operator_kills.json $(PYTEST) -s tests/cluster/test_cluster_operator_kills.py

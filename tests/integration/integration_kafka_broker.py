@@ -21,7 +21,7 @@ from integration_java import jars, java_tool
 
 VERSION = "4.2.0"
 USER, PASSWORD = "me", "verysecret"
-_START_S, _STOP_S, _READ_S = 60.0, 30.0, 30.0
+_START_S, _STOP_S, _READ_S = 120.0, 30.0, 30.0
 _JAVA = ("-Xms128m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _PROPERTIES = """process.roles=broker,controller
 node.id=1

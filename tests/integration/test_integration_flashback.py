@@ -23,6 +23,7 @@ from changefeed.restore.report import Report
 from changefeed.restore.restore import restore
 from changefeed.restore.source import Source
 from changefeed.verify.progress import Silent
+from changefeed.verify.report import verify
 from changefeed_devcluster.tidb.schema import Column
 from integration_inprocess import World, new_world
 from integration_mariadb import MariaDb, Proxy
@@ -145,6 +146,44 @@ async def test_a_flashback_that_was_killed_is_run_again(
     for _ in range(2):  # the second time there is nothing left to do, and nothing is done
         assert flashback(source(world), ts, of_bank, Database(empty.server()), Silent())[1]
         assert rows(empty, wanted) == wanted, f"seed {SEED}"
+
+
+async def test_a_changefeed_of_an_upstream_that_was_set_back_is_verified(world: World, empty: MariaDb) -> None:
+    """The development cluster speaks no SQL: a database that equals it is set back, and what that changed is written
+    upstream. The changefeed goes on, and its files tell both the way there and the way back."""
+    story = await told(world)
+    ts, end_ts = story.definitions[1][0], source(world).checkpoint_ts
+    loaded(world, empty, end_ts)
+    with pytest.raises(KeyboardInterrupt):
+        flashback(source(world), ts, of_bank, Killed(empty, 1), Silent())
+    write_upstream(story, rows(empty, story.tables_at(end_ts)))
+    assert flashback(source(world), ts, of_bank, Database(empty.server()), Silent())[1]
+    write_upstream(story, rows(empty, story.tables_at(ts)))
+    run = running(world, "csv")
+    now = await story.written(run)
+    await run.drained()
+    verdict = await verify(world.lake.as_uri(), [world.cluster.pd_address])
+    assert verdict.ok, f"seed {SEED}: {verdict.first_problem} ({verdict})"
+    assert story.tables_at(now) == story.tables_at(ts) != story.tables_at(end_ts), f"seed {SEED}"
+    empty.query("DROP DATABASE bank")
+    loaded(world, empty, now)
+    assert rows(empty, story.tables_at(ts)) == story.tables_at(ts), f"seed {SEED}"
+    note({"test": "flashback, then verify", "rows": verdict.rows})
+
+
+def write_upstream(story: BankStory, wanted: dict[str, Rows]) -> None:
+    """Makes the upstream's rows these, those of each table in one transaction."""
+    tidb = story.world.tidb
+    for name, now in story.tables_at(tidb.now()).items():
+        table = story.definitions[-1][1][name]
+        with tidb.begin() as txn:
+            for pk in now.keys() - wanted[name].keys():
+                txn.delete(table, pk)
+            for pk, row in wanted[name].items():
+                if pk not in now:
+                    txn.insert(table, row)
+                elif row != now[pk]:
+                    txn.update(table, row)
 
 
 async def test_a_restore_that_was_killed_leaves_nothing_in_the_way(world: World, empty: MariaDb) -> None:

@@ -87,9 +87,9 @@ class WatermarkAdvancer:
 
     def learn(self, statuses: Mapping[int, Status]) -> None:
         """What primaries say, by start ts; a promise never sinks."""
-        for start_ts in self._large.keys() & statuses.keys():
-            known = self._large[start_ts]
-            self._large[start_ts] = known._replace(lowest=max(known.lowest, statuses[start_ts].lowest))
+        for start_ts, known in self._large.items():
+            if start_ts in statuses:
+                self._large[start_ts] = known._replace(lowest=max(known.lowest, statuses[start_ts].lowest))
 
     @property
     def lowest(self) -> int:
