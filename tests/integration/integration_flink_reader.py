@@ -67,7 +67,7 @@ def flink_reader(folder: Path) -> FlinkReader:
     """Compiled into `folder`."""
     artifacts = [f"org.apache.flink:{name}:{VERSION}" for name in ("flink-json", "flink-table-common")]
     libraries = jars(f"flink-json-{VERSION}", *artifacts, "org.slf4j:slf4j-nop:1.7.36")
-    return FlinkReader(compiled(_SOURCE, libraries, folder))
+    return FlinkReader(compiled(_SOURCE, folder, libraries))
 
 
 def replayed(changes: Sequence[Change], key: str) -> dict[Any, Row]:

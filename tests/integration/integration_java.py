@@ -19,7 +19,7 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <dependencies>{}</dependencies>
 </project>
 """
-_DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
+_COORDINATES = ("groupId", "artifactId", "version", "classifier")
 
 
 def java_tool(name: Literal["java", "javac", "mvn"]) -> str:
@@ -33,7 +33,7 @@ def java_tool(name: Literal["java", "javac", "mvn"]) -> str:
 
 
 def jars(name: str, *artifacts: str) -> Path:
-    """The folder `name` of the cache with the artifacts, each `group:artifact:version`, and what they need.
+    """The folder `name` of the cache with artifacts, each `group:artifact:version[:classifier]`, and what they need.
 
     Filled aside and renamed, so it is whole or not there; one process fills at a time.
     """
@@ -45,7 +45,7 @@ def jars(name: str, *artifacts: str) -> Path:
         if folder.exists():
             return folder
         pom = Path(aside) / "pom.xml"
-        pom.write_text(_POM.format("".join(_DEPENDENCY.format(*artifact.split(":")) for artifact in artifacts)))
+        pom.write_text(_POM.format("".join(map(_dependency, artifacts))))
         command = [java_tool("mvn"), "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
         command += ["-DincludeScope=runtime", f"-DoutputDirectory={aside}/jars"]
         checked(command, f"fetching {', '.join(artifacts)} with mvn", FETCH_S)
@@ -53,11 +53,16 @@ def jars(name: str, *artifacts: str) -> Path:
     return folder
 
 
-def compiled(source: Path, libraries: Path, folder: Path) -> str:
-    """The class path of a program of one file, whose classes go to `folder`."""
-    command = [java_tool("javac"), "-cp", f"{libraries}/*", "-d", str(folder), str(source)]
-    checked(command, f"compiling {source.name}", COMPILE_S)
-    return f"{folder}{os.pathsep}{libraries}/*"
+def _dependency(artifact: str) -> str:
+    parts = zip(_COORDINATES, artifact.split(":"), strict=False)
+    return f"<dependency>{''.join(f'<{name}>{value}</{name}>' for name, value in parts)}</dependency>"
+
+
+def compiled(source: Path, folder: Path, *libraries: Path) -> str:
+    """The class path of a program of one file, whose classes go to `folder`; `libraries`: folders of jars."""
+    path = os.pathsep.join(f"{each}/*" for each in libraries)
+    checked([java_tool("javac"), "-cp", path, "-d", str(folder), str(source)], f"compiling {source.name}", COMPILE_S)
+    return f"{folder}{os.pathsep}{path}"
 
 
 def checked(command: list[str], what: str, timeout_s: float, stdin: bytes = b"") -> bytes:

@@ -41,7 +41,7 @@ def classes(tmp_path: Path) -> str:
     """The class path with the compiled checks."""
     client = f"org.tikv:tikv-client-java:{CLIENT_VERSION}"
     libraries = jars(f"tikv-client-java-{CLIENT_VERSION}", client, "org.slf4j:slf4j-nop:1.7.36")
-    return compiled(SOURCE, libraries, tmp_path)
+    return compiled(SOURCE, tmp_path, libraries)
 
 
 @pytest.fixture

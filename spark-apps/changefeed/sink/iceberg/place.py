@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from pyiceberg.catalog import Catalog
@@ -20,6 +21,8 @@ from pyiceberg.exceptions import (
     RESTError,
     UnauthorizedError,
 )
+from requests import PreparedRequest, Response, Session
+from requests.adapters import HTTPAdapter
 from sqlalchemy.exc import DBAPIError
 
 from changefeed.errors import OutcomeUnknown, Refused, Transient
@@ -35,10 +38,26 @@ CATALOG = "spec.sink.iceberg.catalog"
 
 _NAME = "changefeed"  # of a database's tables, where the resource says none
 _DRIVERS = {"mysql": "mysql+pymysql", "postgresql": "postgresql+pg8000", "sqlite": "sqlite"}
+#: Who is silent for so long gets the request again, or is told of as away; pyiceberg itself would wait for ever.
+_ANSWER_S = 60
+_PATIENCE = {"mysql": {"connect_timeout": str(_ANSWER_S), "read_timeout": str(_ANSWER_S)}}
 _REGION = "us-east-1"
 _S3_KEYS = {"access_key_id": "access-key-id", "secret_access_key": "secret-access-key", "token": "session-token"}
 
 TableName = tuple[str, str]  # namespace, table
+
+
+class _Adapter(HTTPAdapter):
+    def send(self, request: PreparedRequest, **options: Any) -> Response:  # type: ignore[override] # as sessions call it
+        return super().send(request, **{**options, "timeout": options.get("timeout") or _ANSWER_S})
+
+
+class _RestCatalog(RestCatalog):
+    def _create_session(self) -> Session:
+        session = super()._create_session()
+        for scheme in ("http://", "https://"):
+            session.mount(scheme, _Adapter())
+        return session
 
 
 @dataclass(frozen=True)
@@ -57,7 +76,7 @@ class IcebergPlace:
         with told(self.catalog_uri):
             if urlsplit(self.catalog_uri).scheme in ("http", "https"):
                 asked = {"warehouse": self.catalog_name} if self.catalog_name else {}
-                return RestCatalog(_NAME, uri=self.catalog_uri, **asked, **self._rest_secret(), **properties)
+                return _RestCatalog(_NAME, uri=self.catalog_uri, **asked, **self._rest_secret(), **properties)
             # A connection that the server has closed meanwhile is not an outcome that nobody knows.
             return SqlCatalog(self.catalog_name or _NAME, uri=self._sql(), pool_pre_ping="true", **properties)
 
@@ -99,7 +118,7 @@ class IcebergPlace:
         driver = _DRIVERS[parts.scheme]
         if parts.scheme == "sqlite":
             return self.catalog_uri
-        url = make_url(urlunsplit(parts._replace(scheme=driver)))
+        url = make_url(urlunsplit(parts._replace(scheme=driver))).update_query_dict(_PATIENCE.get(parts.scheme, {}))
         if self.catalog_secret is not None:
             user, password = user_and_password(self.catalog_secret)
             url = URL.set(url, username=user, password=password)
