@@ -23,7 +23,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from changefeed.model.tso import compose, physical_ms
-from changefeed_devcluster.store.txn import MAX_TS
 from changefeed_devcluster.watermark.advancer import WatermarkAdvancer
 from changefeed_devcluster.watermark.gate import VersionGate
 from changefeed_devcluster.watermark.statuses import Statuses
@@ -50,6 +49,10 @@ def _at(second: float) -> int:
     return compose(BEGAN_MS + int(second * 1000))
 
 
+def _start_ts(number: int) -> int:
+    return _at(0) + number
+
+
 def _primary(number: int) -> bytes:
     return number.to_bytes(8, "big")
 
@@ -58,12 +61,11 @@ def measure(heartbeat_s: int) -> dict[str, Any]:
     dice, primaries, now = random.Random(1), Primaries(), 0.0
     gate = VersionGate(range(1, STORES + 1), new=STORES)
     leader = {_primary(number): dice.randint(1, STORES) for number in range(LARGE)}
+    # Of a store it asks nothing but what Primaries answers.
     statuses = Statuses(primaries, leader.__getitem__, gate, lambda: now)  # type: ignore[arg-type]
     regions, held = _locked(dice)
-    beats = {start_ts: dice.uniform(0, heartbeat_s) for start_ts in {s for each in regions for s in each.large}}
-    by_store: dict[int, list[WatermarkAdvancer]] = {
-        store: regions[store - 1 :: STORES] for store in range(1, STORES + 1)
-    }
+    beats = {_start_ts(number): dice.uniform(0, heartbeat_s) for number in range(LARGE)}
+    by_store = {store: regions[store - 1 :: STORES] for store in range(1, STORES + 1)}
     by_region: Counter[int] = Counter()
     for advancer in regions:
         by_region.update(leader[large.primary] for large in advancer.large.values())
@@ -77,7 +79,7 @@ def measure(heartbeat_s: int) -> dict[str, Any]:
         statuses.ask(by_store)
         spent.append(time.process_time() - began)
         if second > heartbeat_s:
-            waiting = (min(each.lowest, MAX_TS) for each in regions if each.large)
+            waiting = (each.lowest for each in regions if each.large)
             lags += [second - (physical_ms(lowest) - BEGAN_MS) / 1000 for lowest in waiting]
     return {
         "name": f"watermark-heartbeat-{heartbeat_s}s",
@@ -100,7 +102,7 @@ def _locked(dice: random.Random) -> tuple[list[WatermarkAdvancer], int]:
     regions = [WatermarkAdvancer(spares_large=True) for _ in range(REGIONS)]
     tracemalloc.start()
     for number in range(LARGE):
-        start_ts, primary = _at(0) + number, _primary(number)
+        start_ts, primary = _start_ts(number), _primary(number)
         for region in dice.sample(regions, REGIONS_OF_EACH):
             region.locked(start_ts, (), primary)
     held = tracemalloc.get_traced_memory()[0]

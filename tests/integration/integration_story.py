@@ -8,10 +8,11 @@ import time
 
 
 class Story:
-    """`CHANGEFEED_SEED=123` draws the same events again."""
+    """`CHANGEFEED_SEED=123` draws the same events again, and so does a test with a `seed` of its own."""
 
-    def __init__(self) -> None:
-        self.seed = int(os.environ.get("CHANGEFEED_SEED") or random.SystemRandom().getrandbits(32))
+    def __init__(self, seed: int | None = None) -> None:
+        drawn = int(os.environ.get("CHANGEFEED_SEED") or random.SystemRandom().getrandbits(32))
+        self.seed = drawn if seed is None else seed
         self._began = time.monotonic()
         self.say(f"CHANGEFEED_SEED={self.seed}")
 

@@ -108,7 +108,7 @@ def test_the_soak_is_verified_and_stays_within_its_limits(tmp_path: Path) -> Non
 @pytest.mark.alone
 @pytest.mark.timeout(1600)
 def test_a_thousand_quiet_tables_beside_ten_busy_ones_stay_within_their_limits(tmp_path: Path) -> None:
-    """Three minutes of what `make evidence` does for thirty."""
+    """Three minutes of what `make evidence` does for thirty. How far it lags is for that to say, on a free machine."""
     options = ("--tables", "1010", "--hot", "10", "--regions", "1", "--rows", "10", "--rate", "250", "--flush", "15s")
     more = ("--unharmed", "--seconds", "180")
     measured = run("soak.py", tmp_path / "tables.json", *options, *more, deadline_s=1500.0, codes=(0, 1))

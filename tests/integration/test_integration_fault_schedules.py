@@ -12,6 +12,7 @@ import json
 import os
 import random
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
@@ -24,11 +25,10 @@ from changefeed_devcluster.tidb.large_transaction import LargeTransaction
 from changefeed_devcluster.tidb.schema import Column
 from changefeed_devcluster.workload.bank import CONSERVED, Bank
 from integration_inprocess import World
-from integration_nemesis import WEIGHTS, Nemesis
+from integration_nemesis import Nemesis
+from integration_story import Story
 
 EVIDENCE = os.environ.get("CHANGEFEED_EVIDENCE")
-ONE = os.environ.get("CHANGEFEED_SEED")
-SEEDS = [int(ONE)] if ONE else range(500 if EVIDENCE else 4)
 STORES, REGIONS, HANDLES, ACCOUNTS = 3, 6, 600, 60
 STEPS = {
     "bank": 6,
@@ -47,23 +47,34 @@ LONGEST_PAUSE_S = 0.05
 pytestmark = pytest.mark.timeout(240)
 
 
+def seeds() -> list[int]:
+    """Those that are to run; of the evidence those that it does not have yet."""
+    if one := os.environ.get("CHANGEFEED_SEED"):
+        return [int(one)]
+    if not EVIDENCE:
+        return list(range(4))
+    file = Path(EVIDENCE)
+    done = {json.loads(line)["seed"] for line in file.read_text().splitlines()} if file.exists() else set()
+    return [seed for seed in range(500) if seed not in done]
+
+
 class Schedule:
     """Steps drawn from a seed. Of large transactions at most three are open, each with handles of its own."""
 
-    def __init__(self, world: World, bank: Bank, draw: random.Random) -> None:
-        self.world, self.bank, self.draw = world, bank, draw
+    def __init__(self, world: World, bank: Bank, draw: random.Random, say: Callable[[str], None]) -> None:
+        """`say`: takes a line for each step."""
+        self.world, self.bank, self.draw, self.say = world, bank, draw, say
         columns = [Column("id", "bigint"), Column("n", "int")]
         self.ledger = world.tidb.create_table("shop", "ledger", columns, regions=REGIONS, handles=HANDLES)
         self.handles = draw.sample(range(1, HANDLES + 1), HANDLES)
         self.open: list[LargeTransaction] = []
         self.decided: list[LargeTransaction] = []
-        tables = [self.ledger, *bank.tables]
-        self.nemesis = Nemesis(world.cluster, tables, ACCOUNTS, draw, lambda line: print(line), WEIGHTS)  # noqa: T201
+        self.nemesis = Nemesis(world.cluster, [self.ledger, *bank.tables], ACCOUNTS, draw, say)
         self.done: Counter[str] = Counter()
 
     def step(self) -> None:
         step = self.draw.choices(tuple(STEPS), tuple(STEPS.values()))[0]
-        print(step)  # noqa: T201 - what a failing seed shows
+        self.say(step)
         self.done[step] += self._do(step)
 
     def _do(self, step: str) -> bool:
@@ -76,32 +87,30 @@ class Schedule:
             case "harm":
                 self.nemesis.step()
             case "begin" if len(self.open) < 3 and self.handles:
-                self._flush(self.world.tidb.begin_large())
-            case "upgrade" if old := self._old():
-                self.world.cluster.upgrade(self.draw.choice(old))
+                self.open.append(self.world.tidb.begin_large())
+                self._flush(self.open[-1])
+            case "flush" if self.open:
+                self._flush(self.draw.choice(self.open))
+            case "heartbeat" if self.open:
+                self.draw.choice(self.open).heartbeat()
+            case "commit" if self.open:
+                self.decided.append(self._taken())
+                self.decided[-1].commit_primary()
+            case "roll back" if self.open:
+                self._taken().rollback()
             case "rest" if self.decided:
                 large = self.draw.choice(self.decided)
                 if not large.commit_secondaries(5):
                     self.decided.remove(large)
-            case "flush" | "heartbeat" | "commit" | "roll back" if self.open:
-                self._of_one(step, self.draw.choice(self.open))
+            case "upgrade" if old := self._old():
+                self.world.cluster.upgrade(self.draw.choice(old))
             case _:
                 return False
         return True
 
-    def _of_one(self, step: str, large: LargeTransaction) -> None:
-        if step == "flush":
-            return self._flush(large)
-        if step == "heartbeat":
-            large.heartbeat()
-            return None
-        self.open.remove(large)
-        if step == "roll back":
-            large.rollback()
-        else:
-            large.commit_primary()
-            self.decided.append(large)
-        return None
+    def _taken(self) -> LargeTransaction:
+        """One that is open no longer."""
+        return self.open.pop(self.draw.randrange(len(self.open)))
 
     def _flush(self, large: LargeTransaction) -> None:
         """Rows of any region; a lock in the way ends the transaction, as TiDB does it."""
@@ -111,10 +120,7 @@ class Schedule:
         try:
             large.flush()
         except TxnError:
-            self.open = [other for other in self.open if other is not large]
-        else:
-            if large.primary and large not in self.open:
-                self.open.append(large)
+            self.open.remove(large)
 
     def _old(self) -> list[int]:
         gate = self.world.cluster.watermarks.gate
@@ -130,29 +136,21 @@ class Schedule:
         return self.world.tidb.now()
 
 
-def done_before(seed: int) -> bool:
-    if not EVIDENCE or not Path(EVIDENCE).exists():
-        return False
-    return any(json.loads(line)["seed"] == seed for line in Path(EVIDENCE).read_text().splitlines())
-
-
 def note(line: dict[str, object]) -> None:
     if EVIDENCE:
         with Path(EVIDENCE).open("a") as out:
             out.write(json.dumps(line) + "\n")
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", seeds())
 async def test_every_row_once_whatever_is_drawn(tmp_path: Path, seed: int) -> None:
-    if done_before(seed):
-        pytest.skip("done before")
-    draw = random.Random(seed)
+    draw, story = random.Random(seed), Story(seed)
     new, is_gated = draw.randint(0, STORES), draw.random() < 0.7
     with DevCluster(stores=STORES, min_ts_interval=0.05, new_stores=new, gated=is_gated) as cluster:
         world = World(cluster, tmp_path)
         bank = Bank(world.tidb, tables=2, regions=2, accounts=ACCOUNTS, seed=seed)
         bank.create()
-        schedule = Schedule(world, bank, draw)
+        schedule = Schedule(world, bank, draw, story.say)
         world.start_ts = world.tidb.now()
         bank.load(Event())
         run = world.run(filter={"rules": ["bank.*", "shop.ledger"]})
