@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 import pytest
-from changefeed.errors import ChangefeedError
+from changefeed.errors import ChangefeedError, Fenced
 from changefeed.model.position import OP_INSERT, OP_UPDATE
 from changefeed.objectstore.patience import Patience
 from changefeed.pipeline.mounter import Records
@@ -238,7 +238,8 @@ def who_has_been_given_up_is_refused(world: World) -> None:
         write(new, new_told, world.entry(dispatcher, 1, 2), [(2, 2)])
         new_told.until(lambda: bool(new_told.done), "the other goes on")
         late = world.entry(dispatcher, 2, 1)
-        write(old, old_told, late, [(3, 3)])
+        with suppress(Fenced):  # raised here by a sink that has found out before its last chunk
+            write(old, old_told, late, [(3, 3)])
         with old_told.changed:
             refused = old_told.changed.wait_for(lambda: bool(old_told.failures), DEADLINE_S)
         assert refused, "a writer that was given up goes on"
