@@ -79,12 +79,12 @@ def test_the_median_is_of_each_figure_and_verified_only_when_all_are() -> None:
 def test_the_page_has_each_case_where_it_belongs_and_no_column_without_figures() -> None:
     text = page.page(report(FAST, SLOW, BACK), "pictures")
     assert (
-        "| case | rows/s | MB/s | CPU-s a million rows | in the kernel | CPU-s with the start | × cat | memory, MiB |"
+        "| case | rows/s | MB/s | CPU-s per million rows | in the kernel | CPU-s with startup | × cat | memory, MiB |"
         in text
     )
     assert "| insert-csv-scan | 500 | 2 | 3.00 | 1.00 | 9.00 | 30 | 4 |" in text
     assert "| idle | 0 | 10 | 30 | 100 | 0.25 | 4 |" in text
-    assert "6.5 times as fast as they came" in text
+    assert "6.5 times as fast as they were written" in text
     assert "at abc" in text
 
 
