@@ -198,7 +198,7 @@ async def test_a_restore_that_was_killed_leaves_nothing_in_the_way(world: World,
         "SELECT SUM(balance) FROM (SELECT balance FROM bank.accounts_0 UNION ALL SELECT balance FROM bank.accounts_1) b"
     ) == [(b"0",)]
     assert empty.query("SHOW DATABASES LIKE 'changefeed%'") == []
-    with pytest.raises(InvalidSpec, match=r"bank\.accounts_0 is there already"):
+    with pytest.raises(InvalidSpec, match=r"bank\.accounts_0 already exists"):
         loaded(world, empty, ts)
 
 

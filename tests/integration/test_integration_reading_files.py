@@ -57,7 +57,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 async def written(place: Place, name: str) -> dict[int, tuple[Any, ...]]:
-    """Lets a changefeed write `name`; gives the table as it was at a checkpoint above which more is there already."""
+    """Lets a changefeed write `name`; gives the table as it was at a checkpoint above which more already exists."""
     world, folder = place.world, place.folder
     sink = {"uri": (folder / name).as_uri(), "flushInterval": "100ms", **FORMATS[name]}
     run = world.run(

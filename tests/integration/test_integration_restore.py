@@ -89,7 +89,7 @@ async def test_the_command_writes_tables_and_names_those_that_it_has_not(world: 
 
     again = await asyncio.to_thread(command, "restore", lake, "--to-ts", time, "--into", str(out))
     assert again.returncode == 2, again
-    assert f"{out} is there already" in again.stderr
+    assert f"{out} already exists" in again.stderr
 
     rules = ("--table", "!shop.*", "--json")
     rest = await asyncio.to_thread(command, "restore", lake, "--to-ts", time, "--into", str(tmp_path / "rest"), *rules)
@@ -113,9 +113,9 @@ def killed_when(begun: Callable[[], bool], *arguments: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (("--to-ts", "yesterday"), "'yesterday' is no time"),
-        (("--to-ts", "2026-01-31T12:00:00"), "has no zone"),
-        (("--to-ts", "99999999999999999999"), "is no ts"),
+        (("--to-ts", "yesterday"), "'yesterday' is not a time"),
+        (("--to-ts", "2026-01-31T12:00:00"), "has no time zone"),
+        (("--to-ts", "99999999999999999999"), "is not a ts"),
         (("--to-ts", "1", "--table", "bad"), "--table"),
     ],
 )

@@ -11,28 +11,28 @@ from cyclopts import Parameter
 from changefeed.errors import InvalidSpec
 from changefeed.model import tso
 
-AsJson = Annotated[bool, Parameter(name="--json", negative="", help="One JSON object instead of text.")]
+AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object instead of text.")]
 Namespace = Annotated[
-    str | None, Parameter(name=["--namespace", "-n"], help="The namespace; without it, the kubeconfig context's.")
+    str | None, Parameter(name=["--namespace", "-n"], help="Namespace. Default: that of the kubeconfig context.")
 ]
-Context = Annotated[str | None, Parameter(help="Context of the kubeconfig; without it, the current one.")]
-Name = Annotated[str, Parameter(name="NAME", help="The Changefeed's name.")]
+Context = Annotated[str | None, Parameter(help="Kubeconfig context. Default: the current one.")]
+Name = Annotated[str, Parameter(name="NAME", help="Name of the Changefeed.")]
 Tables = Annotated[
     list[str] | None,
     Parameter(
         name="--table",
         negative="",
-        help="Only tables of this rule, as in spec.filter.rules; '!shop.other' takes one out. May be repeated.",
+        help="Only tables that match this rule, as in spec.filter.rules; '!shop.other' excludes one. May be repeated.",
     ),
 ]
-_ZONED = "ISO 8601 with a zone, such as 2026-01-31T12:00:00Z"
+_ZONED = "ISO 8601 with a time zone, such as 2026-01-31T12:00:00Z"
 
 
 def ts_of(text: str, field: str) -> int:
     """A ts in digits, or the first one of a time."""
     if text.isascii() and text.isdecimal():
         if int(text) > tso.MAX_TS:
-            raise InvalidSpec(field, f"{text!r} is no ts; allowed: a number below 2^64, or {_ZONED}")
+            raise InvalidSpec(field, f"{text!r} is not a ts; allowed: a number below 2^64, or {_ZONED}")
         return int(text)
     return ts_of_time(text, field)
 
@@ -42,9 +42,9 @@ def ts_of_time(text: str, field: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidSpec(field, f"{text!r} is no time; allowed: {_ZONED}") from None
+        raise InvalidSpec(field, f"{text!r} is not a time; allowed: {_ZONED}") from None
     if moment.tzinfo is None:
-        raise InvalidSpec(field, f"{text!r} has no zone; allowed: {_ZONED}")
+        raise InvalidSpec(field, f"{text!r} has no time zone; allowed: {_ZONED}")
     found = tso.from_datetime(moment)
     if not 0 <= found <= tso.MAX_TS:
         raise InvalidSpec(field, f"{text!r} has no ts; allowed: from 1970 on")

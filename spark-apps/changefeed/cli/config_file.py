@@ -29,7 +29,7 @@ def read_accepted(file: Path) -> Changefeed:
     if told and digest(content) != told:
         raise ForeignConfig(
             f"{file} has the digest {digest(content)}; the operator accepted {told}.",
-            "Somebody replaced its ConfigMap: the operator puts it back and starts again. Find out who did it.",
+            "Someone replaced its ConfigMap. The operator restores it and restarts the driver; find out who did it.",
         )
     return _parsed(file, content)
 

@@ -27,24 +27,24 @@ def flashback(
     pd: Annotated[list[str] | None, Parameter(negative="")] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Set rows back from what they are at the sink's checkpoint to what they were at a ts, by its files alone.
+    """Revert rows from the sink's checkpoint to what they were at a ts, from the sink's files alone.
 
-    Without --apply it only says how many rows of which tables would be inserted, updated and deleted. Nobody may write
-    to these tables meanwhile. Run it again after a failure: it ends the same. A table whose definition has changed
-    since, or of which no file says what its rows were, is named with the reason; then nothing is applied and the exit
-    code is 3, until it is left out by --table '!shop.other'.
+    Without --apply it only reports how many rows of which tables would be inserted, updated and deleted. Nothing else
+    may write to these tables meanwhile. It is safe to run again after a failure. A table whose definition has changed
+    since, or whose earlier rows are in no file, is reported with the reason; then nothing is applied and the exit code
+    is 3, until you exclude it with --table '!shop.other'.
 
     Parameters
     ----------
     uri
-        The sink, as in spec.sink.storage.uri. Credentials: the environment's own.
+        The sink, as in spec.sink.storage.uri. Credentials come from the environment.
     to_ts
-        A ts, or a time with its zone (2026-01-31T12:00:00Z), up to the sink's checkpoint.
+        A ts, or a time with a time zone (2026-01-31T12:00:00Z), at or below the sink's checkpoint.
     apply
-        mysql://USER@HOST:PORT, with the password in MYSQL_PWD: the upstream, or a copy of it that has not gone beyond
+        mysql://USER@HOST:PORT, with the password in MYSQL_PWD: the upstream, or a copy of it that has not moved past
         the checkpoint.
     pd
-        PD of the upstream: a ts below its GC safepoint is refused.
+        Address of the upstream's PD. A ts below its GC safepoint is refused.
     """
     from rich.console import Console
 
@@ -79,7 +79,7 @@ async def _check_history(addresses: list[str], ts: int) -> None:
         raise InvalidSpec(
             "--to-ts",
             f"{moment(ts)} is below the upstream's GC safepoint {moment(safepoint)}",
-            "Nobody could compare the rows with the upstream's any more: give a higher one, or leave --pd out.",
+            "The upstream can no longer confirm the rows as of then: give a later ts, or leave out --pd.",
         )
 
 

@@ -29,22 +29,22 @@ def gc(
     secret: str | None = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find what changefeeds have left below a state URI; close what is named.
+    """List what changefeeds have left behind under a state URI, and close those that you name.
 
-    Without --close nothing is changed. A folder whose driver is alive is never touched; a paused changefeed looks like
-    a deleted one, so look at `changefeed get --all-namespaces` first.
+    Without --close nothing is changed. A folder whose driver is alive is never touched. A paused changefeed looks like
+    a deleted one, so check `changefeed get --all-namespaces` first.
 
     Parameters
     ----------
     state
         The state URI of the operator or of a resource, such as s3://cdc-state.
     close
-        A folder as it is listed, or the first parts of it: "shop" or "shop/orders". Its log is closed, its hold on the
-        upstream's history and its stored events are removed. May be repeated.
+        A folder as listed, or a leading part of it: "shop" or "shop/orders". Closes its log, and removes its hold on
+        the upstream's history and its stored events. May be repeated.
     secrets_dir
         Folder of Secrets: DIR/<secretRef.name>/<key>.
     secret
-        The Secret in it that opens the state URI; without it the environment's own credentials are used.
+        The Secret in --secrets-dir for the state URI. Without it, credentials come from the environment.
     """
     import asyncio
 

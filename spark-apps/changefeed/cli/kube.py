@@ -226,7 +226,7 @@ def _refusal(what: str, status: int | None, message: str) -> ChangefeedError:
     if status == 409:
         return Conflict(f"{what}: {message}", "Try again.")
     if status in (400, 422):
-        return InvalidSpec(what, message, "Mend it.")
+        return InvalidSpec(what, message, "Fix it.")
     return Unavailable(f"{what}: the API server says {status}: {message}", "Try again.")
 
 

@@ -42,7 +42,7 @@ _POD_VERBS = frozenset({"run", "hold", "close"})  # the main ones of a container
 
 app = App(
     name="changefeed",
-    help="Row changes of a TiKV/TiDB cluster into files, exactly once.",
+    help="Stream row changes from a TiKV/TiDB cluster to files, tables and topics, exactly once.",
     help_epilogue="""Examples:
   changefeed validate -f examples/demo.yaml
   changefeed run -f examples/demo.yaml
@@ -50,15 +50,15 @@ app = App(
   changefeed get --all-namespaces
   changefeed pause orders -n shop --wait
 
-Exit codes: 0 done or drained, 1 failed, 2 bad input, 3 verify can't check, or a table can't be restored,
-4 verify found a break, 69 upstream or sink unavailable, 75 another driver took over, 130 second Ctrl-C.""",
+Exit codes: 0 done or drained, 1 failed, 2 bad input, 3 nothing to verify against or a table can't be restored,
+4 verify found a broken promise, 69 upstream or sink unavailable, 75 another driver took over, 130 second Ctrl-C.""",
     help_format="plaintext",
     version=lambda: version("changefeed-operator"),
     suppress_keyboard_interrupt=False,
 )
 tso = App(
     name="tso",
-    help="Turn a ts into a time and back.",
+    help="Convert between a ts and a time.",
     help_epilogue="""Examples:
   changefeed tso parse 449000000000000000
   changefeed tso now --pd http://127.0.0.1:2379
@@ -92,17 +92,17 @@ app.command(
 app.command(resources, name="*")
 
 File = Annotated[
-    Path, Parameter(name=["--file", "-f"], help="The Changefeed, YAML: the file that kubectl apply takes.")
+    Path, Parameter(name=["--file", "-f"], help="The Changefeed as YAML, the same file that kubectl apply takes.")
 ]
 SecretsDir = Annotated[
     Path | None,
     Parameter(
         name="--secrets-dir",
-        help="Folder of Secrets: DIR/<secretRef.name>/<key>, as pods mount them; without it the environment's own "
-        "credentials (AWS_ACCESS_KEY_ID ...) are used; spec.upstream.tls needs it.",
+        help="Folder of Secrets, laid out as pods mount them: DIR/<secretRef.name>/<key>. Without it, credentials come "
+        "from the environment (AWS_ACCESS_KEY_ID ...). Required for spec.upstream.tls.",
     ),
 ]
-Pd = Annotated[list[str], Parameter(name="--pd", negative="", help='PD, such as "http://127.0.0.1:2379".')]
+Pd = Annotated[list[str], Parameter(name="--pd", negative="", help='Address of PD, such as "http://127.0.0.1:2379".')]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -138,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   changefeed validate -f orders.yaml --json""",
 )
 def validate(*, file: File, as_json: AsJson = False) -> None:
-    """Check a Changefeed: all problems at once, each with its field, its value and what is allowed."""
+    """Check a Changefeed and report all problems at once, each with its field, value and what is allowed."""
     from changefeed.spec.parse import effective
 
     changefeed = read(file)
@@ -154,7 +154,7 @@ def validate(*, file: File, as_json: AsJson = False) -> None:
   changefeed run -f examples/demo.yaml
   changefeed run -f orders.yaml --master "local[8,8]" --metrics-port 0 --json
 
-Ctrl-C or SIGTERM drains: what is planned is written, the checkpoint is printed, a later run goes on from there.""",
+Ctrl-C or SIGTERM drains: planned files are written and the checkpoint is printed. The next run resumes from there.""",
 )
 def run(
     *,
@@ -166,28 +166,28 @@ def run(
     attempt: int = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Run a changefeed on this machine until its targetTs, or until Ctrl-C.
+    """Run a changefeed on this machine until its targetTs or Ctrl-C.
 
-    In a driver's pod, which the operator makes, its tasks run in executor pods.
+    In a driver pod created by the operator, tasks run in executor pods.
 
     Parameters
     ----------
     master
-        Spark's master, "local[N,8]" with N threads, more than spec.spark.pullers.count; by default as many as
+        Spark master "local[N,8]" with N threads, more than spec.spark.pullers.count. Default: as many as
         spec.spark.executor has cores.
     metrics_port
-        Port of /metrics on 127.0.0.1; 0 takes a free one.
+        Port for /metrics on 127.0.0.1; 0 picks a free port.
     take_over
-        Start although another driver of this changefeed was alive seconds ago; that one ends.
+        Start even if another driver of this changefeed was alive seconds ago; that driver is fenced off.
     attempt
-        The operator's count of its drivers: one that is not above the newest recorded one does nothing (exit 75).
+        The operator's attempt number. A driver whose number is not above the latest recorded one exits (75).
     """
     from changefeed.spark.jvm.java import check_java
 
     check_java()
     changefeed = read_accepted(file)
     if attempt < 0:
-        raise InvalidSpec("--attempt", f"{attempt}; allowed: 0 (nobody counts) and up")
+        raise InvalidSpec("--attempt", f"{attempt}; allowed: 0 (attempts are not counted) or more")
     if changefeed.spec.paused:
         raise InvalidSpec("spec.paused", "true: a paused changefeed does not run", "Set it to false, or leave it out.")
     slots = _slots(master, changefeed)
@@ -232,7 +232,7 @@ def run(
     write_text(f"{outcome.state.capitalize()} at checkpoint {at}.")
     write_text(f"Written to: {outcome.sink_uri}")
     if outcome.state == "drained":
-        write_text("The same command goes on from there.")
+        write_text("Run the same command to resume from there.")
 
 
 def _cluster(pod: Pod) -> Cluster:
@@ -244,9 +244,10 @@ def _cluster(pod: Pod) -> Cluster:
 
 @app.command(help_epilogue="Example:\n  changefeed hold -f orders.yaml --secrets-dir /etc/changefeed/secrets")
 def hold(*, file: File, secrets_dir: SecretsDir = None, as_json: AsJson = False) -> None:
-    """Keep the upstream's history for a changefeed that does not run, for another spec.upstream.safepointTtl.
+    """Renew the hold on the upstream's history for a changefeed that is not running.
 
-    It is kept from the checkpoint on. A running changefeed does this by itself.
+    History from the checkpoint on is kept for another spec.upstream.safepointTtl. A running changefeed renews its own
+    hold.
     """
     import asyncio
 
@@ -280,16 +281,16 @@ def adopt(
     ticdc: Annotated[bool, Parameter(negative="")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let a Changefeed with spec.state.id go on where one ended whose resource is gone: with its log and its sink.
+    """Let a Changefeed with spec.state.id take over the log and sink of one whose resource is gone.
 
-    Without --confirm it only says what it would do. While the old driver runs it is refused.
+    Without --confirm it only prints what it would do. It refuses to run while the old driver is alive.
 
     Parameters
     ----------
     confirm
-        Do it.
+        Carry it out.
     ticdc
-        The sink is a folder that a changefeed of TiCDC, paused or removed by now, has written.
+        The sink is a folder written by a TiCDC changefeed that has since been paused or removed.
     """
     import asyncio
     from dataclasses import asdict
@@ -329,16 +330,16 @@ def _write_steps(steps: Sequence[str], changefeed: Changefeed, done: bool, condi
     for step in steps:
         write_text(f"  - {step}")
     if done:
-        write_text(f"Done. Create Changefeed {changefeed.name}, and it goes on from there.")
+        write_text(f"Done. Create Changefeed {changefeed.name}; it resumes from there.")
     else:
-        write_text(f"Nothing was changed. Make sure that {condition}, then say --confirm.")
+        write_text(f"Nothing was changed. Make sure that {condition}, then run again with --confirm.")
 
 
 @app.command(help_epilogue="Example:\n  changefeed close -f orders.yaml --secrets-dir /etc/changefeed/secrets")
 def close(*, file: File, secrets_dir: SecretsDir = None, as_json: AsJson = False) -> None:
-    """End a changefeed for good: nothing can drive it any more, and the upstream's GC goes on.
+    """End a deleted changefeed for good: no driver can run it again, and the upstream's GC is released.
 
-    For one that is deleted; its files, and the log that says so, stay. To be repeated when it fails.
+    Its files and its log stay. Safe to repeat if it fails.
     """
     import asyncio
 
@@ -349,7 +350,7 @@ def close(*, file: File, secrets_dir: SecretsDir = None, as_json: AsJson = False
     if as_json:
         write_json({"name": changefeed.name, "closed": True, "before": not now_closed})
     else:
-        write_text(f"Changefeed {changefeed.name} {'is closed' if now_closed else 'was closed before'}.")
+        write_text(f"Changefeed {changefeed.name} {'is closed' if now_closed else 'was already closed'}.")
 
 
 @app.command(
@@ -359,7 +360,7 @@ def close(*, file: File, secrets_dir: SecretsDir = None, as_json: AsJson = False
 )
 def verify(
     *,
-    file: Annotated[Path | None, Parameter(name=["--file", "-f"], help="The Changefeed whose sink is checked.")] = None,
+    file: Annotated[Path | None, Parameter(name=["--file", "-f"], help="The Changefeed whose sink to check.")] = None,
     uri: str | None = None,
     pd: Pd | None = None,
     conserved: str | None = None,
@@ -368,16 +369,17 @@ def verify(
 ) -> int:
     """Check a sink against its upstream, row by row, up to the published checkpoint.
 
-    Files, by FILE or URI, and Kafka topics also while the changefeed runs; a MySQL database only while it does not.
+    Files (by FILE or URI) and Kafka topics can be checked at any time, a MySQL database only while the changefeed is
+    not running.
 
-    Exit codes: 0 every promise holds, 3 it can't be checked, 4 a promise is broken.
+    Exit codes: 0 every promise holds, 3 can't be checked, 4 a promise is broken.
 
     Parameters
     ----------
     uri
-        The root of a sink of files, instead of a file.
+        Root folder of a storage sink, instead of -f.
     conserved
-        A column whose sum over all tables no transaction changes; for files only.
+        A column whose sum over all tables no transaction changes. Storage sinks only.
     """
     if (file is None) == (uri is None) or (uri is None) != (not pd):
         raise InvalidSpec(
@@ -410,9 +412,9 @@ def verify(
 
 @tso.command(help_epilogue="Example:\n  changefeed tso parse 449000000000000000")
 def parse(ts_text: Annotated[str, Parameter(name="TS")], *, as_json: AsJson = False) -> None:
-    """Show the time in a ts."""
+    """Show the time of a ts."""
     if not (ts_text.isascii() and ts_text.isdecimal() and int(ts_text) <= _MAX_TS):
-        raise InvalidSpec("TS", f"{ts_text!r} is no ts; allowed: digits, a number below 2^64")
+        raise InvalidSpec("TS", f"{ts_text!r} is not a ts; allowed: digits, a number below 2^64")
     _write_ts(int(ts_text), as_json)
 
 
@@ -424,13 +426,11 @@ def parse(ts_text: Annotated[str, Parameter(name="TS")], *, as_json: AsJson = Fa
 def now(
     *,
     pd: Pd | None = None,
-    file: Annotated[
-        Path | None, Parameter(name=["--file", "-f"], help="A Changefeed, whose upstream is asked.")
-    ] = None,
+    file: Annotated[Path | None, Parameter(name=["--file", "-f"], help="A Changefeed whose upstream to ask.")] = None,
     secrets_dir: SecretsDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask PD for a ts: later than every commit before it."""
+    """Get a ts from PD, later than every commit so far."""
     if (file is None) == (not pd):
         raise InvalidSpec("arguments", "allowed: --pd ADDRESS, or -f FILE", "See changefeed tso now --help.")
 
@@ -453,12 +453,12 @@ def now(
 
 @tso.command(help_epilogue="Example:\n  changefeed tso at 2026-01-31T12:00:00+01:00")
 def at(time: Annotated[str, Parameter(name="TIME")], *, as_json: AsJson = False) -> None:
-    """Give the first ts of a time in ISO 8601 with its zone."""
+    """Give the first ts of a time (ISO 8601, with a time zone)."""
     _write_ts(ts_of_time(time, "TIME"), as_json)
 
 
 def _slots(master: str | None, changefeed: Changefeed) -> int:
-    """How many Spark tasks may run at once; each puller holds one for ever."""
+    """How many Spark tasks may run at once; each puller occupies one permanently."""
     spark = changefeed.spec.spark
     if master is None:
         return spark.executor.slots

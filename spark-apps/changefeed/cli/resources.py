@@ -17,8 +17,8 @@ from changefeed.errors import InvalidSpec, NeedsHuman
 from changefeed.spec.field.quantity import parse_duration
 
 resources = App(name="resources", help_format="plaintext")
-_Wait = Annotated[bool, Parameter(negative="", help="Return when it is reached.")]
-_Timeout = Annotated[str, Parameter(help='How long --wait waits, such as "5m".')]
+_Wait = Annotated[bool, Parameter(negative="", help="Wait until it has taken effect.")]
+_Timeout = Annotated[str, Parameter(help='Timeout of --wait, such as "5m".')]
 
 
 @resources.command(
@@ -28,14 +28,14 @@ _Timeout = Annotated[str, Parameter(help='How long --wait waits, such as "5m".')
   changefeed get --all-namespaces"""
 )
 def get(
-    name: Annotated[str | None, Parameter(name="NAME", help="Only this one.")] = None,
+    name: Annotated[str | None, Parameter(name="NAME", help="Only this Changefeed.")] = None,
     *,
     namespace: Namespace = None,
     context: Context = None,
     all_namespaces: Annotated[bool, Parameter(name=["--all-namespaces", "-A"], negative="")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show where the Changefeeds of a cluster stand."""
+    """List Changefeeds and their progress."""
     cluster = Cluster.connect(context, namespace)
     found = [cluster.get(name)] if name else cluster.changefeeds(all_namespaces)
     if as_json:
@@ -52,7 +52,7 @@ def get(
 
 @resources.command(help_epilogue="Example:\n  changefeed describe orders -n shop")
 def describe(name: Name, *, namespace: Namespace = None, context: Context = None, as_json: AsJson = False) -> None:
-    """Show all about one Changefeed: what it does, its conditions, its last error, its events."""
+    """Show one Changefeed in detail: its state, conditions, last error and events."""
     cluster = Cluster.connect(context, namespace)
     resource, events = cluster.get(name), cluster.events(name)
     if as_json:
@@ -79,7 +79,7 @@ def pause(
     timeout: _Timeout = "5m",
     as_json: AsJson = False,
 ) -> None:
-    """Let a Changefeed drain and stop; it goes on from its checkpoint with `resume`."""
+    """Drain and stop a Changefeed. `resume` continues from its checkpoint."""
     _turn(Cluster.connect(context, namespace), name, True, _seconds(timeout) if wait else None, as_json)
 
 
@@ -93,7 +93,7 @@ def resume(
     timeout: _Timeout = "5m",
     as_json: AsJson = False,
 ) -> None:
-    """Let a paused Changefeed go on."""
+    """Resume a paused Changefeed."""
     _turn(Cluster.connect(context, namespace), name, False, _seconds(timeout) if wait else None, as_json)
 
 
@@ -104,17 +104,17 @@ def resume(
   changefeed restart --all --all-namespaces"""
 )
 def restart(
-    name: Annotated[str | None, Parameter(name="NAME", help="Only this one.")] = None,
+    name: Annotated[str | None, Parameter(name="NAME", help="Only this Changefeed.")] = None,
     *,
-    every: Annotated[bool, Parameter(name="--all", negative="", help="All of the namespace.")] = False,
+    every: Annotated[bool, Parameter(name="--all", negative="", help="All Changefeeds of the namespace.")] = False,
     namespace: Namespace = None,
     context: Context = None,
     all_namespaces: Annotated[bool, Parameter(name=["--all-namespaces", "-A"], negative="")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let Changefeeds drain and start anew, from the checkpoint: with a new image, or after a failure was fixed."""
+    """Drain and restart Changefeeds from their checkpoint, to roll out an image or after fixing a failure."""
     if (name is None) != every or (all_namespaces and not every):
-        raise InvalidSpec("arguments", "allowed: NAME, or --all, with --all-namespaces or without")
+        raise InvalidSpec("arguments", "allowed: NAME, or --all, optionally with --all-namespaces")
     cluster = Cluster.connect(context, namespace)
     found = [cluster.get(name)] if name else cluster.changefeeds(all_namespaces)
     changed = [cluster.restart(resource) for resource in found]
@@ -139,11 +139,11 @@ def logs(
     *,
     namespace: Namespace = None,
     context: Context = None,
-    follow: Annotated[bool, Parameter(name=["--follow", "-f"], negative="", help="Go on as it grows.")] = False,
-    tail: Annotated[int | None, Parameter(help="Only so many lines from its end.")] = None,
-    previous: Annotated[bool, Parameter(negative="", help="Of the last attempt that failed: its end.")] = False,
+    follow: Annotated[bool, Parameter(name=["--follow", "-f"], negative="", help="Keep printing new lines.")] = False,
+    tail: Annotated[int | None, Parameter(help="Only this many lines from the end.")] = None,
+    previous: Annotated[bool, Parameter(negative="", help="The end of the log of the last failed attempt.")] = False,
 ) -> None:
-    """Show the log of a Changefeed's driver."""
+    """Print the log of a Changefeed's driver."""
     cluster = Cluster.connect(context, namespace)
     if previous:
         attempt, log = cluster.last_log(name)
@@ -162,20 +162,20 @@ def logs(
   changefeed import --sink-uri "s3://lake/orders?protocol=csv" --config cf.toml --pd http://pd:2379 > orders.yaml
   changefeed import --sink-uri "kafka://broker:9092/orders?protocol=canal-json" --name orders
 
-What has no equivalent stands as comments in the YAML, and on standard error.""",
+Options without an equivalent are listed as comments in the YAML and on standard error.""",
 )
 def import_ticdc(
     *,
     sink_uri: Annotated[str, Parameter(help="TiCDC's --sink-uri.")],
     config: Annotated[Path | None, Parameter(help="TiCDC's --config, TOML.")] = None,
-    pd: Annotated[list[str] | None, Parameter(name="--pd", negative="", help="PD of the upstream.")] = None,
+    pd: Annotated[list[str] | None, Parameter(name="--pd", negative="", help="Address of the upstream's PD.")] = None,
     start_ts: Annotated[str | None, Parameter(help="TiCDC's --start-ts.")] = None,
     target_ts: Annotated[str | None, Parameter(help="TiCDC's --target-ts.")] = None,
     name: Annotated[str, Parameter(help="Name of the Changefeed.")] = "imported",
     namespace: Annotated[str | None, Parameter(name=["--namespace", "-n"], help="Its namespace.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Turn the sink URI and the configuration of a TiCDC changefeed into a Changefeed."""
+    """Convert a TiCDC changefeed's sink URI and configuration into a Changefeed."""
     from changefeed.cli.ticdc.config import Source, convert, to_yaml
 
     converted = convert(Source(sink_uri, _toml(config), tuple(pd or ()), start_ts, target_ts, name, namespace))

@@ -29,23 +29,24 @@ def restore(
     base: Path | None = None,
     as_json: AsJson = False,
 ) -> int:
-    """Rebuild tables as they were at a ts, from a storage sink's files alone: whole transactions, behind all DDLs.
+    """Rebuild tables as of a ts from a storage sink's files alone: whole transactions, with all DDLs applied.
 
-    A table can be rebuilt if the changefeed began before the table was made, if it was emptied since (TRUNCATE), or
-    from a base. Others are named, with the reason, and the exit code is 3; leave them out by --table '!shop.other'.
+    A table can be rebuilt if the changefeed started before the table was created, if the table has been truncated
+    since, or from a base. Other tables are reported with the reason, and the exit code is 3; exclude them with
+    --table '!shop.other'.
 
     Parameters
     ----------
     uri
-        The sink, as in spec.sink.storage.uri. Credentials: the environment's own.
+        The sink, as in spec.sink.storage.uri. Credentials come from the environment.
     to_ts
-        A ts, or a time with its zone (2026-01-31T12:00:00Z), up to the sink's checkpoint.
+        A ts, or a time with a time zone (2026-01-31T12:00:00Z), at or below the sink's checkpoint.
     into
-        A folder that is not there yet, for <schema>/<table>.parquet and <table>.sql; or mysql://USER@HOST:PORT, with
-        the password in MYSQL_PWD, for tables that are not there yet.
+        A folder to create, for <schema>/<table>.parquet and <table>.sql; or mysql://USER@HOST:PORT, with the password
+        in MYSQL_PWD, where the tables must not exist yet.
     base
-        A folder with <schema>/<table>.parquet of tables that were there before the changefeed, as they were when it
-        began or at any ts from then to TS.
+        A folder with <schema>/<table>.parquet for tables older than the changefeed, as of its start or any later ts up
+        to TS.
     """
     from rich.console import Console
 

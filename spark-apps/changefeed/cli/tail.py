@@ -28,20 +28,21 @@ def tail(
     table: Tables = None,
     follow: bool = True,
 ) -> None:
-    """Print a storage sink's changes as they come, in the order of commit ts and never above the checkpoint.
+    """Print changes as they reach a storage sink, in commit-ts order and never above the checkpoint.
 
-    A line has commitTs (text, as it does not fit a double), time, op, schema, table and data: each column's value as it
-    stands in the file, or null. A DDL's line has ddl instead of op and data. Who reads needs no changefeed and no
-    upstream, only the folder; its files need their commit ts (csv.includeCommitTs, canalJson.enableTidbExtension).
+    Each line has commitTs (as text: it does not fit a double), time, op, schema, table and data, which holds each
+    column's value as written in the file, or null. The line of a DDL has ddl instead of op and data. This needs only
+    the sink's folder, neither the changefeed nor its upstream. Files must include the commit ts
+    (csv.includeCommitTs, canalJson.enableTidbExtension).
 
     Parameters
     ----------
     uri
-        The sink, as in spec.sink.storage.uri. Credentials: the environment's own.
+        The sink, as in spec.sink.storage.uri. Credentials come from the environment.
     from_ts
-        Changes above this ts; 0: all. By default what comes from now on, and with --no-follow all.
+        Print changes above this ts; 0: all. Default: new changes only, or all with --no-follow.
     follow
-        Go on until Ctrl-C, instead of ending at the checkpoint that is published now.
+        Keep printing until Ctrl-C instead of stopping at the current checkpoint.
     """
     from changefeed.objectstore.open import open_store
     from changefeed.tail.changes import Changes

@@ -48,7 +48,7 @@ def parsed(sql: str) -> exp.Expression:
         problems = getattr(error, "errors", None) or [{}]
         column = problems[0].get("col")
         where = f"from character {column} on, " if column else ""
-        raise BadExpression(f"{where}it is no SQL condition") from None
+        raise BadExpression(f"{where}it is not a SQL condition") from None
     if len(trees) != 1 or not isinstance(trees[0], exp.Expression):
         raise BadExpression("it is not one SQL condition")
     return trees[0]
@@ -74,7 +74,7 @@ def condition(sql: str, columns: Mapping[str, Value]) -> pl.Expr:
     if _values(sql) > sum(1 for _ in tree.find_all(exp.Column, exp.Literal)):
         raise BadExpression("a function has more arguments than it takes")
     if value.kind not in ("bool", "int", "null"):
-        raise BadExpression(f"{value.said} is no condition; compare it with something")
+        raise BadExpression(f"{value.said} is not a condition; compare it with something")
     fits = value.expr == 1 if value.kind == "int" else va.truth(value)
     return fits.fill_null(False)
 

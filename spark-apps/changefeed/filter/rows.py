@@ -162,7 +162,7 @@ def _tests(path: str, rule: EventFilter, table: TableInfo) -> Iterator[Test]:
                 raise InvalidSpec(
                     f"{path}.{name}",
                     f"for table {table.full_name}: {error}",
-                    "Mend the condition, or the matcher; docs/event-filters.md says what a condition may have.",
+                    "Fix the condition or the matcher; docs/event-filters.md describes what a condition may contain.",
                 ) from None
             yield Test(op, side, fits, columns)
 

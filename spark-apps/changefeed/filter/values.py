@@ -105,7 +105,7 @@ def truth(value: Value) -> pl.Expr:
     if value.kind == "text":
         value = _as_number(value)
     if value.kind not in NUMBERS:
-        raise BadExpression(f"{value.said} is no condition; compare it with something")
+        raise BadExpression(f"{value.said} is not a condition; compare it with something")
     return value.expr != 0
 
 
@@ -208,7 +208,7 @@ def time(content: str, said: str) -> Value:
     """A constant date or time in the form that columns have."""
     found = _TIME.fullmatch(content.strip(" "))
     if not found or any(int(part or 0) > top for part, top in zip(found.groups()[:6], _HIGHEST, strict=True)):
-        raise BadExpression(f"{said} is no time; write 'YYYY-MM-DD' or 'YYYY-MM-DD hh:mm:ss', with up to 6 decimals")
+        raise BadExpression(f"{said} is not a time; write 'YYYY-MM-DD' or 'YYYY-MM-DD hh:mm:ss', with up to 6 decimals")
     written = content.strip(" ").replace("T", " ")
     if found[4] is None:
         return Value("time", pl.lit(written), said, written, fraction=None)

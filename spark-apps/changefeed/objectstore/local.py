@@ -119,7 +119,7 @@ class LocalStore:
             except NotFound:
                 found = None
             if found != etag:
-                raise Conflict(f"{path} in {self.uri} was changed by somebody else: etag {found}, expected {etag}.")
+                raise Conflict(f"{path} in {self.uri} was changed by someone else: etag {found}, expected {etag}.")
             try:
                 os.replace(temporary, target)
             except OSError as error:
@@ -176,7 +176,7 @@ class LocalStore:
             os.close(fd)
             raise Conflict(
                 f"{self.uri} is in use by process {holder}.",
-                "The same changefeed runs already: stop that process first, or let it go on.",
+                "The same changefeed is already running: stop that process first, or leave it running.",
             ) from None
         except OSError as error:
             os.close(fd)

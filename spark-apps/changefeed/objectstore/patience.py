@@ -70,7 +70,7 @@ def given_up(where: str, seconds: float, why: str, answered: bool | None = None)
     """A store has failed for so long that nobody waits any more."""
     error = Unavailable(
         f"{where} has failed for {seconds:g} s. {why}",
-        "Look at the store and the network to it; a later start goes on from the checkpoint.",
+        "Check the store and the network to it; the next start resumes from the checkpoint.",
     )
     error.answered = answered
     return error
@@ -137,4 +137,4 @@ class Patience:
 
     def _wait(self, seconds: float) -> None:
         if self._ending.wait(seconds):
-            raise Unavailable("The run ends.", "A later start goes on from the checkpoint.")
+            raise Unavailable("The run ends.", "The next start resumes from the checkpoint.")

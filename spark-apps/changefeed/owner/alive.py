@@ -50,7 +50,7 @@ class Alive:
                 raise StateInUse(
                     f"StateInUse: Changefeed {said['name']}, uid {said['uid']}, runs with the state at "
                     f"{self._store.uri}: its driver, on {said['host']}, was alive {max(age_ms, 0) / 1000:.0f} s ago.",
-                    "Delete that one, and this one can go on in its place; or use another spec.state.id and sink.",
+                    "Delete that one so that this one can take its place, or use another spec.state.id and sink.",
                 )
         elif age_ms < _FRESH_MS and not take_over:
             raise Conflict(

@@ -52,6 +52,6 @@ def api_server(environment: Mapping[str, str]) -> ApiServer:
     if not host or not port:
         raise NeedsHuman(
             "The driver's pod does not know the API server: KUBERNETES_SERVICE_HOST or _PORT is missing.",
-            "Kubernetes sets them in every pod: look at what changes this one.",
+            "Kubernetes sets them in every pod: find out what modifies this one.",
         )
     return ApiServer(host, int(port))

@@ -260,7 +260,7 @@ class Driver:
         await answered(lambda: self._prepared.safepoint.hold(checkpoint_ts), self._meter.pd_failed)
         return Unavailable(
             error.message,
-            f"Nothing is lost: all that is up to {checkpoint_ts} is written. A later start goes on from there.",
+            f"Nothing is lost: everything up to {checkpoint_ts} is written, and the next start resumes from there.",
         )
 
     # What the owner decides is done here, one thing after another.
@@ -339,7 +339,7 @@ class Driver:
         self._fail(
             Unavailable(
                 f"Not drained within {seconds:g} s; the checkpoint is {self._owner.state.checkpoint_ts}.",
-                "Nothing is lost: a later start goes on from there. Raise spec.drainTimeout for large plans.",
+                "Nothing is lost: the next start resumes from there. Raise spec.drainTimeout for large plans.",
             )
         )
 
@@ -366,7 +366,7 @@ class Driver:
         while True:
             await asyncio.sleep(_WATCH_S)
             if why := await asyncio.to_thread(self._execution.failure):
-                raise self._calls.task_error or Unavailable(why, "A later start goes on from the checkpoint.")
+                raise self._calls.task_error or Unavailable(why, "The next start resumes from the checkpoint.")
             if error := self._meter.given_up(time.monotonic()):
                 raise error
 

@@ -56,4 +56,4 @@ async def watch_tasks(
                 case TakePlace():
                     take_place(each)
                 case GiveUp(why):
-                    raise Unavailable(why, "A later start goes on from the checkpoint.")
+                    raise Unavailable(why, "The next start resumes from the checkpoint.")

@@ -43,7 +43,7 @@ async def answered(ask: Callable[[], Awaitable[T]], failed: Callable[[str], None
             if time.monotonic() >= until:
                 raise Unavailable(
                     f"The upstream has not answered for {_UPSTREAM_PATIENCE_S:g} s. {error.message}",
-                    "Look at PD and the network to it; a later start goes on from the checkpoint.",
+                    "Check PD and the network to it; the next start resumes from the checkpoint.",
                 ) from error
             await asyncio.sleep(error.retry_after)
 

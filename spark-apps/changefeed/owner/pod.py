@@ -40,7 +40,7 @@ def pod_of(environment: Mapping[str, str]) -> Pod | None:
     if missing := [name for name in names if not environment.get(name)]:
         raise NeedsHuman(
             f"The driver's pod lacks {', '.join(missing)} in its environment.",
-            "The operator sets them: look at its version, and at what changes its pods.",
+            "The operator sets them: check its version, and what else modifies its pods.",
         )
     return Pod(*(environment[name] for name in names))
 
@@ -52,7 +52,7 @@ def check_pod(pod: Pod, changefeed: Changefeed) -> None:
         raise Fenced(
             f"This pod is of changefeed {pod.namespace}/{pod.name}, uid {pod.uid}; its file is of "
             f"{changefeed.name}, uid {metadata.uid}.",
-            "The resource was deleted and made anew: leave it to the new one's driver.",
+            "The resource was deleted and recreated: leave it to the new one's driver.",
         )
     stores = [(STATE_FIELD, changefeed.spec.state.uri)]
     if storage := changefeed.spec.sink.storage:

@@ -35,7 +35,7 @@ def check_integrity(integrity: Mapping[str, Any], rows: pa.RecordBatch, table: T
         if integrity["onCorruption"] == "Error":
             raise NeedsHuman(
                 f"{said}.",
-                "Compare the row with the upstream, ADMIN CHECK TABLE it, and mend it there; or let it pass with "
+                "Compare the row with the upstream, run ADMIN CHECK TABLE, and fix it there; or let it pass with "
                 "spec.integrity.onCorruption: Warn and a rewind (spec.restart): what was planned keeps its settings.",
             )
         _LOG.warning("%s; %d rows of this file are so.", said, len(wrong))

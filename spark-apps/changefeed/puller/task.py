@@ -132,7 +132,7 @@ def _address_towards(target: str) -> str:
             return str(nothing_sent.getsockname()[0])
     except OSError as error:
         raise Unavailable(
-            f"There is no way to the owner at {target}: {error}.", "Mend this machine's network."
+            f"Cannot reach the owner at {target}: {error}.", "Check the network of this machine."
         ) from error
 
 

@@ -31,9 +31,11 @@ def server_of(uri: str, field: str) -> Server:
     """Of mysql://USER@HOST:PORT, with the password in MYSQL_PWD. Raises InvalidSpec."""
     found = urlsplit(uri)
     if found.password is not None:
-        raise InvalidSpec(field, "has a password, which anybody on this machine can see", f"Put it into {_PASSWORD}.")
+        raise InvalidSpec(
+            field, "contains a password, which other users of this machine could see", f"Put it into {_PASSWORD}."
+        )
     if not uri.startswith(SCHEME) or not found.hostname or found.path.strip("/") or found.query:
-        raise InvalidSpec(field, "is no server", "Allowed: mysql://USER@HOST:PORT.")
+        raise InvalidSpec(field, "is not a server", "Allowed: mysql://USER@HOST:PORT.")
     return Server(found.hostname, found.port or _PORT, found.username or "root", os.environ.get(_PASSWORD, ""))
 
 
@@ -141,9 +143,7 @@ class Restoring:
         self._renames: list[tuple[str, tuple[str, str]]] = []
         for table in tables:
             if database.has(table.now.name):
-                raise InvalidSpec(
-                    "--into", f"{table.name} is there already", "Drop it, or restore into another server."
-                )
+                raise InvalidSpec("--into", f"{table.name} already exists", "Drop it, or restore into another server.")
         made = b"CREATE DATABASE " + identifier(self._beside) + b" CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
         database.run(b"DROP DATABASE IF EXISTS " + identifier(self._beside), made)
 
@@ -159,7 +159,7 @@ class Restoring:
         if int(there) != (rows_wanted := changes.count()):
             raise NeedsHuman(
                 f"{self._database.where}: of {rows_wanted} rows of {table.name} only {int(there)} are there.",
-                "Its collations or indexes take some for equal: restore into a folder, and make the table by hand.",
+                "Its collations or indexes treat some as equal: restore into a folder, and create the table by hand.",
             )
         self._renames.append((name[1], table.now.name))
         return Restored(table.name, rows_wanted)

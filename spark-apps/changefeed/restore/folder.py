@@ -22,7 +22,7 @@ class Folder:
         """Raises InvalidSpec when something is there."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise InvalidSpec(
-                "--into", f"{path} is there already, and not empty", "Give a folder that is not there yet."
+                "--into", f"{path} already exists and is not empty", "Give a folder that does not exist yet."
             )
         self._path = path
         self._beside = path.with_name(f".{path.name}.restoring")

@@ -24,7 +24,7 @@ _GOOD_WHILE_S = 600.0
 _ALL = 1_000_000  # tasks of a stage
 _STOP_S = 30.0
 _DIES_S = 2.0  # between the last word of a JVM that was killed and the end of its process
-_NEXT = "A later start goes on from the checkpoint."
+_NEXT = "The next start resumes from the checkpoint."
 
 
 class SparkExecution:

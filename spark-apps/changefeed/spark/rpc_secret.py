@@ -94,7 +94,7 @@ def mounted_secret(pod: Pod, environment: Mapping[str, str]) -> MountedSecret | 
         return None
     if not name or not uid:
         raise NeedsHuman(
-            "The driver's pod knows only half of itself: CHANGEFEED_POD_NAME or CHANGEFEED_POD_UID is missing.",
-            "The operator sets them: look at its version, and at what changes its pods.",
+            "The driver's pod is only partly configured: CHANGEFEED_POD_NAME or CHANGEFEED_POD_UID is missing.",
+            "The operator sets them: check its version, and what else modifies its pods.",
         )
     return MountedSecret(pod, api_server(environment), name, uid)

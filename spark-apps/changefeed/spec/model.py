@@ -68,17 +68,21 @@ class Upstream(Section):
     )
 
     pd_addresses: Annotated[tuple[PdAddress, ...], many(1, 16, "1 to 16 addresses of PD")]
-    """PD of the upstream."""
+    """The upstream's PD servers."""
     cluster_id: Annotated[ClusterId | None, fixed("once set")] = None
-    """The upstream's cluster id; a PD that serves another one is refused. Unset: the one seen first."""
+    """The upstream's cluster id; a PD of any other cluster is refused. Unset: the id seen at the first start."""
     tls: Annotated[Tls | None, Field(validate_default=True)] = None
-    """TLS towards PD and TiKV, for `https://` addresses of PD. New connections use the files as they are then."""
+    """
+    TLS to PD and TiKV; requires `https://` PD addresses. Renewed certificates take effect with the next connection.
+    """
     scan_rate: Annotated[Bytes | None, size("64Ki", "1Ti")] = None
-    """Bytes a second that initial copies read, of all tables together. Unset: as fast as they can be written."""
+    """
+    Limit on how fast initial copies read, in bytes per second across all tables. Unset: as fast as the sink accepts.
+    """
     safepoint_ttl: Annotated[Seconds, duration("10m", "720h")] = 86_400.0
     """
-    How long the upstream keeps history for this changefeed while nothing renews its hold. It is renewed at least three
-    times as often; what remains is the time in which an outage costs nothing.
+    How long the upstream keeps history for this changefeed if its hold is not renewed. The hold is renewed at least
+    three times within this period, so an outage shorter than the rest loses nothing.
     """
 
     @field_validator("tls")
@@ -92,36 +96,41 @@ class Upstream(Section):
 
 class Integrity(Section):
     level: Annotated[str, one_of("None", "Correctness")] = "None"
-    """Correctness: checks the checksum that TiDB keeps of each row."""
+    """Correctness: verify the checksum that TiDB stores with each row."""
     on_corruption: Annotated[str, one_of("Warn", "Error")] = "Warn"
-    """What a row with a wrong checksum does: a warning, or the changefeed stops."""
+    """What to do about a row whose checksum does not match: log a warning, or stop the changefeed."""
 
 
 class State(Section):
     uri: Annotated[Location | None, fixed(FROM_CREATION)] = None  # None: the operator's, or a laptop's own
-    """Where the log and the event archive are kept. Unset: the operator's place, or a folder of a laptop's user."""
+    """
+    Where the log and the event archive are kept. Unset: the operator's default, or the user's data folder on a laptop.
+    """
     id: Annotated[Annotated[str, text(DNS_LABEL, STATE_ID, 63)] | None, fixed(FROM_CREATION)] = None
     """
-    Name of the state: whichever Changefeed has it goes on from the same log and sink, so that one that was deleted and
-    created anew, moved to another namespace or cluster, or restored loses nothing. One at a time. Unset: the uid.
+    Identity of the state. A Changefeed with the same id resumes from the same log and sink, so it can be deleted and
+    recreated, moved to another namespace or cluster, or restored from a backup without losing anything. Only one may
+    run at a time. Unset: the resource's uid.
     """
     credentials: Credentials | None = None
-    """Who writes there."""
+    """Credentials to write with."""
 
 
 class EventStore(Section):
     quota: Annotated[Bytes, size("64Mi", "16Ti")] = 20 << 30
-    """Disk that the events may take between puller and sink; above it, tables are held back and pulled again."""
+    """Disk space for events between puller and sink. When it is full, tables are held back and pulled again later."""
     buffer_size: Annotated[Bytes, size("16Mi", "1Ti")] = 640 << 20
-    """Memory of the newest events, of all pullers together, beside their memoryQuota. What finds no room there, or is
-    needed for longer than five seconds, is written below the state's uri."""
+    """
+    Memory for the newest events, across all pullers, on top of their memoryQuota. Events that do not fit, or that are
+    needed for more than five seconds, are written to the archive under the state's uri.
+    """
 
 
 class Pullers(Section):
     count: Annotated[int, whole(1, 64)] = 2
-    """Spark tasks that pull; each holds a task slot for ever."""
+    """Spark tasks that pull changes. Each occupies a task slot permanently."""
     memory_quota: Annotated[Bytes, size("64Mi", "1Ti")] = 1 << 30
-    """Memory of changes on their way through one puller."""
+    """Memory for changes in flight within one puller."""
 
 
 _TEMPLATE = Kind(None, {"additionalProperties": None, "x-kubernetes-preserve-unknown-fields": True})
@@ -133,7 +142,9 @@ _ACCOUNT = "[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?"
 
 
 class ServiceAccount(Section):
-    """The identity of the changefeed's pods, where a cloud gives rights by it (IRSA, GKE, Azure workload identity)."""
+    """
+    The identity of the changefeed's pods, for clouds that grant access by it (IRSA, GKE and Azure workload identity).
+    """
 
     model_config = ruled(
         rule(
@@ -143,9 +154,12 @@ class ServiceAccount(Section):
     )
 
     name: Annotated[str, text(_ACCOUNT, "the name of a ServiceAccount", 253)] | None = None
-    """One of yours, which the operator binds to the driver's rights and does not change. Unset: one of its own."""
+    """
+    An existing ServiceAccount. The operator binds the driver's role to it and leaves it unchanged. Unset: the operator
+    creates one.
+    """
     annotations: Annotated[dict[str, str], _ANNOTATIONS] = Field(default={})
-    """Of the one that the operator makes, such as eks.amazonaws.com/role-arn."""
+    """Annotations for the ServiceAccount that the operator creates, such as eks.amazonaws.com/role-arn."""
 
     @field_validator("annotations")
     @classmethod
@@ -157,22 +171,22 @@ class ServiceAccount(Section):
 
 class Driver(Section):
     cores: Annotated[int, whole(1, 64)] = 1
-    """CPU of its container."""
+    """CPU of the container."""
     memory: Annotated[Bytes, size("512Mi", "1Ti")] = 2 << 30
-    """Memory limit of its container; the heap is derived from it."""
+    """Memory limit of the container; the heap size follows from it."""
     template: _Template = Field(default={})
-    """A PodTemplateSpec, for whatever a pod needs beside: node selector, tolerations, labels, volumes."""
+    """A PodTemplateSpec for everything else the pods need: node selectors, tolerations, labels, volumes."""
 
 
 class Executor(Section):
     instances: Annotated[int, whole(1, 1000)] = 2
-    """Executor pods."""
+    """Number of executor pods."""
     cores: Annotated[int, whole(1, 64)] = 2
-    """CPU of a container, and tasks that run in it at the same time."""
+    """CPU of each container, and how many tasks it runs at a time."""
     memory: Annotated[Bytes, size("512Mi", "1Ti")] = 4 << 30
-    """Memory limit of a container; the heap is derived from it."""
+    """Memory limit of each container; the heap size follows from it."""
     template: _Template = Field(default={})
-    """A PodTemplateSpec, for whatever a pod needs beside: node selector, tolerations, labels, volumes."""
+    """A PodTemplateSpec for everything else the pods need: node selectors, tolerations, labels, volumes."""
 
     @property
     def slots(self) -> int:
@@ -182,9 +196,9 @@ class Executor(Section):
 
 class Restart(Section):
     nonce: Annotated[int, whole(0, (1 << 31) - 1)]
-    """Any other number than before: one rewind. It is done once; whether it stays in the spec then does not matter."""
+    """Change this number to rewind once. Leaving it in the spec afterwards has no effect."""
     from_ts: Ts
-    """The ts to go back to, at or below the checkpoint; the upstream must still have the history since then."""
+    """The ts to rewind to, at or below the checkpoint. The upstream must still have the history since then."""
 
 
 def _or_default(section: str, field: str, default: int) -> str:
@@ -200,27 +214,29 @@ class Spark(Section):
             f"{_or_default('executor', 'instances', Executor().instances)} * "
             f"{_or_default('executor', 'cores', Executor().cores)} > "
             f"{_or_default('pullers', 'count', Pullers().count)}",
-            "executor.instances x executor.cores above pullers.count: each puller holds one for ever",
+            "executor.instances x executor.cores above pullers.count: each puller occupies one permanently",
         )
     )
 
     image: Annotated[str, text("[!-~]*", "an image such as registry/changefeed-spark:1.0", 1024)] = ""
-    """Image of the data plane. Empty: the operator's."""
+    """Image of the data plane. Empty: the operator's default."""
     pullers: Pullers = Pullers()
-    """The tasks that pull changes out of TiKV."""
+    """The tasks that pull changes from TiKV."""
     driver: Driver = Driver()
     """The driver's pod."""
     executor: Annotated[Executor, Field(validate_default=True)] = Executor()
     """The executors' pods."""
     service_account: ServiceAccount = ServiceAccount()
-    """The account that the changefeed's pods run as."""
+    """The ServiceAccount that the changefeed's pods run as."""
 
     @field_validator("executor")
     @classmethod
     def _slots_beside_the_pullers(cls, executor: Executor, info: ValidationInfo) -> Executor:
         pullers: Pullers | None = info.data.get("pullers")
         if pullers and executor.slots <= pullers.count:
-            raise wrong(f"instances x cores above pullers.count ({pullers.count}): each puller holds one for ever")
+            raise wrong(
+                f"instances x cores above pullers.count ({pullers.count}): each puller occupies one permanently"
+            )
         return executor
 
 
@@ -256,50 +272,50 @@ class Spec(Section):
     model_config = ruled(*_spec_rules())
 
     paused: Flag = False
-    """Drain, then run nothing until this is false again."""
+    """Drain, then run nothing until this is set to false."""
     restart_nonce: Annotated[int, whole(0, (1 << 31) - 1)] = 0
-    """Any other number than before: one drain and restart, from the checkpoint."""
+    """Change this number to drain and restart once, from the checkpoint."""
     restart: Restart | None = None
     """
-    Rewind: drain, go back to a ts, and write everything after it again. The files go to a new folder beside the sink,
-    `<uri>-gen-2`, then `-gen-3` and so on; what the folders before have stays as it is.
+    Rewind: drain, go back to a ts, and write everything after it again. Files go to a new folder next to the sink:
+    `<uri>-gen-2`, then `-gen-3` and so on. Earlier folders are left unchanged.
     """
     mode: Annotated[str, one_of("Throughput", "LowLatency")] = "Throughput"
-    """LowLatency: changes reach the sink sooner, in smaller files: `flushInterval` is 200ms at most."""
+    """LowLatency writes smaller files sooner: `flushInterval` is capped at 200ms."""
     upstream: Upstream
-    """The TiKV/TiDB cluster whose changes are followed."""
+    """The TiKV/TiDB cluster to capture changes from."""
     start_ts: Annotated[Ts | None, fixed(FROM_CREATION)] = None
-    """Changes after this ts. Unset: from the moment that the changefeed first starts."""
+    """Capture changes after this ts. Unset: from the moment the changefeed first starts."""
     initial_copy: Annotated[Flag, fixed(FROM_CREATION)] = False
     """
-    The rows that stand in the tables at startTs are written before their changes, as inserts; of a table that `filter`
-    selects later, those that stand there by then. A rewind begins with a copy, too.
+    Write the rows that exist at startTs as inserts before any changes. A table that `filter` selects later is copied as
+    of that moment. A rewind starts with a copy as well.
     """
     target_ts: Ts | None = None
-    """Finish when everything up to this ts is written."""
+    """Finish once everything up to this ts is written."""
     time_zone: Annotated[str, text(r"[A-Za-z0-9_+-]+(?:/[A-Za-z0-9_+-]+)*", "a time zone such as UTC", 64)] = "UTC"
-    """Time zone of TIMESTAMP values in the sink."""
+    """Time zone in which TIMESTAMP values are written."""
     filter: Filter = Filter()
-    """Which tables, and which of their changes."""
+    """Which tables to capture, and which of their changes."""
     integrity: Integrity = Integrity()
-    """TiDB's row checksums."""
+    """Verification of TiDB's row checksums."""
     state: State = State()
-    """Where the changefeed keeps what it must remember."""
+    """Where the changefeed keeps its own state."""
     event_store: EventStore = EventStore()
-    """The store of events between puller and sink."""
+    """The event store between puller and sink."""
     sink: Sink
-    """Where the changes go: exactly one kind of sink."""
+    """Where changes are written: exactly one kind of sink."""
     lag_threshold: Annotated[Seconds, duration("1s", "24h")] = 60.0
-    """The condition WithinLag is False while the checkpoint is further back than this."""
+    """The condition WithinLag is False while the checkpoint lags by more than this."""
     drain_timeout: Annotated[Seconds, duration("1s", "1h")] = 60.0
-    """How long a pause, an edit or a shutdown waits until what is planned is written."""
+    """How long a pause, an edit or a shutdown waits for planned files to be written."""
     deletion_policy: Annotated[str, one_of("Close", "Retain")] = "Close"
     """
-    What deleting the resource does. Close: end the log, let the upstream clean up and delete the stored events; the
-    deletion waits for it, an hour at most. Retain: nothing outside the cluster is touched.
+    What deleting the resource does. Close: end the log, release the hold on the upstream's history and delete stored
+    events; deletion waits for this, for up to an hour. Retain: leave everything outside the cluster untouched.
     """
     spark: Spark = Spark()
-    """The SparkApplication: image, tasks, pods. On a laptop `executor` says how many local cores are taken."""
+    """The SparkApplication: image, tasks, pods. On a laptop, `executor` sets how many local cores are used."""
 
     @field_validator("target_ts")
     @classmethod

@@ -91,7 +91,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable, Any]:
         if not isinstance(name, str):
             raise yaml.MarkedYAMLError(problem=f'write the name "{key_node.value}" in quotes', problem_mark=where)
         if name in seen:
-            raise yaml.MarkedYAMLError(problem=f"{name} stands here for the second time", problem_mark=where)
+            raise yaml.MarkedYAMLError(problem=f"{name} appears a second time", problem_mark=where)
         seen.add(name)
     return loader.construct_mapping(node, deep=True)
 

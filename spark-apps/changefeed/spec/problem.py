@@ -28,7 +28,7 @@ class InvalidResource(InvalidSpec):
 
     def __init__(self, problems: tuple[Problem, ...]) -> None:
         first = problems[0]
-        super().__init__(first.field, first.line, "Mend it, then run `changefeed validate -f FILE` again.")
+        super().__init__(first.field, first.line, "Fix it, then run `changefeed validate -f FILE` again.")
         self.problems = problems
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         self.message = "\n".join([f"The resource has {count}:", *(f"- {p.line}" for p in problems)])

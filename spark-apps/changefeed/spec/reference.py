@@ -18,19 +18,18 @@ Made from the model in `spark-apps/changefeed/spec` by `make generate`; don't ed
 
 The resource (`{API_VERSION}`) is the same file for `kubectl apply -f` and for `changefeed run -f` on a laptop.
 `changefeed validate -f FILE` checks one without a cluster; the API server refuses the same mistakes in the same words.
-Examples stand in [examples/](../../examples).
+See [examples/](../../examples).
 
 - A name has {NAME_ALLOWED}.
-- A ts is always a string, in quotes: JSON's numbers lose its last digits.
-- A duration has units, such as `500ms`, `5s`, `1m30s`, `24h`; a size too: `64Mi`, `20Gi`.
-- Secrets are named, never written: the keys that a Secret must have stand with `secretRef`.
-- *Not supported yet*: the API server accepts it, and the changefeed's status says that it can't run.
-- Fields that can't be changed are marked so. Every other one may be: the changefeed drains and goes on from its
-  checkpoint.
+- A ts is always a quoted string: as a JSON number it would lose its last digits.
+- A duration has units, such as `500ms`, `5s`, `1m30s` or `24h`. So does a size: `64Mi`, `20Gi`.
+- Credentials are never written here, only the names of Secrets. `secretRef` lists the keys a Secret must have.
+- *Not supported yet*: the API server accepts the field, but the changefeed reports that it can't run.
+- Fields that can't be changed are marked. Any other edit makes the changefeed drain and resume from its checkpoint.
 """
 _STATUS = """## status
 
-Written by the operator and the driver, and only a copy: the changefeed's log is the truth.
+Written by the operator and the driver. It is only a copy: the changefeed's log is the source of truth.
 """
 
 

@@ -47,19 +47,19 @@ class Csv(Section):
     )
 
     quote: Annotated[str, text(r"[^\r\n]?", "one character, or none", 1)] = '"'
-    """Character around text."""
+    """Character that quotes text."""
     delimiter: Annotated[str, text(r"[^\r\n]{1,3}", _APART, 3), Field(validate_default=True)] = ","
-    """Characters between two fields."""
+    """Separator between fields."""
     null: Annotated[str, text(r"[^\r\n]*", "text without a line break, of at most 256 characters", 256)] = "\\N"
-    """What stands for NULL."""
+    """How NULL is written."""
     include_commit_ts: Flag = False
-    """Write each row's commit ts."""
+    """Include each row's commit ts."""
     binary_encoding_method: Annotated[str, one_of("base64", "hex")] = "base64"
-    """How bytes become text."""
+    """Encoding of binary values."""
     output_old_value: Flag = False
-    """Write an update as two lines, the old row and the new one."""
+    """Write an update as two lines: the old row, then the new one."""
     output_field_header: Flag = False
-    """Write the columns' names as a file's first line."""
+    """Start each file with a line of column names."""
 
     @field_validator("delimiter")
     @classmethod
@@ -74,22 +74,22 @@ class CanalJson(Section):
     """TiCDC's options that canal-json in storage has (facts/ticdc-compatibility.md 1.1, 2.8)."""
 
     enable_tidb_extension: Flag = False
-    """Write `_tidb` with each row's commit ts."""
+    """Add `_tidb` with the row's commit ts."""
     content_compatible: Flag = False
-    """Write the whole type of a column into mysqlType."""
+    """Write full column types in mysqlType."""
     only_output_updated_columns: Flag = False
-    """Write into `old` only what an update changed."""
+    """Limit `old` to the columns that an update changed."""
     delete_only_output_handle_key_columns: Flag = False
-    """Write only the key of a deleted row."""
+    """Write only the key columns of a deleted row."""
 
 
 class Parquet(Section):
     """Options of parquet files."""
 
     old_values: Flag = False
-    """Write a column `_old` with the row before an update."""
+    """Add a column `_old` with the row before an update."""
     compression: Annotated[str, one_of("zstd", "snappy", "none")] = "zstd"
-    """Of the files' pages."""
+    """Compression of pages within the files."""
 
 
 _Options = Csv | CanalJson | Parquet
@@ -160,38 +160,40 @@ class Storage(Section):
     )
 
     uri: Annotated[Location, _STAYS, fixed(FROM_CREATION)]
-    """Root of the files."""
+    """Root folder of the files."""
     protocol: Annotated[str, one_of("csv", "canal-json", "parquet"), fixed(FROM_CREATION)]
-    """Format of the files."""
+    """File format."""
     flush_interval: Annotated[Seconds, duration("100ms", "10m")] = 5.0
-    """A file is written at the latest this long after its first change."""
+    """Longest time a change waits before its file is written."""
     file_size: Annotated[Bytes, size("1Mi", "512Mi")] = 64 << 20
-    """A file is written when it has about this size; a transaction is never split."""
+    """Approximate size at which a file is written. Transactions are never split."""
     date_separator: Annotated[str, one_of("none", "year", "month", "day")] = "day"
-    """Part of the date that is a folder above the files."""
+    """Granularity of the date folder above the files."""
     use_table_id_as_path: Annotated[Flag, fixed(FROM_CREATION)] = False
     """
-    Name the folder of a table, and of a partition, by its id in TiDB instead of by its name. Nothing is written of a
-    database as a whole.
+    Name the folders of tables and partitions by their TiDB ids instead of their names. No files are written about
+    databases as a whole.
     """
     file_index_width: Annotated[int, whole(6, 20), fixed(FROM_CREATION)] = 20
-    """Digits of a file's number."""
+    """Number of digits in a file's number."""
     compression: Annotated[str, one_of("none", "gzip", "zstd"), fixed(FROM_CREATION)] = "none"
-    """Of csv and canal-json files, whose names end with .gz or .zst then."""
+    """Compression of csv and canal-json files; their names then end in .gz or .zst."""
     terminator: Annotated[str, text(r"\r?\n", r'"\r\n" or "\n", in double quotes', 2)] = "\r\n"
-    """End of a line."""
+    """Line terminator."""
     output_raw_change_event: Flag = False
-    """Leave an update of a primary or unique key one update, instead of a delete and an insert."""
+    """Write an update of a primary or unique key as one update instead of a delete and an insert."""
     csv: Csv = Csv()
-    """Options of protocol csv."""
+    """Options for protocol: csv."""
     canal_json: CanalJson = CanalJson()
-    """Options of protocol canal-json."""
+    """Options for protocol: canal-json."""
     parquet: Parquet = Parquet()
-    """Options of protocol parquet."""
+    """Options for protocol: parquet."""
     column_selectors: Annotated[tuple[ColumnSelector, ...], many(0, 16, "at most 16 column selectors")] = ()
-    """Which columns are written; the first selector that a table's name fits decides. None fits: all of them."""
+    """
+    Which columns to write. The first selector that matches a table applies; if none matches, all columns are written.
+    """
     credentials: Credentials | None = None
-    """Who writes there."""
+    """Credentials to write with."""
 
     @field_validator("column_selectors")
     @classmethod
@@ -218,36 +220,37 @@ class Storage(Section):
 
 
 class Mysql(Section):
-    """A MySQL, MariaDB or TiDB that the changes are applied to. Its tables must be there, as they were at startTs."""
+    """A MySQL, MariaDB or TiDB server to apply changes to. Its tables must exist as they were at startTs."""
 
     uri: Annotated[str, server("mysql", "mysql://host:port"), _STAYS, fixed(FROM_CREATION)]
-    """The server."""
+    """Address of the server."""
     worker_count: Annotated[int, whole(1, 256)] = 16
-    """Connections of a task that write rows at the same time."""
+    """Connections that each task writes rows through concurrently."""
     max_txn_row: Annotated[int, whole(1, 16_384)] = 256
-    """Rows that are written in one transaction, if no transaction of the upstream must stay whole."""
+    """Rows per downstream transaction, unless upstream transactions must stay whole."""
     transaction_atomicity: Annotated[str, one_of("none", "table")] = "none"
-    """table: what a transaction of the upstream has changed in a table is committed at once."""
+    """table: everything that an upstream transaction changed in one table is committed together."""
     safe_mode: Flag = False
-    """Write rows by REPLACE and DELETE only, for a downstream that has rows of its own with the same keys."""
+    """Write rows with REPLACE and DELETE only, for a downstream that already has rows with the same keys."""
     progress_database: Annotated[str, text(r"[A-Za-z0-9_$]{0,64}", _DATABASE, 64)] = "changefeed"
     """
-    Where our own two tables are, by which each row counts once. Empty: there are none; after a failure rows are written
-    again, by REPLACE and DELETE, and nothing keeps out a driver that has been given up but lives.
+    Database for the two bookkeeping tables that make writes exactly-once and fence off replaced drivers. Empty: no such
+    tables; after a failure rows are written again with REPLACE and DELETE, and a replaced driver that is still alive is
+    not fenced.
     """
     enable_sync_point: Flag = False
     """
-    Now and then have all tables written to the same ts, and say so in the table tidb_cdc.syncpoint_v1, as TiCDC does:
-    the downstream is then as the upstream was at that ts.
+    Periodically bring all tables to the same ts and record it in tidb_cdc.syncpoint_v1, as TiCDC does. At that moment
+    the downstream equals the upstream as of that ts.
     """
     sync_point_interval: Annotated[Seconds, duration("1s", "24h")] = 600.0
-    """Time between two of them. Each is waited for by all tables."""
+    """Time between syncpoints. All tables wait for each one."""
     sync_point_retention: Annotated[Seconds, duration("1h", "8760h")] = 86_400.0
-    """How long their rows are kept."""
+    """How long rows in tidb_cdc.syncpoint_v1 are kept."""
     tls: SinkTls | None = None
-    """TLS towards it."""
+    """TLS to the server."""
     credentials: Credentials | None = None
-    """Who writes there."""
+    """Credentials to write with."""
 
 
 _CATALOGS = ("http", "https", "mysql", "postgresql", "sqlite")
@@ -260,35 +263,35 @@ class IcebergCatalog(Section):
     """The catalog that the tables stand in."""
 
     uri: Annotated[str, server_of(_CATALOGS, _CATALOG_ALLOWED), _STAYS, fixed(FROM_CREATION)]
-    """http(s): a REST catalog. All else: a database that is one, as Iceberg's JDBC catalog."""
+    """A REST catalog (http or https), or a database used as a JDBC catalog."""
     name: Annotated[str, text(r"[A-Za-z0-9_.\-]*", "letters, digits and _ . -", 255)] = ""
     """
-    REST: the warehouse that the catalog is asked for. Of a database: the name under which the tables stand there;
-    readers use the same one. Empty: changefeed.
+    REST: the warehouse to ask the catalog for. Database: the catalog name under which tables are registered; readers
+    use the same one. Empty: changefeed.
     """
     credentials: Credentials | None = None
-    """Of a database: username, password. REST: token, or credential (id:secret)."""
+    """Database: username, password. REST: token, or credential (id:secret)."""
 
 
 class Iceberg(Section):
     """Tables of Apache Iceberg, one for each table of the upstream."""
 
     warehouse: Annotated[Warehouse, _stays("warehouse"), fixed(FROM_CREATION)]
-    """Root of the tables' files."""
+    """Root folder of the tables' files."""
     catalog: IcebergCatalog
     """Where readers find the tables."""
     mode: Annotated[str, one_of("append", "upsert"), _stays("mode"), fixed(FROM_CREATION)] = "append"
-    """append: a table has all changes, one after the other. upsert: it has the rows that the upstream's has now."""
+    """append: each table is a changelog of all changes. upsert: each table mirrors the upstream's current rows."""
     namespace_prefix: Annotated[
         str, text("[A-Za-z0-9_]*", "letters, digits and _", 64), _stays("namespacePrefix"), fixed(FROM_CREATION)
     ] = ""
-    """What stands before a database's name in the name of its namespace."""
+    """Prefix added to a database's name to form its namespace."""
     flush_interval: Annotated[Seconds, duration("100ms", "1h")] = 60.0
-    """Changes are in their table at the latest this long after they came. Each time makes a snapshot and a file."""
+    """Longest time a change waits before it is committed. Every commit adds a snapshot and a file."""
     file_size: Annotated[Bytes, size("1Mi", "512Mi")] = 64 << 20
-    """A file is written when it has about this size; a transaction is never split."""
+    """Approximate size at which a file is written. Transactions are never split."""
     credentials: Credentials | None = None
-    """Who writes into the warehouse."""
+    """Credentials to write to the warehouse."""
 
     @property
     def uri(self) -> str:
@@ -304,24 +307,24 @@ class Dispatcher(Section):
     """Where the messages of the tables that `matcher` selects go. The first one that fits a table decides."""
 
     matcher: Annotated[tuple[Rule, ...], many(1, 64, "1 to 64 rules")]
-    """Tables it is about, in the syntax of `filter.rules`."""
+    """Tables this applies to, in the syntax of `filter.rules`."""
     topic: Annotated[str, text(_TOPIC, _TOPIC_ALLOWED, 249)] = ""
-    """Topic of a table, such as `{schema}_{table}`. Empty: that of the uri."""
+    """Topic for each table, such as `{schema}_{table}`. Empty: the topic in the uri."""
     partition: Annotated[str, one_of("table", "index-value", "columns", "ts")] = "table"
-    """What decides the partition of a row: its table, the values of an index or of columns, or its commit ts."""
+    """What determines a row's partition: its table, the values of an index or of columns, or its commit ts."""
     index: Annotated[str, text(r"[^`]*", "the name of an index", 64)] = ""
-    """Of index-value. Empty: the primary key, or a unique one that is as good."""
+    """Index for index-value. Empty: the primary key, or a unique key that can stand in for it."""
     columns: Annotated[tuple[Annotated[str, text(r"[^`]+", "a column's name", 64)], ...], many(0, 64, "64 names")] = ()
-    """Of columns."""
+    """Columns for partition: columns."""
 
 
 class LargeMessages(Section):
     """What becomes of a row whose message is larger than maxMessageBytes."""
 
     option: Annotated[str, one_of("none", "handle-key-only", "claim-check")] = "none"
-    """none: the changefeed stops. handle-key-only: only its key is sent. claim-check: it is kept in a store."""
+    """none: stop the changefeed. handle-key-only: send only the row's key. claim-check: put the message in a store."""
     claim_check_uri: Annotated[Location | None, Field()] = None
-    """The store of claim-check. Who writes there: the environment's own credentials."""
+    """Store for claim-check, written with the environment's own credentials."""
 
 
 _NEEDS_STORE = "claimCheckUri for option: claim-check"
@@ -331,37 +334,37 @@ class Kafka(Section):
     """Topics of a Kafka cluster."""
 
     uri: Annotated[str, server("kafka", "kafka://host:port/topic"), _STAYS, fixed(FROM_CREATION)]
-    """Brokers, with commas between, and the default topic."""
+    """Brokers, separated by commas, and the default topic."""
     protocol: Annotated[str, one_of("canal-json", "open-protocol", "simple", "debezium", "avro")]
-    """Format of the messages."""
+    """Message format."""
     delivery: Annotated[str, one_of("at-least-once", "exactly-once")] = "at-least-once"
-    """exactly-once: by transactions, for consumers with isolation.level=read_committed."""
+    """exactly-once uses Kafka transactions; consumers need isolation.level=read_committed."""
     partition_num: Annotated[int, whole(1, 1_000)] = 3
-    """Partitions of a topic that is made here."""
+    """Partitions of the topics that the changefeed creates."""
     replication_factor: Annotated[int, whole(1, 16)] = 1
-    """Replicas of a topic that is made here."""
+    """Replicas of the topics that the changefeed creates."""
     max_message_bytes: Annotated[Bytes, size("1Ki", "1Gi")] = 10 << 20
-    """A larger message is not sent; see largeMessages. The topic's own max.message.bytes must allow it."""
+    """Largest message to send; see largeMessages for larger ones. The topic's max.message.bytes must allow it."""
     compression: Annotated[str, one_of("none", "gzip", "snappy", "lz4", "zstd")] = "none"
-    """Of batches of messages."""
+    """Compression of message batches."""
     dispatchers: Annotated[tuple[Dispatcher, ...], many(0, 64, "at most 64 dispatchers")] = ()
-    """Topics and partitions of tables. None fits: the default topic, a partition for each table."""
+    """Topics and partitions by table. If none matches: the default topic, partitioned by table."""
     large_messages: LargeMessages = LargeMessages()
-    """Rows that are too large for a message."""
+    """What to do about rows that are too large for a message."""
     canal_json: CanalJson = CanalJson()
-    """Options of protocol canal-json. Without enableTidbExtension there are no messages of the resolved-ts."""
+    """Options for protocol: canal-json. Resolved-ts messages are only sent with enableTidbExtension."""
     schema_registry: Annotated[str | None, text(r"https?://[^@\s]+", "http://host:port", 1024)] = None
-    """Confluent's registry, or one like it, for protocol avro."""
+    """Confluent-compatible schema registry, for protocol: avro."""
     output_raw_change_event: Flag = False
-    """Leave an update of a primary or unique key one update, instead of a delete and an insert."""
+    """Write an update of a primary or unique key as one update instead of a delete and an insert."""
     cloud_events: Flag = False
-    """Give each message the headers of a CloudEvent (binary content mode). It takes a call of the client each."""
+    """Add CloudEvents headers to each message (binary content mode). Costs one client call per message."""
     sasl_mechanism: Annotated[str, one_of("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")] = "PLAIN"
-    """How the user of the credentials is authenticated."""
+    """SASL mechanism for the credentials' user."""
     tls: SinkTls | None = None
-    """TLS towards the brokers."""
+    """TLS to the brokers."""
     credentials: Credentials | None = None
-    """Who writes there."""
+    """Credentials to write with."""
 
     @field_validator("large_messages")
     @classmethod
@@ -390,11 +393,11 @@ class Sink(Section):
     iceberg: Iceberg | None = None
     """Tables of Apache Iceberg."""
     mysql: Mysql | None = None
-    """A MySQL or TiDB."""
+    """A MySQL, MariaDB or TiDB server."""
     kafka: Kafka | None = None
-    """Kafka."""
+    """Topics of a Kafka cluster."""
     blackhole: Blackhole | None = None
-    """Nothing: changes are counted and dropped."""
+    """Discards changes after counting them."""
     storage: Annotated[Storage | None, Field(validate_default=True)] = None
     """Files on an object store, in TiCDC's layout."""
 

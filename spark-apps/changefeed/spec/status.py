@@ -27,20 +27,20 @@ _Message = Annotated[str, _shape(maxLength=32768)]
 
 
 class Condition(Section):
-    """One answer about the changefeed, as kstatus and `kubectl wait` read it."""
+    """One condition of the changefeed, as kstatus and `kubectl wait` read it."""
 
     type: Annotated[str, _shape(maxLength=316, minLength=1)]
     """Ready, Reconciling, Stalled, HistoryHeld, ReconcilePaused, SinkAvailable, UpstreamAvailable or WithinLag."""
     status: Annotated[str, _shape(enum=["True", "False", "Unknown"], maxLength=7)]
     """True, False or Unknown."""
     observed_generation: _Count | None = None
-    """The generation of the spec that it is about."""
+    """The generation of the spec that this condition refers to."""
     last_transition_time: _Time
-    """When status changed last."""
+    """When status last changed."""
     reason: Annotated[str, _shape(maxLength=1024, minLength=1, pattern="^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
-    """One word for programs."""
+    """Machine-readable reason."""
     message: _Message
-    """One sentence, with the next step."""
+    """One sentence, with what to do next."""
 
 
 _Conditions = Annotated[
@@ -63,13 +63,13 @@ class LastError(Section):
     """The error that ended the newest attempt."""
 
     class_: Annotated[str, _shape(maxLength=128)] | None = Field(default=None, alias="class")
-    """Its class, as in the driver's log."""
+    """Class of the error, as in the driver's log."""
     message: _Message | None = None
-    """What failed, and the next step."""
+    """What failed, and what to do next."""
     time: _Time | None = None
-    """When."""
+    """When it happened."""
     next_retry_time: _Time | None = None
-    """When the next attempt starts; unset: never by itself."""
+    """When the next attempt starts. Unset: it requires manual intervention."""
 
 
 _Failures = Annotated[
@@ -79,34 +79,36 @@ _Failures = Annotated[
 
 
 class Restarts(Section):
-    """Attempts that failed."""
+    """Counts of failed attempts."""
 
     total: _Count | None = None
-    """Since the creation."""
+    """Since the changefeed was created."""
     failures: _Failures | None = None
-    """In a row, by class (docs/reference/events.md): since the changefeed was healthy, edited or paused."""
+    """
+    Consecutive failures by class (docs/reference/events.md), reset when the changefeed is healthy, edited or paused.
+    """
 
 
 class HoldError(Section):
     """Why the upstream's history could not be held last time."""
 
     class_: Annotated[str, _shape(maxLength=128)] | None = Field(default=None, alias="class")
-    """Its class."""
+    """Class of the error."""
     message: _Message | None = None
-    """What failed, and the next step."""
+    """What failed, and what to do next."""
     time: _Time | None = None
-    """When."""
+    """When it happened."""
 
 
 class LastDdl(Section):
-    """The newest DDL that readers of the sink have been told of."""
+    """The latest DDL published to readers of the sink."""
 
     ts: _Ts | None = None
-    """Rows after it stand under this version."""
+    """Version of the table for rows after it."""
     time: _Time | None = None
-    """The same as a time."""
+    """The same, as a time."""
     statement: Annotated[str, _shape(maxLength=512)] | None = None
-    """Its beginning."""
+    """The beginning of the statement."""
 
 
 class Hold(Section):
@@ -115,22 +117,22 @@ class Hold(Section):
     ts: _Ts | None = None
     """GC spares every change after this ts."""
     until: _Time | None = None
-    """When the hold ends unless it is renewed, by PD's clock."""
+    """When the hold expires unless it is renewed, by PD's clock."""
     last_error: HoldError | None = None
-    """Why it could not be renewed; unset once it has been."""
+    """Why it could not be renewed. Unset once a renewal succeeds."""
 
 
 class Status(Section):
-    """What is known about the changefeed; a copy, the changefeed's log is the truth."""
+    """What is known about the changefeed. This is a copy: the changefeed's log is the source of truth."""
 
     conditions: _Conditions | None = None
     """Ready, Reconciling, Stalled (kstatus), HistoryHeld, SinkAvailable, UpstreamAvailable, WithinLag."""
     observed_generation: Annotated[int, _shape(format="int64", minimum=-1)] | None = None
-    """The generation of the spec that the operator saw last."""
+    """The latest generation of the spec that the operator has seen."""
     state: Annotated[str, _shape(enum=list(STATES), maxLength=16)] | None = None
     """One word, in TiCDC's terms."""
     message: _Message | None = None
-    """One sentence, with the next step."""
+    """One sentence, with what to do next."""
     sink: Annotated[str, _shape(maxLength=16)] | None = None
     """The kind of sink."""
     cluster_id: _Ts | None = None
@@ -138,46 +140,46 @@ class Status(Section):
     start_ts: _Ts | None = None
     """The ts that the changefeed started from."""
     sink_uri: Annotated[str, _shape(maxLength=2048)] | None = None
-    """Where the files go: the sink, or after a rewind the newest folder beside it."""
+    """Where files are written: the sink, or after a rewind the newest folder next to it."""
     checkpoint_ts: _Ts | None = None
     """Everything up to this ts is in the sink."""
     checkpoint_time: _Time | None = None
-    """The same as a time."""
+    """The same, as a time."""
     resolved_ts: _Ts | None = None
     """Everything up to this ts has been pulled."""
     lag_seconds: Annotated[int, _shape(format="int64")] | None = None
     """How far the checkpoint is behind the upstream."""
     epoch: _Count | None = None
-    """Number of the driver: rises with each one that took over."""
+    """Fencing number of the driver: rises with every takeover."""
     tables: _Count | None = None
-    """Tables that are followed."""
+    """Number of tables captured."""
     rows: _Count | None = None
     """Rows written since the changefeed was created."""
     initial_copy: Annotated[str, _shape(maxLength=64)] | None = None
-    """How far the copies of tables are, and for how long they will go on; unset while nothing is copied."""
+    """Progress of initial copies and the time left. Unset while nothing is copied."""
     event_store_mode: Annotated[str, _shape(enum=["Buffer", "Archive"], maxLength=16)] | None = None
-    """Where new segments are read: in the pullers' memory, or in the archive since a buffer has overflowed."""
+    """Where new segments are read from: the pullers' memory, or the archive after a buffer overflow."""
     last_ddl: LastDdl | None = None
-    """The newest DDL that is in the sink."""
+    """The latest DDL written to the sink."""
     hold: Hold | None = None
     """The hold on the upstream's history; the driver renews it, or a Job while no driver runs."""
     attempt: _Count | None = None
-    """Number of the SparkApplication: rises with each start."""
+    """Number of the SparkApplication: rises with every start."""
     attempt_phase: Annotated[str, _shape(enum=["Claimed", "Created", "Ended"], maxLength=16)] | None = None
-    """How far that attempt has got; written before the operator acts on it."""
+    """Phase of that attempt, recorded before the operator acts on it."""
     attempt_outcome: Annotated[str, _shape(enum=["Stopped", "Finished", "Failed", "Stalled"], maxLength=16)] | None = (
         None
     )
-    """How it ended; unset while it is under way."""
+    """How it ended. Unset while it is running."""
     effective_spec_hash: Annotated[str, _shape(maxLength=128)] | None = None
     """Hash of the spec that the attempt runs."""
     config_digest: Annotated[str, _shape(maxLength=128)] | None = None
-    """Digest of the last valid spec as drivers read it: names its ConfigMap, and nothing else is believed of one."""
+    """Digest of the last accepted spec. It names the ConfigMap that drivers read and verifies its content."""
     children: _Names | None = None
-    """Children that stood when the operator looked: one that is missing was deleted by somebody else."""
+    """Children that existed when the operator last looked. One that is missing was deleted by someone else."""
     state_uri: Annotated[str, _shape(maxLength=2048)] | None = None
-    """Where the log is kept: fixed by the first attempt."""
+    """Where the log is kept. Fixed by the first attempt."""
     restarts: Restarts | None = None
-    """How often attempts failed."""
+    """How often attempts have failed."""
     last_error: LastError | None = None
-    """The error that ended the newest attempt that failed."""
+    """The error that ended the latest failed attempt."""

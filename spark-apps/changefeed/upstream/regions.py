@@ -94,8 +94,8 @@ def reaction_to(error: errorpb_pb2.Error) -> Reaction:
     name = error_name(error)
     if name in _FLASHBACK:
         raise NeedsHuman(
-            f"The cluster does a FLASHBACK ({name}): its history is being rewritten.",
-            "Wait for its end, then start a new changefeed.",
+            f"The cluster is running FLASHBACK ({name}): its history is being rewritten.",
+            "Wait for it to finish, then start a new changefeed.",
         )
     if name == "server_is_busy" and error.server_is_busy.backoff_ms:
         wait = error.server_is_busy.backoff_ms / 1000

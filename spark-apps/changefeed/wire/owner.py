@@ -67,5 +67,5 @@ def owner_lost(error: grpc.RpcError, what: str) -> ChangefeedError:
     """What became of a task's call or stream: Fenced when the owner belongs to another run, else Unavailable."""
     why = f"The owner ended {what}: {error.code().name} {error.details()}."
     if error.code() in _NOT_OURS:
-        return Fenced(why, "Another driver runs the changefeed now; this task belongs to none.")
+        return Fenced(why, "Another driver runs the changefeed now; this task is orphaned.")
     return Unavailable(why, "The driver has stopped or is overloaded: its own log says why. It starts its tasks again.")

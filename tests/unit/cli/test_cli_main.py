@@ -58,7 +58,7 @@ def test_validate_shows_all_problems_on_stderr(file: Path, capsys: pytest.Captur
         "error: The resource has 2 problems:\n"
         '- metadata.name: "ORDERS"; allowed: 1 to 45 characters: lower-case letters, digits, - inside; a letter first\n'
         "- unknown field spec.sink.storage.fileSiz; did you mean fileSize?\n"
-        "next: Mend it, then run `changefeed validate -f FILE` again.\n"
+        "next: Fix it, then run `changefeed validate -f FILE` again.\n"
     )
 
 
@@ -78,11 +78,11 @@ def test_validate_gives_problems_as_json(file: Path, capsys: pytest.CaptureFixtu
         (["validate", "-f", "nowhere.yaml"], "can't read nowhere.yaml: No such file or directory"),
         (["validate"], "--file"),
         (["validat"], 'Did you mean "validate"?'),
-        (["tso", "parse", "12x"], "'12x' is no ts"),
+        (["tso", "parse", "12x"], "'12x' is not a ts"),
         (["tso", "parse", str(1 << 64)], "allowed: digits, a number below 2^64"),
-        (["tso", "at", "2026-01-31T12:00:00"], "has no zone; allowed: ISO 8601 with a zone"),
+        (["tso", "at", "2026-01-31T12:00:00"], "has no time zone; allowed: ISO 8601 with a time zone"),
         (["tso", "at", "1969-12-31T23:59:59Z"], "allowed: from 1970 on"),
-        (["tso", "at", "yesterday"], "'yesterday' is no time"),
+        (["tso", "at", "yesterday"], "'yesterday' is not a time"),
         (["verify"], "-f FILE, or --uri URI with --pd ADDRESS"),
         (["verify", "--uri", "file:///x"], "-f FILE, or --uri URI with --pd ADDRESS"),
         (["verify", "-f", "x", "--pd", "y"], "-f FILE, or --uri URI with --pd ADDRESS"),

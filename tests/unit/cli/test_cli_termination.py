@@ -73,7 +73,7 @@ def test_a_failure(log: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_bad_input(log: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["run", "-f", file, "--attempt", "-1"]) == 2
-    assert said(log)["message"] == "--attempt: -1; allowed: 0 (nobody counts) and up"
+    assert said(log)["message"] == "--attempt: -1; allowed: 0 (attempts are not counted) or more"
     assert main(["run", "--fil"]) == 2
     assert said(log)["class"] == "BadArguments"
 

@@ -69,7 +69,7 @@ def test_rule_8_a_lost_swap_with_a_newer_epoch_in_the_log_is_fenced(tmp_path: Pa
 
 
 def test_rule_8_a_stranger_that_goes_on_writing_is_named(tmp_path: Path, log: Log) -> None:
-    sink = Disturbed(tmp_path / "lake", [Conflict("metadata was changed by somebody else.")] * 9)
+    sink = Disturbed(tmp_path / "lake", [Conflict("metadata was changed by someone else.")] * 9)
     with pytest.raises(NeedsHuman, match="SinkOwned: metadata was changed"):
         StorageDdlSink(sink, log.poll_fence).write_checkpoint(105)
 

@@ -234,7 +234,7 @@ spec:
         'spec.lagThreshold: 60; allowed: a duration from 1s to 24h, such as "5s"',
         "spec.spark.driver: []; allowed: a mapping",
         'spec.spark.executor: {"instances": 2, "cores": 2, "memory": "4Gi", "template": {}}; '
-        "allowed: instances x cores above pullers.count (4): each puller holds one for ever",
+        "allowed: instances x cores above pullers.count (4): each puller occupies one permanently",
         "unknown field spec.pausd; did you mean paused?",
     ]
 
@@ -353,7 +353,7 @@ WRONG: list[tuple[str, object, str]] = [
         {"cores": 1},
         "spec.spark.executor: "
         '{"cores": 1}; '
-        "allowed: instances x cores above pullers.count (2): each puller holds one for ever",
+        "allowed: instances x cores above pullers.count (2): each puller occupies one permanently",
     ),
 ]
 
@@ -399,7 +399,7 @@ def test_no_secret_reaches_a_message(path: str, value: object) -> None:
             "a: [1",
             "line 1, column 6: not YAML while parsing a flow sequence: expected ',' or ']', but got '<stream end>'",
         ),
-        ("a: 1\nb:\n  c: 1\n  c: 2", "line 4, column 3: not YAML: c stands here for the second time"),
+        ("a: 1\nb:\n  c: 1\n  c: 2", "line 4, column 3: not YAML: c appears a second time"),
         ("csv:\n  null: x", 'line 2, column 3: not YAML: write the name "null" in quotes'),
         ("a: \x01", "not YAML: unacceptable character #x0001: special characters are not allowed"),
         ("", "the file holds nothing; allowed: one Changefeed"),

@@ -106,13 +106,13 @@ def convert(source: Source) -> Converted:
         if ts is not None:
             draft.put(path, ts)
     if source.start_ts is None:
-        draft.notes.append("spec.startTs: without it, it starts now; TiCDC's checkpoint would go on from there")
+        draft.notes.append("spec.startTs: without it, it starts now; give TiCDC's checkpoint to continue from there")
     keys = dict(_flat("", source.config)) | _sink(draft, source.sink_uri)
     _settings(draft, {key: value for key, value in keys.items() if value != "" or key.startswith("sink.csv.")})
     try:
         parse(json.dumps(draft.resource))
     except InvalidResource as refused:
-        draft.notes += [f"to mend: {problem.line}" for problem in refused.problems]
+        draft.notes += [f"to fix: {problem.line}" for problem in refused.problems]
     return Converted(draft.resource, tuple(draft.notes))
 
 

@@ -72,7 +72,7 @@ def _meaning(error: Exception, doing: str, path: str, uri: str, service: Service
     if (refused and code not in service.cut_short) or status == 501:
         return NeedsHuman(f"{what}{why}.", f"The store does not take that request: use one with {service.conditions}.")
     if writes and kind != "Connect":
-        return OutcomeUnknown(f"Nobody knows whether {path} in {uri} was written: {why}.")
+        return OutcomeUnknown(f"It is unknown whether {path} in {uri} was written: {why}.")
     return Transient(f"{what}{why}.", "Look at the store and the network to it.")
 
 

@@ -112,7 +112,7 @@ class BucketStore:
             return self._put(path, body, "create" if etag is None else {self._service.version: etag})
         except FAILURES as error:
             if changed_meanwhile(error, self._service):
-                raise Conflict(f"{path} in {self.uri} was changed by somebody else; it had etag {etag}.") from None
+                raise Conflict(f"{path} in {self.uri} was changed by someone else; it had etag {etag}.") from None
             raise self._failure(error, "replace", path, writes=True) from None
 
     def list(self, prefix: str = "") -> list[tuple[str, int]]:

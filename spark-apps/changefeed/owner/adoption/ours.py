@@ -78,14 +78,14 @@ def check_adoptable(changefeed: Changefeed) -> None:
     if changefeed.spec.sink.storage is None:
         raise InvalidSpec(
             f"spec.sink.{changefeed.spec.sink.kind}",
-            "only a sink of files says whose it is",
+            "only a storage sink records its owner",
             "Give a new Changefeed the spec.state.id of the old one.",
         )
     if not changefeed.spec.state.id:
         raise InvalidSpec(
             "spec.state.id",
-            "missing: without it the state's place depends on a uid that the resource does not have yet",
-            "Give the state a name that stays.",
+            "missing: without it, the location of the state depends on a uid that the resource does not have yet",
+            "Choose a permanent id.",
         )
 
 
@@ -112,8 +112,8 @@ def _look(changefeed: Changefeed, secrets_dir: Path | None, cluster_id: int, pd_
     state = Log(old, places.LOG).read()
     if state.n == 0 or state.uid != claim.uid:
         raise NeedsHuman(
-            f"The log of {sink.uri} is not at {old.uri}, where its claim says that it is.",
-            "Without the log nobody knows what is in the files: start a new changefeed with an empty sink.",
+            f"The log of {sink.uri} is not at {old.uri}, where its claim says it is.",
+            "Without the log it is unknown what the files contain: start a new changefeed with an empty sink.",
         )
     if not isinstance(old, LocalStore) and not state.closed:
         Alive(old, f"adopt-{secrets.token_hex(4)}").check(pd_ms)

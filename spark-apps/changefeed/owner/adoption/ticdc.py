@@ -67,7 +67,9 @@ async def adopt_ticdc(changefeed: Changefeed, secrets_dir: Path | None = None, c
     check_adoptable(changefeed)
     if changefeed.spec.initial_copy:
         raise InvalidSpec(
-            "spec.initialCopy", "a folder that TiCDC wrote goes on with changes, without a copy", "Leave it out."
+            "spec.initialCopy",
+            "a folder that TiCDC wrote is continued with changes only, without a copy",
+            "Leave it out.",
         )
     pd = await places.upstream_access(changefeed, secrets_dir).connect(_PD_DEADLINE_S)
     try:
@@ -125,7 +127,7 @@ async def _unchanging(sink: Store) -> list[str]:
     if now != before:
         changed = min(path for path, _ in set(now.items()) ^ set(before.items()))
         raise Conflict(
-            f"Somebody writes to {sink.uri}: {changed} has changed within {_WATCHED_S:.0f} s.",
+            f"Something is writing to {sink.uri}: {changed} has changed within {_WATCHED_S:.0f} s.",
             "Pause TiCDC's changefeed, wait until its `metadata` stands still, then try again.",
         )
     return list(now)
@@ -140,24 +142,24 @@ async def _start_ts(changefeed: Changefeed, state: State, sink: Store, checkpoin
     if checkpoint_ts == 0:
         raise NeedsHuman(
             f"{sink.uri} has no `metadata` with a checkpoint: nothing there is complete.",
-            "Look at spec.sink.storage.uri: it is TiCDC's sink-uri. An empty folder need not be adopted.",
+            "Check spec.sink.storage.uri: it must be TiCDC's sink-uri. An empty folder does not need to be adopted.",
         )
     if state.n and state.start_ts < checkpoint_ts:
         raise NeedsHuman(
-            f"An adoption at {state.start_ts} has begun before, but TiCDC has gone on to {checkpoint_ts} since.",
-            "Choose another spec.state.id, and begin again.",
+            f"An adoption at {state.start_ts} was begun earlier, but TiCDC has since advanced to {checkpoint_ts}.",
+            "Choose another spec.state.id and start over.",
         )
     wanted = state.start_ts if state.n else changefeed.spec.start_ts
     start_ts = checkpoint_ts if wanted is None else wanted
     if start_ts < checkpoint_ts:
         raise InvalidSpec(
             "spec.startTs",
-            f'"{start_ts}" is below "{checkpoint_ts}", up to which TiCDC has written all',
-            "Leave it out, or name TiCDC's own checkpoint, which may be a little higher than its `metadata` says.",
+            f'"{start_ts}" is below "{checkpoint_ts}", up to which TiCDC has written everything',
+            "Leave it out, or give TiCDC's own checkpoint, which may be slightly above the one in `metadata`.",
         )
     if start_ts > (now := await pd.tso()):
         raise InvalidSpec(
-            "spec.startTs", f'"{start_ts}" is in the future: the upstream is at "{now}"', "Name TiCDC's checkpoint."
+            "spec.startTs", f'"{start_ts}" is in the future: the upstream is at "{now}"', "Give TiCDC's checkpoint."
         )
     return start_ts
 

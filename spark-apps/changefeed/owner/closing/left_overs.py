@@ -120,8 +120,8 @@ def _changefeed(recorded: State, place: Place, secrets_dir: Path | None) -> Chan
         changefeed = from_effective(recorded.epoch.config)
     except InvalidResource as error:
         raise NeedsHuman(
-            f"The log of {place.uri} does not tell whose it is: {error.message}",
-            "Use the version of changefeed that wrote it. If it never ran, delete the folder.",
+            f"The log of {place.uri} does not identify its changefeed: {error.message}",
+            "Use the version that wrote it. If the changefeed never ran, delete the folder.",
         ) from error
     try:
         own = places.state_place(changefeed, secrets_dir).uri
@@ -130,7 +130,7 @@ def _changefeed(recorded: State, place: Place, secrets_dir: Path | None) -> Chan
     if own != place.uri:
         raise NeedsHuman(
             f"The log of {place.uri} is of a changefeed that keeps its state at {own or 'another place'}.",
-            "It is a copy: closing it would end the original. Delete the folder, if nobody needs it.",
+            "It is a copy: closing it would end the original. Delete the folder if it is not needed.",
         )
     return changefeed
 

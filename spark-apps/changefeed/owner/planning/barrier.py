@@ -54,7 +54,7 @@ class Barrier:
             raise ProtocolViolation(
                 f"DDL job {ddl.job_id} at {ddl.ts} ({ddl.description}) came after the DDL span resolved to "
                 f"{self._resolved_ts}.",
-                "Start the changefeed again; if this comes back, report it as a bug.",
+                "Restart the changefeed; if this happens again, report it as a bug.",
             )
         self._last = ddl.order
         if self._target_ts is None or ddl.ts <= self._target_ts:

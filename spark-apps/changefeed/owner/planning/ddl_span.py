@@ -86,7 +86,7 @@ class DdlSpan:
         if commit_ts <= self._barrier.resolved_ts:
             raise ProtocolViolation(
                 f"{job} at {commit_ts} came after the DDL span resolved to {self._barrier.resolved_ts}.",
-                "Start the changefeed again; if this comes back, report it as a bug.",
+                "Restart the changefeed; if this happens again, report it as a bug.",
             )
         self._waiting[job.id] = commit_ts, job
 

@@ -34,13 +34,13 @@ def check_same(changefeed: Changefeed, state: State, cluster_id: int) -> None:
         raise InvalidSpec(
             "spec.initialCopy",
             f"it differs from {str(state.initial_copy).lower()}, with which the changefeed was started",
-            "It can't be changed: set it back, or create a new changefeed with another name and sink.",
+            "It can't be changed: revert it, or create a new changefeed with another name and sink.",
         )
     if start_ts is not None and start_ts != state.asked_ts:
         raise InvalidSpec(
             "spec.startTs",
             f'"{start_ts}" differs from "{state.asked_ts}", with which the changefeed was started',
-            "It can't be changed: set it back, or create a new changefeed with another name and sink.",
+            "It can't be changed: revert it, or create a new changefeed with another name and sink.",
         )
     if state.epoch.number:
         before, now = from_effective(state.epoch.config).spec.sink, changefeed.spec.sink
@@ -54,8 +54,8 @@ def check_same(changefeed: Changefeed, state: State, cluster_id: int) -> None:
             if value != before.names[field]:
                 raise InvalidSpec(
                     field,
-                    f"{value} differs from {before.names[field]}, with which the changefeed was started",
-                    "It can't be changed: set it back, or create a new changefeed with another name and sink.",
+                    f"{value} differs from {before.names[field]}, which the changefeed was started with",
+                    "It can't be changed: revert it, or create a new changefeed with another name and sink.",
                 )
 
 
@@ -85,9 +85,10 @@ def check_plans_are_selected(state: State, tables: dict[int, TableInfo], schema:
             table = schema.table(entry.dispatcher, ts)
             raise InvalidSpec(
                 "spec.filter.rules",
-                f"{table.full_name if table else entry.dispatcher} is not selected any more, but plan {plan} "
+                f"{table.full_name if table else entry.dispatcher} is no longer selected, but plan {plan} "
                 "still has rows of it to write",
-                "Select it again, let a run drain, then change the rules. If that plan fails: rewind (spec.restart).",
+                "Select it again and let a run drain before you change the rules. If that plan fails, rewind "
+                "(spec.restart).",
             )
 
 

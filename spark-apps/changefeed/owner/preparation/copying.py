@@ -32,8 +32,8 @@ def check_copies_are_selected(state: State, selected: Set[int]) -> None:
         if dispatcher not in selected and copy.is_under_way(state.flushed_ts(dispatcher)):
             raise InvalidSpec(
                 "spec.filter.rules",
-                f"table {dispatcher} is not selected any more, but its copy is under way",
-                "Select it again until it is copied. If it can't be, rewind (spec.restart).",
+                f"table {dispatcher} is no longer selected, but is still being copied",
+                "Select it until it has been copied. If that is impossible, rewind (spec.restart).",
             )
 
 

@@ -72,7 +72,7 @@ def _opening(what: str, field_name: str, name: str) -> Iterator[None]:
     except Conflict as error:
         raise Conflict(
             f"The {what} of changefeed {name} is in use. {error.message}",
-            "The same changefeed runs twice at once: stop the other run, or let it go on.",
+            "The same changefeed is running twice: stop the other run, or leave it running.",
         ) from None
 
 
@@ -182,7 +182,7 @@ def select(
         raise InvalidSpec(
             "spec.filter.rules",
             f"{list(changefeed.spec.filter.rules)} match no table",
-            f"Mend them. Tables that exist at ts {ts}: {names}{more}.",
+            f"Fix them. Tables that exist at ts {ts}: {names}{more}.",
         )
     check_time_zone(changefeed.spec.time_zone)
     config = effective(changefeed)

@@ -70,7 +70,7 @@ class DrivenIceberg:
     def check_rewind(self, state: State, state_uri: str) -> None:
         raise InvalidSpec(
             "spec.restart",
-            "tables can't be written again from an earlier ts: readers have had their later snapshots",
+            "tables can't be written again from an earlier ts: readers may have read later snapshots",
             "Create a new changefeed with startTs, and a namespacePrefix of its own.",
         )
 

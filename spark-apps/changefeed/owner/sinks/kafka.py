@@ -54,7 +54,11 @@ class DrivenKafka:
         if not place.topic:
             raise InvalidSpec("spec.sink.kafka.uri", f"{spec.uri} names no topic", "Write kafka://host:port/topic.")
         if spec.protocol == "avro" and spec.schema_registry is None:
-            raise InvalidSpec("spec.sink.kafka.schemaRegistry", "missing; avro needs it", "Name the registry.")
+            raise InvalidSpec(
+                "spec.sink.kafka.schemaRegistry",
+                "missing; protocol: avro needs it",
+                "Set it to the registry's address.",
+            )
         case_sensitive = changefeed.spec.filter.case_sensitive
         rules_of(self._options, place.topic, case_sensitive)
         self._job = KafkaJob(place, spec.delivery == "exactly-once", case_sensitive, spec.schema_registry)
@@ -70,7 +74,7 @@ class DrivenKafka:
     def check_rewind(self, state: State, state_uri: str) -> None:
         raise InvalidSpec(
             "spec.restart",
-            "what consumers have read can't be taken back",
+            "what consumers have read can't be withdrawn",
             "Create a new changefeed with startTs, and a topic of its own.",
         )
 

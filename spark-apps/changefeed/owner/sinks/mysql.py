@@ -73,7 +73,7 @@ class DrivenMysql:
         raise InvalidSpec(
             "spec.restart",
             "a database can't be written again from an earlier ts: it has later rows and definitions",
-            "Restore it as it was at fromTs, then create a new changefeed with startTs.",
+            "Restore it to its state at fromTs, then create a new changefeed with startTs.",
         )
 
     def check_newest(self, taken: Taken) -> None:

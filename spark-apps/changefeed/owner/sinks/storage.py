@@ -91,7 +91,8 @@ def check_newest(state: State, state_uri: str, sink: Store) -> None:
     """
     if (ts := published(sink)) > state.checkpoint_ts:
         raise Unavailable(
-            f"The log at {state_uri} says that all is written up to {state.checkpoint_ts}, but {sink.uri} says {ts}.",
-            "The state's store may show an old listing: start again later. If its files were deleted or restored, "
-            "create a new changefeed with another sink.",
+            f"The log at {state_uri} says that everything up to {state.checkpoint_ts} is written, but {sink.uri} says "
+            f"{ts}.",
+            "The state's store may be serving a stale listing: start again later. If its files were deleted or "
+            "restored, create a new changefeed with another sink.",
         )

@@ -102,7 +102,7 @@ def check_claim(state: State, uid: str, attempt: int, where: str) -> None:
     if state.closed and not is_of_another(state, uid):
         raise Fenced(
             f"The changefeed at {where} was deleted (record {state.n}).",
-            "Create a new one. With spec.state.id it goes on from here, without it give it another sink.",
+            "Create a new one. With this spec.state.id it resumes from here; otherwise give it another sink.",
         )
     if is_stale_attempt(state, attempt, uid):
         raise Fenced(

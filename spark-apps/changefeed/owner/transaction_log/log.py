@@ -146,8 +146,8 @@ class Log:
             return  # a newer fold has already deleted it
         if stored != body and restore(stored) != state:
             raise NeedsHuman(
-                f"Snapshot {state.n} of the log at {self._where} says other things than the records up to it.",
-                "Keep the log as it is for examination, and start a new changefeed.",
+                f"Snapshot {state.n} of the log at {self._where} contradicts the records up to it.",
+                "Keep the log unchanged for examination, and start a new changefeed.",
             )
         self._folded = max(self._folded, state.n)
         listing = self._list()
@@ -203,7 +203,7 @@ class Log:
             if state.n != covered:
                 raise NeedsHuman(
                     f"Snapshot {covered} of the log at {self._where} says that it is {state.n}.",
-                    "Keep the log as it is for examination, and start a new changefeed.",
+                    "Keep the log unchanged for examination, and start a new changefeed.",
                 )
         while (body := self._get(self._record_path(state.n + 1))) is not None:
             record = self._decode(state.n + 1, body)

@@ -43,7 +43,8 @@ def schema_of(table: TableInfo, columns: Sequence[ColumnInfo], *, with_old: bool
     ours = next((column for column in columns if column.name.lower() in _OURS), None)
     if ours is not None:
         raise NeedsHuman(
-            f"table {table.full_name} has a column {ours.name}, a name that we give to a column of our own.", _NEXT
+            f"table {table.full_name} has a column {ours.name}, a name reserved for a column of the changefeed's own.",
+            _NEXT,
         )
     fields = [pa.field(column.name, type_of(column)) for column in columns]
     old = [pa.field(OLD, pa.struct(fields))] if with_old and fields else []

@@ -82,7 +82,7 @@ def decode(messages: list[bytes]) -> Decoded:
         size = sum(map(len, messages))
         raise ProtocolViolation(
             f"{len(messages)} messages ({size} bytes) of a change data stream can't be read: {error}.",
-            "The stream is opened anew; if it comes back, compare the store's version with the supported ones.",
+            "The stream is reopened. If this happens again, check that the store's version is supported.",
         ) from error
     lists = batch.column("events")
     events = lists.values

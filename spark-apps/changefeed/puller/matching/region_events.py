@@ -207,5 +207,5 @@ def _raw_batch(rows: pl.DataFrame, span_ids: npt.NDArray[np.uint64]) -> pa.Recor
 def _violation(registration: Registration, what: str) -> ProtocolViolation:
     return ProtocolViolation(
         f"Region {registration.region_id} of subscription {registration.sub_id} {what}.",
-        "It is registered again from its resolved-ts; if it comes back, look at that store's log.",
+        "It is registered again from its resolved-ts. If this happens again, check that store's log.",
     )

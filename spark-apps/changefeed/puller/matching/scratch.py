@@ -97,7 +97,7 @@ class LocalFile:
         if left or Digest(content).digest() != block.hash:
             raise Unavailable(
                 f"A scratch file in {self._folder} has other bytes than were written to it.",
-                "The rows are pulled again; if it comes back, look at the disk.",
+                "The rows are pulled again. If this happens again, check the disk.",
             )
         return pa.py_buffer(content)
 

@@ -155,8 +155,8 @@ class IcebergDdlSink:
         """Rows that an upserted table would keep, as nothing says which they are."""
         if self._upsert and ddl.is_told and ddl.job is not None and ddl.job.type in _WITHOUT_ROWS and ddl.before:
             raise NeedsHuman(
-                f"{ddl.description} takes rows away without a change of each: with mode upsert they can't be deleted.",
-                "Ignore it by an event filter, and delete the rows yourself; or create a new changefeed.",
+                f"{ddl.description} removes rows without a change for each: mode upsert can't delete them.",
+                "Ignore it with an event filter and delete the rows yourself, or create a new changefeed.",
             )
 
     def _is_there(self, table: TableInfo) -> bool:
@@ -198,7 +198,7 @@ class IcebergDdlSink:
                 raise NeedsHuman(
                     f"{ddl.description} gives values of {', '.join(lost)} to rows that are there, which mode upsert "
                     "can't.",
-                    "Ignore it by an event filter, and those rows have NULL there; or create a new changefeed.",
+                    "Ignore it with an event filter, and those rows keep NULL; or create a new changefeed.",
                 )
             properties = {lake.VERSION: str(ddl.ts), lake.TABLE: str(table.id)}
             if is_truncated:

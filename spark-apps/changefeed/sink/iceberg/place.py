@@ -134,7 +134,7 @@ def told(where: str) -> Iterator[None]:
     try:
         yield
     except CommitFailedException as error:
-        raise Transient(f"A table of {where} was changed by somebody else: {error}") from None
+        raise Transient(f"A table of {where} was changed by someone else: {error}") from None
     except (UnauthorizedError, ForbiddenError, AuthorizationExpiredError, OAuthError) as error:
         raise Refused(
             f"{where} does not let us in: {type(error).__name__}.", f"Look at {CATALOG}.credentials and its rights."

@@ -251,7 +251,7 @@ class LakeTables:
             if definition is None:
                 raise NeedsHuman(
                     f"Table {'.'.join(name)} is not in {self._where}.",
-                    "Somebody has dropped or renamed it: bring it back, or create a new changefeed.",
+                    "Someone dropped or renamed it: restore it, or create a new changefeed.",
                 )
             table = self._create(name, definition)
         with told(self._where):

@@ -119,13 +119,14 @@ def error_of(where: str, error: KafkaError) -> ChangefeedError:
         return NeedsHuman(why, "Create the topic with its partitions, or allow its creation.")
     if code in _TOO_LARGE:
         return NeedsHuman(
-            why, "Raise max.message.bytes of the topic and maxMessageBytes of the sink, or choose a large-message way."
+            why,
+            "Raise max.message.bytes of the topic and maxMessageBytes of the sink, or choose a large-message option.",
         )
     if error.fatal() or code == KafkaError._FATAL:  # the latter of a message: the client tells the reason later
-        return Unavailable(why, "The producer can't go on; a new one writes the entry anew.")
+        return Unavailable(why, "The producer has failed; a new one writes the entry again.")
     if error.retriable() or error.txn_requires_abort() or code in _PASSING:
         return Transient(why)
-    return NeedsHuman(why, "Look the error up in Kafka's protocol guide, mend the cluster, then start again.")
+    return NeedsHuman(why, "Look up the error in Kafka's protocol guide, fix the cluster, then start again.")
 
 
 def raised(where: str, failure: KafkaException) -> ChangefeedError:

@@ -28,7 +28,7 @@ def check_expression(expression: str, *, avro: bool = False) -> None:
     if not (_AVRO_EXPRESSION if avro else _EXPRESSION).fullmatch(expression):
         raise InvalidSpec(
             "spec.sink.kafka.dispatchers.topic",
-            f"{expression!r} is no topic expression: [prefix]{{schema}}[middle]{{table}}[suffix]"
+            f"{expression!r} is not a topic expression: [prefix]{{schema}}[middle]{{table}}[suffix]"
             + (", avro needs both" if avro else "")
             + ", the rest of letters, digits and . _ -",
         )

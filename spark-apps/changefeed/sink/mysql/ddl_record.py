@@ -108,8 +108,8 @@ def was_executed(job: Job, before: list[str], now: list[str]) -> bool:
 
 def _unclear(job: Job, why: str) -> NeedsHuman:
     return NeedsHuman(
-        f"Whether {job} was executed downstream can't be told: {why}.",
-        "Look at the rows; make the downstream as it is after this DDL, and set is_done = 1 in our table ddls.",
+        f"Whether {job} was executed downstream is unknown: {why}.",
+        "Check the downstream, bring it to the state after this DDL, and set is_done = 1 in the table ddls.",
     )
 
 

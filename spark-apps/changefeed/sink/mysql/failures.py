@@ -43,7 +43,7 @@ def failure(where: str, number: int, text: str, committing: bool = False) -> Cha
     if number in _OVERTAKEN:
         return Transient(said, "It is tried again.")
     if is_lost or number in _AWAY:
-        return Unavailable(said, "Look at the server and the network to it.")
+        return Unavailable(said, "Check the server and the network to it.")
     if number == _NO_TLS:
         return Refused(said, _NOT_TLS)
     if number in _REFUSED:

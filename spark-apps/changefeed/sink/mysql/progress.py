@@ -51,7 +51,7 @@ def fenced(claim: Claim, other: str) -> Fenced:
     return Fenced(
         f"{other} has claimed dispatcher {claim.dispatcher} of changefeed {claim.changefeed} downstream; "
         f"this is epoch {claim.epoch}, writer {claim.writer}.",
-        "Nothing is to be done: the other one goes on.",
+        "Nothing needs to be done: the other one continues.",
     )
 
 
@@ -135,7 +135,7 @@ class ProgressTables:
 def recorded(claim: Claim, rows: Sequence[tuple[bytes, ...]]) -> Recorded:
     """Of what `ProgressTables.read` gives. Raises Fenced when that is no row."""
     if not rows:
-        raise fenced(claim, "Somebody who has deleted its row")
+        raise fenced(claim, "Someone who deleted its row")
     epoch, nonce, writer, plan, entry, ts = rows[0]
     return Recorded(int(epoch), nonce.decode(), int(writer), EntryId(int(plan), int(entry)), int(ts))
 

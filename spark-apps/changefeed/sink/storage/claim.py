@@ -84,7 +84,7 @@ def hand_over(store: ObjectStore, before: Claim, state_uri: str, generation: int
     if (now.uid, now.state_uri) == (before.uid, state_uri):
         return
     if (now.uid, now.state_uri) != (before.uid, before.state_uri):
-        raise Conflict(f"{CLAIM} in {store.uri} was changed by somebody else.", "Look who did, then start again.")
+        raise Conflict(f"{CLAIM} in {store.uri} was changed by someone else.", "Find out who did, then start again.")
     store.swap(CLAIM, claim_body(before.uid, state_uri, generation), now.etag)
 
 
@@ -115,7 +115,7 @@ def _parsed(store: ObjectStore, body: bytes) -> dict[str, str]:
         found = None
     if not isinstance(found, dict) or not {"uid", "stateUri"} <= found.keys():
         raise NeedsHuman(
-            f"SinkOwned: {CLAIM} in {store.uri} is no claim: {body[:80]!r}.",
+            f"SinkOwned: {CLAIM} in {store.uri} is not a claim: {body[:80]!r}.",
             "Find out who wrote it, then choose another folder as spec.sink.storage.uri.",
         )
     return found

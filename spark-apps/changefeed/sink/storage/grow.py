@@ -25,7 +25,7 @@ def grow(store: ObjectStore, path: str, value: int, body: bytes, read: Callable[
         if said is None:
             raise NeedsHuman(
                 f"{path} in {store.uri} can't be understood: {found.body[:80]!r}.",
-                "Somebody else wrote it: restore it from the files beside it, or delete it.",
+                "Something else wrote it: restore it from the files next to it, or delete it.",
             )
         if said >= value:
             return said == value

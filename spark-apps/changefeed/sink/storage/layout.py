@@ -80,7 +80,7 @@ def table_path(table: TableInfo) -> str:
     for name in (table.schema_name, table.name):
         if "/" in name or "\0" in name or name in ("", ".", ".."):
             raise NeedsHuman(
-                f"Table {table.full_name} can't have a folder: {name!r} is no name for one.",
+                f"Table {table.full_name} can't have a folder: {name!r} is not a valid folder name.",
                 "Exclude the table by spec.filter.rules, or rename it.",
             )
     return f"{table.schema_name}/{table.name}"

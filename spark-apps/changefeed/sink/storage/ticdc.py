@@ -93,7 +93,7 @@ def _check_name(uri: str, path: str, directory: str, layout: Layout, *, is_index
             _FIELD,
             f"with it this file would be named {wanted}, but {uri} has {path}",
             "Give protocol, compression and fileIndexWidth as TiCDC had them. Names with the id of a dispatcher "
-            "(enable-table-across-nodes) can't be gone on with: choose an empty folder then.",
+            "(enable-table-across-nodes) can't be continued: choose an empty folder instead.",
         )
 
 
@@ -104,14 +104,14 @@ def _misplaced(uri: str, directory: str, layout: Layout) -> InvalidSpec:
         f"{layout.date_separator}: files would stand in <schema>/<table>/<version>[/<partition>]{date}, but {uri} has "
         f"{directory}",
         "Give TiCDC's date-separator. A folder of use-table-id-as-path, or with partitioned tables and without "
-        "enable-partition-separator, can't be gone on with: choose an empty folder then.",
+        "enable-partition-separator, can't be continued: choose an empty folder instead.",
     )
 
 
 def _ran_ahead(uri: str, path: str, version: int, start_ts: int) -> NeedsHuman:
     return NeedsHuman(
         f"{path} in {uri} is of table version {version}, which is not below startTs {start_ts}: TiCDC has executed a "
-        "DDL there that its `metadata` does not cover, or has not gone on since its own start.",
+        "DDL there that its `metadata` does not cover, or has not advanced since it started.",
         "Let TiCDC run until `metadata` is above that, pause it and try again. Or, if `cdc cli changefeed query` "
         "shows a checkpoint above it, name that as spec.startTs.",
     )

@@ -53,32 +53,35 @@ class EventFilter(Section):
     """Changes of the tables that `matcher` selects are dropped when one of the others fits."""
 
     matcher: Annotated[tuple[Rule, ...], _MATCHER]
-    """Tables it is about, in the syntax of `rules`."""
+    """Tables this applies to, in the syntax of `rules`."""
     ignore_event: Annotated[
         tuple[Annotated[str, one_of(*EVENT_TYPES)], ...], many(0, 64, "at most 64 event types")
     ] = ()
-    """Kinds of changes; `alter table` stands for every DDL that is one. An ignored DDL is followed all the same."""
+    """
+    Kinds of changes; `alter table` covers every DDL of that form. An ignored DDL still changes the schema that rows are
+    read with.
+    """
     ignore_sql: Annotated[tuple[_Regex, ...], many(0, 64, "at most 64 regular expressions")] = ()
-    """Regular expressions on a DDL's text; capital and small letters are the same."""
+    """Regular expressions matched against a DDL's text, ignoring case."""
     ignore_insert_value_expr: _Condition | None = None
-    """SQL condition on an inserted row."""
+    """SQL condition on the inserted row."""
     ignore_update_new_value_expr: _Condition | None = None
     """SQL condition on the new row of an update."""
     ignore_update_old_value_expr: _Condition | None = None
     """SQL condition on the old row of an update."""
     ignore_delete_value_expr: _Condition | None = None
-    """SQL condition on a deleted row."""
+    """SQL condition on the deleted row."""
     ignore_update_only_columns: Annotated[tuple[_Name, ...], many(0, 64, "at most 64 columns")] = ()
-    """Updates that change nothing but these columns. A change of a key is never ignored."""
+    """Drop updates that change only these columns. A change of a key is never dropped."""
 
 
 class Filter(Section):
     case_sensitive: Flag = False
-    """Whether `A.b` and `a.b` are two tables to the rules and matchers."""
+    """Whether rules and matchers treat `A.b` and `a.b` as different tables."""
     rules: Annotated[tuple[Rule, ...], many(1, 1024, '1 to 1024 rules; ["*.*"] selects every table')] = ("*.*",)
-    """TiDB's table filter: `schema.table` with wildcards, `!` takes tables out, the last rule that matches decides."""
+    """TiDB's table filter: `schema.table` with wildcards; `!` excludes; the last matching rule wins."""
     event_filters: Annotated[tuple[EventFilter, ...], many(0, 32, "at most 32 event filters")] = ()
-    """Which changes of the selected tables are dropped (docs/event-filters.md)."""
+    """Which changes to the selected tables to drop (docs/event-filters.md)."""
     ignore_txn_start_ts: Annotated[tuple[Ts, ...], many(0, 1024, "at most 1024 ts")] = ()
     """Transactions to drop, by start ts."""
 
@@ -98,6 +101,6 @@ class ColumnSelector(Section):
     """Which columns of the tables that `matcher` selects are written."""
 
     matcher: Annotated[tuple[Rule, ...], _MATCHER]
-    """Tables it is about, in the syntax of `filter.rules`."""
+    """Tables this applies to, in the syntax of `filter.rules`."""
     columns: Annotated[tuple[_ColumnRule, ...], many(1, 64, "1 to 64 column rules")]
-    """Names with wildcards, `!` takes columns out, the last rule that matches decides. A key must remain."""
+    """Column names with wildcards; `!` excludes; the last matching rule wins. A key must remain."""

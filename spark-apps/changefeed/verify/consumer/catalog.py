@@ -264,7 +264,7 @@ class Catalog:
         info = self._upstream.table(file.schema, file.table, file.version)
         if (there := self.get(file.schema, file.table)) is not None:
             if not self._has_ids or info is None or there.id == info.id:  # else it went with its database
-                self._report.problem(f"{file.path} makes a table that is there already: {file.query}")
+                self._report.problem(f"{file.path} makes a table that already exists: {file.query}")
             self._drop(there, file)
         table = Table(file.schema, file.table, file.version, file.columns)
         self._put(table)

@@ -134,7 +134,7 @@ def owner(store: ObjectStore) -> Owner:
             generation = more.get("generation", 1)
             if isinstance(generation, int):
                 return Owner(uid, state_uri, generation)
-    raise NotVerifiable(f"{OWNER} in {store.uri} is no claim: {body[:80]!r}.", "Find out who wrote it.")
+    raise NotVerifiable(f"{OWNER} in {store.uri} is not a claim: {body[:80]!r}.", "Find out who wrote it.")
 
 
 def parse_json(body: bytes) -> Any:

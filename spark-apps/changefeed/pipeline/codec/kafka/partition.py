@@ -58,8 +58,8 @@ def _index_columns(table: TableInfo, index: str) -> list[str]:
     found = next((known for known in table.indexes if known.name == index), None)
     if found is None:
         raise NeedsHuman(
-            f"{table.full_name} has no index {index}, by which its rows are to be dispatched.",
-            "Name an index of the table in spec.sink.kafka.dispatchers, or another rule.",
+            f"{table.full_name} has no index {index}, but its rows are dispatched by it.",
+            "In spec.sink.kafka.dispatchers, use an index of the table or another rule.",
         )
     return [name for name, _ in found.columns]
 
@@ -69,8 +69,8 @@ def _values_of(records: Records, name: str) -> pa.Array:
         if column.name == name:
             return values
     raise NeedsHuman(
-        f"{records.table.full_name} has no column {name}, or does not write it; its rows are to be dispatched by it.",
-        "Name columns in spec.sink.kafka.dispatchers that the table writes.",
+        f"{records.table.full_name} has no column {name}, or does not write it; but its rows are dispatched by it.",
+        "In spec.sink.kafka.dispatchers, use columns that are written.",
     )
 
 
