@@ -114,7 +114,7 @@ async def test_hold_beside_a_driver_that_has_gone_on_is_no_error(world: World, m
         return await real(self, ts)
 
     monkeypatch.setattr(undriven.Safepoint, "hold", overtaken)
-    assert await hold(world.changefeed()) == NothingToHold("a driver runs, and holds it further on")
+    assert await hold(world.changefeed()) == NothingToHold("a driver is running and keeps renewing it")
 
 
 async def test_hold_that_meets_a_close_leaves_no_safepoint(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +137,7 @@ async def test_hold_of_one_that_has_not_started(world: World) -> None:
     assert held_ts(world) == world.start_ts
     world.cluster.safepoints.remove(HOLDER)
     unset = await hold(world.changefeed(startTs=None))
-    assert unset == NothingToHold("it has not started, and has no startTs")
+    assert unset == NothingToHold("it has not started and has no startTs")
     assert held_ts(world) is None
 
 

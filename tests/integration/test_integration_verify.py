@@ -70,11 +70,11 @@ def harms(lake: Path, file: Path, checkpoint: int) -> dict[str, tuple[Callable[[
         "swapped": (lambda: edit(file, lambda rows: [rows[1], rows[0], *rows[2:]]), f"{name}, row 2: a change of"),
         "changed": (
             lambda: file.write_bytes(file.read_bytes().replace(value, b'"one line"', 1)),
-            f"{name}, row 4: the upstream has no such change of shop.a: I, commit ts",
+            f"{name}, row 4: the upstream has no such change to shop.a: I, commit ts",
         ),
         "NULL to text": (
             lambda: file.write_bytes(file.read_bytes().replace(b",\\N,", b',"\\N",', 1)),
-            f"{name}, row 6: the upstream has no such change of shop.a: I, commit ts",
+            f"{name}, row 6: the upstream has no such change to shop.a: I, commit ts",
         ),
         "deleted": (file.unlink, f"{name} is missing"),
         "truncated": (lambda: file.write_bytes(file.read_bytes()[:-9]), f"{name} is cut off"),

@@ -173,7 +173,7 @@ class StoreStream:
         try:
             address = await self._pd.store_address(self._store_id)
         except (Transient, Unavailable, Refused) as error:
-            return Transient(f"Store {self._store_id} can't be reached: {error}", "It is tried again.")
+            return Transient(f"Store {self._store_id} can't be reached: {error}", "Retrying.")
         method: Any = self._pd.store_channel(address).stream_stream(
             EVENT_FEED_V2,
             request_serializer=cdcpb_pb2.ChangeDataRequest.SerializeToString,

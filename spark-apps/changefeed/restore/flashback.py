@@ -73,7 +73,7 @@ def flashback(
     report = Report(str(to_ts), str(source.checkpoint_ts))
     pairs = pairs_of(source, to_ts, selects, report)
     if not pairs and not report.left:
-        raise NotRestorable(f"The sink has no such table at {to_ts}.", "Give a later --to-ts, or another --table.")
+        raise NotRestorable(f"The sink has no matching table at {to_ts}.", "Give a later --to-ts, or another --table.")
     tables = [table for pair in pairs for table in ([pair.now, pair.then] if pair.emptied else [pair.now])]
     progress.stage("changes from files", source.files(tables))
     with scratch_database() as db, ExitStack() as planned:
@@ -110,7 +110,7 @@ def pairs_of(source: Source, to_ts: int, selects: Selects, report: Report) -> li
         if not selects(*table.now.name):
             continue
         if origin is None:
-            report.left.append(Left(table.name, f"it was made after {moment(to_ts)}, {_ddl(table.ddls[0])}"))
+            report.left.append(Left(table.name, f"it was created after {moment(to_ts)}, {_ddl(table.ddls[0])}"))
             continue
         pair = Pair(table, then[origin.number])
         later = [ddl for ddl in table.ddls if ddl.version > to_ts]
@@ -120,7 +120,7 @@ def pairs_of(source: Source, to_ts: int, selects: Selects, report: Report) -> li
             report.notes += [f"{table.name}: {_ddl(ddl)} stays as it is" for ddl in later]
             found.append(pair)
     gone = [table for number, table in then.items() if number not in met and selects(*table.now.name)]
-    report.left += [Left(table.name, "it was dropped since: `changefeed restore` gives it back") for table in gone]
+    report.left += [Left(table.name, "it was dropped since: `changefeed restore` can rebuild it") for table in gone]
     return found
 
 
@@ -140,7 +140,7 @@ def _is_harmless(ddl: SchemaFile) -> bool:
 
 
 def _ddl(ddl: SchemaFile) -> str:
-    return f"{ddl.query or 'a DDL that readers are not told of'!r} at {ddl.version}"
+    return f"{ddl.query or 'a DDL that is not in the files'!r} at {ddl.version}"
 
 
 def _reverse(
@@ -153,7 +153,7 @@ def _reverse(
 def _check_there(database: Database, tables: list[Table]) -> None:
     """Before anything is written."""
     if missing := [table.name for table in tables if not database.has(table.now.name)]:
-        raise InvalidSpec("--apply", f"{database.where} has no {', '.join(missing)}", "Leave them out by --table.")
+        raise InvalidSpec("--apply", f"{database.where} has no {', '.join(missing)}", "Exclude them with --table.")
 
 
 def _apply(database: Database, table: Table, reverse: Reverse, progress: Progress) -> None:

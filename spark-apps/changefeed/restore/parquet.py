@@ -54,7 +54,7 @@ def _chosen(
         if broken:
             notes.append(f"{column.name} is bytes: {broken} of its values are not UTF-8")
         elif odd:
-            notes.append(f"{column.name} is text: {odd} of its values are no {column.type}")
+            notes.append(f"{column.name} is text: {odd} of its values are not {column.type}")
     return chosen, notes
 
 
@@ -103,11 +103,13 @@ def read(db: duckdb.DuckDBPyConnection, path: Path, segment: Segment) -> Iterato
     try:
         described = db.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()
     except duckdb.Error as error:
-        raise NotRestorable(f"{path} is no Parquet file: {error}.", "Give the folder of an earlier restore.") from None
+        raise NotRestorable(
+            f"{path} is not a Parquet file: {error}.", "Give the folder of an earlier restore."
+        ) from None
     has = {str(name).lower(): (str(name), str(kind)) for name, kind, *_ in described}
     if missing := [column.name for column in segment.columns if column.name.lower() not in has]:
         raise NotRestorable(
-            f"{path} has no column {', '.join(missing)}.", "Give the table as it was when the changefeed began."
+            f"{path} has no column {', '.join(missing)}.", "Give the table as it was when the changefeed started."
         )
     values = [
         f"{_stored(column, stored, *has[column.name.lower()])} AS c{number}"

@@ -52,7 +52,7 @@ def restore(
     report.left = [Left(table.name, reasons[table.number]) for table in wanted if reasons[table.number]]
     tables = [table for table in wanted if not reasons[table.number]]
     if not wanted:
-        raise NotRestorable(f"The sink has no such table at {to_ts}.", "Give a later --to-ts, or another --table.")
+        raise NotRestorable(f"The sink has no matching table at {to_ts}.", "Give a later --to-ts, or another --table.")
     if not tables:
         return report
     target = open_target(tables)

@@ -48,7 +48,7 @@ class Reverse:
         """Why it can't be done, "" if it can."""
         kinds = self.counts()
         if rows := kinds.get("unknown"):
-            return f"{rows} of its rows were updated since, and no file says what they were"
+            return f"{rows} of its rows were updated since, and no file has their earlier values"
         if rows := kinds.get("stale"):
             return (
                 f"{next(gap.why for gap in self._gaps if gap.upto_ts is not None)}; {rows} such rows have changed since"

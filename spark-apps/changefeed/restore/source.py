@@ -54,7 +54,7 @@ class Source:
         self.checkpoint_ts = checkpoint(store)
         self.known: Known = known_of(store)
         if (refused := self.known.refused) is not None:
-            raise NotRestorable(refused.message, "What verify can't read back can't be restored either.")
+            raise NotRestorable(refused.message, "What verify can't read can't be restored either.")
         self._versions = Versions(store)
         self._all = self._versions.upto(self.checkpoint_ts)
         if not self._all:
@@ -88,7 +88,7 @@ class Source:
         if ts > self.checkpoint_ts:
             at = moment(self.checkpoint_ts)
             raise InvalidSpec(
-                "--to-ts", f"{moment(ts)} is above the sink's checkpoint {at}", "Wait, or give a lower one."
+                "--to-ts", f"{moment(ts)} is above the sink's checkpoint {at}", "Wait, or give an earlier one."
             )
         if ts < self.start_ts:
             begin = moment(self.start_ts)
@@ -96,7 +96,7 @@ class Source:
         for copy in self._copies:
             if copy.is_under_way(ts):
                 at = moment(copy.ts)
-                raise InvalidSpec("--to-ts", f"at {moment(ts)} a part of a table is there, which is copied as of {at}")
+                raise InvalidSpec("--to-ts", f"at {moment(ts)} a table was only partly copied; its copy is as of {at}")
 
     def catalog(self, ts: int) -> Catalog:
         """What is there at `ts`."""
@@ -182,17 +182,17 @@ class Source:
         """Why not all of its changes, or not all of its columns, are in the files."""
         state, rules = self.known.state, self._filter
         if self._format is not None and not self._format.split_updates:
-            return "with outputRawChangeEvent no file says which key a row had before it was given another one"
+            return "with outputRawChangeEvent no file has a row's old key when its key changes"
         if state is None or rules is None:
             return ""
         if rules.ignore_txn_start_ts:
-            return "spec.filter.ignoreTxnStartTs leaves transactions out"
+            return "spec.filter.ignoreTxnStartTs drops transactions"
         if any(_matches(each.matcher, table, rules) for each in rules.event_filters):
-            return "spec.filter.eventFilters leave changes out"
+            return "spec.filter.eventFilters drop changes"
         storage = state.epoch.config["spec"]["sink"].get("storage", {})
         selectors = [ColumnSelector.model_validate(each) for each in storage.get("columnSelectors", ())]
         if any(_matches(each.matcher, table, rules) for each in selectors):
-            return "columnSelectors leave columns out"
+            return "columnSelectors drop columns"
         return ""
 
 

@@ -77,7 +77,7 @@ class Stream:
         try:
             body = self._store.get(file.path).body
         except NotFound:
-            raise Break(f"{file.path} is gone, though its index names it.", "Files may have been deleted.") from None
+            raise Break(f"{file.path} is gone, although its index names it.", "Files may have been deleted.") from None
         names = _header(body, fmt) or list(file.columns)
         shape = Shape(names, [pa.string()] * len(names))
         for piece in read_rows(body, file.path, shape, fmt):

@@ -39,4 +39,6 @@ async def verify_sink(
 
             return await kafka.verify(changefeed, secrets_dir, progress)
         case _:
-            raise NotVerifiable(f"sink.{kind} keeps nothing that could be checked.", "Verify a changefeed that does.")
+            raise NotVerifiable(
+                f"sink.{kind} keeps nothing that could be verified.", "Verify a changefeed with another sink."
+            )

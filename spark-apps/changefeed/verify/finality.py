@@ -48,7 +48,7 @@ class Finality:
         for path, size in self._files.items():
             now = listing.files.get(path)
             if now is None:
-                problems.append(f"{path} was published, and is not any more.")
+                problems.append(f"{path} was published but no longer is.")
             elif now != size:
                 problems.append(f"{path} was published with {size} bytes, and has {now} now.")
         self._checkpoint_ts = max(self._checkpoint_ts, listing.checkpoint_ts)

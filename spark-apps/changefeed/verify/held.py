@@ -27,8 +27,8 @@ async def held(pd: PdClient, ts: int, what: str) -> AsyncIterator[None]:
         lowest = await pd.update_safepoint(holder, _HOLD_S, ts - 1)
         if lowest > ts - 1:
             raise NotVerifiable(
-                f"The upstream has collected its history up to {lowest}, after the changefeed's {what} {ts}.",
-                "The changes before that can't be compared any more; a sink is checked best soon after it is written.",
+                f"The upstream has garbage-collected its history up to {lowest}, past the changefeed's {what} {ts}.",
+                "Earlier changes can no longer be compared; verify a sink soon after it is written.",
             )
 
     async def refresh() -> None:

@@ -119,4 +119,4 @@ def test_nothing_is_waited_for_at_the_end() -> None:
     assert tried.wait(10.0)
     ending.set()
     thread.join(10.0)
-    assert [str(error) for error in found] == ["The run ends. The next start resumes from the checkpoint."]
+    assert [str(error) for error in found] == ["The run is ending. The next start resumes from the checkpoint."]

@@ -169,7 +169,7 @@ def test_a_store_that_fails_is_a_warning_until_it_works_for_all(meter: Meter, re
     meter.store_failed("log", Transient("s3://state answers 503."))
     meter.report(1, pb.Report(trouble="s3://state is away."))
     shown = meter.progress(1.0).state
-    assert shown == "Waiting for a store, which is tried again: s3://state answers 503."
+    assert shown == "Waiting for a store and retrying: s3://state answers 503."
     assert registry.snapshot()["changefeed_owner_state_info", "Warning"] == 1
     meter.store_works("log")
     meter.report(0, pb.Report())  # another puller's
@@ -236,8 +236,8 @@ def test_where_segments_are_read_is_shown_and_each_change_said(
     assert shown["changefeed_event_store_mode", "archive"] == 2
     assert shown["changefeed_event_store_mode_switches_total", ""] == 2
     assert caplog.messages == [
-        "Puller 0: its segments are read in the buffer.",
-        "Puller 2: its segments have overflowed the buffer (spec.eventStore.bufferSize), and are read in the archive.",
+        "Puller 0: its segments are read from the buffer again.",
+        "Puller 2: its segments overflowed the buffer (spec.eventStore.bufferSize) and are now read from the archive.",
     ]
 
 

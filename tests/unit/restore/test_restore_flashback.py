@@ -93,13 +93,13 @@ def rename(story: Story) -> str:
 
 def drop(story: Story) -> str:
     story.tidb.drop_table(story.table("items"))
-    return "it was dropped since: `changefeed restore` gives it back"
+    return "it was dropped since: `changefeed restore` can rebuild it"
 
 
 def create(story: Story) -> str:
     story.tidb.drop_table(story.table("items"))
     story.tidb.create_table(story.db, "items", ITEMS)
-    return "it was made after .*CREATE TABLE"
+    return "it was created after .*CREATE TABLE"
 
 
 @pytest.mark.parametrize("change", [add_a_column, make_an_index_unique, rename, drop, create])
@@ -132,7 +132,7 @@ async def test_an_update_of_a_row_of_before_is_not_to_be_set_back(story: Story, 
     story.update("old", 1, price=6)
     sink = await write_story(tmp_path, story)
     (left,) = back(sink, ts, "old").left
-    assert "1 of its rows were updated since, and no file says what they were" in left.why
+    assert "1 of its rows were updated since, and no file has their earlier values" in left.why
 
 
 async def test_a_ts_that_the_files_do_not_have_is_refused(story: Story, tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ async def test_canal_json_is_held_to_what_is_left_and_a_note_says_so(names: Name
     harm_one_replacement(sink)
     result = await verify(sink.uri, names.pd)
     assert result.first_problem is not None
-    assert "the upstream has no such change of shop.notes" in result.first_problem
+    assert "the upstream has no such change to shop.notes" in result.first_problem
 
 
 def harm_one_replacement(sink: HandSink) -> None:

@@ -322,7 +322,7 @@ OF_STATEMENTS: dict[str, tuple[Tell, Callable[[StorySink], object], str]] = {
         lambda sink: sink.rewrite(
             sink.schema_files("items", 4)[0], lambda file: file.update(Query="DROP TABLE `parted`")
         ),
-        "has a statement about others than",
+        "has a statement about tables other than",
     ),
     "another type": (
         create_drop_and_truncate,
@@ -343,7 +343,7 @@ OF_STATEMENTS: dict[str, tuple[Tell, Callable[[StorySink], object], str]] = {
             sink.schema_files("items", 12)[0],
             lambda file: file.update(Query=file["Query"].replace("`note`", "`prise`")),
         ),
-        "has other columns than its statement makes (note, text)",
+        "does not have its statement's columns (note, text)",
     ),
     "another partition": (
         truncate_a_partition,
@@ -467,7 +467,7 @@ HARD_RULES: dict[str, tuple[Callable[[StorySink], object], str]] = {
         lambda sink: _first(sink).unlink(),
         "has no schema file ",
     ),
-    "the content is a schema file's": (lambda sink: _first(sink).write_text("[]"), "is no schema file."),
+    "the content is a schema file's": (lambda sink: _first(sink).write_text("[]"), "is not a schema file."),
     "one for each version": (
         lambda sink: sink.rewrite(_copied(_first(sink)), lambda file: file["TableColumns"][0].update(ColumnName="x")),
         "is a second one of its version",

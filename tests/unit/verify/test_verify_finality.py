@@ -48,7 +48,7 @@ def test_o2_the_highest_checkpoint_counts_also_after_it_went_back() -> None:
 
 def test_o2_what_was_published_stays_as_it_is() -> None:
     *_, found = see((5, {"a": 1, "b": 1}, {}), (5, {"a": 2}, {}))
-    assert found == ["a was published with 1 bytes, and has 2 now.", "b was published, and is not any more."]
+    assert found == ["a was published with 1 bytes, and has 2 now.", "b was published but no longer is."]
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20)), max_size=12))

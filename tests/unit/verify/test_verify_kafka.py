@@ -77,7 +77,7 @@ def change(topic: HandTopic, shop: Shop) -> tuple[str, str]:
     key, value = part[place]
     assert value is not None
     part[place] = key, harmed(value)
-    return "unexpected", f"Topic shop, partition 0, offset {place}: the upstream has no such change of shop.items"
+    return "unexpected", f"Topic shop, partition 0, offset {place}: the upstream has no such change to shop.items"
 
 
 def harmed(value: bytes) -> bytes:

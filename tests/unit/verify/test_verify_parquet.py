@@ -58,11 +58,11 @@ HARMS: dict[str, tuple[Callable[[pa.Table], pa.Table], str]] = {
     "a row is there twice": (lambda rows: pa.concat_tables([rows, rows.slice(len(rows) - 1)]), "stands there again"),
     "another value": (
         lambda rows: replaced(rows, "note", pc.replace_substring(rows["note"], "say", "said")),
-        "the upstream has no such change of shop.items",
+        "the upstream has no such change to shop.items",
     ),
     "another commit ts": (
         lambda rows: replaced(rows, "_commit_ts", pc.add(rows["_commit_ts"], 1)),
-        "the upstream has no such change of shop.items",
+        "the upstream has no such change to shop.items",
     ),
     "an op that is none": (lambda rows: replaced(rows, "_op", pa.array(["X"] * len(rows))), "_op is none of I, U, D"),
     "no op": (lambda rows: replaced(rows, "_op", pa.nulls(len(rows), pa.string())), "_op is none of I, U, D"),

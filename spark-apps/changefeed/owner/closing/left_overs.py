@@ -71,7 +71,7 @@ async def close_left_over(state: Place, folder: str, secrets_dir: Path | None, n
     """
     found = await asyncio.to_thread(_look, state, folder, 0, now_ms)
     if found.is_driven:
-        raise Conflict(f"{folder} has a driver that is alive.", "Delete its Changefeed, or stop the driver, first.")
+        raise Conflict(f"{folder} has a live driver.", "Delete its Changefeed or stop the driver first.")
     place = _place(state, folder)
     recorded = await asyncio.to_thread(lambda: Log(open_store(place.uri, "--state", place.secret), places.LOG).read())
     try:
@@ -79,7 +79,7 @@ async def close_left_over(state: Place, folder: str, secrets_dir: Path | None, n
     except Unavailable as error:
         if not await asyncio.to_thread(_is_closed, place):
             raise
-        return f"its hold on the upstream's history ends by itself: {error.message}"
+        return f"its hold on the upstream's history will expire: {error.message}"
     return ""
 
 

@@ -52,7 +52,7 @@ async def hold(changefeed: Changefeed, secrets_dir: Path | None = None) -> Held 
         except NeedsHuman:
             if (await asyncio.to_thread(log.read)).n == state.n:
                 raise
-            return NothingToHold("a driver runs, and holds it further on")
+            return NothingToHold("a driver is running and keeps renewing it")
         why = _over(changefeed, await asyncio.to_thread(log.read))
         if why == _DELETED:  # meanwhile: nobody would remove it any more
             await safepoint.remove()
@@ -100,7 +100,7 @@ def _to_hold(changefeed: Changefeed, state: State) -> tuple[int | None, str]:
     if state.finished:
         return None, "it is finished"
     if state.n == 0:
-        return changefeed.spec.start_ts, "it has not started, and has no startTs"
+        return changefeed.spec.start_ts, "it has not started and has no startTs"
     return state.checkpoint_ts, ""
 
 

@@ -23,8 +23,8 @@ from changefeed.owner.transaction_log.state import State
 from changefeed.wire import owner_pb2 as pb
 
 _LOG = logging.getLogger(__name__)
-_OVERFLOW = "its segments have overflowed the buffer (spec.eventStore.bufferSize), and are read in the archive."
-_BACK = "its segments are read in the buffer."
+_OVERFLOW = "its segments overflowed the buffer (spec.eventStore.bufferSize) and are now read from the archive."
+_BACK = "its segments are read from the buffer again."
 _WINDOW_S = 5.0
 _STATES = ("Pending", "Normal", "Warning", "Finished")  # TiCDC's words, as in the resource's status
 _STAGES = ("puller", "event_store", "pipeline", "sink")
@@ -244,15 +244,15 @@ class Meter:
 
     def _sentence(self, now: float, state: State) -> str:
         if trouble := self._troubles.sink:
-            return f"Waiting for a store, which is tried again: {trouble.message}"
+            return f"Waiting for a store and retrying: {trouble.message}"
         if trouble := self._troubles.upstream:
-            return f"Waiting for the upstream, which is asked again: {trouble.message}"
+            return f"Waiting for the upstream and retrying: {trouble.message}"
         if self.draining:
-            return "Draining: what is resolved is being written; Ctrl-C again ends at once."
+            return "Draining: resolved changes are being written. Press Ctrl-C again to stop at once."
         if not self._owner.spans.complete:
-            return "Starting: the pullers are on their way."
+            return "Starting: the pullers are catching up."
         if held := len(self._owner.spans.held):
-            return f"Running, epoch {state.epoch.number}; the event store is short, {held} spans are held back."
+            return f"Running, epoch {state.epoch.number}; the event store is full, {held} spans are held back."
         copied = self._copies.say(now, state)
         return f"Running, epoch {state.epoch.number}{copied and '; '}{copied}."
 

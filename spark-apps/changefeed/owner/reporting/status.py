@@ -173,35 +173,37 @@ class Status:
 
     def _upstream(self, seen: Seen) -> Condition:
         if seen.upstream is not None:
-            why = f"PD does not answer since {_time(seen.upstream.since_ms)}: {seen.upstream.message}"
-            return Condition("UpstreamAvailable", "False", "PdUnavailable", f"{why} Look at PD and the network to it.")
+            why = f"PD has not answered since {_time(seen.upstream.since_ms)}: {seen.upstream.message}"
+            return Condition("UpstreamAvailable", "False", "PdUnavailable", f"{why} Check PD and the network to it.")
         if not seen.complete:
-            return Condition("UpstreamAvailable", "Unknown", "Starting", "The pullers are on their way.")
+            return Condition("UpstreamAvailable", "Unknown", "Starting", "The pullers are catching up.")
         if self._is_stuck(seen):
-            why = f"Nothing has come since {_time(self._resolved[1])}, the resolved ts stands at {seen.resolved_ts}."
-            return Condition(
-                "UpstreamAvailable", "False", "ResolvedTsStuck", f"{why} Look at the TiKV stores and the way to them."
+            why = (
+                f"Nothing has arrived since {_time(self._resolved[1])}; the resolved-ts is stuck at {seen.resolved_ts}."
             )
-        return Condition("UpstreamAvailable", "True", "Available", "PD answers and the pullers get changes.")
+            return Condition(
+                "UpstreamAvailable", "False", "ResolvedTsStuck", f"{why} Check the TiKV stores and the network to them."
+            )
+        return Condition("UpstreamAvailable", "True", "Available", "PD answers and the pullers receive changes.")
 
     def _within_lag(self, seen: Seen) -> Condition:
         limit = f"lagThreshold, {self._lag_threshold_ms / 1000:g} s"
         if self._lag_ms(seen) <= self._lag_threshold_ms:
             if seen.complete and seen.pd_ms - self._pulled[1] >= _QUIET_S * 1000:
-                return Condition("WithinLag", "True", "Idle", "The selected tables do not change.")
+                return Condition("WithinLag", "True", "Idle", "The selected tables are not changing.")
             return Condition("WithinLag", "True", "KeepingUp", f"The lag is within {limit}.")
         reason, why = self._why_late(seen)
         return Condition("WithinLag", "False", reason, f"The lag is above {limit}. {why}")
 
     def _why_late(self, seen: Seen) -> tuple[str, str]:
         if seen.sink is not None:
-            return "SinkUnavailable", f"Nothing could be written since {_time(seen.sink.since_ms)}."
+            return "SinkUnavailable", f"Nothing has been written since {_time(seen.sink.since_ms)}."
         if seen.upstream is not None:
-            return "UpstreamUnavailable", f"PD does not answer since {_time(seen.upstream.since_ms)}."
+            return "UpstreamUnavailable", f"PD has not answered since {_time(seen.upstream.since_ms)}."
         if not seen.complete:
-            return "Starting", "The pullers are on their way."
+            return "Starting", "The pullers are catching up."
         if seen.pd_ms - physical_ms(seen.resolved_ts) <= self._lag_threshold_ms:
-            return "CatchingUp", "What has been pulled is being written."
+            return "CatchingUp", "Pulled changes are being written."
         if seen.blocked is not None:
             return (
                 "BlockedByLock",
@@ -209,7 +211,7 @@ class Status:
                 "Commit it or roll it back.",
             )
         if self._is_stuck(seen):
-            return "UpstreamUnavailable", f"Nothing has come since {_time(self._resolved[1])}."
+            return "UpstreamUnavailable", f"Nothing has arrived since {_time(self._resolved[1])}."
         return "CatchingUp", "Changes are being pulled."
 
     def _is_stuck(self, seen: Seen) -> bool:
@@ -223,9 +225,9 @@ class Status:
 
 def _sink(seen: Seen) -> Condition:
     if seen.sink is None:
-        return Condition("SinkAvailable", "True", "Available", "What is due is being written.")
-    why = f"Nothing could be written since {_time(seen.sink.since_ms)}: {seen.sink.message}"
-    return Condition("SinkAvailable", "False", _FAILED[outcome(seen.sink.answered)], f"{why} It is tried again.")
+        return Condition("SinkAvailable", "True", "Available", "Writes are keeping up.")
+    why = f"Nothing has been written since {_time(seen.sink.since_ms)}: {seen.sink.message}"
+    return Condition("SinkAvailable", "False", _FAILED[outcome(seen.sink.answered)], f"{why} Retrying.")
 
 
 def _by_whom(blocked: Blocked, pd_ms: int) -> str:

@@ -156,7 +156,7 @@ class Catalog:
         elif not table.is_view:
             self._adopt(table, file, _NOTHING_SAID if is_renamed and statement is None else statement)
             if is_renamed and self._selects is None:
-                why = "and without the changefeed's log nobody knows whether it is written any more"
+                why = "and without the changefeed's log it is unknown whether it is still written"
                 table.gap(f"it was renamed at {file.version}, {why}")
 
     def _exchange(self, file: SchemaFile, statement: Statement | None) -> set[tuple[str, str]]:
@@ -171,16 +171,16 @@ class Catalog:
         return names
 
     def _unexplained(self, file: SchemaFile) -> None:
-        """No statement: a table of the start, one that came into the filter, or a DDL that readers are not told of."""
+        """No statement: a table of the start, one that came into the filter, or a DDL that is not in the files."""
         known = self.get(file.schema, file.table)
         if file.version == self._continued_ts and known is not None:
             self._adopt(known, file, _NOTHING_SAID)
         elif file.version in self._copied and known is None:
             self._create(file)
         elif file.version == self._start_ts:
-            self._new_with_rows(file, "it was there when the changefeed began, so some of its rows may be in no file")
+            self._new_with_rows(file, "it existed when the changefeed started, so some of its rows may be in no file")
         else:
-            self._new_with_rows(file, f"no file says what its rows were at {file.version}, from when on it is written")
+            self._new_with_rows(file, f"no file has its rows as of {file.version}, when it was first selected")
 
     def _new_with_rows(self, file: SchemaFile, why: str) -> None:
         self._create(file).gap(why, of_unchanged=True)

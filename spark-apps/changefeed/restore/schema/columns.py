@@ -26,7 +26,7 @@ def followed(
     if statement is None and not same:
         gaps.append(f"the statement at {file.version} can't be read: {file.query!r}")
     elif statement is not None and (odd := unmade(before.columns, file.columns, statement)):
-        gaps.append(f"{file.query!r} does not say how its columns became others ({odd})")
+        gaps.append(f"{file.query!r} does not determine how its columns changed ({odd})")
     if statement is not None and file.type == Action.MULTI_SCHEMA_CHANGE and statement.added:
         # What is added is there for writers a little before the DDL ends, and rows of that time have it in no file.
         gaps.append(f"rows may have got values in {', '.join(statement.added)} before {file.query!r} ended")

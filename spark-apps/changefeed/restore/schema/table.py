@@ -109,7 +109,7 @@ class Table:
 
 
 def _keyless(table: Table) -> str:
-    return "" if table.now.key else "it has no primary key, so no file tells one row from another"
+    return "" if table.now.key else "it has no primary key, so its rows can't be told apart"
 
 
 def key_of(name: Sequence[str]) -> tuple[str, str]:

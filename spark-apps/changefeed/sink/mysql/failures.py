@@ -41,7 +41,7 @@ def failure(where: str, number: int, text: str, committing: bool = False) -> Cha
     if committing and is_lost:
         return OutcomeUnknown(said, "It is looked up whether the transaction is committed.")
     if number in _OVERTAKEN:
-        return Transient(said, "It is tried again.")
+        return Transient(said, "Retrying.")
     if is_lost or number in _AWAY:
         return Unavailable(said, "Check the server and the network to it.")
     if number == _NO_TLS:

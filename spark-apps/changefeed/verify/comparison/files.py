@@ -104,6 +104,6 @@ class _Table(TableCheck):
         self._result.out_of_order += count
         if first is not None:
             self._result.problem(
-                f"{self._files.where(first)}: a change of {self._info.full_name} stands behind a later one: "
+                f"{self._files.where(first)}: a change of {self._info.full_name} comes after a later one: "
                 f"{self._show_row(first)}."
             )

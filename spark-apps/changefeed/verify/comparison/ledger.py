@@ -186,8 +186,8 @@ class Ledger:
         if len(odd):
             name = f"{self.table.name}.{self.table.shape.names[number]}"
             raise NotVerifiable(
-                f"{name} holds {odd[0].as_py()!r}, which can't be added up exactly.",
-                "Name a column of numbers with at most 20 digits before and 12 after the point.",
+                f"{name} holds {odd[0].as_py()!r}, which can't be summed exactly.",
+                "Choose a numeric column with at most 20 digits before and 12 after the decimal point.",
             )
 
 

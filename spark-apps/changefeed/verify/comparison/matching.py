@@ -27,5 +27,5 @@ def has_all_changes(info: TableInfo, state: State, result: Rows) -> bool:
     """Whether event filters keep all that happens to the table; if not, the result says so."""
     if Selection.of(state.epoch.config, info).rows.keeps_all:
         return True
-    result.note(f"Event filters leave changes of {info.full_name} out: it was not compared.")
+    result.note(f"Event filters drop changes of {info.full_name}: it was not compared.")
     return False

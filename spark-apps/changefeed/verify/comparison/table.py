@@ -135,7 +135,7 @@ class TableCheck:
             await self._replay(latest)
         else:
             self._result.note(
-                f"{self._info.full_name} has no key in its {self._noun}s: its changes were compared, but not replayed."
+                f"{self._info.full_name} has no key in its {self._noun}s: its changes were compared but not replayed."
             )
 
     def _images(self, versions: pa.Table) -> pl.DataFrame:
@@ -150,7 +150,7 @@ class TableCheck:
         named = ", ".join(name for name, place in pairs if place in self._replaced)
         self._result.note(
             f"{self._info.full_name} holds bytes that are not UTF-8 in {named}: {self._format.protocol} has U+FFFD for "
-            "each of them, so two values that differ in such bytes alone were not told apart."
+            "each of them, so values that differ only in such bytes were treated as equal."
         )
         if any(self._shape.places[number] in self._replaced for number in self._key):
             self._key = []
@@ -187,10 +187,10 @@ class TableCheck:
         if found.first_unexpected is not None:
             instead = f"; it has {await self._show(found.instead)}" if found.instead else ""
             where, row = self._written.where(found.first_unexpected), self._show_row(found.first_unexpected)
-            result.problem(f"{where}: the upstream has no such change of {name}: {row}{instead}.")
+            result.problem(f"{where}: the upstream has no such change to {name}: {row}{instead}.")
         if found.first_duplicate is not None:
             where, row = self._written.where(found.first_duplicate), self._show_row(found.first_duplicate)
-            result.problem(f"{where}: a change of {name} stands there again: {row}.")
+            result.problem(f"{where}: a change of {name} appears again: {row}.")
         if found.first_missing is not None:
             row = await self._show(found.first_missing)
             result.problem(f"A change of {name} is in no {self._noun}: {row}; {self._belongs(found.missing_after)}.")
@@ -206,7 +206,7 @@ class TableCheck:
         have = f"{start} ({where})" if start else "no such row"
         self._result.problem(
             f"The {self._noun}s of {self._info.full_name}, replayed up to the checkpoint, give {have}; the upstream "
-            f"has {end or 'no such row'}. In all {found.missing} rows are missing, {found.extra} too many, "
+            f"has {end or 'no such row'}. In total, {found.missing} rows are missing, {found.extra} too many, "
             f"{found.different} different."
         )
 

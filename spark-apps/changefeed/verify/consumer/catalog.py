@@ -87,9 +87,9 @@ class Catalog:
         if statement is None:
             return
         if not file.may_be(statement.verb):
-            self._report.problem(f"{file.path} has Type {file.type}, which is not that of its statement: {file.query}")
+            self._report.problem(f"{file.path} has Type {file.type}, which does not match its statement: {file.query}")
         elif statement.tables and statement.verb != "alter database" and not statement.names(file.schema, file.table):
-            self._report.problem(f"{file.path} has a statement about others than {file.name}: {file.query}")
+            self._report.problem(f"{file.path} has a statement about tables other than {file.name}: {file.query}")
 
     def _check_columns(self, file: SchemaFile) -> None:
         """As the upstream defines them; one that is dropped, as it did until then."""
@@ -186,7 +186,7 @@ class Catalog:
         ids = partition_names(before) if before else {}
         names = [name.lower() for name in (statement.partitions if statement else ())]
         if unknown := [name for name in names if name not in ids]:
-            self._report.problem(f"{file.path} is about partitions that {file.name} has not: {', '.join(unknown)}.")
+            self._report.problem(f"{file.path} is about partitions that are not in {file.name}: {', '.join(unknown)}.")
         self._report.took(f"the ids of {file.name}'s partitions {', '.join(names)} at {file.version}")
         self._rows.without_partitions(table.rows, [ids[name] for name in names if name in ids])
 
@@ -202,7 +202,7 @@ class Catalog:
         ids = [partition_names(info).get(name.lower()) if info else None for info in (before, after)]
         is_unknown = plain.unknown or parted.unknown
         if ids[0] is None or ids[1] is None or (not is_unknown and plain.stored.keys() != parted.stored.keys()):
-            self._report.problem(f"{file.path} exchanges what does not fit: {file.query}")
+            self._report.problem(f"{file.path} exchanges tables that do not match: {file.query}")
             return set()
         self._report.took(f"the ids of {parted.name}'s partition {name} before and after {file.version}")
         if is_unknown:
@@ -215,7 +215,7 @@ class Catalog:
         return {theirs.path}
 
     async def _unexplained(self, file: SchemaFile) -> None:
-        """No statement: a table of the start, one that came into the filter, or a DDL that readers are not told of."""
+        """No statement: a table of the start, one that came into the filter, or a DDL that is not in the files."""
         if not file.table or not self._selects(file.schema, file.table):
             return
         info = self._upstream.table(file.schema, file.table, file.version)
@@ -226,7 +226,7 @@ class Catalog:
             self._create(file)
             return
         known = self.get(file.schema, file.table)
-        why = "a DDL that readers are not told of" if known else "from then on it is selected"
+        why = "a DDL that is not in the files" if known else "it is selected from then on"
         await self._retake(file, "" if file.version == self._start_ts else why)
 
     # -- tables
@@ -247,7 +247,7 @@ class Catalog:
         """No row of the version before may be of a time after the DDL."""
         if table.last[0] > file.version:
             self._report.problem(
-                f"A row of {table.name} has commit ts {table.last[0]}, but stands under version {table.version}, "
+                f"A row of {table.name} has commit ts {table.last[0]}, but is under version {table.version}, "
                 f"which ended at {file.version} ({self._report.where(table.last[1])})."
             )
             table.last = (0, 0)
@@ -273,7 +273,7 @@ class Catalog:
             return table
         table.id = info.id
         if differing(file.columns, info):  # said by _check_columns
-            table.unknown = "its schema file has not the upstream's columns"
+            table.unknown = "its schema file does not have the upstream's columns"
             return table
         table.written = self._upstream.written(info)
         table.unknown = why_unknown(table)
@@ -313,7 +313,7 @@ class Catalog:
         if table.is_view:
             return
         if info is None or differing(file.columns, info) or not self._agrees(table, file, statement):
-            table.unknown = table.unknown or "its definitions don't follow from each other"
+            table.unknown = table.unknown or "its definitions are inconsistent"
         before = {column.name.lower(): column for column in table.columns}
         table.version, table.columns = file.version, file.columns
         if info is None:
@@ -330,7 +330,7 @@ class Catalog:
 
     def _agrees(self, table: Table, file: SchemaFile, statement: Statement) -> bool:
         if odd := unmade(table.columns, file.columns, statement):
-            self._report.problem(f"{file.path} has other columns than its statement makes ({odd}): {file.query}")
+            self._report.problem(f"{file.path} does not have its statement's columns ({odd}): {file.query}")
         return not odd
 
     async def _become_known(self, table: Table, file: SchemaFile) -> None:

@@ -93,13 +93,13 @@ class _Consumer:
                 continue
             place = path.partition("/meta/")[0]
             if (first := places.setdefault(place, file)) is not file:
-                self._report.problem(f"{path} is a second one of its version: a consumer reads {first.path} alone.")
+                self._report.problem(f"{path} is the second of its version: a consumer only reads {first.path}.")
                 continue
             if self._by_id:
                 self._check_id(file, int(place))
             same = found.setdefault(file.name, file)
             if same.columns != file.columns or (same is not file and same.query and file.query):
-                self._report.problem(f"{path} and {same.path} tell different things of {file.name}.")
+                self._report.problem(f"{path} and {same.path} disagree about {file.name}.")
             if file.query and not same.query:
                 found[file.name] = file
         self._named = places
@@ -110,7 +110,7 @@ class _Consumer:
         for ts in (file.version, file.version - 1):
             if (info := self._upstream.table(file.schema, file.table, ts)) is not None:
                 if id_ not in (info.id, *info.physical_ids):
-                    self._report.problem(f"{file.path} is about {file.name}, which has not this id at {ts}.")
+                    self._report.problem(f"{file.path} is about {file.name}, which does not have this id at {ts}.")
                 return
 
     # -- rows
@@ -121,7 +121,7 @@ class _Consumer:
         schema, _, name = place.partition("/")
         table = self._catalog.get(*(named.schema, named.table) if named else (schema, name))
         if table is None or (table.version != version and not table.unknown):
-            self._report.problem(f"{group[0].directory.path} has rows of a table that a consumer does not have then.")
+            self._report.problem(f"{group[0].directory.path} has rows of a table that no consumer has by then.")
         elif not table.unknown:
             self._apply(table, group)
 
@@ -162,7 +162,7 @@ class _Consumer:
         if lowest <= table.version:
             place = piece["place"][pc.index(piece["commit_ts"], lowest).as_py()].as_py()
             self._report.problem(
-                f"A row of {table.name} has commit ts {lowest}, but stands under version {table.version} "
+                f"A row of {table.name} has commit ts {lowest}, but is under version {table.version} "
                 f"({self._report.where(place)})."
             )
         if highest > table.last[0]:

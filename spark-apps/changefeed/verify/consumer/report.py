@@ -28,7 +28,7 @@ class Report:
     def end(self) -> None:
         if self._taken:
             self._result.note(
-                "A consumer needs more than the files to follow these; it was taken from the upstream: "
+                "A consumer can't follow these from the files alone; they were taken from the upstream: "
                 f"{'; '.join(self._taken)}."
             )
 
@@ -56,5 +56,5 @@ class Report:
         want = "no such row" if found.want is None else show_values(shape, found.want)
         result.problem(
             f"A consumer's {table} {when} has {have}; the upstream has {want}. In all {found.missing} rows are "
-            f"missing, {found.extra} too many, {found.different} different."
+            f"missing, {found.extra} are extra and {found.different} differ."
         )

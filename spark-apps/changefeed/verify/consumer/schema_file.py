@@ -60,15 +60,15 @@ def read_schema_file(path: str, body: bytes, by_id: bool = False) -> tuple[Schem
     try:
         file = _parsed(path, content)
     except (KeyError, TypeError, AttributeError):
-        return None, [f"{path} is no schema file."]
+        return None, [f"{path} is not a schema file."]
     problems = []
     place, _, name = path.partition("/meta/schema_")
     version, checksum = name.removesuffix(".json").split("_")
     is_placed = bool(file.table) if by_id else f"{file.schema}/{file.table}".rstrip("/") == place
     if not is_placed or str(file.version) != version:
-        return None, [f"{path} is of version {file.version} of {file.name.rstrip('.')}: its name is another one's."]
+        return None, [f"{path} has version {file.version} of {file.name.rstrip('.')}, unlike its own name."]
     if f"{schema_checksum(content):010}" != checksum:
-        problems.append(f"{path} has another content than its name says: its checksum is {schema_checksum(content)}.")
+        problems.append(f"{path} does not match the checksum in its name: its checksum is {schema_checksum(content)}.")
     if content.get("TableColumnsTotal") != len(file.columns):
         problems.append(f"{path} has {len(file.columns)} columns, but says {content.get('TableColumnsTotal')}.")
     return file, problems

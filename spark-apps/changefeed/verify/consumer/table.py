@@ -75,5 +75,5 @@ def unmade(before: Sequence[Column], after: Sequence[Column], statement: Stateme
 
 def why_unknown(table: Table) -> str:
     if not table.written.all_rows:
-        return "event filters leave changes out"
+        return "event filters drop changes"
     return "" if table.written.key else "it has no key in its files"

@@ -8,7 +8,7 @@ from changefeed.verify.consumer.walk import Version, walk
 from changefeed.verify.result import Break
 from changefeed.verify.sink.files import Sink, parse_json, read_layout
 
-_ASK_VERIFY = "changefeed verify names all that is wrong."
+_ASK_VERIFY = "Run changefeed verify for a full report."
 
 
 class Versions:

@@ -64,7 +64,7 @@ def misplaced(sink: Sink, by_id: bool) -> list[str]:
     meta = [path for path in sink.paths if "/meta/" in path and not path.endswith(_INDEX)]
     wrong = [path for path in meta if not form.fullmatch(path)]
     return [
-        f"{path} is no schema file by its name: {place}/meta/schema_<version>_<10 digits>.json is wanted."
+        f"{path} is not named like a schema file: {place}/meta/schema_<version>_<10 digits>.json is expected."
         for path in sorted(wrong)
         if path != OWNER
     ]

@@ -38,8 +38,8 @@ def parts(table: Table, fields: Sequence[int], key: Sequence[int]) -> Iterator[P
             deletes = file.content != DataFileContent.DATA
             if deletes and sorted(file.equality_ids or ()) != sorted(key):
                 raise NotVerifiable(
-                    f"{'.'.join(table.name())} has deletes that this changefeed has not written: {file.file_path}.",
-                    "Rewrite its data files, so that deletes are gone, then verify again.",
+                    f"{'.'.join(table.name())} has deletes that this changefeed did not write: {file.file_path}.",
+                    "Rewrite its data files to remove deletes, then verify again.",
                 )
             with table.io.new_input(file.file_path).open() as stream:
                 for batch in pq.ParquetFile(stream).iter_batches(_ROWS):

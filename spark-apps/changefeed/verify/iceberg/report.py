@@ -128,7 +128,7 @@ class _Table:
         info, columns = self._info, self._columns
         key = self._key()
         if not key:
-            self._result.note(f"{info.full_name} has no key that tells its rows: it was not compared.")
+            self._result.note(f"{info.full_name} has no key that identifies its rows: it was not compared.")
             return
         table = await asyncio.to_thread(self._lake.table, info)
         if table is not None and (problem := self._problem(table)):
@@ -153,7 +153,7 @@ class _Table:
         is_changelog = not self._lake.upsert
         twice = rows.settle(truncated_ts, is_changelog=is_changelog, knows_start=self._lake.knows_start)
         if twice:
-            self._result.problem(f"{info.full_name}: {twice} changes are there twice.")
+            self._result.problem(f"{info.full_name}: {twice} changes appear twice.")
         self._result.add(rows.found())
 
     def _key(self) -> list[int]:
@@ -163,7 +163,7 @@ class _Table:
 
     def _problem(self, table: Table) -> str | None:
         if table.metadata.properties.get(LOG) != name_of(self._state):
-            return f"{'.'.join(table.name())} is not this changefeed's table."
+            return f"{'.'.join(table.name())} does not belong to this changefeed."
         ids = {field.field_id: field.name for field in table.schema().fields}
         lacking = [column.name for column in self._columns if ids.get(field_id(column)) != column.name]
         return f"{self._info.full_name} has no column {', '.join(lacking)}." if lacking else None

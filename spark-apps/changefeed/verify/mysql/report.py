@@ -87,7 +87,7 @@ class _Table:
         info, columns = self._info, self._info.output_columns
         key = key_of(info, columns, split_updates=True)
         if not key:
-            self._result.note(f"{info.full_name} has no key that tells its rows: it was not compared.")
+            self._result.note(f"{info.full_name} has no key that identifies its rows: it was not compared.")
             return
         if lacking := await asyncio.to_thread(self._lacking):
             self._result.problem(f"{info.full_name} has no column {', '.join(lacking)}.")
