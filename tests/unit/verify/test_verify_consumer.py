@@ -355,7 +355,7 @@ OF_STATEMENTS: dict[str, tuple[Tell, Callable[[StorySink], object], str]] = {
     "a database's file of another content": (
         drop_a_database,
         lambda sink: _append(next((sink.lake / sink.story.too / "meta").iterdir()), '"Schema": "', "x"),
-        "its name is another one's",
+        "unlike its own name",
     ),
 }
 
@@ -461,7 +461,7 @@ HARD_RULES: dict[str, tuple[Callable[[StorySink], object], str]] = {
     ),
     "the version is the content's": (
         lambda sink: _append(_first(sink), '"TableVersion": ', "1"),
-        "its name is another one's",
+        "unlike its own name",
     ),
     "data has a schema file of its version": (
         lambda sink: _first(sink).unlink(),
@@ -470,7 +470,7 @@ HARD_RULES: dict[str, tuple[Callable[[StorySink], object], str]] = {
     "the content is a schema file's": (lambda sink: _first(sink).write_text("[]"), "is not a schema file."),
     "one for each version": (
         lambda sink: sink.rewrite(_copied(_first(sink)), lambda file: file["TableColumns"][0].update(ColumnName="x")),
-        "is a second one of its version",
+        "is the second of its version",
     ),
     "an index parses": (
         lambda sink: (sink.data_file("items", 0).parent / "meta" / "CDC.index").write_text("CDC1"),

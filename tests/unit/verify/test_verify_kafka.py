@@ -68,7 +68,7 @@ def drop(topic: HandTopic, shop: Shop) -> tuple[str, str]:
 def double(topic: HandTopic, shop: Shop) -> tuple[str, str]:
     place = topic.rows(1)[0]
     topic.parts[1].insert(place, topic.parts[1][place])
-    return "duplicate", f"Topic shop, partition 1, offset {place + 1}: a change of shop.items stands there again"
+    return "duplicate", f"Topic shop, partition 1, offset {place + 1}: a change of shop.items appears again"
 
 
 def change(topic: HandTopic, shop: Shop) -> tuple[str, str]:

@@ -55,7 +55,7 @@ def replaced(rows: pa.Table, name: str, values: pa.Array) -> pa.Table:
 #: What is done to a file's rows, and what is said of it.
 HARMS: dict[str, tuple[Callable[[pa.Table], pa.Table], str]] = {
     "a row is missing": (lambda rows: rows.slice(1), "A change of shop.items is in no file"),
-    "a row is there twice": (lambda rows: pa.concat_tables([rows, rows.slice(len(rows) - 1)]), "stands there again"),
+    "a row is there twice": (lambda rows: pa.concat_tables([rows, rows.slice(len(rows) - 1)]), "appears again"),
     "another value": (
         lambda rows: replaced(rows, "note", pc.replace_substring(rows["note"], "say", "said")),
         "the upstream has no such change to shop.items",

@@ -34,13 +34,13 @@ def double_a_line(sink: HandSink, shop: Shop) -> tuple[str, ...]:
     file = sink.file(ITEMS, 0)
     lines = sink.lines(file)
     sink.put(file, [*lines[:3], *lines[2:]])
-    return f"{sink.name(file)}, row 4: ", "stands there again", "id='5'"
+    return f"{sink.name(file)}, row 4: ", "appears again", "id='5'"
 
 
 def double_a_line_in_another_file(sink: HandSink, shop: Shop) -> tuple[str, ...]:
     file = sink.file(ITEMS, 1)
     sink.put(file, sink.lines(sink.file(ITEMS, 0))[-1:])
-    return f"{sink.name(file)}, row 1: ", "stands there again", "note=None"
+    return f"{sink.name(file)}, row 1: ", "appears again", "note=None"
 
 
 def swap(number: int, first: int) -> Harm:
