@@ -68,14 +68,14 @@ class Cluster:
 def main() -> int:
     os.chdir(ROOT)
     if _port_taken():
-        say(f"Port {PORT} is in use, perhaps by another demo: end that one, then run this again.", "red")
+        say(f"Port {PORT} is in use, perhaps by another demo: stop that one, then try again.", "red")
         return 1
     before = checkpoint()
-    say(f"Going on from checkpoint {before}." if before else "A first run: starts now, writes below .demo/.", "bold")
+    say(f"Resuming from checkpoint {before}." if before else "First run: starting now, writing to .demo/.", "bold")
     cluster = Cluster()
     try:
         if not cluster.ready:
-            say("The development cluster did not start; its message stands above.", "red")
+            say("The development cluster failed to start; see its message above.", "red")
             return 1
         say(f"A bank of 4 tables x 4 regions at PD {cluster.ready['pd']}; transfers for {WORKLOAD_S} s.")
         return run(cluster) or verify(before)
@@ -111,17 +111,18 @@ def _caught_up(cluster: Cluster) -> bool:
 
 def verify(before: int) -> int:
     """Prove what was written; gives the exit code."""
-    say("\nNow every file is held against the upstream's own history ...", "bold")
+    say("\nComparing every file with the upstream's own history ...", "bold")
     code = subprocess.run(
         [BIN / "changefeed", "verify", "-f", RESOURCE, "--conserved", "balance"], check=False
     ).returncode
     if code:
         return code
-    say("Proved: no row is missing, doubled or out of order, and the sum of all balances never changed.", "green")
+    say("Verified: no row is missing, duplicated or out of order, and the sum of all balances never changed.", "green")
     since = f"from {before} " if before else ""
-    say(f"The checkpoint went {since}to {checkpoint()}. Run `make demo` again to go on; `make clean` forgets it all.")
+    say(f"The checkpoint moved {since}to {checkpoint()}.")
+    say("Run `make demo` again to continue; `make clean` removes everything.")
     files = sorted(LAKE.rglob("CDC*.csv"), key=lambda file: file.stat().st_mtime)
-    say(f"\n{len(files):,} files below {LAKE}/; the newest with rows:", "bold")
+    say(f"\n{len(files):,} files below {LAKE}/; the latest one with rows:", "bold")
     newest = next((file for file in reversed(files) if file.stat().st_size), None)
     if newest:
         say(f"  {newest}")
