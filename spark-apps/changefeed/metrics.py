@@ -95,6 +95,7 @@ METRICS = (
         "counter",
         "Writes with an unknown outcome that turned out to have succeeded.",
     ),
+    Declared("changefeed_sink_expired_files_total", "counter", "Files deleted because they had expired."),
     Declared("changefeed_pipeline_rows_total", "counter", "Rows sorted, filtered and encoded."),
     Declared("changefeed_pipeline_filtered_rows_total", "counter", "Rows dropped by filters."),
     Declared("changefeed_pipeline_bytes_total", "counter", "Encoded bytes."),

@@ -151,6 +151,13 @@ class RewindRecord(_Record):
     from_ts: Ts
 
 
+class ExpireRecord(_Record):
+    """Files of a storage sink's days before `before` (YYYY-MM-DD) are given up: they are deleted from now on."""
+
+    kind: Literal["expire"] = "expire"
+    before: str = Field(pattern=r"\A\d{4}-\d{2}-\d{2}\Z")
+
+
 class ClosedRecord(_Record):
     """The resource was deleted: none of its drivers may follow. One of another resource may, see history.py."""
 
@@ -158,10 +165,18 @@ class ClosedRecord(_Record):
     superseded: tuple[str, ...] | None = None  # by `changefeed adopt`: who can't come back; None: as before
 
 
-Record = Annotated[
-    StartRecord | EpochRecord | PlanRecord | CommitRecord | DdlRecord | CopyRecord | RewindRecord | ClosedRecord,
-    Field(discriminator="kind"),
-]
+AnyRecord = (
+    StartRecord
+    | EpochRecord
+    | PlanRecord
+    | CommitRecord
+    | DdlRecord
+    | CopyRecord
+    | RewindRecord
+    | ExpireRecord
+    | ClosedRecord
+)
+Record = Annotated[AnyRecord, Field(discriminator="kind")]
 _RECORD: TypeAdapter[Any] = TypeAdapter(Record)
 
 
@@ -170,15 +185,12 @@ def encode_record(record: BaseModel) -> bytes:
     return record.model_dump_json(by_alias=True).encode()
 
 
-def decode_record(
-    body: bytes,
-) -> StartRecord | EpochRecord | PlanRecord | CommitRecord | DdlRecord | CopyRecord | RewindRecord | ClosedRecord:
+def decode_record(body: bytes) -> AnyRecord:
     """The record in `body`.
 
     Raises pydantic.ValidationError when it has an unknown `v`, `kind` or member.
     """
-    record: StartRecord | EpochRecord | PlanRecord | CommitRecord | DdlRecord | CopyRecord | RewindRecord | ClosedRecord
-    record = _RECORD.validate_json(body)
+    record: AnyRecord = _RECORD.validate_json(body)
     return record
 
 

@@ -51,6 +51,7 @@ from changefeed.owner.serving.health import Health
 from changefeed.owner.serving.service import OwnerService
 from changefeed.owner.serving.vigilance import TakePlace
 from changefeed.owner.sinks.driven import name_of
+from changefeed.owner.sinks.expiry import Expiry
 from changefeed.schema.keys import table_span
 from changefeed.sink.job import PipelineJob
 from changefeed.spec.model import Changefeed
@@ -142,6 +143,7 @@ class Driver:
             barrier=self._barrier,
             planner=Planner(prepared.sink.file_size, self._pace.flush_s, min(_PLAN_BYTES, quota // _PLANS_IN_QUOTA)),
             quota=Quota(quota),
+            expiration_days=spec.sink.expiration_days,
         )
         copies = prepared.state.copies()
         for dispatcher in sorted(prepared.tables):
@@ -157,6 +159,7 @@ class Driver:
         patience = patience_of("publication", self._meter, self._ending)
         self._publication = Publication(prepared, patience, self._pace.metadata_s)
         self._deletion = Deletion(prepared.house, spans.files, self._meter)
+        self._expiry = Expiry(prepared.sink, self._meter, self._ending)
         self._saying_alive = asyncio.Lock()
         self._reports: StatusReports | None = None
         if options.status:
@@ -223,6 +226,7 @@ class Driver:
                     self._execution, self._calls.vigilance, lambda: self._owner.spans.complete, self._take_place
                 ),
                 self._keep_safepoint(),
+                self._expiry.keep(lambda: self._owner.state.expired_before),
                 self._keep_alive(),
                 self._show(),
                 self._service.crashed(),

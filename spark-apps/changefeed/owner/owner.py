@@ -11,11 +11,20 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from changefeed.model.record import CommitRecord, DdlRecord, FileCommitted, PlanEntry, PlanRecord, Work
+from changefeed.model.record import (
+    CommitRecord,
+    DdlRecord,
+    ExpireRecord,
+    FileCommitted,
+    PlanEntry,
+    PlanRecord,
+    Work,
+)
 from changefeed.model.tso import compose
 from changefeed.owner.planning.actions import (
     Action,
     AppendCheckpoint,
+    AppendExpiry,
     AppendPlan,
     Publish,
     Recorded,
@@ -25,6 +34,7 @@ from changefeed.owner.planning.actions import (
 )
 from changefeed.owner.planning.barrier import Barrier
 from changefeed.owner.planning.checkpoint import Checkpoint, Progress, flushed_to, flushed_ts
+from changefeed.owner.planning.expiration import expires_before
 from changefeed.owner.planning.open_entries import EntryKey, OpenEntries
 from changefeed.owner.planning.planner import Cut, Planner, Reason, Table, UnderWay, make_plan
 from changefeed.owner.planning.writing import Run, Writing
@@ -73,7 +83,9 @@ class Owner:
         barrier: Barrier,
         planner: Planner,
         quota: Quota,
+        expiration_days: int = 0,
     ) -> None:
+        """`expiration_days`: how long files are kept, 0: for ever."""
         self.state = state
         self._run = run
         self._tables = dict(tables)
@@ -84,6 +96,7 @@ class Owner:
         self.barrier = barrier
         self.planner = planner
         self._quota = quota
+        self._expiration_days = expiration_days
         self.checkpoint = Checkpoint(state.checkpoint_ts)
         self._open = OpenEntries(state)
         self._rows = StoredRows(spans)
@@ -202,6 +215,8 @@ class Owner:
             return publish
         if (syncpoint := self._write_syncpoint_if_due()) is not None:
             return syncpoint
+        if (before := expires_before(self.state, self._expiration_days, self._names.date)) is not None:
+            return self._expire(before)
         under_way = self._writing.under_way()
         cuts = self._cuts(now, under_way)
         self._idle = not cuts and not under_way.bytes
@@ -220,6 +235,8 @@ class Owner:
         if isinstance(action, AppendPlan):
             self._open.planned(action.record.n, action.record.entries)
             self._writing.planned(action.record)
+            return
+        if isinstance(action, AppendExpiry):
             return
         if isinstance(action, WriteDdl):
             self._executed(self.barrier.executed())
@@ -320,6 +337,10 @@ class Owner:
             files=tuple(file for file, _ in done),
             finished=self.barrier.is_finished(ts),
         )
+
+    def _expire(self, before: str) -> AppendExpiry:
+        run = self._run
+        return AppendExpiry(ExpireRecord(n=self.state.n + 1, epoch=run.epoch, nonce=run.nonce, before=before))
 
     def _stop(self) -> Stop | None:
         """Whether this was all, once everything that can be recorded is."""

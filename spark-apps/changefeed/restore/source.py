@@ -55,6 +55,12 @@ class Source:
         self.known: Known = known_of(store)
         if (refused := self.known.refused) is not None:
             raise NotRestorable(refused.message, "What verify can't read can't be restored either.")
+        state = self.known.state
+        if state is not None and state.expired_before:
+            raise NotRestorable(
+                f"Files of {store.uri} from before {state.expired_before} have expired (fileExpirationDays).",
+                "Only a sink that still has all its files can be restored from.",
+            )
         self._versions = Versions(store)
         self._all = self._versions.upto(self.checkpoint_ts)
         if not self._all:

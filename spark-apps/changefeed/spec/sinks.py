@@ -119,6 +119,7 @@ def _other_options(protocol: str) -> str:
     return f"none of its options, which have a meaning for protocol: {protocol} only"
 
 
+_DAYS = "0 unless dateSeparator: day, as files expire by the day of their folder"
 _NAMED_COLUMNS = "none with protocol: csv, unless csv.outputFieldHeader: true says which columns a file has"
 _DATABASE = "the name of a database, of letters, digits, _ and $"
 
@@ -156,6 +157,11 @@ class Storage(Section):
             "|| (has(self.csv) && has(self.csv.outputFieldHeader) && self.csv.outputFieldHeader)",
             _NAMED_COLUMNS,
         ),
+        rule(
+            "!has(self.fileExpirationDays) || self.fileExpirationDays == 0 || !has(self.dateSeparator) "
+            "|| self.dateSeparator == 'day'",
+            _DAYS,
+        ),
         *(_as_created(field, default) for field, default in _OF_NAMES.items()),
     )
 
@@ -169,6 +175,11 @@ class Storage(Section):
     """Approximate size at which a file is written. Transactions are never split."""
     date_separator: Annotated[str, one_of("none", "year", "month", "day")] = "day"
     """Granularity of the date folder above the files."""
+    file_expiration_days: Annotated[int, whole(0, 36_500)] = 0
+    """
+    Delete files this many days after the day of their folder, counted back from the checkpoint; schema files stay.
+    Verify and restore need all files. 0: keep files forever.
+    """
     use_table_id_as_path: Annotated[Flag, fixed(FROM_CREATION)] = False
     """
     Name the folders of tables and partitions by their TiDB ids instead of their names. No files are written about
@@ -202,6 +213,13 @@ class Storage(Section):
         if selectors and info.data.get("protocol") == "csv" and csv and not csv.output_field_header:
             raise wrong(_NAMED_COLUMNS)
         return selectors
+
+    @field_validator("file_expiration_days")
+    @classmethod
+    def _by_day(cls, days: int, info: ValidationInfo) -> int:
+        if days and info.data.get("date_separator", "day") != "day":
+            raise wrong(_DAYS)
+        return days
 
     @field_validator("compression")
     @classmethod
@@ -424,6 +442,11 @@ class Sink(Section):
         """By field: the options that decide files' names, which stay as they were; none of other sinks."""
         options = self.storage.model_dump(by_alias=True, mode="json") if self.storage else {}
         return {f"spec.sink.storage.{field}": str(options[field]).lower() for field in _OF_NAMES if options}
+
+    @property
+    def expiration_days(self) -> int:
+        """How long files are kept; 0: forever."""
+        return self.storage.file_expiration_days if self.storage else 0
 
     @property
     def syncpoint_interval_s(self) -> float | None:

@@ -68,6 +68,11 @@ async def verify(
     result.checkpoint_ts = str(checkpoint_ts)
     state, formats = _read_log(place, store.uri, owner)
     state = _at_generation(state, owner.generation, store.uri)
+    if state.expired_before:
+        raise NotVerifiable(
+            f"Files of {store.uri} from before {state.expired_before} have expired (fileExpirationDays).",
+            "Only a sink that still has all its files can be verified.",
+        )
     if not _is_checkpoint_right(checkpoint_ts, state, result):
         return result
     pd = await upstream.connect()
@@ -107,7 +112,12 @@ def _at_generation(state: State, number: int, sink_uri: str) -> State:
             "Verify the newest one.",
         )
     ended = state.generations[number - 1]
-    bounds = {"rewound_to": ended.from_ts, "checkpoint_ts": ended.checkpoint_ts, "dispatchers": {}}
+    bounds = {
+        "rewound_to": ended.from_ts,
+        "checkpoint_ts": ended.checkpoint_ts,
+        "dispatchers": {},
+        "expired_before": ended.expired_before,
+    }
     return state.model_copy(update=bounds)
 
 

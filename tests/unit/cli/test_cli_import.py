@@ -195,7 +195,7 @@ def test_the_mode_has_another_word_here() -> None:
     assert not converted.notes
     assert converted.resource["spec"]["mode"] == "LowLatency"
     assert _convert("s3://lake/x?protocol=csv", 'performance-mode = "fast"').notes == (
-        'to mend: spec.mode: "fast"; allowed: Throughput | LowLatency',
+        'to fix: spec.mode: "fast"; allowed: Throughput | LowLatency',
     )
 
 
@@ -260,7 +260,7 @@ def test_a_sink_that_no_changefeed_can_have(uri: str) -> None:
 def test_what_the_resource_does_not_allow_is_to_mend() -> None:
     converted = _convert("s3://lake/x?protocol=csv&flush-interval=1h")
     assert converted.notes == (
-        'to mend: spec.sink.storage.flushInterval: "1h"; allowed: a duration from 100ms to 10m, such as "5s"',
+        'to fix: spec.sink.storage.flushInterval: "1h"; allowed: a duration from 100ms to 10m, such as "5s"',
     )
 
 

@@ -333,10 +333,10 @@ def test_what_a_sink_has_no_equivalent_of_is_named(uri: str, config: str, note: 
         (_CANAL_JSON, f'{_LARGE} = "claim-check"', "largeMessages: "),
     ],
 )
-def test_a_wrong_value_of_a_sink_is_to_mend(uri: str, config: str, field: str) -> None:
+def test_a_wrong_value_of_a_sink_is_to_fix(uri: str, config: str, field: str) -> None:
     (note,) = _convert(uri, config).notes
     kind = uri.partition(":")[0]
-    assert note.startswith(f"to mend: spec.sink.{kind}.{field}")
+    assert note.startswith(f"to fix: spec.sink.{kind}.{field}")
 
 
 def _nested(key: str, value: object) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import owner_records as made
 import owner_segments as s
 from changefeed.model.tso import compose
+from changefeed.owner.owner import Names as OwnerNames
 from changefeed.owner.owner import Owner
 from changefeed.owner.planning.actions import AppendPlan, Publish, Recorded
 from changefeed.owner.planning.barrier import Barrier
@@ -36,7 +37,14 @@ class Names:
         return f"{directory}/{index}.csv"
 
 
-def began(quota: int = 1 << 30, dispatchers: int = 1, state: State | None = None, file_size: int = 1 << 20) -> Owner:
+def began(
+    quota: int = 1 << 30,
+    dispatchers: int = 1,
+    state: State | None = None,
+    file_size: int = 1 << 20,
+    expiration_days: int = 0,
+    names: OwnerNames | None = None,
+) -> Owner:
     """Just now, with spans 1, 2, ... and a puller for each; `state`: of the log before its epoch."""
     before = apply(State(), made.start()) if state is None else state
     state = apply(before, made.epoch(before, f"run{before.n}"))
@@ -49,11 +57,12 @@ def began(quota: int = 1 << 30, dispatchers: int = 1, state: State | None = None
         run=Run(state.epoch.number, state.epoch.nonce, "codec"),
         tables=tables,
         table_infos={f"info{each}": {} for each in tables},
-        names=Names(),
+        names=names or Names(),
         spans=spans,
         barrier=Barrier(made.START_TS),
         planner=Planner(file_size, INTERVAL_S),
         quota=Quota(quota),
+        expiration_days=expiration_days,
     )
     for puller in range(dispatchers):
         owner.puller_joined(0.0, puller)

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 from changefeed.errors import InvalidSpec
-from changefeed.model.record import EpochRecord, StartRecord
+from changefeed.model.record import EpochRecord, ExpireRecord, StartRecord, encode_record
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.open import open_store
 from changefeed.owner.transaction_log.log import Log
@@ -62,6 +62,16 @@ async def test_files_without_commit_ts_are_refused_by_the_option_that_they_need(
     record["config"]["spec"]["sink"]["storage"]["csv"]["includeCommitTs"] = False
     epoch.write_text(json.dumps(record))
     with pytest.raises(NotRestorable, match="carry no commit ts"):
+        Source(open_store(sink.uri))
+
+
+async def test_a_folder_whose_first_days_have_expired_is_refused(story: Story, tmp_path: Path) -> None:
+    sink = await write_story(tmp_path, story)
+    log = tmp_path / "state" / "log"
+    state = Log(LocalStore(tmp_path / "state"), "log").read()
+    expired = ExpireRecord(n=state.n + 1, epoch=state.epoch.number, nonce=state.epoch.nonce, before="2026-11-20")
+    (log / f"{state.n + 1:020}.json").write_bytes(encode_record(expired))
+    with pytest.raises(NotRestorable, match="from before 2026-11-20 have expired"):
         Source(open_store(sink.uri))
 
 

@@ -258,6 +258,12 @@ WRONG: list[tuple[str, object, str]] = [
         'spec.sink.storage.flushInterval: "99ms"; allowed: a duration from 100ms to 10m, such as "5s"',
     ),
     (
+        "spec.sink.storage",
+        {"uri": "file:///lake", "protocol": "csv", "dateSeparator": "month", "fileExpirationDays": 7},
+        "spec.sink.storage.fileExpirationDays: 7; allowed: 0 unless dateSeparator: day, as files expire by the day of "
+        "their folder",
+    ),
+    (
         "spec.sink.storage.fileIndexWidth",
         5,
         "spec.sink.storage.fileIndexWidth: 5; allowed: a whole number from 6 to 20",

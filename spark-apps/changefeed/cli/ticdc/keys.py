@@ -64,6 +64,7 @@ SAME_OF = {
         "sink.cloud-storage-config.file-size": "fileSize",
         "sink.cloud-storage-config.output-raw-change-event": "outputRawChangeEvent",
         "sink.cloud-storage-config.use-table-id-as-path": "useTableIdAsPath",
+        "sink.cloud-storage-config.file-expiration-days": "fileExpirationDays",
     },
     "mysql": {
         "sink.safe-mode": "safeMode",
@@ -192,8 +193,7 @@ WITHOUT: dict[str, tuple[object, str]] = {
     "sink.cloud-storage-config.worker-count": (16, "see spec.spark.executor"),
     "sink.cloud-storage-config.flush-concurrency": (1, _OWN),
     "sink.cloud-storage-config.output-column-id": (False, LATER),
-    "sink.cloud-storage-config.file-expiration-days": (0, "let the store expire old files"),
-    "sink.cloud-storage-config.file-cleanup-cron-spec": ("0 0 2 * * *", "let the store expire old files"),
+    "sink.cloud-storage-config.file-cleanup-cron-spec": ("0 0 2 * * *", "files expire as the checkpoint passes a day"),
     "sink.cloud-storage-config.spool-disk-quota": (10 << 30, _OWN),
     "sink.cloud-storage-config.spool-base-dir": ("", _OWN),
     "consistent": (None, f"redo logs: {LATER}; the files themselves are exactly once"),

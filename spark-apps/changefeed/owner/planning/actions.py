@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from changefeed.model.record import CommitRecord, DdlRecord, PlanEntry, PlanRecord
+from changefeed.model.record import CommitRecord, DdlRecord, ExpireRecord, PlanEntry, PlanRecord
 from changefeed.sink.contract import Ddl
 
 
@@ -47,9 +47,16 @@ class WriteSyncpoint:
 
 
 @dataclass(frozen=True)
+class AppendExpiry:
+    """Append the record; the files that it gives up are deleted afterwards."""
+
+    record: ExpireRecord
+
+
+@dataclass(frozen=True)
 class Stop:
     """There is nothing more to do: drained or finished."""
 
 
-Recorded = AppendPlan | Publish | AppendCheckpoint | WriteDdl | WriteSyncpoint
+Recorded = AppendPlan | Publish | AppendCheckpoint | WriteDdl | WriteSyncpoint | AppendExpiry
 Action = Recorded | Stop

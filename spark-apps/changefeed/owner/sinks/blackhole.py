@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from changefeed.objectstore.patience import Patience
 from changefeed.owner.sinks.driven import Taken, Unfiled, Versions
@@ -41,6 +41,9 @@ class DrivenBlackhole:
 
     def ddl_sink(self, taken: Taken, poll_fence: Callable[[], object], patience: Patience) -> BlackholeDdlSink:
         return BlackholeDdlSink()
+
+    def expired(self, before: str) -> Iterator[Callable[[], None]]:
+        return iter(())
 
     def release(self) -> None:
         pass

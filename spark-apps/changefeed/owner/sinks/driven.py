@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -74,6 +74,10 @@ class DrivenSink(Protocol):
 
     def ddl_sink(self, taken: Taken, poll_fence: Callable[[], object], patience: Patience) -> DdlSink:
         """`poll_fence` asks the log who drives: raises Fenced."""
+        ...
+
+    def expired(self, before: str) -> Iterator[Callable[[], None]]:
+        """What deletes each file of a day before `before`; none where nothing expires."""
         ...
 
     def release(self) -> None: ...

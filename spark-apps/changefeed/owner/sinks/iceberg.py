@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from changefeed.errors import InvalidSpec
@@ -94,6 +94,9 @@ class DrivenIceberg:
         if epoch == _FIRST_EPOCH:
             sink.create()
         return sink
+
+    def expired(self, before: str) -> Iterator[Callable[[], None]]:
+        return iter(())
 
     def release(self) -> None:
         pass

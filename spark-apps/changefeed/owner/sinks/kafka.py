@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from changefeed.errors import InvalidSpec
@@ -90,6 +90,9 @@ class DrivenKafka:
     def ddl_sink(self, taken: Taken, poll_fence: Callable[[], object], patience: Patience) -> DdlSink:
         changefeed = name_of(taken.state)
         return KafkaDdlSink(self._job, self._options, self._time_zone, changefeed, self._tables, poll_fence, patience)
+
+    def expired(self, before: str) -> Iterator[Callable[[], None]]:
+        return iter(())
 
     def release(self) -> None:
         pass

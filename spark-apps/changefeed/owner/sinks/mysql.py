@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from changefeed.errors import InvalidSpec
@@ -91,6 +91,9 @@ class DrivenMysql:
         claim = Claim(name_of(taken.state), _DDLS, epoch.number, epoch.nonce, 0)
         database = self._options.progress_database
         return MysqlDdlSink(self._place.server(), database, claim, patience, self._syncpoints)
+
+    def expired(self, before: str) -> Iterator[Callable[[], None]]:
+        return iter(())
 
     def release(self) -> None:
         pass

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from changefeed.errors import Unavailable
@@ -16,6 +17,7 @@ from changefeed.sink.contract import DdlSink
 from changefeed.sink.storage.claim import check_free, claim
 from changefeed.sink.storage.ddl_sink import StorageDdlSink
 from changefeed.sink.storage.event_sink import StorageJob
+from changefeed.sink.storage.expiration import is_expired
 from changefeed.sink.storage.layout import Layout
 from changefeed.sink.storage.metadata import published
 from changefeed.sink.storage.schema_file import write_schema_file
@@ -71,6 +73,9 @@ class DrivenStorage:
 
     def ddl_sink(self, taken: Taken, poll_fence: Callable[[], object], patience: Patience) -> DdlSink:
         return StorageDdlSink(self.folder, poll_fence, patience)
+
+    def expired(self, before: str) -> Iterator[Callable[[], None]]:
+        return (partial(self.folder.delete, path) for path, _ in self.folder.list() if is_expired(path, before))
 
     def release(self) -> None:
         self.store.release()

@@ -58,6 +58,7 @@ from changefeed.model.record import (
     CopyRecord,
     DdlRecord,
     EpochRecord,
+    ExpireRecord,
     PlanEntry,
     PlanRecord,
     Record,
@@ -130,6 +131,10 @@ def apply(state: State, record: Record) -> State:
             changes = _copy(state, record)
         case RewindRecord():
             changes = _rewind(state, record)
+        case ExpireRecord():
+            if record.before <= state.expired_before:
+                _refuse(record, f"files of days before {state.expired_before} are given up already")
+            changes = {"expired_before": record.before}
         case ClosedRecord():
             released = record.superseded is not None
             superseded = state.superseded if record.superseded is None else record.superseded
@@ -211,7 +216,7 @@ def _rewind(state: State, record: RewindRecord) -> dict[str, Any]:
         _refuse(record, f"spec.restart of nonce {record.restart_nonce} is done")
     if record.from_ts > state.checkpoint_ts:
         _refuse(record, f"it goes to {record.from_ts}, which is above the checkpoint {state.checkpoint_ts}")
-    ended = Generation(from_ts=state.from_ts, checkpoint_ts=state.checkpoint_ts)
+    ended = Generation(from_ts=state.from_ts, checkpoint_ts=state.checkpoint_ts, expired_before=state.expired_before)
     return {
         "generations": (*state.generations, ended),
         "rewound_to": record.from_ts,
@@ -224,6 +229,7 @@ def _rewind(state: State, record: RewindRecord) -> dict[str, Any]:
         "last_ddl": None,
         "last_statement": "",
         "finished": False,
+        "expired_before": "",
     }
 
 

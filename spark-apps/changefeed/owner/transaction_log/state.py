@@ -88,6 +88,7 @@ class Generation(_Frozen):
 
     from_ts: Ts
     checkpoint_ts: Ts
+    expired_before: str = ""  # see State
 
 
 def _by_dispatcher(value: object) -> object:
@@ -132,6 +133,7 @@ class State(_Frozen):
     restart_nonce: int | None = None  # of the newest spec.restart that is done
     initial_copy: bool = False
     copied: dict[int, RecordedCopy] = {}  # by dispatcher: tables of this generation whose rows come before changes
+    expired_before: str = ""  # files of this generation's days before it are deleted, or about to be
     superseded: tuple[str, ...] = ()  # uids of the resources before the one that the newest epoch drives
 
     @property

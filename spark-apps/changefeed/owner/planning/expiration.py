@@ -1,0 +1,27 @@
+"""When files of a storage sink expire: by the checkpoint alone, so that every driver finds the same. Pure.
+
+A directory's day is that of the plan, and no row is committed after its plan: so files of days before a checkpoint's
+have only rows below that checkpoint, and are all written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from changefeed.model.tso import physical_ms
+from changefeed.owner.transaction_log.state import State
+
+_DAY_MS = 24 * 60 * 60 * 1000
+
+
+def expires_before(state: State, days: int, date: Callable[[int], str]) -> str | None:
+    """The day from which on files are kept, if more of them have expired than the log knows; else None.
+
+    `days`: how long files are kept, 0: for ever. `date`: the day of a time in ms, as directories are named.
+    """
+    if not days or state.finished:
+        return None
+    before = date(physical_ms(state.checkpoint_ts) - days * _DAY_MS)
+    # Nothing was planned before the changefeed's start: what has not begun need not be given up.
+    known = max(date(physical_ms(state.from_ts)), state.expired_before)
+    return before if before > known else None
