@@ -1,4 +1,4 @@
-"""spec.sink.storage.fileExpirationDays: a run deletes what has expired, and what needs all files says that they are gone."""
+"""spec.sink.storage.fileExpirationDays: a run deletes what has expired, and what needs all files says so."""
 
 from __future__ import annotations
 
