@@ -137,4 +137,4 @@ class Patience:
 
     def _wait(self, seconds: float) -> None:
         if self._ending.wait(seconds):
-            raise Unavailable("The run ends.", "The next start resumes from the checkpoint.")
+            raise Unavailable("The run is ending.", "The next start resumes from the checkpoint.")

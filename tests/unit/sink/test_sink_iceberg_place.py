@@ -11,7 +11,7 @@ from changefeed.objectstore import Place
 from changefeed.sink.iceberg import place
 from changefeed.sink.iceberg.layout import FileNames, folder_of
 from changefeed.sink.iceberg.place import IcebergPlace, told
-from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, UnauthorizedError
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, ServerError, UnauthorizedError
 from sink_iceberg_lake import table_of
 from sqlalchemy.exc import OperationalError
 
@@ -67,18 +67,22 @@ def test_a_database_is_reached_by_a_driver_that_is_there(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("error", "ours"),
+    ("error", "ours", "answered"),
     [
-        (CommitFailedException("branch main has changed"), Transient),
-        (CommitStateUnknownException("secret"), OutcomeUnknown),
-        (UnauthorizedError("secret"), Refused),
-        (OperationalError("SELECT secret", {}, Exception("secret")), OutcomeUnknown),
-        (OSError("secret"), OutcomeUnknown),
+        (CommitFailedException("branch main has changed"), Transient, True),
+        (CommitStateUnknownException("secret"), OutcomeUnknown, None),
+        (ServerError("secret"), OutcomeUnknown, True),
+        (UnauthorizedError("secret"), Refused, True),
+        (OperationalError("SELECT secret", {}, Exception("secret")), OutcomeUnknown, None),
+        (OSError("secret"), OutcomeUnknown, False),
     ],
 )
-def test_failures_of_libraries_are_told_without_their_words(error: Exception, ours: type[ChangefeedError]) -> None:
+def test_failures_of_libraries_are_told_without_their_words(
+    error: Exception, ours: type[ChangefeedError], answered: bool | None
+) -> None:
     with pytest.raises(ours) as raised, told("https://catalog"):
         raise error
+    assert raised.value.answered is answered
     assert "secret" not in str(raised.value)
     assert "https://catalog" in str(raised.value)
 

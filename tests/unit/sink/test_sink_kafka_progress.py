@@ -60,21 +60,24 @@ def test_a_message_of_somebody_else_is_named(value: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "meaning"),
+    ("code", "meaning", "answered"),
     [
-        (KafkaError._FENCED, Fenced),
-        (KafkaError.INVALID_PRODUCER_EPOCH, Fenced),
-        (KafkaError.TOPIC_AUTHORIZATION_FAILED, Refused),
-        (KafkaError._AUTHENTICATION, Refused),
-        (KafkaError.UNKNOWN_TOPIC_OR_PART, NeedsHuman),
-        (KafkaError.MSG_SIZE_TOO_LARGE, NeedsHuman),
-        (KafkaError._MSG_TIMED_OUT, Transient),
-        (KafkaError._TRANSPORT, Transient),
+        (KafkaError._FENCED, Fenced, None),
+        (KafkaError.INVALID_PRODUCER_EPOCH, Fenced, True),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, Refused, True),
+        (KafkaError._AUTHENTICATION, Refused, True),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, NeedsHuman, True),
+        (KafkaError.MSG_SIZE_TOO_LARGE, NeedsHuman, True),
+        (KafkaError.NOT_ENOUGH_REPLICAS, Transient, True),
+        (KafkaError._QUEUE_FULL, Transient, None),
+        (KafkaError._MSG_TIMED_OUT, Transient, False),
+        (KafkaError._TRANSPORT, Transient, False),
     ],
 )
-def test_errors_by_what_the_caller_must_do(code: int, meaning: type[Exception]) -> None:
+def test_errors_by_what_the_caller_must_do(code: int, meaning: type[Exception], answered: bool | None) -> None:
     found = error_of("Kafka at b:1", KafkaError(code))
     assert type(found) is meaning
+    assert found.answered is answered
     assert "Kafka at b:1" in str(found)
 
 

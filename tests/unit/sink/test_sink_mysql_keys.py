@@ -127,20 +127,22 @@ def test_rule_25_who_is_ours() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "committing", "kind"),
+    ("number", "committing", "kind", "answered"),
     [
-        (1213, False, Transient),
-        (9007, True, Transient),
-        (2013, False, Unavailable),
-        (2013, True, OutcomeUnknown),
-        (2026, False, Refused),
-        (1142, False, Refused),
-        (1062, False, Refusal),
+        (1213, False, Transient, True),
+        (9007, True, Transient, True),
+        (1290, False, Unavailable, True),
+        (2013, False, Unavailable, False),
+        (2013, True, OutcomeUnknown, False),
+        (2026, False, Refused, True),
+        (1142, False, Refused, True),
+        (1062, False, Refusal, True),
     ],
 )
-def test_failures_by_what_to_do(number: int, committing: bool, kind: type) -> None:
+def test_failures_by_what_to_do(number: int, committing: bool, kind: type, answered: bool) -> None:
     error = failure("mysql://h:1", number, "it says", committing)
     assert type(error) is kind
+    assert error.answered is answered
     assert str(error).startswith(f"mysql://h:1: it says ({number}). ")
 
 

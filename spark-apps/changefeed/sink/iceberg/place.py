@@ -25,7 +25,7 @@ from requests import PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
 from sqlalchemy.exc import DBAPIError
 
-from changefeed.errors import OutcomeUnknown, Refused, Transient
+from changefeed.errors import E, OutcomeUnknown, Refused, Transient
 from changefeed.objectstore import Place
 from changefeed.objectstore.open import bucket_location, local_path
 from changefeed.objectstore.remote.secret import s3_credentials
@@ -134,10 +134,18 @@ def told(where: str) -> Iterator[None]:
     try:
         yield
     except CommitFailedException as error:
-        raise Transient(f"A table of {where} was changed by someone else: {error}") from None
+        raise _answered(Transient(f"A table of {where} was changed by someone else: {error}"), True) from None
     except (UnauthorizedError, ForbiddenError, AuthorizationExpiredError, OAuthError) as error:
         raise Refused(
             f"{where} does not let us in: {type(error).__name__}.", f"Look at {CATALOG}.credentials and its rights."
         ) from None
     except (CommitStateUnknownException, RESTError, DBAPIError, OSError) as error:
-        raise OutcomeUnknown(f"{where} has failed: {type(error).__name__}.") from None
+        failure = OutcomeUnknown(f"{where} has failed: {type(error).__name__}.")
+        # A driver of a database does not tell a server that is away from one that answers badly.
+        unknown = isinstance(error, (CommitStateUnknownException, DBAPIError))
+        raise _answered(failure, None if unknown else isinstance(error, RESTError)) from None
+
+
+def _answered(failure: E, has_answered: bool | None) -> E:
+    failure.answered = has_answered
+    return failure

@@ -49,6 +49,16 @@ _PASSING = frozenset(
         KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     }
 )
+#: No broker answered.
+_AWAY = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError._TIMED_OUT,
+        KafkaError._MSG_TIMED_OUT,
+    }
+)
 
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 
@@ -109,6 +119,15 @@ class Cluster:
 
 def error_of(where: str, error: KafkaError) -> ChangefeedError:
     """What the caller must do about it. `where` names the cluster, and the topic if there is one."""
+    failure = _meant(where, error)
+    if failure.answered is None and error.code() in _AWAY:
+        failure.answered = False
+    elif failure.answered is None and error.code() > 0:  # librdkafka's own errors are below
+        failure.answered = True
+    return failure
+
+
+def _meant(where: str, error: KafkaError) -> ChangefeedError:
     code = error.code()
     why = f"{where}: {error.str()} ({error.name()})."
     if code in _FENCED:

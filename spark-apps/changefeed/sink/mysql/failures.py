@@ -36,6 +36,12 @@ class Refusal(NeedsHuman):
 
 def failure(where: str, number: int, text: str, committing: bool = False) -> ChangefeedError:
     """What error `number` of the server or the client library means; `committing`: the answer to a COMMIT."""
+    error = _meant(where, number, text, committing)
+    error.answered = number == _NO_TLS or not is_of_client(number)
+    return error
+
+
+def _meant(where: str, number: int, text: str, committing: bool) -> ChangefeedError:
     said = f"{where}: {text} ({number})."
     is_lost = is_of_client(number) and number != _NO_TLS
     if committing and is_lost:
