@@ -86,8 +86,8 @@ METRICS = (
     Declared(
         "changefeed_sink_requests_total",
         "counter",
-        "Requests to the sink and the state's store by outcome: ok; away (no answer); refused (an error); failed (it is "
-        "unknown which of the two). All but ok are retried.",
+        "Requests to the sink and the state's store by outcome: ok; away (no answer); refused (an error); failed (it "
+        "is unknown which of the two). All but ok are retried.",
         "type",
     ),
     Declared(
