@@ -252,7 +252,7 @@ class Mysql(Section):
     """Write rows with REPLACE and DELETE only, for a downstream that already has rows with the same keys."""
     progress_database: Annotated[str, text(r"[A-Za-z0-9_$]{0,64}", _DATABASE, 64)] = "changefeed"
     """
-    Database for the two bookkeeping tables that make writes exactly-once and fence off replaced drivers. Empty: no such
+    Database for the bookkeeping tables that make writes exactly-once and fence off replaced drivers. Empty: no such
     tables; after a failure rows are written again with REPLACE and DELETE, and a replaced driver that is still alive is
     not fenced.
     """
