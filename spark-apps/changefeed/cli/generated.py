@@ -13,36 +13,36 @@ from changefeed.spec.reference import configuration_reference
 
 _METRICS_HEAD = """# Metrics of a changefeed
 
-Made from `spark-apps/changefeed/metrics.py` by `make generate`; don't edit.
+Generated from `spark-apps/changefeed/metrics.py` by `make generate`; don't edit.
 
-The driver serves them for all its executors: `/metrics`, port 9464, on Kubernetes behind the Service
-`changefeed-<name>` (port `metrics`). Every one has the labels `namespace` and `changefeed`.
+The driver serves them for all its executors at `/metrics` on port 9464; on Kubernetes, through the Service
+`changefeed-<name>` (port `metrics`). Every metric has the labels `namespace` and `changefeed`.
 
-| Metric | Kind | Further label | Meaning |
+| Metric | Kind | Extra label | Meaning |
 |---|---|---|---|
 """
 
 _DDLS_HEAD = """# DDLs
 
-Made from `spark-apps/changefeed/schema/ddl/ddls.py` by `make generate`; don't edit.
+Generated from `spark-apps/changefeed/schema/ddl/ddls.py` by `make generate`; don't edit.
 
-What a reader of the files sees of each DDL of TiDB ([sink-files.md](../sink-files.md#ddls) shows the files), and its
-name in `ignoreEvent` of an [event filter](../event-filters.md). *Type* is TiDB's number, which stands in a schema file.
-A DDL that is not here stops the changefeed, which names the statement: nobody guesses what it does.
+What readers of the files see of each TiDB DDL ([sink-files.md](../sink-files.md#ddls) shows the files), and the DDL's
+name in `ignoreEvent` of an [event filter](../event-filters.md). *Type* is TiDB's action type, as written in schema files.
+Any other DDL stops the changefeed, which names the statement instead of guessing its effect.
 
 | Type | Statement | In `ignoreEvent` | What a reader sees |
 |---|---|---|---|
 """
 _SEEN = {
-    Effect.TABLE: "the table's schema file; later rows stand under its version",
-    Effect.TABLES: "a schema file of each",
-    Effect.RENAMES: "a schema file of each, under the new name",
-    Effect.EXCHANGE: "a schema file of both; the ids of the two change places",
-    Effect.TABLE_DROP: "a schema file with the statement, and no more rows",
-    Effect.DATABASE: "a schema file of the database",
-    Effect.DATABASE_DROP: "a schema file of the database, and no more rows of its tables",
-    Effect.NOTHING: "nothing: no byte of a file depends on it",
-    Effect.UNFOLLOWABLE: "the changefeed stops and says so: it changes rows without saying how",
+    Effect.TABLE: "the table's schema file; later rows are under its version",
+    Effect.TABLES: "a schema file for each table",
+    Effect.RENAMES: "a schema file for each table, under its new name",
+    Effect.EXCHANGE: "a schema file for both tables, whose ids are swapped",
+    Effect.TABLE_DROP: "a schema file with the statement, and no further rows",
+    Effect.DATABASE: "a schema file for the database",
+    Effect.DATABASE_DROP: "a schema file for the database, and no further rows of its tables",
+    Effect.NOTHING: "nothing: it does not affect the files",
+    Effect.UNFOLLOWABLE: "the changefeed stops: the DDL changes rows without saying how",
 }
 
 

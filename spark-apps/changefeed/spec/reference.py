@@ -14,10 +14,10 @@ from changefeed.spec.status import Status
 
 _HEAD = f"""# The {KIND}
 
-Made from the model in `spark-apps/changefeed/spec` by `make generate`; don't edit.
+Generated from the model in `spark-apps/changefeed/spec` by `make generate`; don't edit.
 
-The resource (`{API_VERSION}`) is the same file for `kubectl apply -f` and for `changefeed run -f` on a laptop.
-`changefeed validate -f FILE` checks one without a cluster; the API server refuses the same mistakes in the same words.
+`kubectl apply -f` and, on a laptop, `changefeed run -f` take the same file (`{API_VERSION}`).
+`changefeed validate -f FILE` checks it without a cluster; the API server rejects the same mistakes in the same words.
 See [examples/](../../examples).
 
 - A name has {NAME_ALLOWED}.
