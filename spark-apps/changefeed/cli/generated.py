@@ -27,7 +27,7 @@ _DDLS_HEAD = """# DDLs
 Generated from `spark-apps/changefeed/schema/ddl/ddls.py` by `make generate`; don't edit.
 
 What readers of the files see of each TiDB DDL ([sink-files.md](../sink-files.md#ddls) shows the files), and the DDL's
-name in `ignoreEvent` of an [event filter](../event-filters.md). *Type* is TiDB's action type, as written in schema files.
+name in `ignoreEvent` of an [event filter](../event-filters.md). *Type* is TiDB's action type, as schema files have it.
 Any other DDL stops the changefeed, which names the statement instead of guessing its effect.
 
 | Type | Statement | In `ignoreEvent` | What a reader sees |
