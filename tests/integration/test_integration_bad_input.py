@@ -211,7 +211,7 @@ def test_the_same_changefeed_twice_at_once(shared: Upstream, refused: Check) -> 
         LocalStore(folder / "state" / "default" / "test" / "local").hold()
         return spec_of(folder, shared.cluster.pd_address)
 
-    said = ("changefeed default/test is in use", f"by process {os.getpid()}", "runs twice at once: stop the other run")
+    said = ("changefeed default/test is in use", f"by process {os.getpid()}", "is running twice: stop the other run")
     refused(held, FAILED, *said)
 
 
@@ -247,7 +247,7 @@ def test_a_filter_that_matches_nothing(shared: Upstream, refused: Check) -> None
         lambda folder: spec_of(folder, shared.cluster.pd_address, filter={"rules": ["shpo.*"]}),
         BAD_INPUT,
         "spec.filter.rules: ['shpo.*'] match no table",
-        "Mend them.",
+        "Fix them.",
         "shop.logins, shop.orders",
     )
 

@@ -94,7 +94,7 @@ async def test_rows_of_before_come_once_while_others_are_written_and_drivers_die
     assert report.left == []
     assert then["shop.orders"].keys() == standing
     assert then["shop.orders"][5005]["name"] == "changed"
-    with pytest.raises(InvalidSpec, match="a part of a table is there"):
+    with pytest.raises(InvalidSpec, match="a table was only partly copied"):
         restored(world, world.start_ts - 1, tmp_path / "before")
 
 

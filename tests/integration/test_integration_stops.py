@@ -68,7 +68,7 @@ def test_refused_twice_at_once_then_drained_then_finished_at_its_target(
     assert code == 1
     assert not out
     assert changefeed.process is not None
-    assert_one_screen(err, "in use", str(changefeed.process.pid), "runs twice at once")
+    assert_one_screen(err, "in use", str(changefeed.process.pid), "is running twice")
 
     second = insert(upstream, table, range(100, 200))
     wait_for(lambda: changefeed.checkpoint() >= second, "that the first run goes on after the second was refused")

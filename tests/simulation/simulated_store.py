@@ -108,7 +108,7 @@ class View:
 
     def _write(self, path: str, put: Callable[[], T]) -> T:
         self._before(path)
-        unknown = OutcomeUnknown(f"Nobody knows whether {path} was written.")
+        unknown = OutcomeUnknown(f"It is unknown whether {path} was written.")
         fault = self._world.network.choice(("lost", "late", "unheard")) if self._world.happens("store") else ""
         if fault == "lost":
             raise unknown

@@ -155,7 +155,7 @@ class ExpireRecord(_Record):
     """Files of a storage sink's days before `before` (YYYY-MM-DD) are given up: they are deleted from now on."""
 
     kind: Literal["expire"] = "expire"
-    before: str = Field(pattern=r"\A\d{4}-\d{2}-\d{2}\Z")
+    before: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}$")
 
 
 class ClosedRecord(_Record):

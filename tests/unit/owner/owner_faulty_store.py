@@ -29,12 +29,12 @@ class MemoryStore:
         assert isinstance(body, bytes)
         fault = self._step("create", path)
         if fault == "unknown":
-            raise OutcomeUnknown(f"Nobody knows whether {path} was written.")
+            raise OutcomeUnknown(f"It is unknown whether {path} was written.")
         if path in self.objects:
             raise AlreadyExists(f"{path} is taken.")
         self.objects[path] = body
         if fault == "unknown-written":
-            raise OutcomeUnknown(f"Nobody knows whether {path} was written.")
+            raise OutcomeUnknown(f"It is unknown whether {path} was written.")
 
     def get(self, path: str) -> Object:
         self._step("get", path)

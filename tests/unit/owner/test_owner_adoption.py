@@ -186,7 +186,7 @@ async def test_rule_7_what_can_not_be_adopted_is_refused(tmp_path: Path, make: M
     with pytest.raises(NeedsHuman, match="log of another changefeed"):
         await adopt(new)
     (old.log._store.root / "log").rename(tmp_path / "away")  # type: ignore[attr-defined]
-    with pytest.raises(NeedsHuman, match="Without the log nobody knows"):
+    with pytest.raises(NeedsHuman, match="Without the log it is unknown"):
         await adopt(make("B", "free"))
 
 
@@ -328,7 +328,7 @@ async def test_rule_7_an_adoption_from_ticdc_that_died_is_gone_on_with(
     with pytest.raises(InvalidSpec, match=r"spec\.startTs"):
         await adopt_ticdc(make("B", "orders", startTs=str(tidb.now())))
     say(tmp_path, tidb.now())
-    with pytest.raises(NeedsHuman, match=f"at {checkpoint} has begun before, but TiCDC has gone on"):
+    with pytest.raises(NeedsHuman, match=f"at {checkpoint} was begun earlier, but TiCDC has since advanced"):
         await adopt_ticdc(new, confirmed=True)
     say(tmp_path, checkpoint)
     assert (await adopt_ticdc(new, confirmed=True)).start_ts == checkpoint

@@ -85,7 +85,7 @@ def test_tables_are_copied_that_nobody_has_pulled() -> None:
     state = apply(state, made.plan(state, made.entry(state, 101, dispatcher=3)))
     assert tables_to_copy(state, {1, 2, 3}) == [2]
     assert tables_to_copy(made.begun(), {1, 2, 3}) == []
-    with pytest.raises(InvalidSpec, match="table 1 is not selected any more"):
+    with pytest.raises(InvalidSpec, match="table 1 is no longer selected"):
         check_copies_are_selected(state, set())
     done = apply(state, made.commit(state, COPY.ts))
     check_copies_are_selected(done, set())

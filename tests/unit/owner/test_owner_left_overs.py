@@ -117,7 +117,7 @@ async def test_one_whose_driver_says_that_it_is_alive_is_left_alone(
     _say_alive(state, ago_s, ended)
     assert _found(state)[FOLDER].is_driven is driven
     if driven:
-        with pytest.raises(Conflict, match="alive"):
+        with pytest.raises(Conflict, match="live driver"):
             await close_left_over(state, FOLDER, None, NOW_MS)
         assert pd.removed == []
 
@@ -137,7 +137,7 @@ async def test_without_pd_all_but_the_hold_is_removed(state: Place, monkeypatch:
         raise Unavailable("PD does not answer.", "Look at PD.")
 
     monkeypatch.setattr(undriven, "_connect", away)
-    assert "ends by itself: PD does not answer." in await close_left_over(state, FOLDER, None, NOW_MS)
+    assert "will expire: PD does not answer." in await close_left_over(state, FOLDER, None, NOW_MS)
     assert (_found(state)[FOLDER].is_closed, _found(state)[FOLDER].event_bytes) == (True, 0)
 
 

@@ -143,7 +143,7 @@ def test_a_different_snapshot_stops_the_fold() -> None:
     log = claimed(store, "a")
     go_on(log, 5)
     store.objects[f"log/snapshot-{7:020}.json"] = log.state.model_copy(update={"uid": "x"}).model_dump_json().encode()
-    with pytest.raises(NeedsHuman, match="other things"):
+    with pytest.raises(NeedsHuman, match="contradicts"):
         log.fold(log.state)
     assert numbers(store) == [1, 2, 3, 4, 5, 6, 7]
 

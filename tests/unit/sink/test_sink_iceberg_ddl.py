@@ -184,7 +184,7 @@ def test_a_partition_that_is_dropped_stops_a_state_unless_that_is_ignored(tmp_pa
     driver = lake.driver(before)
     first = lake.written(3, before, TWO, dispatcher=201), lake.written(3, before, [(INSERT, 5, 5)], 1, dispatcher=202)
     publish(driver, 7, *first)
-    with pytest.raises(NeedsHuman, match="takes rows away without a change of each"):
+    with pytest.raises(NeedsHuman, match="removes rows without a change for each"):
         driver.execute(ddl(90, Action.DROP_TABLE_PARTITION, [before], [after]))
     driver.execute(ddl(90, Action.DROP_TABLE_PARTITION, [before], [after], told=False))
     marks = [name for name in lake.table().properties if name.startswith("changefeed.done.")]

@@ -92,7 +92,7 @@ def test_names_that_kafka_does_not_allow() -> None:
 
 @pytest.mark.parametrize("expression", ["{table}_{schema}", "{schem}", "a b", "{schema}{schema}", "ä"])
 def test_what_is_no_expression(expression: str) -> None:
-    with pytest.raises(InvalidSpec, match="is no topic expression"):
+    with pytest.raises(InvalidSpec, match="is not a topic expression"):
         check_expression(expression)
 
 

@@ -173,7 +173,7 @@ def test_a_claim_keeps_its_own_files(store):
 @pytest.mark.parametrize("body", [b"", b"{}", b"[1]"])
 def test_rule_7_a_claim_that_is_none_is_refused(store, body):
     store.create(".changefeed-owner.json", body)
-    with pytest.raises(NeedsHuman, match="is no claim"):
+    with pytest.raises(NeedsHuman, match="is not a claim"):
         claim(store, "uid-1", "file:///state")
 
 

@@ -352,7 +352,7 @@ def test_an_owner_that_vanishes_is_unavailable_while_a_store_is_away(
 
 @pytest.mark.parametrize("wrong", [{"epoch": EPOCH - 1}, {"epoch": EPOCH + 1}, {"token": "guessed"}])
 def test_rule_6_a_task_of_another_run_is_fenced(owner: Owner, begin: Begin, wrong: dict[str, Any]) -> None:
-    with pytest.raises(Fenced, match="belongs to none"):
+    with pytest.raises(Fenced, match="is orphaned"):
         begin(**wrong).result(DEADLINE_S)
     assert owner.heard.joined == []
 

@@ -44,6 +44,7 @@ DEFAULTS = {
                 "fileSize": "64Mi",
                 "dateSeparator": "day",
                 "fileIndexWidth": 20,
+                "fileExpirationDays": 0,
                 "useTableIdAsPath": False,
                 "compression": "none",
                 "terminator": "\r\n",

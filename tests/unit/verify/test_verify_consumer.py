@@ -449,15 +449,15 @@ def _moved(sink: StorySink, path: Path, to: str) -> None:
 HARD_RULES: dict[str, tuple[Callable[[StorySink], object], str]] = {
     "the name parses": (
         lambda sink: _first(sink).with_name("schema_1_77.json").write_text("{}"),
-        "schema_1_77.json is no schema file by its name",
+        "schema_1_77.json is not named like a schema file",
     ),
     "at a depth of 3 or 4": (
         lambda sink: _moved(sink, _first(sink), f"a/b/c/meta/{_first(sink).name}"),
-        "is no schema file by its name",
+        "is not named like a schema file",
     ),
     "the checksum is the content's": (
         lambda sink: _append(_first(sink), '"ColumnName": "', "x"),
-        "has another content than its name says",
+        "does not match the checksum in its name",
     ),
     "the version is the content's": (
         lambda sink: _append(_first(sink), '"TableVersion": ', "1"),

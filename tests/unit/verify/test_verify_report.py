@@ -154,7 +154,7 @@ async def test_a_transaction_that_does_not_conserve_is_named(shop: Shop, sink: H
         ("metadata", b'{"checkpoint-ts": "12"}', "holds no checkpoint"),
         ("metadata", b"\xff", "holds no checkpoint"),
         (".changefeed-owner.json", None, "belongs to no changefeed"),
-        (".changefeed-owner.json", b"[]", "is no claim"),
+        (".changefeed-owner.json", b"[]", "is not a claim"),
         (".changefeed-owner.json", b'{"uid": "local", "stateUri": "file:///nowhere/at/all"}', "log is not at"),
     ],
 )

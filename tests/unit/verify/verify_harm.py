@@ -205,7 +205,7 @@ def put_back_in_time(file: Path, text: str) -> None:
 def change_a_schema_file(sink: HandSink, shop: Shop) -> tuple[str, ...]:
     file = next((sink.lake / ITEM / "meta").iterdir())
     put_back_in_time(file, file.read_text().replace("amount", "sum"))
-    return sink.name(file), "has another content than its name says"
+    return sink.name(file), "does not match the checksum in its name"
 
 
 def rewrite_a_schema(change: Callable[[dict[str, Any]], object], *said: str) -> Harm:
@@ -227,7 +227,7 @@ def rewrite_a_schema(change: Callable[[dict[str, Any]], object], *said: str) -> 
 def change_a_schema_behind_its_checksum(sink: HandSink, shop: Shop) -> tuple[str, ...]:
     file = next((sink.lake / ITEM / "meta").iterdir())
     put_back_in_time(file, file.read_text().replace('"BIGINT"', '"INT"'))
-    return sink.name(file), "has another content than its name says"
+    return sink.name(file), "does not match the checksum in its name"
 
 
 def write_a_schema_file_after_its_data(sink: HandSink, shop: Shop) -> tuple[str, ...]:

@@ -207,7 +207,7 @@ class Status:
         if seen.blocked is not None:
             return (
                 "BlockedByLock",
-                f"{_by_whom(seen.blocked, seen.pd_ms)}: nothing after that can be written until it ends. "
+                f"{_by_whom(seen.blocked, seen.pd_ms)}: nothing after it can be written until it ends. "
                 "Commit it or roll it back.",
             )
         if self._is_stuck(seen):
