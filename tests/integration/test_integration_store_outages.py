@@ -144,7 +144,7 @@ async def test_rule_5_a_start_that_sees_an_old_listing_of_the_log_is_refused(
     assert any("snapshot" in path for path, _ in feed.state.list("log"))
     before = feed.sink.list()
     proxy.strike = listings(STALE)
-    with pytest.raises(errors.Unavailable, match=r"says that everything up to \d+, but s3://.* says \d+"):
+    with pytest.raises(errors.Unavailable, match=r"says that everything up to \d+ is written, but s3://.* says \d+"):
         await feed.start().outcome()
     proxy.heal()
     assert feed.sink.list() == before

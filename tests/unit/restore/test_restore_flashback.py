@@ -141,6 +141,6 @@ async def test_a_ts_that_the_files_do_not_have_is_refused(story: Story, tmp_path
     for ts, why in wrong.items():
         with pytest.raises(InvalidSpec, match=why):
             back(sink, ts, "items")
-    with pytest.raises(NotRestorable, match="no such table"):
+    with pytest.raises(NotRestorable, match="no matching table"):
         back(sink, sink.checkpoint_ts, "nothing")
     assert back(sink, sink.checkpoint_ts, "items").tables == [Reversed(f"{story.db}.items", 0, 0, 0)]

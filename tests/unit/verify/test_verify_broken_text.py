@@ -65,7 +65,7 @@ async def test_csv_is_held_to_the_very_bytes(names: Names, tmp_path: Path) -> No
     assert result.first_problem is None
     assert result.conserved == "4"
     assert (result.rows, result.replayed, result.notes) == (10, 6, [])
-    with pytest.raises(NotVerifiable, match=r"shop.notes.note holds b'.*', which can't be added up"):
+    with pytest.raises(NotVerifiable, match=r"shop.notes.note holds b'.*', which can't be summed"):
         await verify(sink.uri, names.pd, "note")
     (file,) = (path for path in (sink.lake / "shop/notes").rglob("CDC*.csv") if b"\xe4" in path.read_bytes())
     file.write_bytes(file.read_bytes().replace(b"\xe4", b"\xe5"))

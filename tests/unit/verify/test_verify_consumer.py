@@ -249,7 +249,7 @@ async def test_a_table_without_a_key_is_followed_from_where_it_has_one(story: St
     sink = await write_story(tmp_path, story)
     result = await verify(sink.uri, story.pd)
     assert result.ok
-    assert result.notes == [f"{story.db}.heap has no key in its files: its changes were compared, but not replayed."]
+    assert result.notes == [f"{story.db}.heap has no key in its files: its changes were compared but not replayed."]
     indexes.add_index(story.tidb, story.table("heap"), PRIMARY, ["id"], True)
     story.insert("heap", (3,), price=1, _tidb_rowid=3)
     (tmp_path / "later").mkdir()
@@ -327,7 +327,7 @@ OF_STATEMENTS: dict[str, tuple[Tell, Callable[[StorySink], object], str]] = {
     "another type": (
         create_drop_and_truncate,
         lambda sink: sink.rewrite(sink.schema_files("more", 11)[0], lambda file: file.update(Type=5)),
-        "has Type 5, which is not that of its statement: TRUNCATE TABLE",
+        "has Type 5, which does not match its statement: TRUNCATE TABLE",
     ),
     "another length": (
         widen_a_column,

@@ -296,7 +296,7 @@ async def test_o4_a_change_that_the_feed_never_sent_is_found_in_the_table(
     assert (result.replay_missing, result.replay_extra, result.replay_different) == (1, 0, 0)
     assert result.first_problem == (
         "The files of shop.items, replayed up to the checkpoint, give no such row; the upstream has id='5', code='5', "
-        "note='say \"hi\", you', amount=None. In all 1 rows are missing, 0 too many, 0 different."
+        "note='say \"hi\", you', amount=None. In total, 1 rows are missing, 0 are extra and 0 differ."
     )
 
 
@@ -395,13 +395,13 @@ def publish_late(sink: HandSink, ts: int) -> None:
             lambda content: content["TableColumns"][0].update(ColumnType="BIGINT"),
             "says id BIGINT(20) NOT NULL PRIMARY KEY: the upstream",
         ),
-        (lambda content: content.update(Table="items"), "of shop.items: its name is another"),
-        (lambda content: content.update(TableVersion=1), "is of version 1"),
+        (lambda content: content.update(Table="items"), "of shop.items, unlike its own name"),
+        (lambda content: content.update(TableVersion=1), "has version 1"),
         (lambda content: content["TableColumns"][1].update(ColumnName="sum"), "does not name the columns"),
         (lambda content: content["TableColumns"][1].update(ColumnPrecision="19"), "says amount BIGINT(19) NOT NULL: "),
         (lambda content: content["TableColumns"][1].pop("ColumnNullable"), "says amount BIGINT(20): the upstream has"),
         (lambda content: content["TableColumns"][0].pop("ColumnIsPk"), "says id BIGINT UNSIGNED(20) NOT NULL: the"),
-        (lambda content: content.update(TableColumns=[{"ColumnName": "id"}]), "is no schema file"),
+        (lambda content: content.update(TableColumns=[{"ColumnName": "id"}]), "is not a schema file"),
         (lambda content: content.update(TableColumns=None), "has 0 columns, but says 2"),
     ],
     ids=["type", "unsigned", "table", "version", "columns", "precision", "nullable", "key", "column", "nothing"],

@@ -49,7 +49,7 @@ def swap(number: int, first: int) -> Harm:
         lines = sink.lines(file)
         lines[first : first + 2] = reversed(lines[first : first + 2])
         sink.put(file, lines)
-        return f"{sink.name(file)}, row {first + 2}: ", "stands behind a later one"
+        return f"{sink.name(file)}, row {first + 2}: ", "comes after a later one"
 
     return harm
 
@@ -60,7 +60,7 @@ def swap_the_halves_of_a_split_update(sink: HandSink, shop: Shop) -> tuple[str, 
     assert [line[1:2] for line in lines] == [b"D", b"D", b"U", b"I", b"I"]
     lines[0], lines[3] = lines[3], lines[0]
     sink.put(file, lines)
-    return f"{sink.name(file)}, row 2: ", "stands behind a later one"
+    return f"{sink.name(file)}, row 2: ", "comes after a later one"
 
 
 def change(old: bytes, new: bytes, *said: str) -> Harm:

@@ -206,8 +206,8 @@ class TableCheck:
         have = f"{start} ({where})" if start else "no such row"
         self._result.problem(
             f"The {self._noun}s of {self._info.full_name}, replayed up to the checkpoint, give {have}; the upstream "
-            f"has {end or 'no such row'}. In total, {found.missing} rows are missing, {found.extra} too many, "
-            f"{found.different} different."
+            f"has {end or 'no such row'}. In total, {found.missing} rows are missing, {found.extra} are extra "
+            f"and {found.different} differ."
         )
 
     def _belongs(self, after: int | None) -> str:
