@@ -82,7 +82,7 @@ async def test_the_command_writes_tables_and_names_those_that_it_has_not(world: 
     some = await asyncio.to_thread(command, "restore", lake, "--to-ts", time, "--into", str(out))
     assert some.returncode == 3, some
     assert "bank.accounts_0: 60 rows" in some.stdout
-    assert "shop.orders can't be rebuilt: it was there when the changefeed began" in some.stderr
+    assert "shop.orders can't be rebuilt: it existed when the changefeed started" in some.stderr
     assert rows_in(out) == story.tables_at(ms << 18)
     script = (out / "bank" / "accounts_0.sql").read_text()
     assert "USE `bank`;\nCREATE TABLE `bank`.`accounts_0` (`id` bigint NOT NULL, `owner` varchar(32)" in script

@@ -17,7 +17,7 @@ from changefeed.owner.patience import in_thread
 from changefeed.owner.reporting.progress import Meter
 from changefeed.owner.sinks.driven import DrivenSink
 
-_LOOK_S = 60.0
+_LOOK_S = 5.0
 _WHO = "expiry"
 
 
