@@ -304,7 +304,7 @@ def test_a_metrics_port_that_is_taken_then_another_start(
 
     file = write(folder, spec_of(folder, shared.cluster.pd_address, startTs=str(start_ts + 1)))
     assert main(["run", "-f", str(file), "--metrics-port", "0"]) == BAD_INPUT
-    said = (f'spec.startTs: "{start_ts + 1}" differs from "{start_ts}"', "can't be changed: set it back")
+    said = (f'spec.startTs: "{start_ts + 1}" differs from "{start_ts}"', "can't be changed: revert it")
     one_screen(*capfd.readouterr(), False, said)
 
 

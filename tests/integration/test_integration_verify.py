@@ -66,7 +66,7 @@ def harms(lake: Path, file: Path, checkpoint: int) -> dict[str, tuple[Callable[[
     value = b'"two\nlines"'
     return {
         "dropped": (lambda: edit(file, lambda rows: rows[:4] + rows[5:]), "is in no file: I, commit ts"),
-        "doubled": (lambda: edit(file, lambda rows: rows[:5] + rows[4:]), f"{name}, row 6: a change of shop.a stands"),
+        "doubled": (lambda: edit(file, lambda rows: rows[:5] + rows[4:]), f"{name}, row 6: a change of shop.a appears"),
         "swapped": (lambda: edit(file, lambda rows: [rows[1], rows[0], *rows[2:]]), f"{name}, row 2: a change of"),
         "changed": (
             lambda: file.write_bytes(file.read_bytes().replace(value, b'"one line"', 1)),
@@ -86,7 +86,7 @@ def harms(lake: Path, file: Path, checkpoint: int) -> dict[str, tuple[Callable[[
         ),
         "another table's rows": (
             lambda: shutil.copy(next((lake / "shop" / "ab").rglob("CDC*.csv")), file),
-            f"{name}, row 1: a row of shop.ab stands in a file of shop.a",
+            f"{name}, row 1: a row of shop.ab is in a file of shop.a",
         ),
     }
 

@@ -145,7 +145,7 @@ def move_the_checkpoint_below_the_start(sink: HandSink, shop: Shop) -> tuple[str
 def put_a_foreign_tables_rows_into_a_file(sink: HandSink, shop: Shop) -> tuple[str, ...]:
     file = sink.file(ITEMS, 1)
     file.write_bytes(b'"I","things","other",%d,1,1,"x",\\N\r\n' % shop.checkpoint_ts)
-    return (f"{sink.name(file)}, row 1: a row of other.things stands in a file of shop.items",)
+    return (f"{sink.name(file)}, row 1: a row of other.things is in a file of shop.items",)
 
 
 def put_a_foreign_tables_directory(sink: HandSink, shop: Shop) -> tuple[str, ...]:

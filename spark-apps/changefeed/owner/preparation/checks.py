@@ -48,7 +48,7 @@ def check_same(changefeed: Changefeed, state: State, cluster_id: int) -> None:
             raise InvalidSpec(
                 f"spec.sink.{now.kind}.uri",
                 f"{now.uri} differs from {before.uri}, with which the changefeed was started",
-                "It can't be changed: set it back, or create a new changefeed with another name.",
+                "It can't be changed: revert it, or create a new changefeed with another name.",
             )
         for field, value in now.names.items():
             if value != before.names[field]:

@@ -93,7 +93,7 @@ class TableFiles:
             row = piece.select(["schema", "table"]).slice(number, 1).to_pydict()
             result.unexpected += foreign
             result.problem(
-                f"{path}, row {line + number + 1}: a row of {row['schema'][0]}.{row['table'][0]} stands in a file of "
+                f"{path}, row {line + number + 1}: a row of {row['schema'][0]}.{row['table'][0]} is in a file of "
                 f"{'.'.join(self._table)}."
             )
             piece = piece.filter(mine)
