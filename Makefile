@@ -136,6 +136,7 @@ evidence: $(STAMP) classes ## the full-length figures, into bench/results/ for c
 	$(PY) bench/owner_scale.py --out bench/results/owner_scale.json
 	$(PY) bench/planner_scale.py
 	$(PY) bench/dashboards.py
+	CHANGEFEED_EVIDENCE=docs/ui.png $(PYTEST) tests/integration/test_integration_ui.py
 	CHANGEFEED_EVIDENCE=bench/results/kills.json $(PYTEST) -s tests/integration/test_integration_nemesis.py # it goes on too
 	CHANGEFEED_EVIDENCE=bench/results/mysql_kills.json $(PYTEST) -s tests/integration/test_integration_mysql_nemesis.py
 	CHANGEFEED_EVIDENCE=bench/results/kafka_kills.json $(PYTEST) -s tests/integration/test_integration_kafka_nemesis.py

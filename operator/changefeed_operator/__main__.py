@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import structlog
 from changefeed.errors import ChangefeedError
+from changefeed.ui.server import parse_address
 from cyclopts import App, Parameter, config
 
 from changefeed_operator import api
@@ -39,6 +40,7 @@ def run(
     driver_role: str = "changefeed-operator-driver",
     allow_privileged_templates: Annotated[bool, Parameter(negative="")] = False,
     metrics_port: int = 8080,
+    web_address: str = "",
     lease: str = api.OPERATOR,
     lease_namespace: Annotated[str, Parameter(env_var="POD_NAMESPACE")] = "",
     workers: int = 8,
@@ -71,6 +73,8 @@ def run(
         Let pod templates ask for hostPath, hostNetwork, privileged containers and the like.
     metrics_port
         Where /metrics, /healthz and /readyz answer; 0 takes a free port.
+    web_address
+        Where the page for people is served, HOST:PORT, or :PORT for all addresses; without it there is none.
     lease
         Name of the Lease that says which operator works. Operators that serve other Changefeeds need another one.
     lease_namespace
@@ -102,6 +106,7 @@ def run(
         selector=selector,
         lease=lease,
         metrics_port=metrics_port,
+        web=parse_address(web_address, "--web-address") if web_address else None,
         workers=workers,
     )
     return asyncio.run(_run(connection, options))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from changefeed.errors import NeedsHuman, ProtocolViolation
+from changefeed.errors import NeedsHuman, ProtocolViolation, Unavailable
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -189,11 +189,17 @@ class Registry:
         for metric in METRICS:
             yield self._family(metric, numbers)
 
-    def serve(self, port: int, address: str = "127.0.0.1", ill: Callable[[], str | None] = lambda: None) -> int:
-        """Answer `/metrics` and `/healthz` in threads until `close`; port 0 takes a free one. Gives the port.
+    def serve(
+        self,
+        port: int,
+        address: str = "127.0.0.1",
+        ill: Callable[[], str | None] = lambda: None,
+        status: Callable[[], bytes] = lambda: b"{}",
+    ) -> int:
+        """Answer `/metrics`, `/healthz`, `/status` in threads until `close`; port 0 takes a free one. Gives the port.
 
-        `ill`: why this process should be killed, asked in one of these threads; None: it works.
-        Raises NeedsHuman when the port is taken.
+        `ill`: why this process should be killed, asked in one of these threads; None: it works. `status`: JSON, asked
+        there too; it may raise Unavailable. Raises NeedsHuman when the port is taken.
         """
         try:
             server, thread = start_http_server(port, address, self.registry)
@@ -203,7 +209,7 @@ class Registry:
                 "Choose another port with --metrics-port; 0 takes a free one.",
             ) from e
 
-        server.set_app(_with_health(make_wsgi_app(self.registry), ill))
+        server.set_app(_beside_metrics(make_wsgi_app(self.registry), ill, status))
 
         def close() -> None:
             server.shutdown()
@@ -238,17 +244,30 @@ class Registry:
         return family
 
 
-def _with_health(metrics: WSGIApplication, ill: Callable[[], str | None]) -> WSGIApplication:
-    """Adds `/healthz`: 200 while the process works, else 503 and why it does not."""
+def _beside_metrics(
+    metrics: WSGIApplication, ill: Callable[[], str | None], status: Callable[[], bytes]
+) -> WSGIApplication:
+    """Adds `/healthz`, 200 while the process works, else 503 and why it does not; and `/status`, JSON."""
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        if environ["PATH_INFO"] != "/healthz":
-            return metrics(environ, start_response)
-        why = ill()
-        start_response("503 Service Unavailable" if why else "200 OK", [("Content-Type", "text/plain; charset=utf-8")])
-        return [f"{why or 'ok'}\n".encode()]
+        if environ["PATH_INFO"] == "/healthz":
+            why = ill()
+            start_response("503 Service Unavailable" if why else "200 OK", [_TEXT])
+            return [f"{why or 'ok'}\n".encode()]
+        if environ["PATH_INFO"] == "/status":
+            try:
+                body = status()
+            except Unavailable as error:
+                start_response("503 Service Unavailable", [_TEXT])
+                return [f"{error}\n".encode()]
+            start_response("200 OK", [("Content-Type", "application/json"), ("Cache-Control", "no-store")])
+            return [body]
+        return metrics(environ, start_response)
 
     return answer
+
+
+_TEXT = ("Content-Type", "text/plain; charset=utf-8")
 
 
 def _kinds() -> Iterator[tuple[str, str]]:

@@ -138,6 +138,14 @@ class ChangefeedOperator:
             self._port = int(said[1])
         return self._port
 
+    def page(self, path: str) -> str:
+        """Of the page for people, when it was started with `--web-address`."""
+        said = re.search(r'"web_port": (\d+)', self.log[self._started_at :])
+        assert said, "it serves no page"
+        with urlopen(f"http://127.0.0.1:{said[1]}/{path}", timeout=10.0) as answer:
+            text: str = answer.read().decode()
+            return text
+
     def _ask(self, path: str) -> Any:
         return urlopen(f"http://127.0.0.1:{self.port}/{path}", timeout=10.0)
 

@@ -13,13 +13,15 @@ from typing import Any
 import pytest
 import yaml
 from changefeed.spec.parse import parse
+from changefeed.ui.server import parse_address
 from changefeed_operator import api
 from changefeed_operator.__main__ import app as operator_app
 from changefeed_operator.__main__ import run as operator_run
 from changefeed_operator.decision.conditions import Reason, Situation, conditions
 from changefeed_operator.manifests.children import children
+from changefeed_operator.manifests.pods import METRICS_PORT
 from changefeed_operator.observe import Observed
-from changefeed_operator.settings import Settings
+from changefeed_operator.settings import Network, Settings
 from changefeed_operator.target import wanted
 from cluster_chart_tools import CHART, KUBE_VERSION, MONITORING, ROOT, from_prometheus, lua, of_kind, render, run
 from cluster_programs import program
@@ -52,6 +54,10 @@ FULL: dict[str, Any] = {
     "metricsFrom": [{"namespaceSelector": {}}],
     "changefeedEgress": {"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}], "extra": [{"ports": [{"port": 3128}]}]},
     "service": {"annotations": {"e": "f"}},
+    "web": {
+        "enabled": True,
+        "from": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress"}}}],
+    },
     "serviceMonitor": {"enabled": True},
     "podMonitor": {"enabled": True},
     "prometheusRule": {"enabled": True},
@@ -189,6 +195,26 @@ def test_the_operator_understands_what_the_chart_tells_it(values: dict[str, Any]
     assert bound.arguments["lease"] == "prod-changefeed-operator"
     named = {env["name"] for env in container["env"] if env["name"].startswith("CHANGEFEED_")}
     assert {name.removeprefix("CHANGEFEED_").lower() for name in named} <= parameters
+
+
+def test_the_operator_of_a_page_is_let_in_to_the_drivers_that_its_page_asks() -> None:
+    values = {"web": {"enabled": True}}
+    documents = render(values)
+    (deployment,) = of_kind(documents, "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    _, bound, _ = operator_app.parse_args([*container["args"], "--image", "x"], exit_on_error=False, print_error=False)
+    host, port = parse_address(bound.arguments["web_address"], "--web-address")
+    assert (host, port) == ("", {each["name"]: each["containerPort"] for each in container["ports"]}["web"])
+
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    let_in = Network.parse(bound.arguments["network_policy"]).metrics_from
+    mine = [peer for peer in let_in if peer.get("podSelector")]
+    assert len(mine) == 1
+    assert mine[0]["podSelector"]["matchLabels"].items() <= labels.items()
+    assert mine[0]["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "changefeed-system"}
+    (policy,) = of_kind(documents, "NetworkPolicy")
+    asked = [rule for rule in policy["spec"]["egress"] if {"port": METRICS_PORT, "protocol": "TCP"} in rule["ports"]]
+    assert [peer["podSelector"]["matchLabels"] for rule in asked for peer in rule["to"]] == [{"spark-role": "driver"}]
 
 
 @VALUES

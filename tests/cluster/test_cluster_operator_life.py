@@ -6,6 +6,7 @@ the driver's reports are played.
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from collections.abc import Iterator
@@ -43,7 +44,7 @@ def _drains(_: Pod) -> End:
 def running(operator: ChangefeedOperator, feeds: Feeds, drivers: PlayedDrivers) -> ChangefeedOperator:
     """The changefeed `orders` runs."""
     operator.install()
-    operator.start()
+    operator.start("--web-address", "127.0.0.1:0")
     feeds.create("orders")
     feeds.wait_until("orders", "Normal")
     return operator
@@ -61,6 +62,7 @@ def test_a_changefeed_lives_from_its_creation_to_its_deletion_and_leaves_nothing
     cluster: ControlPlane, namespace: Namespace, running: ChangefeedOperator, feeds: Feeds, node: PlayedNode
 ) -> None:
     _runs(namespace, feeds, running)
+    _is_on_the_page(namespace, feeds, running)
     _pauses_and_resumes(cluster, namespace, feeds, node)
     _takes_edits(namespace, feeds)
     _finishes(feeds, node)
@@ -91,6 +93,17 @@ def _runs(namespace: Namespace, feeds: Feeds, operator: ChangefeedOperator) -> N
     feeds.wait_for(lambda: feeds.status("orders")["checkpointTs"] > before, "the checkpoint rises")
     assert all("attempt" not in fields for fields in _fields_of(namespace, "changefeed-driver"))
     assert all("checkpointTs" not in fields for fields in _fields_of(namespace, "changefeed-operator"))
+
+
+def _is_on_the_page(namespace: Namespace, feeds: Feeds, operator: ChangefeedOperator) -> None:
+    """Here with what its status says: no name of the cluster can be resolved outside of it."""
+    path = f"changefeeds/{namespace.name}/orders"
+    assert f'href="/{path}"' in operator.page("")
+    page, status = html.unescape(operator.page(path)), feeds.status("orders")
+    for condition in status["conditions"]:
+        assert all(condition[part] in page for part in ("type", "status", "reason", "message"))
+    assert status["message"] in page
+    assert f"No driver answers at changefeed-orders.{namespace.name}.svc:9464" in page
 
 
 def _fields_of(namespace: Namespace, manager: str) -> list[str]:

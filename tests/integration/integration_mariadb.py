@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import shutil
 import socket
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +16,7 @@ from typing import Any
 import pymysql
 import pytest
 from changefeed.sink.mysql.server import Server
+from integration_debian import program
 from pymysql.converters import encoders
 
 _START_S = 60.0
@@ -44,7 +42,7 @@ class MariaDb:
 @contextlib.contextmanager
 def running(folder: Path, *options: str) -> Iterator[MariaDb]:
     """A server with an empty data folder; stopped at the end, whatever happens."""
-    install, daemon = _program("mariadb-install-db"), _program("mariadbd")
+    install, daemon = program("mariadb-install-db", "mariadb-server"), program("mariadbd", "mariadb-server")
     data = folder / "data"
     log_path = folder / "mariadb.log"
     as_root = ["--user=root"] if os.geteuid() == 0 else []
@@ -75,22 +73,6 @@ def running(folder: Path, *options: str) -> Iterator[MariaDb]:
         finally:
             process.terminate()
             process.wait(30)
-
-
-def _program(name: str) -> str:
-    """From PATH; where it is not, and we may, Debian's package is installed."""
-    path = f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin"
-    if os.geteuid() == 0 and shutil.which("apt-get"):
-        with (Path(tempfile.gettempdir()) / "changefeed-mariadb.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # tests run side by side, and a package half installed has its programs
-            for arguments in (["update"], ["install", "-y", "--no-install-recommends", "mariadb-server"]):
-                if shutil.which(name, path=path) is None:
-                    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-                    subprocess.run(["apt-get", "-q", *arguments], env=environment, capture_output=True, check=False)
-    found = shutil.which(name, path=path)
-    if found is None:
-        pytest.fail(f"{name} is not installed: apt-get install --no-install-recommends mariadb-server")
-    return found
 
 
 def _wait_until_up(database: MariaDb, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -60,6 +60,12 @@ seccompProfile: {type: RuntimeDefault}
 {{- range .Values.networkPolicy.apiServerPorts }}{{ $ports = append $ports (int .) }}{{ end }}
 {{- $tikv := list }}
 {{- range .Values.changefeedEgress.tikvPorts }}{{ $tikv = append $tikv (int .) }}{{ end }}
-{{- dict "metrics_from" .Values.metricsFrom "api_server_ports" $ports "tikv_ports" $tikv
+{{- $from := .Values.metricsFrom }}
+{{- if and $from .Values.web.enabled }}
+{{- $home := dict "matchLabels" (dict "kubernetes.io/metadata.name" .Release.Namespace) }}
+{{- $operator := dict "matchLabels" (include "changefeed-operator.selectorLabels" . | fromYaml) }}
+{{- $from = append $from (dict "namespaceSelector" $home "podSelector" $operator) }}
+{{- end }}
+{{- dict "metrics_from" $from "api_server_ports" $ports "tikv_ports" $tikv
     "to" .Values.changefeedEgress.to "extra_egress" .Values.changefeedEgress.extra | toJson }}
 {{- end }}

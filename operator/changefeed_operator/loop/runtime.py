@@ -13,12 +13,14 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
 from changefeed.errors import ChangefeedError, Fenced, NeedsHuman, NotFound
+from changefeed.ui.drivers import Drivers
+from changefeed.ui.server import serve as serve_pages
 
 from changefeed_operator import api
 from changefeed_operator.cluster.connection import Connection
@@ -31,6 +33,7 @@ from changefeed_operator.loop.reconcile import Reconciler
 from changefeed_operator.loop.seen import Seen
 from changefeed_operator.loop.watch import WATCHED, Watch, key_of
 from changefeed_operator.metrics import Metrics, Standing
+from changefeed_operator.page import Page
 from changefeed_operator.settings import Settings
 
 #: Passes that run get so many seconds to end after SIGTERM (a pod has 30).
@@ -54,6 +57,7 @@ class Options:
     lease: str = api.OPERATOR
     metrics_port: int = 8080
     workers: int = 8
+    web: tuple[str, int] | None = None  # host and port of the web page; None: there is none
 
 
 class Operator:
@@ -76,6 +80,7 @@ class Operator:
         self._heard: dict[tuple[str, str], float] = {}  # kind and namespace of a watch -> when it was last heard of
         self._refused: dict[str, str] = {}  # namespace -> why it can't be served
         self._watches = False
+        self.web_port = 0  # of the page, once it is served
 
     async def run(self) -> int:
         """Run until SIGTERM (0), or until something ended that must not (1)."""
@@ -86,12 +91,30 @@ class Operator:
             self._metrics.show(self._standing)
             server, port = await serve(self._options.metrics_port, self._vitals, self._metrics.text)
             open_things.push_async_callback(server.cleanup)
+            await self._serve_page(open_things)
             open_things.push_async_callback(self._leadership.release)
             log.info("started", server=self._connection.server, port=port, identity=self._leadership.election.identity)
             if not await self._or_stop(self._leadership.acquire()):
                 return 0
             log.info("leads", lease=f"{self._options.lease_namespace}/{self._options.lease}")
             return await self._lead()
+
+    async def _serve_page(self, open_things: contextlib.AsyncExitStack) -> None:
+        """For people, whether this operator leads or waits."""
+        if self._options.web is None:
+            return
+        drivers = Drivers()
+        open_things.push_async_callback(drivers.close)
+        pages, self.web_port = await serve_pages(Page(self._changefeeds, drivers), self._options.web, "--web-address")
+        open_things.push_async_callback(pages.cleanup)
+        log.info("serves the page", web_port=self.web_port)
+
+    async def _changefeeds(self) -> Iterable[api.Json]:
+        """Those that this operator serves: as the watches said last, or while it does not watch, asked for."""
+        if self._watches:
+            return self._seen.live().values()
+        lists = [await self._lease_kube.list(api.CHANGEFEED, each, self._options.selector) for each in self._namespaces]
+        return [each for found in lists for each in found]
 
     def stop(self) -> None:
         """End in good order."""

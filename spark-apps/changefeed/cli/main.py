@@ -25,6 +25,7 @@ from changefeed.cli.resources import resources
 from changefeed.cli.restore import restore
 from changefeed.cli.tail import tail
 from changefeed.cli.termination import termination_log, write_termination
+from changefeed.cli.ui import ui
 from changefeed.errors import ChangefeedError, Fenced, InvalidSpec
 from changefeed.model import tso as ts
 
@@ -88,6 +89,13 @@ app.command(
     help_epilogue="""Examples:
   changefeed flashback s3://lake/orders --to-ts 2026-01-31T12:00:00Z
   changefeed flashback s3://lake/orders --to-ts 2026-01-31T12:00:00Z --apply mysql://root@127.0.0.1:4000""",
+)
+app.command(
+    ui,
+    help_epilogue="""Examples:
+  changefeed ui
+  changefeed ui -f orders.yaml --driver 127.0.0.1:9464
+  changefeed ui --state s3://cdc-state --address 127.0.0.1:0""",
 )
 app.command(resources, name="*")
 

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,13 @@ from changefeed.owner.preparation.prepared import Prepared
 from changefeed.owner.publication import Publication
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Spans
+from changefeed.owner.reporting.driver_status import driver_status
 from changefeed.owner.reporting.progress import Meter
 from changefeed.owner.reporting.status import Seen, Status
 from changefeed.owner.reporting.status_writer import StatusReports, StatusWriter
 from changefeed.owner.serving.calls import Calls
 from changefeed.owner.serving.health import Health
+from changefeed.owner.serving.inquiry import Inquiry
 from changefeed.owner.serving.service import OwnerService
 from changefeed.owner.serving.vigilance import TakePlace
 from changefeed.owner.sinks.driven import name_of
@@ -186,7 +189,7 @@ class Driver:
         host = pod.every_address if pod else "127.0.0.1"
         health = Health(lambda: self._execution.silent_s)
         stack.callback(health.close)
-        self._registry.serve(self._options.metrics_port, host, health.ill)
+        self._registry.serve(self._options.metrics_port, host, health.ill, Inquiry(self._status).ask)
         stack.callback(self._registry.close)
         self._owner.begin(await self._pd_ms())
         await self._publication.open()
@@ -405,6 +408,13 @@ class Driver:
         """For status, which follows `metadata`."""
         seen = self._meter.seen(time.monotonic(), self._publication.checkpoint_ts)
         return replace(seen, history=self._prepared.safepoint.held, sink_uri=self._prepared.sink.uri)
+
+    def _status(self) -> bytes:
+        """What `/status` answers."""
+        prepared, product = self._prepared, version("changefeed-operator")
+        now, uri = time.monotonic(), prepared.sink.uri
+        status = driver_status(prepared.changefeed, self._owner, self._meter, now, product, uri)
+        return status.model_dump_json(by_alias=True).encode()
 
     async def _show(self) -> None:
         while True:

@@ -8,6 +8,7 @@ plans at a time: `hand_out` says by which task.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -119,6 +120,16 @@ class Owner:
         """As a person knows it; by its number where there is none."""
         table = self._tables.get(dispatcher)
         return table.name if table is not None and table.name else str(dispatcher)
+
+    def furthest_behind(self, most: int) -> list[tuple[int, int]]:
+        """(dispatcher, ts up to which all its rows are in the sink) of at most so many, the lowest ts first."""
+        reached = ((self._flushed(dispatcher), dispatcher) for dispatcher in self._tables)
+        return [(dispatcher, ts) for ts, dispatcher in heapq.nsmallest(most, reached)]
+
+    def planned_ts(self, resolved_ts: int) -> int:
+        """Every row up to it is planned, or written; at most `resolved_ts`."""
+        first_ts = self.planner.lowest_unplanned_ts()
+        return resolved_ts if first_ts is None else min(resolved_ts, first_ts - 1)
 
     # What happens.
 

@@ -25,4 +25,8 @@ def test_production_images_hold_no_development_cluster(tmp_path: Path) -> None:
     packages = {path.name for path in (home / "product").iterdir() if path.name.startswith("changefeed")}
     assert {"changefeed", "changefeed_operator"} <= packages
     assert "changefeed_devcluster" not in packages
+    pages = home / "product" / "changefeed" / "ui"
+    found = {path.relative_to(pages) for path in pages.rglob("*.*") if path.suffix != ".pyc"}
+    there = ROOT / "spark-apps" / "changefeed" / "ui"
+    assert found == {path.relative_to(there) for path in there.rglob("*.*") if path.suffix != ".pyc"}
     assert {path.name for path in (home / "product" / "bin").iterdir()} == {"changefeed", "kubectl-changefeed"}

@@ -33,6 +33,9 @@ class FakeOwner:
     def resolved_ts(self) -> int:
         return self.resolved
 
+    def planned_ts(self, resolved_ts: int) -> int:
+        return resolved_ts
+
     def table_name(self, dispatcher: int) -> str:
         return f"shop.t{dispatcher}"
 

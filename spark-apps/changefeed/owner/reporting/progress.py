@@ -17,9 +17,11 @@ from changefeed.owner.planning.actions import Action, AppendPlan, Publish
 from changefeed.owner.planning.open_entries import EntryKey
 from changefeed.owner.pulling.known_files import Reader
 from changefeed.owner.reporting.copy_progress import CopyProgress
+from changefeed.owner.reporting.lags import Lags
 from changefeed.owner.reporting.stage_times import StageTimes
-from changefeed.owner.reporting.status import Blocked, Seen, Troubles
+from changefeed.owner.reporting.status import PD_AWAY, Blocked, Seen, Troubles, failed_reason
 from changefeed.owner.transaction_log.state import State
+from changefeed.spec.driver_status import DriverError
 from changefeed.wire import owner_pb2 as pb
 
 _LOG = logging.getLogger(__name__)
@@ -43,12 +45,16 @@ class Meter:
         self._pd_at = 0.0
         self._troubles = Troubles()
         self._stage_times = StageTimes()
-        self._blocked: dict[int, pb.Blocked] = {}  # by puller
+        self.blocked: dict[int, pb.Blocked] = {}  # by puller
         self._copies = CopyProgress()
+        self.lags = Lags()
+        self.started_ms = 0  # by PD's clock
+        self._last_error: DriverError | None = None
 
     def pd_answered(self, now: float, pd_ms: int) -> None:
         """`now`: monotonic seconds."""
         self.pd_ms, self._pd_at = pd_ms, now
+        self.started_ms = self.started_ms or pd_ms
         self._troubles.upstream_answered()
 
     def pd_age(self, now: float) -> float:
@@ -57,10 +63,12 @@ class Meter:
 
     def pd_failed(self, message: str) -> None:
         self._troubles.upstream_failed(self.pd_ms, message)
+        self._failed(PD_AWAY, message, "Look at PD and the network to it.")
 
     def store_failed(self, who: str, error: ChangefeedError) -> None:
         """The sink or the state fails for `who`, which waits and tries again."""
         self._troubles.store_failed(who, self.pd_ms, error.message, error.answered)
+        self._failed(failed_reason(error.answered), error.message, error.next_step)
 
     def store_works(self, who: str, at_once: bool = True) -> None:
         if at_once:
@@ -71,7 +79,7 @@ class Meter:
     def given_up(self, now: float) -> Unavailable | None:
         """That a store has failed for longer than a run waits; tasks wait for as long as they are let."""
         trouble = self._troubles.sink
-        if trouble is None or self._clock(now) - trouble.since_ms < RUN_S * 1000:
+        if trouble is None or self.clock(now) - trouble.since_ms < RUN_S * 1000:
             return None
         return given_up("A store", RUN_S, trouble.message, trouble.answered)
 
@@ -80,11 +88,12 @@ class Meter:
         if report.trouble:
             answered = report.answered if report.HasField("answered") else None
             self._troubles.store_failed(f"puller-{puller}", self.pd_ms, report.trouble, answered)
+            self._failed(failed_reason(answered), report.trouble)
         else:
             self.store_works(f"puller-{puller}")
-        self._blocked.pop(puller, None)
+        self.blocked.pop(puller, None)
         if report.HasField("blocked"):
-            self._blocked[puller] = report.blocked
+            self.blocked[puller] = report.blocked
         for delta in report.metrics:
             self._registry.apply_delta(delta.name, delta.label, delta.value, delta.gauge, f"puller-{puller}")
         for segment in report.segments:
@@ -98,11 +107,11 @@ class Meter:
     def puller_left(self, puller: int) -> None:
         self._registry.forget(f"puller-{puller}")
         self.store_works(f"puller-{puller}")
-        self._blocked.pop(puller, None)
+        self.blocked.pop(puller, None)
 
     def written(self, now: float, key: EntryKey) -> None:
         """The sink has an entry's rows. `now`: monotonic seconds."""
-        self._observe(self._stage_times.written(key, self._clock(now)))
+        self._observe(self._stage_times.written(key, self.clock(now)))
 
     def recorded(self, now: float, action: Action) -> None:
         """An action's record is in the log. `now`: monotonic seconds."""
@@ -110,10 +119,10 @@ class Meter:
             self.count("changefeed_owner_plans_total", 1)
             for entry in action.record.entries:
                 self.count("changefeed_owner_entries_total", 1, entry.reason)
-            self._observe(self._stage_times.planned(action.record, self._clock(now)))
+            self._observe(self._stage_times.planned(action.record, self.clock(now)))
         elif isinstance(action, Publish):
             self._files(action.record.files)
-            self._observe(self._stage_times.committed(action.record.files, self._clock(now)))
+            self._observe(self._stage_times.committed(action.record.files, self.clock(now)))
 
     def progress(self, now: float) -> Progress:
         """`now`: monotonic seconds."""
@@ -128,8 +137,9 @@ class Meter:
         self._samples.append((now, totals))
         while len(self._samples) > 1 and now - self._samples[0][0] > _WINDOW_S:
             self._samples.popleft()
-        pd_ms = self._clock(now)
+        pd_ms = self.clock(now)
         checkpoint_lag, resolved_lag = _lag(pd_ms, state.checkpoint_ts), _lag(pd_ms, resolved_ts)
+        self.lags.note(pd_ms, resolved_ts, self._owner.planned_ts(resolved_ts), state.checkpoint_ts)
         dirty, spans = self._owner.planner.dirty, self._owner.spans
         for name, value, label in (
             ("changefeed_owner_checkpoint_ts_lag_seconds", checkpoint_lag, ""),
@@ -138,7 +148,7 @@ class Meter:
             ("changefeed_owner_held_spans_count", len(spans.held), ""),
             ("changefeed_owner_dispatchers_count", dirty, "dirty"),
             ("changefeed_owner_dispatchers_count", self._owner.dispatchers - dirty, "idle"),
-            *(("changefeed_owner_state_info", word == self._word(state), word) for word in _STATES),
+            *(("changefeed_owner_state_info", word == self.word, word) for word in _STATES),
         ):
             self._registry.apply_delta(name, label, value, True)
         self.count("changefeed_owner_moves_total", spans.moves - self._moves)
@@ -178,7 +188,7 @@ class Meter:
         """For the resource's status. `now`: monotonic seconds; `published_ts`: the checkpoint that may be shown."""
         state, spans = self._owner.state, self._owner.spans
         return Seen(
-            pd_ms=self._clock(now),
+            pd_ms=self.clock(now),
             epoch=state.epoch.number,
             cluster_id=state.cluster_id,
             start_ts=state.asked_ts,
@@ -199,7 +209,7 @@ class Meter:
 
     def _oldest(self) -> Blocked | None:
         """The transaction that holds some table back, by the one that began first."""
-        oldest = min(self._blocked.values(), key=lambda each: each.start_ts, default=None)
+        oldest = min(self.blocked.values(), key=lambda each: each.start_ts, default=None)
         if oldest is None:
             return None
         return Blocked(self._owner.table_name(oldest.span_id), oldest.start_ts, oldest.ttl_ms)
@@ -231,12 +241,24 @@ class Meter:
         rows_before, size_before = first[stage]
         return StageProgress(int(rows), int(size), (rows - rows_before) / seconds, (size - size_before) / seconds)
 
-    def _clock(self, now: float) -> int:
+    def clock(self, now: float) -> int:
         """PD's, which has gone on since it was last seen; 0: not seen yet."""
         return self.pd_ms + int((now - self._pd_at) * 1000) if self.pd_ms else 0
 
-    def _word(self, state: State) -> str:
-        if state.finished:
+    @property
+    def last_error(self) -> DriverError | None:
+        """The newest one, of a store or of the upstream; it may be over."""
+        error, troubles = self._last_error, self._troubles
+        return error and error.model_copy(update={"over": not (troubles.sink or troubles.upstream)})
+
+    def _failed(self, kind: str, message: str, next_step: str = "") -> None:
+        step = next_step or "It is tried again; look at the store if this lasts."
+        self._last_error = DriverError(kind=kind, message=message, next_step=step, at_ms=self.pd_ms)
+
+    @property
+    def word(self) -> str:
+        """Of _STATES."""
+        if self._owner.state.finished:
             return "Finished"
         if self._troubles.sink or self._troubles.upstream:
             return "Warning"

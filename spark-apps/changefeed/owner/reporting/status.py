@@ -20,6 +20,7 @@ _QUIET_S = 60.0  # without rows: idle; without rows and resolved-ts: stuck
 
 #: The condition's reason, by how requests end.
 _FAILED = {"away": "StoreAway", "refused": "StoreRefuses", "failed": "WriteFailed"}
+PD_AWAY = "PdUnavailable"
 
 Answer = Literal["True", "False", "Unknown"]
 
@@ -174,7 +175,7 @@ class Status:
     def _upstream(self, seen: Seen) -> Condition:
         if seen.upstream is not None:
             why = f"PD has not answered since {_time(seen.upstream.since_ms)}: {seen.upstream.message}"
-            return Condition("UpstreamAvailable", "False", "PdUnavailable", f"{why} Check PD and the network to it.")
+            return Condition("UpstreamAvailable", "False", PD_AWAY, f"{why} Check PD and the network to it.")
         if not seen.complete:
             return Condition("UpstreamAvailable", "Unknown", "Starting", "The pullers are catching up.")
         if self._is_stuck(seen):
@@ -227,7 +228,12 @@ def _sink(seen: Seen) -> Condition:
     if seen.sink is None:
         return Condition("SinkAvailable", "True", "Available", "Writes are keeping up.")
     why = f"Nothing has been written since {_time(seen.sink.since_ms)}: {seen.sink.message}"
-    return Condition("SinkAvailable", "False", _FAILED[outcome(seen.sink.answered)], f"{why} Retrying.")
+    return Condition("SinkAvailable", "False", failed_reason(seen.sink.answered), f"{why} Retrying.")
+
+
+def failed_reason(answered: bool | None) -> str:
+    """`answered`: see ChangefeedError."""
+    return _FAILED[outcome(answered)]
 
 
 def _by_whom(blocked: Blocked, pd_ms: int) -> str:

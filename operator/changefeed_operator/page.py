@@ -1,0 +1,72 @@
+"""The operator's web page: what the resources' status says, and of one changefeed what its driver tells beside it.
+
+A shell around `changefeed.ui`. It writes nothing, and asks a driver only when somebody looks at its changefeed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+
+from changefeed.ui.drivers import Drivers, Silent
+from changefeed.ui.resource import of_resource
+from changefeed.ui.view import Changefeed, Overview, overview, with_driver
+
+from changefeed_operator import api
+from changefeed_operator.api import Json
+from changefeed_operator.manifests.pods import METRICS_PORT
+
+_WITHOUT = (
+    "Shown is what the resource's status says: the lag by stage, the tables and the open transactions only the driver "
+    "knows. Look at its pod, and whether its NetworkPolicy lets the operator in (web.enabled)."
+)
+_NO_DRIVER = "No driver runs, which knows the lag by stage, the tables and the open transactions."
+
+#: States in which a driver is to be asked.
+_DRIVEN = ("Pending", "Normal", "Warning")
+
+#: Gives the Changefeeds that the operator serves.
+Changefeeds = Callable[[], Awaitable[Iterable[Json]]]
+
+
+class Page:
+    """A `changefeed.ui.server.Source`. `address_of(namespace, name)`: of a driver's metrics."""
+
+    where = "as the operator sees them"
+
+    def __init__(
+        self, changefeeds: Changefeeds, drivers: Drivers, address_of: Callable[[str, str], str] | None = None
+    ) -> None:
+        self._changefeeds = changefeeds
+        self._drivers = drivers
+        self._address_of = address_of or _service
+
+    async def overview(self) -> Overview:
+        now_ms = _now_ms()
+        return overview(of_resource(each, now_ms) for each in await self._changefeeds())
+
+    async def changefeed(self, namespace: str, name: str) -> Changefeed | None:
+        for each in await self._changefeeds():
+            if (api.text_at(each, "metadata", "namespace"), api.name_of(each)) == (namespace, name):
+                return await self._with_driver(of_resource(each, _now_ms()))
+        return None
+
+    async def _with_driver(self, known: Changefeed) -> Changefeed:
+        if known.state not in _DRIVEN:
+            return replace(known, notes=(_NO_DRIVER,))
+        address = self._address_of(known.namespace, known.name)
+        answer = await self._drivers.ask(address)
+        if isinstance(answer, Silent):
+            return replace(known, notes=(f"{answer.why} {_WITHOUT}",))
+        if (answer.namespace, answer.name) != (known.namespace, known.name):
+            return replace(known, notes=(f"What answers at {address} is another changefeed's driver. {_WITHOUT}",))
+        return with_driver(known, answer)
+
+
+def _service(namespace: str, name: str) -> str:
+    return f"{api.child_name(name)}.{namespace}.svc:{METRICS_PORT}"
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

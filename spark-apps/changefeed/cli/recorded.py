@@ -1,0 +1,118 @@
+"""What logs tell of changefeeds, for a page: how far they had got when their drivers wrote last."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+from changefeed.errors import ChangefeedError
+from changefeed.model.tso import physical_ms
+from changefeed.objectstore import Place
+from changefeed.objectstore.open import below, open_store
+from changefeed.owner.places import LOG
+from changefeed.owner.transaction_log.log import Log
+from changefeed.owner.transaction_log.state import State
+from changefeed.spec.driver_status import TABLES_MAX
+from changefeed.ui.view import Changefeed, Table
+
+_READ_S = 5.0  # between two looks at the logs
+_LIST_S = 60.0  # between two looks for more of them
+_STATE = "--state"
+
+
+class Logs:
+    """Of the changefeeds in `folders`, and of all below `roots`."""
+
+    def __init__(self, folders: Sequence[Place], roots: Sequence[Place]) -> None:
+        self._folders = folders
+        self._roots = roots
+        self._below: list[Place] = []
+        self._listed_at = float("-inf")
+        waits = ["The logs are being read."] if folders or roots else []
+        self._known: tuple[list[Changefeed], list[str]] = [], waits
+
+    @property
+    def known(self) -> tuple[list[Changefeed], list[str]]:
+        """As of the last look, and what could not be read then; at once, from any thread."""
+        return self._known
+
+    def keep_looking(self) -> NoReturn:
+        """For a thread of its own: a store that is away is waited for."""
+        while True:
+            self.look()
+            time.sleep(_READ_S)
+
+    def look(self) -> None:
+        """Blocks on stores; one caller at a time."""
+        found, problems = list[Changefeed](), list[str]()
+        if time.monotonic() - self._listed_at >= _LIST_S:
+            self._below, self._listed_at = [], time.monotonic()
+            for root in self._roots:
+                try:
+                    self._below += _folders(root)
+                except ChangefeedError as error:
+                    problems.append(str(error))
+                    self._listed_at = float("-inf")
+        for place in (*self._folders, *self._below):
+            try:
+                state = Log(open_store(place.uri, _STATE, place.secret), LOG).read()
+            except ChangefeedError as error:
+                problems.append(str(error))
+                continue
+            if state.n:
+                found.append(of_log(state, int(time.time() * 1000)))
+            else:
+                problems.append(f"There is no log at {place.uri} yet: the changefeed has not run.")
+        self._known = found, problems
+
+
+def _folders(root: Place) -> list[Place]:
+    """Every changefeed's at or below a state URI."""
+    paths = [f"/{path}" for path, _ in open_store(root.uri, _STATE, root.secret).list()]
+    folders = sorted({path.split(f"/{LOG}/")[0].strip("/") for path in paths if f"/{LOG}/" in path})
+    return [Place(below(root.uri, *folder.split("/"), field=_STATE), root.secret) for folder in folders]
+
+
+def of_log(state: State, now_ms: int) -> Changefeed:
+    """As the log has it; `now_ms`: this machine's clock."""
+    config = state.epoch.config
+    namespace, _, name = state.epoch.name.partition("/")
+    word = "Closed" if state.closed else "Finished" if state.finished else "Not running"
+    return Changefeed(
+        namespace=namespace or "default",
+        name=name,
+        state=word,
+        now_ms=now_ms,
+        checkpoint_ts=state.checkpoint_ts,
+        checkpoint_ms=physical_ms(state.checkpoint_ts),
+        facts=tuple(_facts(config, state)),
+        table_count=len(state.dispatchers),
+        tables=_tables(state, now_ms),
+    )
+
+
+def _facts(config: Mapping[str, Any], state: State) -> Iterator[tuple[str, str]]:
+    spec = config.get("spec", {})
+    yield "Upstream", ", ".join(spec.get("upstream", {}).get("pdAddresses", []))
+    for kind, sink in spec.get("sink", {}).items():
+        if isinstance(sink, dict):
+            yield "Sink", f"{kind} {sink.get('uri', '')}".strip()
+    yield "Rows written", f"{state.rows:,}"
+    if state.last_statement:
+        yield "Last DDL", state.last_statement
+    yield "Driver", f"epoch {state.epoch.number}"
+
+
+def _tables(state: State, now_ms: int) -> tuple[Table, ...]:
+    """Those that have files, the furthest behind first."""
+    reached = sorted((state.flushed_ts(dispatcher), dispatcher) for dispatcher in state.dispatchers)[:TABLES_MAX]
+    return tuple(
+        Table(_name(state, dispatcher), dispatcher, physical_ms(ts), max(0.0, (now_ms - physical_ms(ts)) / 1000))
+        for ts, dispatcher in reached
+    )
+
+
+def _name(state: State, dispatcher: int) -> str:
+    stored = state.table_infos.get(state.dispatchers[dispatcher].table_info, {})
+    return f"{stored['schema_name']}.{stored['name']}" if stored else str(dispatcher)

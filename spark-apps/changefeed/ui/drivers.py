@@ -1,0 +1,56 @@
+"""Asks drivers for their `/status`. What they answer is bounded and checked: it may come from anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import aiohttp
+from pydantic import ValidationError
+
+from changefeed.spec.driver_status import DriverStatus
+
+_TIMEOUT_S = 3.0
+_LARGEST = 4 << 20
+
+
+@dataclass(frozen=True)
+class Silent:
+    """Why there is no status, in a sentence."""
+
+    why: str
+
+
+class Drivers:
+    """To be made inside a running loop; `close` it."""
+
+    def __init__(self) -> None:
+        timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+        self._session = aiohttp.ClientSession(timeout=timeout, headers={"User-Agent": "changefeed-ui"})
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def ask(self, address: str) -> DriverStatus | Silent:
+        """`address`: host and port of a driver's metrics."""
+        try:
+            async with self._session.get(f"http://{address}/status", allow_redirects=False) as answer:
+                body = await _read(answer)
+        except (aiohttp.ClientError, TimeoutError, ValueError) as e:
+            return Silent(f"No driver answers at {address} ({type(e).__name__}).")
+        if answer.status != 200:
+            return Silent(f"What answers at {address} has no status to tell: HTTP {answer.status}.")
+        try:
+            return DriverStatus.model_validate_json(body)
+        except ValidationError:
+            return Silent(f"What answers at {address} is no driver of a version that can be read here.")
+
+
+async def _read(answer: aiohttp.ClientResponse) -> bytes:
+    """At most _LARGEST bytes, which is no JSON then."""
+    parts, size = [], 0
+    async for part in answer.content.iter_chunked(1 << 16):
+        parts.append(part)
+        size += len(part)
+        if size > _LARGEST:
+            return b""
+    return b"".join(parts)

@@ -1,0 +1,84 @@
+"""The pages as HTML. All that is shown is escaped, and goes through `redact` first: no template can forget it."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from changefeed.ui import text
+from changefeed.ui.chart import BANDS, lag_chart
+from changefeed.ui.view import TABLES_SHOWN, Changefeed, Overview
+
+#: Seconds between two looks of the page at its server.
+REFRESH_S = 2
+#: The same for browsers without scripts, which load the whole page anew.
+SCRIPTLESS_REFRESH_S = 10
+
+ASSETS = Path(__file__).parent / "assets"
+
+
+def overview_page(overview: Overview, where: str, now_ms: int) -> str:
+    """All changefeeds. `where`: whose page it is, in a few words; `now_ms`: the clock of who serves it."""
+    return _render("overview.html", overview=overview, where=where, now_ms=now_ms, title="Changefeeds")
+
+
+def changefeed_page(changefeed: Changefeed, where: str, now_ms: int) -> str:
+    """One changefeed; of its tables TABLES_SHOWN at most."""
+    return _render(
+        "changefeed.html",
+        one=changefeed,
+        where=where,
+        now_ms=now_ms,
+        title=f"{changefeed.namespace}/{changefeed.name}",
+        chart=lag_chart(changefeed.lags),
+        bands=BANDS,
+        tables=changefeed.tables[:TABLES_SHOWN],
+    )
+
+
+def failure_page(heading: str, message: str, next_step: str, where: str, now_ms: int) -> str:
+    """In the place of a page that can't be made."""
+    return _render(
+        "failure.html",
+        title=heading,
+        heading=heading,
+        message=message,
+        next_step=next_step,
+        where=where,
+        now_ms=now_ms,
+    )
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("changefeed.ui"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "ago": text.ago,
+        "count": text.count,
+        "duration": text.duration,
+        "iso": text.iso,
+        "moment": text.moment,
+        "size": text.size,
+    }
+    environment.globals |= {"refresh_s": REFRESH_S, "scriptless_refresh_s": SCRIPTLESS_REFRESH_S}
+    return environment
+
+
+def _render(template: str, **values: Any) -> str:
+    return str(_environment().get_template(template).render(values))
+
+
+def _shown(value: object) -> str:
+    """Ours, such as the chart, is Markup already; all else is somebody's text."""
+    return value if isinstance(value, Markup) else text.redact(str(value))

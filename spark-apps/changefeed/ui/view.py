@@ -1,0 +1,217 @@
+"""What the page shows of changefeeds, whoever told of it: a driver, a resource's status, a log. Pure.
+
+Times are milliseconds since 1970, lags seconds; 0, None or "": not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from changefeed.spec.driver_status import DriverStatus, LagSample, OpenTransaction, StageRate, TableStatus
+
+Tone = Literal["good", "warn", "bad", "off"]
+
+#: So many rows are on a page, however many there are.
+TABLES_SHOWN = 100
+CHANGEFEEDS_SHOWN = 200
+
+#: A driver that has said nothing for so long is not what its last word says.
+FRESH_MS = 15_000
+
+_LOGICAL_BITS = 18
+_TONES: dict[str, Tone] = {
+    "Normal": "good",
+    "Finished": "good",
+    "Pending": "warn",
+    "Warning": "warn",
+    "Failed": "bad",
+    "Not answering": "bad",
+}
+_WORST_FIRST = {"bad": 0, "warn": 1, "off": 2, "good": 3}
+
+
+def ms_of(ts: int) -> int:
+    """The time of a ts."""
+    return ts >> _LOGICAL_BITS
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An error with what to do about it."""
+
+    kind: str
+    message: str
+    next_step: str = ""
+    at_ms: int = 0
+    over: bool = False
+    retry_ms: int = 0  # when it is tried again
+
+
+@dataclass(frozen=True)
+class Condition:
+    type: str
+    status: str
+    reason: str
+    message: str
+    since_ms: int = 0
+
+
+@dataclass(frozen=True)
+class Table:
+    name: str
+    dispatcher: int
+    written_ms: int
+    written_lag: float
+    pulled_lag: float | None = None
+    held: bool = False
+
+
+@dataclass(frozen=True)
+class Transaction:
+    table: str
+    puller: int
+    start_ts: int
+    start_ms: int
+    dies_ms: int  # unless a heartbeat comes
+
+
+@dataclass(frozen=True)
+class Changefeed:
+    """One changefeed. `now_ms`: the clock that the lags are by."""
+
+    namespace: str
+    name: str
+    state: str
+    now_ms: int
+    message: str = ""
+    checkpoint_ts: int = 0
+    checkpoint_ms: int = 0
+    resolved_ms: int = 0
+    notes: tuple[str, ...] = ()  # what is not shown, and why
+    facts: tuple[tuple[str, str], ...] = ()
+    lags: tuple[LagSample, ...] = ()
+    stages: tuple[StageRate, ...] = ()
+    table_count: int | None = None
+    tables: tuple[Table, ...] = ()  # the furthest behind first
+    transactions: tuple[Transaction, ...] = ()
+    is_live: bool = False  # a driver has told of it just now
+    failure: Failure | None = None
+    conditions: tuple[Condition, ...] = ()
+
+    @property
+    def tone(self) -> Tone:
+        return _TONES.get(self.state, "off")
+
+    @property
+    def lag(self) -> float | None:
+        """Of the checkpoint; None while it is not known, or nobody moves it any more."""
+        if not self.checkpoint_ms or not self.now_ms or self.state == "Finished":
+            return None
+        return max(0.0, (self.now_ms - self.checkpoint_ms) / 1000)
+
+
+@dataclass(frozen=True)
+class Overview:
+    """All of them, the worst and furthest behind first, and what could not be looked at."""
+
+    changefeeds: tuple[Changefeed, ...]
+    total: int
+    notes: tuple[str, ...] = ()
+
+
+def overview(changefeeds: Iterable[Changefeed], notes: Iterable[str] = ()) -> Overview:
+    """CHANGEFEEDS_SHOWN of them at most."""
+    found = sorted(changefeeds, key=lambda one: (_WORST_FIRST[one.tone], -(one.lag or 0.0), one.namespace, one.name))
+    return Overview(tuple(found[:CHANGEFEEDS_SHOWN]), len(found), tuple(notes))
+
+
+def of_driver(status: DriverStatus) -> Changefeed:
+    """As its driver tells of it."""
+    return Changefeed(
+        namespace=status.namespace,
+        name=status.name,
+        state=status.state,
+        now_ms=status.at_ms,
+        message=status.message,
+        checkpoint_ts=status.checkpoint_ts,
+        checkpoint_ms=ms_of(status.checkpoint_ts),
+        resolved_ms=ms_of(status.resolved_ts),
+        facts=tuple(_facts(status)),
+        lags=status.lags,
+        stages=status.stages,
+        table_count=status.table_count,
+        tables=tuple(_table(each, status.at_ms) for each in status.tables),
+        transactions=tuple(map(_transaction, status.transactions)),
+        is_live=True,
+        failure=_failure(status),
+    )
+
+
+def with_driver(known: Changefeed, status: DriverStatus) -> Changefeed:
+    """What only the driver tells, added to what a resource says: that one's words, errors and facts stay."""
+    live = of_driver(status)
+    facts = dict(live.facts)
+    facts.update(known.facts)
+    return replace(
+        known,
+        now_ms=live.now_ms or known.now_ms,
+        checkpoint_ts=max(known.checkpoint_ts, live.checkpoint_ts),
+        checkpoint_ms=max(known.checkpoint_ms, live.checkpoint_ms),
+        resolved_ms=live.resolved_ms or known.resolved_ms,
+        facts=tuple(facts.items()),
+        lags=live.lags,
+        stages=live.stages,
+        table_count=live.table_count,
+        tables=live.tables,
+        transactions=live.transactions,
+        is_live=True,
+        failure=_newer(known.failure, live.failure),
+    )
+
+
+def unanswered(known: Changefeed, why: str, now_ms: int) -> Changefeed:
+    """What a driver said before it fell silent, and that it did."""
+    note = f"{why} Shown is what its driver said last."
+    return replace(known, state="Not answering", now_ms=now_ms, message="", notes=(note, *known.notes), is_live=False)
+
+
+def _newer(one: Failure | None, other: Failure | None) -> Failure | None:
+    found = [each for each in (one, other) if each is not None]
+    return max(found, key=lambda each: (not each.over, each.at_ms), default=None)
+
+
+def _facts(status: DriverStatus) -> Iterable[tuple[str, str]]:
+    if status.upstream:
+        yield "Upstream", status.upstream
+    if status.sink:
+        yield "Sink", status.sink
+    yield "Rows written", f"{status.rows:,}"
+    yield "Driver", f"epoch {status.epoch}, version {status.version or 'unknown'}"
+
+
+def _table(table: TableStatus, now_ms: int) -> Table:
+    written_ms = ms_of(table.written_ts)
+    return Table(
+        name=table.name,
+        dispatcher=table.dispatcher,
+        written_ms=written_ms,
+        written_lag=_lag(now_ms, written_ms),
+        pulled_lag=_lag(now_ms, ms_of(table.resolved_ts)),
+        held=table.held,
+    )
+
+
+def _transaction(open_: OpenTransaction) -> Transaction:
+    start_ms = ms_of(open_.start_ts)
+    return Transaction(open_.table, open_.puller, open_.start_ts, start_ms, start_ms + open_.ttl_ms)
+
+
+def _failure(status: DriverStatus) -> Failure | None:
+    error = status.last_error
+    return Failure(error.kind, error.message, error.next_step, error.at_ms, error.over) if error else None
+
+
+def _lag(now_ms: int, ms: int) -> float:
+    return max(0.0, (now_ms - ms) / 1000)
