@@ -105,7 +105,7 @@ def _facts(config: Mapping[str, Any], state: State) -> Iterator[tuple[str, str]]
 
 
 def _tables(state: State, now_ms: int) -> tuple[Table, ...]:
-    """Those that have files, the furthest behind first."""
+    """Those that have files, furthest behind first."""
     reached = sorted((state.flushed_ts(dispatcher), dispatcher) for dispatcher in state.dispatchers)[:TABLES_MAX]
     return tuple(
         Table(_name(state, dispatcher), dispatcher, physical_ms(ts), max(0.0, (now_ms - physical_ms(ts)) / 1000))

@@ -38,24 +38,24 @@ def ui(
     secret: str | None = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show changefeeds in a browser: lag by stage, tables, open transactions, the last error. It changes nothing.
+    """Show changefeeds in a browser: lag by stage, tables, open transactions, the last error. Read-only.
 
-    Whoever reaches the address sees it: nobody has to log in.
+    Anyone who can reach the address can see the page: it has no login.
 
     Parameters
     ----------
     driver
-        HOST:PORT of a running driver's metrics; by default 127.0.0.1:9464. May be repeated.
+        HOST:PORT of a running driver's metrics. Default: 127.0.0.1:9464. May be repeated.
     file
-        A Changefeed, YAML: what its log tells, whether it runs or not. May be repeated.
+        A Changefeed as YAML: show what its log says, running or not. May be repeated.
     state
-        A state URI: what the logs below it tell. May be repeated.
+        A state URI: show what the logs below it say. May be repeated.
     address
-        Where the page is served, HOST:PORT; port 0 takes a free one.
+        HOST:PORT to serve the page on; port 0 picks a free one.
     secrets_dir
-        Folder of Secrets: DIR/<secretRef.name>/<key>; without it the environment's own credentials are used.
+        Folder of Secrets: DIR/<secretRef.name>/<key>. Without it, credentials come from the environment.
     secret
-        The Secret in it that opens the state URIs of --state.
+        The Secret in --secrets-dir for the --state URIs.
     """
     from changefeed.cli.recorded import Logs
     from changefeed.objectstore import Place
@@ -90,7 +90,7 @@ async def _serve(logs: Logs, drivers: list[str], address: tuple[str, int], as_js
         stack.push_async_callback(server.cleanup)
         host = address[0] or "127.0.0.1"
         url = f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
-        write_json({"url": url}) if as_json else write_text(f"{url}\nCtrl-C ends it.")
+        write_json({"url": url}) if as_json else write_text(f"{url}\nPress Ctrl-C to stop.")
         sys.stdout.flush()
         await stop.wait()
 

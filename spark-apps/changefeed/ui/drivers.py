@@ -38,11 +38,11 @@ class Drivers:
         except (aiohttp.ClientError, TimeoutError, ValueError) as e:
             return Silent(f"No driver answers at {address} ({type(e).__name__}).")
         if answer.status != 200:
-            return Silent(f"What answers at {address} has no status to tell: HTTP {answer.status}.")
+            return Silent(f"{address} has no status: it answers HTTP {answer.status}.")
         try:
             return DriverStatus.model_validate_json(body)
         except ValidationError:
-            return Silent(f"What answers at {address} is no driver of a version that can be read here.")
+            return Silent(f"{address} is not a driver of a version that this page can read.")
 
 
 async def _read(answer: aiohttp.ClientResponse) -> bytes:

@@ -111,7 +111,7 @@ def application(source: Source, hosts: Collection[str] = ()) -> web.Application:
         try:
             return await handler(request)
         except ChangefeedError as error:
-            page = failure_page("Can't be shown now", error.message, error.next_step, source.where, _now_ms())
+            page = failure_page("Can't be shown right now", error.message, error.next_step, source.where, _now_ms())
             return _html(page, 503)
 
     async def add_headers(_: web.Request, response: web.StreamResponse) -> None:

@@ -173,7 +173,7 @@ def with_driver(known: Changefeed, status: DriverStatus) -> Changefeed:
 
 def unanswered(known: Changefeed, why: str, now_ms: int) -> Changefeed:
     """What a driver said before it fell silent, and that it did."""
-    note = f"{why} Shown is what its driver said last."
+    note = f"{why} The page shows the driver's last report."
     return replace(known, state="Not answering", now_ms=now_ms, message="", notes=(note, *known.notes), is_live=False)
 
 

@@ -68,7 +68,7 @@ async def test_a_driver_is_shown_and_what_it_said_stays_when_it_falls_silent() -
     asked.answers["a"] = Silent("No driver answers at a.")
     (shown,) = (await page.overview()).changefeeds
     assert (shown.state, shown.checkpoint_ts) == ("Not answering", compose(NOW_MS - 2_000))
-    assert shown.notes == ("No driver answers at a. Shown is what its driver said last.",)
+    assert shown.notes == ("No driver answers at a. The page shows the driver's last report.",)
     asked.answers["a"] = driver()
     shown_again = await page.changefeed("shop", "orders")
     assert shown_again is not None

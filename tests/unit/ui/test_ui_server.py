@@ -151,10 +151,10 @@ async def test_a_driver_is_asked(answering: Callable[..., Awaitable[str]], askin
 @pytest.mark.parametrize(
     ("code", "body", "why"),
     [
-        (200, "{}", "no driver"),
-        (200, "changefeed_owner_plans_total 1", "no driver"),
-        (200, json.dumps({"namespace": "a", "name": "b", "lags": [{"atMs": 1}] * 10_000}), "no driver"),
-        (200, status().model_dump_json(by_alias=True) + " " * (5 << 20), "no driver"),
+        (200, "{}", "not a driver"),
+        (200, "changefeed_owner_plans_total 1", "not a driver"),
+        (200, json.dumps({"namespace": "a", "name": "b", "lags": [{"atMs": 1}] * 10_000}), "not a driver"),
+        (200, status().model_dump_json(by_alias=True) + " " * (5 << 20), "not a driver"),
         (404, "", "HTTP 404"),
         (503, "The driver ends.", "HTTP 503"),
         (302, "", "HTTP 302"),

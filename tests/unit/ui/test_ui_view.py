@@ -115,7 +115,7 @@ def test_of_two_errors_the_one_that_lasts_is_shown_then_the_newer() -> None:
 def test_a_driver_that_has_fallen_silent_is_said_to_be() -> None:
     shown = unanswered(of_driver(status()), "No driver answers at h:1.", NOW_MS + 60_000)
     assert (shown.tone, shown.lag) == ("bad", 62.5)
-    assert shown.notes == ("No driver answers at h:1. Shown is what its driver said last.",)
+    assert shown.notes == ("No driver answers at h:1. The page shows the driver's last report.",)
 
 
 def test_the_worst_come_first_and_a_thousand_are_cut_off() -> None:
