@@ -128,6 +128,7 @@ evidence: $(STAMP) classes ## the full-length figures, into bench/results/ for c
 	$(PY) bench/watermark_scale.py
 	$(PY) bench/initial_copy.py --out bench/results/initial_copy.json
 	$(PY) bench/iceberg.py --out bench/results/iceberg.json
+	$(PY) bench/spark_source.py --out bench/results/spark_source.json
 	$(PY) bench/bench.py --case insert-csv-one --out bench/results/one_transaction.json
 	$(PY) tests/integration/integration_crash_table.py docs/crash-points.md files
 	$(PY) tests/integration/integration_crash_table.py docs/crash-points-databases.md mysql kafka

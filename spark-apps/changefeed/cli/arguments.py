@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from changefeed.errors import InvalidSpec
-from changefeed.model import tso
 
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object instead of text.")]
 Namespace = Annotated[
@@ -25,30 +23,6 @@ Tables = Annotated[
         help="Only tables that match this rule, as in spec.filter.rules; '!shop.other' excludes one. May be repeated.",
     ),
 ]
-_ZONED = "ISO 8601 with a time zone, such as 2026-01-31T12:00:00Z"
-
-
-def ts_of(text: str, field: str) -> int:
-    """A ts in digits, or the first one of a time."""
-    if text.isascii() and text.isdecimal():
-        if int(text) > tso.MAX_TS:
-            raise InvalidSpec(field, f"{text!r} is not a ts; allowed: a number below 2^64, or {_ZONED}")
-        return int(text)
-    return ts_of_time(text, field)
-
-
-def ts_of_time(text: str, field: str) -> int:
-    """The first ts of a time. Raises InvalidSpec."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidSpec(field, f"{text!r} is not a time; allowed: {_ZONED}") from None
-    if moment.tzinfo is None:
-        raise InvalidSpec(field, f"{text!r} has no time zone; allowed: {_ZONED}")
-    found = tso.from_datetime(moment)
-    if not 0 <= found <= tso.MAX_TS:
-        raise InvalidSpec(field, f"{text!r} has no ts; allowed: from 1970 on")
-    return found
 
 
 def selects(rules: list[str] | None) -> Callable[[str, str], bool]:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from changefeed.cli.arguments import AsJson, Tables, selects, ts_of
+from changefeed.cli.arguments import AsJson, Tables, selects
 from changefeed.cli.output import write_json, write_text
 from changefeed.cli.restore import INCOMPLETE, open_source, write_left
 from changefeed.errors import InvalidSpec
+from changefeed.model.tso import ts_of
 
 if TYPE_CHECKING:
     from changefeed.restore.report import Report

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, CycloptsError, Parameter
 
-from changefeed.cli.arguments import AsJson, ts_of_time
+from changefeed.cli.arguments import AsJson
 from changefeed.cli.config_file import read, read_accepted
 from changefeed.cli.flashback import flashback
 from changefeed.cli.gc import gc
@@ -462,7 +462,7 @@ def now(
 @tso.command(help_epilogue="Example:\n  changefeed tso at 2026-01-31T12:00:00+01:00")
 def at(time: Annotated[str, Parameter(name="TIME")], *, as_json: AsJson = False) -> None:
     """Give the first ts of a time (ISO 8601, with a time zone)."""
-    _write_ts(ts_of_time(time, "TIME"), as_json)
+    _write_ts(ts.ts_of_time(time, "TIME"), as_json)
 
 
 def _slots(master: str | None, changefeed: Changefeed) -> int:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from changefeed.cli.arguments import AsJson, Tables, ts_of
+from changefeed.cli.arguments import AsJson, Tables
 from changefeed.cli.output import write_error, write_json, write_text
+from changefeed.model.tso import ts_of
 
 if TYPE_CHECKING:
     from changefeed.restore.report import Report

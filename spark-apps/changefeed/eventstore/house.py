@@ -92,6 +92,10 @@ class House:
                 lower.append(name)
         return [name for name in lower if self._files.delete_house(name)]
 
+    def delete(self) -> None:
+        """With all segments that are left: nobody reads any of this run any more. Raises Unavailable, Transient."""
+        self._files.delete_house(self.run)
+
     def clear_spool(self) -> None:
         """Remove what this run has spooled on this machine; at its end."""
         shutil.rmtree(self.spool_folder, ignore_errors=True)

@@ -54,7 +54,7 @@ class EntryRows:
         for found in sort_parts(slices, recipe.table, plan.from_, plan.to, split=recipe.mounting.split):
             self.raw_rows += found.raw_rows
             cpu.went_to("sort")
-            for chunk in _chunks(drop_unseen(found.rows)):
+            for chunk in chunks(drop_unseen(found.rows)):
                 if records := self._mounted(chunk):
                     yield records
                     cpu.resume()
@@ -89,7 +89,8 @@ def _read(
     return list(zip(pieces, tables, strict=True))
 
 
-def _chunks(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def chunks(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows in pieces of bounded size; where one ends depends on the rows alone."""
     if not rows.num_rows:
         return
     total = np.zeros(rows.num_rows, np.int64)  # bytes up to the end of each row

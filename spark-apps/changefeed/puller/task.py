@@ -11,10 +11,10 @@ import math
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 import grpc.aio
@@ -49,7 +49,14 @@ _ROOM_ROLLS = 2
 _ROOM_SECONDS = 5.0
 
 _Token = tuple[int, int]  # sub_id, data seq
-_OwnerCall = grpc.aio.StreamStreamCall[owner_pb2.Report, owner_pb2.Command]
+
+
+class OwnerStream(Protocol):
+    """Reports to the owner, and its commands; it ends with one that says so."""
+
+    async def write(self, report: owner_pb2.Report) -> None: ...
+
+    def __aiter__(self) -> AsyncIterator[owner_pb2.Command]: ...
 
 
 @dataclass(frozen=True)
@@ -198,7 +205,7 @@ class PullerTask:
         self._persisted = asyncio.Event()
         self._reportable = asyncio.Event()
 
-    async def run(self, call: _OwnerCall) -> None:
+    async def run(self, call: OwnerStream) -> None:
         """Until the owner ends the stream. Raises Fenced, Unavailable."""
         async with self._feed, asyncio.TaskGroup() as tasks:
             helpers = [
@@ -215,7 +222,7 @@ class PullerTask:
             for helper in helpers:
                 helper.cancel()
 
-    async def _obey(self, call: _OwnerCall) -> None:
+    async def _obey(self, call: OwnerStream) -> None:
         try:
             async for command in call:
                 if command.HasField("end"):
@@ -350,7 +357,7 @@ class PullerTask:
         self._reports.archived(seq, uri)
         self._reportable.set()
 
-    async def _report(self, call: _OwnerCall) -> None:
+    async def _report(self, call: OwnerStream) -> None:
         try:
             await call.write(self._reports.first())
             while True:

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 import grpc
 import grpc.aio
 
-from changefeed.errors import ChangefeedError, Fenced, Unavailable
+from changefeed import errors
+from changefeed.errors import ChangefeedError, Fenced, InvalidSpec, NeedsHuman, Unavailable
+from changefeed.wire import owner_pb2
 
 PULLER = "/changefeed.Owner/Puller"
 PIPELINE = "/changefeed.Owner/Pipeline"
@@ -69,3 +71,17 @@ def owner_lost(error: grpc.RpcError, what: str) -> ChangefeedError:
     if error.code() in _NOT_OURS:
         return Fenced(why, "Another driver runs the changefeed now; this task is orphaned.")
     return Unavailable(why, "The driver has stopped or is overloaded: its own log says why. It starts its tasks again.")
+
+
+def error_of(failure: owner_pb2.Failure) -> ChangefeedError:
+    """What a task raised, as the same class (spark.owner_client.OwnerClient.fail, puller.reports)."""
+    kind = getattr(errors, failure.reason, None)
+    if not (isinstance(kind, type) and issubclass(kind, ChangefeedError)):
+        return NeedsHuman(failure.message, failure.next_step)
+    if issubclass(kind, InvalidSpec):
+        field, _, why = failure.message.partition(": ")
+        return kind(field, why, failure.next_step)
+    error = kind(failure.message, failure.next_step)
+    if failure.HasField("answered"):
+        error.answered = failure.answered
+    return error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from changefeed.model.position import Position
 from changefeed.model.record import PlanEntry, SegmentSlice
 from changefeed.owner.pulling.segments import Segment
 from changefeed.owner.pulling.spans import Spans
@@ -24,25 +25,33 @@ class StoredRows:
 
     def is_readable(self, entry: PlanEntry) -> bool:
         """Whether tasks can read all its rows where they stand now."""
-        return all(self._spans.files.is_readable(segment.uri) for segment in self._needed(entry))
+        return all(
+            self._spans.files.is_readable(segment.uri)
+            for segment in self._needed(entry.dispatcher, entry.from_, entry.to)
+        )
 
     def manifest(self, entry: PlanEntry, run: str) -> tuple[SegmentSlice, ...]:
         """Where the entry's rows stand now; ask `is_whole` first. `run` is "<epoch>-<nonce>"."""
-        return tuple(
-            SegmentSlice(
-                uri=segment.uri,
-                size=segment.size,
-                slot=self._spans.files.place(segment.uri),
-                run=run,
-                seq=segment.seq,
-                first_batch=segment.first_batch,
-                end_batch=segment.end_batch,
-                rows=segment.rows,
-            )
-            for segment in self._needed(entry)
+        return self.slices(entry.dispatcher, entry.from_, entry.to, run)
+
+    def slices(self, span_id: int, from_: Position, to: Position, run: str) -> tuple[SegmentSlice, ...]:
+        """Where a span's rows in `(from_, to]` stand now."""
+        return tuple(self.slice_of(segment, run) for segment in self._needed(span_id, from_, to))
+
+    def slice_of(self, segment: Segment, run: str) -> SegmentSlice:
+        """Where a span's share of a segment stands now."""
+        return SegmentSlice(
+            uri=segment.uri,
+            size=segment.size,
+            slot=self._spans.files.place(segment.uri),
+            run=run,
+            seq=segment.seq,
+            first_batch=segment.first_batch,
+            end_batch=segment.end_batch,
+            rows=segment.rows,
         )
 
-    def _needed(self, entry: PlanEntry) -> Iterator[Segment]:
-        for segment in self._spans.segments(entry.dispatcher):
-            if segment.max > entry.from_ and segment.min <= entry.to:
+    def _needed(self, span_id: int, from_: Position, to: Position) -> Iterator[Segment]:
+        for segment in self._spans.segments(span_id):
+            if segment.max > from_ and segment.min <= to:
                 yield segment

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from changefeed import errors
 from changefeed.errors import ChangefeedError, InvalidSpec, NeedsHuman, OutputConflict
 from changefeed.metrics import Registry
 from changefeed.model.record import FileCommitted
@@ -17,6 +16,7 @@ from changefeed.owner.planning.open_entries import EntryKey
 from changefeed.owner.reporting.progress import Meter
 from changefeed.owner.serving.vigilance import Vigilance
 from changefeed.wire import owner_pb2 as pb
+from changefeed.wire.owner import error_of
 
 _FILES = "files"
 
@@ -60,7 +60,7 @@ class Calls:
         except ChangefeedError as error:
             self._failed(error)
         for failure in report.failures:
-            self._failed(_error_of(failure))  # nobody pulls that span any more
+            self._failed(error_of(failure))  # nobody pulls that span any more
         self._changed()
 
     def task_joined(self, task: int) -> list[pb.Order]:
@@ -93,7 +93,7 @@ class Calls:
 
         Where trying again can't help the run ends now, else when Spark or the driver gives up.
         """
-        error = _error_of(failure)
+        error = error_of(failure)
         self._registry.apply_delta("changefeed_owner_task_errors_total", failure.reason, 1, False)
         if isinstance(error, NeedsHuman | OutputConflict | InvalidSpec):
             self._failed(error)
@@ -112,17 +112,3 @@ def _committed(file: pb.FileDone) -> FileCommitted:
         bytes=file.bytes,
         hash=file.hash,
     )
-
-
-def _error_of(failure: pb.Failure) -> ChangefeedError:
-    """What a task raised, as the same class (spark.owner_client.OwnerClient.fail, puller.reports)."""
-    kind = getattr(errors, failure.reason, None)
-    if not (isinstance(kind, type) and issubclass(kind, ChangefeedError)):
-        return NeedsHuman(failure.message, failure.next_step)
-    if issubclass(kind, InvalidSpec):
-        field, _, why = failure.message.partition(": ")
-        return kind(field, why, failure.next_step)
-    error = kind(failure.message, failure.next_step)
-    if failure.HasField("answered"):
-        error.answered = failure.answered
-    return error

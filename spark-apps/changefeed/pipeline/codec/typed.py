@@ -77,16 +77,17 @@ def typed(records: Records, *, with_old: bool = False) -> pa.RecordBatch:
     schema = schema_of(records.table, columns, with_old=with_old)
     letters = pa.array([_LETTERS[op] for op in range(len(_LETTERS))])
     arrays = [letters.take(pa.array(records.op)), records.commit_ts.cast(pa.int64())]
-    arrays += _cells(records, records.columns)
+    arrays += cells(records, records.columns)
     if OLD in schema.names:
         assert records.old_columns is not None, "the mounter was asked for them"
         others = pa.array(records.op != OP_UPDATE)
-        old = _cells(records, records.old_columns)
+        old = cells(records, records.old_columns)
         arrays.append(pa.StructArray.from_arrays(old, fields=list(schema.field(OLD).type), mask=others))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _cells(records: Records, arrays: Sequence[pa.Array]) -> list[pa.Array]:
+def cells(records: Records, arrays: Sequence[pa.Array]) -> list[pa.Array]:
+    """The records' columns, or their old ones, as `type_of` says. Raises what `typed` does."""
     return [_cast(records, column, values) for column, values in zip(records.shown, arrays, strict=True)]
 
 

@@ -1,0 +1,87 @@
+"""Where a batch ends: how many bytes and rows Spark is given at once. Pure.
+
+A batch is all changes of a table between two ts, so a transaction is never cut, however large. Bytes are raw ones, by
+the curves that segments bring, so an end is known to some 256 KiB of each segment; rows are counted exactly, by their
+commit ts. What comes twice (rule 4) counts twice here: a batch is then smaller than it might be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from changefeed.owner.pulling.segments import Segment
+
+Timestamps = npt.NDArray[np.uint64]
+
+
+class Piece(NamedTuple):
+    """So many raw bytes of rows, the last of which has this ts."""
+
+    last_ts: int
+    bytes: int
+
+
+def pieces(segments: Iterable[Segment], after_ts: int, upto_ts: int) -> list[Piece]:
+    """What the segments may have in `(after_ts, upto_ts]`, by ts; none only if there is nothing."""
+    found: list[Piece] = []
+    for segment in segments:
+        first_ts, counted = segment.min.commit_ts, 0
+        for position, size in segment.curve:
+            if position.commit_ts > after_ts and first_ts <= upto_ts:
+                found.append(Piece(min(position.commit_ts, upto_ts), size - counted))
+            first_ts, counted = position.commit_ts, size
+    return sorted(found)
+
+
+def end_by_bytes(found: Sequence[Piece], size: int, upto_ts: int) -> int:
+    """The last ts up to which there are at most `size` bytes; the first one that has rows if it has more by itself."""
+    total, fits = 0, None
+    for ts, group in groupby(found, attrgetter("last_ts")):
+        total += sum(piece.bytes for piece in group)
+        if total > size:
+            return int(ts if fits is None else fits)
+        fits = ts
+    return upto_ts
+
+
+def split(found: Sequence[Piece], size: int, after_ts: int, upto_ts: int) -> Iterator[tuple[int, int]]:
+    """`(after_ts, upto_ts]` in ranges of about `size` bytes, for tasks; none if there is nothing."""
+    rest = list(found)
+    while rest:
+        end = end_by_bytes(rest, size, upto_ts)
+        rest = [piece for piece in rest if piece.last_ts > end]
+        end = end if rest else upto_ts
+        yield after_ts, end
+        after_ts = end
+
+
+class RowCount:
+    """Finds where `most` rows in `(after_ts, upto_ts]` end, from the commit ts of segments, lowest first."""
+
+    def __init__(self, after_ts: int, upto_ts: int, most: int) -> None:
+        self._after_ts = after_ts
+        self._upto_ts = upto_ts
+        self._most = most
+        self._found: Timestamps = np.empty(0, np.uint64)  # sorted
+
+    def add(self, commit_ts: Timestamps) -> None:
+        inside = commit_ts[(commit_ts > self._after_ts) & (commit_ts <= self._upto_ts)]
+        self._found = np.sort(np.concatenate([self._found, inside]))
+
+    def is_enough(self, next_ts: int) -> bool:
+        """Whether segments that begin at `next_ts` can change nothing any more."""
+        return len(self._found) > self._most and int(self._found[self._most]) < next_ts
+
+    def end(self) -> int:
+        """The ts: with more rows than `most` only if the first commit ts alone has more."""
+        if len(self._found) <= self._most:
+            return self._upto_ts
+        too_many = self._found[self._most]
+        fits = int(np.searchsorted(self._found, too_many))
+        return int(self._found[fits - 1] if fits else too_many)

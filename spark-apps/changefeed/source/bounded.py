@@ -1,0 +1,180 @@
+"""A batch query: the changes of a table between two ts. Its tasks pull, each a part of the table, and need no driver.
+
+What a task pulls goes into segments of its own, on its machine or in a bucket, until its part is whole; then it is read
+as a stream's is. So memory is bounded, and the disk holds what the part has brought.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pyarrow as pa
+
+from changefeed.errors import InvalidSpec, SnapshotLostByGC, Transient, Unavailable
+from changefeed.eventstore.house import House
+from changefeed.eventstore.reader import KeptSegments, read_slice
+from changefeed.model.memcomparable import decode_bytes
+from changefeed.model.record import SegmentSlice
+from changefeed.objectstore import Place
+from changefeed.schema.keys import table_span
+from changefeed.source.change_rows import change_rows
+from changefeed.source.followed_table import (
+    FollowedTable,
+    find_table,
+    first_of,
+    gc_passed,
+    keep_held,
+    read_schema_at,
+    read_schema_of,
+)
+from changefeed.source.options import Options
+from changefeed.source.pulling import Pulling, first_error
+from changefeed.source.read_schema import ReadSchema
+from changefeed.source.reading import Life
+from changefeed.upstream.access import Access
+from changefeed.upstream.pd import PdClient
+from changefeed.upstream.safepoint import Safepoint
+
+_MOST_PARTITIONS = 32  # of a physical table
+#: The hold of a batch query: its tasks renew it, and nobody removes it.
+_TTL_S = 3600
+_SPAN = 1
+
+
+@dataclass(frozen=True)
+class Hold:
+    """By which the history after `ts` is kept while the query runs."""
+
+    access: Access
+    service: str
+    ts: int
+
+    async def renewed(self, pd: PdClient) -> Safepoint:
+        """Raises SnapshotLostByGC with what a reader can do."""
+        safepoint = Safepoint(pd, self.service, _TTL_S)
+        try:
+            await safepoint.hold(self.ts)
+        except SnapshotLostByGC as error:
+            raise gc_passed(error) from error
+        return safepoint
+
+
+async def plan(options: Options, wanted: ReadSchema | pa.Schema) -> list[Part]:
+    """The changes that the options name, each in one of these. Raises InvalidSpec, SchemaChanged, SnapshotLostByGC."""
+    if options.from_ts is None:
+        raise InvalidSpec("startingVersion", "missing", "A batch has a beginning: give a ts or a time.")
+    pd = await options.access.connect()
+    try:
+        now = await pd.tso()
+        to_ts = options.to_ts or (wanted.as_of_ts if isinstance(wanted, ReadSchema) else now)
+        if to_ts > now or options.from_ts >= to_ts:
+            raise InvalidSpec(
+                "endingVersion",
+                f"{to_ts} is not between startingVersion {options.from_ts + 1} and now, {now}",
+                "Mend one.",
+            )
+        access = Access(options.access.pd_addresses, options.access.tls, pd.cluster_id)
+        hold = Hold(access, f"changefeed-spark-{secrets.token_hex(8)}", options.from_ts)
+        await hold.renewed(pd)
+        lives = await _lives(pd, options, wanted, options.from_ts, to_ts)
+        parts = []
+        for table_id in sorted({id_ for life in lives for id_ in life.table.physical_ids}):
+            own = tuple(life for life in lives if table_id in life.table.physical_ids)
+            for start, end in await _ranges(pd, table_id):
+                parts.append(Part(hold, options.place("parts"), start, end, own))
+        return parts
+    finally:
+        await pd.close()
+
+
+async def _lives(
+    pd: PdClient, options: Options, wanted: ReadSchema | pa.Schema, from_ts: int, to_ts: int
+) -> list[Life]:
+    """One behind the other, by the DDLs in between."""
+    schema = await read_schema_at(pd, from_ts)
+    table = find_table(schema, from_ts, options.table)
+    read = await read_schema_of(pd, wanted, table.id)
+    news, failures = asyncio.Event(), list[BaseException]()
+
+    def failed(error: BaseException) -> None:
+        failures.append(error)
+        news.set()
+
+    followed = FollowedTable(pd, schema, table, options.table, read, news.set, failed, to_ts)
+    async with followed.ddls:
+        while followed.known_ts < to_ts:
+            await news.wait()
+            news.clear()
+            if failures:
+                raise failures[0]
+    lives = [Life.of(table, read, from_ts, followed.limit())]
+    while lives[-1].upto_ts < to_ts:
+        at = lives[-1].upto_ts
+        followed.pass_ddls(at)
+        lives.append(Life.of(followed.definition, read, at, followed.limit()))
+    return lives
+
+
+async def _ranges(pd: PdClient, table_id: int) -> list[tuple[bytes, bytes]]:
+    """The records of a physical table in ranges of whole regions."""
+    start, end = table_span(table_id)
+    regions = await pd.scan_regions(start, end)
+    step = -(-len(regions) // _MOST_PARTITIONS)
+    borders = [decode_bytes(region.start_key)[0] for region in regions[step::step]]
+    bounds = [start, *(border for border in borders if start < border < end), end]
+    return list(pairwise(bounds))
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one task pulls and reads: the raw `[start_key, end_key)` of a physical table through its `lives`."""
+
+    hold: Hold
+    state: Place
+    start_key: bytes
+    end_key: bytes
+    lives: tuple[Life, ...]
+
+    def read(self, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The rows as `columns`, the query's schema, by rising commit ts. Raises what pulling does, NeedsHuman."""
+        house = House(self.state, 1, secrets.token_hex(8))
+        try:
+            pieces = asyncio.run(self._pull(house))
+            for life, slices in zip(self.lives, pieces, strict=True):
+                kept = KeptSegments()
+                tables = [(piece, read_slice(house, piece, kept=kept)) for piece in slices]
+                yield from change_rows(tables, life.table, (life.after_ts, life.upto_ts), columns, life.shown)
+        finally:
+            with suppress(Unavailable, Transient):
+                house.delete()
+
+    async def _pull(self, house: House) -> list[Sequence[SegmentSlice]]:
+        """Of each life, once all of it is there."""
+        pd = await self.hold.access.connect()
+        try:
+            safepoint = await self.hold.renewed(pd)
+            whole = asyncio.Event()
+
+            def on_report() -> None:
+                pulling.let_write(idle=True)
+                if pulling.resolved_ts() >= self.lives[-1].upto_ts:
+                    whole.set()
+
+            pulling = Pulling(pd, house, on_report)
+            pulling.add(_SPAN, self.start_key, self.end_key, self.lives[0].after_ts)
+
+            async def wait() -> None:
+                await whole.wait()
+
+            work = (pulling.run(), keep_held(safepoint, lambda: self.hold.ts), wait())
+            await first_of([asyncio.create_task(each) for each in work])
+            return [pulling.slices(_SPAN, life.after_ts, life.upto_ts) for life in self.lives]
+        except BaseExceptionGroup as group:
+            raise first_error(group) from group
+        finally:
+            await pd.close()

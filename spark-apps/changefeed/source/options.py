@@ -1,0 +1,182 @@
+"""What a Spark job gives the source: `.option(name, value)`. Pure; no value may be a secret, as Spark shows them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from changefeed.errors import InvalidSpec
+from changefeed.model import tso
+from changefeed.objectstore import Place
+from changefeed.objectstore.open import below, canonical
+from changefeed.spec.field.location import in_bucket
+from changefeed.spec.field.quantity import parse_duration, parse_size
+from changefeed.upstream.access import Access
+from changefeed.upstream.channels import parse_address
+from changefeed.upstream.tls import Tls
+
+LATEST = "latest"
+_NAMES = (
+    "pdAddresses",
+    "tables",
+    "startingVersion",
+    "endingVersion",
+    "maxRowsPerTrigger",
+    "maxBytesPerTrigger",
+    "tlsDir",
+    "eventStore",
+    "eventStoreSecretDir",
+    "safepointTtl",
+)
+_MAX_BYTES = "256Mi"
+_SAFEPOINT_TTL = "24h"
+_SHORTEST_TTL_S = 600.0
+
+
+@dataclass(frozen=True)
+class TableName:
+    schema: str
+    table: str
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.table}"
+
+    def is_of(self, schema: str, table: str) -> bool:
+        """TiDB tells names apart by their letters alone, not by case."""
+        return (self.schema.lower(), self.table.lower()) == (schema.lower(), table.lower())
+
+
+@dataclass(frozen=True)
+class Options:
+    """`from_ts`: rows above it; None: from now on. `to_ts`: rows up to it; None: not given.
+
+    `max_rows`, `max_bytes`: of a batch; None: any. `event_store`: below it each stream has a folder of its own.
+    """
+
+    access: Access
+    table: TableName
+    from_ts: int | None
+    to_ts: int | None
+    max_rows: int | None
+    max_bytes: int
+    event_store: Place
+    safepoint_ttl_s: int
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> Options:
+        """`given`: Spark gives names in any case. Raises InvalidSpec that names the option."""
+        lower = {name.lower(): value for name, value in given.items()}
+        unknown = sorted(lower.keys() - {name.lower() for name in _NAMES})
+        if unknown:
+            raise InvalidSpec(unknown[0], "is no option of the changefeed source", f"Allowed: {', '.join(_NAMES)}.")
+        values = {name: lower[name.lower()] for name in _NAMES if name.lower() in lower}
+        from_ts, to_ts = _from_ts(values.get("startingVersion", LATEST)), _to_ts(values.get("endingVersion"))
+        if from_ts is not None and to_ts is not None and to_ts <= from_ts:
+            raise InvalidSpec("endingVersion", f"{to_ts} is below startingVersion {from_ts + 1}", "Set a later one.")
+        return cls(
+            access=_access(values),
+            table=_table(_required(values, "tables")),
+            from_ts=from_ts,
+            to_ts=to_ts,
+            max_rows=_whole("maxRowsPerTrigger", values.get("maxRowsPerTrigger")),
+            max_bytes=_bytes("maxBytesPerTrigger", values.get("maxBytesPerTrigger", _MAX_BYTES)),
+            event_store=_event_store(values),
+            safepoint_ttl_s=_ttl(values.get("safepointTtl", _SAFEPOINT_TTL)),
+        )
+
+    def place(self, name: str) -> Place:
+        """Where the segments of a stream or a task are."""
+        return Place(below(self.event_store.uri, name, field="eventStore"), self.event_store.secret)
+
+
+def _required(values: Mapping[str, str], name: str) -> str:
+    if not values.get(name, "").strip():
+        raise InvalidSpec(name, "missing", f'Give it: .option("{name}", ...).')
+    return values[name]
+
+
+def _access(values: Mapping[str, str]) -> Access:
+    addresses = tuple(address.strip() for address in _required(values, "pdAddresses").split(","))
+    for address in addresses:
+        parse_address(address)
+    secure = {address.startswith("https://") for address in addresses}
+    tls_dir = values.get("tlsDir")
+    if secure != {tls_dir is not None}:
+        raise InvalidSpec(
+            "pdAddresses",
+            "tlsDir and https:// belong together, for all addresses or none",
+            "Write https:// and name the folder of ca.crt, and of tls.crt and tls.key for mutual TLS; or neither.",
+        )
+    return Access(addresses, None if tls_dir is None else Tls(_folder("tlsDir", tls_dir)))
+
+
+def _folder(name: str, value: str) -> Path:
+    path = Path(value)
+    if not path.is_absolute():
+        raise InvalidSpec(name, f"{value!r} is no absolute path", "Tasks read it too, from other working directories.")
+    return path
+
+
+def _table(value: str) -> TableName:
+    match value.strip().split("."):
+        case [schema, table] if schema and table and "," not in value:
+            return TableName(schema, table)
+    raise InvalidSpec(
+        "tables", f"{value!r} is not one table", "Allowed: schema.table. Each stream has one: start one for each table."
+    )
+
+
+def _from_ts(value: str) -> int | None:
+    """A version is included, as in Delta; what is pulled lies above a ts."""
+    if value.strip().lower() == LATEST:
+        return None
+    return max(1, tso.ts_of(value.strip(), "startingVersion") - 1)
+
+
+def _to_ts(value: str | None) -> int | None:
+    if value is None:
+        return None
+    text = value.strip()
+    ts = tso.ts_of(text, "endingVersion")
+    return ts if text.isdecimal() else ts | tso.MAX_LOGICAL
+
+
+def _whole(name: str, value: str | None) -> int | None:
+    if value is None:
+        return None
+    if not (value.isascii() and value.isdecimal() and int(value) > 0):
+        raise InvalidSpec(name, f"{value!r} is no number of rows", "Allowed: a whole number from 1 on.")
+    return int(value)
+
+
+def _bytes(name: str, value: str) -> int:
+    try:
+        size = parse_size(value)
+    except ValueError:
+        size = 0
+    if size <= 0:
+        raise InvalidSpec(name, f"{value!r} is no size", "Allowed: bytes, such as 268435456 or 256Mi.")
+    return size
+
+
+def _ttl(value: str) -> int:
+    try:
+        seconds = parse_duration(value)
+    except ValueError:
+        seconds = 0.0
+    if seconds < _SHORTEST_TTL_S:
+        raise InvalidSpec("safepointTtl", f"{value!r} is no duration of 10m or more", "Allowed: such as 10m or 24h.")
+    return int(seconds)
+
+
+def _event_store(values: Mapping[str, str]) -> Place:
+    uri, secret = values.get("eventStore"), values.get("eventStoreSecretDir")
+    if uri is None:
+        folder = Path(tempfile.gettempdir()) / f"changefeed-{os.getuid()}" / "spark-source"
+        return Place(folder.as_uri())
+    if secret is not None and not in_bucket(uri):
+        raise InvalidSpec("eventStoreSecretDir", "eventStore is no bucket", "Leave it out.")
+    return Place(canonical(uri, "eventStore"), None if secret is None else _folder("eventStoreSecretDir", secret))

@@ -1,0 +1,137 @@
+"""A puller in this process, and where its rows stand: what the owner is to a changefeed, for one table.
+
+The puller is the product's own task; `Spans` decides, as in the owner, which of its words count. For one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Collection
+
+import numpy as np
+import numpy.typing as npt
+
+from changefeed.errors import ChangefeedError, Unavailable
+from changefeed.eventstore.house import House
+from changefeed.eventstore.reader import read_slice
+from changefeed.model.position import Position
+from changefeed.model.record import SegmentSlice
+from changefeed.owner.pulling.quota import Quota, segment_bytes
+from changefeed.owner.pulling.segments import Segment
+from changefeed.owner.pulling.spans import Orders, Spans
+from changefeed.owner.pulling.stored_rows import StoredRows
+from changefeed.puller.task import Limits, PullerTask
+from changefeed.upstream.pd import PdClient
+from changefeed.wire import owner_pb2 as pb
+from changefeed.wire.owner import error_of
+
+#: Bytes of segments, beyond which nothing is pulled while there is something to read.
+QUOTA = 4 << 30
+#: Raw bytes in memory that wait to be written.
+_IN_MEMORY = 256 << 20
+_PULLER = 0
+_TROUBLE_S = 60.0
+
+
+class Pulling:
+    """`changed` is called after each report. Spans are added and removed while it runs, or before."""
+
+    def __init__(self, pd: PdClient, house: House, changed: Callable[[], None]) -> None:
+        limits = Limits(quota_bytes=_IN_MEMORY, roll_bytes=segment_bytes(QUOTA, 1))
+        self._house = house
+        self._changed = changed
+        self._spans = Spans(1, socket.gethostname())
+        self._stored = StoredRows(self._spans)
+        self._quota = Quota(QUOTA)
+        self._puller = PullerTask(_PULLER, "source", pd, house, limits)
+        self._commands: asyncio.Queue[pb.Command] = asyncio.Queue()
+        self._troubled_since: float | None = None
+        self._trouble = ""
+
+    async def run(self) -> None:
+        """Until `end`, or for ever. Raises what the puller does."""
+        self._order(self._spans.puller_joined(time.monotonic(), _PULLER))
+        await self._puller.run(self)
+
+    def end(self) -> None:
+        self._commands.put_nowait(pb.Command(end=pb.End()))
+
+    def add(self, span_id: int, start_key: bytes, end_key: bytes, start_ts: int) -> None:
+        """Pull `[start_key, end_key)` after start_ts."""
+        self._order(self._spans.add_span(span_id, start_key, end_key, start_ts))
+
+    def remove(self, span_id: int) -> None:
+        """Nothing of it is needed any more."""
+        self._order(self._spans.remove_span(span_id))
+
+    def resolved_ts(self) -> int:
+        """Every change up to it stands in segments."""
+        lowest = self._spans.lowest_ts()
+        assert lowest is not None, "a table has a span at least"
+        return lowest
+
+    def segments(self, span_ids: Collection[int]) -> list[Segment]:
+        return [segment for span_id in span_ids for segment in self._spans.segments(span_id)]
+
+    def slices(self, span_id: int, after_ts: int, upto_ts: int) -> tuple[SegmentSlice, ...]:
+        """Where the span's rows in `(after_ts, upto_ts]` stand."""
+        return self._stored.slices(span_id, Position.end_of(after_ts), Position.end_of(upto_ts), self._house.run)
+
+    def commit_ts(self, segment: Segment) -> npt.NDArray[np.uint64]:
+        """Of the segment's rows; blocking. Raises Transient."""
+        found: npt.NDArray[np.uint64] = read_slice(self._house, self._stored.slice_of(segment, self._house.run))[
+            "commit_ts"
+        ].to_numpy()
+        return found
+
+    def let_write(self, idle: bool) -> None:
+        """The puller may write on while there is room, or when what it brings may be waited for (`idle`)."""
+        if self._quota.lets_write(self._spans.files.bytes, idle):
+            for _, command in self._spans.heard():
+                self._commands.put_nowait(command)
+
+    async def release(self, upto_ts: int) -> None:
+        """Nobody reads changes up to it any more. Raises Unavailable, Transient."""
+        self._spans.on_checkpoint(upto_ts)
+        for uri in self._spans.files.take_unneeded():
+            await asyncio.to_thread(self._house.delete_segment, uri)
+            self._spans.files.deleted(uri)
+
+    def check(self) -> None:
+        """Raises Unavailable when segments can't be written for long."""
+        if self._troubled_since is not None and time.monotonic() - self._troubled_since > _TROUBLE_S:
+            raise Unavailable(self._trouble, "Mend that, or name another place by the option eventStore.")
+
+    # The puller's stream to its owner (puller.task.OwnerStream).
+
+    async def write(self, report: pb.Report) -> None:
+        self._note_trouble(report.trouble)
+        self._spans.on_report(_PULLER, report)
+        for failure in report.failures:
+            raise error_of(failure)
+        self._changed()
+
+    async def __aiter__(self) -> AsyncIterator[pb.Command]:
+        while True:
+            yield await self._commands.get()
+
+    def _order(self, orders: Orders) -> None:
+        for _, command in orders.commands:
+            self._commands.put_nowait(command)
+
+    def _note_trouble(self, trouble: str) -> None:
+        self._trouble = trouble
+        if not trouble:
+            self._troubled_since = None
+        elif self._troubled_since is None:
+            self._troubled_since = time.monotonic()
+
+
+def first_error(error: BaseException) -> BaseException:
+    """Of a group, what the others follow from."""
+    while isinstance(error, BaseExceptionGroup):
+        named = [each for each in error.exceptions if isinstance(each, ChangefeedError)]
+        error = (named or error.exceptions)[0]
+    return error

@@ -1,0 +1,285 @@
+"""The driver's side of a streaming query: what there is to read, where it stands, and what may be forgotten.
+
+Spark owns the offsets. What is pulled is a cache: after a crash it is pulled again from the offset that Spark gives,
+and a batch between the same two offsets has the same rows. History is held at PD behind the last offset that Spark has
+committed, under a name that is part of the offsets. All methods are for one event loop, one call at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from contextlib import suppress
+
+import pyarrow as pa
+
+from changefeed.errors import InvalidSpec, SnapshotLostByGC, Transient, Unavailable
+from changefeed.eventstore.house import House
+from changefeed.model.tso import MAX_TS, compose
+from changefeed.owner.pulling.segments import Segment
+from changefeed.schema.keys import table_span
+from changefeed.source.admission import RowCount, end_by_bytes, pieces, split
+from changefeed.source.followed_table import (
+    FollowedTable,
+    find_table,
+    first_of,
+    gc_passed,
+    keep_held,
+    read_schema_at,
+    read_schema_of,
+)
+from changefeed.source.offset import Offset
+from changefeed.source.options import Options
+from changefeed.source.pulling import Pulling, first_error
+from changefeed.source.read_schema import ReadSchema
+from changefeed.source.reading import Life, Stored
+from changefeed.upstream.pd import PdClient
+from changefeed.upstream.safepoint import Safepoint
+
+#: Of an idle table: so long after the last batch an empty one moves the offset, and with it the hold.
+IDLE_TICKS = compose(60_000)
+#: Raw bytes that one task reads: mounted and sorted, they are some three times as much.
+PARTITION_BYTES = 32 << 20
+
+
+class TableStream:
+    """`wanted`: see read_schema_of. Any method raises what ended the pulling, if something did."""
+
+    def __init__(self, options: Options, wanted: ReadSchema | pa.Schema) -> None:
+        self._options = options
+        self._wanted = wanted
+        self._pd: PdClient | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._first: Offset | None = None
+        self._begun: Offset | None = None
+        self._failure: BaseException | None = None
+        self._news = asyncio.Event()
+        self._target_ts: int | None = None
+        self._spans: set[int] = set()
+        self._planned_ts = self._committed_ts = 0
+        self._read: ReadSchema
+        self._safepoint: Safepoint
+        self._table: FollowedTable
+        self._house: House
+        self._pulling: Pulling
+
+    async def initial(self) -> Offset:
+        """Where a stream without a checkpoint begins: history is held there when this returns.
+
+        The same whenever it is asked, which Spark does until there is a batch. Raises InvalidSpec, SnapshotLostByGC.
+        """
+        if self._first is not None:
+            return self._first
+        if self._options.to_ts is not None:
+            raise InvalidSpec("endingVersion", "a stream has no end", "Use spark.read, or trigger(availableNow=True).")
+        pd = await self._connected()
+        now = await pd.tso()
+        ts = now if self._options.from_ts is None else self._options.from_ts
+        if ts > now:
+            raise InvalidSpec(
+                "startingVersion", f"{ts + 1} is in the future: the upstream is at {now}", "Leave it out."
+            )
+        stream = secrets.token_hex(8)
+        await self._held(stream, ts)
+        table = find_table(await read_schema_at(pd, ts), ts, self._options.table)
+        self._first = Offset(ts, ts, table.id, pd.cluster_id, stream)
+        return self._first
+
+    async def latest(self, start: Offset, max_rows: int | None = None, max_bytes: int | None = None) -> Offset:
+        """The end of the batch behind `start`, which has been read; `start` itself: there is none. See Options for
+        bounds that hold as well.
+
+        Once there is a target (`set_target`) it waits for changes up to that. Raises SchemaChanged.
+        """
+        await self._opened(start)
+        while True:
+            self._check()
+            self._table.pass_ddls(start.ts)
+            self._follow_partitions(start.ts)
+            upto_ts = min(self._readable_ts(), self._target_ts or MAX_TS)
+            found = pieces(self._segments(), start.ts, upto_ts)
+            self._planned_ts = start.ts
+            self._pulling.let_write(idle=not found)
+            if found:
+                rows = min(max_rows or MAX_TS, self._options.max_rows or MAX_TS)
+                size = min(max_bytes or self._options.max_bytes, self._options.max_bytes)
+                end_ts = end_by_bytes(found, size, upto_ts)
+                self._planned_ts = await self._end_by_rows(start.ts, end_ts, rows)
+                return start.at(self._planned_ts)
+            if self._moves_without_rows(start.ts, upto_ts):
+                return start.at(upto_ts)
+            if self._target_ts is None or start.ts >= self._target_ts:
+                return start
+            await self._next_news()
+
+    async def reached(self) -> Offset | None:
+        """Up to where all changes are here; None: nothing is being pulled yet."""
+        return None if self._begun is None else self._begun.at(self._readable_ts())
+
+    async def set_target(self) -> None:
+        """What is committed from now on is not to be read any more by this run of the query."""
+        self._target_ts = await (await self._connected()).tso()
+
+    async def partitions(self, start: Offset, end: Offset) -> list[Stored]:
+        """The changes in `(start, end]`, each in one of these; no transaction is cut within a physical table.
+
+        Waits until they are here, which after a restart they are not. The first batch begins where its end says: what
+        Spark gives for its start when it is run again is a new beginning.
+        """
+        if start.stream != end.stream:
+            await self._safepoint_of(await self._connected(), start.stream).remove()
+            start = end.first
+        await self._opened(start)
+        while self._readable_ts() < end.ts:
+            self._check()
+            self._pulling.let_write(idle=True)
+            await self._next_news()
+        self._planned_ts = end.ts
+        definition, found = self._table.definition, []
+        for span_id in definition.physical_ids:
+            for after_ts, upto_ts in split(
+                pieces(self._pulling.segments([span_id]), start.ts, end.ts), PARTITION_BYTES, start.ts, end.ts
+            ):
+                life = Life.of(definition, self._read, after_ts, upto_ts)
+                slices = self._pulling.slices(span_id, after_ts, upto_ts)
+                found.append(Stored(self._house.state, self._house.epoch, self._house.nonce, life, slices))
+        return found
+
+    async def commit(self, end: Offset) -> None:
+        """Spark has all up to `end`, for good."""
+        if self._running is None or end.ts <= self._committed_ts:
+            return
+        self._committed_ts = end.ts
+        await self._pulling.release(end.ts)
+        self._pulling.let_write(idle=False)
+
+    async def close(self) -> None:
+        """The hold at PD stays until it lapses: the query may be started again."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+            with suppress(Unavailable, Transient):
+                await asyncio.to_thread(self._house.delete)
+        if self._pd is not None:
+            await self._pd.close()
+
+    # Opening.
+
+    async def _connected(self) -> PdClient:
+        if self._pd is None:
+            self._pd = await self._options.access.connect()
+        return self._pd
+
+    async def _opened(self, start: Offset) -> None:
+        pd = await self._connected()
+        if start.cluster_id != pd.cluster_id:
+            raise InvalidSpec(
+                "pdAddresses",
+                f"the checkpoint is of a stream from cluster {start.cluster_id}, PD serves {pd.cluster_id}",
+                "Point it at that cluster, or use a new checkpointLocation.",
+            )
+        if self._running is None:
+            await self._open(start)
+
+    def _safepoint_of(self, pd: PdClient, stream: str) -> Safepoint:
+        return Safepoint(pd, f"changefeed-spark-{stream}", self._options.safepoint_ttl_s)
+
+    async def _held(self, stream: str, ts: int) -> Safepoint:
+        """The stream's hold, at `ts`."""
+        safepoint = self._safepoint_of(await self._connected(), stream)
+        try:
+            await safepoint.hold(ts)
+        except SnapshotLostByGC as error:
+            raise gc_passed(error) from error
+        return safepoint
+
+    async def _open(self, start: Offset) -> None:
+        """Pull from `start` on."""
+        pd, options = await self._connected(), self._options
+        self._safepoint = await self._held(start.stream, start.ts)
+        schema = await read_schema_at(pd, start.ts)
+        table = find_table(schema, start.ts, options.table, start.table_id)
+        self._read = await read_schema_of(pd, self._wanted, table.id)
+        self._table = FollowedTable(pd, schema, table, options.table, self._read, self._news.set, self._fail)
+        # PD's clock never goes back, so a run of the stream has a higher epoch than those before it.
+        self._house = House(options.place(start.stream), await pd.tso(), secrets.token_hex(8))
+        with suppress(Unavailable, Transient):
+            await asyncio.to_thread(self._house.delete_lower_epochs)
+        self._pulling = Pulling(pd, self._house, self._on_report)
+        self._planned_ts = self._committed_ts = start.ts
+        self._follow_partitions(start.ts)
+        self._running = asyncio.create_task(self._run())
+        self._begun = start
+
+    async def _run(self) -> None:
+        try:
+            async with self._table.ddls:
+                held = keep_held(self._safepoint, lambda: self._committed_ts)
+                await first_of([asyncio.create_task(self._pulling.run()), asyncio.create_task(held)])
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever ends the pulling, the query's next call must tell
+            self._fail(first_error(error))
+
+    # What there is.
+
+    def _segments(self) -> list[Segment]:
+        return self._pulling.segments(self._table.definition.physical_ids)
+
+    def _readable_ts(self) -> int:
+        """All changes up to it are here, and of one definition."""
+        return min(self._pulling.resolved_ts(), self._table.limit())
+
+    def _moves_without_rows(self, start_ts: int, upto_ts: int) -> bool:
+        """To a DDL that is to be passed, to the target, or for the sake of the upstream's GC."""
+        if upto_ts <= start_ts:
+            return False
+        waited = upto_ts - start_ts >= IDLE_TICKS
+        return waited or upto_ts == self._target_ts or self._table.is_before_ddl(upto_ts)
+
+    def _follow_partitions(self, ts: int) -> None:
+        """Spans as the definition of rows above `ts` has them."""
+        wanted = set(self._table.definition.physical_ids)
+        for span_id in self._spans - wanted:
+            self._pulling.remove(span_id)
+        for span_id in sorted(wanted - self._spans):
+            self._pulling.add(span_id, *table_span(span_id), ts)
+        self._spans = wanted
+
+    async def _end_by_rows(self, start_ts: int, end_ts: int, most: int) -> int:
+        segments = sorted(self._segments(), key=lambda segment: segment.min.commit_ts)
+        if sum(segment.rows for segment in segments) <= most:
+            return end_ts
+        count = RowCount(start_ts, end_ts, most)
+        for segment in segments:
+            if segment.min.commit_ts > end_ts or count.is_enough(segment.min.commit_ts):
+                break
+            if segment.max.commit_ts > start_ts:
+                count.add(await asyncio.to_thread(self._pulling.commit_ts, segment))
+        return count.end()
+
+    # News.
+
+    def _on_report(self) -> None:
+        readable_ts = self._readable_ts()
+        has_rows = any(
+            segment.min.commit_ts <= readable_ts and segment.max.commit_ts > self._planned_ts
+            for segment in self._segments()
+        )
+        self._pulling.let_write(idle=not has_rows)
+        self._news.set()
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is None:
+            self._failure = gc_passed(error) if isinstance(error, SnapshotLostByGC) else error
+        self._news.set()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        self._pulling.check()
+
+    async def _next_news(self) -> None:
+        await self._news.wait()
+        self._news.clear()
+        self._check()
