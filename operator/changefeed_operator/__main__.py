@@ -10,11 +10,11 @@ from typing import Annotated, Literal
 
 import structlog
 from changefeed.errors import ChangefeedError
+from changefeed.kube.connection import Connection, from_kubeconfig, in_pod
 from changefeed.ui.server import parse_address
 from cyclopts import App, Parameter, config
 
 from changefeed_operator import api
-from changefeed_operator.cluster.connection import Connection, from_kubeconfig, in_pod
 from changefeed_operator.loop.runtime import Operator, Options
 from changefeed_operator.settings import Network, Settings
 

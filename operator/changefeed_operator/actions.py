@@ -8,44 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, Literal
+from typing import Any
+
+from changefeed.spec.reasons import Reason
 
 Manifest = Mapping[str, Any]
-
-
-class EventReason(StrEnum):
-    """The closed list of event reasons; docs/reference/events.md says what each means and what to do."""
-
-    ATTEMPT_CREATED = "AttemptCreated"
-    ATTEMPT_FAILED = "AttemptFailed"
-    RUNNING = "Running"
-    DRAINING = "Draining"
-    PAUSED = "Paused"
-    FINISHED = "Finished"
-    STALLED = "Stalled"
-    INVALID_SPEC = "InvalidSpec"
-    REFUSED = "Refused"
-    DRIVER_PENDING = "DriverPending"
-    UNSCHEDULABLE = "Unschedulable"
-    IMAGE_PULL_FAILED = "ImagePullFailed"
-    EXECUTORS_PENDING = "ExecutorsPending"
-    EXECUTOR_OUT_OF_MEMORY = "ExecutorOutOfMemory"
-    SINK_UNAVAILABLE = "SinkUnavailable"
-    UPSTREAM_UNAVAILABLE = "UpstreamUnavailable"
-    BLOCKED_BY_LOCK = "BlockedByLock"
-    BUFFER_OVERFLOWED = "BufferOverflowed"
-    BUFFER_IN_USE = "BufferInUse"
-    DRIVER_SILENT = "DriverSilent"
-    POD_FORCE_DELETED = "PodForceDeleted"
-    RECONCILE_PAUSED = "ReconcilePaused"
-    CHILD_REPAIRED = "ChildRepaired"
-    HOLD_FAILED = "HoldFailed"
-    HOLD_LOST = "HoldLost"
-    CLOSED = "Closed"
-    CLOSE_FAILED = "CloseFailed"
-    CLOSE_GIVEN_UP = "CloseGivenUp"
-    ACTION_FAILED = "ActionFailed"  # of the runtime: the API server refuses an action
 
 
 @dataclass(frozen=True)
@@ -106,9 +73,12 @@ class SetFinalizer:
 class Event:
     """One Kubernetes event on the Changefeed."""
 
-    type: Literal["Normal", "Warning"]
-    reason: EventReason
+    reason: Reason
     message: str
+
+    @property
+    def type(self) -> str:
+        return self.reason.sent.type if self.reason.sent else "Warning"
 
 
 Action = Apply | Create | Delete | PatchStatus | SetFinalizer | KeepLog | Event

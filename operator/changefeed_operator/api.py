@@ -9,10 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from changefeed.kube.kind import CHANGEFEED as CHANGEFEED
+from changefeed.kube.kind import CONFIG_MAP as CONFIG_MAP
+from changefeed.kube.kind import POD as POD
+from changefeed.kube.kind import Kind as Kind
 from changefeed.spec import names
 
 Json = Mapping[str, Any]
@@ -39,24 +42,7 @@ DRIVER_CONTAINER: Final = "spark-kubernetes-driver"
 EXECUTOR_CONTAINER: Final = "spark-kubernetes-executor"
 
 
-@dataclass(frozen=True)
-class Kind:
-    """How the API server calls a kind of object."""
-
-    api_version: str
-    kind: str
-    plural: str
-
-    @property
-    def group(self) -> str:
-        """ "" for the core group."""
-        return self.api_version.rpartition("/")[0]
-
-
-CHANGEFEED: Final = Kind(API_VERSION, names.KIND, PLURAL)
 APPLICATION: Final = Kind("sparkoperator.k8s.io/v1beta2", "SparkApplication", "sparkapplications")
-POD: Final = Kind("v1", "Pod", "pods")
-CONFIG_MAP: Final = Kind("v1", "ConfigMap", "configmaps")
 SERVICE_ACCOUNT: Final = Kind("v1", "ServiceAccount", "serviceaccounts")
 SERVICE: Final = Kind("v1", "Service", "services")
 ROLE: Final = Kind("rbac.authorization.k8s.io/v1", "Role", "roles")
@@ -182,6 +168,16 @@ def _at(raw: object, path: Sequence[str]) -> object:
             return None
         value = value.get(part)
     return value
+
+
+def lean(raw: Json) -> Json:
+    """Of its managed fields who wrote last, and when: the rest is most of an object, and nobody looks at it."""
+    kept = [
+        {name: entry[name] for name in ("manager", "time") if name in entry}
+        for entry in list_at(raw, "metadata", "managedFields")
+        if isinstance(entry, Mapping)
+    ]
+    return {**raw, "metadata": {**mapping_at(raw, "metadata"), "managedFields": kept}}
 
 
 def name_of(raw: Json) -> str:

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from changefeed.spec.field.kind import LIVE, SINCE
 from changefeed.spec.field.quantity import format_size
+from changefeed.spec.live import at, marked, settings_of, without
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import digest, effective, from_effective, given
 from changefeed.spec.problem import InvalidResource
@@ -36,8 +38,8 @@ def _escaped(match: re.Match[str]) -> str:
     return f"\\u{ord(match[0]):04x}"
 
 
-#: Fields of the spec for which no driver is restarted: the alerts go by the resource, the driver by its next start.
-_AT_THE_NEXT_START = ("lagThreshold",)
+#: What versions before left out of a spec's hash, the oldest first.
+_LEFT_OUT_BEFORE = (frozenset[str](), frozenset({"lagThreshold"}))
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,11 @@ class Target:
     @property
     def config_map_name(self) -> str:
         return api.config_map_name(self.resource.metadata.name, self.config_digest)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What a running driver takes over."""
+        return settings_of(self.resource)
 
     @property
     def state_uri(self) -> str:
@@ -118,7 +125,11 @@ def wanted(observed: Observed, settings: Settings) -> Wanted:
     target = _target(resource, state_uri, api.text_at(live, "status", "effectiveSpecHash"))
     if target.config_digest == api.text_at(live, "status", "configDigest"):
         return Wanted(target, paused)
-    problem = _cannot_run(target, settings) or _changed(target, last_valid(observed), fixed_state)
+    problem = (
+        _cannot_run(target, settings)
+        or _changed(target, last_valid(observed), fixed_state)
+        or _unknown_to_image(target, api.mapping_at(live, "status"))
+    )
     return _refused(observed, paused, problem) if problem else Wanted(target, paused)
 
 
@@ -161,12 +172,12 @@ def _target(resource: Changefeed, state_uri: str, runs: str = "") -> Target:
 def spec_hash(resource: Changefeed, runs: str = "") -> str:
     """Tells specs apart that need different drivers. `runs`: the hash of the newest attempt.
 
-    Defaults are left out, so that a new version of the operator with more fields restarts nothing.
+    Defaults are left out, so that a new version of the operator with more fields restarts nothing; so are the fields
+    that a running driver takes over.
     """
     spec = resource.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    if (whole := api.digest(spec)) == runs:
-        return whole  # as versions before had it, which left nothing out
-    return api.digest({name: value for name, value in spec.items() if name not in _AT_THE_NEXT_START})
+    before = (api.digest(without(spec, left_out)) for left_out in _LEFT_OUT_BEFORE)
+    return next((known for known in before if known == runs), "") or api.digest(without(spec, frozenset(marked(LIVE))))
 
 
 def _cannot_run(target: Target, settings: Settings) -> str:
@@ -183,6 +194,25 @@ def _cannot_run(target: Target, settings: Settings) -> str:
         if problem:
             return f"spec.spark.{role}.template{problem}"
     return ""
+
+
+def _unknown_to_image(target: Target, status: api.Json, since: Mapping[str, str] | None = None) -> str:
+    """A field that the pinned image does not read, as far as its driver has told of its version; "" for none.
+
+    `since`: by path, the version that a field came with.
+    """
+    image, version = target.resource.spec.spark.image, api.text_at(status, "version")
+    if not image or not version or image != api.text_at(status, "image"):
+        return ""
+    spec = given(target.resource)["spec"]
+    for path, first in (marked(SINCE) if since is None else since).items():
+        if at(spec, path) is not None and _numbers(version) < _numbers(first):
+            return f"spec.{path}: allowed from version {first} on, and spec.spark.image, {image}, has {version}"
+    return ""
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d{1,9}", version)][:3]
 
 
 def _changed(target: Target, last: Target | None, fixed_state: str) -> str:

@@ -7,6 +7,7 @@ process ends with is in a file `exit` of its folder; one that was killed leaves 
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TypedDict
@@ -14,7 +15,7 @@ from typing import TypedDict
 sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
 import integration_inprocess
 from changefeed.cli.main import main
-from changefeed.owner import api_server
+from changefeed.kube import connection
 from changefeed.owner.pod import Pod
 from changefeed.puller.task import Limits
 from changefeed.spark import execution, launch
@@ -41,7 +42,7 @@ def _container(order: Order) -> int:
 def _without_spark(account: Path) -> None:
     # Several pods are on one machine: each listens at its own address only.
     Pod.every_address = property(lambda self: self.ip)  # type: ignore[method-assign,assignment]
-    api_server.ApiServer.__init__.__defaults__ = (account,)  # type: ignore[misc]
+    connection.in_pod.__defaults__ = (os.environ, account)  # type: ignore[attr-defined]
     launch.Launch.begin = lambda _: None  # type: ignore[method-assign]
     integration_inprocess.LIMITS = Limits(roll_interval=0.25)
     execution.SparkExecution = lambda *_: integration_inprocess.InProcessExecution()  # type: ignore[misc,assignment]

@@ -10,6 +10,7 @@ import datetime
 import json
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,12 +21,15 @@ from cluster_pods import PlayedNode, Pod
 NAME_LABEL = "changefeed.dev/name"
 ATTEMPT_LABEL = "changefeed.dev/attempt"
 FINISHED = json.dumps({"class": "Finished", "message": "targetTs is reached.", "next": ""})
+VERSION = "0.1.0"
 _TSO_SHIFT = 18
 _EVERY_S = 0.25
 
 
-def report(namespace: str, name: str, epoch: int, rows: int) -> tuple[str, dict[str, Any]]:
-    """Path and body of the server-side apply of a driver that is a second behind."""
+def report(
+    namespace: str, name: str, epoch: int, rows: int, settings: Mapping[str, str] | None = None
+) -> tuple[str, dict[str, Any]]:
+    """Path and body of the server-side apply of a driver that is a second behind. `settings`: it runs with these."""
     ts = str(int((time.time() - 1.0) * 1000) << _TSO_SHIFT)
     conditions = [
         {"type": kind, "status": "True", "reason": reason, "message": "", "lastTransitionTime": now()}
@@ -39,6 +43,8 @@ def report(namespace: str, name: str, epoch: int, rows: int) -> tuple[str, dict[
         "epoch": epoch,
         "tables": 3,
         "rows": rows,
+        "version": VERSION,
+        "appliedSettings": dict(settings or {}),
         "hold": {"ts": "450000000000000000", "until": "2099-01-01T00:00:00Z"},
         "conditions": conditions,
     }

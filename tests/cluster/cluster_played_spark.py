@@ -14,10 +14,12 @@ import json
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import aiohttp
+from changefeed.spec.live import settings_of
+from changefeed.spec.parse import from_effective
 from cluster_api import APPLY_PATCH, CORE, MERGE_PATCH, SPARK, Api
 from cluster_played_driver import ATTEMPT_LABEL, FINISHED, NAME_LABEL, now, report
 from cluster_pods import DRIVER_CONTAINER, EXECUTOR_CONTAINER, NODE, Pod, role
@@ -37,11 +39,13 @@ def mounted_config(application: dict[str, Any]) -> str:
 
 @dataclass
 class _Driver:
-    """`report_at`: when it reports next. `reports`: how many it made. `is_last`: it finishes after the first."""
+    """`report_at`: when it reports next. `reports`: how many it made. `is_last`: it finishes after the first.
+    `settings`: those that it takes over while it runs."""
 
     report_at: float = 0.0
     reports: int = 0
     is_last: bool = False
+    settings: dict[str, str] = field(default_factory=dict)
 
 
 class PlayedSpark:
@@ -145,7 +149,9 @@ class PlayedSpark:
             self.broken.append(f"attempt {attempt} of {name} starts without its configuration")
             return
         resource = json.loads(config["data"]["changefeed.yaml"])
-        self._drivers[metadata["uid"]].is_last = bool(resource["spec"].get("targetTs"))
+        played = self._drivers[metadata["uid"]]
+        played.is_last = bool(resource["spec"].get("targetTs"))
+        played.settings = settings_of(from_effective(resource))
         owner = {"apiVersion": application["apiVersion"], "kind": application["kind"], "controller": True}
         driver = await self._run(
             namespace,
@@ -203,10 +209,12 @@ class PlayedSpark:
         labels = application["spec"]["driver"]["labels"]
         namespace, name = application["metadata"]["namespace"], labels[NAME_LABEL]
         attempt = int(labels[ATTEMPT_LABEL])
-        path, body = report(namespace, name, attempt, self.reports)
+        driver = self._drivers[application["metadata"]["uid"]]
+        path, body = report(namespace, name, attempt, self.reports, driver.settings)
         if attempt == 1:
             body["status"] = {field: value for field, value in body["status"].items() if field not in self._unsaid}
-        await self._ask("PATCH", f"{path}?fieldManager=changefeed-driver&force=true", body, APPLY_PATCH)
+        answer = await self._ask("PATCH", f"{path}?fieldManager=changefeed-driver&force=true", body, APPLY_PATCH)
+        driver.settings |= answer.get("status", {}).get("liveSettings", {})
         self.reports += 1
 
     async def _finish(self, application: dict[str, Any], pod: Pod) -> None:

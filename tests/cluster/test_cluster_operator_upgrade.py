@@ -20,7 +20,7 @@ from cluster_processes import wait_until
 PREVIOUS = Path(__file__).with_name("cluster_previous_crd.yaml")
 #: What the operator had made of a changefeed when configs were mutable and all in ConfigMap changefeed-X.
 PREVIOUS_CHILDREN = Path(__file__).with_name("cluster_previous_children.yaml")
-_UNKNOWN_BEFORE = ("hold",)
+_UNKNOWN_BEFORE = ("hold", "version", "appliedSettings")
 _CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/changefeeds.changefeed.dev"
 WITH_CRD = "crds.install=true"
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("spark_crds")]
@@ -75,8 +75,15 @@ def test_an_upgrade_disturbs_nothing_that_runs(
         reported = feeds.status("orders")["checkpointTs"]
         feeds.wait_for(lambda: feeds.status("orders")["checkpointTs"] > reported, "the checkpoint goes on rising")
 
+        assert status["image"] == application["spec"]["image"]
         feeds.edit("orders", drainTimeout="5s")
+        feeds.wait_for(lambda: feeds.status("orders")["liveSettings"]["drainTimeout"] == "5s", "the edit is accepted")
+        status = feeds.wait_until("orders", "Normal")
+        assert status["attempt"] == 1
+        assert "appliedSettings" not in status, "its driver does not know of such a thing"
+        feeds.edit("orders", timeZone="CET")
         assert feeds.wait_until("orders", "Normal")["attempt"] == 2, "what is new can be used"
+        feeds.wait_for(lambda: feeds.status("orders").get("appliedSettings") == status["liveSettings"], "and is used")
         feeds.wait_for(lambda: feeds.status("orders").get("hold"), "what is new is reported")
         wait_until(lambda: _configs(namespace) == {_config(feeds)}, "nobody reads the old configs")
         assert spark.errors == []

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -176,11 +177,30 @@ def test_an_edit_restarts_it_only_where_it_must(demo: Demo) -> None:
     demo.wait_until_past(demo.now())
     assert demo.status["attempt"] == attempt
 
+    pods = _lives(demo)
+    edited = {"lagThreshold": "5m", "drainTimeout": "50s", "upstream.safepointTtl": "12h"}
+    demo.edit({"lagThreshold": "5m", "drainTimeout": "50s", "upstream": {"safepointTtl": "12h"}})
+    found = demo.wait_for(lambda found: found["status"]["appliedSettings"] == edited, "the driver runs with them")
+    assert found["status"]["version"] == version("changefeed-operator")
+    demo.wait_until_past(demo.now())
+    assert _lives(demo) == pods
+
     demo.edit({"sink": {"storage": {"flushInterval": "2s"}}})
 
     found = demo.wait_until_past(demo.now())
     assert found["status"]["attempt"] == attempt + 1
     assert [record for record in demo.log_records() if record["kind"] == "epoch"][-1]["attempt"] == attempt + 1
+
+
+def _lives(demo: Demo) -> dict[str, tuple[str, int]]:
+    """Of each pod: its uid, and how often its containers were restarted."""
+    return {
+        pod["metadata"]["name"]: (
+            pod["metadata"]["uid"],
+            sum(each["restartCount"] for each in pod["status"].get("containerStatuses", ())),
+        )
+        for pod in demo.pods()
+    }
 
 
 def test_while_the_api_server_is_frozen_files_go_on_being_written(demo: Demo) -> None:

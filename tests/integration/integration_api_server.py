@@ -7,7 +7,7 @@ import ipaddress
 import json
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -27,6 +27,9 @@ class ApiServer:
     account: Path  # a ServiceAccount's files, as pods have them
     port: int = 0
     answer: int = 200
+    settings: dict[str, str] = field(default_factory=dict)  # status.liveSettings
+    unknown: set[str] = field(default_factory=set)  # fields of the status that the CRD lacks
+    said_back: str = ""  # in the place of the resource
     asked: list[dict[str, Any]] = field(default_factory=list)  # path, token, type, body
 
     def statuses(self) -> list[dict[str, Any]]:
@@ -45,16 +48,20 @@ def api_server(folder: Path) -> Iterator[ApiServer]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_PATCH(self) -> None:
-            self.answer(made.answer, b"{}")
+            resource = json.dumps({"status": {"liveSettings": made.settings}})
+            self.answer(made.answer, (made.said_back or resource).encode(), made.unknown)
 
         def do_POST(self) -> None:
             status = 201 if made.answer == 200 else made.answer
             self.answer(status, json.dumps({"metadata": {"name": "given"}}).encode())
 
-        def answer(self, status: int, said_back: bytes) -> None:
+        def answer(self, status: int, said_back: bytes, unknown: Set[str] = frozenset()) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             said = {"path": self.path, "token": self.headers["Authorization"], "type": self.headers["Content-Type"]}
             made.asked.append({**said, "body": body})
+            if refused := sorted(unknown & body.get("status", {}).keys(), reverse=True):
+                why = f"failed to create typed patch object: .status.{refused[0]}: field not declared in schema"
+                status, said_back = 500, json.dumps({"kind": "Status", "message": why}).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(said_back)))
             self.end_headers()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from changefeed.objectstore.open import Store, open_store
 from changefeed.objectstore.remote import store as remote_store
 from changefeed.owner import alive as alive_module
 from changefeed.owner.driver import RunOptions
-from changefeed.owner.reporting.status_writer import StatusWriter
+from changefeed.owner.reporting.status_writer import Applied, StatusWriter
 from changefeed.puller.task import Limits
 from changefeed.verify.report import verify
 from changefeed_devcluster.server import DevCluster
@@ -38,8 +38,9 @@ class Said(StatusWriter):
     def __init__(self) -> None:
         self.statuses: list[dict[str, Any]] = []
 
-    def apply(self, status: dict[str, Any]) -> None:
-        self.statuses.append(status)
+    async def apply(self, status: Mapping[str, Any]) -> Applied:
+        self.statuses.append(dict(status))
+        return Applied()
 
     def sink(self) -> dict[str, str]:
         """The condition SinkAvailable, as said last."""

@@ -17,10 +17,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import pytest
 from changefeed.errors import Unavailable
-from changefeed.owner.api_server import ApiServer as DriversApi
+from changefeed.kube.connection import in_pod
 from changefeed.owner.pod import Pod
 from changefeed.spark.rpc_secret import MountedSecret
 from integration_api_server import ApiServer, api_server
@@ -136,7 +137,7 @@ def test_what_is_said_can_be_neither_read_nor_changed_on_the_wire(driver: Driver
 
 def _mounted(api: ApiServer, folder: Path) -> dict[str, str]:
     pod = Pod("shop", "orders", "0f-1", "127.0.0.1")
-    server = DriversApi("127.0.0.1", api.port, api.account)
+    server = in_pod({"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(api.port)}, api.account)
     return MountedSecret(pod, server, "changefeed-orders-driver", "0f-2").settings(folder)
 
 
@@ -145,7 +146,7 @@ def test_the_secret_is_one_that_executors_mount_and_that_goes_with_the_driver(tm
         settings = _mounted(api, tmp_path)
     (asked,) = api.asked
     body = asked["body"]
-    assert asked["path"] == "/api/v1/namespaces/shop/secrets"
+    assert urlsplit(asked["path"]).path == "/api/v1/namespaces/shop/secrets"
     assert (body["kind"], body["immutable"]) == ("Secret", True)
     (owner,) = body["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["uid"]) == ("Pod", "changefeed-orders-driver", "0f-2")

@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, Final, Literal
+from typing import Any, Final
+
+from changefeed.spec.reasons import Held, Reason, Shown
 
 from changefeed_operator import api
-from changefeed_operator.actions import Event, EventReason
+from changefeed_operator.actions import Event
 from changefeed_operator.api import Json
 
 HANDS_OFF: Final = "ReconcilePaused"
@@ -21,75 +22,9 @@ OWN_CONDITIONS: Final = ("Ready", "Reconciling", "Stalled", "HistoryHeld", HANDS
 #: The driver's, and the reason that the operator gives them while no driver speaks for them.
 DRIVERS_CONDITIONS: Final = ("SinkAvailable", "UpstreamAvailable", "WithinLag")
 NO_DRIVER: Final = "NoDriver"
+#: Said of one that runs, with the event of that.
+_RUNS_TOO: Final = (Reason.IDLE, Reason.CATCHING_UP)
 _CAMEL_CASE = re.compile(r"[A-Z][A-Za-z0-9]{0,127}")
-
-
-class Reason(StrEnum):
-    """The reasons of Ready, Reconciling and Stalled; docs/reference/events.md says what to do about each.
-
-    A driver that stopped for a person gives its own class as the reason instead of `STALLED`.
-    """
-
-    RUNNING = "Running"
-    IDLE = "Idle"
-    CATCHING_UP = "CatchingUp"
-    BLOCKED_BY_LOCK = "BlockedByLock"
-    PAUSED = "Paused"
-    FINISHED = "Finished"
-    STARTING = "Starting"
-    REFUSED = "Refused"
-    DRIVER_PENDING = "DriverPending"
-    UNSCHEDULABLE = "Unschedulable"
-    IMAGE_PULL_FAILED = "ImagePullFailed"
-    EXECUTORS_PENDING = "ExecutorsPending"
-    EXECUTOR_OUT_OF_MEMORY = "ExecutorOutOfMemory"
-    SINK_UNAVAILABLE = "SinkUnavailable"
-    UPSTREAM_UNAVAILABLE = "UpstreamUnavailable"
-    DRIVER_SILENT = "DriverSilent"
-    DRAINING = "Draining"
-    CLEANING_UP = "CleaningUp"
-    BACK_OFF = "BackOff"
-    INVALID_SPEC = "InvalidSpec"
-    STALLED = "Stalled"
-    DELETING = "Deleting"
-
-
-@dataclass(frozen=True)
-class _Shown:
-    """The answers that a reason gives. `event`: sent when the reason becomes this one; None: none."""
-
-    ready: Literal["True", "False"]
-    reconciling: bool
-    stalled: bool
-    state: Literal["Pending", "Normal", "Warning", "Failed", "Stopped", "Finished"]
-    event: EventReason | None = None
-
-
-_SHOWN: Final = {
-    Reason.RUNNING: _Shown("True", False, False, "Normal", EventReason.RUNNING),
-    Reason.IDLE: _Shown("True", False, False, "Normal", EventReason.RUNNING),
-    Reason.CATCHING_UP: _Shown("True", False, False, "Warning", EventReason.RUNNING),
-    Reason.BLOCKED_BY_LOCK: _Shown("True", False, False, "Warning", EventReason.BLOCKED_BY_LOCK),
-    Reason.PAUSED: _Shown("True", False, False, "Stopped", EventReason.PAUSED),
-    Reason.FINISHED: _Shown("True", False, False, "Finished", EventReason.FINISHED),
-    Reason.STARTING: _Shown("False", True, False, "Pending"),
-    Reason.REFUSED: _Shown("False", True, False, "Warning", EventReason.REFUSED),
-    Reason.DRIVER_PENDING: _Shown("False", True, False, "Warning", EventReason.DRIVER_PENDING),
-    Reason.UNSCHEDULABLE: _Shown("False", True, False, "Warning", EventReason.UNSCHEDULABLE),
-    Reason.IMAGE_PULL_FAILED: _Shown("False", True, False, "Warning", EventReason.IMAGE_PULL_FAILED),
-    Reason.EXECUTORS_PENDING: _Shown("False", True, False, "Warning", EventReason.EXECUTORS_PENDING),
-    Reason.EXECUTOR_OUT_OF_MEMORY: _Shown("False", True, False, "Warning", EventReason.EXECUTOR_OUT_OF_MEMORY),
-    Reason.SINK_UNAVAILABLE: _Shown("False", True, False, "Warning", EventReason.SINK_UNAVAILABLE),
-    Reason.UPSTREAM_UNAVAILABLE: _Shown("False", True, False, "Warning", EventReason.UPSTREAM_UNAVAILABLE),
-    Reason.DRIVER_SILENT: _Shown("False", True, False, "Warning", EventReason.DRIVER_SILENT),
-    Reason.DRAINING: _Shown("False", True, False, "Pending", EventReason.DRAINING),
-    Reason.CLEANING_UP: _Shown("False", True, False, "Pending"),
-    Reason.BACK_OFF: _Shown("False", True, False, "Warning"),  # AttemptFailed has said it
-    Reason.DELETING: _Shown("False", True, False, "Pending"),
-    Reason.INVALID_SPEC: _Shown("False", False, True, "Failed", EventReason.INVALID_SPEC),
-    Reason.STALLED: _Shown("False", False, True, "Failed", EventReason.STALLED),
-}
-_NORMAL_EVENTS = (EventReason.RUNNING, EventReason.PAUSED, EventReason.FINISHED, EventReason.DRAINING)
 
 
 @dataclass(frozen=True)
@@ -103,16 +38,21 @@ class Situation:
     still_ready: bool = False  # trouble beside a checkpoint that follows all the same
 
     @property
+    def shown(self) -> Shown:
+        assert self.reason.shown is not None, f"{self.reason} is no reason of a condition"
+        return self.reason.shown
+
+    @property
     def state(self) -> str:
-        return "Warning" if self.runs_last_valid else _SHOWN[self.reason].state
+        return "Warning" if self.runs_last_valid else self.shown.state
 
     @property
     def is_ready(self) -> bool:
-        return self.still_ready or _SHOWN[self.reason].ready == "True"
+        return self.still_ready or self.shown.is_ready
 
     @property
     def is_stalled(self) -> bool:
-        return _SHOWN[self.reason].stalled
+        return self.shown.is_stalled
 
     @property
     def shown_reason(self) -> str:
@@ -120,18 +60,18 @@ class Situation:
 
 
 def conditions(
-    situation: Situation, held: tuple[str, str, str], before: Json, generation: int, now: float
+    situation: Situation, held: tuple[Held, str], before: Json, generation: int, now: float
 ) -> list[dict[str, Any]]:
     """Ready, Reconciling, Stalled and HistoryHeld. `before`: the status observed, whose transition times live on.
 
-    `held`: status, reason and message of HistoryHeld.
+    `held`: reason and message of HistoryHeld.
     """
-    shown, told = _SHOWN[situation.reason], (situation.shown_reason, situation.message)
+    told = (situation.shown_reason, situation.message)
     answers = {
         "Ready": ("True" if situation.is_ready else "False", *told),
-        "Reconciling": ("True" if shown.reconciling and not situation.is_ready else "False", *told),
-        "Stalled": ("True" if shown.stalled else "False", *told),
-        "HistoryHeld": held,
+        "Reconciling": ("True" if situation.shown.is_reconciling and not situation.is_ready else "False", *told),
+        "Stalled": ("True" if situation.is_stalled else "False", *told),
+        "HistoryHeld": (held[0].status, str(held[0]), held[1]),
     }
     return [
         {
@@ -164,13 +104,13 @@ def unknown(before: Json, generation: int, now: float) -> list[dict[str, Any]]:
 
 def events(situation: Situation, before: Json) -> list[Event]:
     """What changed for a person since the status observed; nothing while it stays the same."""
-    reason = _SHOWN[situation.reason].event
+    reason = Reason.RUNNING if situation.reason in _RUNS_TOO else situation.reason
     was = condition(before, "Ready")
-    if reason is None or api.text_at(was, "reason") == situation.shown_reason:
+    if reason.sent is None or api.text_at(was, "reason") == situation.shown_reason:
         return []
-    if reason is EventReason.RUNNING and api.text_at(was, "status") == "True":
+    if reason is Reason.RUNNING and api.text_at(was, "status") == "True":
         return []  # lag comes and goes
-    return [Event("Normal" if reason in _NORMAL_EVENTS else "Warning", reason, situation.message)]
+    return [Event(reason, situation.message)]
 
 
 def condition(status: Json, kind: str) -> Json:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from changefeed.spec.reasons import Reason
+
 from changefeed_operator import api
 from changefeed_operator.actions import Action, Create, Decision, PatchStatus, SetFinalizer
 from changefeed_operator.api import Json
@@ -20,7 +22,6 @@ from changefeed_operator.decision.conditions import (
     DRIVERS_CONDITIONS,
     NO_DRIVER,
     OWN_CONDITIONS,
-    Reason,
     Situation,
     conditions,
     events,
@@ -46,6 +47,8 @@ OWN_FIELDS = (
     "attemptOutcome",
     "effectiveSpecHash",
     "configDigest",
+    "liveSettings",
+    "image",
     "children",
     "stateUri",
     "restarts",
@@ -86,6 +89,8 @@ def decide(observed: Observed, settings: Settings) -> Decision:
     status = _status(observed, step, situation, want, held)
     if accepted:
         status["configDigest"] = accepted
+    if settings_told := _settings(want, accepted, before):
+        status["liveSettings"] = settings_told
     if standing := upkeep.standing if want.target else api.list_at(before, "children"):
         status["children"] = standing
     actions: list[Action] = [*step.keeps, *_patched(observed, status), *upkeep.actions]
@@ -116,7 +121,7 @@ def _going(view: View) -> Decision:
     before = api.mapping_at(observed.changefeed, "status")
     message = f"{step.situation.message} {observed.refused}".strip()[:_LONGEST_MESSAGE]
     status = _status(observed, step, replace(step.situation, message=message), view.wanted, held)
-    status |= {name: before[name] for name in ("configDigest", "children") if name in before}
+    status |= {name: before[name] for name in ("configDigest", "liveSettings", "children") if name in before}
     actions = (*_patched(observed, status), *step.actions, *step.events)
     return Decision(actions, _wait(observed, False, step.look_again_at))
 
@@ -173,12 +178,21 @@ def _status(observed: Observed, step: Step, situation: Situation, want: Wanted, 
         "message": situation.message,
         **step.ledger.fields(),
         **held.fields,
+        **_image(observed, step.ledger, before),
         "conditions": [
             *conditions(situation, held.answer, before, generation, observed.now),
             *([] if is_heard(observed) else unknown(before, generation, observed.now)),
         ],
     }
     return {**status, "sink": want.target.sink} if want.target else status
+
+
+def _image(observed: Observed, ledger: Ledger, before: Json) -> dict[str, Any]:
+    """Of the newest attempt; of the one before, until the next one has its application."""
+    found: Json = observed.application or {}
+    is_newest = api.label_of(found, api.ATTEMPT_LABEL) == str(ledger.attempt)
+    image = api.text_at(found, "spec", "image") if is_newest else api.text_at(before, "image")
+    return {"image": image} if image else {}
 
 
 def _is_own(told: Json) -> bool:
@@ -193,6 +207,12 @@ def own_status(before: Json) -> dict[str, Any]:
     said = [each for each in api.list_at(before, "conditions") if _is_own(each)]
     said.sort(key=lambda each: known.index(api.text_at(each, "type")))
     return {**own, "conditions": said}
+
+
+def _settings(want: Wanted, accepted: str, before: Json) -> Json:
+    """What a running driver is to take over: of the accepted spec, never of another."""
+    is_accepted = want.target is not None and want.target.config_digest == accepted
+    return want.target.settings if is_accepted and want.target else api.mapping_at(before, "liveSettings")
 
 
 def _accepted(observed: Observed, want: Wanted, before: Json) -> str:

@@ -10,29 +10,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from changefeed.spec.field.quantity import parse_duration
+from changefeed.spec.reasons import Held, Reason
+
 from changefeed_operator import api
-from changefeed_operator.actions import Create, Event, EventReason
+from changefeed_operator.actions import Create, Event
 from changefeed_operator.api import Json
-from changefeed_operator.decision.attempt.ledger import Ledger, Outcome
+from changefeed_operator.decision.attempt.ledger import LastError, Ledger, Outcome, error_fields, read_error
 from changefeed_operator.decision.conditions import condition
 from changefeed_operator.decision.evidence import job
-from changefeed_operator.decision.evidence.job import Error
 from changefeed_operator.decision.evidence.pods import LOOK_S, pending_jobs
+from changefeed_operator.decision.progress import is_heard
 from changefeed_operator.manifests.jobs import hold_job
 from changefeed_operator.observe import Observed
 from changefeed_operator.settings import Settings
 from changefeed_operator.target import Target, Wanted
 
 CONDITION = "HistoryHeld"
-_LOST = "SnapshotLostByGC"
 
 
 @dataclass(frozen=True)
 class HeldHistory:
-    """`fields`: of status; `answer`: status, reason and message of the condition; `by_jobs`: a CronJob renews it."""
+    """`fields`: of status; `answer`: reason and message of the condition; `by_jobs`: a CronJob renews it."""
 
     fields: dict[str, Any]
-    answer: tuple[str, str, str]
+    answer: tuple[Held, str]
     by_jobs: bool = False
     create: tuple[Create, ...] = ()
     events: tuple[Event, ...] = ()
@@ -45,18 +47,19 @@ class _Hold:
 
     ts: str = ""
     until: float | None = None
-    error: Error | None = None
+    error: LastError | None = None
 
 
 def held_history(observed: Observed, settings: Settings, want: Wanted, ledger: Ledger) -> HeldHistory:
     """What is to be said and done about the hold on the upstream's history."""
     status = api.mapping_at(observed.changefeed, "status")
     before = _read(api.mapping_at(status, "hold"))
-    hold, now = _newest(observed, before, _ttl(want)), observed.now
+    ttl, now = _ttl(observed, want), observed.now
+    hold = _newest(observed, before, ttl)
     if ledger.outcome is Outcome.FINISHED or not _has_history(want, ledger):
         return HeldHistory(_fields(hold), _not_needed(ledger))
-    by_jobs = want.target is not None and _must_be_renewed(hold, want, ledger, now)
-    create = _at_once(observed, settings, want.target, hold) if by_jobs and want.target else ()
+    by_jobs = want.target is not None and _must_be_renewed(hold, want, ttl, ledger, now)
+    create = _at_once(observed, settings, want.target, ttl, hold) if by_jobs and want.target else ()
     answer = _answer(hold, by_jobs, now)
     return HeldHistory(
         fields=_fields(hold),
@@ -64,12 +67,20 @@ def held_history(observed: Observed, settings: Settings, want: Wanted, ledger: L
         by_jobs=by_jobs,
         create=create,
         events=_events(observed, hold, before, answer, status),
-        look_again_at=now + LOOK_S if pending_jobs(observed) else _next(hold, _ttl(want), now),
+        look_again_at=now + LOOK_S if pending_jobs(observed) else _next(hold, ttl, now),
     )
 
 
-def _ttl(want: Wanted) -> float:
-    return want.target.resource.spec.upstream.safepoint_ttl if want.target else 0.0
+def _ttl(observed: Observed, want: Wanted) -> float:
+    """For how long a renewal holds; a driver that has not yet taken over a longer one must not pass for late."""
+    wanted = want.target.resource.spec.upstream.safepoint_ttl if want.target else 0.0
+    applied = api.text_at(observed.changefeed, "status", "appliedSettings", "upstream.safepointTtl")
+    if not applied or not is_heard(observed):
+        return wanted
+    try:
+        return min(wanted, parse_duration(applied))
+    except ValueError:
+        return wanted
 
 
 def _has_history(want: Wanted, ledger: Ledger) -> bool:
@@ -81,20 +92,19 @@ def _start_ts(target: Target | None) -> int | None:
     return target.resource.spec.start_ts if target else None
 
 
-def _must_be_renewed(hold: _Hold, want: Wanted, ledger: Ledger, now: float) -> bool:
+def _must_be_renewed(hold: _Hold, want: Wanted, ttl: float, ledger: Ledger, now: float) -> bool:
     """Nothing runs for long, or it has not started yet, or nobody has renewed it for a third of the TTL."""
     if want.paused or ledger.outcome is Outcome.STALLED or ledger.is_crash_looping:
         return True
     if hold.until is None:
         return _start_ts(want.target) is not None
-    return hold.until - now < _ttl(want) * 2 / 3
+    return hold.until - now < ttl * 2 / 3
 
 
-def _at_once(observed: Observed, settings: Settings, target: Target, hold: _Hold) -> tuple[Create, ...]:
+def _at_once(observed: Observed, settings: Settings, target: Target, ttl: float, hold: _Hold) -> tuple[Create, ...]:
     """The CronJob's next Job may come half an hour from now, and TiDB's GC spares ten minutes."""
     if hold.until is None and _start_ts(target) is None:
         return ()
-    ttl = target.resource.spec.upstream.safepoint_ttl
     is_urgent = hold.until is None or hold.until - observed.now < ttl / 3
     name = api.hold_cron_job_name(observed.name)
     known = job.jobs(observed, "hold")
@@ -126,46 +136,46 @@ def _newest(observed: Observed, before: _Hold, ttl: float) -> _Hold:
     return _Hold(ts, until, error)
 
 
-def _not_needed(ledger: Ledger) -> tuple[str, str, str]:
+def _not_needed(ledger: Ledger) -> tuple[Held, str]:
     if ledger.outcome is Outcome.FINISHED:
-        return "False", "Finished", "Nothing more is held: everything up to spec.targetTs is in the sink."
-    return "False", "NothingToHold", "It has not started and has no startTs: it will begin with what is new then."
+        return Held.FINISHED, "Nothing more is held: everything up to spec.targetTs is in the sink."
+    return Held.NOTHING_TO_HOLD, "It has not started and has no startTs: it will begin with what is new then."
 
 
-def _answer(hold: _Hold, by_jobs: bool, now: float) -> tuple[str, str, str]:
+def _answer(hold: _Hold, by_jobs: bool, now: float) -> tuple[Held, str]:
     error = hold.error
     why = f" {error.message}" if error else ""
-    if error is not None and error.cause == _LOST:
-        return "False", _LOST, error.message
+    if error is not None and error.cause == Held.LOST:
+        return Held.LOST, error.message
     if hold.until is None:
         if error is not None:
-            return "False", "NotHeld", f"The upstream may clean up what is still needed.{why}"
-        return "Unknown", "NotHeldYet", "Nobody has said yet that the upstream's history is held."
+            return Held.NOT_HELD, f"The upstream may clean up what is still needed.{why}"
+        return Held.NOT_HELD_YET, "Nobody has said yet that the upstream's history is held."
     until = api.time_text(hold.until)
     if now >= hold.until:
         text = f"The hold ended at {until}: the upstream may have cleaned up what came after {hold.ts}.{why}"
-        return "False", "Lapsed", text
+        return Held.LAPSED, text
     if error is not None:
-        return "True", "NotRenewed", f"What came after {hold.ts} is held until {until}, and was not renewed.{why}"
+        return Held.NOT_RENEWED, f"What came after {hold.ts} is held until {until}, and was not renewed.{why}"
     if by_jobs:
-        return "True", "Held", f"What came after {hold.ts} is held until {until}; a Job renews it."
-    return "True", "Held", "The driver renews it each minute; status.hold says until when it lasts without that."
+        return Held.HELD, f"What came after {hold.ts} is held until {until}; a Job renews it."
+    return Held.HELD, "The driver renews it each minute; status.hold says until when it lasts without that."
 
 
 def _events(
-    observed: Observed, hold: _Hold, before: _Hold, answer: tuple[str, str, str], status: Json
+    observed: Observed, hold: _Hold, before: _Hold, answer: tuple[Held, str], status: Json
 ) -> tuple[Event, ...]:
     told: list[Event] = []
     if hold.error is not None and _is_new(hold.error, before.error, observed):
         text = f"The hold on the upstream's history could not be renewed: {hold.error.message}"
-        told.append(Event("Warning", EventReason.HOLD_FAILED, text))
-    was = api.text_at(condition(status, CONDITION), "reason")
-    if answer[1] in ("Lapsed", _LOST) and was != answer[1]:
-        told.append(Event("Warning", EventReason.HOLD_LOST, answer[2]))
+        told.append(Event(Reason.HOLD_FAILED, text))
+    reason, message = answer
+    if reason in (Held.LAPSED, Held.LOST) and reason != api.text_at(condition(status, CONDITION), "reason"):
+        told.append(Event(Reason.HOLD_LOST, message))
     return tuple(told)
 
 
-def _is_new(error: Error, before: Error | None, observed: Observed) -> bool:
+def _is_new(error: LastError, before: LastError | None, observed: Observed) -> bool:
     """Each Job that fails is told of; of one that waits, the scheduler's words change with every node that comes."""
     if any(job.has_failed(each) for each in job.jobs(observed, "hold")):
         return error != before
@@ -173,9 +183,7 @@ def _is_new(error: Error, before: Error | None, observed: Observed) -> bool:
 
 
 def _read(raw: Json) -> _Hold:
-    error = api.mapping_at(raw, "lastError")
-    known = Error(api.text_at(error, "class"), api.text_at(error, "message"), api.time_at(error, "time") or 0.0)
-    return _Hold(api.text_at(raw, "ts"), api.time_at(raw, "until"), known if error else None)
+    return _Hold(api.text_at(raw, "ts"), api.time_at(raw, "until"), read_error(api.mapping_at(raw, "lastError")))
 
 
 def _fields(hold: _Hold) -> dict[str, Any]:
@@ -186,6 +194,5 @@ def _fields(hold: _Hold) -> dict[str, Any]:
     if hold.until is not None:
         fields["until"] = api.time_text(hold.until)
     if hold.error is not None:
-        error = hold.error
-        fields["lastError"] = {"class": error.cause, "message": error.message, "time": api.time_text(error.time)}
+        fields["lastError"] = error_fields(hold.error)
     return {"hold": fields} if fields else {}

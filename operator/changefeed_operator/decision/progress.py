@@ -6,12 +6,14 @@ Nothing here ends an attempt: the driver's words are shown, not acted on (rule 2
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from changefeed.spec.reasons import Reason
 
 from changefeed_operator import api
-from changefeed_operator.actions import Event, EventReason
+from changefeed_operator.actions import Event
 from changefeed_operator.api import Json
-from changefeed_operator.decision.conditions import DRIVERS_CONDITIONS, NO_DRIVER, Reason, Situation, condition
+from changefeed_operator.decision.conditions import DRIVERS_CONDITIONS, NO_DRIVER, Situation, condition
 from changefeed_operator.decision.evidence.driver_pod import started_at, trouble_of
 from changefeed_operator.decision.evidence.pods import EXECUTORS_S, LOOK_S, lacks_executors, out_of_memory
 from changefeed_operator.decision.evidence.spark_words import AGAINST_REFUSAL, refusal_in
@@ -30,44 +32,35 @@ _OVERFLOWED = "Pullers' segments have overflowed spec.eventStore.bufferSize, and
 _SILENT = "Look at its log (changefeed logs), and at its way to the API server."
 
 
-@dataclass(frozen=True)
-class Progress:
-    """`look_again_at`: Unix seconds at which silence alone would change the situation."""
+def progress(
+    observed: Observed, driver: Json, executors: tuple[Json, ...], attempt: str
+) -> tuple[Situation, float | None]:
+    """Where a changefeed stands whose driver runs, and at which moment, Unix seconds, silence alone would change that.
 
-    situation: Situation
-    look_again_at: float | None = None
+    `executors`: of its attempt.
+    """
+    situation, look_again_at = _reported(observed, driver, _executor_trouble(observed, driver, executors, attempt))
+    is_waiting = any(api.text_at(pod, "status", "phase") == "Pending" for pod in executors)
+    if is_waiting or lacks_executors(observed, driver, 0.0):
+        look_again_at = min(observed.now + LOOK_S, look_again_at or observed.now + LOOK_S)
+    return situation, look_again_at
 
 
-def progress(observed: Observed, driver: Json, executors: tuple[Json, ...], attempt: str) -> Progress:
-    """Where a changefeed stands whose driver runs. `executors`: of its attempt."""
-    status = api.mapping_at(observed.changefeed, "status")
+def _reported(observed: Observed, driver: Json, trouble: Situation | None) -> tuple[Situation, float | None]:
+    """By the driver's last report, if there is one. `trouble`: with its executors."""
     reported = _report_time(observed.changefeed or {})
     created = api.time_at(driver, "metadata", "creationTimestamp") or 0.0
-    started = started_at(driver) or created
-    trouble = _executor_trouble(observed, driver, executors, attempt)
     if reported is None or reported < created:
-        got = _unheard(observed.now, started + FIRST_REPORT_S, trouble)
-        return _looking(observed, driver, executors, got)
+        deadline = (started_at(driver) or created) + FIRST_REPORT_S
+        if observed.now < deadline:
+            starting = Situation(Reason.STARTING, "The driver runs, its first report is awaited.")
+            return trouble or starting, deadline
+        message = f"The driver runs, but has not reported in {FIRST_REPORT_S:.0f} s. {_SILENT}"
+        return trouble or Situation(Reason.DRIVER_SILENT, message), None
     if observed.now >= reported + SILENT_S:
         message = f"The driver runs, but has not reported for {SILENT_S:.0f} s. {_SILENT}"
-        return Progress(Situation(Reason.DRIVER_SILENT, message))
-    return _looking(observed, driver, executors, Progress(_told(status, trouble), reported + SILENT_S))
-
-
-def _looking(observed: Observed, driver: Json, executors: tuple[Json, ...], got: Progress) -> Progress:
-    """Look again soon, while executors are missing or don't start."""
-    is_waiting = any(api.text_at(pod, "status", "phase") == "Pending" for pod in executors)
-    if not is_waiting and not lacks_executors(observed, driver, 0.0):
-        return got
-    soon = observed.now + LOOK_S
-    return Progress(got.situation, min(soon, got.look_again_at or soon))
-
-
-def _unheard(now: float, deadline: float, pending: Situation | None) -> Progress:
-    if now >= deadline:
-        message = f"The driver runs, but has not reported in {FIRST_REPORT_S:.0f} s. {_SILENT}"
-        return Progress(pending or Situation(Reason.DRIVER_SILENT, message))
-    return Progress(pending or Situation(Reason.STARTING, "The driver runs, its first report is awaited."), deadline)
+        return Situation(Reason.DRIVER_SILENT, message), None
+    return _told(api.mapping_at(observed.changefeed, "status"), trouble), reported + SILENT_S
 
 
 def _told(status: Json, trouble: Situation | None) -> Situation:
@@ -94,9 +87,9 @@ def mode_changed(observed: Observed) -> tuple[Event, ...]:
     """A switch of the realtime buffer that the driver has told of since the pass before."""
     match observed.mode_before, api.text_at(observed.changefeed or {}, "status", "eventStoreMode"):
         case "Buffer", "Archive":
-            return (Event("Warning", EventReason.BUFFER_OVERFLOWED, _OVERFLOWED),)
+            return (Event(Reason.BUFFER_OVERFLOWED, _OVERFLOWED),)
         case "Archive", "Buffer":
-            return (Event("Normal", EventReason.BUFFER_IN_USE, "Segments are read in the pullers' memory again."),)
+            return (Event(Reason.BUFFER_IN_USE, "Segments are read in the pullers' memory again."),)
     return ()
 
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from changefeed.spec.reasons import Reason
+
 from changefeed_operator import api
-from changefeed_operator.actions import Action, Create, Decision, Delete, Event, EventReason, SetFinalizer
+from changefeed_operator.actions import Action, Create, Decision, Delete, Event, SetFinalizer
 from changefeed_operator.api import Json
 from changefeed_operator.decision.attempt.attempt import LATE_S, Step, View
-from changefeed_operator.decision.conditions import Reason, Situation
+from changefeed_operator.decision.conditions import Situation
 from changefeed_operator.decision.evidence import job
 from changefeed_operator.decision.evidence.driver_pod import is_over
 from changefeed_operator.decision.evidence.pods import LOOK_S
@@ -49,7 +51,7 @@ def going(view: View) -> Step:
     if why := _given_up(view, limit_at):
         text = f"It is deleted without closing its log: {why} {_BY_HAND}"
         step = _deleting(view, text)
-        return _released(step, live, Event("Warning", EventReason.CLOSE_GIVEN_UP, text))
+        return _released(step, live, Event(Reason.CLOSE_GIVEN_UP, text))
     step = _stop(view) or _close(view, limit_at)
     return replace(step, look_again_at=min(step.look_again_at or limit_at, limit_at))
 
@@ -90,7 +92,7 @@ def _close(view: View, limit_at: float) -> Step:
         return _released(_deleting(view, "There is nothing to close."), live)
     if target is None:
         text = f"It is deleted without closing its log: its spec can't be read. {_BY_HAND}"
-        return _released(_deleting(view, text), live, Event("Warning", EventReason.CLOSE_GIVEN_UP, text))
+        return _released(_deleting(view, text), live, Event(Reason.CLOSE_GIVEN_UP, text))
     found = observed.child(api.JOB, api.close_job_name(observed.name))
     if found is None:
         create = Create(close_job(target, view.settings, _service_account(view, target)))
@@ -102,11 +104,11 @@ def _close(view: View, limit_at: float) -> Step:
         return replace(step, actions=(_delete(found),) if done else (), look_again_at=view.now + _LOOK_AGAIN_S)
     if job.is_done(found):
         text = "Its log is closed, and the upstream may clean up."
-        return _released(_deleting(view, text), live, Event("Normal", EventReason.CLOSED, text))
+        return _released(_deleting(view, text), live, Event(Reason.CLOSED, text))
     if job.has_failed(found):
         error = job.failure(observed, found)
         text = f"Its log could not be closed: {error.message} {_what_next(limit_at)}"
-        event = Event("Warning", EventReason.CLOSE_FAILED, text)
+        event = Event(Reason.CLOSE_FAILED, text)
         return replace(_deleting(view, text), events=() if _said(live).startswith(text) else (event,))
     trouble = job.trouble(observed, "close")
     why = f"The Job that closes its log does not start: {trouble.message}" if trouble else "A Job closes its log."

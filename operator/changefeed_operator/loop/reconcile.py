@@ -1,8 +1,12 @@
-"""One pass over one changefeed: read everything, decide, act in order.
+"""One pass over one changefeed: look at everything, decide, act in order.
 
-It reads the API server itself, never a cache: thirteen small reads, done at the same moment, and events and a log
-where there is trouble. Whatever goes wrong ends
-the pass, is logged with the changefeed's key, counted, and tried again; nothing that a pass raises reaches the queue.
+What the watches know may be late, and late in different ways for each kind of object. So a pass that goes by it may end
+in one way only: there is nothing to do. Else everything is read from the API server, thirteen small reads at the same
+moment, and events and a log where there is trouble, and decided anew: nothing is done that such a read has not shown.
+What another writer does after that is kept out by the writes themselves: uid, resourceVersion, create-if-absent.
+
+Whatever goes wrong ends the pass, is logged with the changefeed's key, counted, and tried again; nothing that a pass
+raises reaches the queue.
 """
 
 from __future__ import annotations
@@ -16,6 +20,9 @@ from typing import Any, assert_never
 
 import structlog
 from changefeed.errors import ChangefeedError, Conflict, NeedsHuman, Transient
+from changefeed.kube.client import Kube, Manifest, refusal_in
+from changefeed.kube.kind import EVENT, NAMESPACE
+from changefeed.spec.reasons import Reason
 
 from changefeed_operator import api
 from changefeed_operator.actions import (
@@ -25,12 +32,10 @@ from changefeed_operator.actions import (
     Decision,
     Delete,
     Event,
-    EventReason,
     KeepLog,
     PatchStatus,
     SetFinalizer,
 )
-from changefeed_operator.cluster.kube import EVENT, NAMESPACE, Kube, Manifest, refusal_in
 from changefeed_operator.decision.decide import own_status
 from changefeed_operator.decision.evidence.pods import is_log_wanted, pods_in_question
 from changefeed_operator.loop.queue import Again, Failed, Gone, Key, Outcome
@@ -62,7 +67,7 @@ Decide = Callable[[Observed, Settings], Decision]
 
 
 class Reconciler:
-    """Passes over changefeeds that match `selector` ("" for all)."""
+    """Passes over changefeeds that match `selector` ("" for all). `seen`: what the watches know."""
 
     def __init__(
         self, kube: Kube, seen: Seen, settings: Settings, metrics: Metrics, decide: Decide, selector: str = ""
@@ -99,6 +104,10 @@ class Reconciler:
         return outcome
 
     async def _pass(self, key: Key) -> Outcome:
+        known = self._known(key)
+        if known is not None and not (decision := self._decide(known, self._settings)).actions:
+            self._seen.keep_mode(key, known.changefeed or {})
+            return Again(decision.requeue_after)
         observed = await self.observe(key)
         if observed is None:
             self._forget(key)
@@ -116,6 +125,23 @@ class Reconciler:
     def _forget(self, key: Key) -> None:
         self._seen.forget(key)
         self._refused.pop(key, None)
+
+    def _known(self, key: Key) -> Observed | None:
+        """What the watches know; None where a pass needs to know more."""
+        namespace, name = key
+        changefeed = self._seen.changefeed(key)
+        if changefeed is None or api.is_deleting(changefeed) or key in self._refused:
+            return None
+        known = Observed(
+            namespace=namespace,
+            name=name,
+            now=time.time(),
+            changefeed=changefeed,
+            children=self._seen.children(key),
+            executor_ends=self._seen.executor_ends(key),
+            mode_before=self._seen.mode(key),
+        )
+        return None if pods_in_question(known) or is_log_wanted(known) else known
 
     async def observe(self, key: Key) -> Observed | None:
         """What `decide` needs to know; None for a changefeed that is not ours. Raises what a read raises."""
@@ -135,8 +161,9 @@ class Reconciler:
             namespace_terminating=ending and await self._is_terminating(namespace),
             executor_ends=self._seen.executor_ends(key),
             refused=self._refused.get(key, ""),
-            mode_before=self._seen.mode(key, changefeed or {}),
+            mode_before=self._seen.mode(key),
         )
+        self._seen.keep_mode(key, changefeed or {})
         return observed if ending else await self._explained(observed)
 
     async def _explained(self, observed: Observed) -> Observed:
@@ -189,7 +216,7 @@ class Reconciler:
             if observed is None or observed.changefeed is None:
                 return
             if isinstance(action, PatchStatus):
-                await self._tell(observed, Event("Warning", EventReason.REFUSED, self._refused[key]))
+                await self._tell(observed, Event(Reason.REFUSED, self._refused[key]))
                 return
             for each in self._decide(observed, self._settings).actions:
                 if isinstance(each, PatchStatus | Event):
@@ -200,10 +227,10 @@ class Reconciler:
     async def _do(self, observed: Observed, action: Action) -> None:
         match action:
             case Apply(manifest):
-                await self._kube.apply(manifest)
+                await self._kube.apply(api.KINDS[manifest["kind"]], manifest)
                 log.info("applied", kind=manifest["kind"], name=manifest["metadata"]["name"])
             case Create(manifest):
-                await self._kube.create(manifest)
+                await self._kube.create(api.KINDS[manifest["kind"]], manifest)
                 log.info("created", kind=manifest["kind"], name=manifest["metadata"]["name"])
             case Delete(kind, name, uid, grace_s):
                 await self._kube.delete(api.KINDS[kind], observed.namespace, name, uid, grace_s)
@@ -214,7 +241,9 @@ class Reconciler:
             case KeepLog(manifest):
                 await self._keep_log(manifest)
             case SetFinalizer(finalizers, version):
-                await self._kube.set_finalizers(api.CHANGEFEED, observed.namespace, observed.name, finalizers, version)
+                # No apply: after a restore from a backup the field belongs to nobody, and could not be taken back.
+                patch = {"metadata": {"resourceVersion": version, "finalizers": list(finalizers)}}
+                await self._kube.merge(api.CHANGEFEED, observed.namespace, observed.name, patch)
                 log.info("finalizers", finalizers=finalizers)
             case Event():
                 await self._tell(observed, action)
@@ -223,7 +252,7 @@ class Reconciler:
 
     async def _keep_log(self, manifest: Mapping[str, Any]) -> None:
         try:
-            await self._kube.apply(manifest)
+            await self._kube.apply(api.CONFIG_MAP, manifest)
         except ChangefeedError as e:
             log.warning("log not kept", error=str(e))
 
@@ -234,14 +263,14 @@ class Reconciler:
         """
         for _ in range(REPORTS_BETWEEN):
             try:
-                await self._kube.apply(_status_manifest(observed, action), "status")
+                await self._kube.apply(api.CHANGEFEED, _status_manifest(observed, action), "status")
                 return
             except Conflict:
                 found = await self._kube.get(api.CHANGEFEED, observed.namespace, observed.name)
                 if _basis(found) != _basis(observed.changefeed):
                     raise
                 action = replace(action, resource_version=api.text_at(found, "metadata", "resourceVersion"))
-        await self._kube.apply(_status_manifest(observed, action), "status")
+        await self._kube.apply(api.CHANGEFEED, _status_manifest(observed, action), "status")
 
     async def _tell(self, observed: Observed, event: Event) -> None:
         """Post an event; the same one again counts up. Failing to is no reason to stop."""
@@ -254,7 +283,7 @@ class Reconciler:
         name = f"{observed.name}.{api.digest([api.uid_of(about), event.type, event.reason, event.message])}"
         count, first = self._events.get(name, (0, now))
         try:
-            await self._kube.apply(_event_manifest(about, event, name, count + 1, first, now))
+            await self._kube.apply(EVENT, _event_manifest(about, event, name, count + 1, first, now))
         except ChangefeedError as e:
             log.warning("event not posted", error=str(e))
             return

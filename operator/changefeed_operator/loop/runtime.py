@@ -19,15 +19,15 @@ from typing import Any
 
 import structlog
 from changefeed.errors import ChangefeedError, Fenced, NeedsHuman, NotFound
+from changefeed.kube.client import Kube, Manifest
+from changefeed.kube.connection import Connection
 from changefeed.ui.drivers import Drivers
 from changefeed.ui.server import serve as serve_pages
 
 from changefeed_operator import api
-from changefeed_operator.cluster.connection import Connection
-from changefeed_operator.cluster.kube import Kube, Manifest
-from changefeed_operator.cluster.leader import Leadership
 from changefeed_operator.decision.decide import decide
 from changefeed_operator.health import Vitals, serve, unready
+from changefeed_operator.loop.leader import Leadership
 from changefeed_operator.loop.queue import Again, Key, Outcome, Queue, Workers
 from changefeed_operator.loop.reconcile import Reconciler
 from changefeed_operator.loop.seen import Seen
@@ -70,12 +70,19 @@ class Operator:
         self._stop = asyncio.Event()
         self._metrics = Metrics()
         self._seen = Seen()
-        self._lease_kube = Kube(connection)
+        self._lease_kube = Kube(connection, api.FIELD_MANAGER)
         identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
         self._leadership = Leadership(self._lease_kube, options.lease_namespace, options.lease, identity)
-        self._kube = Kube(connection, self._leadership.holds, self._metrics.count_request)
-        reconciler = Reconciler(self._kube, self._seen, options.settings, self._metrics, decide, options.selector)
-        self._reconciler = reconciler
+        self._kube = Kube(connection, api.FIELD_MANAGER, self._leadership.holds, self._metrics.count_request)
+        self._watch = Watch(
+            connection,
+            options.namespaces,
+            options.selector,
+            self._on_event,
+            self._on_heard,
+            self._seen.clear,
+        )
+        self._reconciler = Reconciler(self._kube, self._seen, options.settings, self._metrics, decide, options.selector)
         self._workers = Workers(Queue(options.workers), self._pass)
         self._heard: dict[tuple[str, str], float] = {}  # kind and namespace of a watch -> when it was last heard of
         self._refused: dict[str, str] = {}  # namespace -> why it can't be served
@@ -149,10 +156,9 @@ class Operator:
         await self._served()
         if self._stop.is_set():
             return
-        options, now = self._options, time.monotonic()
+        now = time.monotonic()
         self._heard = {(kind.kind, namespace): now for kind in WATCHED for namespace in self._namespaces}
-        watch = Watch(self._connection, options.namespaces, options.selector, self._on_event, self._on_heard)
-        watching = asyncio.create_task(watch.run(self._take_signals), name="watch")
+        watching = asyncio.create_task(self._watch.run(self._take_signals), name="watch")
         working = asyncio.create_task(self._workers.run(), name="workers")
         looking = asyncio.create_task(self._look_after_namespaces(), name="namespaces")
         tasks = (watching, working, looking)
@@ -224,10 +230,10 @@ class Operator:
 
     def _on_event(self, kind: api.Kind, event: str, manifest: Manifest) -> None:
         key = key_of(kind, manifest)
-        if kind is api.POD:
-            self._seen.note_pod(key, manifest)
+        keys = {key} if kind is api.CHANGEFEED else self._seen.note_child(kind, key, event, manifest)
         if kind is not api.CHANGEFEED or self._seen.note(key, event, manifest):
-            self._workers.add(key)
+            for each in keys:
+                self._workers.add(each)
 
     def _on_heard(self, kind: api.Kind, namespace: str) -> None:
         self._heard[kind.kind, namespace] = time.monotonic()

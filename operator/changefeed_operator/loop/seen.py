@@ -1,10 +1,9 @@
-"""What the watches last said of each Changefeed: to tell events that matter, and for metrics.
-
-Nothing is decided from it while the object exists: passes read the API server.
-"""
+"""What the watches last said of each Changefeed and of its children: to tell events that matter, for metrics, and for
+passes that find nothing to do."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,25 +27,42 @@ ENDS_KEPT = 5
 
 
 class Seen:
-    """Changefeeds as they were last seen."""
+    """Changefeeds and their children as they were last seen."""
 
     def __init__(self) -> None:
         self._last: dict[Key, Json] = {}
+        self._children: dict[Key, dict[str, str]] = {}  # by uid; as text, a quarter of what objects take
+        self._of: dict[str, Key] = {}  # by uid of a child
         self._modes: dict[Key, str] = {}
         self._ends: dict[Key, dict[str, Json]] = {}  # by uid, the oldest first
 
     def note(self, key: Key, event: str, changefeed: Json) -> bool:
-        """Keep it; True when something changed that a pass must see. `event`: ADDED, MODIFIED, DELETED or ""."""
+        """Keep it; True when something changed that a pass must see. `event`: ADDED, MODIFIED, DELETED, "" (listed)."""
         before = self._last.pop(key, None)
         if event == "DELETED":
             return True
-        self._last[key] = _lean(changefeed)
-        if before is None:
+        self._last[key] = api.lean(changefeed)
+        if before is None or not event:
             return True
         return essence(before) != essence(changefeed) or _reported(changefeed) - _reported(before) > SILENCE
 
-    def note_pod(self, key: Key, pod: Json) -> None:
-        """Keep an executor that has ended: Spark deletes it at once, before a pass can see it."""
+    def note_child(self, kind: api.Kind, key: Key, event: str, child: Json) -> set[Key]:
+        """Keep it, and an executor that has ended beyond its end: Spark deletes it before a pass can see it.
+
+        Gives the changefeeds that it belongs to, and has belonged to before somebody changed its label.
+        """
+        uid = api.uid_of(child)
+        before = self._of.pop(uid, key)
+        self._children.get(before, {}).pop(uid, None)
+        if event != "DELETED":
+            whole = {"apiVersion": kind.api_version, "kind": kind.kind, **api.lean(child)}
+            self._children.setdefault(key, {})[uid] = json.dumps(whole, separators=(",", ":"))
+            self._of[uid] = key
+        if kind is api.POD:
+            self._note_end(key, child)
+        return {before, key}
+
+    def _note_end(self, key: Key, pod: Json) -> None:
         if api.label_of(pod, api.ROLE_LABEL) != "executor" or not ended(pod):
             return
         ends = self._ends.setdefault(key, {})
@@ -58,17 +74,33 @@ class Seen:
         """Of the newest that have ended, as they were last seen."""
         return tuple(self._ends.get(key, {}).values())
 
-    def mode(self, key: Key, changefeed: Json) -> str:
-        """The mode of its event store as of the last call, "" at the first; a restart of the operator forgets it."""
-        before = self._modes.get(key, "")
+    def children(self, key: Key) -> tuple[Json, ...]:
+        """All that bear its name, as they were last seen."""
+        return tuple(json.loads(child) for child in self._children.get(key, {}).values())
+
+    def changefeed(self, key: Key) -> Json | None:
+        """As it was last seen; None for one that is not ours, or is gone."""
+        return self._last.get(key)
+
+    def mode(self, key: Key) -> str:
+        """The mode of its event store as a pass last saw it, "" before the first; a restart of the operator forgets."""
+        return self._modes.get(key, "")
+
+    def keep_mode(self, key: Key, changefeed: Json) -> None:
+        """A pass has seen it."""
         self._modes[key] = api.text_at(changefeed, "status", "eventStoreMode")
-        return before
+
+    def clear(self) -> None:
+        """All is listed once more: what is not told of then is gone."""
+        for known in (self._last, self._children, self._of):
+            known.clear()
 
     def forget(self, key: Key) -> None:
         """It is not ours, or is gone."""
-        self._modes.pop(key, None)
-        self._last.pop(key, None)
-        self._ends.pop(key, None)
+        for known in (self._modes, self._last, self._ends):
+            known.pop(key, None)
+        if not self._children.get(key):
+            self._children.pop(key, None)
 
     def live(self) -> Mapping[Key, Json]:
         """Those that exist."""
@@ -100,10 +132,3 @@ def _reported(changefeed: Json) -> float:
     fields = api.list_at(changefeed, "metadata", "managedFields")
     mine = (each for each in fields if api.text_at(each, "manager") == api.DRIVER_FIELD_MANAGER)
     return max((api.time_at(each, "time") or 0.0 for each in mine), default=0.0)
-
-
-def _lean(changefeed: Json) -> Json:
-    """Without the managed fields of all but the driver, which are most of it."""
-    fields = api.list_at(changefeed, "metadata", "managedFields")
-    kept = [each for each in fields if api.text_at(each, "manager") == api.DRIVER_FIELD_MANAGER]
-    return {**changefeed, "metadata": {**api.mapping_at(changefeed, "metadata"), "managedFields": kept}}

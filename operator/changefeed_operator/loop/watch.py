@@ -1,8 +1,10 @@
-"""What wakes the operator: kopf's watches, each event reduced to "look at this changefeed".
+"""What wakes the operator, and what it knows without asking: kopf's watches.
 
-kopf lists and watches; nothing here decides, writes, or keeps state for kopf: no timers, daemons, finalizers, patches
-(they end silently, facts/kubernetes.md 5.3). A lost event costs time only, because every key is looked at again anyway.
-kopf does not tell of bookmarks, so the answers are listened to as they come in: that is how old a watch is known to be.
+kopf lists and watches; nothing here decides, writes, or keeps state for kopf in the cluster: no timers, daemons,
+finalizers, patches (they end silently, facts/kubernetes.md 5.3). Nor is its index the cache: it holds an operator with
+more objects than workers up for ever, and never drops what was deleted while a watch had lost its place (410). kopf
+tells of no such deletion at all, so all is listed anew then, by a new kopf. It does not tell of bookmarks either: the
+answers are listened to as they come in, which is how old a watch is known to be.
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ from typing import Any
 import aiohttp
 import kopf
 from changefeed.errors import Unavailable
+from changefeed.kube.client import Manifest
+from changefeed.kube.connection import Connection
 
 from changefeed_operator import api
-from changefeed_operator.cluster.connection import Connection
-from changefeed_operator.cluster.kube import Manifest
 from changefeed_operator.loop.queue import Key
 
 #: What is watched; of all but Changefeeds only what carries the label of a changefeed.
@@ -30,6 +32,9 @@ INACTIVITY = 70.0
 
 #: The API server ends a watch after so many seconds.
 WATCH_SECONDS = 300
+
+#: Seconds between the end of kopf's tasks, where one has lost its place, and their new start.
+ANEW_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,8 @@ class Watch:
     """Watches in all namespaces (`namespaces` empty) or in each that is named.
 
     `event(kind, type, object)`: ADDED, MODIFIED, DELETED, or "" for what was there already. `heard(kind, namespace)`:
-    the API server answered or sent something on that watch; namespace "" for all.
+    the API server answered or sent something on that watch; namespace "" for all. `anew()`: all is listed once more,
+    and what is not told of then is gone.
     """
 
     def __init__(
@@ -56,18 +62,31 @@ class Watch:
         selector: str,
         event: Callable[[api.Kind, str, Manifest], None],
         heard: Callable[[api.Kind, str], None],
+        anew: Callable[[], None] = lambda: None,
     ) -> None:
         self._connection = connection
         self._namespaces = namespaces
         self._selector = selector
         self._event = event
         self._heard = heard
+        self._anew = anew
+        self._listed: set[tuple[str, str]] = set()  # kind and namespace
+        self._lost = asyncio.Event()
 
     async def run(self, started: Callable[[], None]) -> None:
         """Watch until cancelled; `started` is called once kopf has taken the signals, to take them back.
 
         Raises Unavailable when a watch ended for good, as when a CRD was deleted.
         """
+        while True:
+            await self._watch(started)
+            self._anew()
+            await asyncio.sleep(ANEW_SECONDS)
+
+    async def _watch(self, started: Callable[[], None]) -> None:
+        """Until a watch has lost its place."""
+        self._listed.clear()
+        self._lost.clear()
         registry, settings = kopf.OperatorRegistry(), self._settings()
         kopf.on.login(registry=registry)(self._login)
         for kind in WATCHED:
@@ -80,17 +99,20 @@ class Watch:
             namespaces=self._namespaces,
         )
         started()
+        lost = asyncio.create_task(self._lost.wait(), name="lost")
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait([*tasks, lost], return_when=asyncio.FIRST_COMPLETED)
+            if lost in done:
+                return
             causes = [repr(task.exception()) for task in done if not task.cancelled() and task.exception()]
             raise Unavailable(
                 f"The watches ended: {', '.join(causes) or 'no cause was given'}.",
                 "The operator starts again; look for deleted CRDs and missing rights if this lasts.",
             )
         finally:
-            for task in tasks:
+            for task in (*tasks, lost):
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*tasks, lost, return_exceptions=True)
 
     def _settings(self) -> kopf.OperatorSettings:
         settings = kopf.OperatorSettings()
@@ -110,7 +132,8 @@ class Watch:
         settings.networking.enforce_retry_after = True
         settings.persistence.diffbase_storage = _NoState()
         settings.queueing.worker_limit = 50
-        settings.queueing.idle_timeout = 1
+        # A worker that waits for more of its object takes the place of another's.
+        settings.queueing.idle_timeout = 0.02
         for kind in WATCHED:
             labels = self._selector if kind is api.CHANGEFEED else api.NAME_LABEL
             if labels:
@@ -118,8 +141,13 @@ class Watch:
         return settings
 
     async def _login(self, **_: Any) -> kopf.AiohttpSession:
-        session = self._connection.session(timeout=30, limit=0, middlewares=(listening(self._heard),))
+        session = self._connection.session(timeout=30, limit=0, middlewares=(listening(self._heard, self._on_list),))
         return kopf.AiohttpSession(server=self._connection.server, aiohttp_session=session)
+
+    def _on_list(self, kind: api.Kind, namespace: str) -> None:
+        if (kind.kind, namespace) in self._listed:
+            self._lost.set()
+        self._listed.add((kind.kind, namespace))
 
     async def _on_event(self, *, event: Any, param: Any = None, **_: Any) -> None:
         self._event(param, event["type"] or "", dict(event["object"]))
@@ -142,8 +170,11 @@ def _selector(kind: api.Kind) -> tuple[str, str, str]:
     return kind.group, kind.api_version.rpartition("/")[2], kind.plural
 
 
-def listening(heard: Callable[[api.Kind, str], None]) -> aiohttp.ClientMiddlewareType:
-    """Calls `heard(kind, namespace)` for each good answer to a list or a watch, and for each piece of its stream."""
+def listening(
+    heard: Callable[[api.Kind, str], None], listed: Callable[[api.Kind, str], None] = lambda kind, namespace: None
+) -> aiohttp.ClientMiddlewareType:
+    """Calls `heard(kind, namespace)` for each good answer to a list or a watch, and for each piece of its stream;
+    `listed` for the first page of each list."""
     kinds = {kind.plural: kind for kind in WATCHED}
 
     async def middleware(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
@@ -152,6 +183,8 @@ def listening(heard: Callable[[api.Kind, str], None]) -> aiohttp.ClientMiddlewar
         if kind and response.status == 200:
             namespace = request.url.parts[-2] if "namespaces" in request.url.parts else ""
             heard(kind, namespace)
+            if not {"watch", "continue"} & request.url.query.keys():
+                listed(kind, namespace)
             response.content = _Heard(response.content, lambda: heard(kind, namespace))  # type: ignore[assignment]
         return response
 

@@ -70,7 +70,10 @@ def application(target: Target, settings: Settings, attempt: int, owner: Json) -
         spec["imagePullSecrets"] = list(settings.image_pull_secrets)
     manifest = pods.child(api.APPLICATION, name, metadata.name, owner)
     manifest["metadata"]["labels"].update(marks)
-    return pods.sealed({**manifest, "spec": spec})
+    made = {**manifest, "spec": spec}
+    # Of what its spec's hash tells, and no more: settings that the driver takes over stand in the templates.
+    made["metadata"]["annotations"] = {api.APPLIED: api.digest(outline(made))}
+    return made
 
 
 def outline(manifest: Json) -> dict[str, Any]:

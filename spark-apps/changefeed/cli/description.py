@@ -97,6 +97,8 @@ def _facts(spec: Resource, status: Resource, now: datetime) -> Iterator[tuple[st
         yield "History", f"{since}{until}{why}"
     if "attempt" in status:
         yield "Driver", f"attempt {status['attempt']}, epoch {status.get('epoch', '?')}"
+    if "image" in status:
+        yield "Image", f"{status['image']}, version {status.get('version', '?')}"
 
 
 def _pairs(facts: Iterator[tuple[str, str]]) -> Iterator[str]:

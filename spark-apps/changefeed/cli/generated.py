@@ -9,6 +9,7 @@ from pathlib import Path
 from changefeed.metrics import METRICS, Declared
 from changefeed.schema.ddl.ddls import DDLS, Ddl, Effect
 from changefeed.spec.crd import crd_yaml
+from changefeed.spec.events_reference import events_reference
 from changefeed.spec.reference import configuration_reference
 
 _METRICS_HEAD = """# Metrics of a changefeed
@@ -52,6 +53,7 @@ def files() -> dict[str, str]:
         "crds/changefeeds.yaml": crd_yaml(),
         "charts/changefeed-operator/files/changefeeds.yaml": crd_yaml(),
         "docs/reference/configuration.md": configuration_reference(),
+        "docs/reference/events.md": events_reference(),
         "docs/reference/metrics.md": metrics_reference(),
         "docs/reference/ddls.md": ddl_reference(),
     }

@@ -1,28 +1,33 @@
 """The Changefeeds of one API server, as the kubeconfig's context reaches it.
 
-The library `kubernetes` is imported here only, and only when a verb needs a cluster: a laptop does without.
+The client is imported only when a verb needs a cluster: a laptop does without.
 """
 
 from __future__ import annotations
 
-import json
-import logging
+import asyncio
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from changefeed.errors import ChangefeedError, Conflict, InvalidSpec, NeedsHuman, NotFound, Unavailable
-from changefeed.spec.names import GROUP, KIND, PLURAL, VERSION
+from changefeed.kube.kind import CHANGEFEED, CONFIG_MAP, EVENT
+from changefeed.spec.names import KIND
+
+if TYPE_CHECKING:
+    from changefeed.kube.client import Kube
+    from changefeed.kube.connection import Connection
+
+T = TypeVar("T")
 
 FIELD_MANAGER = "changefeed-cli"
 _CONTAINER = "spark-kubernetes-driver"
 _NONCES = 1 << 31
-_MERGE_PATCH = "application/merge-patch+json"
-_LONGEST_WATCH_S = 60
-_REQUEST_S = 60
+_POLL_S = 1.0
 
 Resource = dict[str, Any]
 
@@ -32,7 +37,7 @@ class Cluster:
     """What the verbs ask of a cluster. Every method raises ChangefeedError: NotFound, Unavailable, NeedsHuman ..."""
 
     namespace: str
-    _client: Any  # kubernetes.client.ApiClient
+    _connection: Connection
 
     @classmethod
     def connect(cls, context: str | None, namespace: str | None) -> Cluster:
@@ -40,34 +45,27 @@ class Cluster:
 
         Raises NeedsHuman without the library, InvalidSpec for a context that is not there.
         """
-        config = _library().config
-        file = os.environ.get("KUBECONFIG") or None  # None: the library's own default
-        logging.getLogger("urllib3").setLevel(logging.ERROR)  # it tells of every try; we tell of the failure
         try:
-            known, current = config.list_kube_config_contexts(file)
-            client = config.new_client_from_config(file, context)
-        except config.ConfigException as e:
-            raise InvalidSpec("--context", f"the kubeconfig can't be used: {e}", "See kubectl config view.") from e
-        chosen = next((found for found in known if found["name"] == context), current)
-        return cls(namespace or chosen["context"].get("namespace") or "default", client)
+            from changefeed.kube.connection import from_kubeconfig
+        except ImportError:
+            raise NeedsHuman(
+                "This verb talks to Kubernetes, and the library `aiohttp` is not installed.",
+                "Install the extra: pip install 'changefeed-operator[operator]'.",
+            ) from None
+        paths = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+        try:
+            connection = from_kubeconfig(paths, context or "")
+        except NeedsHuman as e:
+            raise InvalidSpec("--context", e.message, e.next_step) from e
+        return cls(namespace or connection.namespace, connection)
 
     def changefeeds(self, everywhere: bool) -> list[Resource]:
         """Those of the namespace, or of all, by namespace and name."""
-        with self._asking("Changefeeds"):
-            if everywhere:
-                found = self._custom().list_cluster_custom_object(GROUP, VERSION, PLURAL, _request_timeout=_REQUEST_S)
-            else:
-                found = self._custom().list_namespaced_custom_object(
-                    GROUP, VERSION, self.namespace, PLURAL, _request_timeout=_REQUEST_S
-                )
-        return sorted(found["items"], key=lambda item: (item["metadata"]["namespace"], item["metadata"]["name"]))
+        found = self._ask("Changefeeds", lambda kube: kube.list(CHANGEFEED, "" if everywhere else self.namespace))
+        return sorted(found, key=lambda item: (item["metadata"]["namespace"], item["metadata"]["name"]))
 
     def get(self, name: str) -> Resource:
-        with self._asking(self._shown(name)):
-            found: Resource = self._custom().get_namespaced_custom_object(
-                GROUP, VERSION, self.namespace, PLURAL, name, _request_timeout=_REQUEST_S
-            )
-        return found
+        return self._ask(self._shown(name), lambda kube: kube.read(CHANGEFEED, self.namespace, name))
 
     def set_paused(self, name: str, paused: bool) -> Resource:
         """Changes nothing but `spec.paused`. Gives the resource as it is now."""
@@ -80,20 +78,8 @@ class Cluster:
         return self._patch_spec(metadata["namespace"], metadata["name"], {"restartNonce": nonce})
 
     def _patch_spec(self, namespace: str, name: str, spec: dict[str, Any]) -> Resource:
-        with self._asking(f"Changefeed {namespace}/{name}"):
-            changed: Resource = self._custom().patch_namespaced_custom_object(
-                GROUP,
-                VERSION,
-                namespace,
-                PLURAL,
-                name,
-                {"spec": spec},
-                field_manager=FIELD_MANAGER,
-                field_validation="Strict",
-                _content_type=_MERGE_PATCH,
-                _request_timeout=_REQUEST_S,
-            )
-        return changed
+        what = f"Changefeed {namespace}/{name}"
+        return self._ask(what, lambda kube: kube.merge(CHANGEFEED, namespace, name, {"spec": spec}))
 
     def wait(self, name: str, is_done: Callable[[Resource], bool], seconds: float) -> Resource:
         """The resource, as soon as `is_done` says so.
@@ -102,121 +88,74 @@ class Cluster:
         """
         deadline = time.monotonic() + seconds
         while True:
-            resource = self.get(name)
-            if is_done(resource):
+            if is_done(resource := self.get(name)):
                 return resource
-            left = deadline - time.monotonic()
-            if left <= 0:
+            if (left := deadline - time.monotonic()) <= 0:
                 break
-            for changed in self._changes(resource, min(left, _LONGEST_WATCH_S)):
-                if is_done(changed):
-                    return changed
+            time.sleep(min(left, _POLL_S))
         raise Unavailable(
             f"{self._shown(name)} is not there after {seconds:g} s.", f"See changefeed describe {name}; or wait longer."
         )
 
     def events(self, name: str) -> list[Resource]:
         """What Kubernetes' events say about it, the newest last: type, reason, message, count, last (a time)."""
-        selector = f"involvedObject.kind={KIND},involvedObject.name={name}"
-        with self._asking("Events"):
-            found = self._core().list_namespaced_event(
-                self.namespace, field_selector=selector, _request_timeout=_REQUEST_S
-            )
-        return sorted(map(_event, found.items), key=lambda event: str(event["last"]))
+        about = f"involvedObject.kind={KIND},involvedObject.name={name}"
+        found = self._ask("Events", lambda kube: kube.list(EVENT, self.namespace, fields=about))
+        return sorted(map(_event, found), key=lambda event: str(event["last"]))
 
     def last_log(self, name: str) -> tuple[str, str]:
         """The last attempt that failed, and the end of its log. Raises NotFound when none has."""
-        config_map = f"changefeed-{name}-last-log"
-        with self._asking(f"The log of an attempt of {self._shown(name)} that failed"):
-            found = self._core().read_namespaced_config_map(config_map, self.namespace, _request_timeout=_REQUEST_S)
-        return found.data["attempt"], found.data["log"]
+        kept = f"changefeed-{name}-last-log"
+        what = f"The log of an attempt of {self._shown(name)} that failed"
+        found = self._ask(what, lambda kube: kube.read(CONFIG_MAP, self.namespace, kept))
+        return found["data"]["attempt"], found["data"]["log"]
 
-    def log(self, name: str, tail: int | None, follow: bool) -> Iterator[bytes]:
+    def log(self, name: str, tail: int | None, follow: bool, write: Callable[[bytes], object]) -> None:
         """The driver's log, as it comes."""
         pod = f"changefeed-{name}-driver"
-        options = {"container": _CONTAINER, "follow": follow, "tail_lines": tail}
-        with self._asking(f"The driver's pod {self.namespace}/{pod}"):
-            answer = self._core().read_namespaced_pod_log(
-                pod,
-                self.namespace,
-                **{option: value for option, value in options.items() if value is not None},
-                _preload_content=False,
-            )
-            yield from answer.stream()
 
-    def _changes(self, resource: Resource, seconds: float) -> Iterator[Resource]:
-        """The resource each time that it changes, for so long."""
-        name, since = resource["metadata"]["name"], resource["metadata"]["resourceVersion"]
-        with self._asking(self._shown(name)):
-            for event in (
-                _library()
-                .watch.Watch()
-                .stream(
-                    self._custom().list_namespaced_custom_object,
-                    GROUP,
-                    VERSION,
-                    self.namespace,
-                    PLURAL,
-                    field_selector=f"metadata.name={name}",
-                    resource_version=since,
-                    timeout_seconds=max(1, round(seconds)),
-                )
-            ):
-                if event["type"] == "DELETED":
-                    raise NotFound(f"{self._shown(name)} was deleted.")
-                yield event["object"]
+        async def stream(kube: Kube) -> None:
+            async for part in kube.stream_log(self.namespace, pod, _CONTAINER, tail, follow):
+                write(part)
 
-    def _custom(self) -> Any:
-        return _library().client.CustomObjectsApi(self._client)
-
-    def _core(self) -> Any:
-        return _library().client.CoreV1Api(self._client)
+        self._ask(f"The driver's pod {self.namespace}/{pod}", stream)
 
     def _shown(self, name: str) -> str:
         return f"Changefeed {self.namespace}/{name}"
 
-    @contextmanager
-    def _asking(self, what: str) -> Iterator[None]:
-        from kubernetes.client.exceptions import ApiException
-        from urllib3.exceptions import HTTPError
+    def _ask(self, what: str, ask: Callable[[Kube], Awaitable[T]]) -> T:
+        from changefeed.kube.client import Kube, answer_in
+
+        async def asked() -> T:
+            async with Kube(self._connection, FIELD_MANAGER) as kube:
+                return await ask(kube)
 
         try:
-            yield
-        except ApiException as e:
-            raise _refusal(what, e.status, _message(e.body) or str(e.reason)) from e
-        except HTTPError as e:
+            return asyncio.run(asked())
+        except ChangefeedError as e:
+            status, message = answer_in(e)
+            if status:
+                raise _refusal(what, status, message) from e
+            if isinstance(e, NeedsHuman):
+                raise
             raise Unavailable(
-                f"The API server at {self._client.configuration.host} does not answer ({type(e).__name__}).",
+                f"The API server at {self._connection.server} does not answer.",
                 "See kubectl cluster-info, or choose another --context.",
             ) from e
 
 
-def _library() -> Any:
-    """Raises NeedsHuman when it is not there."""
-    try:
-        import kubernetes
-        import kubernetes.watch
-    except ImportError:
-        raise NeedsHuman(
-            "This verb talks to Kubernetes, and the library `kubernetes` is not installed.",
-            "Install the extra: pip install 'changefeed-operator[operator]'.",
-        ) from None
-    return kubernetes
-
-
-def _event(event: Any) -> Resource:
-    series = event.series
-    last = (series and series.last_observed_time) or event.last_timestamp or event.event_time
+def _event(event: Resource) -> Resource:
+    series = event.get("series") or {}
+    times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+    last = next(filter(None, times), event["metadata"].get("creationTimestamp"))
     return {
-        "type": event.type,
-        "reason": event.reason,
-        "message": event.message,
-        "count": (series and series.count) or event.count or 1,
-        "last": last or event.metadata.creation_timestamp,
+        **{name: event.get(name) for name in ("type", "reason", "message")},
+        "count": series.get("count") or event.get("count") or 1,
+        "last": datetime.fromisoformat(last),
     }
 
 
-def _refusal(what: str, status: int | None, message: str) -> ChangefeedError:
+def _refusal(what: str, status: int, message: str) -> ChangefeedError:
     if status == 404 and "page not found" in message:
         return NeedsHuman("This cluster has no Changefeeds.", "Install the CRD: crds/changefeeds.yaml, or the chart.")
     if status == 404:
@@ -228,13 +167,3 @@ def _refusal(what: str, status: int | None, message: str) -> ChangefeedError:
     if status in (400, 422):
         return InvalidSpec(what, message, "Fix it.")
     return Unavailable(f"{what}: the API server says {status}: {message}", "Try again.")
-
-
-def _message(body: object) -> str:
-    """Of a Kubernetes Status, or of whatever else stands in an answer."""
-    text = body.decode(errors="replace") if isinstance(body, bytes) else str(body or "")
-    try:
-        status = json.loads(text)
-    except ValueError:
-        return text.strip()
-    return str(status.get("message", "")) if isinstance(status, dict) else text

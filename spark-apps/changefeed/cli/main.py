@@ -212,7 +212,7 @@ def run(
     from rich.console import Console
 
     from changefeed.cli.view import LINE_INTERVAL_S, POD_LINE_INTERVAL_S, open_view
-    from changefeed.owner.api_server import api_server
+    from changefeed.kube.connection import in_pod
     from changefeed.owner.driver import RunOptions
     from changefeed.owner.driver import run as drive
     from changefeed.owner.reporting.status_writer import StatusWriter
@@ -224,7 +224,7 @@ def run(
         take_over=take_over,
         attempt=attempt,
         pod=pod,
-        status=StatusWriter(pod, api_server(os.environ)) if pod else None,
+        status=StatusWriter(pod, in_pod()) if pod else None,
     )
     every = POD_LINE_INTERVAL_S if pod else LINE_INTERVAL_S
     try:

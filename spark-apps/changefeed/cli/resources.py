@@ -151,9 +151,12 @@ def logs(
         lines = log.splitlines(keepends=True)
         sys.stdout.write("".join(lines[-tail:] if tail else lines))
         return
-    for part in cluster.log(name, tail, follow):
+
+    def write(part: bytes) -> None:
         sys.stdout.buffer.write(part)
         sys.stdout.buffer.flush()
+
+    cluster.log(name, tail, follow, write)
 
 
 @resources.command(

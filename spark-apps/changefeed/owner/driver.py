@@ -45,6 +45,7 @@ from changefeed.owner.publication import Publication
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.reporting.driver_status import driver_status
+from changefeed.owner.reporting.live_settings import LiveSettings
 from changefeed.owner.reporting.progress import Meter
 from changefeed.owner.reporting.status import Seen, Status
 from changefeed.owner.reporting.status_writer import StatusReports, StatusWriter
@@ -165,10 +166,16 @@ class Driver:
         self._expiry = Expiry(prepared.sink, self._meter, self._ending)
         self._saying_alive = asyncio.Lock()
         self._reports: StatusReports | None = None
+        self._settings_changed = asyncio.Event()
+        self._settings = LiveSettings(prepared.changefeed, self._settings_changed.set)
         if options.status:
-            status = Status(spec.lag_threshold)
             self._reports = StatusReports(
-                status, options.status, self._seen, self._say_alive, self._meter.status_failed
+                Status(version("changefeed-operator")),
+                options.status,
+                self._seen,
+                self._say_alive,
+                self._meter.status_failed,
+                self._settings.told,
             )
         self._calls = Calls(self._owner, self._meter, self._registry, self._changed, self._fail)
         self._service = OwnerService(self._calls, prepared.epoch, prepared.nonce)
@@ -334,7 +341,7 @@ class Driver:
             os._exit(_INTERRUPTED)
         self._meter.draining = True
         self._owner.drain()
-        seconds = self._prepared.changefeed.spec.drain_timeout
+        seconds = self._settings.spec.drain_timeout
         self._deadline = asyncio.get_running_loop().call_later(seconds, self._drained_too_late, seconds)
         self._wake.set()
 
@@ -378,11 +385,14 @@ class Driver:
                 raise error
 
     async def _keep_safepoint(self) -> None:
+        safepoint = self._prepared.safepoint
         while True:
-            await asyncio.sleep(_SAFEPOINT_INTERVAL_S)
-            await answered(
-                lambda: self._prepared.safepoint.hold(self._owner.state.checkpoint_ts), self._meter.pd_failed
-            )
+            with suppress(TimeoutError):  # another TTL holds at once
+                async with asyncio.timeout(_SAFEPOINT_INTERVAL_S):
+                    await self._settings_changed.wait()
+            self._settings_changed.clear()
+            safepoint.ttl_seconds = int(self._settings.spec.upstream.safepoint_ttl)
+            await answered(lambda: safepoint.hold(self._owner.state.checkpoint_ts), self._meter.pd_failed)
 
     async def _keep_alive(self) -> None:
         while True:
@@ -407,7 +417,13 @@ class Driver:
     def _seen(self) -> Seen:
         """For status, which follows `metadata`."""
         seen = self._meter.seen(time.monotonic(), self._publication.checkpoint_ts)
-        return replace(seen, history=self._prepared.safepoint.held, sink_uri=self._prepared.sink.uri)
+        return replace(
+            seen,
+            history=self._prepared.safepoint.held,
+            sink_uri=self._prepared.sink.uri,
+            lag_threshold=self._settings.spec.lag_threshold,
+            settings=self._settings.by_path,
+        )
 
     def _status(self) -> bytes:
         """What `/status` answers."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 from changefeed.errors import Transient, Unavailable
 from changefeed.objectstore.patience import RUN_S, Patience
@@ -49,9 +49,14 @@ async def answered(ask: Callable[[], Awaitable[T]], failed: Callable[[str], None
 
 
 async def in_thread(call: Callable[..., T], *arguments: object) -> T:
-    """Run what blocks; a cancellation waits for its end, so that no effect outlives the run."""
-    thread = asyncio.ensure_future(asyncio.to_thread(call, *arguments))
+    """Run what blocks, to its end."""
+    return await to_its_end(asyncio.to_thread(call, *arguments))
+
+
+async def to_its_end(doing: Coroutine[Any, Any, T]) -> T:
+    """A cancellation waits for the end of it, so that no effect outlives the run."""
+    task = asyncio.ensure_future(doing)
     try:
-        return await asyncio.shield(thread)
+        return await asyncio.shield(task)
     finally:
-        await asyncio.gather(thread, return_exceptions=True)
+        await asyncio.gather(task, return_exceptions=True)

@@ -6,21 +6,24 @@ keeps it in a Secret that the executors mount. Nobody has to be able to read Sec
 
 from __future__ import annotations
 
-import json
+import asyncio
 import os
 import secrets
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
-from urllib.parse import quote
+from typing import Any, Protocol
 
-from changefeed.errors import NeedsHuman, Unavailable
-from changefeed.owner.api_server import ApiServer, api_server
+from changefeed.errors import ChangefeedError, NeedsHuman, Unavailable
+from changefeed.kube.client import Kube, answer_in
+from changefeed.kube.connection import Connection, in_pod
+from changefeed.kube.kind import SECRET
 from changefeed.owner.pod import Pod
 from changefeed.spec.names import GROUP
 
+_MANAGER = "changefeed-driver"
+_TIMEOUT_S = 5.0
 _KEY = "secret"
 _FOLDER = "/etc/changefeed/rpc"  # of executors
 _FILE = "spark.authenticate.secret"
@@ -40,7 +43,7 @@ class MountedSecret:
     """Goes with the driver's pod, `pod_name`, which is its owner."""
 
     pod: Pod
-    api: ApiServer
+    connection: Connection
     pod_name: str
     pod_uid: str
 
@@ -67,21 +70,26 @@ class MountedSecret:
             "kind": "Secret",
             "metadata": {
                 "generateName": f"changefeed-{self.pod.name}-rpc-",
-                "labels": {"app.kubernetes.io/managed-by": "changefeed-driver", f"{GROUP}/name": self.pod.name},
+                "namespace": self.pod.namespace,
+                "labels": {"app.kubernetes.io/managed-by": _MANAGER, f"{GROUP}/name": self.pod.name},
                 "ownerReferences": [owner],
             },
             "immutable": True,
             "data": {_KEY: b64encode(value).decode()},
         }
-        path = f"/api/v1/namespaces/{quote(self.pod.namespace)}/secrets"
-        status, answer = self.api.request("POST", path, manifest, "application/json")
-        if status != 201:  # what the server says may repeat what it was sent
-            why = f"the API server answered {status}" if status else "the API server does not answer"
-            raise Unavailable(
-                f"The Secret for Spark's own traffic was not created: {why}.",
-                "The driver's account must be allowed to create Secrets (docs/operator.md, RBAC).",
-            )
-        return str(json.loads(answer)["metadata"]["name"])
+        return asyncio.run(self._sent(manifest))
+
+    async def _sent(self, manifest: Mapping[str, Any]) -> str:
+        try:
+            async with Kube(self.connection, _MANAGER, timeout=_TIMEOUT_S) as kube:
+                return str((await kube.create(SECRET, manifest))["metadata"]["name"])
+        except ChangefeedError as e:  # what the server says may repeat what it was sent
+            status, _ = answer_in(e)
+        why = f"the API server answered {status}" if status else "the API server does not answer"
+        raise Unavailable(
+            f"The Secret for Spark's own traffic was not created: {why}.",
+            "The driver's account must be allowed to create Secrets (docs/operator.md, RBAC).",
+        )
 
 
 def mounted_secret(pod: Pod, environment: Mapping[str, str]) -> MountedSecret | None:
@@ -97,4 +105,4 @@ def mounted_secret(pod: Pod, environment: Mapping[str, str]) -> MountedSecret | 
             "The driver's pod is only partly configured: CHANGEFEED_POD_NAME or CHANGEFEED_POD_UID is missing.",
             "The operator sets them: check its version, and what else modifies its pods.",
         )
-    return MountedSecret(pod, api_server(environment), name, uid)
+    return MountedSecret(pod, in_pod(environment), name, uid)

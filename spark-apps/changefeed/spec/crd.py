@@ -10,14 +10,14 @@ from typing import Any
 
 import yaml
 
-from changefeed.spec.field.kind import ALLOWED, FIXED, LATER, RULES, TYPE, cel_text, rule
+from changefeed.spec.field.kind import ALLOWED, FIXED, LATER, LIVE, RULES, SINCE, TYPE, cel_text, rule
 from changefeed.spec.field.shape import shape
 from changefeed.spec.model import DNS_1035, LONGEST_NAME, NAME_ALLOWED, Spec
 from changefeed.spec.names import API_VERSION, GROUP, KIND, PLURAL, VERSION
 from changefeed.spec.status import Status
 
 _HEADER = "# Made from the model in spark-apps/changefeed/spec by `make generate`; don't edit.\n"
-_OUR_WORDS = {TYPE, ALLOWED, LATER, FIXED, "default"}
+_OUR_WORDS = {TYPE, ALLOWED, LATER, FIXED, LIVE, SINCE, "default"}
 #: The order of a schema's words; those not here follow.
 _FIRST = ("description", "type", "required", "properties")
 
@@ -111,6 +111,10 @@ def _notes(schema: dict[str, Any]) -> list[str]:
         notes.append(f"Default: {cel_text(schema['default'])}.")
     if FIXED in schema:
         notes.append(f"Can't be changed {schema[FIXED]}.")
+    if LIVE in schema:
+        notes.append("An edit takes no restart.")
+    if SINCE in schema:
+        notes.append(f"Since version {schema[SINCE]}.")
     return notes
 
 

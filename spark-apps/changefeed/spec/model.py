@@ -29,7 +29,7 @@ from changefeed.spec.field.fields import (
     text,
     whole,
 )
-from changefeed.spec.field.kind import Kind, fixed, rule, wrong
+from changefeed.spec.field.kind import Kind, fixed, live, rule, wrong
 from changefeed.spec.field.section import DNS_LABEL, FROM_CREATION, Credentials, Section, Tls, ruled
 from changefeed.spec.filter.filters import Filter
 from changefeed.spec.names import API_VERSION, KIND
@@ -79,7 +79,7 @@ class Upstream(Section):
     """
     Limit on how fast initial copies read, in bytes per second across all tables. Unset: as fast as the sink accepts.
     """
-    safepoint_ttl: Annotated[Seconds, duration("10m", "720h")] = 86_400.0
+    safepoint_ttl: Annotated[Seconds, duration("10m", "720h"), live("the driver")] = 86_400.0
     """
     How long the upstream keeps history for this changefeed if its hold is not renewed. The hold is renewed at least
     three times within this period, so an outage shorter than the rest loses nothing.
@@ -305,11 +305,11 @@ class Spec(Section):
     """The event store between puller and sink."""
     sink: Sink
     """Where changes are written: exactly one kind of sink."""
-    lag_threshold: Annotated[Seconds, duration("1s", "24h")] = 60.0
+    lag_threshold: Annotated[Seconds, duration("1s", "24h"), live("the driver")] = 60.0
     """The condition WithinLag is False while the checkpoint lags by more than this."""
-    drain_timeout: Annotated[Seconds, duration("1s", "1h")] = 60.0
+    drain_timeout: Annotated[Seconds, duration("1s", "1h"), live("the driver")] = 60.0
     """How long a pause, an edit or a shutdown waits for planned files to be written."""
-    deletion_policy: Annotated[str, one_of("Close", "Retain")] = "Close"
+    deletion_policy: Annotated[str, one_of("Close", "Retain"), live("the operator")] = "Close"
     """
     What deleting the resource does. Close: end the log, release the hold on the upstream's history and delete stored
     events; deletion waits for this, for up to an hour. Retain: leave everything outside the cluster untouched.

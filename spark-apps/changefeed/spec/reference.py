@@ -6,8 +6,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from changefeed.spec.field.kind import ALLOWED, FIXED, LATER, TYPE
+from changefeed.spec.field.kind import ALLOWED, FIXED, LATER, LIVE, SINCE, TYPE
 from changefeed.spec.field.shape import shape
+from changefeed.spec.live import marked
 from changefeed.spec.model import NAME_ALLOWED, Spec
 from changefeed.spec.names import API_VERSION, KIND
 from changefeed.spec.status import Status
@@ -25,7 +26,16 @@ See [examples/](../../examples).
 - A duration has units, such as `500ms`, `5s`, `1m30s` or `24h`. So does a size: `64Mi`, `20Gi`.
 - Credentials are never written here, only the names of Secrets. `secretRef` lists the keys a Secret must have.
 - *Not supported yet*: the API server accepts the field, but the changefeed reports that it can't run.
-- Fields that can't be changed are marked. Any other edit makes the changefeed drain and resume from its checkpoint.
+- Fields that can't be changed are marked. Any other edit makes the changefeed drain and resume from its checkpoint,
+  unless the field is listed in the next section.
+"""
+_LIVE = """## Edits without a restart
+
+These fields are applied while the driver runs: no pod is restarted. The driver reads the accepted values in the answer
+to its next report, within ten seconds, and writes what it runs with to `status.appliedSettings`.
+
+| Field | Applied by |
+|---|---|
 """
 _STATUS = """## status
 
@@ -36,7 +46,8 @@ Written by the operator and the driver. It is only a copy: the changefeed's log 
 def configuration_reference() -> str:
     """The page, Markdown."""
     spec = "\n\n".join(_section("spec", shape(Spec)))
-    return "\n".join([_HEAD, spec, "", _STATUS, *_status_table(), ""])
+    live = _LIVE + "\n".join(f"| `spec.{path}` | {by} |" for path, by in marked(LIVE).items()) + "\n"
+    return "\n".join([_HEAD, live, spec, "", _STATUS, *_status_table(), ""])
 
 
 _Row = tuple[str, dict[str, Any], str]
@@ -90,6 +101,10 @@ def _meaning(field: dict[str, Any]) -> str:
         parts += [f"Allowed: {allowed}." for allowed in _allowed(field)]
     if FIXED in field:
         parts.append(f"**Can't be changed {field[FIXED]}.**")
+    if LIVE in field:
+        parts.append("*An edit takes no restart.*")
+    if SINCE in field:
+        parts.append(f"*Since version {field[SINCE]}.*")
     return " ".join(part for part in parts if part)
 
 

@@ -1,7 +1,7 @@
 """The shape of a Changefeed's status, for the CRD: nothing here reads it (rule 22), the log is the truth.
 
-The driver writes `checkpointTs` to `rows`, `clusterId`, `startTs` and, while it runs, `hold`; the operator writes the
-rest.
+The driver writes `checkpointTs` to `rows`, `clusterId`, `startTs`, `version`, `appliedSettings` and, while it runs,
+`hold`; the operator writes the rest.
 """
 
 from __future__ import annotations
@@ -70,6 +70,12 @@ class LastError(Section):
     """When it happened."""
     next_retry_time: _Time | None = None
     """When the next attempt starts. Unset: it requires manual intervention."""
+
+
+_Settings = Annotated[
+    dict[str, str],
+    _shape(maxProperties=32, additionalProperties={"type": "string", "maxLength": 64}),
+]
 
 
 _Failures = Annotated[
@@ -165,6 +171,10 @@ class Status(Section):
     """The hold on the upstream's history; the driver renews it, or a Job while no driver runs."""
     attempt: _Count | None = None
     """Number of the SparkApplication: rises with every start."""
+    image: Annotated[str, _shape(maxLength=1024)] | None = None
+    """The image that this attempt runs."""
+    version: Annotated[str, _shape(maxLength=64)] | None = None
+    """The version of the data plane in that image, as reported by the driver."""
     attempt_phase: Annotated[str, _shape(enum=["Claimed", "Created", "Ended"], maxLength=16)] | None = None
     """Phase of that attempt, recorded before the operator acts on it."""
     attempt_outcome: Annotated[str, _shape(enum=["Stopped", "Finished", "Failed", "Stalled"], maxLength=16)] | None = (
@@ -175,6 +185,10 @@ class Status(Section):
     """Hash of the spec that the attempt runs."""
     config_digest: Annotated[str, _shape(maxLength=128)] | None = None
     """Digest of the last accepted spec. It names the ConfigMap that drivers read and verifies its content."""
+    live_settings: _Settings | None = None
+    """Settings of the last accepted spec that a running driver applies without a restart, by path."""
+    applied_settings: _Settings | None = None
+    """The same settings as the driver runs with."""
     children: _Names | None = None
     """Children that existed when the operator last looked. One that is missing was deleted by someone else."""
     state_uri: Annotated[str, _shape(maxLength=2048)] | None = None

@@ -37,12 +37,15 @@ class Held:
 
 
 class Safepoint:
-    """One changefeed's hold. It lapses `ttl_seconds` after the last `hold`; `held` is what that got, None before it."""
+    """One changefeed's hold. It lapses `ttl_seconds` after the last `hold`; `held` is what that got, None before it.
+
+    Another `ttl_seconds` counts from the next `hold` on.
+    """
 
     def __init__(self, pd: PdClient, service_id: str, ttl_seconds: int) -> None:
         self._pd = pd
         self._service_id = service_id
-        self._ttl_seconds = ttl_seconds
+        self.ttl_seconds = ttl_seconds
         self.held: Held | None = None
 
     async def hold(self, ts: int) -> int:
@@ -51,11 +54,11 @@ class Safepoint:
         Returns the cluster's least safepoint, read after the call began. Raises SnapshotLostByGC, Transient.
         """
         asked_at_ms = await self._pd.pd_ms()
-        least = await self._pd.update_safepoint(self._service_id, self._ttl_seconds, ts - 1)
+        least = await self._pd.update_safepoint(self._service_id, self.ttl_seconds, ts - 1)
         # GC that had passed before the services were asked, or by somebody who asks none.
         least = max(least, await self._pd.gc_safepoint())
         check_held(ts, least)
-        self.held = Held(ts, asked_at_ms + self._ttl_seconds * 1000)
+        self.held = Held(ts, asked_at_ms + self.ttl_seconds * 1000)
         return least
 
     async def remove(self) -> None:

@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import yaml
+from changefeed.cli import kube
 from changefeed.cli.main import main
 
 CHANGEFEEDS = "/apis/changefeed.dev/v1alpha1/namespaces/shop/changefeeds"
@@ -51,11 +52,12 @@ def _changefeed(name: str, paused: bool = False, **status: Any) -> dict[str, Any
 
 @dataclass
 class ApiServer:
-    """Holds changefeeds; `asked`: every request. `steps`: what the resource becomes while somebody watches."""
+    """Holds changefeeds; `asked`: every request. `steps`: what a resource becomes, one step each time it is read; None:
+    it is deleted."""
 
     changefeeds: dict[str, dict[str, Any]] = field(default_factory=dict)
     asked: list[tuple[str, str, dict[str, list[str]], str, Any]] = field(default_factory=list)
-    steps: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    steps: list[dict[str, Any] | None] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     logs: dict[str, bytes] = field(default_factory=dict)
     refuse: tuple[int, str] | None = None
@@ -63,12 +65,6 @@ class ApiServer:
     def answer(self, method: str, path: str, query: dict[str, list[str]], body: Any) -> tuple[int, bytes]:
         if self.refuse:
             return self.refuse[0], json.dumps({"message": self.refuse[1]}).encode()
-        if "watch" in query:
-            lines = [json.dumps({"type": kind, "object": resource}) for kind, resource in self.steps]
-            for kind, resource in self.steps:
-                if kind == "MODIFIED":
-                    self.changefeeds[resource["metadata"]["name"]] = resource
-            return 200, "".join(f"{line}\n" for line in lines).encode()
         if path in (CHANGEFEEDS, "/apis/changefeed.dev/v1alpha1/changefeeds"):
             return 200, json.dumps({"items": list(self.changefeeds.values())}).encode()
         if path == "/api/v1/namespaces/shop/events":
@@ -76,7 +72,11 @@ class ApiServer:
         if path.startswith("/api/v1/namespaces/shop/pods/"):
             pod = path.split("/")[6]
             return (200, self.logs[pod]) if pod in self.logs else (404, b'{"message": "pods not found"}')
-        found = self.changefeeds.get(path.removeprefix(f"{CHANGEFEEDS}/"))
+        name = path.removeprefix(f"{CHANGEFEEDS}/")
+        if self.steps and method == "GET":
+            step = self.steps.pop(0)
+            self.changefeeds = {**self.changefeeds, name: step} if step else {}
+        found = self.changefeeds.get(name)
         if found is None:
             return 404, b'{"message": "changefeeds.changefeed.dev not found"}'
         if method == "PATCH":
@@ -88,6 +88,7 @@ class ApiServer:
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
     """Runs, and is what the current context of the kubeconfig names."""
+    monkeypatch.setattr(kube, "_POLL_S", 0.01)
     fake = ApiServer()
 
     class Handler(BaseHTTPRequestHandler):
@@ -181,6 +182,8 @@ def test_describe_tells_all(server: ApiServer, capsys: pytest.CaptureFixture[str
             checkpointTs="449",
             attempt=4,
             epoch=7,
+            image="changefeed-spark:0.1",
+            version="0.1.0",
             lastError=error,
             clusterId="73",
             hold=hold,
@@ -208,6 +211,7 @@ def test_describe_tells_all(server: ApiServer, capsys: pytest.CaptureFixture[str
         "Last DDL    448 (? ago) DROP TABLE `a`",
         "History     after 449, until 2026-01-02T00:00:00Z; PD does not answer.",
         "Driver      attempt 4, epoch 7",
+        "Image       changefeed-spark:0.1, version 0.1.0",
         "s3://lake does not answer.",
         "The next attempt starts at 2026-01-01T00:01:00Z.",
         "x3",
@@ -240,12 +244,10 @@ def test_pause_waits_for_the_condition_of_its_own_generation(
     for resource, observed in ((stale, 1), (running, 2), (done, 2)):
         resource["metadata"] |= {"generation": 2, "resourceVersion": "6"}
         resource["status"] |= {"observedGeneration": observed, "checkpointTs": str(observed)}
-    server.steps = [("MODIFIED", stale), ("MODIFIED", running), ("MODIFIED", done)]
+    server.steps = [stale, running, done]
     assert main(["pause", "orders", "--wait", "--timeout", "5s"]) == 0
     assert capsys.readouterr().out == "Changefeed shop/orders is paused at checkpoint 2.\n"
-    watched = server.asked[-1]
-    assert watched[2]["fieldSelector"] == ["metadata.name=orders"]
-    assert watched[2]["resourceVersion"] == ["5"]
+    assert server.steps == []
 
 
 def test_waiting_ends_at_the_deadline(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
@@ -256,9 +258,9 @@ def test_waiting_ends_at_the_deadline(server: ApiServer, capsys: pytest.CaptureF
 
 def test_waiting_ends_when_it_is_deleted(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     server.changefeeds = {"orders": _changefeed("orders")}
-    server.steps = [("DELETED", _changefeed("orders"))]
+    server.steps = [_changefeed("orders"), None]
     assert main(["pause", "orders", "--wait", "--timeout", "5s"]) == 1
-    assert "Changefeed shop/orders was deleted." in capsys.readouterr().err
+    assert "Changefeed shop/orders: there is none." in capsys.readouterr().err
 
 
 def test_resume_does_not_wait_for_what_needs_a_person(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
@@ -343,7 +345,8 @@ def test_nobody_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
 def test_without_the_library_the_verbs_say_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "kubernetes", None)
+    monkeypatch.delitem(sys.modules, "changefeed.kube.connection", raising=False)
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
     assert main(["get"]) == 1
     assert "pip install 'changefeed-operator[operator]'" in capsys.readouterr().err
 

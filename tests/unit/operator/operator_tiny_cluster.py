@@ -10,8 +10,8 @@ import json
 from typing import Any
 
 from aiohttp import web
+from changefeed.kube.kind import EVENT, LEASE, NAMESPACE
 from changefeed_operator import api
-from changefeed_operator.cluster.kube import EVENT, LEASE, NAMESPACE
 from operator_api_server import ApiServer, refusal
 
 _CRD = api.Kind("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions")
@@ -30,6 +30,7 @@ class TinyCluster(ApiServer):
         self._history: list[tuple[int, str, bytes]] = []
         self.forbidden: set[str] = set()  # namespaces
         self.watches: dict[str, list[asyncio.Queue[bytes | None]]] = {}
+        self.deaf = False  # watches are told of nothing
 
     def put(self, kind: api.Kind, manifest: dict[str, Any]) -> None:
         """As somebody else's write."""
@@ -45,6 +46,14 @@ class TinyCluster(ApiServer):
         for queue in cut:
             queue.put_nowait(None)
         return len(cut)
+
+    def expire_watches(self) -> None:
+        """Tell each that its place is lost (410): all has to be listed anew."""
+        gone = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 410, "message": "too old"}
+        line = json.dumps({"type": "ERROR", "object": gone}).encode() + b"\n"
+        for queues in list(self.watches.values()):
+            for queue in queues:
+                queue.put_nowait(line)
 
     def find(self, kind: api.Kind, namespace: str, name: str) -> dict[str, Any] | None:
         return self.objects.get(f"{self._list_path(kind, namespace)}/{name}")
@@ -149,6 +158,8 @@ class TinyCluster(ApiServer):
         self._tell("DELETED", path, self.objects.pop(path))
 
     def _tell(self, event: str, path: str, manifest: dict[str, Any]) -> None:
+        if self.deaf:
+            return
         line = json.dumps({"type": event, "object": manifest}).encode() + b"\n"
         parts = path.split("/")
         everywhere = "/".join([*parts[: parts.index("namespaces")], parts[-2]])

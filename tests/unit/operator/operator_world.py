@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from changefeed.spec.field.quantity import parse_duration
 from changefeed_operator import api
 from changefeed_operator.actions import (
     Action,
@@ -143,6 +144,8 @@ class World:
     # The operator's runtime
 
     def observe(self) -> Observed:
+        before = self.seen.mode((NAMESPACE, NAME))
+        self.seen.keep_mode((NAMESPACE, NAME), self.objects.get(("Changefeed", NAME), {}))
         return Observed(
             NAMESPACE,
             NAME,
@@ -154,7 +157,7 @@ class World:
             driver_log=self.driver_log,
             executor_ends=tuple(self.executor_ends),
             refused=self.refused,
-            mode_before=self.seen.mode((NAMESPACE, NAME), self.objects.get(("Changefeed", NAME), {})),
+            mode_before=before,
         )
 
     def one_pass(self, actions: int | None = None) -> Decision:
@@ -362,7 +365,9 @@ class World:
         mine = [{"type": kind, "status": s, "reason": r, "message": m} for kind, (s, r, m) in said.items()]
         own = [each for each in self.status.get("conditions", []) if each["type"] in OWN_CONDITIONS]
         self.status["conditions"] = [*own, *mine]
-        self.status["hold"] = {"ts": "7", "until": api.time_text(self.now + TTL)}
+        self.status["appliedSettings"] = applied = dict(self.status.get("liveSettings", {}))
+        ttl = parse_duration(applied["upstream.safepointTtl"]) if applied else TTL
+        self.status["hold"] = {"ts": "7", "until": api.time_text(self.now + ttl)}
         entry = {"manager": api.DRIVER_FIELD_MANAGER, "time": api.time_text(self.now)}
         self.changefeed["metadata"]["managedFields"] = [entry]
         self._bump(self.changefeed)

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import yaml
 from changefeed.spec.parse import digest
+from changefeed.spec.reasons import Reason
 from changefeed_operator import api
-from changefeed_operator.actions import Action, Apply, Create, Delete, Event, EventReason
+from changefeed_operator.actions import Action, Apply, Create, Delete, Event
 from changefeed_operator.decision.children.upkeep import REPAIR_EVERY_S
 from changefeed_operator.settings import Network, Settings
 from operator_world import NAME, SPEC, Manifest, World
@@ -66,7 +67,7 @@ def _run_config(world: World) -> dict[str, Any]:
 
 
 def _said(actions: list[Action]) -> list[str]:
-    repaired = EventReason.CHILD_REPAIRED
+    repaired = Reason.CHILD_REPAIRED
     return [each.message for each in actions if isinstance(each, Event) and each.reason is repaired]
 
 
@@ -349,32 +350,6 @@ def test_the_application_of_another_changefeed_tells_nothing() -> None:
     world.changefeed["status"] = {"observedGeneration": -1}
     world.settle()
     assert world.status["attempt"] == 1
-
-
-@pytest.mark.parametrize("before", ["unset", "set", "set by a version that restarted for it"])
-def test_another_lag_threshold_restarts_nothing_and_the_next_attempt_has_it(before: str) -> None:
-    world = _running(**({} if before == "unset" else {"lagThreshold": "5m"}))
-    if before.endswith("for it"):
-        _as_versions_before(world)
-    driver = copy.deepcopy(world.driver)
-    world.settle()
-    assert world.driver == driver, "an upgrade restarts nothing"
-    if not before.endswith("for it"):
-        world.edit("lagThreshold", "10m")
-        world.settle()
-        assert world.driver == driver
-        world.exit_driver(1)
-        world.settle()
-        assert _run_config(world)["lagThreshold"] == "10m"
-
-
-def _as_versions_before(world: World) -> None:
-    """The attempt bears the hash of the whole spec."""
-    known = api.digest({**world.changefeed["spec"], "filter": {"rules": ["shop.*"]}})
-    world.changefeed["status"]["effectiveSpecHash"] = known
-    for found in (world.application, world.driver, *world.executors):
-        assert found is not None
-        found["metadata"]["labels"][api.SPEC_HASH_LABEL] = known
 
 
 def test_an_application_that_was_edited_is_not_run_on() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from changefeed.spec.reasons import Reason
 from changefeed_operator import api
 from changefeed_operator.decision.attempt.ledger import Outcome
-from changefeed_operator.decision.attempt.restart import Failure
 from changefeed_operator.decision.evidence.driver_pod import (
     disruption_of,
     end_in_text,
@@ -38,25 +38,25 @@ def _said(cause: str) -> str:
     ("pod", "outcome", "cause", "failure"),
     [
         (_pod(0, _said("Finished")), Outcome.FINISHED, "Finished", None),
-        (_pod(0, _said("Drained")), Outcome.FAILED, "Lost", Failure.LOST),
-        (_pod(0), Outcome.FAILED, "Lost", Failure.LOST),
+        (_pod(0, _said("Drained")), Outcome.FAILED, "Lost", Reason.LOST),
+        (_pod(0), Outcome.FAILED, "Lost", Reason.LOST),
         (_pod(1, _said("NeedsHuman")), Outcome.STALLED, "NeedsHuman", None),
         (_pod(1, _said("SnapshotLostByGC")), Outcome.STALLED, "SnapshotLostByGC", None),
-        (_pod(1, _said("ProtocolViolation")), Outcome.FAILED, "ProtocolViolation", Failure.CRASH),
-        (_pod(1, "Traceback ..."), Outcome.FAILED, "Crash", Failure.CRASH),
-        (_pod(1, seconds=59), Outcome.FAILED, "FastFail", Failure.FAST_FAIL),
+        (_pod(1, _said("ProtocolViolation")), Outcome.FAILED, "ProtocolViolation", Reason.CRASH),
+        (_pod(1, "Traceback ..."), Outcome.FAILED, "Crash", Reason.CRASH),
+        (_pod(1, seconds=59), Outcome.FAILED, "FastFail", Reason.FAST_FAIL),
         (_pod(2), Outcome.STALLED, "InvalidSpec", None),
-        (_pod(1, _said("Refused"), seconds=1), Outcome.FAILED, "Refused", Failure.UNAVAILABLE),
-        (_pod(69, _said("Unavailable")), Outcome.FAILED, "Unavailable", Failure.UNAVAILABLE),
-        (_pod(69, seconds=1), Outcome.FAILED, "Unavailable", Failure.UNAVAILABLE),
-        (_pod(75), Outcome.FAILED, "Fenced", Failure.FENCED),
-        (_pod(137), Outcome.FAILED, "Crash", Failure.CRASH),
-        (_pod(137, reason="OOMKilled", seconds=2), Outcome.FAILED, "OutOfMemory", Failure.OOM),
-        (_pod(143), Outcome.FAILED, "Lost", Failure.LOST),
-        ({"status": {"phase": "Failed", "reason": "Evicted"}}, Outcome.FAILED, "Lost", Failure.LOST),
+        (_pod(1, _said("Refused"), seconds=1), Outcome.FAILED, "Refused", Reason.UNAVAILABLE),
+        (_pod(69, _said("Unavailable")), Outcome.FAILED, "Unavailable", Reason.UNAVAILABLE),
+        (_pod(69, seconds=1), Outcome.FAILED, "Unavailable", Reason.UNAVAILABLE),
+        (_pod(75), Outcome.FAILED, "Fenced", Reason.FENCED),
+        (_pod(137), Outcome.FAILED, "Crash", Reason.CRASH),
+        (_pod(137, reason="OOMKilled", seconds=2), Outcome.FAILED, "OutOfMemory", Reason.OOM),
+        (_pod(143), Outcome.FAILED, "Lost", Reason.LOST),
+        ({"status": {"phase": "Failed", "reason": "Evicted"}}, Outcome.FAILED, "Lost", Reason.LOST),
     ],
 )
-def test_an_end_is_read(pod: dict[str, Any], outcome: Outcome, cause: str, failure: Failure | None) -> None:
+def test_an_end_is_read(pod: dict[str, Any], outcome: Outcome, cause: str, failure: Reason | None) -> None:
     assert is_over(pod)
     assert started_at(pod) is None
     end = end_of(pod)
@@ -81,7 +81,7 @@ def test_what_kubernetes_says_of_a_pod_that_it_takes_away_is_shown() -> None:
 def test_an_end_is_read_from_the_spark_operators_words_when_the_pod_is_gone() -> None:
     end = end_in_text("driver container failed with ExitCode: 137, Reason: OOMKilled")
     assert end is not None
-    assert end.failure is Failure.OOM
+    assert end.failure is Reason.OOM
     assert end_in_text("driver pod not found") is None
 
 
@@ -92,13 +92,13 @@ def _waiting(reason: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("pod", "failure"),
     [
-        (_waiting("ImagePullBackOff"), Failure.IMAGE_PULL),
-        (_waiting("ErrImagePull"), Failure.IMAGE_PULL),
-        (_waiting("CreateContainerConfigError"), Failure.DRIVER_START),
-        ({"status": {"conditions": [{"type": "PodScheduled", "reason": "Unschedulable"}]}}, Failure.UNSCHEDULABLE),
+        (_waiting("ImagePullBackOff"), Reason.IMAGE_PULL),
+        (_waiting("ErrImagePull"), Reason.IMAGE_PULL),
+        (_waiting("CreateContainerConfigError"), Reason.DRIVER_START),
+        ({"status": {"conditions": [{"type": "PodScheduled", "reason": "Unschedulable"}]}}, Reason.UNSCHEDULABLE),
     ],
 )
-def test_why_a_pod_does_not_start(pod: dict[str, Any], failure: Failure) -> None:
+def test_why_a_pod_does_not_start(pod: dict[str, Any], failure: Reason) -> None:
     trouble = trouble_of(pod)
     assert trouble is not None
     assert trouble.failure is failure

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from changefeed.spec.reasons import Reason
 from changefeed_operator import api
-from changefeed_operator.decision.attempt.restart import Failure
 from changefeed_operator.decision.evidence.driver_pod import end_of, is_unreachable, trouble_of
 from changefeed_operator.decision.evidence.pods import failed_probe, not_pulled, unmounted
 
@@ -40,7 +40,7 @@ def test_a_secret_that_is_missing_is_named_and_what_spark_makes_after_the_pod_is
     assert unmounted(driver, EVENTS) == missing
     trouble = trouble_of(driver, events=EVENTS)
     assert trouble is not None
-    assert trouble.failure is Failure.DRIVER_START
+    assert trouble.failure is Reason.DRIVER_START
     assert missing in trouble.message
     assert unmounted(_driver("away", NO_REGISTRY), EVENTS) == ""
 
@@ -59,19 +59,19 @@ def _ended(finished: str, code: int = 137, **more: str) -> dict[str, Any]:
 
 def test_a_driver_that_was_killed_for_its_probe_hung() -> None:
     end = end_of(_ended("2026-11-23T14:44:57Z"), EVENTS)
-    assert (end.failure, end.cause) == (Failure.HUNG, "Hung")
+    assert (end.failure, end.cause) == (Reason.HUNG, "Hung")
     assert "context deadline exceeded" in end.message
 
 
 @pytest.mark.parametrize(
     ("pod", "failure"),
     [
-        (_ended("2026-11-23T15:44:57Z"), Failure.CRASH),  # its probes failed once, an hour before
-        (_ended("2026-11-23T14:44:57Z", reason="OOMKilled"), Failure.OOM),
-        (_ended("2026-11-23T14:44:57Z", 69, message='{"class": "Unavailable"}'), Failure.UNAVAILABLE),
+        (_ended("2026-11-23T15:44:57Z"), Reason.CRASH),  # its probes failed once, an hour before
+        (_ended("2026-11-23T14:44:57Z", reason="OOMKilled"), Reason.OOM),
+        (_ended("2026-11-23T14:44:57Z", 69, message='{"class": "Unavailable"}'), Reason.UNAVAILABLE),
     ],
 )
-def test_one_that_ended_otherwise_did_not_hang(pod: dict[str, Any], failure: Failure) -> None:
+def test_one_that_ended_otherwise_did_not_hang(pod: dict[str, Any], failure: Reason) -> None:
     assert end_of(pod, EVENTS).failure is failure
 
 

@@ -166,7 +166,10 @@ def test_metrics_tell_how_long_history_is_held(reason: str, until: str, seconds:
 
 
 def feed(**status: Any) -> dict[str, Any]:
-    fields = [{"manager": "kubectl"}, {"manager": api.DRIVER_FIELD_MANAGER, "time": "2026-11-21T12:00:00Z"}]
+    fields = [
+        {"manager": "kubectl", "fieldsV1": {}},
+        {"manager": api.DRIVER_FIELD_MANAGER, "time": "2026-11-21T12:00:00Z"},
+    ]
     metadata = {"namespace": "shop", "name": "orders", "uid": "u1", "generation": 1, "managedFields": fields}
     return {"metadata": metadata, "status": status}
 
@@ -227,9 +230,39 @@ def test_a_deleted_one_wakes_and_is_no_longer_counted() -> None:
     assert seen.note(KEY, "DELETED", feed(attempt=4))
     assert seen.live() == {}
     assert seen.note(KEY, "ADDED", feed(attempt=4))
-    assert [each["manager"] for each in seen.live()[KEY]["metadata"]["managedFields"]] == [api.DRIVER_FIELD_MANAGER]
+    assert not [each for each in seen.live()[KEY]["metadata"]["managedFields"] if "fieldsV1" in each]
     seen.forget(KEY)
     assert seen.live() == {}
+
+
+def test_children_are_kept_by_uid_under_the_name_that_they_bear() -> None:
+    seen = Seen()
+    fields = [{"manager": "m", "time": "t", "fieldsV1": {"f:data": {}}}]
+    child = {"metadata": {"name": "c", "namespace": "shop", "uid": "u1", "managedFields": fields}}
+    assert seen.note_child(api.CONFIG_MAP, KEY, "ADDED", child) == {KEY}
+    lean = {**child["metadata"], "managedFields": [{"manager": "m", "time": "t"}]}
+    assert seen.children(KEY) == ({"apiVersion": "v1", "kind": "ConfigMap", "metadata": lean},)
+    # One that was made anew is told of before the deletion of the one before.
+    anew = {"metadata": {**child["metadata"], "uid": "u2"}}
+    seen.note_child(api.CONFIG_MAP, KEY, "ADDED", anew)
+    seen.note_child(api.CONFIG_MAP, KEY, "DELETED", child)
+    assert [api.uid_of(each) for each in seen.children(KEY)] == ["u2"]
+    # Somebody changes its label: both changefeeds have to look.
+    other = ("shop", "items")
+    assert seen.note_child(api.CONFIG_MAP, other, "MODIFIED", anew) == {KEY, other}
+    assert (len(seen.children(KEY)), len(seen.children(other))) == (0, 1)
+    seen.note_child(api.CONFIG_MAP, other, "DELETED", anew)
+    assert seen.children(other) == ()
+
+
+def test_what_is_listed_anew_wakes_and_what_is_not_is_gone() -> None:
+    seen = Seen()
+    seen.note(KEY, "ADDED", feed())
+    seen.note_child(api.POD, KEY, "ADDED", {"metadata": {"uid": "u1"}})
+    seen.clear()
+    assert (seen.live(), seen.changefeed(KEY), seen.children(KEY)) == ({}, None, ())
+    assert seen.note(KEY, "", feed())
+    assert seen.note(KEY, "", feed())
 
 
 def test_pauses_between_attempts_never_end_and_start_anew_each_time() -> None:

@@ -10,10 +10,11 @@ import pytest
 import yaml
 from aiohttp import web
 from changefeed.errors import AlreadyExists, ChangefeedError, Conflict, NeedsHuman, NotFound, Transient
+from changefeed.kube import client as kube_module
+from changefeed.kube.client import Kube
+from changefeed.kube.connection import Connection, Plugin, from_kubeconfig, in_pod
+from changefeed.kube.kind import path_of
 from changefeed_operator import api
-from changefeed_operator.cluster import kube as kube_module
-from changefeed_operator.cluster.connection import Connection, from_kubeconfig, in_pod
-from changefeed_operator.cluster.kube import Kube, path_of
 from operator_api_server import ApiServer, refusal
 
 FEED = {
@@ -23,6 +24,7 @@ FEED = {
 }
 PATH = "/apis/changefeed.dev/v1alpha1/namespaces/shop/changefeeds/orders"
 PODS = "/api/v1/namespaces/shop/pods"
+MANAGER = "changefeed-operator"
 
 
 @pytest.fixture
@@ -35,7 +37,7 @@ async def server() -> AsyncIterator[ApiServer]:
 
 @pytest.fixture
 async def kube(server: ApiServer) -> AsyncIterator[Kube]:
-    made = Kube(Connection(server.url))
+    made = Kube(Connection(server.url), MANAGER)
     yield made
     await made.close()
 
@@ -60,7 +62,7 @@ async def test_list_fills_in_the_kind_that_items_lack(server: ApiServer, kube: K
 
 
 async def test_apply_is_forced_server_side_apply_of_the_operator(server: ApiServer, kube: Kube) -> None:
-    assert await kube.apply(FEED, "status") == FEED
+    assert await kube.apply(api.CHANGEFEED, FEED, "status") == FEED
     asked = server.asked[0]
     assert (asked.method, asked.path, asked.body) == ("PATCH", f"{PATH}/status", FEED)
     assert asked.headers["Content-Type"] == "application/apply-patch+yaml"
@@ -101,7 +103,7 @@ async def test_each_answer_is_the_error_that_says_what_to_do(
 ) -> None:
     server.fail("PATCH", PATH, answer)
     with pytest.raises(ChangefeedError) as caught:
-        await kube.apply(FEED)
+        await kube.apply(api.CHANGEFEED, FEED)
     assert type(caught.value) is error
     assert getattr(caught.value, "retry_after", None) == retry_after
     assert f"PATCH {PATH}: {answer.status}" in str(caught.value)
@@ -124,10 +126,10 @@ async def test_no_answer_is_transient(server: ApiServer, kube: Kube, monkeypatch
     for fault in (dropped, cut, web.Response(text="{not json")):
         server.fail("PATCH", PATH, fault)
         with pytest.raises(Transient, match="no answer of the API server"):
-            await kube.apply(FEED)
+            await kube.apply(api.CHANGEFEED, FEED)
     await server.stop()
     with pytest.raises(Transient, match="no answer of the API server"):
-        await kube.apply(FEED)
+        await kube.apply(api.CHANGEFEED, FEED)
 
 
 async def test_a_server_that_hangs_is_given_up(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +140,7 @@ async def test_a_server_that_hangs_is_given_up(server: ApiServer, monkeypatch: p
         return web.Response()
 
     monkeypatch.setattr(kube_module, "REQUEST_TIMEOUT", 0.05)
-    kube = Kube(Connection(server.url))
+    kube = Kube(Connection(server.url), MANAGER)
     server.fail("GET", PATH, hang)
     with pytest.raises(Transient):
         await kube.get(api.CHANGEFEED, "shop", "orders")
@@ -146,11 +148,11 @@ async def test_a_server_that_hangs_is_given_up(server: ApiServer, monkeypatch: p
 
 
 async def test_nothing_is_written_without_the_lease_but_reads_go_on(server: ApiServer) -> None:
-    kube = Kube(Connection(server.url), may_write=lambda: False)
+    kube = Kube(Connection(server.url), MANAGER, may_write=lambda: False)
     for write in (
-        kube.apply(FEED),
-        kube.create(FEED),
-        kube.replace(FEED),
+        kube.apply(api.CHANGEFEED, FEED),
+        kube.create(api.CHANGEFEED, FEED),
+        kube.replace(api.CHANGEFEED, FEED),
         kube.delete(api.CHANGEFEED, "shop", "orders", "uid"),
     ):
         with pytest.raises(Conflict, match="another operator leads"):
@@ -162,12 +164,12 @@ async def test_nothing_is_written_without_the_lease_but_reads_go_on(server: ApiS
 
 async def test_every_answer_is_counted(server: ApiServer) -> None:
     counted: list[tuple[str, int]] = []
-    kube = Kube(Connection(server.url), count=lambda method, status: counted.append((method, status)))
+    kube = Kube(Connection(server.url), MANAGER, count=lambda method, status: counted.append((method, status)))
     await kube.get(api.CHANGEFEED, "shop", "orders")
-    await kube.apply(FEED)
+    await kube.apply(api.CHANGEFEED, FEED)
     await server.stop()
     with pytest.raises(Transient):
-        await kube.apply(FEED)
+        await kube.apply(api.CHANGEFEED, FEED)
     assert counted == [("GET", 404), ("PATCH", 200), ("PATCH", 0)]
     await kube.close()
 
@@ -175,10 +177,10 @@ async def test_every_answer_is_counted(server: ApiServer) -> None:
 async def test_a_rotated_token_is_read_again(
     server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("changefeed_operator.cluster.connection.TOKEN_AGE", 0.0)
+    monkeypatch.setattr("changefeed.kube.connection.TOKEN_AGE", 0.0)
     token = tmp_path / "token"
     token.write_text("first\n")
-    kube = Kube(Connection(server.url, token_file=str(token)))
+    kube = Kube(Connection(server.url, token_file=str(token)), MANAGER)
     await kube.get(api.POD, "shop", "p")
     token.write_text("second\n")
     await kube.get(api.POD, "shop", "p")
@@ -233,14 +235,63 @@ def test_several_kubeconfigs_are_one_and_the_first_wins(tmp_path: Path) -> None:
 def test_a_kubeconfig_that_cannot_serve_says_so(tmp_path: Path) -> None:
     with pytest.raises(NeedsHuman, match="can't be read"):
         from_kubeconfig(str(tmp_path / "missing"))
-    with pytest.raises(NeedsHuman, match="plugin"):
-        from_kubeconfig(_kubeconfig(tmp_path / "config", {"exec": {"command": "login"}}))
+    with pytest.raises(NeedsHuman, match="auth-provider"):
+        from_kubeconfig(_kubeconfig(tmp_path / "config", {"auth-provider": {"name": "gcp"}}))
     (tmp_path / "list").write_text("[]")
     with pytest.raises(NeedsHuman, match="no kubeconfig"):
         from_kubeconfig(str(tmp_path / "list"))
     (tmp_path / "empty").write_text("current-context: gone")
     with pytest.raises(NeedsHuman, match="gone"):
         from_kubeconfig(str(tmp_path / "empty"))
+
+
+def test_a_context_is_chosen_by_its_name(tmp_path: Path) -> None:
+    config = yaml.safe_load(Path(_kubeconfig(tmp_path / "config", {})).read_text())
+    config["contexts"].append({"name": "there", "context": {"cluster": "c", "namespace": "bank"}})
+    (tmp_path / "config").write_text(yaml.safe_dump(config))
+    assert from_kubeconfig(str(tmp_path / "config"), "there").namespace == "bank"
+    with pytest.raises(NeedsHuman, match="'nowhere'"):
+        from_kubeconfig(str(tmp_path / "config"), "nowhere")
+
+
+_LOGIN = """#!/bin/sh
+echo "$REALM" >> "$0.asked"
+echo '{"status": {"token": "'"$1-$(wc -l < "$0.asked")"'", "expirationTimestamp": "%s"}}'
+"""
+
+
+@pytest.mark.parametrize(
+    ("until", "tokens"),
+    [("2000-01-01T00:00:00Z", ["me-1", "me-2"]), ("2999-01-01T00:00:00Z", ["me-1", "me-1"])],
+)
+async def test_a_plugin_logs_in_again_when_its_token_has_run_out(
+    server: ApiServer, tmp_path: Path, until: str, tokens: list[str]
+) -> None:
+    login = tmp_path / "login"
+    login.write_text(_LOGIN % until)
+    login.chmod(0o755)
+    user: dict[str, object] = {"exec": {"command": "./login", "args": ["me"], "env": [{"name": "REALM", "value": "r"}]}}
+    config = _kubeconfig(tmp_path / "config", user, {"server": server.url})
+    async with Kube(from_kubeconfig(config), MANAGER) as kube:
+        for _ in tokens:
+            await kube.get(api.POD, "shop", "p")
+    assert [asked.headers["Authorization"] for asked in server.asked] == [f"Bearer {token}" for token in tokens]
+    assert (tmp_path / "login.asked").read_text().split() == ["r"] * len(set(tokens))
+
+
+def test_a_plugin_that_gives_nothing_is_named_and_its_words_are_not(tmp_path: Path) -> None:
+    for command in (["/nowhere/login"], ["sh", "-c", "echo secret; exit 1"], ["echo", "secret"]):
+        with pytest.raises(NeedsHuman, match=f"login plugin {command[0]} gave no credential") as caught:
+            Plugin(tuple(command)).credential()
+        assert "secret" not in str(caught.value)
+
+
+async def test_a_log_comes_piece_by_piece_and_a_refusal_of_it_is_told(server: ApiServer, kube: Kube) -> None:
+    server.fail("GET", f"{PODS}/p/log", web.Response(text="one\ntwo\n"), refusal(404, "NotFound"))
+    assert b"".join([part async for part in kube.stream_log("shop", "p", "main", 2, True)]) == b"one\ntwo\n"
+    assert server.asked[0].query == {"container": "main", "tailLines": "2", "follow": "true"}
+    with pytest.raises(NotFound):
+        await anext(kube.stream_log("shop", "p", "main"))
 
 
 async def test_a_server_is_checked_by_its_ca_unless_told_not_to(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 from changefeed.errors import Fenced
-from changefeed_operator.cluster import leader as leader_module
-from changefeed_operator.cluster.connection import Connection
-from changefeed_operator.cluster.kube import Kube
-from changefeed_operator.cluster.leader import LEASE_DURATION, RENEW_DEADLINE, Election, Leadership
+from changefeed.kube.client import Kube
+from changefeed.kube.connection import Connection
+from changefeed_operator.loop import leader as leader_module
+from changefeed_operator.loop.leader import LEASE_DURATION, RENEW_DEADLINE, Election, Leadership
 from hypothesis import given
 from hypothesis import strategies as st
 from operator_api_server import ApiServer, refusal
@@ -148,7 +148,7 @@ async def test_a_leader_that_loses_the_server_ends_at_its_deadline(
 ) -> None:
     monkeypatch.setattr(leader_module, "RETRY_PERIOD", 0.0)
     now = 0.0
-    kube = Kube(Connection(server.url))
+    kube = Kube(Connection(server.url), "changefeed-operator")
     leadership = Leadership(kube, "ops", "changefeed-operator", "a", clock=lambda: now)
     await leadership.acquire()
     assert leadership.holds()
@@ -167,7 +167,7 @@ async def test_a_leader_that_loses_the_server_ends_at_its_deadline(
 
 async def test_a_leader_that_sees_another_one_ends_at_once(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leader_module, "RETRY_PERIOD", 0.0)
-    kube = Kube(Connection(server.url))
+    kube = Kube(Connection(server.url), "changefeed-operator")
     leadership = Leadership(kube, "ops", "changefeed-operator", "a", clock=lambda: 0.0)
     await leadership.acquire()
     server.objects[PATH] = {"metadata": {}, "spec": {"holderIdentity": "b", "leaseDurationSeconds": 15}}
@@ -179,7 +179,7 @@ async def test_a_leader_that_sees_another_one_ends_at_once(server: ApiServer, mo
 
 async def test_a_candidate_that_was_too_slow_looks_again(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leader_module, "RETRY_PERIOD", 0.0)
-    kube = Kube(Connection(server.url))
+    kube = Kube(Connection(server.url), "changefeed-operator")
     leadership = Leadership(kube, "ops", "changefeed-operator", "a")
     server.fail("POST", PATH.rpartition("/")[0], refusal(409, "AlreadyExists"))
     await asyncio.wait_for(leadership.acquire(), 5.0)
@@ -188,7 +188,7 @@ async def test_a_candidate_that_was_too_slow_looks_again(server: ApiServer, monk
 
 
 async def test_release_empties_the_holder_and_only_our_own(server: ApiServer) -> None:
-    kube = Kube(Connection(server.url))
+    kube = Kube(Connection(server.url), "changefeed-operator")
     leadership = Leadership(kube, "ops", "changefeed-operator", "a")
     await leadership.acquire()
     metadata = {"namespace": "ops", "name": "changefeed-operator"}

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from changefeed_operator.decision.conditions import Reason
+from changefeed.spec.reasons import Reason
 from changefeed_operator.template import privilege_problem
 from operator_world import SETTINGS, World
 

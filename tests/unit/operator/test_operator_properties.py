@@ -214,6 +214,7 @@ STEPS = st.sampled_from(
         "pause",
         "resume",
         "tune",
+        "live",
         "break",
         "mend",
         "nonce",
@@ -256,7 +257,8 @@ def _do(world: World, step: str, data: st.DataObject) -> None:
     edits: dict[str, tuple[str, Any]] = {
         "pause": ("paused", True),
         "resume": ("paused", False),
-        "tune": ("drainTimeout", "5s"),
+        "tune": ("timeZone", "CET"),
+        "live": ("drainTimeout", "5s"),
         "break": ("timeZone", "no time zone"),
         "mend": ("timeZone", None),
     }

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from changefeed.kube.client import Kube
+from changefeed.kube.connection import Connection
+from changefeed.kube.kind import path_of
+from changefeed.spec.reasons import Reason
 from changefeed_operator import api
-from changefeed_operator.actions import Apply, Create, Decision, Delete, Event, EventReason, PatchStatus, SetFinalizer
-from changefeed_operator.cluster.connection import Connection
-from changefeed_operator.cluster.kube import Kube, path_of
+from changefeed_operator.actions import Apply, Create, Decision, Delete, Event, PatchStatus, SetFinalizer
 from changefeed_operator.loop import reconcile
 from changefeed_operator.loop.queue import Again, Failed, Gone
 from changefeed_operator.loop.reconcile import CONFIRM, Reconciler
@@ -66,7 +68,9 @@ async def bench() -> AsyncIterator[Bench]:
     for kind in api.CHILD_KINDS:
         server.objects[path_of(kind, "shop")] = {"items": []}
     metrics = Metrics()
-    made = Bench(server, Seen(), metrics, Kube(Connection(server.url), count=metrics.count_request))
+    made = Bench(
+        server, Seen(), metrics, Kube(Connection(server.url), "changefeed-operator", count=metrics.count_request)
+    )
     yield made
     await made.kube.close()
     await server.stop()
@@ -234,7 +238,7 @@ async def test_what_the_server_refuses_for_good_is_told_in_an_event(bench: Bench
 
 
 async def test_the_same_event_counts_up_instead_of_a_new_one(bench: Bench) -> None:
-    bench.decision = Decision((Event("Normal", EventReason.RUNNING, "It runs."),))
+    bench.decision = Decision((Event(Reason.RUNNING, "It runs."),))
     reconciler = bench.reconciler()
     await reconciler.work(KEY)
     await reconciler.work(KEY)
@@ -245,7 +249,7 @@ async def test_the_same_event_counts_up_instead_of_a_new_one(bench: Bench) -> No
 
 
 async def test_an_event_that_cannot_be_posted_stops_nothing(bench: Bench) -> None:
-    bench.decision = Decision((Event("Normal", EventReason.RUNNING, "It runs."), Apply(CONFIG_MAP)))
+    bench.decision = Decision((Event(Reason.RUNNING, "It runs."), Apply(CONFIG_MAP)))
     reconciler = bench.reconciler()
     name = f"orders.{api.digest(['u1', 'Normal', 'Running', 'It runs.'])}"
     bench.server.fail("PATCH", f"/api/v1/namespaces/shop/events/{name}", refusal(403))
@@ -329,3 +333,97 @@ async def test_the_namespace_is_asked_only_when_the_changefeed_ends(
         bench.server.objects["/api/v1/namespaces/shop"] = {"status": {"phase": phase}}
     await reconciler.work(KEY)
     assert [observed.namespace_terminating for observed in bench.shown] == [False, terminating]
+
+
+# What the watches know
+
+
+def _watched(bench: Bench, *children: dict[str, Any]) -> Reconciler:
+    """A reconciler whose watches have told of the Changefeed and of these."""
+    bench.seen.note(KEY, "ADDED", {**FEED, "metadata": {**FEED["metadata"], "managedFields": [{"fieldsV1": {}}]}})
+    for number, child in enumerate(children):
+        made = {**child, "metadata": {"uid": f"u-{number}", **child["metadata"]}}
+        bench.seen.note_child(api.KINDS[child["kind"]], KEY, "ADDED", made)
+    return bench.reconciler()
+
+
+async def test_a_pass_that_finds_nothing_to_do_asks_the_api_server_nothing(bench: Bench) -> None:
+    reconciler = _watched(bench, {"kind": "ConfigMap", "metadata": {"name": "changefeed-orders"}})
+    bench.decision = Decision(requeue_after=60.0)
+    assert await reconciler.work(KEY) == Again(60.0)
+    assert bench.server.asked == []
+    assert [api.name_of(child) for child in bench.shown[0].children] == ["changefeed-orders"]
+
+
+async def test_nothing_is_done_that_the_api_server_itself_has_not_shown(bench: Bench) -> None:
+    """What a watch has not told of yet looks as if it were missing."""
+    found = {"metadata": {"namespace": "shop", "name": "changefeed-orders", "uid": "u3"}}
+    bench.server.objects[path_of(api.CONFIG_MAP, "shop")] = {"items": [found]}
+    reconciler = _watched(bench)
+
+    def decide(observed: Observed, settings: Settings) -> Decision:
+        bench.shown.append(observed)
+        return Decision() if observed.children else Decision((Apply(CONFIG_MAP),))
+
+    reconciler._decide = decide
+    assert await reconciler.work(KEY) == Again(None)
+    assert bench.server.writes() == []
+    assert [bool(observed.children) for observed in bench.shown] == [False, True]
+
+
+async def test_what_has_to_be_done_is_decided_by_what_the_api_server_shows(bench: Bench) -> None:
+    reconciler = _watched(bench)
+    bench.decision = Decision((STATUS,))
+    assert await reconciler.work(KEY) == Again(CONFIRM)
+    assert [observed.changefeed == FEED for observed in bench.shown] == [False, True]
+    assert [asked.path for asked in bench.server.writes()] == [f"{PATH}/status"]
+
+
+@pytest.mark.parametrize(
+    "child",
+    [
+        {"kind": "Pod", **POD},
+        {"kind": "Pod", "metadata": {"name": "p", "labels": {api.JOB_LABEL: "hold"}}, "status": {"phase": "Pending"}},
+    ],
+    ids=["a driver that ended", "a pod that does not start"],
+)
+async def test_where_there_is_trouble_the_watches_do_not_know_enough(bench: Bench, child: dict[str, Any]) -> None:
+    reconciler = _watched(bench, child)
+    bench.server.objects[path_of(api.POD, "shop")] = {"items": [child]}
+    bench.server.objects["/api/v1/namespaces/shop/events"] = {"items": []}
+    await reconciler.work(KEY)
+    assert bench.server.asked != []
+
+
+async def test_one_that_goes_or_is_not_known_is_read(bench: Bench) -> None:
+    going = {**FEED, "metadata": {**FEED["metadata"], "deletionTimestamp": "2026-11-21T12:00:00Z"}}
+    bench.server.objects["/api/v1/namespaces/shop"] = {"status": {"phase": "Active"}}
+    reconciler = bench.reconciler()
+    for known in (None, going):
+        if known:
+            bench.seen.note(KEY, "MODIFIED", known)
+        before = len(bench.server.asked)
+        await reconciler.work(KEY)
+        assert len(bench.server.asked) > before
+
+
+async def test_after_a_refusal_the_next_pass_reads_and_takes_it_back(bench: Bench) -> None:
+    reconciler = _watched(bench)
+    bench.decision = Decision((Apply(CONFIG_MAP),))
+    bench.server.fail("PATCH", "/api/v1/namespaces/shop/configmaps/changefeed-orders", refusal(403, "Forbidden", "no"))
+    await reconciler.work(KEY)
+    bench.decision = Decision()
+    await reconciler.work(KEY)
+    assert bench.shown[-1].refused != ""
+    before = len(bench.server.asked)
+    await reconciler.work(KEY)
+    assert bench.shown[-1].refused == ""
+    assert len(bench.server.asked) == before
+
+
+async def test_a_mode_that_a_quiet_pass_has_seen_is_the_one_before(bench: Bench) -> None:
+    reconciler = _watched(bench)
+    bench.seen.note(KEY, "MODIFIED", {**FEED, "status": {"eventStoreMode": "Buffer"}})
+    await reconciler.work(KEY)
+    await reconciler.work(KEY)
+    assert [observed.mode_before for observed in bench.shown] == ["", "Buffer"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from changefeed.spec.reasons import Reason
 from changefeed_operator import api
-from changefeed_operator.actions import Action, Create, Decision, Delete, EventReason, SetFinalizer
+from changefeed_operator.actions import Action, Create, Decision, Delete, SetFinalizer
 from changefeed_operator.manifests.jobs import UID_LABEL
 from operator_world import NAME, World
 
@@ -92,11 +93,11 @@ def test_a_close_that_failed_is_tried_until_it_worked() -> None:
         world.now += 60
         world.expire_jobs()
         assert _created(world.reconcile()) == [CLOSE]
-    assert [event.reason for event in world.events].count(EventReason.CLOSE_FAILED) == 3
+    assert [event.reason for event in world.events].count(Reason.CLOSE_FAILED) == 3
     world.run_job(CLOSE)
     world.reconcile()
     assert not _is_there(world)
-    assert world.events[-1].reason == EventReason.CLOSED
+    assert world.events[-1].reason == Reason.CLOSED
 
 
 def test_an_operator_that_was_down_goes_on_from_what_stands_in_the_cluster() -> None:
@@ -119,7 +120,7 @@ def test_after_an_hour_it_is_given_up_with_an_event() -> None:
     world.now += 1
     world.reconcile()
     assert not _is_there(world)
-    assert world.events[-1].reason == EventReason.CLOSE_GIVEN_UP
+    assert world.events[-1].reason == Reason.CLOSE_GIVEN_UP
 
 
 def test_what_the_api_server_refuses_is_told_while_it_is_tried() -> None:
@@ -150,7 +151,7 @@ def test_a_namespace_that_goes_is_not_held_up() -> None:
     world.delete()
     world.reconcile()
     assert not _is_there(world)
-    assert world.events[-1].reason == EventReason.CLOSE_GIVEN_UP
+    assert world.events[-1].reason == Reason.CLOSE_GIVEN_UP
 
 
 def test_a_namespace_that_goes_waits_for_a_close_that_is_under_way() -> None:
@@ -160,7 +161,7 @@ def test_a_namespace_that_goes_waits_for_a_close_that_is_under_way() -> None:
     world.run_job(CLOSE)
     world.reconcile()
     assert not _is_there(world)
-    assert world.events[-1].reason == EventReason.CLOSED
+    assert world.events[-1].reason == Reason.CLOSED
 
 
 @pytest.mark.parametrize("deleted", [False, True])

@@ -15,13 +15,12 @@ from typing import Any
 import pytest
 import structlog
 from aiohttp import web
+from changefeed.kube.connection import Connection
+from changefeed.kube.kind import LEASE
 from changefeed_operator import api, health
 from changefeed_operator.__main__ import main, start_logging
 from changefeed_operator.actions import Apply, Decision
-from changefeed_operator.cluster import leader
-from changefeed_operator.cluster.connection import Connection
-from changefeed_operator.cluster.kube import LEASE
-from changefeed_operator.loop import runtime, watch
+from changefeed_operator.loop import leader, runtime, watch
 from changefeed_operator.loop.runtime import Operator, Options
 from changefeed_operator.observe import Observed
 from changefeed_operator.settings import Network, Settings
@@ -162,6 +161,66 @@ async def test_watches_that_are_cut_come_back_and_lose_nothing(cluster: TinyClus
     cluster.put(api.CHANGEFEED, feed())
     await process.until(lambda: generation(cluster) == "1")
     assert await process.end() == 0
+
+
+async def test_a_child_deleted_while_a_watch_had_lost_its_place_is_missed(
+    cluster: TinyCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list tells of what there is alone."""
+    monkeypatch.setattr(watch, "ANEW_SECONDS", 0.0)
+    cluster.put(api.CHANGEFEED, feed())
+    process = Process(cluster)
+    await process.until(lambda: generation(cluster) == "1")
+    await process.until(lambda: process.operator._seen.children(("shop", "orders")))
+    quiet = len(cluster.asked)
+
+    cluster.deaf = True
+    cluster.remove(api.CONFIG_MAP, "shop", "orders")
+    cluster.deaf = False
+    cluster.expire_watches()
+    await process.until(lambda: generation(cluster) == "1")
+    assert len(cluster.asked) > quiet
+    assert await process.end() == 0
+
+
+async def test_a_changefeed_deleted_while_a_watch_had_lost_its_place_is_forgotten(
+    cluster: TinyCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "ANEW_SECONDS", 0.0)
+    cluster.put(api.CHANGEFEED, feed())
+    cluster.put(api.CHANGEFEED, feed("items"))
+    process = Process(cluster)
+    await process.until(lambda: generation(cluster) == "1" and generation(cluster, "items") == "1")
+    cluster.deaf = True
+    cluster.remove(api.CHANGEFEED, "shop", "items")
+    cluster.deaf = False
+    cluster.expire_watches()
+    await process.until(lambda: set(process.operator._seen.live()) == {("shop", "orders")})
+    assert await process.end() == 0
+
+
+async def test_passes_over_what_does_not_change_read_nothing(
+    cluster: TinyCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.put(api.CHANGEFEED, feed())
+    process = Process(cluster)
+    await process.until(lambda: generation(cluster) == "1")
+    await process.until(lambda: process.operator._seen.children(("shop", "orders")))
+    await process.until(lambda: not process.operator._workers.queue.depth + process.operator._workers.queue.running)
+    read, passes = (_count(process, name) for name in (_READS, _PASSES))
+    for number in range(1, 4):
+        process.operator._workers.add(("shop", "orders"))
+        await process.until(lambda number=number: _count(process, _PASSES) >= passes + number)
+    assert _count(process, _READS) == read
+    assert await process.end() == 0
+
+
+_READS = 'changefeed_operator_requests_total{type="GET"} '
+_PASSES = 'changefeed_operator_reconciles_total{state="done"} '
+
+
+def _count(process: Process, name: str) -> float:
+    return float(process.metrics.partition(name)[2].split()[0])
 
 
 async def test_a_storm_of_errors_on_a_watch_does_not_end_it(

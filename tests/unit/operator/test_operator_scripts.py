@@ -206,8 +206,8 @@ def _line(action: Action) -> str:
             return _status_line(status)
         case SetFinalizer(finalizers, _):
             return f"finalizers [{' '.join(finalizers)}]"
-        case Event(kind, reason, message):
-            return f"event {kind} {reason}: {message}"
+        case Event(reason, message):
+            return f"event {action.type} {reason}: {message}"
 
 
 def _status_line(status: Any) -> str:

@@ -43,7 +43,7 @@ def _ts(clock: str) -> int:
 
 class Teller:
     def __init__(self) -> None:
-        self.status = Status(lag_threshold=60.0)
+        self.status = Status("0.1.0")
         self.seen = START
         self.troubles = Troubles()
         self.said: dict[str, dict[str, str]] = {}
@@ -145,6 +145,28 @@ def test_the_fields_are_the_resources() -> None:
         "tables": 2,
         "rows": 9,
         "lastDdl": {"ts": str(ddl[0]), "time": "2026-11-21T11:59:56Z", "statement": "DROP TABLE `a`"},
+        "version": "0.1.0",
+        "appliedSettings": {},
     }
     assert [each["type"] for each in conditions] == ["SinkAvailable", "UpstreamAvailable", "WithinLag"]
     assert {tuple(each) for each in conditions} == {("type", "status", "reason", "message", "lastTransitionTime")}
+
+
+def test_another_setting_is_told_at_once_and_the_lag_is_judged_by_it() -> None:
+    teller = Teller()
+    for command in ("at 12:00:00", "checkpoint 11:59:30", "resolved 11:59:30", "complete"):
+        teller.run(command)
+    assert teller.status.due(0.0, teller._now()) is not None
+    assert teller.status.due(2.0, teller._now()) is None
+    strict = replace(teller._now(), lag_threshold=20.0, settings={"lagThreshold": "20s"})
+    body = teller.status.due(3.0, strict)
+    assert body is not None
+    assert body["appliedSettings"] == {"lagThreshold": "20s"}
+    (lag,) = [each for each in body["conditions"] if each["type"] == "WithinLag"]
+    assert (lag["status"], lag["message"]) == (
+        "False",
+        "The lag is above lagThreshold, 20 s. Changes are being pulled.",
+    )
+    assert teller.status.due(6.0, strict) is None
+    lenient = replace(strict, settings={"lagThreshold": "20s", "drainTimeout": "5s"})
+    assert teller.status.due(6.0, lenient) is not None, "though no condition is another"

@@ -39,10 +39,14 @@ INTERFACES_STATUS = [
     "lastDdl",
     "hold",
     "attempt",
+    "image",
+    "version",
     "attemptPhase",
     "attemptOutcome",
     "effectiveSpecHash",
     "configDigest",
+    "liveSettings",
+    "appliedSettings",
     "children",
     "stateUri",
     "restarts",
@@ -82,7 +86,12 @@ def test_the_schema_is_structural(path: str) -> None:
     schema = SCHEMAS[path]
     assert ("type" in schema) != schema.get("x-kubernetes-int-or-string", False)
     assert not {"$ref", "title", "nullable", "allOf", "oneOf"} & schema.keys()
-    maps = (".status.restarts.failures", ".spec.spark.serviceAccount.annotations")
+    maps = (
+        ".status.restarts.failures",
+        ".status.liveSettings",
+        ".status.appliedSettings",
+        ".spec.spark.serviceAccount.annotations",
+    )
     assert ("additionalProperties" in schema) == (path in maps)
     assert not [word for word in schema if word.startswith("x-changefeed")]
     assert ("default" in schema) == (path == ".status")

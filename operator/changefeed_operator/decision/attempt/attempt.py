@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from changefeed.spec.reasons import Reason
+
 from changefeed_operator import api
-from changefeed_operator.actions import Action, Create, Delete, Event, EventReason, KeepLog
+from changefeed_operator.actions import Action, Create, Delete, Event, KeepLog
 from changefeed_operator.api import Json
 from changefeed_operator.decision.attempt.ledger import Ledger, Outcome, Phase
-from changefeed_operator.decision.attempt.restart import HEALTHY_S, Failure
+from changefeed_operator.decision.attempt.restart import HEALTHY_S
 from changefeed_operator.decision.children.drift import changed_by_others
-from changefeed_operator.decision.conditions import Reason, Situation, condition
+from changefeed_operator.decision.conditions import Situation, condition
 from changefeed_operator.decision.evidence.driver_pod import (
     End,
     disruption_of,
@@ -37,7 +39,7 @@ from changefeed_operator.target import Wanted
 #: Seconds after which a SparkApplication without a driver pod counts as stuck.
 STUCK_S = 180.0
 #: Seconds that a driver pod may wait: for a node, for its image, for whatever else.
-PENDING_S = {Failure.UNSCHEDULABLE: 900.0, Failure.IMAGE_PULL: 300.0, Failure.DRIVER_START: 600.0}
+PENDING_S = {Reason.UNSCHEDULABLE: 900.0, Reason.IMAGE_PULL: 300.0, Reason.DRIVER_START: 600.0}
 #: Seconds that a pod may outlive its grace; then its node is taken for lost, and the pod is taken away by force. A
 #: driver that lives on there is fenced by the log (rule 6).
 LATE_S = 120.0
@@ -111,7 +113,7 @@ class _Removal:
                 text = f"Pod {name} was deleted by force, because its node {node} is lost. Look at the node."
                 late_at = ends_at - api.whole_at(pod, "metadata", "deletionGracePeriodSeconds") + UNREACHABLE_S
             if now >= late_at:
-                self.events.append(Event("Warning", EventReason.POD_FORCE_DELETED, text))
+                self.events.append(Event(Reason.POD_FORCE_DELETED, text))
                 self.actions.append(Delete(api.POD.kind, name, uid, 0))
                 late_at = now + LATE_S
         self.look_again_at = min(late_at, self.look_again_at or late_at)
@@ -119,35 +121,26 @@ class _Removal:
 
 def advance(view: View) -> Step:
     """The next step of the newest attempt, or of the one after it."""
-    if view.ledger.phase is Phase.ENDED:
-        return _between(view)
-    step = _under_way(view)
-    if isinstance(step, Step):
-        return step
-    after = _between(replace(view, ledger=step.ledger))
-    return replace(after, events=(*step.events, *after.events), keeps=step.keeps)
+    return _between(view) if view.ledger.phase is Phase.ENDED else _under_way(view)
 
 
-@dataclass(frozen=True)
-class _Ended:
-    """The attempt is over, as the ledger says."""
-
-    ledger: Ledger
-    events: tuple[Event, ...] = ()
-    keeps: tuple[KeepLog, ...] = ()
+def _over(view: View, ledger: Ledger, *events: Event, keeps: tuple[KeepLog, ...] = ()) -> Step:
+    """The attempt is over, as `ledger` says: what comes after it."""
+    after = _between(replace(view, ledger=ledger))
+    return replace(after, events=(*events, *after.events), keeps=keeps)
 
 
-def _under_way(view: View) -> Step | _Ended:
+def _under_way(view: View) -> Step:
     observed, ledger = view.observed, view.ledger
     number = str(ledger.attempt)
     found, driver = observed.application, _of_attempt(observed.driver, number)
     if ledger.phase is Phase.CLAIMED and found is None and observed.driver is None and not observed.executors:
-        return _create(view, ledger) if view.wants(ledger.spec_hash) else _Ended(ledger.stopped())
+        return _create(view, ledger) if view.wants(ledger.spec_hash) else _over(view, ledger.stopped())
     if driver is not None and is_over(driver):
         return _ended(view, end_of(driver, observed.pod_events, observed.driver_log))
     marks = [api.label_of(each, api.SPEC_HASH_LABEL) for each in (found, driver) if each is not None]
     if not view.wants(ledger.spec_hash, *marks):
-        return _Ended(ledger.stopped())
+        return _over(view, ledger.stopped())
     ours = _of_attempt(found, number)
     if ours is None or view.uid not in api.owner_uids(ours) or api.is_deleting(ours):
         return _ended(view, _lost("Its SparkApplication was deleted by somebody else."))
@@ -157,13 +150,14 @@ def _under_way(view: View) -> Step | _Ended:
             return _ended(view, _lost(f"Its SparkApplication was changed by somebody else: {changed}."))
     view = replace(view, ledger=ledger.created())
     step = _without_driver(view, ours) if driver is None else _with_driver(view, driver)
-    return _without_strays(step, observed, number, view.now) if isinstance(step, Step) else step
+    goes_on = step.ledger.phase is Phase.CREATED
+    return _without_strays(step, observed, number, view.now) if goes_on else step
 
 
-def _create(view: View, ledger: Ledger) -> Step | _Ended:
+def _create(view: View, ledger: Ledger) -> Step:
     target = view.wanted.target
     if target is None:
-        return _Ended(ledger.stopped())
+        return _over(view, ledger.stopped())
     manifest = application(target, view.settings, ledger.attempt, view.observed.changefeed or {})
     situation = Situation(Reason.STARTING, "The SparkApplication is being created.")
     return Step(ledger, situation, (Create(manifest),))
@@ -187,23 +181,23 @@ def _without_strays(step: Step, observed: Observed, number: str, now: float) -> 
     )
 
 
-def _ended(view: View, end: End) -> _Ended:
+def _ended(view: View, end: End) -> Step:
     """The attempt ended by itself: what comes of it."""
     ledger = view.ledger
     if end.outcome is Outcome.FINISHED:
-        return _Ended(ledger.finished())
+        return _over(view, ledger.finished())
     if not view.wants(ledger.spec_hash):
-        return _Ended(ledger.stopped())
+        return _over(view, ledger.stopped())
     keeps = _kept_log(view)
     if end.outcome is Outcome.STALLED:
-        return _Ended(ledger.stalled(end.cause, end.message, view.now), keeps=keeps)
+        return _over(view, ledger.stalled(end.cause, end.message, view.now), keeps=keeps)
     if end.newest_attempt > ledger.attempt:
         text = f"Attempt {ledger.attempt} is older than the log's: the status was lost or restored. {end.message}"
         behind = ledger.behind(end.newest_attempt, end.message, view.now)
-        return _Ended(behind, (Event("Warning", EventReason.ATTEMPT_FAILED, text),), keeps)
+        return _over(view, behind, Event(Reason.ATTEMPT_FAILED, text), keeps=keeps)
     failed = ledger.failed_with(end.failure, end.cause, end.message, view.now, view.uid)
     text = f"Attempt {ledger.attempt} failed: {end.message}"
-    return _Ended(failed, (Event("Warning", EventReason.ATTEMPT_FAILED, text),), keeps)
+    return _over(view, failed, Event(Reason.ATTEMPT_FAILED, text), keeps=keeps)
 
 
 def _kept_log(view: View) -> tuple[KeepLog, ...]:
@@ -215,10 +209,10 @@ def _kept_log(view: View) -> tuple[KeepLog, ...]:
 
 
 def _lost(message: str) -> End:
-    return End(Outcome.FAILED, "Lost", message, Failure.LOST)
+    return End(Outcome.FAILED, "Lost", message, Reason.LOST)
 
 
-def _without_driver(view: View, ours: Json) -> Step | _Ended:
+def _without_driver(view: View, ours: Json) -> Step:
     """The SparkApplication alone: on its way to a driver pod, stuck, or over and its pod gone."""
     state = api.text_at(ours, "status", "applicationState", "state")
     said = api.text_at(ours, "status", "applicationState", "errorMessage")
@@ -239,21 +233,21 @@ def _without_driver(view: View, ours: Json) -> Step | _Ended:
             "The Spark operator has not taken the SparkApplication up. "
             f"See that it runs, and that its spark.jobNamespaces hold {namespace}."
         )
-        return _ended(view, End(Outcome.FAILED, "NotTakenUp", text, Failure.SUBMISSION))
+        return _ended(view, End(Outcome.FAILED, "NotTakenUp", text, Reason.SUBMISSION))
     text = f"The SparkApplication stays {state} without a driver pod. Look at the Spark operator's log."
-    return _ended(view, End(Outcome.FAILED, "Stuck", text, Failure.STUCK))
+    return _ended(view, End(Outcome.FAILED, "Stuck", text, Reason.STUCK))
 
 
 def _not_submitted(said: str) -> End:
     if refusal := refusal_in(said):
         text = f"The API server refuses the driver's pod: {refusal}. {AGAINST_REFUSAL}"
-        return End(Outcome.FAILED, REFUSED, text, Failure.SUBMISSION)
+        return End(Outcome.FAILED, REFUSED, text, Reason.SUBMISSION)
     why = cause_in(said) or "it does not say why"
     text = f"The Spark operator could not submit it: {why}. Look at the Spark operator's log."
-    return End(Outcome.FAILED, "Submission", text, Failure.SUBMISSION)
+    return End(Outcome.FAILED, "Submission", text, Reason.SUBMISSION)
 
 
-def _with_driver(view: View, driver: Json) -> Step | _Ended:
+def _with_driver(view: View, driver: Json) -> Step:
     if api.is_deleting(driver):
         going = _Removal()
         going.take(driver, view.now, view.drain_s)
@@ -266,33 +260,30 @@ def _with_driver(view: View, driver: Json) -> Step | _Ended:
         return _pending(view, driver)
     number = str(view.ledger.attempt)
     executors = tuple(pod for pod in view.observed.executors if _of_attempt(pod, number))
-    got = progress(view.observed, driver, executors, number)
-    ledger, look_again_at = view.ledger, got.look_again_at
-    if got.situation.is_ready and (ledger.failures or ledger.last_error):
+    situation, look_again_at = progress(view.observed, driver, executors, number)
+    ledger = view.ledger
+    if situation.is_ready and (ledger.failures or ledger.last_error):
         if view.now >= started + HEALTHY_S:
             ledger = ledger.healthy()
         else:
             look_again_at = _sooner(look_again_at, started + HEALTHY_S)
-    return Step(ledger, got.situation, look_again_at=look_again_at)
+    return Step(ledger, situation, look_again_at=look_again_at)
 
 
-_PENDING_REASON = {
-    Failure.UNSCHEDULABLE: Reason.UNSCHEDULABLE,
-    Failure.IMAGE_PULL: Reason.IMAGE_PULL_FAILED,
-    Failure.DRIVER_START: Reason.DRIVER_PENDING,
-}
+#: What is shown meanwhile of a failure that is still to come, where that has another word.
+_PENDING = {Reason.IMAGE_PULL: Reason.IMAGE_PULL_FAILED, Reason.DRIVER_START: Reason.DRIVER_PENDING}
 
 
-def _pending(view: View, driver: Json) -> Step | _Ended:
+def _pending(view: View, driver: Json) -> Step:
     trouble = trouble_of(driver, events=view.observed.pod_events)
-    failure = trouble.failure if trouble else Failure.DRIVER_START
+    failure = trouble.failure if trouble else Reason.DRIVER_START
     deadline = _created(driver) + PENDING_S[failure]
     if view.now >= deadline:
         late = f"The driver's pod did not start in {PENDING_S[failure]:.0f} s; see kubectl describe pod."
         return _ended(view, End(Outcome.FAILED, str(failure), trouble.message if trouble else late, failure))
     situation = Situation(Reason.STARTING, "The driver's pod is starting.")
     if trouble:
-        situation = Situation(_PENDING_REASON[failure], trouble.message)
+        situation = Situation(_PENDING.get(failure, failure), trouble.message)
     return Step(view.ledger, situation, look_again_at=min(view.now + LOOK_S, deadline))
 
 
@@ -351,7 +342,7 @@ def _claim(view: View) -> Step:
     manifest = application(target, view.settings, ledger.attempt, view.observed.changefeed or {})
     situation = Situation(Reason.STARTING, "The SparkApplication is being created.")
     text = f"Attempt {ledger.attempt} of spec {target.hash} is created."
-    event = Event("Normal", EventReason.ATTEMPT_CREATED, text)
+    event = Event(Reason.ATTEMPT_CREATED, text)
     return Step(ledger, situation, (Create(manifest),), (event,))
 
 

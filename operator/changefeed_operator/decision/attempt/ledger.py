@@ -11,9 +11,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from changefeed.spec.reasons import Reason
+
 from changefeed_operator import api
 from changefeed_operator.api import Json
-from changefeed_operator.decision.attempt.restart import Failure, is_exhausted, wait_s
+from changefeed_operator.decision.attempt.restart import FAILURES, is_exhausted, wait_s
 
 _LONGEST_MESSAGE = 1000
 _LONGEST_CAUSE = 128
@@ -38,7 +40,8 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class LastError:
-    """`next_retry`: Unix seconds of whole ones, None when none is due. `cause`: CamelCase."""
+    """What failed. `cause`: CamelCase; `message`: with the next step; `time`: Unix seconds; `next_retry`: of whole
+    ones, None when none is due."""
 
     cause: str
     message: str
@@ -71,8 +74,8 @@ class Ledger:
             spec_hash=api.text_at(status, "effectiveSpecHash"),
             state_uri=api.text_at(status, "stateUri"),
             failed=max(0, api.whole_at(status, "restarts", "total")),
-            failures={name: api.whole_at(counts, name) for name in Failure if api.whole_at(counts, name) > 0},
-            last_error=_read_error(api.mapping_at(status, "lastError")),
+            failures={name: api.whole_at(counts, name) for name in FAILURES if api.whole_at(counts, name) > 0},
+            last_error=read_error(api.mapping_at(status, "lastError")),
         )
 
     def or_of(self, application: Json, uid: str) -> Ledger:
@@ -96,7 +99,7 @@ class Ledger:
             restarts["failures"] = {str(name): count for name, count in self.failures.items()}
         fields["restarts"] = restarts
         if self.last_error is not None:
-            fields["lastError"] = _error_fields(self.last_error)
+            fields["lastError"] = error_fields(self.last_error)
         return fields
 
     @property
@@ -143,7 +146,7 @@ class Ledger:
         error = LastError(cause[:_LONGEST_CAUSE], _clip(message), now)
         return replace(self, phase=Phase.ENDED, outcome=Outcome.STALLED, failed=self.failed + 1, last_error=error)
 
-    def failed_with(self, failure: Failure, cause: str, message: str, now: float, seed: str) -> Ledger:
+    def failed_with(self, failure: Reason, cause: str, message: str, now: float, seed: str) -> Ledger:
         """The attempt failed: the next one is due later, or a person is needed."""
         count = self.failures.get(failure, 0) + 1
         ended = replace(
@@ -160,7 +163,7 @@ class Ledger:
 
         It can't go round in circles: each time the number rises.
         """
-        error = LastError(str(Failure.FENCED), _clip(message), now, next_retry=now)
+        error = LastError(str(Reason.FENCED), _clip(message), now, next_retry=now)
         return replace(self, attempt=newest, phase=Phase.ENDED, outcome=Outcome.FAILED, last_error=error)
 
     def healthy(self) -> Ledger:
@@ -172,7 +175,8 @@ def _clip(message: str) -> str:
     return message if len(message) <= _LONGEST_MESSAGE else message[: _LONGEST_MESSAGE - 3] + "..."
 
 
-def _read_error(raw: Json) -> LastError | None:
+def read_error(raw: Json) -> LastError | None:
+    """As it stands in the status."""
     if not raw:
         return None
     return LastError(
@@ -183,7 +187,8 @@ def _read_error(raw: Json) -> LastError | None:
     )
 
 
-def _error_fields(error: LastError) -> dict[str, str]:
+def error_fields(error: LastError) -> dict[str, str]:
+    """The reverse."""
     fields = {"class": error.cause, "message": error.message, "time": api.time_text(error.time)}
     if error.next_retry is not None:
         fields["nextRetryTime"] = api.time_text(error.next_retry)

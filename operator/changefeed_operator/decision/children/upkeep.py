@@ -10,8 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from changefeed.spec.reasons import Reason
+
 from changefeed_operator import api
-from changefeed_operator.actions import Action, Apply, Delete, Event, EventReason
+from changefeed_operator.actions import Action, Apply, Delete, Event
 from changefeed_operator.api import Json
 from changefeed_operator.decision.children.drift import changed_by_others, differences
 from changefeed_operator.observe import Observed
@@ -135,4 +137,4 @@ def _written_at(found: Json) -> float:
 
 
 def _repaired(text: str) -> Event:
-    return Event("Warning", EventReason.CHILD_REPAIRED, f"{text} Find out who did it.")
+    return Event(Reason.CHILD_REPAIRED, f"{text} Find out who did it.")

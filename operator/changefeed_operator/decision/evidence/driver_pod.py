@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from changefeed.spec.reasons import Reason
+
 from changefeed_operator import api
 from changefeed_operator.api import Json
 from changefeed_operator.decision.attempt.ledger import Outcome
-from changefeed_operator.decision.attempt.restart import FAST_S, Failure
+from changefeed_operator.decision.attempt.restart import FAST_S
 from changefeed_operator.decision.evidence.pods import failed_probe, not_pulled, unmounted
 from changefeed_operator.decision.evidence.spark_words import AGAINST_REFUSAL, refusal_in
 
@@ -47,7 +49,7 @@ class End:
     outcome: Outcome
     cause: str = ""
     message: str = ""
-    failure: Failure = Failure.CRASH
+    failure: Reason = Reason.CRASH
     newest_attempt: int = 0
 
 
@@ -55,7 +57,7 @@ class End:
 class Trouble:
     """Why a pod does not start."""
 
-    failure: Failure
+    failure: Reason
     message: str
 
 
@@ -84,9 +86,9 @@ def end_of(pod: Json, events: Sequence[Json] = (), log: str = "") -> End:
     is_killed = not said and api.text_at(terminated, "reason") != "OOMKilled"
     if is_killed and (probe := failed_probe(pod, events)):
         text = f"The driver hung, and the kubelet killed it: {probe}. Its log says what it did last: changefeed logs."
-        return End(Outcome.FAILED, "Hung", text, Failure.HUNG)
+        return End(Outcome.FAILED, "Hung", text, Reason.HUNG)
     end = _classified(api.whole_at(terminated, "exitCode"), api.text_at(terminated, "reason"), said, is_fast)
-    if not said and end.failure in (Failure.CRASH, Failure.FAST_FAIL) and (refusal := refusal_in(log)):
+    if not said and end.failure in (Reason.CRASH, Reason.FAST_FAIL) and (refusal := refusal_in(log)):
         text = f"The driver ended, and what the API server refused it last is: {refusal}. {AGAINST_REFUSAL}"
         return replace(end, cause="Refused", message=text)
     return end
@@ -111,7 +113,7 @@ def _classified(code: int, reason: str, said: Mapping[str, str], is_fast: bool) 
     message = f"{said.get('message', '')} {said.get('next', '')}".strip()
     if reason == "OOMKilled":
         text = "The driver was killed for its memory. Raise spec.spark.driver.memory."
-        return End(Outcome.FAILED, "OutOfMemory", text, Failure.OOM)
+        return End(Outcome.FAILED, "OutOfMemory", text, Reason.OOM)
     if code == 0:
         if cause == "Finished":
             return End(Outcome.FINISHED, cause, message)
@@ -120,21 +122,21 @@ def _classified(code: int, reason: str, said: Mapping[str, str], is_fast: bool) 
         return End(Outcome.STALLED, cause or "InvalidSpec", message or f"The driver refused its input (exit {code}).")
     if code == _UNAVAILABLE or cause == _REFUSED:
         text = message or "The upstream or the sink did not answer in time. Look at both."
-        return End(Outcome.FAILED, cause or "Unavailable", text, Failure.UNAVAILABLE)
+        return End(Outcome.FAILED, cause or "Unavailable", text, Reason.UNAVAILABLE)
     if code == _FENCED:
         text = message or "Another driver has taken the changefeed over. Look for a second operator or a local run."
         newest = said.get("newestAttempt", "")
         known = int(newest) if _COUNT.fullmatch(newest) else 0
-        return End(Outcome.FAILED, cause or "Fenced", text, Failure.FENCED, known)
+        return End(Outcome.FAILED, cause or "Fenced", text, Reason.FENCED, known)
     if not cause and code == 143:
         return _lost("The driver was asked to stop (exit 143) and did not drain.")
-    failure = Failure.FAST_FAIL if is_fast else Failure.CRASH
+    failure = Reason.FAST_FAIL if is_fast else Reason.CRASH
     text = message or f"The driver ended with exit code {code}. Look at its log: changefeed logs."
     return End(Outcome.FAILED, cause or str(failure), text, failure)
 
 
 def _lost(message: str) -> End:
-    return End(Outcome.FAILED, "Lost", message, Failure.LOST)
+    return End(Outcome.FAILED, "Lost", message, Reason.LOST)
 
 
 def _said(text: str) -> dict[str, str]:
@@ -168,25 +170,25 @@ def trouble_of(pod: Json, container: str = api.DRIVER_CONTAINER, events: Sequenc
         why = not_pulled(pod, events)
         pulled = f"can't be pulled: {why}" if why else "can't be pulled"
         return Trouble(
-            Failure.IMAGE_PULL,
+            Reason.IMAGE_PULL,
             f"The {role}'s image {image} {pulled}. Fix spec.spark.image, or the access to its registry; the pull is "
             "tried again.",
         )
     if reason in _CONFIG_REASONS:
         return Trouble(
-            Failure.DRIVER_START,
+            Reason.DRIVER_START,
             f"The {role}'s container can't be made ({reason}): {said} Look at the Secrets that the spec names.",
         )
     for each in api.list_at(pod, "status", "conditions"):
         if api.text_at(each, "type") == "PodScheduled" and api.text_at(each, "reason") == "Unschedulable":
             return Trouble(
-                Failure.UNSCHEDULABLE,
+                Reason.UNSCHEDULABLE,
                 f"No node takes the {role}'s pod: {api.text_at(each, 'message')} "
                 "Make room, or ask for less in spec.spark.",
             )
     if why := unmounted(pod, events):
         text = f"The {role}'s pod does not start: {why}. Create what is missing; the pod starts by itself then."
-        return Trouble(Failure.DRIVER_START, text)
+        return Trouble(Reason.DRIVER_START, text)
     return None
 
 

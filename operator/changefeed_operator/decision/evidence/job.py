@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from changefeed_operator import api
 from changefeed_operator.api import Json
+from changefeed_operator.decision.attempt.ledger import LastError
 from changefeed_operator.decision.evidence.driver_pod import trouble_of
 from changefeed_operator.manifests.jobs import DEADLINE_S, Verb
 from changefeed_operator.observe import Observed
-
-
-@dataclass(frozen=True)
-class Error:
-    """`cause`: CamelCase; `message`: with the next step; `time`: Unix seconds."""
-
-    cause: str
-    message: str
-    time: float
 
 
 def jobs(observed: Observed, verb: Verb) -> list[Json]:
@@ -41,29 +32,31 @@ def is_under_way(job: Json) -> bool:
     return not (is_done(job) or has_failed(job) or api.is_deleting(job))
 
 
-def failure(observed: Observed, job: Json, known: Error | None = None) -> Error:
+def failure(observed: Observed, job: Json, known: LastError | None = None) -> LastError:
     """Why a Job failed. `known`: the last error known; what kept a pod from starting is gone with the pod."""
     condition = _ended(job, "Failed") or {}
     time = api.time_at(condition, "lastTransitionTime") or _created(job)
     said = [words for pod in _pods(observed, job) if (words := last_words(pod)).get("class")]
     if said:
         words = said[-1]
-        return Error(words["class"][:128], f"{words.get('message', '')} {words.get('next', '')}".strip()[:1000], time)
+        return LastError(
+            words["class"][:128], f"{words.get('message', '')} {words.get('next', '')}".strip()[:1000], time
+        )
     if known is not None and known.time >= _created(job):
-        return Error(known.cause, known.message, time)
+        return LastError(known.cause, known.message, time)
     if api.text_at(condition, "reason") == "DeadlineExceeded":
         text = f"Its Job did not end in {DEADLINE_S // 60} minutes. Look at the events of its pods and their nodes."
-        return Error("DeadlineExceeded", text, time)
+        return LastError("DeadlineExceeded", text, time)
     text = api.text_at(condition, "message") or "No word of why."
-    return Error(api.text_at(condition, "reason") or "JobFailed", f"{text} Look at its pods' logs.", time)
+    return LastError(api.text_at(condition, "reason") or "JobFailed", f"{text} Look at its pods' logs.", time)
 
 
-def trouble(observed: Observed, verb: Verb) -> Error | None:
+def trouble(observed: Observed, verb: Verb) -> LastError | None:
     """Why the newest pod of these Jobs does not start, when it says so."""
     found = [each for each in observed.children if api.kind_of(each) == api.POD.kind and _is(each, verb)]
     for pod in sorted(found, key=_created, reverse=True):
         why = trouble_of(pod, verb, observed.pod_events) if api.text_at(pod, "status", "phase") == "Pending" else None
-        return Error(str(why.failure), why.message, _created(pod)) if why else None
+        return LastError(str(why.failure), why.message, _created(pod)) if why else None
     return None
 
 

@@ -6,7 +6,8 @@ nothing that moves by itself, because each change of a condition is a write.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from changefeed.model.tso import compose, physical_ms, to_datetime
@@ -96,6 +97,8 @@ class Seen:
     ddl: tuple[int, str] | None = None  # the newest that is written: its ts, its statement
     copied: str = ""  # how far initial copies are; "" while there are none
     mode: str = ""  # where new segments are read: Buffer or Archive; "" where there is no buffer
+    lag_threshold: float = 60.0  # seconds
+    settings: Mapping[str, str] = field(default_factory=dict)  # those that it takes over while it runs, as they are
 
 
 @dataclass(frozen=True)
@@ -119,8 +122,10 @@ class Condition:
 class Status:
     """Remembers what a moment can't tell: since when something is so, and what was said last."""
 
-    def __init__(self, lag_threshold: float) -> None:
-        self._lag_threshold_ms = lag_threshold * 1000
+    def __init__(self, version: str = "") -> None:
+        """`version`: of this program."""
+        self._version = version
+        self._settings: Mapping[str, str] = {}  # as said last
         self._since: dict[str, tuple[Answer, int]] = {}  # by type of condition
         self._said: list[Condition] = []
         self._said_at = float("-inf")
@@ -128,19 +133,20 @@ class Status:
         self._pulled = (0, 0)
 
     def due(self, now: float, seen: Seen) -> dict[str, Any] | None:
-        """The status to be written, or None: it is said every 10 s, and within 1 s of a condition's change.
+        """The status to be written, or None: it is said every 10 s, and within 1 s of another condition or setting.
 
         `now`: monotonic seconds. What is given out counts as said, whether it arrives or not.
         """
         conditions = self._conditions(seen)
-        after = _AT_MOST_EVERY_S if _kinds(conditions) != _kinds(self._said) else _EVERY_S
+        is_new = _kinds(conditions) != _kinds(self._said) or seen.settings != self._settings
+        after = _AT_MOST_EVERY_S if is_new else _EVERY_S
         if now - self._said_at < after:
             return None
         return self.last(now, seen)
 
     def last(self, now: float, seen: Seen) -> dict[str, Any]:
         """The status, due or not."""
-        self._said, self._said_at = self._conditions(seen), now
+        self._said, self._said_at, self._settings = self._conditions(seen), now, seen.settings
         hold = {"ts": str(seen.history.ts), "until": _time(seen.history.until_ms)} if seen.history else None
         return {
             **({"hold": hold} if hold else {}),
@@ -157,6 +163,8 @@ class Status:
             **({"eventStoreMode": seen.mode} if seen.mode else {}),
             **({"initialCopy": seen.copied} if seen.copied else {}),
             **({"lastDdl": _ddl(*seen.ddl)} if seen.ddl else {}),
+            **({"version": self._version} if self._version else {}),
+            "appliedSettings": dict(seen.settings),
             "conditions": [each.as_json(self._since[each.type][1]) for each in self._said],
         }
 
@@ -188,8 +196,8 @@ class Status:
         return Condition("UpstreamAvailable", "True", "Available", "PD answers and the pullers receive changes.")
 
     def _within_lag(self, seen: Seen) -> Condition:
-        limit = f"lagThreshold, {self._lag_threshold_ms / 1000:g} s"
-        if self._lag_ms(seen) <= self._lag_threshold_ms:
+        limit = f"lagThreshold, {seen.lag_threshold:g} s"
+        if self._lag_ms(seen) <= seen.lag_threshold * 1000:
             if seen.complete and seen.pd_ms - self._pulled[1] >= _QUIET_S * 1000:
                 return Condition("WithinLag", "True", "Idle", "The selected tables are not changing.")
             return Condition("WithinLag", "True", "KeepingUp", f"The lag is within {limit}.")
@@ -203,7 +211,7 @@ class Status:
             return "UpstreamUnavailable", f"PD has not answered since {_time(seen.upstream.since_ms)}."
         if not seen.complete:
             return "Starting", "The pullers are catching up."
-        if seen.pd_ms - physical_ms(seen.resolved_ts) <= self._lag_threshold_ms:
+        if seen.pd_ms - physical_ms(seen.resolved_ts) <= seen.lag_threshold * 1000:
             return "CatchingUp", "Pulled changes are being written."
         if seen.blocked is not None:
             return (

@@ -1,58 +1,90 @@
 """Writes the driver's part of the resource's status: server-side apply, with a field manager of its own.
 
 A shell. The changefeed goes on when the API server is away or refuses: the status is late then, and a metric counts it.
-It never reads the resource, and writes no field that is not the driver's.
+It writes no field that is not the driver's. Of the answer, which is the resource, it reads the settings that the
+operator has accepted for a driver that runs, and nothing else.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
-from urllib.parse import quote, urlencode
 
 from changefeed.errors import ChangefeedError, Fenced
-from changefeed.owner.api_server import ApiServer
-from changefeed.owner.patience import in_thread
+from changefeed.kube.client import Kube, answer_in
+from changefeed.kube.connection import Connection
+from changefeed.kube.kind import CHANGEFEED
+from changefeed.owner.patience import to_its_end
 from changefeed.owner.pod import Pod
 from changefeed.owner.reporting.status import Seen, Status
 from changefeed.spec.names import API_VERSION, KIND
 
 FIELD_MANAGER = "changefeed-driver"
 _STEP_S = 0.5
+_TIMEOUT_S = 5.0
+_NOT_IN_SCHEMA = re.compile(r"\.status\.(\w+)[^:]*: field not declared in schema")
+
+
+@dataclass(frozen=True)
+class Applied:
+    """How a write went. `failure`: a word for a metric ("409", "unreachable"), or "". `settings`: as the resource has
+    them, whatever they may be."""
+
+    failure: str = ""
+    settings: Mapping[str, object] = field(default_factory=dict)
 
 
 class StatusWriter:
-    """`apply` blocks for some seconds at most; one caller at a time."""
+    """One caller at a time. Each write has a connection of its own: token and CA rotate."""
 
-    def __init__(self, pod: Pod, api: ApiServer) -> None:
+    def __init__(self, pod: Pod, connection: Connection) -> None:
         self._pod = pod
-        self._api = api
+        self._connection = connection
+        self._unknown: set[str] = set()  # fields of the status that the CRD lacks
 
-    def apply(self, status: Mapping[str, Any]) -> str | None:
-        """Write it. What went wrong, in a word for a metric ("409", "unreachable"), or None.
+    async def apply(self, status: Mapping[str, Any]) -> Applied:
+        """Write it, in a few seconds. The uid goes with it, so that a namesake made later is left alone (409).
 
-        The uid goes with it, so that a namesake made later is left alone (409).
+        Fields that an older CRD does not know are left out: the API server would refuse all of it for one of them.
         """
-        metadata = {"name": self._pod.name, "namespace": self._pod.namespace, "uid": self._pod.uid}
-        body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "status": status}
-        answer, _ = self._api.request("PATCH", self._path(), body, "application/apply-patch+yaml")
-        if not answer:
-            return "unreachable"
-        return None if answer < 300 else str(answer)
+        try:
+            async with Kube(self._connection, FIELD_MANAGER, timeout=_TIMEOUT_S) as kube:
+                while True:
+                    known = {name: value for name, value in status.items() if name not in self._unknown}
+                    try:
+                        found = await kube.apply(CHANGEFEED, self._body(known), "status", strict=False)
+                        return Applied(settings=_settings_in(found))
+                    except ChangefeedError as e:
+                        refused = _NOT_IN_SCHEMA.search(answer_in(e)[1])
+                        if refused is None or refused[1] not in known:
+                            raise
+                        self._unknown.add(refused[1])
+        except ChangefeedError as e:
+            answer, _ = answer_in(e)
+            return Applied(str(answer) if answer else "unreachable")
 
-    def _path(self) -> str:
-        query = urlencode({"fieldManager": FIELD_MANAGER, "force": "true"})  # what is ours is ours, whoever wrote it
-        namespace, name = quote(self._pod.namespace), quote(self._pod.name)
-        return f"/apis/{API_VERSION}/namespaces/{namespace}/changefeeds/{name}/status?{query}"
+    def _body(self, status: Mapping[str, Any]) -> dict[str, Any]:
+        metadata = {"name": self._pod.name, "namespace": self._pod.namespace, "uid": self._pod.uid}
+        return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "status": status}
+
+
+def _settings_in(found: Mapping[str, Any]) -> Mapping[str, object]:
+    """`status.liveSettings` of the resource; empty when an operator of before has not written any."""
+    status = found.get("status")
+    settings = status.get("liveSettings") if isinstance(status, dict) else None
+    return settings if isinstance(settings, dict) else {}
 
 
 class StatusReports:
     """Says, while a run goes on and at its end, how it goes.
 
     `confirm` is asked before each write, and raises Fenced: a driver that has been taken over writes nothing.
+    `told` hears of the settings that each answer has; False: they can't be used.
     """
 
     def __init__(
@@ -62,12 +94,14 @@ class StatusReports:
         seen: Callable[[], Seen],
         confirm: Callable[[], Awaitable[None]],
         failed: Callable[[str], None],
+        told: Callable[[Mapping[str, object]], bool],
     ) -> None:
         self._status = status
         self._writer = writer
         self._seen = seen
         self._confirm = confirm
         self._failed = failed
+        self._told = told
 
     async def keep(self) -> NoReturn:
         while True:
@@ -95,5 +129,8 @@ class StatusReports:
 
     async def _write(self, body: Mapping[str, Any]) -> None:
         await self._confirm()
-        if (what := await in_thread(self._writer.apply, body)) is not None:
-            self._failed(what)
+        applied = await to_its_end(self._writer.apply(body))
+        if applied.failure:
+            self._failed(applied.failure)
+        elif not self._told(applied.settings):
+            self._failed("settings")

@@ -25,6 +25,8 @@ TYPE: Final = "x-changefeed-type"  # in a person's words
 ALLOWED: Final = "x-changefeed-allowed"  # finishes the sentence "Allowed: ..."
 LATER: Final = "x-changefeed-later"  # values, or True for the whole field: accepted by the API server, not built yet
 FIXED: Final = "x-changefeed-fixed"  # "once set": from when on the value can't be changed
+LIVE: Final = "x-changefeed-live"  # who applies an edit of it while the driver runs, which is not restarted
+SINCE: Final = "x-changefeed-since"  # the first version of the data plane that reads the field
 
 
 def wrong(allowed: str, kind: Literal["wrong", "wrong_secret", "not_yet"] = WRONG) -> PydanticCustomError:
@@ -63,3 +65,13 @@ class Kind:
 def fixed(once: str) -> Kind:
     """Marks a field that can't be changed then; the rule that holds it stands with its section."""
     return Kind(None, {FIXED: once})
+
+
+def live(by: Literal["the driver", "the operator"]) -> Kind:
+    """Marks a field whose edits take no restart (spec/live.py)."""
+    return Kind(None, {LIVE: by})
+
+
+def since(version: str) -> Kind:
+    """Marks a field that images before `version`, as 0.2.0, refuse to read."""
+    return Kind(None, {SINCE: version})

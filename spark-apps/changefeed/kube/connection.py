@@ -1,22 +1,27 @@
 """How to reach the API server: in a pod, or by a kubeconfig.
 
-Tokens are read again while the operator runs, because projected ones rotate. A token never stands in a message.
+Tokens are read again while a process runs, because projected ones rotate and those of plugins run out. A token never
+stands in a message.
 """
 
 from __future__ import annotations
 
 import base64
+import json
 import os
 import ssl
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import yaml
+
 from changefeed.errors import NeedsHuman
 
 #: Where a pod finds its ServiceAccount's token, CA and namespace.
@@ -27,6 +32,43 @@ TOKEN_AGE = 30.0
 
 #: Connections that one session opens at most.
 CONNECTIONS = 64
+
+
+#: A plugin may ask somebody to log in.
+PLUGIN_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A program that a kubeconfig logs in by (client-go's exec credential plugins)."""
+
+    command: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...] = ()
+    api_version: str = "client.authentication.k8s.io/v1"
+
+    def __repr__(self) -> str:
+        return f"Plugin({self.command[0]!r})"
+
+    def credential(self) -> tuple[Mapping[str, str], datetime]:
+        """What it gives (`token`, or `clientCertificateData` and `clientKeyData`), and until when that is good.
+
+        Raises NeedsHuman.
+        """
+        told = {"apiVersion": self.api_version, "kind": "ExecCredential", "spec": {"interactive": False}}
+        environment = {**os.environ, **dict(self.environment), "KUBERNETES_EXEC_INFO": json.dumps(told)}
+        try:
+            ran = subprocess.run(self.command, env=environment, capture_output=True, timeout=PLUGIN_SECONDS, check=True)
+            status = json.loads(ran.stdout)["status"]
+            until = datetime.fromisoformat(status.get("expirationTimestamp") or _NEVER)
+        except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError) as e:
+            raise NeedsHuman(
+                f"The kubeconfig's login plugin {self.command[0]} gave no credential ({type(e).__name__}).",
+                "Run it by hand, or kubectl, to see why.",
+            ) from e
+        return status, until
+
+
+_NEVER = "9999-01-01T00:00:00+00:00"
 
 
 @dataclass(frozen=True)
@@ -45,6 +87,7 @@ class Connection:
     key: bytes = b""  # PEM
     token: str = ""
     token_file: str = ""
+    plugin: Plugin | None = None
 
     def __repr__(self) -> str:
         return f"Connection({self.server!r}, namespace={self.namespace!r})"
@@ -59,7 +102,7 @@ class Connection:
             connector=connector,
             timeout=aiohttp.ClientTimeout(total=timeout, sock_connect=min(timeout, 10.0)),
             middlewares=(_bearer(self), *middlewares),
-            headers={"User-Agent": "changefeed-operator"},
+            headers={"User-Agent": "changefeed"},
         )
 
     def tls(self) -> ssl.SSLContext | bool:
@@ -71,14 +114,17 @@ class Connection:
             return True
         try:
             context = ssl.create_default_context(cafile=self.ca_file or None, cadata=self.ca_data or None)
-            if self.certificate:
+            given = self.plugin.credential()[0] if self.plugin else {}
+            if certificate := self.certificate or given.get("clientCertificateData", "").encode():
                 # The ssl module reads them from files only.
                 with tempfile.TemporaryDirectory() as folder:
-                    certificate, key = Path(folder, "tls.crt"), Path(folder, "tls.key")
-                    certificate.write_bytes(self.certificate)
-                    key.touch(mode=0o600)
-                    key.write_bytes(self.key)
-                    context.load_cert_chain(certificate, key)
+                    files = Path(folder, "tls.crt"), Path(folder, "tls.key")
+                    for file, content in zip(
+                        files, (certificate, self.key or given.get("clientKeyData", "").encode()), strict=True
+                    ):
+                        file.touch(mode=0o600)
+                        file.write_bytes(content)
+                    context.load_cert_chain(*files)
         except (OSError, ValueError) as e:
             raise NeedsHuman(
                 f"The certificates for {self.server} can't be used: {e}.",
@@ -91,60 +137,68 @@ class Connection:
 
 
 def in_pod(environment: Mapping[str, str] = os.environ, folder: Path = SERVICE_ACCOUNT) -> Connection:
-    """The connection of a pod's ServiceAccount; raises NeedsHuman outside of a pod."""
+    """The connection of a pod's ServiceAccount, whose files are read when they are needed; raises NeedsHuman outside of
+    a pod."""
     host, port = environment.get("KUBERNETES_SERVICE_HOST", ""), environment.get("KUBERNETES_SERVICE_PORT", "443")
-    if not host or not (folder / "token").is_file():
+    if not host:
         raise NeedsHuman(
-            "No API server is known: this is no pod with a ServiceAccount, and no kubeconfig is named.",
+            "No API server is known: this is no pod, which has KUBERNETES_SERVICE_HOST, and no kubeconfig is named.",
             "Name one with --kubeconfig or KUBECONFIG.",
         )
     host = f"[{host}]" if ":" in host else host
     return Connection(
         server=f"https://{host}:{port}",
-        namespace=(folder / "namespace").read_text().strip(),
+        namespace=namespace.read_text().strip() if (namespace := folder / "namespace").is_file() else "default",
         ca_file=str(folder / "ca.crt"),
         token_file=str(folder / "token"),
     )
 
 
-def from_kubeconfig(paths: str) -> Connection:
-    """The current context of a kubeconfig, or of several joined by ":", the first that names a thing wins.
-
-    Raises NeedsHuman when it can't be read, or logs in by a plugin.
+def from_kubeconfig(paths: str, context: str = "") -> Connection:
+    """A context of a kubeconfig, by default its current one; of several joined by ":" the first that names a thing
+    wins. Raises NeedsHuman when it can't be read.
     """
     merged: dict[str, Any] = {"clusters": {}, "users": {}, "contexts": {}}
     current = ""
     for path in filter(None, paths.split(os.pathsep)):
         content = _read(Path(path))
-        current = current or str(content.get("current-context") or "")
+        current = context or current or str(content.get("current-context") or "")
         for kind in ("clusters", "users", "contexts"):
             for item in content.get(kind) or []:
                 merged[kind].setdefault(item["name"], (item[kind[:-1]] or {}, Path(path).parent))
     try:
-        context, _ = merged["contexts"][current]
-        cluster, cluster_folder = merged["clusters"][context["cluster"]]
-        user, user_folder = merged["users"].get(context.get("user", ""), ({}, Path()))
+        chosen, _ = merged["contexts"][current]
+        cluster, cluster_folder = merged["clusters"][chosen["cluster"]]
+        user, user_folder = merged["users"].get(chosen.get("user", ""), ({}, Path()))
         server = str(cluster["server"]).rstrip("/")
     except KeyError as e:
         raise NeedsHuman(
-            f"The kubeconfig {paths} has no {e} for its current context {current!r}.",
-            "Choose one with `kubectl config use-context`.",
+            f"The kubeconfig {paths} has no {e} for the context {current!r}.",
+            "See `kubectl config get-contexts`.",
         ) from e
-    if "exec" in user or "auth-provider" in user:
+    if "auth-provider" in user:
         raise NeedsHuman(
-            f"The kubeconfig {paths} logs in by a plugin, which the operator does not run.",
-            "Use a kubeconfig with a token or a client certificate.",
+            f"The kubeconfig {paths} logs in by an auth-provider, which Kubernetes has given up.",
+            "Use a token, a client certificate or an exec plugin.",
         )
     return Connection(
         server=server,
-        namespace=context.get("namespace") or "default",
+        namespace=chosen.get("namespace") or "default",
         ca_data=_data(cluster, "certificate-authority", cluster_folder).decode(),
         verify=not cluster.get("insecure-skip-tls-verify", False),
         certificate=_data(user, "client-certificate", user_folder),
         key=_data(user, "client-key", user_folder),
         token=user.get("token", ""),
         token_file=_file(user, "tokenFile", user_folder),
+        plugin=_plugin(user["exec"], user_folder) if user.get("exec") else None,
     )
+
+
+def _plugin(said: Mapping[str, Any], folder: Path) -> Plugin:
+    """A command with a slash is beside the kubeconfig; another one is looked for on PATH."""
+    command = str(folder / said["command"]) if "/" in said["command"] else str(said["command"])
+    environment = ((str(each["name"]), str(each["value"])) for each in said.get("env") or ())
+    return Plugin((command, *map(str, said.get("args") or ())), tuple(environment), str(said.get("apiVersion", "")))
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -185,11 +239,14 @@ def _bearer(connection: Connection) -> aiohttp.ClientMiddlewareType:
 
 def _token(connection: Connection) -> Callable[[], str]:
     """Gives the token as it is now; a file that can't be read for a moment leaves the last one."""
-    last, read_at = connection.token, -TOKEN_AGE
+    last, read_at, good_until = connection.token, -TOKEN_AGE, datetime(1970, 1, 2, tzinfo=UTC)
 
     def token() -> str:
-        nonlocal last, read_at
-        if connection.token_file and time.monotonic() - read_at > TOKEN_AGE:
+        nonlocal last, read_at, good_until
+        if connection.plugin and datetime.now(UTC) > good_until - timedelta(seconds=TOKEN_AGE):
+            given, good_until = connection.plugin.credential()
+            last = given.get("token", "")
+        elif connection.token_file and time.monotonic() - read_at > TOKEN_AGE:
             read_at = time.monotonic()
             try:
                 last = Path(connection.token_file).read_text().strip()

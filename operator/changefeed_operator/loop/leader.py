@@ -18,8 +18,8 @@ from typing import Any
 
 import structlog
 from changefeed.errors import ChangefeedError, Fenced
-
-from changefeed_operator.cluster.kube import LEASE, Kube, Manifest
+from changefeed.kube.client import Kube, Manifest
+from changefeed.kube.kind import LEASE
 
 #: Seconds after which an unchanged Lease may be taken.
 LEASE_DURATION = 15.0
@@ -134,7 +134,7 @@ class Leadership:
                 lease = await self._kube.get(LEASE, self._namespace, self._name)
                 if lease and lease["spec"].get("holderIdentity") == self.election.identity:
                     lease["spec"] = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
-                    await self._kube.replace(lease)
+                    await self._kube.replace(LEASE, lease)
         except (ChangefeedError, TimeoutError) as e:
             log.warning("lease not given back", error=str(e), lease=self._name)
 
@@ -159,9 +159,9 @@ class Leadership:
         if lease is None:
             metadata = {"namespace": self._namespace, "name": self._name}
             await self._kube.create(
-                {"apiVersion": LEASE.api_version, "kind": LEASE.kind, "metadata": metadata, "spec": proposed}
+                LEASE, {"apiVersion": LEASE.api_version, "kind": LEASE.kind, "metadata": metadata, "spec": proposed}
             )
         else:
-            await self._kube.replace({**lease, **_LEASE_TYPE, "spec": proposed})
+            await self._kube.replace(LEASE, {**lease, **_LEASE_TYPE, "spec": proposed})
         self.election.won(now)
         return self.election.identity

@@ -1,1 +1,0 @@
-"""The API server: its client, the credentials, the Lease."""
