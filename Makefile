@@ -17,13 +17,13 @@ STAMP := .venv/.made
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 UV := VIRTUAL_ENV=.venv .venv/bin/uv
 PROTOS := $(wildcard spark-apps/changefeed/wire/*.proto)
-CODE := spark-apps devcluster operator tests bench examples
+CODE := spark-apps devcluster operator tests bench examples images deploy
 
 CORPUS ?= ../shared/corpus
 
 .PHONY: help demo test test-quick test-unit test-corpus test-simulation simulate mutations test-integration test-cluster lint generate \
-	check-generated \
-	lock images bench evidence clean java classes
+	check-generated manifests \
+	lock images check-images bench evidence clean java classes
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -95,6 +95,10 @@ check-generated: $(STAMP) ## fails when a checked-in file is not what it is made
 			|| { echo "$${file#"$$fresh/made/"} is not what the code gives: run make generate." >&2; exit 1; }; \
 	done
 
+manifests: $(STAMP) ## what deploy/ has of the chart: the kustomize base and the OLM bundle; test-cluster checks them
+	@$(PY) tests/cluster/cluster_programs.py helm
+	@$(PY) deploy/manifests.py --helm "$$(cd tests/cluster && ../../$(PY) -c 'import cluster_programs; print(cluster_programs.program("helm"))')"
+
 .PHONY: generate-into
 generate-into:
 	$(call protoc,$(INTO))
@@ -108,13 +112,16 @@ lock: $(STAMP) ## requirements/*.txt anew from pyproject.toml; the images' are a
 	printf 'setuptools\nwheel\n' | $(LOCK) --constraint requirements/dev.txt -o requirements/build.txt -
 	printf 'uv\n' | $(LOCK) -o requirements/uv.txt -
 
-ENGINE ?= $(firstword $(foreach engine,buildah podman docker,$(if $(shell command -v $(engine)),$(engine))))
-VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+ARCH ?= amd64 arm64
+IMAGES := $(PYTHON) images/build.py $(foreach arch,$(ARCH),--arch $(arch)) $(if $(BASE),--base $(BASE)) $(if $(SOURCES),--sources $(SOURCES))
 
-images: ## the two container images (ENGINE=buildah, podman or docker; BASE=another image of Debian)
-	@test -n "$(ENGINE)" || { echo "An engine is needed: apt-get install buildah, or docker or podman." >&2; exit 1; }
-	for image in operator spark; do \
-		$(ENGINE) build $(if $(BASE),--build-arg BASE=$(BASE)) --target $$image -t changefeed-$$image:$(VERSION) .; done
+images: ## the two images as OCI layouts, with SBOMs, in build/images (ARCH="amd64 arm64"; BASE=NAME@sha256:...; SOURCES=apt's sources)
+	$(IMAGES)
+
+check-images: ## build them once more, from nothing: the digests must be the same
+	rm -rf build/again
+	$(IMAGES) --out build/again/images --no-sboms
+	for image in operator spark; do cmp build/images/$$image/index.json build/again/images/$$image/index.json; done
 
 bench: $(STAMP) classes ## how fast: prints the figures, writes bench/out/bench.json and a page of them, performance.md
 	$(PY) bench/bench.py

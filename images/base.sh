@@ -1,8 +1,6 @@
 #!/bin/bash
 # What both images have: Python, an init that reaps, and the user that they run as. Debian, as root.
 set -euo pipefail
-export DEBIAN_FRONTEND=noninteractive
-apt-get update --quiet
-apt-get install --yes --quiet --no-install-recommends ca-certificates python3 tini
-rm -rf /var/lib/apt/lists/*
+"$(dirname "$0")/packages.sh" ca-certificates python3 tini
 useradd --uid 185 --user-group --create-home --home-dir /home/changefeed --shell /usr/sbin/nologin changefeed
+rm -f /etc/passwd- /etc/group- /etc/shadow- /etc/gshadow- /var/log/lastlog /var/log/faillog

@@ -33,10 +33,14 @@ executor)
   done < <(compgen -v SPARK_JAVA_OPT_ | sort -t _ -k 4 -n)
   # Spark reads the file with its secret only where it knows that it is in Kubernetes; here it has yet to ask the driver.
   options+=(-Dspark.master=k8s://)
-  # The class path is that of Spark's own launcher, to the letter: the class archive was made with it.
-  logging=("$SPARK_HOME"/jars/slf4j-api-*.jar)
+  # As class_archive.jars_in_order has them: the class archive was made for it.
+  LC_ALL=C
+  jars=("$SPARK_HOME"/jars/slf4j-api-*.jar)
+  for jar in "$SPARK_HOME"/jars/*.jar; do
+    [[ $jar == */slf4j-api-* ]] || jars+=("$jar")
+  done
   exec "${init[@]}" "$JAVA_HOME/bin/java" "${options[@]}" "-Xms$SPARK_EXECUTOR_MEMORY" "-Xmx$SPARK_EXECUTOR_MEMORY" \
-    -cp "$SPARK_HOME/conf:${logging[0]}:$SPARK_HOME/jars/*" \
+    -cp "$(IFS=:; printf %s "${jars[*]}")" \
     org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend \
     --driver-url "$SPARK_DRIVER_URL" --executor-id "$SPARK_EXECUTOR_ID" --cores "$SPARK_EXECUTOR_CORES" \
     --app-id "$SPARK_APPLICATION_ID" --hostname "$SPARK_EXECUTOR_POD_IP" \

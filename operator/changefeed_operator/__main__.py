@@ -16,7 +16,7 @@ from cyclopts import App, Parameter, config
 
 from changefeed_operator import api
 from changefeed_operator.loop.runtime import Operator, Options
-from changefeed_operator.settings import Network, Settings
+from changefeed_operator.settings import Network, Settings, parse_defaults
 
 app = App(
     name="changefeed-operator",
@@ -39,6 +39,7 @@ def run(
     image_pull_secrets: str = "",
     driver_role: str = "changefeed-operator-driver",
     allow_privileged_templates: Annotated[bool, Parameter(negative="")] = False,
+    defaults: str = "",
     metrics_port: int = 8080,
     web_address: str = "",
     lease: str = api.OPERATOR,
@@ -71,6 +72,8 @@ def run(
         The ClusterRole that drivers are bound to; with a list of namespaces, the Role of that name in each of them.
     allow_privileged_templates
         Let pod templates ask for hostPath, hostNetwork, privileged containers and the like.
+    defaults
+        Cores and memory of drivers and executors whose Changefeed names none, JSON as the chart writes it.
     metrics_port
         Where /metrics, /healthz and /readyz answer; 0 takes a free port.
     web_address
@@ -98,6 +101,7 @@ def run(
         driver_role=driver_role,
         driver_role_kind="ClusterRole" if namespaces == "all" else "Role",
         allow_privileged_templates=allow_privileged_templates,
+        defaults=parse_defaults(defaults) if defaults else {},
     )
     options = Options(
         settings=settings,

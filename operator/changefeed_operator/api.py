@@ -33,6 +33,7 @@ NAME_LABEL: Final = f"{GROUP}/name"
 ATTEMPT_LABEL: Final = f"{GROUP}/attempt"
 SPEC_HASH_LABEL: Final = f"{GROUP}/spec-hash"
 APPLIED: Final = f"{GROUP}/applied"  # annotation: the hash of the manifest that was applied
+DEFAULTED: Final = f"{GROUP}/defaulted"  # annotation in a config: fields of spec.spark that the operator has set
 RESOURCE: Final = f"{GROUP}/resource"  # annotation of a Job's pod: the effective resource
 JOB_LABEL: Final = f"{GROUP}/job"  # hold | close
 FINALIZER: Final = f"{GROUP}/close"

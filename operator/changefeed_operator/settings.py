@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from changefeed.errors import InvalidSpec
+from changefeed.spec.names import API_VERSION, KIND
+from changefeed.spec.parse import from_effective
+from changefeed.spec.problem import InvalidResource
+
+#: Fields of `spec.spark.driver` and of `spec.spark.executor` that an installation may set for changefeeds without them.
+_ROLES = ("driver", "executor")
+_RESOURCES = ("cores", "memory")
 
 
 @dataclass(frozen=True)
@@ -37,12 +44,42 @@ class Network:
         return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in said.items()})
 
 
+Defaults = Mapping[str, Mapping[str, Any]]
+
+
+def parse_defaults(text: str) -> Defaults:
+    """From JSON such as `{"driver": {"memory": "4Gi"}, "executor": {"cores": 4}}`. Raises InvalidSpec."""
+    try:
+        said = json.loads(text)
+    except ValueError:
+        said = None
+    if not _is_of(said, _ROLES) or not all(_is_of(resources, _RESOURCES) for resources in said.values()):
+        allowed = f"JSON with {' and '.join(_ROLES)}, in each {' and '.join(_RESOURCES)}"
+        raise InvalidSpec("--defaults", f"{text}; allowed: {allowed}")
+    least = {"upstream": {"pdAddresses": ["http://pd:2379"]}, "sink": {"blackhole": {}}}
+    resource = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": "least"},
+        "spec": {**least, "spark": said},
+    }
+    try:
+        from_effective(resource)
+    except InvalidResource as e:
+        raise InvalidSpec("--defaults", "; ".join(problem.line for problem in e.problems)) from None
+    return {role: dict(resources) for role, resources in said.items()}
+
+
+def _is_of(value: object, names: Collection[str]) -> bool:
+    return isinstance(value, dict) and value.keys() <= set(names)
+
+
 @dataclass(frozen=True)
 class Settings:
     """`image`: the data plane's (CHANGEFEED_IMAGE). `state_uri`: of resources without one ("": they must have one).
 
     `network`: None for no NetworkPolicies. `driver_role`: what drivers may do for their executors, a ClusterRole, or a
-    Role in each namespace.
+    Role in each namespace. `defaults`: by role, fields of `spec.spark` for changefeeds without them.
     """
 
     image: str
@@ -54,3 +91,4 @@ class Settings:
     driver_role: str = "changefeed-operator-driver"
     driver_role_kind: Literal["ClusterRole", "Role"] = "ClusterRole"
     allow_privileged_templates: bool = False
+    defaults: Defaults = field(default_factory=dict)

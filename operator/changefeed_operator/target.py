@@ -22,7 +22,7 @@ from changefeed.spec.problem import InvalidResource
 
 from changefeed_operator import api
 from changefeed_operator.observe import Observed
-from changefeed_operator.settings import Settings
+from changefeed_operator.settings import Defaults, Settings
 from changefeed_operator.template import privilege_problem, template_problem
 
 CONFIG_KEY = "changefeed.yaml"
@@ -46,11 +46,13 @@ _LEFT_OUT_BEFORE = (frozenset[str](), frozenset({"lagThreshold"}))
 class Target:
     """A spec that can run: `resource` has all defaults, the operator's included.
 
-    What makes no difference to a driver stands there as its default: `paused`, `deletionPolicy`.
+    What makes no difference to a driver stands there as its default: `paused`, `deletionPolicy`. `defaulted`: what the
+    operator's settings have set, as "executor.memory".
     """
 
     resource: Changefeed
     hash: str
+    defaulted: tuple[str, ...] = ()
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -59,7 +61,10 @@ class Target:
     @cached_property
     def config_text(self) -> str:
         """The file that drivers read: JSON, which is YAML."""
-        return _NOT_PLAIN.sub(_escaped, json.dumps(given(self.resource), indent=2, ensure_ascii=False))
+        document = given(self.resource)
+        if self.defaulted:
+            document["metadata"]["annotations"] = {api.DEFAULTED: ",".join(self.defaulted)}
+        return _NOT_PLAIN.sub(_escaped, json.dumps(document, indent=2, ensure_ascii=False))
 
     @cached_property
     def config_digest(self) -> str:
@@ -110,19 +115,21 @@ def wanted(observed: Observed, settings: Settings) -> Wanted:
     live = observed.changefeed or {}
     paused = api.mapping_at(live, "spec").get("paused") is True
     fixed_state = api.text_at(live, "status", "stateUri")
+    spec, defaulted = _with_defaults(live.get("spec"), settings.defaults)
     try:
         resource = from_effective(
             {
                 "apiVersion": api.API_VERSION,
                 "kind": "Changefeed",
                 "metadata": {"name": observed.name, "namespace": observed.namespace, "uid": api.uid_of(live)},
-                "spec": live.get("spec"),
+                "spec": spec,
             }
         )
     except InvalidResource as e:
-        return _refused(observed, paused, "; ".join(problem.line for problem in e.problems))
+        problem = "; ".join(problem.line for problem in e.problems)
+        return _refused(observed, paused, _with_origin(problem, defaulted))
     state_uri = resource.spec.state.uri or fixed_state or settings.state_uri
-    target = _target(resource, state_uri, api.text_at(live, "status", "effectiveSpecHash"))
+    target = _target(resource, state_uri, api.text_at(live, "status", "effectiveSpecHash"), defaulted)
     if target.config_digest == api.text_at(live, "status", "configDigest"):
         return Wanted(target, paused)
     problem = (
@@ -130,7 +137,7 @@ def wanted(observed: Observed, settings: Settings) -> Wanted:
         or _changed(target, last_valid(observed), fixed_state)
         or _unknown_to_image(target, api.mapping_at(live, "status"))
     )
-    return _refused(observed, paused, problem) if problem else Wanted(target, paused)
+    return _refused(observed, paused, _with_origin(problem, defaulted)) if problem else Wanted(target, paused)
 
 
 def _refused(observed: Observed, paused: bool, problem: str) -> Wanted:
@@ -155,27 +162,56 @@ def last_valid(observed: Observed) -> Target | None:
     except (ValueError, RecursionError, InvalidResource):
         return None
     runs = api.text_at(known, "status", "effectiveSpecHash")
-    target = _target(resource, resource.spec.state.uri or "", runs)
+    defaulted = api.text_at(document, "metadata", "annotations", api.DEFAULTED)
+    target = _target(resource, resource.spec.state.uri or "", runs, tuple(filter(None, defaulted.split(","))))
     # Versions before wrote no digest: what their ConfigMap holds must be what the newest attempt runs.
     is_accepted = bool(accepted) or target.hash == runs
     return target if is_accepted and resource.metadata.uid == api.uid_of(known) else None
 
 
-def _target(resource: Changefeed, state_uri: str, runs: str = "") -> Target:
+def _with_defaults(spec: Any, defaults: Defaults) -> tuple[Any, tuple[str, ...]]:
+    """The spec with the operator's resources where it names none, and which these are."""
+    spark = spec.get("spark", {}) if isinstance(spec, Mapping) else None
+    if not defaults or not isinstance(spark, Mapping):
+        return spec, ()
+    full, defaulted = dict(spark), []
+    for role, resources in defaults.items():
+        named = spark.get(role, {})
+        if isinstance(named, Mapping):
+            missing = {name: value for name, value in resources.items() if name not in named}
+            full[role] = {**named, **missing}
+            defaulted += [f"{role}.{name}" for name in missing]
+    return {**spec, "spark": full}, tuple(defaulted)
+
+
+def _with_origin(problem: str, defaulted: tuple[str, ...]) -> str:
+    """A problem that the operator's own defaults may have made says so."""
+    if not defaulted or "spec.spark" not in problem:
+        return problem
+    return f"{problem} (set by the operator's defaults: {', '.join(f'spec.spark.{path}' for path in defaulted)})"
+
+
+def _target(resource: Changefeed, state_uri: str, runs: str = "", defaulted: tuple[str, ...] = ()) -> Target:
     spec = resource.spec
     state = spec.state.model_copy(update={"uri": state_uri or None})
     same = {"paused": False, "deletion_policy": "Close"}
     full = resource.model_copy(update={"spec": spec.model_copy(update={"state": state, **same})})
-    return Target(full, spec_hash(full, runs))
+    return Target(full, spec_hash(full, runs, defaulted), defaulted)
 
 
-def spec_hash(resource: Changefeed, runs: str = "") -> str:
+def spec_hash(resource: Changefeed, runs: str = "", defaulted: tuple[str, ...] = ()) -> str:
     """Tells specs apart that need different drivers. `runs`: the hash of the newest attempt.
 
-    Defaults are left out, so that a new version of the operator with more fields restarts nothing; so are the fields
-    that a running driver takes over.
+    Defaults are left out, so that neither a new version of the operator with more fields nor other settings of it
+    (`defaulted`) restart anything; so are the fields that a running driver takes over.
     """
     spec = resource.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    for role, _, name in (path.partition(".") for path in defaulted):
+        spark = spec.get("spark", {})
+        spark.get(role, {}).pop(name, None)
+        for section, empty in ((spark, role), (spec, "spark")):
+            if section.get(empty) == {}:
+                del section[empty]
     before = (api.digest(without(spec, left_out)) for left_out in _LEFT_OUT_BEFORE)
     return next((known for known in before if known == runs), "") or api.digest(without(spec, frozenset(marked(LIVE))))
 

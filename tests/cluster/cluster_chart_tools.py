@@ -28,7 +28,9 @@ def run(command: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
     return subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=_RUN_S, check=False)
 
 
-def render(values: dict[str, Any] | None = None, release: str = "prod") -> list[dict[str, Any]]:
+def render(
+    values: dict[str, Any] | None = None, release: str = "prod", namespace: str = "changefeed-system"
+) -> list[dict[str, Any]]:
     """What `helm template` gives for these values, on a cluster with the Prometheus Operator's kinds."""
     kinds = [f"{MONITORING}/{kind}" for kind in ("ServiceMonitor", "PodMonitor", "PrometheusRule")]
     with tempfile.TemporaryDirectory() as folder:
@@ -40,7 +42,7 @@ def render(values: dict[str, Any] | None = None, release: str = "prod") -> list[
             release,
             CHART,
             "-n",
-            "changefeed-system",
+            namespace,
             "-f",
             file,
             *KUBE_VERSION,

@@ -1,7 +1,7 @@
-"""The container images of the real node: built with buildah from Dockerfiles. Needs root and Debian.
+"""The container images of the real node. Needs root and Debian.
 
-The image that our Dockerfile begins with is made from Debian's packages. All images stand in a registry of our own, in
-the cache; what has not changed is neither built nor stored again.
+Ours are what `make images` writes: OCI layouts, here of this machine's processor only. All images stand in a registry
+of our own, in the cache; what has not changed is neither built nor stored again.
 `python tests/cluster/cluster_images.py` builds them.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -27,8 +28,6 @@ from cluster_registry import Registry, Store
 PAUSE = "localhost/pause:test"
 OPERATOR = "localhost/changefeed-operator:test"
 SPARK = "localhost/changefeed-spark:test"
-#: Of our Dockerfile: with a name they are kept, and nothing is built again that has not changed.
-_STAGES = ("product", "operator-libraries", "spark-libraries", "spark-runtime")
 _PACKAGES = {
     "containerd": "containerd",
     "runc": "runc",
@@ -41,7 +40,6 @@ _PACKAGES = {
     "ip": "iproute2",
 }
 _SOURCES = Path("/etc/apt/sources.list.d/debian.sources")
-_BUILDAH_RUN = Path("/run/changefeed-buildah")
 _BUILD_S = 3600.0
 
 
@@ -76,21 +74,30 @@ def _missing() -> list[str]:
 
 def build() -> list[str]:
     """The names of the images, which are built and in the registry."""
-    _build_base()
-    for stage in _STAGES:
-        _bud(f"localhost/{stage}:test", ROOT, ROOT / "Dockerfile", stage)
-    _bud(SPARK, ROOT, ROOT / "Dockerfile", "spark")
-    _bud(OPERATOR, ROOT, ROOT / "Dockerfile", "operator")
+    _write_layouts()
     _build_spark_operator()
+    _buildah("rm", "--all")  # what a build that was killed has left would keep images in use
     _buildah("rmi", "--prune")
-    names = [SPARK, OPERATOR, spark_operator_image()]
+    name = spark_operator_image()
     with Registry(_registry()) as registry:
-        for name in names:
-            _buildah("push", "--quiet", "--tls-verify=false", name, f"docker://{registry.address}/{name}")
+        _buildah("push", "--quiet", "--tls-verify=false", name, f"docker://{registry.address}/{name}")
     store = Store(_registry())
+    store.take(layout("spark"), SPARK)
+    store.take(layout("operator"), OPERATOR)
     _add_pause(store)
-    store.forget_others([*names, PAUSE])
+    store.forget_others([SPARK, OPERATOR, name, PAUSE])
     return store.images()
+
+
+def layout(image: str) -> Path:
+    """The OCI layout of `operator` or `spark` that the node runs."""
+    return cache_folder() / "images" / image
+
+
+def _write_layouts() -> None:
+    command = [sys.executable, str(ROOT / "images" / "build.py"), "--out", str(cache_folder() / "images")]
+    command += ["--store", str(_store()), "--arch", host_arch(), "--no-sboms"]
+    _run(command)
 
 
 def built() -> Registry:
@@ -112,35 +119,6 @@ def spark_operator_image() -> str:
     return f"{image['registry']}/{image['repository']}:{image['tag'] or version}"
 
 
-def _release() -> str:
-    """Debian's, of the image that our Dockerfile begins with."""
-    lines = (ROOT / "Dockerfile").read_text().splitlines()
-    image = next(line.removeprefix("ARG BASE=") for line in lines if line.startswith("ARG BASE="))
-    name, _, tag = image.rpartition(":")
-    if name.rpartition("/")[2] != "debian":
-        raise SetupFailed(f"the Dockerfile begins with {image}; the test cluster can make images of Debian only")
-    return tag.removesuffix("-slim")
-
-
-def _base() -> str:
-    return f"localhost/debian:{_release()}"
-
-
-def _build_base() -> None:
-    if _image_id(_base()):
-        return
-    with tempfile.TemporaryDirectory(dir=cache_folder(), prefix=".base-") as scratch:
-        files = Path(scratch, "base.tar")
-        options = ["--variant=minbase", "--include=ca-certificates", "--aptopt=Apt::Install-Recommends false"]
-        options += ["--dpkgopt=path-exclude=/usr/share/{doc,man,locale,info}/*"]
-        options += ["--dpkgopt=path-include=/usr/share/doc/*/copyright"]
-        _run(["mmdebstrap", *options, _release(), str(files), str(_SOURCES)])
-        container = _buildah("from", "scratch").strip()
-        _buildah("add", container, str(files), "/")
-        _buildah("config", "--cmd", "bash", container)
-        _buildah("commit", "--rm", container, _base())
-
-
 def _build_spark_operator() -> None:
     """The image of the Spark operator as its own Dockerfile makes it, on the Spark of our data plane's image."""
     with tempfile.TemporaryDirectory(dir=cache_folder(), prefix=".context-") as scratch:
@@ -150,26 +128,15 @@ def _build_spark_operator() -> None:
         os.chmod(entrypoint, 0o755)
         for file in context.iterdir():
             os.utime(file, (0, 0))  # the layer's cache looks at times too
-        _bud(spark_operator_image(), context, Path(__file__).with_name("programs") / "spark-operator.Dockerfile", "")
+        options = ["--isolation", "chroot", "--network", "host", "--pull-never", "--layers", "--format", "oci"]
+        options += ["--build-arg", f"BASE=localhost/spark-runtime:{host_arch()}", "--tag", spark_operator_image()]
+        dockerfile = Path(__file__).with_name("programs") / "spark-operator.Dockerfile"
+        _buildah("bud", *options, "--file", str(dockerfile), str(context))
 
 
-def _bud(name: str, context: Path, dockerfile: Path, target: str) -> None:
-    options = ["--isolation", "chroot", "--network", "host", "--pull-never", "--layers", "--format", "oci"]
-    options += ["--tag", name, "--file", str(dockerfile), "--build-arg", f"BASE={_base()}"]
-    # How this machine reaches its package registries; nothing of it stays in the image.
-    for ours, theirs in ((os.environ.get("SSL_CERT_FILE", ""), _CERTIFICATES), ("/etc/pip.conf", "/etc/pip.conf")):
-        options += ["--volume", f"{ours}:{theirs}:ro"] if ours and Path(ours).exists() else []
-    options += ["--target", target] if target else []
-    _buildah("bud", *options, str(context))
-
-
-_CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
-
-
-def _image_id(name: str) -> str:
-    """Empty when there is none."""
-    listed = json.loads(_buildah("images", "--json"))
-    return next((str(image["id"]) for image in listed if name in (image.get("names") or ())), "")
+def host_arch() -> str:
+    """This machine's processor, as images call it."""
+    return {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
 
 
 def _add_pause(store: Store) -> None:
@@ -180,7 +147,7 @@ def _add_pause(store: Store) -> None:
     kind = "application/vnd.oci.image"
     layer = _add_blob(store, f"{kind}.layer.v1.tar", files.getvalue())
     config = {
-        "architecture": "amd64",
+        "architecture": host_arch(),
         "os": "linux",
         "config": {"Entrypoint": ["/pause"], "User": "65535:65535"},
         "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]},
@@ -196,7 +163,11 @@ def _add_blob(store: Store, media_type: str, content: bytes) -> dict[str, Any]:
 
 def _buildah(*arguments: str) -> str:
     """In a store of our own, from which all can be deleted that nobody needs any more."""
-    return _run(["buildah", "--root", str(cache_folder() / "buildah"), "--runroot", str(_BUILDAH_RUN), *arguments])
+    return _run(["buildah", "--root", str(_store()), "--runroot", "/run/changefeed-buildah", *arguments])
+
+
+def _store() -> Path:
+    return cache_folder() / "buildah"
 
 
 def _run(command: Sequence[str], environment: dict[str, str] | None = None) -> str:

@@ -31,6 +31,8 @@ from cluster_programs import program
 #: Where changefeeds of tests may be.
 NAMESPACES = ("bank", "lost", "faults", "held")
 RELEASE, SYSTEM = "changefeeds", "changefeed-system"
+#: Namespace, and channel of its Changefeeds, of an operator beside the release.
+KUSTOMIZED = "kustomized"
 PD = f"{NODE_ADDRESS}:2379"
 STORE_PORTS = (20160, 20161, 20162)
 ENDPOINT = f"http://{NODE_ADDRESS}:9000"
@@ -124,15 +126,17 @@ def install_spark_operator(cluster: ControlPlane, namespaces: list[str]) -> None
 
 
 def install(cluster: ControlPlane) -> None:
-    """Our chart, for all namespaces; returns when the operator is ready."""
-    values: dict[str, str] = {}
+    """Our chart, packaged, for all namespaces; returns when the operator is ready."""
+    cluster.helm("package", CHART, "--destination", cluster.folder / "packaged")
+    (chart,) = (cluster.folder / "packaged").glob("*.tgz")
+    values = {"selector": f"changefeed.dev/channel!={KUSTOMIZED}"}
     for key, image in (("image", cluster_images.OPERATOR), ("sparkImage", cluster_images.SPARK)):
         repository, _, values[f"{key}.tag"] = image.rpartition(":")
         values[f"{key}.registry"], _, values[f"{key}.repository"] = repository.partition("/")
     values["changefeedEgress.tikvPorts"] = f"{{{','.join(map(str, STORE_PORTS))}}}"
     settings = [argument for name, value in values.items() for argument in ("--set", f"{name}={value}")]
     where = ("--namespace", SYSTEM, "--create-namespace")
-    cluster.helm("install", RELEASE, CHART, *where, *settings, "--wait", "--timeout", f"{LATE_S}s")
+    cluster.helm("install", RELEASE, chart, *where, *settings, "--wait", "--timeout", f"{LATE_S}s")
 
 
 @dataclass

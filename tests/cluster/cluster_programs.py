@@ -24,6 +24,8 @@ from typing import Any
 _MINOR = "35"
 _KUBERNETES = f"v1.{_MINOR}.4"
 SPARK_OPERATOR = "v2.5.2"
+#: Only its CRDs are used: nothing of it is built.
+_OLM = ("github.com/operator-framework/api", "v0.30.0")
 #: Built in one module graph, that of Kubernetes, so that what they share is compiled once: versions of one minor
 #: version of its libraries.
 _TOGETHER = {
@@ -127,6 +129,11 @@ def program(name: str) -> Path:
 def module_folder(name: str) -> Path:
     """The unpacked module of a program: charts and CRDs come from it, read only."""
     return Path(_module(PROGRAMS[name].module, PROGRAMS[name].version)["Dir"])
+
+
+def crd_of_module(file: str) -> Path:
+    """A CRD of the Operator Lifecycle Manager."""
+    return Path(_module(*_OLM)["Dir"]) / "crds" / file
 
 
 def install(name: str) -> Path:

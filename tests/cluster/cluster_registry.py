@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import secrets
 import shutil
 import socket
 import threading
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import BinaryIO
@@ -97,6 +99,15 @@ class Store:
         tag.parent.mkdir(parents=True, exist_ok=True)
         tag.write_text(digest)
 
+    def take(self, layout: Path, image: str) -> None:
+        """The image of an OCI layout on the same disk, with all its architectures."""
+        (described,) = json.loads((layout / "index.json").read_text())["manifests"]
+        for blob in (layout / "blobs" / "sha256").iterdir():
+            ours = self.blob(f"sha256:{blob.name}")
+            if not ours.exists():
+                os.link(blob, ours)
+        self.tag(image, described["digest"])
+
     def manifest(self, name: str, reference: str) -> tuple[str, bytes] | None:
         """Digest and content; `reference`: a tag or a digest."""
         tag = self._tags / f"{name}:{reference}"
@@ -105,18 +116,22 @@ class Store:
 
     def forget_others(self, images: list[str]) -> None:
         """Delete what is not of these images."""
-        used: set[Path] = set()
-        for image in self.images():
-            if image not in images:
-                (self._tags / image).unlink()
-                continue
-            digest, content = self.manifest(*image.rsplit(":", 1)) or ("", b"{}")
-            described = json.loads(content)
-            parts = [described["config"], *described["layers"]]
-            used |= {self.blob(digest), *(self.blob(part["digest"]) for part in parts)}
+        for image in set(self.images()) - set(images):
+            (self._tags / image).unlink()
+        used = {blob for image in self.images() for blob in self._blobs_of((self._tags / image).read_text())}
         for blob in self._blobs.iterdir():
             if blob not in used:
                 blob.unlink()
+
+    def _blobs_of(self, digest: str) -> Iterator[Path]:
+        """Of a manifest, or of an index with its manifests."""
+        yield self.blob(digest)
+        described = json.loads(self.blob(digest).read_bytes())
+        for manifest in described.get("manifests", ()):
+            yield from self._blobs_of(manifest["digest"])
+        for part in (described.get("config"), *described.get("layers", ())):
+            if part:
+                yield self.blob(part["digest"])
 
 
 class _Server(ThreadingHTTPServer):
@@ -171,7 +186,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(404)
             return
         digest, content = found
-        media_type = json.loads(content).get("mediaType", "application/vnd.oci.image.manifest.v1+json")
+        described = json.loads(content)
+        kind = "index" if "manifests" in described else "manifest"
+        media_type = described.get("mediaType", f"application/vnd.oci.image.{kind}.v1+json")
         headers = {"Content-Type": media_type, "Docker-Content-Digest": digest}
         self._answer(200, headers, len(content))
         if self.command == "GET":

@@ -22,7 +22,7 @@ from changefeed_operator.decision.conditions import Situation, conditions
 from changefeed_operator.manifests.children import children
 from changefeed_operator.manifests.pods import METRICS_PORT
 from changefeed_operator.observe import Observed
-from changefeed_operator.settings import Network, Settings
+from changefeed_operator.settings import Network, Settings, parse_defaults
 from changefeed_operator.target import wanted
 from cluster_chart_tools import CHART, KUBE_VERSION, MONITORING, ROOT, from_prometheus, lua, of_kind, render, run
 from cluster_programs import program
@@ -43,6 +43,13 @@ FULL: dict[str, Any] = {
     "serviceAccount": {"annotations": {"who": "cdc"}},
     "podAnnotations": {"a": "b"},
     "podLabels": {"c": "d"},
+    "commonLabels": {"team": "cdc"},
+    "podSecurityContext": {"fsGroup": 1000},
+    "strategy": {"type": "Recreate"},
+    "extraVolumes": [{"name": "ca", "configMap": {"name": "company-ca"}}],
+    "extraVolumeMounts": [{"name": "ca", "mountPath": "/etc/company", "readOnly": True}],
+    "extraObjects": [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "{{ .Release.Name }}-ca"}}],
+    "defaults": {"driver": {"memory": "4Gi"}, "executor": {"cores": 4, "memory": "8Gi"}},
     "nodeSelector": {"kubernetes.io/os": "linux"},
     "tolerations": [{"key": "cdc", "operator": "Exists", "effect": "NoSchedule"}],
     "affinity": {"nodeAffinity": {}},
@@ -194,6 +201,7 @@ def test_the_operator_understands_what_the_chart_tells_it(values: dict[str, Any]
     parameters = set(inspect.signature(operator_run).parameters)
     _, bound, _ = operator_app.parse_args([*container["args"], "--image", "x"], exit_on_error=False, print_error=False)
     assert bound.arguments["lease"] == "prod-changefeed-operator"
+    assert parse_defaults(bound.arguments.get("defaults", "{}")) == values.get("defaults", {})
     named = {env["name"] for env in container["env"] if env["name"].startswith("CHANGEFEED_")}
     assert {name.removeprefix("CHANGEFEED_").lower() for name in named} <= parameters
 
@@ -225,7 +233,8 @@ def test_every_pod_is_restricted(values: dict[str, Any]) -> None:
     pods += [pod["spec"] for pod in of_kind(documents, "Pod")]
     assert len(pods) == 2
     for pod in pods:
-        assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+        restricted = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+        assert pod["securityContext"] == {**restricted, **values.get("podSecurityContext", {})}
         for container in pod["containers"]:
             assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
             assert container["securityContext"]["allowPrivilegeEscalation"] is False

@@ -47,6 +47,12 @@ _KILL_JAVA = f"""{_EACH_PROCESS}
         os.kill(int(process.name), 9)
 """
 
+#: In a pod: whether the JVM has mapped the class archive; one that it refuses it starts without.
+_MAPPED = f"""{_EACH_PROCESS}
+    if is_java:
+        print("spark-classes" in (process / "maps").read_text())
+"""
+
 #: In the driver's pod: its memory is used up by many small processes, so that the kernel ends those of the driver.
 _USE_UP_MEMORY = f"""{_EACH_PROCESS}
     if is_java or (b"changefeed_app.py" in said(process / "cmdline") and process.name != "1"):
@@ -94,6 +100,12 @@ def test_what_is_applied_becomes_ready_and_its_checkpoint_rises(demo: Demo) -> N
 
     demo.wait_until_past(demo.now())
     assert demo.verify()["ok"]
+
+
+@pytest.mark.parametrize("role", ["driver", "executor"])
+def test_its_jvms_start_with_the_images_class_archive(demo: Demo, role: str) -> None:
+    pod = demo.pods(role)[0]["metadata"]["name"]
+    assert demo.kubectl("exec", pod, "--", "python", "-c", _MAPPED).split() == ["True"]
 
 
 def test_a_column_that_somebody_adds_is_told_of_in_the_sink_and_in_the_status(demo: Demo) -> None:

@@ -28,13 +28,16 @@ app.kubernetes.io/name: {{ include "changefeed-operator.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{/* commonLabels may say any of them otherwise, but for those that select. */}}
 {{- define "changefeed-operator.labels" -}}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
-{{ include "changefeed-operator.selectorLabels" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/component: operator
-app.kubernetes.io/part-of: changefeed
-app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- $chart := printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- $ours := dict
+    "helm.sh/chart" $chart
+    "app.kubernetes.io/version" .Chart.AppVersion
+    "app.kubernetes.io/component" "operator"
+    "app.kubernetes.io/part-of" "changefeed"
+    "app.kubernetes.io/managed-by" .Release.Service }}
+{{- merge (include "changefeed-operator.selectorLabels" . | fromYaml) .Values.commonLabels $ours | toYaml }}
 {{- end }}
 
 {{/* Of (dict "image" .Values.image "default" .Chart.AppVersion). */}}
@@ -43,15 +46,16 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if .image.digest }}@{{ .image.digest }}{{ else }}:{{ default .default .image.tag }}{{ end }}
 {{- end }}
 
-{{- define "changefeed-operator.securityContext" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities: {drop: [ALL]}
+{{/* Resources of changefeeds that name none, as the operator reads them; nothing when none are set. */}}
+{{- define "changefeed-operator.defaults" -}}
+{{- $roles := dict }}
+{{- range $role, $resources := .Values.defaults }}
+{{- $set := dict }}
+{{- if $resources.cores }}{{ $_ := set $set "cores" (int $resources.cores) }}{{ end }}
+{{- if $resources.memory }}{{ $_ := set $set "memory" $resources.memory }}{{ end }}
+{{- if $set }}{{ $_ := set $roles $role $set }}{{ end }}
 {{- end }}
-
-{{- define "changefeed-operator.podSecurityContext" -}}
-runAsNonRoot: true
-seccompProfile: {type: RuntimeDefault}
+{{- if $roles }}{{ toJson $roles }}{{ end }}
 {{- end }}
 
 {{/* What changefeeds' NetworkPolicies let through, as the operator reads it. */}}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from changefeed.errors import NeedsHuman
-from changefeed.spark.jvm.class_archive import java_options
+from changefeed.spark.jvm.class_archive import jars_in_order, java_options
 from changefeed.spark.worker.worker_client import DAEMON
 
 if TYPE_CHECKING:
@@ -150,6 +150,7 @@ class Cluster:
             "spark.log.level": "WARN",
             # Before what the application has in extraJavaOptions.
             "spark.driver.defaultJavaOptions": java,
+            "spark.driver.extraClassPath": jars_in_order(),
             "spark.executor.defaultJavaOptions": java,
             "spark.task.maxFailures": "8",
             # An executor whose machine is gone says nothing any more. Its pullers are missed after 10 s by the owner;

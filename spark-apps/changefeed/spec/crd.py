@@ -10,14 +10,14 @@ from typing import Any
 
 import yaml
 
-from changefeed.spec.field.kind import ALLOWED, FIXED, LATER, LIVE, RULES, SINCE, TYPE, cel_text, rule
+from changefeed.spec.field.kind import ALLOWED, FIXED, LIVE, RULES, SINCE, TYPE, cel_text, rule
 from changefeed.spec.field.shape import shape
 from changefeed.spec.model import DNS_1035, LONGEST_NAME, NAME_ALLOWED, Spec
 from changefeed.spec.names import API_VERSION, GROUP, KIND, PLURAL, VERSION
 from changefeed.spec.status import Status
 
 _HEADER = "# Made from the model in spark-apps/changefeed/spec by `make generate`; don't edit.\n"
-_OUR_WORDS = {TYPE, ALLOWED, LATER, FIXED, LIVE, SINCE, "default"}
+_OUR_WORDS = {TYPE, ALLOWED, FIXED, LIVE, SINCE, "default"}
 #: The order of a schema's words; those not here follow.
 _FIRST = ("description", "type", "required", "properties")
 
@@ -102,11 +102,8 @@ def _sentence(text: str) -> str:
 
 def _notes(schema: dict[str, Any]) -> list[str]:
     notes = []
-    if schema.get(LATER) is True:
-        notes.append("Not supported yet.")
-    elif ALLOWED in schema:
-        later = f"; not supported yet: {' | '.join(schema[LATER])}" if LATER in schema else ""
-        notes.append(f"Allowed: {schema[ALLOWED]}{later}.")
+    if ALLOWED in schema:
+        notes.append(f"Allowed: {schema[ALLOWED]}.")
     if "default" in schema and not isinstance(schema["default"], dict):
         notes.append(f"Default: {cel_text(schema['default'])}.")
     if FIXED in schema:

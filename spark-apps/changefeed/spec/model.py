@@ -1,8 +1,8 @@
 """The Changefeed resource: what `kubectl apply` and `changefeed run -f` take (INTERFACES.md, The resource).
 
 The one place of its fields, their defaults, what is allowed and what they mean; the operator, the data plane, the CRD
-and the reference share it. Does no I/O. What a later version will take has its place here, and is refused with a word
-about it: nothing is accepted and then ignored.
+and the reference share it. Does no I/O. A field comes here with the code that obeys it, and not before: nothing is
+accepted and then ignored.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from changefeed.spec.field.kind import NOT_YET, WRONG, WRONG_SECRET
+from changefeed.spec.field.kind import WRONG, WRONG_SECRET
 from changefeed.spec.model import Changefeed
 from changefeed.spec.names import API_VERSION, KIND
 from changefeed.spec.problem import InvalidResource, Problem
@@ -128,15 +128,13 @@ def _problem(error: ErrorDetails) -> Problem:
         return Problem(field, f"{field}: missing")
     allowed = _allowed(error)
     if kind == WRONG_SECRET or _SECRET_SECTIONS & {str(part) for part in location}:
-        fault = "not supported yet; " if kind == NOT_YET else ""
-        return Problem(field, f"{field}: {fault}allowed: {allowed}", None, allowed)
+        return Problem(field, f"{field}: allowed: {allowed}", None, allowed)
     value = _show(error["input"])
-    fault = " is not supported yet" if kind == NOT_YET else ""
-    return Problem(field, f"{field}: {value}{fault}; allowed: {allowed}", value, allowed)
+    return Problem(field, f"{field}: {value}; allowed: {allowed}", value, allowed)
 
 
 def _allowed(error: ErrorDetails) -> str:
-    if error["type"] in (WRONG, WRONG_SECRET, NOT_YET):
+    if error["type"] in (WRONG, WRONG_SECRET):
         return error["msg"]
     return "a list" if error["type"] == "tuple_type" else "a mapping"
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from changefeed.spec.field.kind import ALLOWED, FIXED, LATER, LIVE, SINCE, TYPE
+from changefeed.spec.field.kind import ALLOWED, FIXED, LIVE, SINCE, TYPE
 from changefeed.spec.field.shape import shape
 from changefeed.spec.live import marked
 from changefeed.spec.model import NAME_ALLOWED, Spec
@@ -25,7 +25,6 @@ See [examples/](../../examples).
 - A ts is always a quoted string: as a JSON number it would lose its last digits.
 - A duration has units, such as `500ms`, `5s`, `1m30s` or `24h`. So does a size: `64Mi`, `20Gi`.
 - Credentials are never written here, only the names of Secrets. `secretRef` lists the keys a Secret must have.
-- *Not supported yet*: the API server accepts the field, but the changefeed reports that it can't run.
 - Fields that can't be changed are marked. Any other edit makes the changefeed drain and resume from its checkpoint,
   unless the field is listed in the next section.
 """
@@ -56,8 +55,7 @@ _Row = tuple[str, dict[str, Any], str]
 def _section(path: str, schema: dict[str, Any]) -> Iterator[str]:
     """The table of a mapping's fields, then those of the mappings in it."""
     rows = list(_rows("", schema))
-    lines = [f"## {path}", "", *(["*Not supported yet.*", ""] if schema.get(LATER) is True else [])]
-    lines += ["| Field | Type | Default | Meaning |", "|---|---|---|---|"]
+    lines = [f"## {path}", "", "| Field | Type | Default | Meaning |", "|---|---|---|---|"]
     for name, field, default in rows:
         lines.append(f"| `{name}` | {_type(field)} | {default} | {_cell(_meaning(field))} |")
     yield "\n".join(lines)
@@ -95,10 +93,7 @@ def _default(field: dict[str, Any]) -> str:
 def _meaning(field: dict[str, Any]) -> str:
     """What it means, what is allowed, and whether it can be changed."""
     parts = [" ".join(field.get("description", "").split())]
-    if field.get(LATER) is True:
-        parts.append("*Not supported yet.*")
-    else:
-        parts += [f"Allowed: {allowed}." for allowed in _allowed(field)]
+    parts += [f"Allowed: {allowed}." for allowed in _allowed(field)]
     if FIXED in field:
         parts.append(f"**Can't be changed {field[FIXED]}.**")
     if LIVE in field:
@@ -110,9 +105,7 @@ def _meaning(field: dict[str, Any]) -> str:
 
 def _allowed(field: dict[str, Any]) -> Iterator[str]:
     if "enum" in field:
-        later = field.get(LATER, [])
-        now = ", ".join(f"`{word}`" for word in field["enum"] if word not in later)
-        yield now + "".join(f"; *not supported yet:* `{word}`" for word in later)
+        yield ", ".join(f"`{word}`" for word in field["enum"])
     elif field.get("type") != "boolean":
         yield from [field[ALLOWED]] if ALLOWED in field else []
     if ALLOWED in field.get("items", {}):

@@ -1,5 +1,6 @@
 # The Spark operator as its own image has it, on our Spark: its unmodified chart runs it.
-FROM localhost/spark-runtime:test
+ARG BASE
+FROM ${BASE}
 USER root
 COPY spark-operator /usr/bin/spark-operator
 COPY entrypoint.sh /usr/bin/entrypoint.sh

@@ -101,7 +101,9 @@ def test_a_driver_is_python_itself(image: Image) -> None:
 
 def test_an_executor_is_sparks_back_end(image: Image) -> None:
     jars = image.folder / "spark" / "jars"
-    image.add("spark/jars/slf4j-api-2.0.17.jar", "")
+    for name in ("slf4j-api-2.0.17.jar", "spark-core.jar", "Jaxb.jar", "a.jar"):
+        image.add(f"spark/jars/{name}", "")
+    in_order = [f"{jars}/{name}" for name in ("slf4j-api-2.0.17.jar", "Jaxb.jar", "a.jar", "spark-core.jar")]
     became = image.start("executor", **EXECUTOR)
     assert became.same_process
     assert became.argv == [
@@ -112,7 +114,7 @@ def test_an_executor_is_sparks_back_end(image: Image) -> None:
         "-Xms1024m",
         "-Xmx1024m",
         "-cp",
-        f"{jars.parent}/conf:{jars}/slf4j-api-2.0.17.jar:{jars}/*",
+        ":".join(in_order),
         "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend",
         "--driver-url",
         "spark://CoarseGrainedScheduler@driver-svc.shop.svc:7078",

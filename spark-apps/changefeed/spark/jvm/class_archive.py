@@ -2,8 +2,9 @@
 
 Beside it stands the command that Spark's own script starts a JVM with, which takes a script and a JVM to find out.
 
-Only a cache, made by the project's set-up (and by the image's): a JVM that finds none, or one that is not its own,
-starts without, just slower. `python -m changefeed.spark.jvm.class_archive` makes it.
+Only a cache: a JVM that finds none, or one that is not its own, starts without, just slower. The project's set-up makes
+it of what a run has loaded (`python -m changefeed.spark.jvm.class_archive`). For an image it is made of a list
+(`--classes FILE`), to the same bytes each time; `--list FILE` writes the list of a run.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
+import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +29,13 @@ _JVM = (
     # The classes are those that are installed, and it starts processes without a helper that is one itself.
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote -Djdk.lang.Process.launchMechanism=VFORK"
 )
+#: Addresses that are the same each time, nothing compiled beside: else the order of things in the file is another each
+#: time. With them it still is now and then (2 of 8), so the file that comes out twice is taken.
+_SAME_ADDRESSES = ("setarch", "--addr-no-randomize")
+_DUMP = ("-Xshare:dump", "-Xint", "-Xmx1g")
+_MOST_DUMPS = 8
+#: Made while a program runs, so that no jar has them, and what only `-Xshare:dump` would understand.
+_NO_CLASS = re.compile(r"[@#]|.*\$Proxy\d|.*\$\$Lambda")
 _SCRIPTS_MAIN = "org.apache.spark.deploy.SparkSubmit"
 _SLOWS_ANY_START = "--add-modules=jdk.incubator.vector"  # for machine learning; without, Java's own archive is used
 
@@ -43,8 +54,11 @@ def command() -> list[str] | None:
     return [*asked, *_options(archive).split()]
 
 
-def make() -> Path | None:
-    """The archive of this Java and this Spark, made unless it is there; None without Java."""
+def make(classes: Path | None = None) -> Path | None:
+    """The archive of this Java and this Spark, made unless it is there; None without Java.
+
+    `classes`: names of those to be in it, else what a run loads. Jars then come in the order of their names.
+    """
     archive = _path()
     if archive is None or archive.exists():
         return archive
@@ -52,7 +66,9 @@ def make() -> Path | None:
     scratch = Path(tempfile.mkdtemp(dir=archive.parent))
     try:
         made = scratch / "classes.jsa"
-        _run_spark(f"{_JVM} -XX:ArchiveClassesAtExit={made}", scratch)
+        _run_spark(_JVM if classes else f"{_JVM} -XX:ArchiveClassesAtExit={made}", scratch)
+        if classes:
+            _dump(classes, made)
         if made.exists():
             if _command_of(made).exists():
                 _command_of(made).replace(_command_of(archive))
@@ -61,6 +77,49 @@ def make() -> Path | None:
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return archive
+
+
+def jars_in_order() -> str:
+    """Spark's jars as a class path, that of logging first as Spark has it, the others by their names.
+
+    Spark itself names the folder with a `*`, which stands for whatever order the file system has. A JVM takes an
+    archive only when its class path begins with the one that the archive was made for.
+    """
+    jars = sorted(_JARS.glob("*.jar"), key=lambda jar: (not jar.name.startswith("slf4j-api-"), jar.name))
+    return ":".join(map(str, jars))
+
+
+def write_list(file: Path) -> None:
+    """The names of the classes that a run loads from jars or from Java, sorted."""
+    scratch = Path(tempfile.mkdtemp())
+    try:
+        _run_spark(
+            f"{_JVM.replace('-Xshare:auto', '-Xshare:off')} -XX:DumpLoadedClassList={scratch / 'loaded'}", scratch
+        )
+        loaded = {line for line in (scratch / "loaded").read_text().splitlines() if not _NO_CLASS.match(line)}
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    file.write_text("".join(f"{name}\n" for name in sorted(loaded)))
+
+
+def _dump(classes: Path, archive: Path) -> None:
+    """Java's own way to make an archive of a list. The command beside it gets the class path that it is for."""
+    java, *asked = json.loads(_command_of(archive).read_text())
+    asked[asked.index("-cp") + 1] = jars_in_order()
+    _command_of(archive).write_text(json.dumps([java, *asked]))
+    files = [f"-XX:SharedClassListFile={classes}", f"-XX:SharedArchiveFile={archive}"]
+    options = [option for option in _JVM.split() if not option.startswith("-Xshare")]
+    dump = [java, *options, *_DUMP, *files, "-cp", jars_in_order()]
+    # A container may be forbidden to ask for it; then it is an archive all the same, if not the same one.
+    can = subprocess.run([*_SAME_ADDRESSES, "true"], check=False, capture_output=True).returncode == 0
+    made: set[str] = set()
+    for _ in range(_MOST_DUMPS if can else 1):
+        archive.unlink(missing_ok=True)
+        subprocess.run([*_SAME_ADDRESSES, *dump] if can else dump, check=True, stdout=subprocess.DEVNULL)
+        digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+        if digest in made:
+            break
+        made.add(digest)
 
 
 def _options(archive: Path | None) -> str:
@@ -139,5 +198,15 @@ def _run_spark(java_options: str, scratch: Path) -> None:
     gateway.proc.wait()
 
 
+def main(arguments: Sequence[str]) -> None:
+    match arguments:
+        case ["--list", file]:
+            write_list(Path(file))
+        case ["--classes", file]:
+            make(Path(file))
+        case _:
+            make()
+
+
 if __name__ == "__main__":
-    make()
+    main(sys.argv[1:])

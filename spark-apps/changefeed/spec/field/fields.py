@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import SplitResult, urlsplit
 
 from pydantic import PlainSerializer
@@ -15,8 +15,6 @@ from pydantic.config import JsonDict
 
 from changefeed.spec.field.kind import (
     ALLOWED,
-    LATER,
-    NOT_YET,
     RULES,
     TYPE,
     WRONG,
@@ -113,16 +111,15 @@ def size(low: str, high: str) -> Kind:
     return Kind(check, schema)
 
 
-def one_of(*allowed: str, later: tuple[str, ...] = ()) -> Kind:
-    """One of some words; `later` are those that a coming version will take."""
+def one_of(*allowed: str) -> Kind:
+    """One of some words."""
 
     def check(value: object) -> str:
         if isinstance(value, str) and value in allowed:
             return value
-        raise wrong(" | ".join(allowed), NOT_YET if value in later else WRONG)
+        raise wrong(" | ".join(allowed))
 
-    schema: dict[str, Any] = {"enum": [*allowed, *later], "maxLength": max(map(len, [*allowed, *later]))}
-    return Kind(check, {**schema, ALLOWED: " | ".join(allowed), LATER: list(later) or None})
+    return Kind(check, {"enum": [*allowed], "maxLength": max(map(len, allowed)), ALLOWED: " | ".join(allowed)})
 
 
 def text(pattern: str, allowed: str, longest: int) -> Kind:

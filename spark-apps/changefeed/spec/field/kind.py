@@ -17,19 +17,17 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 #: The types of the errors that our checks raise; their message is what is allowed.
 WRONG: Final = "wrong"
 WRONG_SECRET: Final = "wrong_secret"  # the value may hold a secret and must not be shown
-NOT_YET: Final = "not_yet"  # a later version will take it
 
 RULES: Final = "x-kubernetes-validations"
 #: What the schema says beside OpenAPI's words; the CRD's descriptions and the reference are made from it.
 TYPE: Final = "x-changefeed-type"  # in a person's words
 ALLOWED: Final = "x-changefeed-allowed"  # finishes the sentence "Allowed: ..."
-LATER: Final = "x-changefeed-later"  # values, or True for the whole field: accepted by the API server, not built yet
 FIXED: Final = "x-changefeed-fixed"  # "once set": from when on the value can't be changed
 LIVE: Final = "x-changefeed-live"  # who applies an edit of it while the driver runs, which is not restarted
 SINCE: Final = "x-changefeed-since"  # the first version of the data plane that reads the field
 
 
-def wrong(allowed: str, kind: Literal["wrong", "wrong_secret", "not_yet"] = WRONG) -> PydanticCustomError:
+def wrong(allowed: str, kind: Literal["wrong", "wrong_secret"] = WRONG) -> PydanticCustomError:
     """What a check raises: `allowed` finishes the sentence "allowed: ..."."""
     return PydanticCustomError(kind, "{allowed}", {"allowed": allowed})
 
