@@ -27,7 +27,9 @@ class ChangefeedError(Exception):
         return (type(self), (self.message, self.next_step))
 
     def __str__(self) -> str:
-        return f"{self.message} {self.next_step}".strip()
+        if not self.next_step:
+            return self.message
+        return f"{self.message}{'' if self.message.endswith(('.', '?')) else '.'} {self.next_step}"
 
 
 def by_disk(error: E) -> E:

@@ -9,12 +9,12 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from changefeed.kube.connection import Connection
 from changefeed.spec.driver_status import DriverStatus, TableStatus
 from changefeed.ui.drivers import Drivers
 from changefeed.ui.view import Changefeed
 from changefeed_operator import api
 from changefeed_operator.actions import Decision
-from changefeed_operator.cluster.connection import Connection
 from changefeed_operator.loop import runtime
 from changefeed_operator.loop.runtime import Operator, Options
 from changefeed_operator.page import Page

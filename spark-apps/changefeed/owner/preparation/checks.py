@@ -54,7 +54,7 @@ def check_same(changefeed: Changefeed, state: State, cluster_id: int) -> None:
             if value != before.names[field]:
                 raise InvalidSpec(
                     field,
-                    f"{value} differs from {before.names[field]}, which the changefeed was started with",
+                    f"{value} differs from {before.names[field]}, with which the changefeed was started",
                     "It can't be changed: revert it, or create a new changefeed with another name and sink.",
                 )
 
