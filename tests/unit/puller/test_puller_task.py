@@ -500,7 +500,7 @@ def test_a_puller_is_reached_where_it_reaches_the_owner(target: str, address: st
 
 
 def test_a_puller_that_knows_no_way_to_the_owner_says_so() -> None:
-    with pytest.raises(Unavailable, match=r"no way to the owner at nobody\.invalid:5"):
+    with pytest.raises(Unavailable, match=r"Cannot reach the owner at nobody\.invalid:5"):
         _address_towards("nobody.invalid:5")
 
 
