@@ -31,13 +31,14 @@ from changefeed.model.tso import compose
 from changefeed.owner.owner import Owner
 from changefeed.owner.planning.actions import AppendCheckpoint, AppendPlan, Publish, Stop
 from changefeed.owner.planning.barrier import Barrier
-from changefeed.owner.planning.planner import Planner, Table
-from changefeed.owner.planning.writing import Run
+from changefeed.owner.planning.plan_entries import Table
+from changefeed.owner.planning.planner import Planner
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.reporting.progress import Meter
 from changefeed.owner.transaction_log.history import apply
 from changefeed.owner.transaction_log.state import DispatcherState, State, snapshot
+from changefeed.owner.writing.writing import Run
 from changefeed.schema.keys import table_span
 from changefeed.schema.table_info import LONG, STRING, parse_table_info
 from changefeed.sink.storage.layout import Layout

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from changefeed.eventstore.house import House
 from changefeed.owner.owner import Owner
-from changefeed.owner.planning.writing import Writing
 from changefeed.owner.pulling.stored_rows import StoredRows
 from changefeed.owner.transaction_log import history
 from changefeed.owner.transaction_log.log import Log
 from changefeed.owner.transaction_log.state import State
+from changefeed.owner.writing.writing import Writing
 from mutation import Mutation
 
 _CREATE = "self._retry(lambda: self._store.create(path, body))"

@@ -5,17 +5,17 @@ from __future__ import annotations
 from changefeed.owner.owner import Owner
 from changefeed.owner.planning import checkpoint, planner
 from changefeed.owner.planning.checkpoint import Checkpoint
-from changefeed.owner.planning.dispatch import Dispatch
-from changefeed.owner.planning.open_entries import OpenEntries
 from changefeed.owner.planning.planner import Planner
-from changefeed.owner.planning.reads import Reads
-from changefeed.owner.planning.writing import Writing
 from changefeed.owner.pulling.known_files import KnownFiles
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.span import Span
 from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.transaction_log import history
 from changefeed.owner.transaction_log.state import State
+from changefeed.owner.writing.dispatch import Dispatch
+from changefeed.owner.writing.open_entries import OpenEntries
+from changefeed.owner.writing.reads import Reads
+from changefeed.owner.writing.writing import Writing
 from mutation import Edit, Mutation
 
 PLANNER = (

@@ -23,15 +23,16 @@ from changefeed.owner.planning.actions import (
     WriteSyncpoint,
 )
 from changefeed.owner.planning.barrier import Barrier
-from changefeed.owner.planning.open_entries import EntryKey
-from changefeed.owner.planning.planner import Planner, Table
+from changefeed.owner.planning.plan_entries import Table
+from changefeed.owner.planning.planner import Planner
 from changefeed.owner.planning.syncpoints import Syncpoints
-from changefeed.owner.planning.writing import Run
 from changefeed.owner.preparation.copying import copy_record, tables_to_copy
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.transaction_log.log import Log
 from changefeed.owner.transaction_log.state import State
+from changefeed.owner.writing.open_entries import EntryKey
+from changefeed.owner.writing.writing import Run
 from changefeed.schema.keys import table_span
 from changefeed.sink.contract import Ddl
 from changefeed.sink.storage.ddl_sink import StorageDdlSink

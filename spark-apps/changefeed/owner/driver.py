@@ -37,7 +37,6 @@ from changefeed.owner.planning.barrier import Barrier
 from changefeed.owner.planning.ddl_span import DdlSpan
 from changefeed.owner.planning.planner import Planner
 from changefeed.owner.planning.timeline import Timeline
-from changefeed.owner.planning.writing import Run
 from changefeed.owner.pod import OWNER_PORT, Pod, check_pod
 from changefeed.owner.preparation.prepare import check_attempt, open_places, prepare
 from changefeed.owner.preparation.prepared import Prepared
@@ -56,6 +55,7 @@ from changefeed.owner.serving.service import OwnerService
 from changefeed.owner.serving.vigilance import TakePlace
 from changefeed.owner.sinks.driven import name_of
 from changefeed.owner.sinks.expiry import Expiry
+from changefeed.owner.writing.writing import Run
 from changefeed.schema.keys import table_span
 from changefeed.sink.job import PipelineJob
 from changefeed.spec.model import Changefeed

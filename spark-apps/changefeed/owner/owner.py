@@ -36,13 +36,14 @@ from changefeed.owner.planning.actions import (
 from changefeed.owner.planning.barrier import Barrier
 from changefeed.owner.planning.checkpoint import Checkpoint, Progress, flushed_to, flushed_ts
 from changefeed.owner.planning.expiration import expires_before
-from changefeed.owner.planning.open_entries import EntryKey, OpenEntries
-from changefeed.owner.planning.planner import Cut, Planner, Reason, Table, UnderWay, make_plan
-from changefeed.owner.planning.writing import Run, Writing
+from changefeed.owner.planning.plan_entries import Table, make_plan
+from changefeed.owner.planning.planner import Cut, Planner, Reason, UnderWay
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Orders, Spans
 from changefeed.owner.pulling.stored_rows import StoredRows
 from changefeed.owner.transaction_log.state import State
+from changefeed.owner.writing.open_entries import EntryKey, OpenEntries
+from changefeed.owner.writing.writing import Run, Writing
 from changefeed.schema.keys import table_span
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.contract import Ddl

@@ -9,12 +9,13 @@ from changefeed.owner.owner import Names as OwnerNames
 from changefeed.owner.owner import Owner
 from changefeed.owner.planning.actions import AppendPlan, Publish, Recorded
 from changefeed.owner.planning.barrier import Barrier
-from changefeed.owner.planning.planner import Planner, Table
-from changefeed.owner.planning.writing import Run
+from changefeed.owner.planning.plan_entries import Table
+from changefeed.owner.planning.planner import Planner
 from changefeed.owner.pulling.quota import Quota
 from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.transaction_log.history import apply
 from changefeed.owner.transaction_log.state import State
+from changefeed.owner.writing.writing import Run
 from changefeed.schema.table_info import TableInfo
 from changefeed.wire import owner_pb2 as pb
 

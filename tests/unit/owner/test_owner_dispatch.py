@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from changefeed.owner.planning.dispatch import Dispatch
-from changefeed.owner.planning.open_entries import EntryKey
+from changefeed.owner.writing.dispatch import Dispatch
+from changefeed.owner.writing.open_entries import EntryKey
 
 MIB = 1 << 20
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import owner_records as made
 import pytest
 from changefeed.model.record import FileCommitted
-from changefeed.owner.planning.open_entries import EntryKey, OpenEntries
 from changefeed.owner.transaction_log.history import apply
 from changefeed.owner.transaction_log.state import State
+from changefeed.owner.writing.open_entries import EntryKey, OpenEntries
 
 
 def log_of(*plans: str) -> State:

@@ -9,7 +9,8 @@ import pytest
 from changefeed.errors import NeedsHuman
 from changefeed.model.position import Position
 from changefeed.model.record import PlanRecord
-from changefeed.owner.planning.planner import Cut, Planner, Reason, Table, UnderWay, make_plan
+from changefeed.owner.planning.plan_entries import Table, make_plan
+from changefeed.owner.planning.planner import Cut, Planner, Reason, UnderWay
 from changefeed.owner.transaction_log.history import apply
 from changefeed.owner.transaction_log.state import State
 from hypothesis import given
@@ -168,6 +169,28 @@ def test_ac4_an_interval_sees_two_plans_however_many_tables_change(dispatchers: 
         plans.on_rows(now, s.segment(tick % dispatchers, [tick]))
         made += bool(plans.due(now, to(tick)))
     assert made <= 2 * 390 / 50
+
+
+def test_many_tables_take_turns_so_that_no_plan_keeps_the_tasks_busy_for_long() -> None:
+    """Broken by one turn an interval: a plan of all thousand files. By turns that begin anew at each look: too many."""
+    plans, tables = Planner(10_000, 5.0), 1_000
+    for dispatcher in range(tables):
+        plans.add(dispatcher, 0)
+    files: list[int] = []
+    began: dict[int, float] = {}  # when the first row came that is in no file
+    for tick in range(1, 1_001):
+        now = tick / 20
+        for dispatcher in range(tick % 20, tables, 20):  # a row a second each
+            plans.on_rows(now, s.segment(dispatcher, [tick]))
+            began.setdefault(dispatcher, now)
+        cuts = plans.due(now, to(tick))
+        for each in cuts:
+            assert now - began.pop(each.dispatcher) <= 5.0 + 1e-6
+        if now > 20.0:
+            files.append(len(cuts))
+    assert max(files) <= 2 * tables / 8
+    assert sum(map(bool, files)) <= 30.0 / 5.0 * 8 + 1
+    assert sum(files) <= 30.0 / 5.0 * tables * 1.2
 
 
 def test_what_a_full_file_has_left_over_waits_for_an_interval_of_its_own() -> None:

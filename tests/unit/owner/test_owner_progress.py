@@ -12,10 +12,10 @@ from changefeed.metrics import Registry
 from changefeed.model.tso import compose
 from changefeed.objectstore.patience import RUN_S
 from changefeed.owner.planning.actions import AppendCheckpoint, AppendPlan, Publish
-from changefeed.owner.planning.open_entries import EntryKey
 from changefeed.owner.pulling.known_files import Reader
 from changefeed.owner.reporting.progress import Meter, _mode
 from changefeed.owner.reporting.status import Blocked, Trouble
+from changefeed.owner.writing.open_entries import EntryKey
 from changefeed.wire import owner_pb2 as pb
 
 

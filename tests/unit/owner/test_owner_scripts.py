@@ -28,13 +28,14 @@ import pytest
 from changefeed.model.record import DdlRecord, PlanEntry
 from changefeed.owner.planning.barrier import Barrier
 from changefeed.owner.planning.checkpoint import Checkpoint, Progress, flushed_to
-from changefeed.owner.planning.dispatch import Dispatch
-from changefeed.owner.planning.open_entries import EntryKey, OpenEntries
-from changefeed.owner.planning.planner import Cut, Planner, Table, UnderWay, make_plan
+from changefeed.owner.planning.plan_entries import Table, make_plan
+from changefeed.owner.planning.planner import Cut, Planner, UnderWay
 from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.pulling.stored_rows import StoredRows
 from changefeed.owner.transaction_log.history import apply
 from changefeed.owner.transaction_log.state import State, restore, snapshot
+from changefeed.owner.writing.dispatch import Dispatch
+from changefeed.owner.writing.open_entries import EntryKey, OpenEntries
 from changefeed.sink.contract import Ddl
 from changefeed.wire import owner_pb2 as pb
 

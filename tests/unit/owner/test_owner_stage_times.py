@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import owner_records as made
 from changefeed.model.tso import compose
-from changefeed.owner.planning.open_entries import EntryKey
 from changefeed.owner.reporting.stage_times import PLAN, PUBLISH, WRITE, StageTimes
 from changefeed.owner.transaction_log.history import apply
+from changefeed.owner.writing.open_entries import EntryKey
 
 
 def test_each_stage_of_a_file_is_told_once() -> None:

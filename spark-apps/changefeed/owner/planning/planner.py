@@ -21,6 +21,10 @@ for half of theirs and will not fill a file by its end. So an interval sees two 
 a busy dispatcher makes full files. One whose rows are not resolved when its interval is over is cut as soon as they
 are.
 
+A plan of a thousand files keeps two cores busy for seconds, which makes its last file that late. So when many
+dispatchers have rows they take turns: the interval is divided into up to eight parts, and at the end of each part those
+that have waited longest are cut.
+
 A plan may be made while others are open. A dispatcher whose files are being written gets no further one but a full
 one, or a slow sink would be given ever more and ever smaller files; and only so many bytes are open at a time.
 """
@@ -28,20 +32,20 @@ one, or a slow sink would be given ever more and ever smaller files; and only so
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, takewhile
+from itertools import groupby, islice, takewhile
 from typing import Literal, NamedTuple
 
-from changefeed.errors import NeedsHuman
 from changefeed.model.position import Position
-from changefeed.model.record import PlanEntry
 from changefeed.owner.planning.lowest import Lowest
 from changefeed.owner.pulling.segments import Segment
-from changefeed.owner.transaction_log.state import State
 
 MIB = 1 << 20
 _NEWEST_SHARE = 0.3  # of a file in its table's learnt ratio
+_TURN_FILES = 128  # what two cores write in some 0.3 s
+_MOST_TURNS = 8  # in an interval
 
 Reason = Literal["size", "oversized", "interval", "barrier", "quota", "shutdown"]
 """oversized: a transaction, which is never cut, is larger than a file."""
@@ -116,6 +120,7 @@ class Planner:
         self._waiting: dict[int, None] = {}  # has pieces; whose interval is over first comes first
         self._ripe: set[int] = set()  # has pieces, and its interval is over
         self._full: set[int] = set()  # has pieces for a file
+        self._next_turn = 0.0
 
     @property
     def dirty(self) -> int:
@@ -183,8 +188,8 @@ class Planner:
         consecutive. With what is under way no more than plan_bytes, but at least one cut when nothing is; full files
         that are left are due at once.
         """
-        while (end := self.next_deadline()) is not None and end <= now:
-            self._ripe.add(dispatcher := next(iter(self._waiting)))
+        for dispatcher in list(takewhile(lambda d: self._ends(d) <= now, self._waiting)):
+            self._ripe.add(dispatcher)
             del self._waiting[dispatcher]
         stopped = {dispatcher for dispatcher in stopped if self._is_dirty(dispatcher)}
         company: set[int] = set()
@@ -212,15 +217,31 @@ class Planner:
         candidates = self._ripe.union(self._waiting) if all_for else self._ripe
         if all_for != "shutdown":
             candidates = candidates.difference(under_way.dispatchers)  # but for what is full, see `_cuts`
-        if cut(candidates | self._full | stopped) and any(file.reason == "interval" for file in plan):
-            company = self._company(now).difference(under_way.dispatchers)
+        has_room, turns = cut(candidates | self._full | stopped), self._turns
+        is_turn = turns > 1 and now >= self._next_turn
+        if is_turn or any(file.reason == "interval" for file in plan):
+            self._next_turn = now + self._flush_interval_s / turns
+            company = self._company(now, turns).difference(under_way.dispatchers) if has_room else set()
             cut(company)
         return plan
 
     def next_deadline(self) -> float | None:
         """When to ask `due` again if nothing else happens; what waits for a limit is due when the limit moves."""
         first = next(iter(self._waiting), None)
-        return None if first is None else self._dispatchers[first].since + self._flush_interval_s
+        if first is None:
+            return None
+        if self._turns == 1:
+            return self._ends(first)
+        return min(self._ends(first), max(self._next_turn, self._dispatchers[first].since + self._flush_interval_s / 2))
+
+    def _ends(self, dispatcher: int) -> float:
+        """When its interval is over."""
+        return self._dispatchers[dispatcher].since + self._flush_interval_s
+
+    @property
+    def _turns(self) -> int:
+        """How many parts an interval has."""
+        return min(_MOST_TURNS, 1 + self.dirty // _TURN_FILES)
 
     def first_unplanned_ts(self, dispatcher: int) -> int | None:
         """No unplanned row is below it; None when there are none."""
@@ -277,11 +298,12 @@ class Planner:
         if known.pieces:
             self._mark(now, cut.dispatcher)
 
-    def _company(self, now: float) -> set[int]:
-        """Who goes along with a dispatcher that is cut for its interval."""
+    def _company(self, now: float, turns: int) -> set[int]:
+        """Who is cut before its interval is over: a turn's share of those that have waited for half of it."""
         half_ago = now - self._flush_interval_s / 2
         old = takewhile(lambda d: self._dispatchers[d].since <= half_ago, self._waiting)
-        return {d for d in old if not self._is_full(2 * self._dispatchers[d].raw, self._dispatchers[d].ratio)}
+        slow = (d for d in old if not self._is_full(2 * self._dispatchers[d].raw, self._dispatchers[d].ratio))
+        return set(islice(slow, math.ceil(self.dirty / turns)))
 
     def _is_dirty(self, dispatcher: int) -> bool:
         return dispatcher in self._waiting or dispatcher in self._ripe
@@ -325,78 +347,3 @@ def _rest(piece: _Piece, ts: int) -> _Piece:
     width = piece.last_ts - piece.first_ts + piece.row_at_first
     share = piece.bytes * (piece.last_ts - ts) // width
     return _Piece(piece.last_ts, ts + 1, share, False)
-
-
-@dataclass(frozen=True)
-class Table:
-    """What decodes and names a dispatcher's rows from now on."""
-
-    table_id: int  # physical
-    table_info: str  # hash
-    table_version: int
-    place: str  # its directory but for the date
-    name: str = ""
-
-
-def make_plan(
-    state: State,
-    cuts: Iterable[Cut],
-    tables: Mapping[int, Table],
-    date: str,
-    directory: Callable[[str, str], str],
-    data_file: Callable[[str, int], str],
-    schema_files: Container[tuple[int, int]],
-) -> tuple[PlanEntry, ...]:
-    """The entries of a plan record: names and indexes come from the log (rule 15).
-
-    `date` is the sink's date of the plan's pd_ms ("" when directories have none); a dispatcher whose newest directory
-    has a later one stays there, so `directory(place, date)` must go by the date it is given. It and
-    `data_file(directory, index)` give paths below the sink's root. `schema_files` holds
-    (dispatcher, table_version) of the schema files known to exist. Raises NeedsHuman when one is missing (rule 26) or
-    when a cut does not go on from the log.
-    """
-    entries: list[PlanEntry] = []
-    reached: dict[int, tuple[Position, str, int]] = {}
-    for number, cut in enumerate(cuts):
-        table = tables[cut.dispatcher]
-        if (cut.dispatcher, table.table_version) not in schema_files:
-            raise NeedsHuman(
-                f"The schema file of dispatcher {cut.dispatcher}, version {table.table_version}, has not been written.",
-                "Report this as a bug, with the log.",
-            )
-        last = state.dispatchers.get(cut.dispatcher)
-        day = max(date, last.date) if last else date
-        place = directory(table.place, day)
-        start, before, index = reached.get(cut.dispatcher) or (
-            state.position(cut.dispatcher),
-            last.directory if last else "",
-            last.next_index if last else 1,
-        )
-        if not cut.from_ <= start < cut.to:
-            raise NeedsHuman(
-                f"Dispatcher {cut.dispatcher} is planned up to {cut.from_.commit_ts}, "
-                f"in the log up to {start.commit_ts}.",
-                "Report this as a bug, with the log.",
-            )
-        index = index if place == before else 1
-        entries.append(
-            PlanEntry.model_validate(
-                {
-                    "entry": number,
-                    "dispatcher": cut.dispatcher,
-                    "table_id": table.table_id,
-                    "from": start,
-                    "to": cut.to,
-                    "path": data_file(place, index),
-                    "directory": place,
-                    "index": index,
-                    "date": day,
-                    "table_version": table.table_version,
-                    "table_info": table.table_info,
-                    "estimate": cut.estimate,
-                    "reason": cut.reason,
-                }
-            )
-        )
-        reached[cut.dispatcher] = (cut.to, place, index + 1)
-    return tuple(entries)

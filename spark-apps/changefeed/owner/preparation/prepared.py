@@ -9,7 +9,7 @@ from changefeed.eventstore.house import House
 from changefeed.objectstore import Place
 from changefeed.owner.alive import Alive
 from changefeed.owner.pace import pace_of
-from changefeed.owner.planning.planner import Table
+from changefeed.owner.planning.plan_entries import Table
 from changefeed.owner.planning.syncpoints import Syncpoints
 from changefeed.owner.pulling.quota import segment_bytes
 from changefeed.owner.sinks.driven import DrivenSink, Taken

@@ -14,13 +14,13 @@ from changefeed.model.tso import physical_ms
 from changefeed.objectstore.patience import RUN_S, given_up
 from changefeed.owner.owner import Owner
 from changefeed.owner.planning.actions import Action, AppendPlan, Publish
-from changefeed.owner.planning.open_entries import EntryKey
 from changefeed.owner.pulling.known_files import Reader
 from changefeed.owner.reporting.copy_progress import CopyProgress
 from changefeed.owner.reporting.lags import Lags
 from changefeed.owner.reporting.stage_times import StageTimes
 from changefeed.owner.reporting.status import PD_AWAY, Blocked, Seen, Troubles, failed_reason
 from changefeed.owner.transaction_log.state import State
+from changefeed.owner.writing.open_entries import EntryKey
 from changefeed.spec.driver_status import DriverError
 from changefeed.wire import owner_pb2 as pb
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from changefeed.model.record import FileCommitted, PlanRecord
 from changefeed.model.tso import physical_ms
-from changefeed.owner.planning.open_entries import EntryKey
+from changefeed.owner.writing.open_entries import EntryKey
 
 PLAN, WRITE, PUBLISH = (
     "changefeed_owner_plan_duration_seconds",

@@ -12,9 +12,9 @@ from changefeed.errors import ChangefeedError, InvalidSpec, NeedsHuman, OutputCo
 from changefeed.metrics import Registry
 from changefeed.model.record import FileCommitted
 from changefeed.owner.owner import Owner
-from changefeed.owner.planning.open_entries import EntryKey
 from changefeed.owner.reporting.progress import Meter
 from changefeed.owner.serving.vigilance import Vigilance
+from changefeed.owner.writing.open_entries import EntryKey
 from changefeed.wire import owner_pb2 as pb
 from changefeed.wire.owner import error_of
 

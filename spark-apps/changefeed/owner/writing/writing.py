@@ -6,12 +6,12 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from changefeed.model.record import FileCommitted, PlanEntry, PlanRecord, Work, WorkEntry
-from changefeed.owner.planning.dispatch import Dispatch
-from changefeed.owner.planning.open_entries import EntryKey, OpenEntries, size_of
 from changefeed.owner.planning.planner import UnderWay
-from changefeed.owner.planning.reads import Reads
 from changefeed.owner.pulling.stored_rows import StoredRows
 from changefeed.owner.transaction_log.state import OpenPlan, State
+from changefeed.owner.writing.dispatch import Dispatch
+from changefeed.owner.writing.open_entries import EntryKey, OpenEntries, size_of
+from changefeed.owner.writing.reads import Reads
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from changefeed.owner.planning.open_entries import EntryKey
+from changefeed.owner.writing.open_entries import EntryKey
 
 _AHEAD_BYTES = 8 << 20  # raw, of what a task has been given: while it writes the last of it, more arrives
 _AHEAD = 2, 64  # entries: at least so many, whatever their size, and at most

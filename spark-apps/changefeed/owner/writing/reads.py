@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence, Set
 
 from changefeed.model.record import SegmentSlice
-from changefeed.owner.planning.open_entries import EntryKey
+from changefeed.owner.writing.open_entries import EntryKey
 
 
 class Reads:

@@ -1,0 +1,1 @@
+"""Which pipeline task writes which of the planned files."""
