@@ -18,9 +18,10 @@ from unittest.mock import patch
 
 import grpc.aio
 from changefeed.errors import Conflict
-from changefeed.owner.planning import checkpoint, dispatch
+from changefeed.owner.planning import checkpoint, planner
 from changefeed.owner.planning.actions import Stop
 from changefeed.owner.transaction_log.log import Log
+from changefeed.owner.writing import dispatch
 from changefeed.puller import initial_copy, segment_writer, store_stream
 from changefeed.puller import task as puller_task
 from changefeed.puller.matching import matcher, spilled
@@ -143,6 +144,9 @@ class World:
         self.database = Database() if order.random() < 0.2 else None
         if self.database is not None and past is None:
             self.database.syncpoint_ms = order.choice((None, 1_000, 3_000))
+        # Dice of its own, as above. A dispatcher a turn, or as many as there are.
+        turns = Random(f"{story.seed} turns")
+        self.turn_files = 1 if "turns" not in story.without and turns.random() < 0.2 else 128
         self.files_ahead = rng.choice(((1, 1), (1, 2), (2, 64)))  # that a pipeline task is given, at least and at most
         if past is not None:
             self.layout = past.layout
@@ -190,6 +194,7 @@ class World:
         with (
             patch.object(matcher, "SPILL_BYTES", self.spill_bytes),
             patch.object(spilled, "BATCH_BYTES", 150),
+            patch.object(planner, "_TURN_FILES", self.turn_files),
             patch.object(dispatch, "_AHEAD", self.files_ahead),
             patch.object(dispatch, "_AHEAD_BYTES", 200),
             patch.object(PullerTask, "_scratch_file", lambda _task: MemoryFile()),
