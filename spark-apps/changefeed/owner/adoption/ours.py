@@ -1,4 +1,4 @@
-"""`changefeed adopt`: a sink and its log are handed to a Changefeed with a spec.state.id (CORRECTNESS.md, rule 7).
+"""`changefeed adopt`: hands an existing sink and its log to a Changefeed with a spec.state.id (CORRECTNESS.md, rule 7).
 
 The log is the truth about the sink, so it goes along: with the log come the checkpoint and every index, and nothing is
 lost or written twice. Without it nobody knows what is in the files, and nothing can be adopted.

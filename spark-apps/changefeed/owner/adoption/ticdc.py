@@ -1,4 +1,4 @@
-"""`changefeed adopt --ticdc`: a changefeed goes on in a folder that TiCDC has written (CORRECTNESS.md, rule 7).
+"""`changefeed adopt --ticdc`: continues a changefeed in a folder that TiCDC wrote (CORRECTNESS.md, rule 7).
 
 TiCDC has no log, so nobody knows what stands in the files above its checkpoint. The changefeed begins there, in
 directories of its own (sink/storage/ticdc.py). What TiCDC had written above it comes a second time (sink-files.md).

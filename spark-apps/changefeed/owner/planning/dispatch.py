@@ -1,4 +1,4 @@
-"""Which pipeline task writes which entry: by load, a few ahead so that no task waits for the owner.
+"""Assigns plan entries to pipeline tasks by load, a few ahead so that no task waits for the owner.
 
 Pure. An entry is given to one task at a time. When a task has gone, what it was given and did not write is given to
 another: the first may still be at it, which does no harm (rule 16).

@@ -1,4 +1,4 @@
-"""What a DDL means for a changefeed: which dispatchers drain, end, go on or join, and what readers are told. Pure.
+"""What a DDL means for a changefeed: which dispatchers drain, end, continue or join, and what readers are told. Pure.
 
 The set of dispatchers is a function of ts: one for each physical table that the filter selects at that ts.
 

@@ -1,4 +1,4 @@
-"""How many of the spans that the event store had no room for come back at a time.
+"""How many of the spans that did not fit in the event store are resumed at a time.
 
 Pure. A span that is pulled again *scans*: what it missed comes in the order of keys, and none of it can be planned
 before all of it is there. Why not all at once:
