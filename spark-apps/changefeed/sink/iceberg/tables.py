@@ -1,4 +1,4 @@
-"""The tables in their catalog, each changed only as it was when we looked at it.
+"""The tables in their catalog. Every change is conditional on the state that was last read.
 
 Exactly once, and who may write:
 

@@ -1,4 +1,4 @@
-"""Messages to all partitions of topics, acknowledged before anything follows them.
+"""Sends messages to all partitions of topics, acknowledged before anything else follows.
 
 The caller has seen all rows up to their ts written: of exactly-once tasks committed, of others acknowledged. A consumer
 that has read a partition up to a resolved-ts has then met each row of it with a lower ts. A message whose fate is

@@ -1,4 +1,4 @@
-"""Which transactions may run side by side, and by which worker each is written (source design 5, conflict detection).
+"""Which transactions may run concurrently, and which worker writes each (source design 5, conflict detection).
 
 Pure. A *node* is a transaction that is not written yet; its *keys* are hashes of the values of all primary and unique
 keys that it writes, old ones and new. A node depends on the last one before it with a key of its own. A worker writes

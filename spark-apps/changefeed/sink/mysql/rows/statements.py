@@ -1,4 +1,4 @@
-"""Rows as statements: what one transaction says, given which rows of a chunk it writes. Pure.
+"""The statements of one transaction, given which rows of a chunk it writes. Pure.
 
 Within a transaction only the last state of each row counts. What is there before it, and goes or changes a unique key,
 is deleted first; so no statement meets a unique value that an earlier change of the same rows has freed. Rows that
