@@ -1,9 +1,9 @@
-# The two images: `operator`, and `spark`, which is the data plane's driver and executor. Neither needs a network to
-# start. Each step is a script in images/, so that it can be run without a container engine as well.
+# Two images: `operator`, and `spark`, the data plane's driver and executor. Neither needs a network to start. Each step
+# is a script in images/, so that it also runs without a container engine.
 #   docker build --target operator -t changefeed-operator .
 #   docker build --target spark -t changefeed-spark .
-# `make images` builds both reproducibly: from a base that it makes, with SOURCE_DATE_EPOCH.
-# Our code is the last layer of both: a change of it is built in seconds, without a network.
+# `make images` builds both reproducibly, from a base image that it builds itself, with SOURCE_DATE_EPOCH.
+# Our code is the last layer of both, so a code change builds in seconds, without a network.
 ARG BASE=debian:bookworm-slim
 
 FROM ${BASE} AS base
@@ -44,7 +44,7 @@ ENTRYPOINT ["tini", "-s", "--", "python", "-m", "changefeed_operator"]
 ARG VERSION=unknown
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="changefeed-operator" \
-      org.opencontainers.image.description="Runs Changefeeds: row changes of TiKV and TiDB, to one sink, exactly once" \
+      org.opencontainers.image.description="Runs Changefeeds: delivers row changes from TiKV and TiDB to a sink, exactly once" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
@@ -77,7 +77,7 @@ CMD ["changefeed", "--help"]
 ARG VERSION=unknown
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="changefeed-spark" \
-      org.opencontainers.image.description="Driver and executor of a changefeed, on Apache Spark" \
+      org.opencontainers.image.description="Driver and executor for changefeeds, on Apache Spark" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"

@@ -1,18 +1,18 @@
-# `make help` lists what there is. Everything runs from .venv, which is made from the locked requirements.
+# `make help` lists the targets. Everything runs from .venv, which is built from the locked requirements.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
-# A run starts a dozen processes: without bytecode each would compile all that it imports, for two seconds.
+# A run starts a dozen processes. Without cached bytecode, each would spend two seconds compiling its imports.
 unexport PYTHONDONTWRITEBYTECODE
-# As the product has it: what a connection says of its end would stand between the tests' dots.
+# As in production. Otherwise gRPC's messages about closed connections clutter the test output.
 export GRPC_VERBOSITY := NONE
 
 PYTHON ?= python3
 PY := .venv/bin/python
 PYTEST := $(PY) -m pytest -q
-BESIDE := -n 2 --dist worksteal # most tests wait for something most of the time
+BESIDE := -n 2 --dist worksteal # most tests spend most of their time waiting
 STAMP := .venv/.made
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 UV := VIRTUAL_ENV=.venv .venv/bin/uv
@@ -25,53 +25,53 @@ CORPUS ?= ../shared/corpus
 	check-generated manifests \
 	lock images check-images bench evidence clean java classes
 
-help: ## this list
+help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(STAMP) classes ## a bank, a changefeed from it to files, and the proof that they are right
+demo: $(STAMP) classes ## run a changefeed from a bank workload to files, and verify the files
 	@$(PY) examples/demo.py
 
-test: $(STAMP) ## set up, then everything that is checked on one machine
+test: $(STAMP) ## set up, then run every check that needs only this machine
 	@$(MAKE) --jobs 3 --output-sync=line lint classes test-quick
 	@$(MAKE) test-integration
 
-test-quick: $(STAMP) ## tests without other processes: single parts, and the cores together in virtual time
+test-quick: $(STAMP) ## unit tests and simulations; starts no other processes
 	$(PYTEST) $(BESIDE) tests/unit tests/simulation
 
-test-unit: $(STAMP) ## tests of single parts
+test-unit: $(STAMP) ## unit tests
 	$(PYTEST) $(BESIDE) tests/unit
 
-test-corpus: $(STAMP) ## what other people's encoders made, by kind (CORPUS=DIR)
+test-corpus: $(STAMP) ## tests against data encoded by other implementations (CORPUS=DIR)
 	CHANGEFEED_CORPUS=$(CORPUS) $(PYTEST) -m golden tests/unit
 
-test-simulation: $(STAMP) ## tests of the cores together, in virtual time
+test-simulation: $(STAMP) ## simulations of the state machines together, in virtual time
 	$(PYTEST) tests/simulation
 
 SIMULATE := POLARS_MAX_THREADS=1 $(PY) tests/simulation/simulate.py
 
-simulate: $(STAMP) ## more seeds (SEEDS=50000), or one with its whole story (SEED=123)
+simulate: $(STAMP) ## simulate more seeds (SEEDS=50000), or one with a full trace (SEED=123)
 	@$(SIMULATE) $(or $(SEEDS),5000)
 
-mutations: $(STAMP) ## take each mechanism out once: which seed finds it, which unit tests; writes docs/simulation.md
+mutations: $(STAMP) ## disable each mechanism in turn and record which seeds and unit tests notice, in docs/simulation.md
 	POLARS_MAX_THREADS=1 $(PY) tests/simulation/unit_tests.py
 	$(SIMULATE) --mutations
 
-test-integration: $(STAMP) classes ## tests with real processes: development cluster, Spark, kills
-	$(PYTEST) -n 4 --maxschedchunk 1 --timeout 300 -m "not alone" tests/integration # four at a time take their time
+test-integration: $(STAMP) classes ## integration tests with real processes: development cluster, Spark, kills
+	$(PYTEST) -n 4 --maxschedchunk 1 --timeout 300 -m "not alone" tests/integration # slower with four at a time
 	$(PYTEST) -m alone tests/integration
 
-test-cluster: $(STAMP) java ## tests against a real Kubernetes API server, which is built first (Linux with Go)
+test-cluster: $(STAMP) java ## tests against a real Kubernetes API server and node, built first (Linux with Go)
 	@$(PY) tests/cluster/cluster_programs.py
 	@$(PY) tests/cluster/cluster_images.py
-	$(PYTEST) -n 2 tests/cluster # the real node in one, all else in the other: a third has both wait for the cores
+	$(PYTEST) -n 2 tests/cluster # one for the real node, one for the rest: a third would only compete for cores
 
-lint: $(STAMP) check-generated ## style, types, layers, generated files
+lint: $(STAMP) check-generated ## check style, types, layers and generated files
 	.venv/bin/ruff check $(CODE)
 	.venv/bin/ruff format --check $(CODE)
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 
-# A pyi can't name an enum value None; the value stays reachable as Value("None").
+# A .pyi can't declare an enum value named None. It stays reachable as Value("None").
 define protoc
 	$(PY) -m grpc_tools.protoc -I spark-apps --python_out=$(1) --pyi_out=$(1) $(PROTOS)
 	for file in $(1)/changefeed/wire/*_pb2.pyi; do \
@@ -79,23 +79,23 @@ define protoc
 	done
 endef
 
-generate: $(STAMP) ## what is made: Python from .proto files, the CRD and the reference from the code
+generate: $(STAMP) ## generate Python from .proto files, and the CRD and reference pages from the code
 	$(call protoc,spark-apps)
 	$(PY) -m changefeed.cli.generated .
 
-check-generated: $(STAMP) ## fails when a checked-in file is not what it is made from gives
+check-generated: $(STAMP) ## fail if a checked-in generated file is out of date
 	@fresh=$$(mktemp -d); trap 'rm -rf "$$fresh"' EXIT; \
 	$(MAKE) --silent generate-into INTO="$$fresh"; \
 	for file in "$$fresh"/changefeed/wire/*; do \
 		diff -u "spark-apps/changefeed/wire/$${file##*/}" "$$file" \
-			|| { echo "$${file##*/} is not what its .proto gives: run make generate." >&2; exit 1; }; \
+			|| { echo "$${file##*/} does not match its .proto file: run make generate." >&2; exit 1; }; \
 	done; \
 	$(PY) -m changefeed.cli.generated "$$fresh/made" | while read -r file; do \
 		diff -u "$${file#"$$fresh/made/"}" "$$file" \
-			|| { echo "$${file#"$$fresh/made/"} is not what the code gives: run make generate." >&2; exit 1; }; \
+			|| { echo "$${file#"$$fresh/made/"} does not match the code: run make generate." >&2; exit 1; }; \
 	done
 
-manifests: $(STAMP) ## what deploy/ has of the chart: the kustomize base and the OLM bundle; test-cluster checks them
+manifests: $(STAMP) ## generate the kustomize base and OLM bundle in deploy/ from the chart; test-cluster checks them
 	@$(PY) tests/cluster/cluster_programs.py helm
 	@$(PY) deploy/manifests.py --helm "$$(cd tests/cluster && ../../$(PY) -c 'import cluster_programs; print(cluster_programs.program("helm"))')"
 
@@ -105,7 +105,7 @@ generate-into:
 
 LOCK := .venv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
-lock: $(STAMP) ## requirements/*.txt anew from pyproject.toml; the images' are a part of dev.txt
+lock: $(STAMP) ## regenerate requirements/*.txt from pyproject.toml; the images' are subsets of dev.txt
 	$(LOCK) --extra dataplane --extra devcluster --extra dev --extra operator pyproject.toml -o requirements/dev.txt
 	for image in operator dataplane; do \
 		$(LOCK) --constraint requirements/dev.txt --extra $$image pyproject.toml -o requirements/$$image.txt; done
@@ -115,19 +115,19 @@ lock: $(STAMP) ## requirements/*.txt anew from pyproject.toml; the images' are a
 ARCH ?= amd64 arm64
 IMAGES := $(PYTHON) images/build.py $(foreach arch,$(ARCH),--arch $(arch)) $(if $(BASE),--base $(BASE)) $(if $(SOURCES),--sources $(SOURCES))
 
-images: ## the two images as OCI layouts, with SBOMs, in build/images (ARCH="amd64 arm64"; BASE=NAME@sha256:...; SOURCES=apt's sources)
+images: ## build both images as OCI layouts with SBOMs in build/images (ARCH="amd64 arm64"; BASE=NAME@sha256:...; SOURCES=apt sources file)
 	$(IMAGES)
 
-check-images: ## build them once more, from nothing: the digests must be the same
+check-images: ## rebuild the images from scratch and check that the digests match
 	rm -rf build/again
 	$(IMAGES) --out build/again/images --no-sboms
 	for image in operator spark; do cmp build/images/$$image/index.json build/again/images/$$image/index.json; done
 
-bench: $(STAMP) classes ## how fast: prints the figures, writes bench/out/bench.json and a page of them, performance.md
+bench: $(STAMP) classes ## run benchmarks; writes bench/out/bench.json and bench/out/performance.md
 	$(PY) bench/bench.py
 	$(PY) bench/page.py --results bench/out --page bench/out/performance.md
 
-evidence: $(STAMP) classes ## the full-length figures, into bench/results/ for committing
+evidence: $(STAMP) classes ## full-length benchmarks and evidence, into bench/results/ for committing
 	$(PY) bench/bench.py --out bench/results/bench.json
 	$(PY) bench/page.py
 	$(PY) bench/ddl_lag.py --out bench/results/ddl_lag.json
@@ -145,7 +145,7 @@ evidence: $(STAMP) classes ## the full-length figures, into bench/results/ for c
 	$(PY) bench/planner_scale.py
 	$(PY) bench/dashboards.py
 	CHANGEFEED_EVIDENCE=docs/ui.png $(PYTEST) tests/integration/test_integration_ui.py
-	CHANGEFEED_EVIDENCE=bench/results/kills.json $(PYTEST) -s tests/integration/test_integration_nemesis.py # it goes on too
+	CHANGEFEED_EVIDENCE=bench/results/kills.json $(PYTEST) -s tests/integration/test_integration_nemesis.py # resumes, too
 	CHANGEFEED_EVIDENCE=bench/results/mysql_kills.json $(PYTEST) -s tests/integration/test_integration_mysql_nemesis.py
 	CHANGEFEED_EVIDENCE=bench/results/kafka_kills.json $(PYTEST) -s tests/integration/test_integration_kafka_nemesis.py
 	CHANGEFEED_EVIDENCE=bench/results/iceberg_kills.jsonl $(PYTEST) -s tests/integration/test_integration_iceberg_nemesis.py
@@ -158,29 +158,29 @@ evidence: $(STAMP) classes ## the full-length figures, into bench/results/ for c
 	$(PY) bench/outage.py
 	$(PY) bench/soak.py
 	$(PY) bench/soak.py --tables 1010 --hot 10 --regions 1 --rows 10 --rate 4300 --flush 5s --unharmed --out bench/results/thousand_tables.json
-	$(SIMULATE) 100000 --out bench/results/simulation.json # stopped, it goes on where it was
+	$(SIMULATE) 100000 --out bench/results/simulation.json # resumes if interrupted
 	$(PY) tests/unit/schema/schema_fuzz.py 1000000
 	@$(MAKE) mutations
 
-clean: ## forget the demo, caches and outputs; .venv stays
+clean: ## remove the demo, caches and build outputs; keeps .venv
 	rm -rf .demo bench/out build dist spark-warehouse metastore_db artifacts
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find $(CODE) -name __pycache__ -prune -exec rm -rf {} +
 
 $(STAMP): requirements/dev.txt requirements/uv.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
-		echo "Python 3.11 or newer is needed: install it, or name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+		echo "Python 3.11 or newer is required: install it, or set it with make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 	@$(PIP) --require-hashes -r requirements/uv.txt
 	@$(UV) pip install --quiet --no-deps --require-hashes -r requirements/dev.txt || { \
-		echo "uv reads UV_DEFAULT_INDEX and SSL_CERT_FILE, not the settings of pip." >&2; exit 1; }
+		echo "uv reads UV_DEFAULT_INDEX and SSL_CERT_FILE, not pip's configuration." >&2; exit 1; }
 	@$(UV) pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
 java:
 	@version=$$("$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' || true); \
 	if [ "$${version:-0}" -lt 17 ]; then \
-		echo "Java 17 is needed (found: $${version:-none}): apt-get install openjdk-17-jre-headless," \
+		echo "Java 17 is required (found: $${version:-none}): apt-get install openjdk-17-jre-headless," \
 			"or any JDK 17 with JAVA_HOME set." >&2; exit 1; \
 	fi
 

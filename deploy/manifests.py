@@ -1,7 +1,7 @@
-"""Writes what deploy/ has of the chart: the kustomize base and the OLM bundle. `make manifests` runs it.
+"""Generates the kustomize base and the OLM bundle in deploy/ from the chart. `make manifests` runs it.
 
-The chart is rendered by Helm with its default values, so what is installed is the same whichever way it is done; what
-only Helm needs is left out.
+Helm renders the chart with its default values, so every installation method installs the same objects, minus what only
+Helm needs.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 CHART = ROOT / "charts" / "changefeed-operator"
 NAME, NAMESPACE = "changefeed-operator", "changefeed-system"
-_KUBERNETES = "1.35.0"  # any that the chart takes: what is rendered does not depend on it
-_MADE = "# Made from the chart by `make manifests`; don't edit.\n"
+_KUBERNETES = "1.35.0"  # any version the chart accepts: the output does not depend on it
+_MADE = "# Generated from the chart by `make manifests`; don't edit.\n"
 _ACCESS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 Object = dict[str, Any]
 
 
 def rendered(helm: str) -> list[Object]:
-    """The chart's objects but for the CRD, without what is Helm's."""
+    """The chart's objects except the CRD, without Helm's own labels and hooks."""
     command = [helm, "template", NAME, str(CHART), "--namespace", NAMESPACE, "--kube-version", _KUBERNETES]
     done = subprocess.run([*command, "--set", "crds.install=false"], capture_output=True, text=True, check=False)
     if done.returncode:
@@ -73,7 +73,7 @@ def _kustomize(objects: list[Object]) -> dict[str, str]:
 
 
 def _bundle(objects: list[Object]) -> dict[str, str]:
-    """OLM's registry+v1: the CSV has the Deployment and the operator's own rights, all else stands beside it."""
+    """OLM's registry+v1: the CSV has the Deployment and the operator's own rights; the rest are separate manifests."""
     crd = yaml.safe_load((CHART / "files" / "changefeeds.yaml").read_text())
     csv = _cluster_service_version(objects, crd)
     beside = [each for each in objects if each["kind"] in ("ClusterRole", "Service") and not _is_the_operators(each)]
@@ -122,7 +122,7 @@ def _cluster_service_version(objects: list[Object], crd: Object) -> Object:
         },
         "spec": {
             "displayName": "Changefeed operator",
-            "description": f"{chart['description']} It needs kubeflow's Spark operator.",
+            "description": f"{chart['description']} Requires Kubeflow's Spark operator.",
             "version": chart["version"],
             "maturity": "alpha",
             "minKubeVersion": "1.29.0",
@@ -167,7 +167,7 @@ def _of(objects: list[Object], kind: str) -> list[Object]:
 
 
 def _is_the_operators(role: Object) -> bool:
-    """The rights that OLM gives the operator's account; other roles are for drivers and people."""
+    """The role that OLM grants the operator's account; the other roles are for drivers and users."""
     name: str = role["metadata"]["name"]
     return role["kind"] == "ClusterRole" and name == NAME
 
@@ -186,7 +186,7 @@ def _text(*objects: Object) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--helm", default="helm", help="Helm's program (default: the one in PATH)")
+    parser.add_argument("--helm", default="helm", help="helm executable (default: the one in PATH)")
     parser.add_argument("--out", type=Path, default=ROOT / "deploy", help="default: deploy/")
     given = parser.parse_args(arguments)
     for name, text in files(given.helm).items():

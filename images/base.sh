@@ -1,5 +1,5 @@
 #!/bin/bash
-# What both images have: Python, an init that reaps, and the user that they run as. Debian, as root.
+# Common to both images: Python, an init that reaps zombies, and the user they run as. Run as root on Debian.
 set -euo pipefail
 "$(dirname "$0")/packages.sh" ca-certificates python3 tini
 useradd --uid 185 --user-group --create-home --home-dir /home/changefeed --shell /usr/sbin/nologin changefeed

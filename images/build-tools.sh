@@ -1,4 +1,4 @@
 #!/bin/bash
-# What the stages that build need and the images don't. Debian, as root.
+# Needed by the build stages but not by the images. Run as root on Debian.
 set -euo pipefail
 "$(dirname "$0")/packages.sh" python3-venv

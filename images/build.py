@@ -1,8 +1,8 @@
-"""The product's images as OCI layouts, the same bytes from the same checkout and archive: `make images`.
+"""Builds the images as OCI layouts, byte-for-byte reproducible from a checkout and a Debian archive: `make images`.
 
-Each of `operator` and `spark` becomes a layout below --out, with an index of all its architectures, and beside it an
-SBOM (CycloneDX) for each. Needs root, Debian and its packages buildah and mmdebstrap; for the architecture of another
-processor qemu-user-static and arch-test as well: its programs are run.
+Writes a layout each for `operator` and `spark` below --out, with an index of all architectures, and beside it a
+CycloneDX SBOM for each. Needs root on Debian with the packages buildah and mmdebstrap; building for a foreign
+architecture runs its programs, which also needs qemu-user-static and arch-test.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ("operator", "spark")
-#: Of the Dockerfile: with a name they are kept, and nothing is built again that has not changed.
+#: Dockerfile stages. Tagging them keeps them cached, so that only what changed is rebuilt.
 _STAGES = ("product", "operator-libraries", "spark-libraries", "spark-runtime")
-#: What of a checkout decides the layers below our code: their files bear the date of its last change.
+#: The inputs of the layers below our code. Files in the images are dated by the last change to these.
 _LIBRARIES = ("Dockerfile", "images", "requirements")
 _SOURCES = Path("/etc/apt/sources.list.d/debian.sources")
 _CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
@@ -38,9 +38,9 @@ class BuildFailed(Exception):
 
 @dataclass(frozen=True)
 class Builder:
-    """`out`: where the layouts go. `store`: buildah's, a folder. `base`: an image with its digest; "": one is made.
+    """`out`: where the layouts go. `store`: buildah's storage folder. `base`: an image by digest; "": build one.
 
-    `sources`: Debian's archive, as apt's sources. `epoch`: the date of every file, in seconds.
+    `sources`: an apt sources file for the Debian archive. `epoch`: the date of every file, in seconds.
     """
 
     out: Path
@@ -51,7 +51,7 @@ class Builder:
     epoch: int
 
     def build(self, sboms: bool) -> list[Path]:
-        """The layouts."""
+        """Returns the layouts."""
         for arch in self.archs:
             _can_run(arch)
             base = self.base or self._make_base(arch)
@@ -65,7 +65,7 @@ class Builder:
         return layouts
 
     def _make_base(self, arch: str) -> str:
-        """The image that the Dockerfile begins with, of Debian's packages; those of earlier dates are forgotten."""
+        """Build the base image of the Dockerfile from Debian packages, and delete those with other dates."""
         release = debian_release()
         named = f"localhost/debian-{release}-{arch}"
         name = f"{named}:{self.epoch}"
@@ -81,7 +81,7 @@ class Builder:
             run(["mmdebstrap", *options, release, str(files), str(self.sources)], environment)
             container = self.buildah("from", "--arch", arch, "scratch").strip()
             self.buildah("add", container, str(files), "/")
-            # buildah mounts a file there while it runs a step. Left to itself it keeps it in some layers only.
+            # buildah mounts this file while it runs a step, and by default leaves it in some layers but not in others.
             mark = Path(scratch, ".containerenv")
             mark.touch()
             self.buildah("add", container, str(mark), "/run/.containerenv")
@@ -93,12 +93,12 @@ class Builder:
         return name
 
     def _names(self) -> list[str]:
-        """Of the images in the store."""
+        """Names of the images in the store."""
         return [name for image in json.loads(self.buildah("images", "--json")) for name in image.get("names") or ()]
 
     def _bud(self, target: str, arch: str, base: str) -> None:
         options = ["--isolation", "chroot", "--network", "host", "--layers", "--format", "oci", "--arch", arch]
-        # The class archive is the same each time only at addresses that are, which the usual profile forbids.
+        # The class archive is only reproducible at fixed addresses, which the default seccomp profile does not allow.
         options += ["--security-opt", "seccomp=unconfined"]
         options += ["--pull" if self.base else "--pull-never", "--timestamp", str(self.epoch)]
         arguments = {"BASE": base, "SOURCE_DATE_EPOCH": str(self.epoch)}
@@ -106,14 +106,14 @@ class Builder:
             arguments |= {"VERSION": version(), "REVISION": revision()}
         for name, value in arguments.items():
             options += ["--build-arg", f"{name}={value}"]
-        # How this machine reaches its package registries; nothing of it stays in the image.
+        # This machine's access to its package registries. None of it stays in the image.
         for ours, theirs in ((os.environ.get("SSL_CERT_FILE", ""), _CERTIFICATES), ("/etc/pip.conf", "/etc/pip.conf")):
             options += ["--volume", f"{ours}:{theirs}:ro"] if ours and Path(ours).exists() else []
         options += ["--tag", image_name(target, arch), "--target", target, "--file", str(ROOT / "Dockerfile")]
         self.buildah("bud", *options, str(ROOT))
 
     def _write_layout(self, image: str) -> Path:
-        """An index of the image for each architecture, tagged with the version."""
+        """Write an index of the image's architectures, tagged with the version."""
         layout, index = self.out / image, f"localhost/changefeed-{image}:index"
         shutil.rmtree(layout, ignore_errors=True)
         layout.parent.mkdir(parents=True, exist_ok=True)
@@ -132,25 +132,25 @@ class Builder:
             named = ["--source-name", f"changefeed-{image}", "--source-version", version()]
             written = self.out / f"{image}-{arch}.cdx.json"
             scan = ["scan", f"dir:{files}", "--override-default-catalogers", "image", "--quiet", *named]
-            # Packages, not each of their files.
+            # List packages, not their files.
             settings = {"SYFT_CHECK_FOR_APP_UPDATE": "false", "SYFT_FILE_METADATA_SELECTION": "none"}
             run([str(_syft()), *scan, "--output", f"cyclonedx-json={written}"], settings)
         finally:
             self.buildah("rm", container)
 
     def buildah(self, *arguments: str) -> str:
-        """In a store of our own, from which all can be deleted that nobody needs any more."""
+        """Run buildah with a store of our own, in which anything unused can be deleted."""
         store = ["--root", str(self.store), "--runroot", "/run/changefeed-buildah"]
         return run(["buildah", *store, *arguments])
 
 
 def image_name(target: str, arch: str) -> str:
-    """In buildah's store: an image of ours, or a stage that is kept."""
+    """The name of an image or cached stage in buildah's store."""
     return f"localhost/{'changefeed-' if target in IMAGES else ''}{target}:{arch}"
 
 
 def debian_release() -> str:
-    """Of the image that the Dockerfile begins with."""
+    """The Debian release of the Dockerfile's base image."""
     lines = (ROOT / "Dockerfile").read_text().splitlines()
     return next(line for line in lines if line.startswith("ARG BASE=debian:")).rpartition(":")[2].removesuffix("-slim")
 
@@ -161,7 +161,7 @@ def version() -> str:
 
 
 def revision() -> str:
-    """The commit that is built; "unknown" without one, such as in a source archive."""
+    """The commit being built; "unknown" outside a git checkout, such as in a source archive."""
     commit = _git("rev-parse", "HEAD")
     if not commit:
         return "unknown"
@@ -169,13 +169,13 @@ def revision() -> str:
 
 
 def epoch() -> int:
-    """The date of every file in the images, SOURCE_DATE_EPOCH: of the last change of what the libraries come from.
+    """SOURCE_DATE_EPOCH, the date of every file in the images: when the inputs of the libraries last changed.
 
-    Not of the last commit: layers that hold the same libraries are the same then, and nobody pulls them again.
+    Not the last commit: this way layers with unchanged libraries stay identical and don't have to be pulled again.
     """
     said = os.environ.get("SOURCE_DATE_EPOCH") or _git("log", "-1", "--format=%ct", "--", *_LIBRARIES)
     if not said:
-        raise BuildFailed("there is no git history to take a date from: set SOURCE_DATE_EPOCH")
+        raise BuildFailed("no git history to take a date from: set SOURCE_DATE_EPOCH")
     return int(said)
 
 
@@ -189,7 +189,7 @@ def host_arch() -> str:
 
 
 def _can_run(arch: str) -> None:
-    """Programs of another processor are run by qemu, once the kernel knows it."""
+    """Register qemu with the kernel to run programs of a foreign architecture."""
     emulator = _BINFMT / f"qemu-{_PROCESSORS[arch]}"
     if arch == host_arch() or emulator.exists():
         return
@@ -198,26 +198,26 @@ def _can_run(arch: str) -> None:
     described = Path("/usr/lib/binfmt.d") / f"{emulator.name}.conf"
     if not described.exists() or shutil.which("arch-test") is None:
         raise BuildFailed(
-            f"for {arch} qemu must run that processor's programs: apt-get install qemu-user-static arch-test"
+            f"building for {arch} on this machine requires qemu: apt-get install qemu-user-static arch-test"
         )
     if not emulator.exists():
         (_BINFMT / "register").write_text(described.read_text().strip())
 
 
 def _syft() -> Path:
-    """The one in PATH; else built once into the cache."""
+    """syft from PATH, or built once into the cache."""
     if found := shutil.which("syft"):
         return Path(found)
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "changefeed" / _SYFT.replace("/", "-")
     if not (folder / "syft").exists():
         if shutil.which("go") is None:
-            raise BuildFailed("an SBOM is made by syft, which is built with go: install either, or pass --no-sboms")
+            raise BuildFailed("SBOMs require syft, or go to build it: install either, or pass --no-sboms")
         run(["go", "install", _SYFT], {"GOBIN": str(folder), "CGO_ENABLED": "0"})
     return folder / "syft"
 
 
 def run(command: Sequence[str], environment: dict[str, str] | None = None) -> str:
-    """What it printed. Raises BuildFailed."""
+    """Returns its stdout. Raises BuildFailed."""
     whole = ["nice", "-n", "10", *command]
     done = subprocess.run(
         whole, capture_output=True, text=True, timeout=_RUN_S, check=False, env={**os.environ, **(environment or {})}
@@ -230,11 +230,11 @@ def run(command: Sequence[str], environment: dict[str, str] | None = None) -> st
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "images")
-    parser.add_argument("--store", type=Path, help="buildah's store (default: beside --out)")
+    parser.add_argument("--store", type=Path, help="buildah storage folder (default: beside --out)")
     parser.add_argument("--arch", action="append", choices=sorted(_PROCESSORS), help="may be repeated (default: all)")
-    parser.add_argument("--base", default="", help="begin with this image, as NAME@sha256:... (default: one is made)")
+    parser.add_argument("--base", default="", help="base image, as NAME@sha256:... (default: build one)")
     parser.add_argument(
-        "--sources", type=Path, default=_SOURCES, help="apt's sources for the base (default: %(default)s)"
+        "--sources", type=Path, default=_SOURCES, help="apt sources file for the base image (default: %(default)s)"
     )
     parser.add_argument("--no-sboms", action="store_true")
     given = parser.parse_args(arguments)

@@ -1,14 +1,14 @@
 #!/bin/bash
-# What Spark's Kubernetes back end asks of an image: the first argument is "driver" or "executor", the rest comes in
-# arguments and the environment. Any other command is run as it is.
+# The entrypoint that Spark's Kubernetes backend expects: the first argument is "driver" or "executor", the rest comes
+# from arguments and the environment. Any other command is executed as is.
 #
-# The driver is Python itself, not spark-submit: so SIGTERM reaches the owner, which drains. Python starts the JVM, with
-# the properties that the submission has mounted.
+# The driver process is Python, not spark-submit, so that SIGTERM reaches the owner, which drains. Python starts the JVM
+# with the properties that the submission mounted.
 set -euo pipefail
 
 init=()
 if command -v tini > /dev/null; then
-  init=(tini -s --) # Spark's workers leave orphans, and the first process of a container must reap them
+  init=(tini -s --) # Spark's workers leave orphans, which PID 1 must reap
 fi
 
 case "${1:-}" in
@@ -22,7 +22,7 @@ driver)
   done
   main=${1:?"driver: no main file"}
   shift
-  # With this folder in its class path a JVM would refuse the class archive. The file in it is given by name.
+  # With this folder on the class path, the JVM would reject the class archive. Its properties file is passed by path.
   unset SPARK_CONF_DIR
   exec "${init[@]}" python "${main#local://}" "$@"
   ;;
@@ -31,9 +31,9 @@ executor)
   while read -r name; do
     options+=("${!name}")
   done < <(compgen -v SPARK_JAVA_OPT_ | sort -t _ -k 4 -n)
-  # Spark reads the file with its secret only where it knows that it is in Kubernetes; here it has yet to ask the driver.
+  # Spark reads its secret from a file only if the master is k8s, and the driver has not sent the settings yet.
   options+=(-Dspark.master=k8s://)
-  # As class_archive.jars_in_order has them: the class archive was made for it.
+  # Must match class_archive.jars_in_order: the class archive was built for this class path.
   LC_ALL=C
   jars=("$SPARK_HOME"/jars/slf4j-api-*.jar)
   for jar in "$SPARK_HOME"/jars/*.jar; do

@@ -1,12 +1,12 @@
 #!/bin/bash
-# libraries.sh REQUIREMENTS [LOCK]: a virtual environment of exactly the libraries in LOCK, a file of the folder
-# REQUIREMENTS; without LOCK, of what builds our code. $CHANGEFEED_HOME is where it will be used; our code will stand
-# beside it.
+# libraries.sh REQUIREMENTS [LOCK]: creates a virtual environment in $CHANGEFEED_HOME with exactly the libraries in the
+# lock file LOCK of the folder REQUIREMENTS, or, without LOCK, the build tools for our code. Our code is installed beside
+# it later.
 set -euo pipefail
 requirements=$1 lock=${2:-}
 python3 -m venv "$CHANGEFEED_HOME/venv"
 pip() { "$CHANGEFEED_HOME/venv/bin/python" -m pip --disable-pip-version-check --no-cache-dir "$@"; }
-# What builds is locked too: without isolation nothing else is fetched.
+# Build tools are locked too: without build isolation, nothing else is fetched.
 pip install --quiet --no-compile --require-hashes -r "$requirements/build.txt"
 if [ -n "$lock" ]; then
   pip install --quiet --no-compile --require-hashes --no-build-isolation -r "$requirements/$lock.txt"

@@ -1,6 +1,5 @@
 #!/bin/bash
-# packages.sh NAME...: Debian's packages, and nothing of their installation that differs from one time to the next.
-# Debian, as root.
+# packages.sh NAME...: installs Debian packages, without anything that differs between runs. Run as root on Debian.
 set -euo pipefail
 export DEBIAN_FRONTEND=noninteractive
 apt-get update --quiet

@@ -1,6 +1,6 @@
 #!/bin/bash
-# product.sh SOURCE: our code from the checkout SOURCE, and its commands, as $CHANGEFEED_HOME/product. The development
-# cluster is for laptops and tests: its code is no part of SOURCE, and its command is taken away.
+# product.sh SOURCE: installs our code and commands from the checkout SOURCE into $CHANGEFEED_HOME/product. The
+# development cluster is only for laptops and tests: SOURCE does not include its code, and its command is removed.
 set -euo pipefail
 source=$1
 "$CHANGEFEED_HOME/venv/bin/python" -m pip --disable-pip-version-check --no-cache-dir install --quiet \

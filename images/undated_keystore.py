@@ -1,4 +1,4 @@
-"""`undated_keystore.py FILE EPOCH`: a Java keystore of certificates (JKS, its usual password) with one date for all."""
+"""`undated_keystore.py FILE EPOCH`: gives all certificates in a Java keystore (JKS, default password) the same date."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _KEY = "changeit".encode("utf-16-be") + b"Mighty Aphrodite"  # of the digest at 
 
 
 def undated(store: bytes, epoch: int) -> bytes:
-    """The same entries, sorted, each of `epoch` (seconds). ValueError for what is no keystore of certificates alone."""
+    """The same entries, sorted, dated `epoch` (seconds). Raises ValueError unless it holds only certificates."""
     magic, version, count = struct.unpack_from(">III", store)
     if magic != _MAGIC or version != 2 or hashlib.sha1(_KEY + store[:-20]).digest() != store[-20:]:
         raise ValueError("no JKS keystore of version 2 with the usual password")

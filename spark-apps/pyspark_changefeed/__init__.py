@@ -1,6 +1,6 @@
-"""`spark.readStream.format("changefeed")`: Spark looks for data sources in modules whose names begin with `pyspark_`.
+"""`spark.readStream.format("changefeed")`: Spark discovers data sources in modules whose names start with `pyspark_`.
 
-Thin: the source is `changefeed.source`, imported when a query uses it. Every Spark session imports this module.
+Kept thin because every Spark session imports it; `changefeed.source` is imported once a query uses it.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class ChangefeedSource(DataSource):
 
         super().__init__(options)
         self._options = Options.parse(options)
-        self._read: ReadSchema | None = None  # None: the query has a schema of its own
+        self._read: ReadSchema | None = None  # None: the user passed a schema
 
     @classmethod
     def name(cls) -> str:
         return "changefeed"
 
     def schema(self) -> StructType:
-        """All columns of the table as it is now, or at endingVersion, and what became of each row."""
+        """All columns of the table now, or at endingVersion, plus the metadata columns."""
         import asyncio
 
         from changefeed.source.followed_table import read_schema_now
@@ -60,7 +60,7 @@ class ChangefeedSource(DataSource):
         return self._read or _columns(schema)
 
 
-#: What Spark finds by itself.
+#: The name by which Spark discovers the source.
 DefaultSource = ChangefeedSource
 
 
@@ -82,7 +82,7 @@ class ChangefeedReader(DataSourceReader):
 
 
 class ChangefeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Nothing is opened before Spark asks for an offset: it is pickled for tasks, which only `read`."""
+    """Opens nothing until Spark asks for an offset: tasks get a pickled copy and only call `read`."""
 
     def __init__(self, options: Options, wanted: ReadSchema | pa.Schema, columns: pa.Schema) -> None:
         self._options = options
@@ -103,7 +103,7 @@ class ChangefeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return loop.run(stream.latest(Offset.from_json(start), rows, size)).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Options bound each batch, whatever Spark asks for."""
+        """Unlimited: the options bound each batch anyway."""
         return ReadAllAvailable()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:

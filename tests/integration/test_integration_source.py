@@ -265,7 +265,7 @@ async def test_history_is_held_for_what_is_not_read(world: World) -> None:
     for service in holds(world):
         world.cluster.safepoints.remove(service)
     world.cluster.collect_garbage(world.tidb.now())
-    with pytest.raises(SnapshotLostByGC, match="set safepointTtl"):
+    with pytest.raises(SnapshotLostByGC, match="raise safepointTtl"):
         async with spark.query() as query:
             await query.batch()
 
@@ -289,7 +289,7 @@ async def test_a_checkpoint_is_of_one_table_and_cluster(world: World) -> None:
     async with spark.query() as query:
         await query.until(world.tidb.now())
     spark.offsets[-1]["cluster"] = "5"
-    with pytest.raises(InvalidSpec, match="the checkpoint is of a stream from cluster 5"):
+    with pytest.raises(InvalidSpec, match="the checkpoint belongs to a stream from cluster 5"):
         async with spark.query() as query:
             await query.batch()
 

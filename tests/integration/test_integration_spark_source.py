@@ -231,7 +231,7 @@ def test_an_upstream_with_tls_and_a_ddl(tmp_path: Path) -> None:
         said = (tmp_path / "job.log").read_text()
         assert f"at ts {world.tidb.last_ddl_ts} (ADD_COLUMN of shop.orders" in said
         assert "column age is new" in said
-        assert "Load the stream anew and start it with the same checkpoint" in said
+        assert "restart with the same checkpoint" in said
         run(tmp_path, STREAM, OPTIONS=options, TRIGGER={"availableNow": True})
         changes = rows(tmp_path / "lake")
         assert sorted(row["id"] for row in changes) == list(range(15))

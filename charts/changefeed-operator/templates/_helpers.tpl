@@ -19,7 +19,7 @@
 {{- if .Values.serviceAccount.create }}
 {{- default (include "changefeed-operator.fullname" .) .Values.serviceAccount.name }}
 {{- else }}
-{{- required "serviceAccount.name is needed when serviceAccount.create is false" .Values.serviceAccount.name }}
+{{- required "serviceAccount.name is required when serviceAccount.create is false" .Values.serviceAccount.name }}
 {{- end }}
 {{- end }}
 
@@ -28,7 +28,7 @@ app.kubernetes.io/name: {{ include "changefeed-operator.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
-{{/* commonLabels may say any of them otherwise, but for those that select. */}}
+{{/* commonLabels may override any of these except the selector labels. */}}
 {{- define "changefeed-operator.labels" -}}
 {{- $chart := printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
 {{- $ours := dict
@@ -40,13 +40,13 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- merge (include "changefeed-operator.selectorLabels" . | fromYaml) .Values.commonLabels $ours | toYaml }}
 {{- end }}
 
-{{/* Of (dict "image" .Values.image "default" .Chart.AppVersion). */}}
+{{/* Takes (dict "image" .Values.image "default" .Chart.AppVersion). */}}
 {{- define "changefeed-operator.image" -}}
 {{- with .image.registry }}{{ . }}/{{ end }}{{ .image.repository }}
 {{- if .image.digest }}@{{ .image.digest }}{{ else }}:{{ default .default .image.tag }}{{ end }}
 {{- end }}
 
-{{/* Resources of changefeeds that name none, as the operator reads them; nothing when none are set. */}}
+{{/* Default resources for changefeeds that set none, in the operator's format; empty if there are none. */}}
 {{- define "changefeed-operator.defaults" -}}
 {{- $roles := dict }}
 {{- range $role, $resources := .Values.defaults }}
@@ -58,7 +58,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if $roles }}{{ toJson $roles }}{{ end }}
 {{- end }}
 
-{{/* What changefeeds' NetworkPolicies let through, as the operator reads it. */}}
+{{/* What the changefeeds' NetworkPolicies allow, in the operator's format. */}}
 {{- define "changefeed-operator.network" -}}
 {{- $ports := list }}
 {{- range .Values.networkPolicy.apiServerPorts }}{{ $ports = append $ports (int .) }}{{ end }}

@@ -1,4 +1,4 @@
-"""The Changefeed in a file; in a pod, only the one that the operator accepted."""
+"""Reads the Changefeed from a file; in a pod, only the one that the operator accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a Changefeed of a cluster is shown: a line of a table, a page, or JSON."""
+"""Formats a cluster's Changefeeds: as a table row, a page, or JSON."""
 
 from __future__ import annotations
 

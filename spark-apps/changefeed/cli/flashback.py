@@ -1,4 +1,4 @@
-"""`changefeed flashback`: rows set back to what they were at a ts."""
+"""`changefeed flashback`: sets rows back to what they were at a ts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`changefeed gc`: what deleted changefeeds have left behind, shown or closed."""
+"""`changefeed gc`: lists or closes what deleted changefeeds left behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes the files that are made from the code: the CRD and the reference pages. `make generate` runs it."""
+"""Writes the files generated from the code: the CRD and the reference pages. `make generate` runs it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The Changefeeds of one API server, as the kubeconfig's context reaches it.
+"""The Changefeeds of one API server, as reached through the kubeconfig's context.
 
-The client is imported only when a verb needs a cluster: a laptop does without.
+The client is imported only when a command needs a cluster: on a laptop it is not needed.
 """
 
 from __future__ import annotations

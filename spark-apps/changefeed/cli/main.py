@@ -1,7 +1,7 @@
 """The command `changefeed`.
 
-Thin: it reads the arguments, calls what does the work, shows the answer and picks the exit code. Heavy libraries are
-imported inside the commands that need them, so that `--help` and `validate` are quick.
+Thin: it parses arguments, calls what does the work, prints the result and chooses the exit code. Heavy libraries are
+imported inside the commands that need them, so that `--help` and `validate` stay fast.
 """
 
 from __future__ import annotations

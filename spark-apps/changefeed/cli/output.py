@@ -1,4 +1,4 @@
-"""How an answer or an error leaves the command line: for a person, or as one JSON object for a script."""
+"""Prints results and errors: as text, or as one JSON object for scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What logs tell of changefeeds, for a page: how far they had got when their drivers wrote last."""
+"""What logs say about changefeeds, for the web page: how far their drivers had got at the last write."""
 
 from __future__ import annotations
 

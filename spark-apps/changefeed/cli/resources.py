@@ -1,4 +1,4 @@
-"""The verbs about Changefeeds on Kubernetes: what kubectl can do too, in the words of this tool."""
+"""Commands for Changefeeds on Kubernetes: what kubectl can do too, in this tool's terms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`changefeed restore`: a sink's tables as they were at a ts."""
+"""`changefeed restore`: restores a sink's tables as of a ts."""
 
 from __future__ import annotations
 

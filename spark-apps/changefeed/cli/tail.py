@@ -1,4 +1,4 @@
-"""`changefeed tail`: changes as they come to a storage sink, one JSON object a line."""
+"""`changefeed tail`: prints changes as they arrive in a storage sink, one JSON object per line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a container ended, where Kubernetes picks it up: the operator reads it from the pod's status."""
+"""How a container ended, in the termination message: the operator reads it from the pod's status."""
 
 from __future__ import annotations
 

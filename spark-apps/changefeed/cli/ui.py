@@ -1,4 +1,4 @@
-"""`changefeed ui`: the page of changefeeds on this machine, from running drivers and from logs."""
+"""`changefeed ui`: the web page for changefeeds on this machine, from running drivers and from logs."""
 
 from __future__ import annotations
 

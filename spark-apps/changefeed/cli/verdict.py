@@ -1,4 +1,4 @@
-"""How far `changefeed verify` is, and what it found, for a person."""
+"""Prints the progress and the result of `changefeed verify`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person sees while a changefeed runs: a live table on a terminal, a line every two seconds elsewhere."""
+"""Progress display of a running changefeed: a live table on a terminal, otherwise a line every two seconds."""
 
 from __future__ import annotations
 

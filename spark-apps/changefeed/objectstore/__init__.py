@@ -1,4 +1,4 @@
-"""Object stores behind one small synchronous interface, with the failures that exactly-once needs told apart.
+"""Object stores behind one small synchronous interface that distinguishes the failures exactly-once depends on.
 
 Reads and writes are whole objects; nothing is ever overwritten except by compare-and-swap.
 """

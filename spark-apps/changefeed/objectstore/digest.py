@@ -1,7 +1,7 @@
-"""The one hash of objects' bytes: of the spool, in commit records, and when what exists is compared with what is due.
+"""The one hash of objects' bytes: for the spool, in commit records, and to compare what exists with what is expected.
 
-128 bits of XXH3 as hex. It tells apart what faults and other writers make, not what a forger would; so it may be one
-of memory's speed, seven times SHA-256's.
+128 bits of XXH3 as hex. It detects faults and other writers, not forgery; so it can run at memory speed, seven times as
+fast as SHA-256.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Local files as an object store: what is published is whole and survives power loss (CORRECTNESS.md, rule 19).
+"""Local files as an object store: what is published is complete and survives power loss (CORRECTNESS.md, rule 19).
 
 An object is written to a temporary file outside the published tree, synced, then linked to its name, which fails if the
-name exists. It must never show half an object, overwrite one except by `swap`, or leave anything else in the tree.
+name exists. It must never expose a partial object, overwrite one except by `swap`, or leave anything else in the tree.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A create that has one outcome however often it is tried: the object stands with these bytes, or with others.
+"""A create with a single outcome however often it is retried: the object exists with these bytes, or with others.
 
-After an unknown outcome only the same bytes are tried again (rule 16); nothing is ever overwritten or cleaned up.
+After an unknown outcome, only the same bytes are tried again (rule 16); nothing is ever overwritten or cleaned up.
 """
 
 from __future__ import annotations

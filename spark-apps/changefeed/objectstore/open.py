@@ -1,6 +1,6 @@
-"""From a URI to its store: the one place that knows which schemes exist.
+"""Opens the store of a URI: the only module that knows which schemes exist.
 
-A URI may carry credentials by mistake, so a message names its scheme at most, never the whole of a foreign one.
+A URI may contain credentials by mistake, so messages name at most its scheme, never a whole URI of an unknown kind.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How long a store may fail before whoever uses it gives up, and who hears of it meanwhile.
+"""How long a store may fail before its user gives up, and who is told in the meantime.
 
-At start a bad store is refused soon. A run waits: an outage, a full disk and a permission that was taken away pass, and
-starting again would change nothing but lose what has been pulled. Giving up is safe: a later run reads what happened.
+At start, a bad store is refused quickly. A run waits: outages, full disks and revoked permissions pass, and a restart
+would only lose what has been pulled. Giving up is safe: a later run reads what happened.
 """
 
 from __future__ import annotations

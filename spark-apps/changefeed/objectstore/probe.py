@@ -1,6 +1,6 @@
-"""Does a store keep its promises? Asked at start, by many writers at once (CORRECTNESS.md, rule 28).
+"""Tests at start whether a store keeps its promises, with many concurrent writers (CORRECTNESS.md, rule 28).
 
-A store that checks and then writes passes every test that does one thing after another; only a race tells.
+A store that checks and then writes passes every sequential test; only a race exposes it.
 """
 
 from __future__ import annotations

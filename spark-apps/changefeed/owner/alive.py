@@ -1,7 +1,8 @@
-"""`<state>/alive.json`: on a store without lock files it tells a second driver that a first one runs (INTERFACES.md).
+"""`<state>/alive.json`: on a store without lock files, warns a second driver that another is running (INTERFACES.md).
 
-A courtesy to the person who starts it: what keeps drivers apart is the log. It also keeps two resources with the same
-spec.state.id from taking the changefeed from each other. Its age is told by PD's time (rule 27).
+It is only a courtesy to whoever starts the second driver: the log is what keeps drivers apart. It also keeps two
+resources with the same spec.state.id from stealing the changefeed from each other. Its age is measured by PD's clock
+(rule 27).
 """
 
 from __future__ import annotations

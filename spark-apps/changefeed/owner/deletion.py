@@ -1,4 +1,4 @@
-"""Deletes the segments that nobody needs any more. What can't be deleted stays for the next time, and is said."""
+"""Deletes segments that are no longer needed. What can't be deleted is logged and retried next time."""
 
 from __future__ import annotations
 

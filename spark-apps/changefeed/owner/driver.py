@@ -1,8 +1,8 @@
 """The driver: one process's run of a changefeed, from its resource to its end.
 
-A shell: it connects the owner's decisions to PD, the log, the sink, the pullers and Spark, and turns what ends a run
+A shell: it connects the owner's decisions to PD, the log, the sink, the pullers and Spark, and turns the end of a run
 (finished, drained, stopped by a DDL, fenced, failed) into an Outcome or an error. It decides nothing about data, and
-no effect of it outlives `run`.
+none of its effects outlives `run`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Spark, as the driver sees it, and the watch over its tasks."""
+"""Spark from the driver's point of view, and the supervision of its tasks."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The owner: one changefeed's decisions, made of the cores beside it (DESIGN.md 3.3).
+"""The owner: makes one changefeed's decisions, built from the cores beside it (DESIGN.md 3.3).
 
-Pure. Reports, DDLs and finished files come in; `step` hands out the one thing to do next, and is told when that is
+Pure. Reports, DDLs and finished files come in; `step` returns the one action to take next, and is told when it is
 done. It never does two things at once, so the order of publication (data file, index, commit record, metadata) is the
-order of its actions, and nothing is published that is not in the log (rule 11). Files are written meanwhile, of several
-plans at a time: `hand_out` says by which task.
+order of its actions, and nothing is published that is not in the log (rule 11). Files of several plans are written in
+the meantime; `hand_out` assigns them to tasks.
 """
 
 from __future__ import annotations

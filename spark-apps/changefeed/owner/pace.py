@@ -1,4 +1,4 @@
-"""How long a row waits for others on its way to a file, by `spec.mode`: what is done together costs less."""
+"""How long a row waits for others before it is written to a file, by `spec.mode`: batching costs less."""
 
 from __future__ import annotations
 

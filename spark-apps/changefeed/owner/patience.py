@@ -1,4 +1,4 @@
-"""How long the driver waits for the upstream and for stores, who hears of it, and how what blocks is waited for.
+"""How long the driver waits for the upstream and for stores, whom it tells, and how it waits for blocking calls.
 
 A run waits for PD as long as for a store (objectstore.patience). Giving up is safe: a later run reads what happened.
 """

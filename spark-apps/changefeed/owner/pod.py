@@ -1,6 +1,6 @@
-"""What the operator tells a driver about its pod, and what a changefeed must be like to run in one.
+"""What the operator tells a driver about its pod, and what a changefeed must satisfy to run in one.
 
-On a laptop there is no pod, and nothing of this applies.
+On a laptop there is no pod, and none of this applies.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a run makes known, one thing after another: its sink's side of an action, the record, the checkpoint (rule 11).
+"""Publishes what a run has done, one step at a time: the sink's part, the log record, the checkpoint (rule 11).
 
-A shell. The order of publication (what is written, index, commit record, `metadata`) is the order of its calls.
+A shell. The order of publication (data, index, commit record, `metadata`) is the order of its calls.
 """
 
 from __future__ import annotations

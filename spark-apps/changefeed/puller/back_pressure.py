@@ -1,17 +1,17 @@
-"""Which subscriptions run while a quota is short: back-pressure is by subscription (CORRECTNESS.md, rule 17).
+"""Which subscriptions run while a quota is short: back-pressure is per subscription (CORRECTNESS.md, rule 17).
 
-Pure; used by a puller for its memory and by the owner for the event store. A stream is always read: whoever is held is
-not subscribed, so nothing of it comes.
+Pure; used by a puller for its memory and by the owner for the event store. Streams are always read: what is held is not
+subscribed, so nothing arrives for it.
 
-Why it neither overflows nor stands still for ever:
+Why it neither overflows nor deadlocks:
 
-1. *Everything comes faster than it goes.* From 80 % on the farther ahead half, then more, is held: their number falls
-   evenly to none at the quota itself. They come back below 60 %, so nobody goes to and fro.
-2. *All wait for the one that is held back.* The lowest runs in the last 20 %, whatever it has brought.
-3. *Those that run pass one that is held.* When it has fallen behind by `lead` it runs again, and the farthest ahead of
-   the others is held in its place.
-4. *The quota is used up.* Then the lowest is held too; it is the first to run again, below 80 %.
-5. *An idle one is farthest ahead.* Holding it frees nothing: only those that have bytes in the quota are held.
+1. *Everything comes in faster than it goes out.* From 80 % on, the half that is furthest ahead is held, then more: the
+   number that run falls evenly to none at the quota itself. They resume below 60 %, so that nothing flaps.
+2. *All wait for the one that is held back.* The lowest runs in the last 20 %, however much it has pulled.
+3. *Those that run overtake one that is held.* Once it has fallen behind by `lead` it resumes, and the furthest ahead of
+   the others is held instead.
+4. *The quota is used up.* Then the lowest is held too; it is the first to resume, below 80 %.
+5. *An idle one is furthest ahead.* Holding it frees nothing: only those with bytes in the quota are held.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A span's rows and resolved-ts, whatever its regions do: locates regions, keeps the range locks, reacts to failures.
+"""A span's rows and resolved-ts, whatever happens to its regions: locates regions, keeps range locks, handles failures.
 
 An asyncio shell around RangeLock and the store streams, used by the Spark task for tables and by the driver for the DDL
-span. It must never report a resolved-ts of a subscription before it has handed on all rows at or below it, and never
-leave a hole alone: what fails is located again, from its own resolved-ts, until the subscription is released.
+span. It must never report a subscription's resolved-ts before it has passed on all rows at or below it, and never leave
+a hole alone: whatever fails is located again, from its own resolved-ts, until the subscription is released.
 """
 
 from __future__ import annotations

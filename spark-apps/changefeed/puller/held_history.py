@@ -1,10 +1,10 @@
-"""Which registrations are known to have had whole history (CORRECTNESS.md, rule 14).
+"""Which registrations are known to have seen complete history (CORRECTNESS.md, rule 14).
 
-TiKV scans below the GC safepoint without an error, and without the rows that GC has taken. So what a registration has
-resolved counts only after a read of the safepoint that began after its INITIALIZED and shows it at or below the
-registration's own start. One read serves all registrations that wait for one.
+TiKV scans below the GC safepoint without an error, silently omitting the rows that GC has removed. So what a
+registration has resolved counts only after a read of the safepoint that started after its INITIALIZED and shows it at
+or below the registration's own start. One read serves all waiting registrations.
 
-Pure; a registration is an Ask, which is given once.
+Pure; a registration is an Ask object, used once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The rows of a span's initial copy, read from a snapshot chunk by chunk (docs/architecture.md, Initial copy).
+"""The rows of a span's initial copy, read from a snapshot in chunks (docs/architecture.md, Initial copy).
 
-It must never call a chunk whole before all its rows have been handed on and GC is known not to have passed the snapshot
-(rule 14). A scan that is broken off begins its chunk again: rows then come twice, the same both times (rule 4).
+It must never report a chunk complete before all its rows have been passed on and GC is known not to have passed the
+snapshot (rule 14). An interrupted scan restarts its chunk: its rows then come twice, identical both times (rule 4).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A puller's metrics as what they have grown by, the seven of source design 1 among them: so the owner gets them."""
+"""A puller's metrics as increments for the owner, including the seven of source design 1."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Which parts of a subscription's span are being pulled, and how far each has got (tikv-wire 2.11).
 
-The pieces of a span cover it without a gap: each is locked by one registration, or a hole. Two rules live here: no key
-is pulled twice at the same time by one subscription, and the span's resolved-ts is the minimum over all pieces, holes
-included, so a hole holds it back until somebody has pulled it. It never goes back.
+The pieces of a span cover it without a gap: each is either locked by one registration or a hole. Two rules are enforced
+here: a subscription never pulls the same key twice at once, and the span's resolved-ts is the minimum over all pieces
+including holes, so a hole holds it back until it is pulled. The resolved-ts never goes back.
 
-Keys are memcomparable, as regions have them; `end` is exclusive and never empty.
+Keys are memcomparable, as in regions; `end` is exclusive and never empty.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What to do about an error event of a region: the table of tikv-wire 2.10 as a pure function.
+"""What to do about a region's error event: the table of tikv-wire 2.10 as a pure function.
 
-An error event that is ignored leaves a silent stream and a resolved-ts that stands still for ever, so the function is
-total: what it does not know is tried again.
+An ignored error event would leave a silent stream and a resolved-ts stuck forever, so the function is total: it retries
+what it does not know.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a puller tells the owner, and in which order (rule 2); and what the owner has heard of that (rule 17).
+"""What a puller reports to the owner, in which order (rule 2), and how much of it the owner has processed (rule 17).
 
-Segments are written several at a time and end in any order; they are reported in the order of their numbers, without a
-gap, and a resolved-ts never before all segments that hold rows below it. Pure.
+Segments are written concurrently and finish in any order; they are reported in the order of their numbers, without a
+gap, and a resolved-ts is never reported before all segments with rows below it. Pure.
 """
 
 from __future__ import annotations

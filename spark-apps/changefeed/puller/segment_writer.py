@@ -1,7 +1,7 @@
-"""Puts a puller's segments where tasks find them: into memory that they read while there is room, else into files.
+"""Puts a puller's segments where tasks find them: in shared memory while there is room, otherwise in files.
 
-An asyncio shell around RealtimeBuffer, which decides; what it decides is done in threads. It must not tell of a segment
-before it can be read, nor reuse memory that the owner has not let go of.
+An asyncio shell around RealtimeBuffer, which decides; threads do the work. It must never report a segment before it can
+be read, nor reuse memory that the owner has not released.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """When a resolved-ts may be reported: the state machine of source design 1, with its byte quota and its seven metrics.
 
-The only promise: a subscription's resolved-ts is advanced when every data batch that entered before it is persisted, in
-whatever order the persists are called back. "Before" is the order in which the puller received them.
-No order between subscriptions. Pure: events in, actions out. One object holds all subscriptions of a task: the
-workers of the source design keep goroutines apart, and there is one event loop here.
+Its only guarantee: a subscription's resolved-ts is advanced once every data batch that entered before it is persisted,
+in whatever order the persists complete. "Before" is the order in which the puller received them. There is no order
+between subscriptions. Pure: events in, actions out. One object holds all subscriptions of a task: the source design has
+workers to separate goroutines, but here there is one event loop.
 
-In one thing it differs from the source design: data never waits for quota, for it would hold up the stream that all
-others share (rule 17). What has come is taken in, and subscriptions are held until there is room again.
+It differs from the source design in one respect: data never waits for quota, because it would block the stream that all
+others share (rule 17). What has arrived is accepted, and subscriptions are held until there is room again.
 """
 
 from __future__ import annotations

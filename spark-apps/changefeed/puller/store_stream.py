@@ -1,18 +1,18 @@
 """The region request worker: one multiplexed EventFeedV2 stream to one TiKV store (source design 1, tikv-wire 2.2).
 
-A thin shell: it registers, reads whatever has come, has that decoded and matched in a thread chunk by chunk, and hands
-on what came out, in order. It decides nothing about a region. A stream that breaks, or says nothing for too long, takes
-all its registrations with it; where they go on is for the feed to say.
+A thin shell: it registers, reads whatever arrives, has it decoded and matched in a thread chunk by chunk, and passes on
+the results in order. It decides nothing about a region. A stream that breaks, or is silent for too long, takes all its
+registrations with it; the feed decides where they continue.
 
-A stream is always read (rule 17), however slow the receiver is, and asks are sent meanwhile: who holds a subscription
-stops what comes for it. A scan comes as fast as it is read, and a large transaction's rows are read from the scratch
-part by part: before each chunk of the one, and each part of the other, the receiver may have the stream's turns wait,
-for a bounded time; a subscription that is held then gives no more parts. Only the last bound, MAX_BACKLOG_BYTES a
-stream, stops the reading; the store then buffers up to its own quota and fails registrations as `congested`, which are
-made again.
+A stream is always read (rule 17), however slow the receiver, and requests are sent meanwhile: holding a subscription
+stops what arrives for it. A scan arrives as fast as it is read, and a large transaction's rows are read from scratch
+files part by part: before each chunk of the one, and each part of the other, the receiver may make the stream wait, for
+a bounded time; a subscription that is then held returns no more parts. Only the last bound, MAX_BACKLOG_BYTES per
+stream, stops the reading; the store then buffers up to its own quota and fails registrations as `congested`, and they
+are made again.
 
 A store without EventFeedV2 (TiKV before 7.3) is refused. EventFeed's resolved-ts name no request, and after a merge two
-pieces of one subscription may be registered for one region: nobody could tell whose resolved-ts it is.
+pieces of one subscription may be registered for one region: it would be unclear whose resolved-ts it is.
 """
 
 from __future__ import annotations

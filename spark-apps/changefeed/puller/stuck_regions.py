@@ -1,7 +1,7 @@
-"""Which regions may be held back by locks that a dead transaction left, and when to look (tikv-wire 2.13).
+"""Which regions may be held back by locks of a dead transaction, and when to check them (tikv-wire 2.13).
 
-Pure: pieces of range locks in, with the time; sweeps to be done out. It also remembers what the sweeps found alive,
-so that a person can be told which transaction a resolved-ts waits for.
+Pure: range lock pieces and the time in, sweeps to run out. It also remembers which transactions the sweeps found alive,
+so that a resolved-ts that is held back can be attributed to them.
 """
 
 from __future__ import annotations

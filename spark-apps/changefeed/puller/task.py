@@ -1,7 +1,7 @@
-"""The body of a long-running puller task: commands of the owner in, segments and reports out.
+"""The body of a long-running puller task: takes commands from the owner, produces segments and reports.
 
-It lives as long as its stream to the owner. When that breaks it ends with an exception and everything it has pulled is
-pulled again by its successor: nothing of a puller outlives it but its segments, which only the owner can credit.
+It lives as long as its stream to the owner. If the stream breaks, the task raises, and its successor pulls everything
+again: nothing outlives a puller except its segments, which only the owner can credit.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""A storage sink's tables as they were at an earlier ts, made of its files alone: `changefeed restore` and `flashback`.
+"""Rebuilds a storage sink's tables as of an earlier ts, from its files alone: `changefeed restore` and `flashback`.
 
-Nothing is asked of an upstream. What no file says makes a gap, and a table with a gap that matters is named, never
-guessed.
+No upstream is involved. What no file says leaves a gap, and a table with a gap that matters is reported, never guessed.
 """

@@ -1,4 +1,4 @@
-"""A MySQL-compatible server that tables are put into, or whose rows are set."""
+"""A MySQL-compatible server into which tables are restored, or whose rows are set."""
 
 from __future__ import annotations
 

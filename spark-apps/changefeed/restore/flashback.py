@@ -1,11 +1,11 @@
 """`changefeed flashback`: reverse changes, from the tables at the checkpoint to those at an earlier ts.
 
-Why it may be killed anywhere and run again: a reverse change is no step back but the row itself. It says that the row
-with this key has these values, or is not there, as at `to_ts`, and it is written by REPLACE or DELETE, which end the
-same however often they run and whatever they meet. Each row that has changed since `to_ts` is written, so every run
-writes them all, from whatever a run before has left; the checkpoint may have grown meanwhile, also by what that run has
-written upstream. Rows that have not changed since need no writing: REPLACE takes another row away only if that holds a
-unique value which it did not have at `to_ts`, so it is one that has changed, and has its own turn.
+Why it may be killed anywhere and run again: a reverse change is not a step back but the row itself. It says that the
+row with this key has these values, or does not exist, as of `to_ts`, and is written by REPLACE or DELETE, which give
+the same result however often they run and whatever they find. Every row that has changed since `to_ts` is written, so
+each run writes all of them, from whatever the previous run left; the checkpoint may have advanced meanwhile, also
+because of what that run wrote upstream. Rows that have not changed since need no writing: REPLACE removes another row
+only if that row has a unique value that it did not have at `to_ts`, so it has changed and has its own turn.
 """
 
 from __future__ import annotations

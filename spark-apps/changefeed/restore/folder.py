@@ -1,4 +1,4 @@
-"""Restored tables as files: `<schema>/<table>.parquet`, and beside it `<table>.sql`, which makes the table."""
+"""Restored tables as files: `<schema>/<table>.parquet`, with the CREATE TABLE statement in `<table>.sql`."""
 
 from __future__ import annotations
 

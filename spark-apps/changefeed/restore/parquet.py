@@ -1,7 +1,7 @@
-"""A table's rows as one Parquet file that any tool reads.
+"""Writes a table's rows as one Parquet file that any tool can read.
 
-Types are those of the storage sink's Parquet (docs/sink-files.md). A column in which some value has no such type (a
-date of zeros) is text, and text that is not UTF-8 is bytes.
+Types are those of the storage sink's Parquet (docs/sink-files.md). A column with a value that its type can't represent
+(a zero date) becomes text, and text that is not UTF-8 becomes bytes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A table's rows as they were at a ts, put together from its files."""
+"""Rebuilds a table's rows as of a ts from its files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What restore and flashback have done, and which tables they can't do."""
+"""What restore and flashback did, and which tables they can't handle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`changefeed restore`: tables as they were at a ts, into files or into a database."""
+"""`changefeed restore`: restores tables as of a ts to files or to a database."""
 
 from __future__ import annotations
 

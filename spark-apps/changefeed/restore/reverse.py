@@ -1,11 +1,11 @@
 """What takes a table from its rows at the checkpoint back to those at a ts: each row once, whatever happened to it.
 
-A row that has changed since is told from two ends: what it is now by its newest change, and what it was by its newest
-change up to the ts, or by its first one since (before an insert it was not there; a delete shows the row that was).
-Only an update of a row that no file has from before says nothing of that.
+A changed row is determined from both ends: what it is now by its newest change, and what it was by its newest change up
+to the ts, or by its first one since (before an insert it did not exist; a delete shows the row that did). Only an
+update of a row that is in no earlier file says nothing about that.
 
-All rows that have changed since are set, those too that are again what they were: so it does not matter at which moment
-since then each of them is in the database.
+All changed rows are set, including those that are back to what they were: so it does not matter which state since then
+each of them has in the database.
 """
 
 from __future__ import annotations

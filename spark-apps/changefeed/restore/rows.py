@@ -1,8 +1,8 @@
-"""One table's changes in DuckDB, which spills what its memory does not hold, and what becomes of them.
+"""One table's changes in DuckDB, which spills to disk, and the rows that result.
 
-A change has `place`, which no other has, `rank` (its commit ts, and whether it leaves a row: a transaction that deletes
-and inserts one leaves it), `op`, and the columns, text as bytes. A row's newest change is that of the highest rank,
-in whatever order the changes were put in: partitions hand rows on to each other.
+A change has a unique `place`, a `rank` (its commit ts, and whether it leaves a row: a transaction that deletes and
+inserts a row leaves it), `op`, and the columns, text as bytes. A row's newest change is the one with the highest rank,
+in whatever order the changes were loaded: partitions hand rows on to each other.
 """
 
 from __future__ import annotations

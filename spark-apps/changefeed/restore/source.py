@@ -1,4 +1,4 @@
-"""A storage sink, as restore and flashback read it."""
+"""A storage sink as restore and flashback read it."""
 
 from __future__ import annotations
 

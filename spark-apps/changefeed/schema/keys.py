@@ -1,7 +1,7 @@
-"""TiDB's keys: records of a table, and the meta keys that hold the schema (facts, tikv-wire 4.2, 4.3).
+"""TiDB's keys: a table's records, and the meta keys that hold the schema (facts, tikv-wire 4.2, 4.3).
 
-All keys here are raw; PD and the change data service want them in `model.memcomparable` form. Nothing here may take a
-key for a record of a table without having looked at all of its 19 bytes.
+All keys here are raw; PD and the change data service expect them in `model.memcomparable` form. Nothing here may treat
+a key as a table's record without having checked all of its 19 bytes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""TableInfo and DBInfo as TiDB stores them, cut down to what decides decoding and output (facts, tikv-wire 4.4).
+"""TableInfo and DBInfo as TiDB stores them, reduced to what affects decoding and output (facts, tikv-wire 4.4).
 
-Parsing ignores unknown members and fills absent ones with zero values, because each TiDB version adds and drops some.
-It must never let a member that decides no output byte (update_timestamp, auto ids, comments) into `TableInfo.hash`:
-the log names a TableInfo by it (rule 10).
+Parsing ignores unknown fields and fills in missing ones with zero values, because each TiDB version adds and drops
+some. A field that affects no output byte (update_timestamp, auto ids, comments) must never get into `TableInfo.hash`:
+the log identifies a TableInfo by it (rule 10).
 """
 
 from __future__ import annotations

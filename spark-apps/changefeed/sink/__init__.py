@@ -1,1 +1,1 @@
-"""Where files end: names, schema files, and writes that happen once. Knows nothing of rows."""
+"""Where output ends up: names, schema files, and writes that happen once. Knows nothing about rows."""

@@ -1,4 +1,4 @@
-"""The blackhole: counts what comes, checks that it comes in order, and drops it."""
+"""The blackhole sink: counts what it gets, checks the order, and discards it."""
 
 from __future__ import annotations
 

@@ -1,20 +1,20 @@
-"""What a sink is (source design 5): an `EventSink` in each pipeline task, and a `DdlSink` in the driver.
+"""The sink interface (source design 5): an `EventSink` in each pipeline task, and a `DdlSink` in the driver.
 
-The event is a plan entry: all rows of a dispatcher in `(from, upto]`, in chunks sorted by (commit_ts, start_ts, op,
-key). Rules of an EventSink; tests/integration/test_integration_sink_conformance.py holds every sink to them:
+An event is a plan entry: all rows of a dispatcher in `(from, upto]`, in chunks sorted by (commit_ts, start_ts, op,
+key). The rules for an EventSink, to which tests/integration/test_integration_sink_conformance.py holds every sink:
 
 1. *Threads.* Any thread may write. Events of one dispatcher are written by one thread at a time, in order.
-2. *Rows.* `write` takes all chunks of an event before it returns, by the calling thread. If the chunks raise, so does
+2. *Rows.* `write` consumes all chunks of an event in the calling thread before it returns. If the chunks raise, so does
    it: nothing of that event counts, and it will be written again.
-3. *Callback.* Called once, by any thread, when all rows of the event stand downstream and no loss of this process can
-   take them back. It does not block.
+3. *Callback.* Called once, by any thread, when all rows of the event are downstream and survive the loss of this
+   process. It does not block.
 4. *Order.* A dispatcher's rows take effect in the order of its events, where the downstream has an order.
-5. *Bounded.* `write` blocks while the sink holds too much that is not written.
-6. *Failure.* What trying again can't mend is told once, to `failed`. From then on `write` raises it, and nothing is
-   begun; an event that was under way may still be called back.
-7. *Close.* When it returns nothing is being written any more, and no callback comes.
+5. *Bounded.* `write` blocks while the sink holds too much unwritten data.
+6. *Failure.* An error that a retry can't fix is reported once, to `failed`. From then on `write` raises it, and nothing
+   new is started; an event already in progress may still be called back.
+7. *Close.* When it returns, nothing is being written any more, and no callback follows.
 
-An event may be written again after any failure, by another process, while the first still lives. It must count once:
+An event may be written again after any failure, by another process, while the first is still alive. It must count once:
 a file has the same bytes, a database remembers. `Claim.writer` grows with each assignment of a dispatcher, and a sink
 that can remember refuses a lower one (rule 25).
 

@@ -1,4 +1,4 @@
-"""What pipeline tasks need beyond the owner's address, and what they make of its orders for a sink."""
+"""What pipeline tasks need besides the owner's address, and how they carry out its orders for a sink."""
 
 from __future__ import annotations
 

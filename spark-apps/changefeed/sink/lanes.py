@@ -1,5 +1,5 @@
-"""`Lanes`: an event sink made of a writer that blocks. Each dispatcher has a lane: its entries are written one after
-another, those of different dispatchers side by side.
+"""`Lanes`: an event sink built from a blocking writer. Each dispatcher has a lane: its entries are written one after
+another, those of different dispatchers concurrently.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How far a table's events are written, whatever the order in which they are acknowledged (source design 5).
+"""How far a table's events are written, in whatever order they are acknowledged (source design 5).
 
-Pure. Events are numbered as they are added. Each is a bit, set once it is written; a resolved-ts stands between two
-events. The checkpoint is the last resolved-ts before the first bit that is not set.
+Pure. Events are numbered as they are added. Each is a bit, set once it is written; a resolved-ts lies between two
+events. The checkpoint is the last resolved-ts before the first unset bit.
 """
 
 from __future__ import annotations

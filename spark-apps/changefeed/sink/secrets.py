@@ -1,4 +1,4 @@
-"""The files of the Secrets that sinks need, read when they are: they may be replaced at any time (rule 21)."""
+"""The Secret files that sinks need, read on each use: they may be replaced at any time (rule 21)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Where a batch ends: how many bytes and rows Spark is given at once. Pure.
+"""Where a batch ends: limits the bytes and rows that Spark gets at once. Pure.
 
-A batch is all changes of a table between two ts, so a transaction is never cut, however large. Bytes are raw ones, by
-the curves that segments bring, so an end is known to some 256 KiB of each segment; rows are counted exactly, by their
-commit ts. What comes twice (rule 4) counts twice here: a batch is then smaller than it might be.
+A batch is all changes of a table between two ts, so a transaction is never split, however large. Bytes are raw bytes
+taken from the segments' curves, accurate to about 256 KiB per segment; rows are counted exactly, by commit ts.
+Duplicates (rule 4) count twice, so a batch with duplicates is smaller than the limit allows.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Timestamps = npt.NDArray[np.uint64]
 
 
 class Piece(NamedTuple):
-    """So many raw bytes of rows, the last of which has this ts."""
+    """This many raw bytes of rows, ending at this ts."""
 
     last_ts: int
     bytes: int
 
 
 def pieces(segments: Iterable[Segment], after_ts: int, upto_ts: int) -> list[Piece]:
-    """What the segments may have in `(after_ts, upto_ts]`, by ts; none only if there is nothing."""
+    """What the segments may hold in `(after_ts, upto_ts]`, by ts. Empty only if they hold nothing there."""
     found: list[Piece] = []
     for segment in segments:
         first_ts, counted = segment.min.commit_ts, 0
@@ -40,7 +40,7 @@ def pieces(segments: Iterable[Segment], after_ts: int, upto_ts: int) -> list[Pie
 
 
 def end_by_bytes(found: Sequence[Piece], size: int, upto_ts: int) -> int:
-    """The last ts up to which there are at most `size` bytes; the first one that has rows if it has more by itself."""
+    """The last ts up to which there are at most `size` bytes; at least the first ts that has rows."""
     total, fits = 0, None
     for ts, group in groupby(found, attrgetter("last_ts")):
         total += sum(piece.bytes for piece in group)
@@ -51,7 +51,7 @@ def end_by_bytes(found: Sequence[Piece], size: int, upto_ts: int) -> int:
 
 
 def split(found: Sequence[Piece], size: int, after_ts: int, upto_ts: int) -> Iterator[tuple[int, int]]:
-    """`(after_ts, upto_ts]` in ranges of about `size` bytes, for tasks; none if there is nothing."""
+    """Split `(after_ts, upto_ts]` into ranges of about `size` bytes for tasks; empty if there is nothing to read."""
     rest = list(found)
     while rest:
         end = end_by_bytes(rest, size, upto_ts)
@@ -62,7 +62,7 @@ def split(found: Sequence[Piece], size: int, after_ts: int, upto_ts: int) -> Ite
 
 
 class RowCount:
-    """Finds where `most` rows in `(after_ts, upto_ts]` end, from the commit ts of segments, lowest first."""
+    """Finds the ts at which `most` rows of `(after_ts, upto_ts]` are reached. Add segments lowest first."""
 
     def __init__(self, after_ts: int, upto_ts: int, most: int) -> None:
         self._after_ts = after_ts
@@ -75,11 +75,11 @@ class RowCount:
         self._found = np.sort(np.concatenate([self._found, inside]))
 
     def is_enough(self, next_ts: int) -> bool:
-        """Whether segments that begin at `next_ts` can change nothing any more."""
+        """Whether segments that begin at `next_ts` can no longer change the result."""
         return len(self._found) > self._most and int(self._found[self._most]) < next_ts
 
     def end(self) -> int:
-        """The ts: with more rows than `most` only if the first commit ts alone has more."""
+        """The ts. Exceeds `most` rows only if the first commit ts does so by itself."""
         if len(self._found) <= self._most:
             return self._upto_ts
         too_many = self._found[self._most]

@@ -1,7 +1,7 @@
-"""A batch query: the changes of a table between two ts. Its tasks pull, each a part of the table, and need no driver.
+"""A batch query: the changes of a table between two ts. Each task pulls its own part of the table, without the driver.
 
-What a task pulls goes into segments of its own, on its machine or in a bucket, until its part is whole; then it is read
-as a stream's is. So memory is bounded, and the disk holds what the part has brought.
+A task pulls into segments of its own, on local disk or in a bucket, until its part is complete, then reads them as a
+stream would. So memory is bounded; the disk must hold the whole part.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ from changefeed.upstream.pd import PdClient
 from changefeed.upstream.safepoint import Safepoint
 
 _MOST_PARTITIONS = 32  # of a physical table
-#: The hold of a batch query: its tasks renew it, and nobody removes it.
+#: The safepoint of a batch query: its tasks renew it, and it is left to expire.
 _TTL_S = 3600
 _SPAN = 1
 
 
 @dataclass(frozen=True)
 class Hold:
-    """By which the history after `ts` is kept while the query runs."""
+    """The safepoint that keeps history after `ts` while the query runs."""
 
     access: Access
     service: str
     ts: int
 
     async def renewed(self, pd: PdClient) -> Safepoint:
-        """Raises SnapshotLostByGC with what a reader can do."""
+        """Raises SnapshotLostByGC with a next step for users of this source."""
         safepoint = Safepoint(pd, self.service, _TTL_S)
         try:
             await safepoint.hold(self.ts)
@@ -65,9 +65,9 @@ class Hold:
 
 
 async def plan(options: Options, wanted: ReadSchema | pa.Schema) -> list[Part]:
-    """The changes that the options name, each in one of these. Raises InvalidSpec, SchemaChanged, SnapshotLostByGC."""
+    """Parts that cover each selected change once. Raises InvalidSpec, SchemaChanged, SnapshotLostByGC."""
     if options.from_ts is None:
-        raise InvalidSpec("startingVersion", "missing", "A batch has a beginning: give a ts or a time.")
+        raise InvalidSpec("startingVersion", "missing", "A batch query needs one: set a ts or a time.")
     pd = await options.access.connect()
     try:
         now = await pd.tso()
@@ -76,7 +76,7 @@ async def plan(options: Options, wanted: ReadSchema | pa.Schema) -> list[Part]:
             raise InvalidSpec(
                 "endingVersion",
                 f"{to_ts} is not between startingVersion {options.from_ts + 1} and now, {now}",
-                "Mend one.",
+                "Correct one of them.",
             )
         access = Access(options.access.pd_addresses, options.access.tls, pd.cluster_id)
         hold = Hold(access, f"changefeed-spark-{secrets.token_hex(8)}", options.from_ts)
@@ -95,7 +95,7 @@ async def plan(options: Options, wanted: ReadSchema | pa.Schema) -> list[Part]:
 async def _lives(
     pd: PdClient, options: Options, wanted: ReadSchema | pa.Schema, from_ts: int, to_ts: int
 ) -> list[Life]:
-    """One behind the other, by the DDLs in between."""
+    """Consecutive ranges, split at each DDL."""
     schema = await read_schema_at(pd, from_ts)
     table = find_table(schema, from_ts, options.table)
     read = await read_schema_of(pd, wanted, table.id)
@@ -121,7 +121,7 @@ async def _lives(
 
 
 async def _ranges(pd: PdClient, table_id: int) -> list[tuple[bytes, bytes]]:
-    """The records of a physical table in ranges of whole regions."""
+    """The key ranges of a physical table, each made of whole regions."""
     start, end = table_span(table_id)
     regions = await pd.scan_regions(start, end)
     step = -(-len(regions) // _MOST_PARTITIONS)
@@ -132,7 +132,7 @@ async def _ranges(pd: PdClient, table_id: int) -> list[tuple[bytes, bytes]]:
 
 @dataclass(frozen=True)
 class Part:
-    """What one task pulls and reads: the raw `[start_key, end_key)` of a physical table through its `lives`."""
+    """What one task pulls and reads: the key range `[start_key, end_key)` of a physical table over its `lives`."""
 
     hold: Hold
     state: Place
@@ -141,7 +141,7 @@ class Part:
     lives: tuple[Life, ...]
 
     def read(self, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows as `columns`, the query's schema, by rising commit ts. Raises what pulling does, NeedsHuman."""
+        """The rows in the query's schema, `columns`, by commit ts. Raises what pulling raises, and NeedsHuman."""
         house = House(self.state, 1, secrets.token_hex(8))
         try:
             pieces = asyncio.run(self._pull(house))
@@ -154,7 +154,7 @@ class Part:
                 house.delete()
 
     async def _pull(self, house: House) -> list[Sequence[SegmentSlice]]:
-        """Of each life, once all of it is there."""
+        """Pull the part until it is complete; returns the slices of each life."""
         pd = await self.hold.access.connect()
         try:
             safepoint = await self.hold.renewed(pd)

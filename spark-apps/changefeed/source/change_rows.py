@@ -1,4 +1,4 @@
-"""Raw rows to what Spark reads: typed columns, an update as its row before and its row after. Pure, columnar."""
+"""Turns raw rows into what Spark reads: typed columns, an update as pre- and post-image. Pure, columnar."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def change_rows(
     columns: pa.Schema,
     shown: Sequence[ColumnInfo | None],
 ) -> Iterator[pa.RecordBatch]:
-    """The changes with bounds[0] < commit ts <= bounds[1], each once, by commit ts; batches have the schema `columns`.
+    """Each change with bounds[0] < commit ts <= bounds[1] once, by commit ts, in batches with the schema `columns`.
 
-    `shown`: see ReadSchema.shown. Raises ProtocolViolation (copies of a row that differ), NeedsHuman (a value that
-    can't be shown).
+    `shown`: see ReadSchema.shown. Raises ProtocolViolation (copies of a row differ), NeedsHuman (a value can't
+    be represented).
     """
     after, upto = (Position.end_of(ts) for ts in bounds)
     written = tuple(column for column in shown if column is not None)
@@ -55,7 +55,7 @@ def _data(records: Records, shown: Sequence[ColumnInfo | None]) -> list[pa.Array
     try:
         found = iter(cells(records, records.columns))
     except NeedsHuman as error:
-        raise NeedsHuman(error.message, 'Leave the column out: name the others in .schema("...").') from error
+        raise NeedsHuman(error.message, 'Leave the column out: list the others in .schema("...").') from error
     return [None if column is None else next(found) for column in shown]
 
 
@@ -69,6 +69,6 @@ def _commit_version(records: Records) -> pa.Array:
 
 
 def _commit_timestamp(records: Records) -> pa.Array:
-    """Of the ts's millisecond."""
+    """Wall-clock time of the commit ts, to the millisecond."""
     microseconds = (records.commit_ts.to_numpy() >> np.uint64(LOGICAL_BITS)).astype(np.int64) * 1000
     return pa.array(microseconds).cast(METADATA.field(COMMIT_TIMESTAMP).type)

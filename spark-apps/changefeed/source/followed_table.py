@@ -1,4 +1,4 @@
-"""One table of an upstream from a ts on: its definition through DDLs, its history held. Shells, for one event loop."""
+"""Follows one table: its definition across DDLs, with its history held at PD. Shells, for one event loop."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def read_schema_at(pd: PdClient, ts: int) -> SchemaStorage:
 
 
 async def read_schema_now(options: Options) -> ReadSchema:
-    """All columns of the table as it is now, or at endingVersion. Raises as `find_table` and `Access.connect` do."""
+    """All columns of the table now, or at endingVersion. Raises what `find_table` and `Access.connect` raise."""
     pd = await options.access.connect()
     try:
         ts = await pd.tso()
@@ -45,7 +45,7 @@ async def read_schema_now(options: Options) -> ReadSchema:
 
 
 async def read_schema_of(pd: PdClient, wanted: ReadSchema | pa.Schema, table_id: int) -> ReadSchema:
-    """`wanted`: made of the table, or the user's own choice of columns, which the table must have now if it is there.
+    """`wanted`: the table's columns, or the user's choice, which the table must have now if it still exists.
 
     Raises InvalidSpec.
     """
@@ -62,25 +62,24 @@ async def read_schema_of(pd: PdClient, wanted: ReadSchema | pa.Schema, table_id:
 
 
 def find_table(schema: SchemaStorage, ts: int, name: TableName, table_id: int | None = None) -> TableInfo:
-    """By its id, or by its name. Raises InvalidSpec when there is none at `ts`, NeedsHuman if it can't be read."""
+    """Find it by id or by name. Raises InvalidSpec if it does not exist at `ts`, NeedsHuman if it can't be read."""
     tables = [table for table in schema.tables_at(ts) if not table.is_view and not table.is_sequence]
     for table in tables:
         if table.id == table_id or (table_id is None and name.is_of(table.schema_name, table.name)):
             check_supported(table)
             return table
-    names = ", ".join(sorted(table.full_name for table in tables)[:8]) or "none at all"
+    names = ", ".join(sorted(table.full_name for table in tables)[:8]) or "none"
     raise InvalidSpec(
         "tables",
-        f"{name} does not exist at ts {ts}" if table_id is None else f"{name} (id {table_id}) does not exist at {ts}",
-        f"Tables that exist then: {names}. A table that was created or renamed later is read from there on: set "
-        "startingVersion.",
+        f"{name}{'' if table_id is None else f' (id {table_id})'} does not exist at ts {ts}",
+        f"Tables at that ts: {names}. If it was created or renamed later, set startingVersion to a later version.",
     )
 
 
 class FollowedTable:
-    """`definition` is that of all rows from the last DDL that was passed up to `limit`.
+    """`definition` applies to all rows from the last passed DDL up to `limit`.
 
-    `changed` is called when there is news of DDLs, `failed` when they can't be followed.
+    Calls `changed` when it learns of DDLs, `failed` when it can't follow them.
     """
 
     def __init__(
@@ -94,9 +93,9 @@ class FollowedTable:
         failed: Callable[[ChangefeedError], None],
         upto_ts: int | None = None,
     ) -> None:
-        """`schema`: as of the ts to begin behind. `upto_ts`: DDLs above it are nobody's business; None: all are ours.
+        """`schema`: as of the ts to start after. `upto_ts`: ignore DDLs above it; None: follow all.
 
-        Raises SchemaChanged when the table was not at that ts what was read later.
+        Raises SchemaChanged if the table at that ts no longer matches the read schema.
         """
         self.definition = definition
         self._name = name
@@ -110,42 +109,42 @@ class FollowedTable:
 
     @property
     def known_ts(self) -> int:
-        """Every DDL up to it is known."""
+        """Every DDL up to this ts is known."""
         return self._barrier.ceiling()
 
     def limit(self) -> int:
-        """Rows above it may have another definition, or it is not known yet."""
+        """Rows above this ts may have another definition, or one that is not known yet."""
         return self._barrier.lowest_limit(frozenset(self.definition.physical_ids))
 
     def is_before_ddl(self, ts: int) -> bool:
-        """Whether a DDL of the table at `ts` is waited with."""
+        """Whether a DDL of the table is pending at `ts`."""
         return ts == self.limit() < self.known_ts
 
     def pass_ddls(self, read_ts: int) -> None:
-        """All rows up to `read_ts` have been read: the definition may change behind it. Raises as definition_after."""
+        """Apply the DDLs up to `read_ts`, where all rows have been read. Raises what definition_after raises."""
         while (ddl := self._barrier.due(lambda _: read_ts)) is not None:
             if ddl.involved:
                 self.definition = definition_after(ddl, self.definition, self._name, self._read)
             self._barrier.executed()
 
     def _selects(self, schema: str, table: str) -> bool:
-        """By the name that it has, and the one that it was given in options: a rename leads from one to the other."""
+        """By its current name and by the name in the options: a rename leads from one to the other."""
         names = (self._name, TableName(self.definition.schema_name, self.definition.name))
         return any(name.is_of(schema, table) for name in names)
 
 
 async def keep_held(safepoint: Safepoint, ts: Callable[[], int]) -> None:
-    """Renew the hold for as long as this runs, at what `ts` says then. Raises SnapshotLostByGC."""
+    """Renew the safepoint at `ts()` for as long as this runs. Raises SnapshotLostByGC."""
     while True:
         await asyncio.sleep(_RENEW_S)
         try:
             await safepoint.hold(ts())
         except (Transient, Unavailable) as error:
-            _LOG.warning("The hold on the upstream's history could not be renewed, and is tried again: %s", error)
+            _LOG.warning("Could not renew the safepoint that holds the upstream's history; retrying: %s", error)
 
 
 async def first_of(work: Iterable[asyncio.Task[None]]) -> None:
-    """Wait until one of these ends; the others are cancelled. Raises what it raised."""
+    """Wait for the first of these to end and cancel the others. Raises what it raised."""
     tasks = list(work)
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -158,9 +157,9 @@ async def first_of(work: Iterable[asyncio.Task[None]]) -> None:
 
 
 def gc_passed(error: SnapshotLostByGC) -> NeedsHuman:
-    """The same, with what a reader of this source can do."""
+    """The same error, with a next step for users of this source."""
     return SnapshotLostByGC(
         error.message,
-        "Bring what the query has written to what the table holds, and start a stream with a new checkpoint and a "
-        "later startingVersion. To outlast longer pauses, set safepointTtl.",
+        "Bring the data written so far in line with the table, then start a stream with a new checkpoint and a later "
+        "startingVersion. To survive longer pauses, raise safepointTtl.",
     )

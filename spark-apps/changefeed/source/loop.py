@@ -1,4 +1,4 @@
-"""An event loop beside Spark's calls, which block: streams of rows go on between them."""
+"""An event loop on its own thread: pulling continues between Spark's blocking calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class EventLoop:
-    """Runs until the process ends, or `close`. Calls come from any thread but its own."""
+    """Runs until `close` or the end of the process. Call it from any other thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -19,7 +19,7 @@ class EventLoop:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """What the coroutine gives, or raises."""
+        """The coroutine's result, or the exception it raised."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def close(self) -> None:

@@ -1,8 +1,9 @@
-"""How far a stream has got: the JSON that Spark writes into its checkpoint, and gives back after a restart. Pure.
+"""A stream's position: the JSON that Spark stores in its checkpoint and passes back after a restart. Pure.
 
-It says whose it is, so that a checkpoint is never gone on with in another cluster or for another table, and has the
-name of the stream's hold at PD: so whoever goes on from the checkpoint has the hold that keeps its history. And it says
-where the stream began, for Spark keeps no first offset: when it runs the first batch again it asks for another one.
+It identifies the cluster and table, so that a checkpoint is never resumed against another, and names the stream's
+service safepoint, so that whoever resumes from the checkpoint takes over the one that keeps its history. It also
+records where the stream began: Spark does not store the initial offset, and asks for a new one when it reruns the first
+batch.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Offset:
-    """Every change of the table with a commit ts <= `ts` belongs to this batch or to one before it."""
+    """Every change of the table with a commit ts <= `ts` is in this batch or an earlier one."""
 
     ts: int
     from_ts: int
@@ -31,11 +32,11 @@ class Offset:
 
     @property
     def first(self) -> Offset:
-        """The one with which its stream began."""
+        """The offset at which the stream began."""
         return self.at(self.from_ts)
 
     def to_json(self) -> dict[str, Any]:
-        """Ids beyond 2^53 are text: not everybody's JSON keeps such numbers."""
+        """Ids that can exceed 2^53 are strings: not every JSON parser keeps such integers exact."""
         return {
             "v": VERSION,
             "ts": str(self.ts),
@@ -47,7 +48,7 @@ class Offset:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Offset:
-        """Raises NeedsHuman for what is no offset of this source."""
+        """Raises NeedsHuman if it is not an offset of this source."""
         match stored:
             case {
                 "v": 1,
@@ -59,6 +60,6 @@ class Offset:
             }:
                 return cls(int(ts), int(from_ts), table, int(cluster), stream)
         raise NeedsHuman(
-            f"The checkpoint's offset {dict(stored)!r} is none that this version of the changefeed source knows.",
-            "Use the checkpointLocation of this stream, or a new one.",
+            f"This version of the changefeed source does not recognise the checkpoint's offset {dict(stored)!r}.",
+            "Set checkpointLocation to this stream's own checkpoint, or to a new one.",
         )

@@ -1,4 +1,4 @@
-"""What a Spark job gives the source: `.option(name, value)`. Pure; no value may be a secret, as Spark shows them."""
+"""Parses the source's `.option(name, value)` pairs. Pure. No option takes a secret, because Spark displays them."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ class TableName:
         return f"{self.schema}.{self.table}"
 
     def is_of(self, schema: str, table: str) -> bool:
-        """TiDB tells names apart by their letters alone, not by case."""
+        """TiDB's table names are case-insensitive."""
         return (self.schema.lower(), self.table.lower()) == (schema.lower(), table.lower())
 
 
 @dataclass(frozen=True)
 class Options:
-    """`from_ts`: rows above it; None: from now on. `to_ts`: rows up to it; None: not given.
+    """`from_ts`: exclusive lower bound, None for now. `to_ts`: inclusive upper bound, None if not set.
 
-    `max_rows`, `max_bytes`: of a batch; None: any. `event_store`: below it each stream has a folder of its own.
+    `max_rows`, `max_bytes`: per batch; None: unlimited. `event_store`: parent of each stream's own folder.
     """
 
     access: Access
@@ -67,15 +67,17 @@ class Options:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
-        """`given`: Spark gives names in any case. Raises InvalidSpec that names the option."""
+        """`given`: option names in any case, as Spark passes them. Raises InvalidSpec naming the option."""
         lower = {name.lower(): value for name, value in given.items()}
         unknown = sorted(lower.keys() - {name.lower() for name in _NAMES})
         if unknown:
-            raise InvalidSpec(unknown[0], "is no option of the changefeed source", f"Allowed: {', '.join(_NAMES)}.")
+            raise InvalidSpec(unknown[0], "is not an option of the changefeed source", f"Allowed: {', '.join(_NAMES)}.")
         values = {name: lower[name.lower()] for name in _NAMES if name.lower() in lower}
         from_ts, to_ts = _from_ts(values.get("startingVersion", LATEST)), _to_ts(values.get("endingVersion"))
         if from_ts is not None and to_ts is not None and to_ts <= from_ts:
-            raise InvalidSpec("endingVersion", f"{to_ts} is below startingVersion {from_ts + 1}", "Set a later one.")
+            raise InvalidSpec(
+                "endingVersion", f"{to_ts} is below startingVersion {from_ts + 1}", "Set a later version."
+            )
         return cls(
             access=_access(values),
             table=_table(_required(values, "tables")),
@@ -88,13 +90,13 @@ class Options:
         )
 
     def place(self, name: str) -> Place:
-        """Where the segments of a stream or a task are."""
+        """The folder for the segments of a stream or task."""
         return Place(below(self.event_store.uri, name, field="eventStore"), self.event_store.secret)
 
 
 def _required(values: Mapping[str, str], name: str) -> str:
     if not values.get(name, "").strip():
-        raise InvalidSpec(name, "missing", f'Give it: .option("{name}", ...).')
+        raise InvalidSpec(name, "missing", f'Set it with .option("{name}", ...).')
     return values[name]
 
 
@@ -107,8 +109,9 @@ def _access(values: Mapping[str, str]) -> Access:
     if secure != {tls_dir is not None}:
         raise InvalidSpec(
             "pdAddresses",
-            "tlsDir and https:// belong together, for all addresses or none",
-            "Write https:// and name the folder of ca.crt, and of tls.crt and tls.key for mutual TLS; or neither.",
+            "tlsDir and https:// must be used together, for all addresses or none",
+            "For TLS, use https:// addresses and set tlsDir to the directory with ca.crt (plus tls.crt and tls.key for "
+            "mutual TLS). Otherwise use http:// and leave tlsDir out.",
         )
     return Access(addresses, None if tls_dir is None else Tls(_folder("tlsDir", tls_dir)))
 
@@ -116,7 +119,9 @@ def _access(values: Mapping[str, str]) -> Access:
 def _folder(name: str, value: str) -> Path:
     path = Path(value)
     if not path.is_absolute():
-        raise InvalidSpec(name, f"{value!r} is no absolute path", "Tasks read it too, from other working directories.")
+        raise InvalidSpec(
+            name, f"{value!r} is not an absolute path", "Use an absolute path: tasks run in other directories."
+        )
     return path
 
 
@@ -125,12 +130,12 @@ def _table(value: str) -> TableName:
         case [schema, table] if schema and table and "," not in value:
             return TableName(schema, table)
     raise InvalidSpec(
-        "tables", f"{value!r} is not one table", "Allowed: schema.table. Each stream has one: start one for each table."
+        "tables", f"{value!r} is not one table", "Use schema.table. A stream reads one table: start a stream for each."
     )
 
 
 def _from_ts(value: str) -> int | None:
-    """A version is included, as in Delta; what is pulled lies above a ts."""
+    """startingVersion is inclusive, as in Delta; a puller's start ts is exclusive."""
     if value.strip().lower() == LATEST:
         return None
     return max(1, tso.ts_of(value.strip(), "startingVersion") - 1)
@@ -148,7 +153,7 @@ def _whole(name: str, value: str | None) -> int | None:
     if value is None:
         return None
     if not (value.isascii() and value.isdecimal() and int(value) > 0):
-        raise InvalidSpec(name, f"{value!r} is no number of rows", "Allowed: a whole number from 1 on.")
+        raise InvalidSpec(name, f"{value!r} is not a row count", "Allowed: an integer of at least 1.")
     return int(value)
 
 
@@ -158,7 +163,7 @@ def _bytes(name: str, value: str) -> int:
     except ValueError:
         size = 0
     if size <= 0:
-        raise InvalidSpec(name, f"{value!r} is no size", "Allowed: bytes, such as 268435456 or 256Mi.")
+        raise InvalidSpec(name, f"{value!r} is not a size", "Allowed: bytes, such as 268435456 or 256Mi.")
     return size
 
 
@@ -168,7 +173,7 @@ def _ttl(value: str) -> int:
     except ValueError:
         seconds = 0.0
     if seconds < _SHORTEST_TTL_S:
-        raise InvalidSpec("safepointTtl", f"{value!r} is no duration of 10m or more", "Allowed: such as 10m or 24h.")
+        raise InvalidSpec("safepointTtl", f"{value!r} is not a duration of at least 10m", "Examples: 10m, 24h.")
     return int(seconds)
 
 
@@ -178,5 +183,5 @@ def _event_store(values: Mapping[str, str]) -> Place:
         folder = Path(tempfile.gettempdir()) / f"changefeed-{os.getuid()}" / "spark-source"
         return Place(folder.as_uri())
     if secret is not None and not in_bucket(uri):
-        raise InvalidSpec("eventStoreSecretDir", "eventStore is no bucket", "Leave it out.")
+        raise InvalidSpec("eventStoreSecretDir", "eventStore is not a bucket", "Leave it out.")
     return Place(canonical(uri, "eventStore"), None if secret is None else _folder("eventStoreSecretDir", secret))

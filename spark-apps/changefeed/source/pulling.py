@@ -1,6 +1,7 @@
-"""A puller in this process, and where its rows stand: what the owner is to a changefeed, for one table.
+"""Runs a puller in this process and tracks where its rows are stored: the owner's role, for a single table.
 
-The puller is the product's own task; `Spans` decides, as in the owner, which of its words count. For one event loop.
+The puller is the same task that a changefeed runs. As in the owner, `Spans` decides which of its reports count. For one
+event loop.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from changefeed.upstream.pd import PdClient
 from changefeed.wire import owner_pb2 as pb
 from changefeed.wire.owner import error_of
 
-#: Bytes of segments, beyond which nothing is pulled while there is something to read.
+#: Bytes of segments beyond which pulling pauses while there is something to read.
 QUOTA = 4 << 30
-#: Raw bytes in memory that wait to be written.
+#: Raw bytes in memory waiting to be written.
 _IN_MEMORY = 256 << 20
 _PULLER = 0
 _TROUBLE_S = 60.0
 
 
 class Pulling:
-    """`changed` is called after each report. Spans are added and removed while it runs, or before."""
+    """Calls `changed` after each report. Add and remove spans before it runs or while it does."""
 
     def __init__(self, pd: PdClient, house: House, changed: Callable[[], None]) -> None:
         limits = Limits(quota_bytes=_IN_MEMORY, roll_bytes=segment_bytes(QUOTA, 1))
@@ -51,7 +52,7 @@ class Pulling:
         self._trouble = ""
 
     async def run(self) -> None:
-        """Until `end`, or for ever. Raises what the puller does."""
+        """Run until `end`, or forever. Raises what the puller raises."""
         self._order(self._spans.puller_joined(time.monotonic(), _PULLER))
         await self._puller.run(self)
 
@@ -63,46 +64,46 @@ class Pulling:
         self._order(self._spans.add_span(span_id, start_key, end_key, start_ts))
 
     def remove(self, span_id: int) -> None:
-        """Nothing of it is needed any more."""
+        """The span is no longer needed."""
         self._order(self._spans.remove_span(span_id))
 
     def resolved_ts(self) -> int:
-        """Every change up to it stands in segments."""
+        """Every change up to this ts is in segments."""
         lowest = self._spans.lowest_ts()
-        assert lowest is not None, "a table has a span at least"
+        assert lowest is not None, "a table has at least one span"
         return lowest
 
     def segments(self, span_ids: Collection[int]) -> list[Segment]:
         return [segment for span_id in span_ids for segment in self._spans.segments(span_id)]
 
     def slices(self, span_id: int, after_ts: int, upto_ts: int) -> tuple[SegmentSlice, ...]:
-        """Where the span's rows in `(after_ts, upto_ts]` stand."""
+        """Where the span's rows in `(after_ts, upto_ts]` are stored."""
         return self._stored.slices(span_id, Position.end_of(after_ts), Position.end_of(upto_ts), self._house.run)
 
     def commit_ts(self, segment: Segment) -> npt.NDArray[np.uint64]:
-        """Of the segment's rows; blocking. Raises Transient."""
+        """The commit ts of the segment's rows. Blocks. Raises Transient."""
         found: npt.NDArray[np.uint64] = read_slice(self._house, self._stored.slice_of(segment, self._house.run))[
             "commit_ts"
         ].to_numpy()
         return found
 
     def let_write(self, idle: bool) -> None:
-        """The puller may write on while there is room, or when what it brings may be waited for (`idle`)."""
+        """Let the puller keep writing if there is room, or if what it writes may be awaited (`idle`)."""
         if self._quota.lets_write(self._spans.files.bytes, idle):
             for _, command in self._spans.heard():
                 self._commands.put_nowait(command)
 
     async def release(self, upto_ts: int) -> None:
-        """Nobody reads changes up to it any more. Raises Unavailable, Transient."""
+        """Delete segments no longer needed once changes up to this ts are done with. Raises Unavailable, Transient."""
         self._spans.on_checkpoint(upto_ts)
         for uri in self._spans.files.take_unneeded():
             await asyncio.to_thread(self._house.delete_segment, uri)
             self._spans.files.deleted(uri)
 
     def check(self) -> None:
-        """Raises Unavailable when segments can't be written for long."""
+        """Raises Unavailable if writing segments has been failing for too long."""
         if self._troubled_since is not None and time.monotonic() - self._troubled_since > _TROUBLE_S:
-            raise Unavailable(self._trouble, "Mend that, or name another place by the option eventStore.")
+            raise Unavailable(self._trouble, "Fix that, or set the option eventStore to another location.")
 
     # The puller's stream to its owner (puller.task.OwnerStream).
 
@@ -130,7 +131,7 @@ class Pulling:
 
 
 def first_error(error: BaseException) -> BaseException:
-    """Of a group, what the others follow from."""
+    """The root cause in an exception group: the first error of our own if there is one."""
     while isinstance(error, BaseExceptionGroup):
         named = [each for each in error.exceptions if isinstance(each, ChangefeedError)]
         error = (named or error.exceptions)[0]

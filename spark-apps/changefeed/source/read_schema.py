@@ -1,8 +1,8 @@
-"""The columns of a stream: those that a table has, as Spark's rows, and three that say what became of each row. Pure.
+"""The columns of a query: the table's, as Spark types, plus three with metadata about each change. Pure.
 
-The schema of a Spark query is fixed when it starts; a table's definition changes. So rows of any definition are shown
-in the query's columns: one that the table had not yet, or no more, is NULL, and one that was renamed is known by its
-id. What could only be shown by a guess is refused.
+A Spark query's schema is fixed when it starts, but the table's definition can change. Rows of any definition are mapped
+to the query's columns: a column that the table doesn't have at that point is NULL, and a renamed one is matched by its
+id. Anything that would take a guess is refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from changefeed.pipeline.codec.typed import type_of
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 
 CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
-#: As Delta's change data feed has them.
+#: Named as in Delta's change data feed.
 METADATA = pa.schema(
     [
         pa.field(CHANGE_TYPE, pa.string()),
@@ -25,23 +25,25 @@ METADATA = pa.schema(
         pa.field(COMMIT_TIMESTAMP, pa.timestamp("us", "UTC")),
     ]
 )
-_OWN_SCHEMA = 'Read the columns that you want with .schema("...") instead.'
+_OWN_SCHEMA = 'List the columns to read in .schema("...").'
 
 
 def schema_of(table: TableInfo) -> pa.Schema:
-    """Raises NeedsHuman for a table with a column of our names."""
+    """Raises NeedsHuman if a column of the table has a reserved name."""
     taken = [column.name for column in table.output_columns if column.name.lower() in METADATA.names]
     if taken:
-        raise NeedsHuman(f"table {table.full_name} has a column {taken[0]}, which is the source's own.", _OWN_SCHEMA)
+        raise NeedsHuman(
+            f"table {table.full_name} has a column {taken[0]}, a name that the source reserves.", _OWN_SCHEMA
+        )
     return pa.schema([*(pa.field(column.name, type_of(column)) for column in table.output_columns), *METADATA])
 
 
 @dataclass(frozen=True)
 class ReadSchema:
-    """What the query reads. `columns`: Arrow's form of its schema, which each batch must have exactly.
+    """What the query reads. `columns`: its schema in Arrow, which every batch must match exactly.
 
-    `as_of_ts`: when it was made, from a definition in which columns had these `ids`, by lower-case name. `is_whole`:
-    all columns that the table had then; else the user's own choice.
+    `as_of_ts`: the ts of the definition it was made from. `ids`: that definition's column ids, by lower-case name.
+    `is_whole`: it has all columns of that definition; otherwise the user chose them.
     """
 
     columns: pa.Schema
@@ -51,12 +53,12 @@ class ReadSchema:
 
     @classmethod
     def of(cls, columns: pa.Schema, table: TableInfo | None, as_of_ts: int, *, is_whole: bool) -> ReadSchema:
-        """`table`: as it was at `as_of_ts`, if it was there."""
+        """`table`: its definition at `as_of_ts`; None if it did not exist."""
         there = table.output_columns if table is not None else ()
         return cls(columns, as_of_ts, is_whole, {column.name.lower(): column.id for column in there})
 
     def shown(self, table: TableInfo) -> tuple[ColumnInfo | None, ...]:
-        """The table's column for each field that is not metadata; None: it has none. Raises NeedsHuman."""
+        """The table's column for each non-metadata field, None where it has none. Raises NeedsHuman."""
         by_id = {column.id: column for column in table.output_columns}
         by_name = {column.name.lower(): column for column in table.output_columns}
         found = []
@@ -67,13 +69,13 @@ class ReadSchema:
                 raise NeedsHuman(
                     f"table {table.full_name}: column {column.name} holds {type_of(column)}, which can't be read as "
                     f"{wanted.type}.",
-                    'Read it from a ts on from which it has that type, or leave it out with .schema("...").',
+                    'Start from a ts at which it has that type, or use .schema("...") to leave it out.',
                 )
             found.append(column)
         return tuple(found)
 
     def differences(self, table: TableInfo) -> list[str]:
-        """What of a definition these columns don't show as it is, in words; none: they show it all."""
+        """How this definition differs from the query's columns, in words; empty if it does not."""
         there = {column.name.lower(): column for column in table.output_columns}
         wanted = {each.name.lower(): each for each in self._data()}
         gone = [f"it has no column {each.name}" for name, each in wanted.items() if name not in there]
@@ -90,16 +92,17 @@ class ReadSchema:
 
 
 def check_metadata(columns: pa.Schema) -> None:
-    """Raises NeedsHuman when a column of the user's schema has one of our names, but another type."""
+    """Raises NeedsHuman if the user's schema gives a metadata column the wrong type."""
     for each in columns:
         if each.name in METADATA.names and each.type != METADATA.field(each.name).type:
             raise NeedsHuman(
-                f".schema(...) has {each.name} as {each.type}; it is {METADATA.field(each.name).type}.", "Mend it."
+                f".schema(...) declares {each.name} as {each.type}; it is {METADATA.field(each.name).type}.",
+                "Correct its type in .schema(...).",
             )
 
 
 def _fits(stored: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether every value of one type is one of the other."""
+    """Whether `wanted` can hold every value of `stored`."""
     if stored == wanted:
         return True
     if pa.types.is_decimal(stored) and pa.types.is_decimal(wanted):

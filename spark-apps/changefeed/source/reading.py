@@ -1,4 +1,4 @@
-"""A task's side of a query: rows out of the event store, as batches of the query's schema."""
+"""The task side of a query: reads rows from the event store as batches in the query's schema."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from changefeed.source.read_schema import ReadSchema
 
 @dataclass(frozen=True)
 class Life:
-    """Rows in `(after_ts, upto_ts]` of one definition. `shown`: see ReadSchema.shown. Made by `of`; goes to tasks."""
+    """The range `(after_ts, upto_ts]`, in which the table has one definition. Sent to tasks; `of` makes it.
+
+    `shown`: see ReadSchema.shown.
+    """
 
     table: TableInfo
     shown: tuple[ColumnInfo | None, ...]
@@ -33,7 +36,7 @@ class Life:
 
 @dataclass(frozen=True)
 class Stored:
-    """What one task reads of a batch: rows of a physical table that stand in segments of run `epoch`, `nonce`."""
+    """What one task reads of a batch: rows of one physical table in segments of the run `epoch`, `nonce`."""
 
     state: Place
     epoch: int
@@ -42,15 +45,15 @@ class Stored:
     slices: tuple[SegmentSlice, ...]
 
     def read(self, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows as `columns`, the query's schema. Raises Unavailable (no such segments), NeedsHuman."""
+        """The rows in the query's schema, `columns`. Raises Unavailable (segments not found), NeedsHuman."""
         house, kept = House(self.state, self.epoch, self.nonce), KeptSegments()
         try:
             slices = [(piece, read_slice(house, piece, kept=kept)) for piece in self.slices]
         except Transient as error:
             raise Unavailable(
                 error.message,
-                "Executors on other machines than the driver need the option eventStore: a bucket, or a shared folder. "
-                "If they have that, start the stream again: it pulls the batch anew.",
+                "If executors run on other machines than the driver, set the option eventStore to a bucket or a shared "
+                "directory. If it is set already, restart the stream: it pulls the batch again.",
             ) from error
         life = self.life
         yield from change_rows(slices, life.table, (life.after_ts, life.upto_ts), columns, life.shown)

@@ -1,8 +1,8 @@
-"""The driver's side of a streaming query: what there is to read, where it stands, and what may be forgotten.
+"""The driver side of a streaming query: what can be read, where it is stored, and what can be deleted.
 
-Spark owns the offsets. What is pulled is a cache: after a crash it is pulled again from the offset that Spark gives,
-and a batch between the same two offsets has the same rows. History is held at PD behind the last offset that Spark has
-committed, under a name that is part of the offsets. All methods are for one event loop, one call at a time.
+Spark owns the offsets. Pulled data is only a cache: after a crash it is pulled again from the offset that Spark passes
+in, and a batch between the same two offsets has the same rows. A service safepoint at PD, whose name is part of the
+offset, keeps history from the last committed offset on. Call methods from one event loop, one at a time.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from changefeed.source.reading import Life, Stored
 from changefeed.upstream.pd import PdClient
 from changefeed.upstream.safepoint import Safepoint
 
-#: Of an idle table: so long after the last batch an empty one moves the offset, and with it the hold.
+#: On an idle table, an empty batch this long after the last one advances the offset and the safepoint.
 IDLE_TICKS = compose(60_000)
-#: Raw bytes that one task reads: mounted and sorted, they are some three times as much.
+#: Raw bytes per task. Mounted and sorted, they take about three times as much memory.
 PARTITION_BYTES = 32 << 20
 
 
 class TableStream:
-    """`wanted`: see read_schema_of. Any method raises what ended the pulling, if something did."""
+    """`wanted`: see read_schema_of. If pulling has failed, every method raises that error."""
 
     def __init__(self, options: Options, wanted: ReadSchema | pa.Schema) -> None:
         self._options = options
@@ -64,20 +64,24 @@ class TableStream:
         self._pulling: Pulling
 
     async def initial(self) -> Offset:
-        """Where a stream without a checkpoint begins: history is held there when this returns.
+        """Where a stream without a checkpoint starts. History from there on is held once this returns.
 
-        The same whenever it is asked, which Spark does until there is a batch. Raises InvalidSpec, SnapshotLostByGC.
+        Always the same offset: Spark asks repeatedly until there is a batch. Raises InvalidSpec, SnapshotLostByGC.
         """
         if self._first is not None:
             return self._first
         if self._options.to_ts is not None:
-            raise InvalidSpec("endingVersion", "a stream has no end", "Use spark.read, or trigger(availableNow=True).")
+            raise InvalidSpec(
+                "endingVersion", "not supported by a stream", "Use spark.read, or trigger(availableNow=True)."
+            )
         pd = await self._connected()
         now = await pd.tso()
         ts = now if self._options.from_ts is None else self._options.from_ts
         if ts > now:
             raise InvalidSpec(
-                "startingVersion", f"{ts + 1} is in the future: the upstream is at {now}", "Leave it out."
+                "startingVersion",
+                f"{ts + 1} is in the future: the upstream is at {now}",
+                "Set an earlier version, or leave it out.",
             )
         stream = secrets.token_hex(8)
         await self._held(stream, ts)
@@ -86,10 +90,10 @@ class TableStream:
         return self._first
 
     async def latest(self, start: Offset, max_rows: int | None = None, max_bytes: int | None = None) -> Offset:
-        """The end of the batch behind `start`, which has been read; `start` itself: there is none. See Options for
-        bounds that hold as well.
+        """The end of the batch that follows `start`, or `start` if there is none yet. Everything up to `start` has been
+        read. The bounds in Options apply as well.
 
-        Once there is a target (`set_target`) it waits for changes up to that. Raises SchemaChanged.
+        Once `set_target` has set a target, waits for changes up to it. Raises SchemaChanged.
         """
         await self._opened(start)
         while True:
@@ -113,18 +117,19 @@ class TableStream:
             await self._next_news()
 
     async def reached(self) -> Offset | None:
-        """Up to where all changes are here; None: nothing is being pulled yet."""
+        """The offset up to which all changes have been pulled; None if pulling has not started."""
         return None if self._begun is None else self._begun.at(self._readable_ts())
 
     async def set_target(self) -> None:
-        """What is committed from now on is not to be read any more by this run of the query."""
+        """This run of the query stops at changes committed before now."""
         self._target_ts = await (await self._connected()).tso()
 
     async def partitions(self, start: Offset, end: Offset) -> list[Stored]:
-        """The changes in `(start, end]`, each in one of these; no transaction is cut within a physical table.
+        """Partitions that together hold each change in `(start, end]` once. None splits a transaction within a physical
+        table.
 
-        Waits until they are here, which after a restart they are not. The first batch begins where its end says: what
-        Spark gives for its start when it is run again is a new beginning.
+        Waits until the changes have been pulled; after a restart they have not. The first batch takes its start from
+        `end.first`: when it is rerun, Spark passes the initial offset of a new stream.
         """
         if start.stream != end.stream:
             await self._safepoint_of(await self._connected(), start.stream).remove()
@@ -146,7 +151,7 @@ class TableStream:
         return found
 
     async def commit(self, end: Offset) -> None:
-        """Spark has all up to `end`, for good."""
+        """Spark has durably processed everything up to `end`."""
         if self._running is None or end.ts <= self._committed_ts:
             return
         self._committed_ts = end.ts
@@ -154,7 +159,7 @@ class TableStream:
         self._pulling.let_write(idle=False)
 
     async def close(self) -> None:
-        """The hold at PD stays until it lapses: the query may be started again."""
+        """Leaves the safepoint to expire by itself, in case the query is restarted."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
@@ -175,8 +180,8 @@ class TableStream:
         if start.cluster_id != pd.cluster_id:
             raise InvalidSpec(
                 "pdAddresses",
-                f"the checkpoint is of a stream from cluster {start.cluster_id}, PD serves {pd.cluster_id}",
-                "Point it at that cluster, or use a new checkpointLocation.",
+                f"the checkpoint belongs to a stream from cluster {start.cluster_id}, but PD serves {pd.cluster_id}",
+                "Set it to the PD of that cluster, or use a new checkpointLocation.",
             )
         if self._running is None:
             await self._open(start)
@@ -185,7 +190,7 @@ class TableStream:
         return Safepoint(pd, f"changefeed-spark-{stream}", self._options.safepoint_ttl_s)
 
     async def _held(self, stream: str, ts: int) -> Safepoint:
-        """The stream's hold, at `ts`."""
+        """The stream's safepoint, set to hold history from `ts` on."""
         safepoint = self._safepoint_of(await self._connected(), stream)
         try:
             await safepoint.hold(ts)
@@ -194,14 +199,14 @@ class TableStream:
         return safepoint
 
     async def _open(self, start: Offset) -> None:
-        """Pull from `start` on."""
+        """Start pulling from `start`."""
         pd, options = await self._connected(), self._options
         self._safepoint = await self._held(start.stream, start.ts)
         schema = await read_schema_at(pd, start.ts)
         table = find_table(schema, start.ts, options.table, start.table_id)
         self._read = await read_schema_of(pd, self._wanted, table.id)
         self._table = FollowedTable(pd, schema, table, options.table, self._read, self._news.set, self._fail)
-        # PD's clock never goes back, so a run of the stream has a higher epoch than those before it.
+        # PD's clock is monotonic, so each run of the stream gets a higher epoch than the runs before it.
         self._house = House(options.place(start.stream), await pd.tso(), secrets.token_hex(8))
         with suppress(Unavailable, Transient):
             await asyncio.to_thread(self._house.delete_lower_epochs)
@@ -218,27 +223,27 @@ class TableStream:
                 await first_of([asyncio.create_task(self._pulling.run()), asyncio.create_task(held)])
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # noqa: BLE001 - whatever ends the pulling, the query's next call must tell
+        except BaseException as error:  # noqa: BLE001 - the query's next call must raise whatever ended the pulling
             self._fail(first_error(error))
 
-    # What there is.
+    # What is available.
 
     def _segments(self) -> list[Segment]:
         return self._pulling.segments(self._table.definition.physical_ids)
 
     def _readable_ts(self) -> int:
-        """All changes up to it are here, and of one definition."""
+        """All changes up to here have been pulled and share one table definition."""
         return min(self._pulling.resolved_ts(), self._table.limit())
 
     def _moves_without_rows(self, start_ts: int, upto_ts: int) -> bool:
-        """To a DDL that is to be passed, to the target, or for the sake of the upstream's GC."""
+        """Whether an empty batch is due: to reach a DDL or the target, or to let the upstream's GC advance."""
         if upto_ts <= start_ts:
             return False
         waited = upto_ts - start_ts >= IDLE_TICKS
         return waited or upto_ts == self._target_ts or self._table.is_before_ddl(upto_ts)
 
     def _follow_partitions(self, ts: int) -> None:
-        """Spans as the definition of rows above `ts` has them."""
+        """Match the spans to the table definition that applies to rows above `ts`."""
         wanted = set(self._table.definition.physical_ids)
         for span_id in self._spans - wanted:
             self._pulling.remove(span_id)

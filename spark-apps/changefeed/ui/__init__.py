@@ -1,1 +1,1 @@
-"""The page that people look at: what is known of changefeeds, as HTML. Read-only; nothing is decided from it."""
+"""The web page: renders what is known about changefeeds as HTML. Read-only; nothing else depends on it."""

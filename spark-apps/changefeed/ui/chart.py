@@ -1,6 +1,6 @@
-"""The checkpoint's lag over time as inline SVG, drawn on the server: stages stacked, the highest of each moment. Pure.
+"""Draws the checkpoint lag over time as inline SVG: stages stacked, with the maximum of each interval. Pure.
 
-Colours are the style sheet's (`band-…`); without it the bands are still told apart by the legend's order.
+Colours come from the style sheet (`band-…`); without it, the order in the legend identifies the bands.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from markupsafe import Markup
 from changefeed.spec.driver_status import LagSample
 from changefeed.ui.text import duration, moment
 
-#: (member of a LagSample, what people call it), from the bottom up.
+#: (field of LagSample, display name), bottom to top.
 BANDS = (("pull", "upstream and pullers"), ("plan", "planner"), ("write", "pipeline and sink"))
 
 _WIDTH, _HEIGHT = 960, 240
@@ -22,14 +22,14 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 952, 10, 210
 _COLUMNS = 240
 _STEPS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 21_600, 43_200, 86_400)
 _LINES = 4
-_SHORTEST_MS = 60_000  # of the time axis
+_SHORTEST_MS = 60_000  # minimum length of the time axis
 
 Scale = Callable[[float], float]  # seconds of lag -> y
 TimeScale = Callable[[int], float]  # milliseconds since 1970 -> x
 
 
 def lag_chart(samples: Sequence[LagSample]) -> Markup:
-    """`samples`: the oldest first. "" when there are none."""
+    """`samples`: oldest first. "" if there are none."""
     if not samples:
         return Markup("")
     end_ms = samples[-1].at_ms
@@ -47,8 +47,8 @@ def lag_chart(samples: Sequence[LagSample]) -> Markup:
     now, peak = columns[-1].total, max(column.total for column in columns)
     parts = [
         f'<svg class="chart" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-labelledby="lag-title lag-desc">',
-        '<title id="lag-title">Lag of the checkpoint by stage</title>',
-        f'<desc id="lag-desc">Now {duration(now)}, at most {duration(peak)} since {moment(begin_ms)}.</desc>',
+        '<title id="lag-title">Checkpoint lag by stage</title>',
+        f'<desc id="lag-desc">Now {duration(now)}; peak {duration(peak)} since {moment(begin_ms)}.</desc>',
         *_grid(step, y),
         *_bands(columns, x, y),
         *_hits(columns, x),
@@ -56,18 +56,18 @@ def lag_chart(samples: Sequence[LagSample]) -> Markup:
         _label(_RIGHT, _HEIGHT - 10, moment(end_ms)[11:], "end"),
         "</svg>",
     ]
-    return Markup("".join(parts))  # numbers and our own words alone
+    return Markup("".join(parts))  # contains only numbers and our own text
 
 
 def _columns(samples: Iterable[LagSample], begin_ms: int, end_ms: int) -> Iterator[LagSample]:
-    """At most _COLUMNS + 1: of each stretch of time the sample with the highest lag."""
+    """At most _COLUMNS + 1 samples: the one with the highest lag in each interval."""
     width = max(1, (end_ms - begin_ms) // _COLUMNS)
     for _, together in groupby(samples, key=lambda sample: (sample.at_ms - begin_ms) // width):
         yield max(together, key=attrgetter("total"))
 
 
 def _step(highest: float) -> float:
-    """Between two lines of the grid."""
+    """The distance between grid lines."""
     fitting = (step for step in _STEPS if step * _LINES >= highest)
     return next(fitting, _STEPS[-1] * -(-highest // (_STEPS[-1] * _LINES)))
 
@@ -90,7 +90,7 @@ def _bands(columns: Sequence[LagSample], x: TimeScale, y: Scale) -> Iterator[str
 
 
 def _hits(columns: Sequence[LagSample], x: TimeScale) -> Iterator[str]:
-    """What a pointer finds: each column's numbers."""
+    """Hover targets that show each column's numbers."""
     edges = [x(column.at_ms) for column in columns]
     ends = [*edges[1:], float(_RIGHT)]
     for column, begin, end in zip(columns, edges, ends, strict=True):

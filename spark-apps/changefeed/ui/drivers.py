@@ -1,4 +1,4 @@
-"""Asks drivers for their `/status`. What they answer is bounded and checked: it may come from anything."""
+"""Fetches `/status` from drivers. Responses are untrusted, so they are limited in size and validated."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _LARGEST = 4 << 20
 
 @dataclass(frozen=True)
 class Silent:
-    """Why there is no status, in a sentence."""
+    """Why there is no status, as a sentence."""
 
     why: str
 
 
 class Drivers:
-    """To be made inside a running loop; `close` it."""
+    """Create it inside a running event loop, and `close` it."""
 
     def __init__(self) -> None:
         timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
@@ -31,22 +31,22 @@ class Drivers:
         await self._session.close()
 
     async def ask(self, address: str) -> DriverStatus | Silent:
-        """`address`: host and port of a driver's metrics."""
+        """`address`: host and port of a driver's metrics endpoint."""
         try:
             async with self._session.get(f"http://{address}/status", allow_redirects=False) as answer:
                 body = await _read(answer)
         except (aiohttp.ClientError, TimeoutError, ValueError) as e:
             return Silent(f"No driver answers at {address} ({type(e).__name__}).")
         if answer.status != 200:
-            return Silent(f"{address} has no status: it answers HTTP {answer.status}.")
+            return Silent(f"{address} returned HTTP {answer.status} instead of a status.")
         try:
             return DriverStatus.model_validate_json(body)
         except ValidationError:
-            return Silent(f"{address} is not a driver of a version that this page can read.")
+            return Silent(f"{address} is not a driver, or its version is not supported by this page.")
 
 
 async def _read(answer: aiohttp.ClientResponse) -> bytes:
-    """At most _LARGEST bytes, which is no JSON then."""
+    """The body; empty, and so not valid JSON, if it exceeds _LARGEST bytes."""
     parts, size = [], 0
     async for part in answer.content.iter_chunked(1 << 16):
         parts.append(part)

@@ -1,4 +1,4 @@
-"""The pages as HTML. All that is shown is escaped, and goes through `redact` first: no template can forget it."""
+"""Renders the pages as HTML. Every value is redacted and escaped automatically, so no template can forget to."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from changefeed.ui import text
 from changefeed.ui.chart import BANDS, lag_chart
 from changefeed.ui.view import TABLES_SHOWN, Changefeed, Overview
 
-#: Seconds between two looks of the page at its server.
+#: Seconds between refreshes.
 REFRESH_S = 2
-#: The same for browsers without scripts, which load the whole page anew.
+#: The same for browsers without JavaScript, which reload the whole page.
 SCRIPTLESS_REFRESH_S = 10
 
 ASSETS = Path(__file__).parent / "assets"
 
 
 def overview_page(overview: Overview, where: str, now_ms: int) -> str:
-    """All changefeeds. `where`: whose page it is, in a few words; `now_ms`: the clock of who serves it."""
+    """All changefeeds. `where`: who serves the page, in a few words; `now_ms`: the server's clock."""
     return _render("overview.html", overview=overview, where=where, now_ms=now_ms, title="Changefeeds")
 
 
 def changefeed_page(changefeed: Changefeed, where: str, now_ms: int) -> str:
-    """One changefeed; of its tables TABLES_SHOWN at most."""
+    """One changefeed, with at most TABLES_SHOWN tables."""
     return _render(
         "changefeed.html",
         one=changefeed,
@@ -41,7 +41,7 @@ def changefeed_page(changefeed: Changefeed, where: str, now_ms: int) -> str:
 
 
 def failure_page(heading: str, message: str, next_step: str, where: str, now_ms: int) -> str:
-    """In the place of a page that can't be made."""
+    """Shown instead of a page that can't be rendered."""
     return _render(
         "failure.html",
         title=heading,
@@ -80,5 +80,5 @@ def _render(template: str, **values: Any) -> str:
 
 
 def _shown(value: object) -> str:
-    """Ours, such as the chart, is Markup already; all else is somebody's text."""
+    """Our own HTML, such as the chart, is already Markup; everything else is untrusted text."""
     return value if isinstance(value, Markup) else text.redact(str(value))

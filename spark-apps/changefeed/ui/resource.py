@@ -1,4 +1,4 @@
-"""A Changefeed resource, as the API server has it, for the page. Pure: anything in it may be missing."""
+"""Converts a Changefeed resource from the API server for the page. Pure. Any field may be missing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _UNSEEN = "Not seen yet"
 
 
 def of_resource(resource: Mapping[str, Any], now_ms: int) -> Changefeed:
-    """What its status says; the tables, the transactions and the history of the lag only its driver knows."""
+    """Everything in its status. Only its driver knows the tables, transactions and lag history."""
     metadata, spec, status = (_at(resource, part) for part in ("metadata", "spec", "status"))
     checkpoint = _text(status, "checkpointTs")
     return Changefeed(

@@ -1,7 +1,7 @@
-"""Serves the pages. A shell: what is on them is somebody's `Source`, how they look is `pages`.
+"""Serves the pages. A shell: a `Source` provides the content, `pages` renders it.
 
-Nobody logs in, and there is nothing to write: GET and HEAD alone. The page gets nothing from elsewhere, runs no script
-but its own, and is shown in no frame.
+There is no login and nothing to modify: only GET and HEAD are served. The page loads nothing from other hosts, runs
+only its own script, and can't be framed.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class Source(Protocol):
-    """Who knows the changefeeds. Both may raise ChangefeedError, whose message is shown then."""
+    """Provides the changefeeds. Both methods may raise ChangefeedError, whose message is then shown."""
 
     @property
     def where(self) -> str:
-        """Whose page it is, in a few words."""
+        """Who serves the page, in a few words."""
         ...
 
     async def overview(self) -> Overview: ...
 
     async def changefeed(self, namespace: str, name: str) -> Changefeed | None:
-        """With all that is known of it; None: there is no such changefeed."""
+        """Everything known about it; None if it does not exist."""
         ...
 
 
 def parse_address(address: str, field: str) -> tuple[str, int]:
-    """Host and port of "HOST:PORT"; the host of ":PORT" is "": every address of this machine. Raises InvalidSpec."""
+    """Host and port of "HOST:PORT"; for ":PORT" the host is "", meaning all addresses. Raises InvalidSpec."""
     try:
         parts = urlsplit(f"//{address}")
         host, port = parts.hostname or "", parts.port
@@ -61,9 +61,9 @@ def parse_address(address: str, field: str) -> tuple[str, int]:
 
 
 async def serve(source: Source, address: tuple[str, int], field: str) -> tuple[web.AppRunner, int]:
-    """Serve until its `cleanup()`. Gives the port, too: 0 takes a free one. Raises NeedsHuman when it is taken.
+    """Serve until the runner's `cleanup()`. Returns the port too: 0 picks a free one. Raises NeedsHuman if it is taken.
 
-    On loopback only those names of it are answered to: a web site whose name leads here must not read the page.
+    On loopback, only requests for loopback host names are answered, so that DNS rebinding can't read the page.
     """
     host, port = address
     app = application(source, _LOOPBACK if host in _LOOPBACK else ())
@@ -78,14 +78,14 @@ async def serve(source: Source, address: tuple[str, int], field: str) -> tuple[w
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Without a host one socket for both families, where there are two."""
+    """Without a host, one dual-stack socket where supported."""
     if not host and socket.has_dualstack_ipv6():
         return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
     return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
 
 
 def application(source: Source, hosts: Collection[str] = ()) -> web.Application:
-    """`hosts`: answer only to these names; empty: to any."""
+    """`hosts`: answer only requests for these host names; empty: all."""
 
     async def show_overview(_: web.Request) -> web.Response:
         return _html(overview_page(await source.overview(), source.where, _now_ms()))
@@ -107,11 +107,13 @@ def application(source: Source, hosts: Collection[str] = ()) -> web.Application:
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         if hosts and urlsplit(f"//{request.host}").hostname not in hosts:
-            raise web.HTTPMisdirectedRequest(text=f"Ask for one of: {', '.join(sorted(hosts))}.")
+            raise web.HTTPMisdirectedRequest(
+                text=f"This host name is not served. Use one of: {', '.join(sorted(hosts))}."
+            )
         try:
             return await handler(request)
         except ChangefeedError as error:
-            page = failure_page("Can't be shown right now", error.message, error.next_step, source.where, _now_ms())
+            page = failure_page("Not available right now", error.message, error.next_step, source.where, _now_ms())
             return _html(page, 503)
 
     async def add_headers(_: web.Request, response: web.StreamResponse) -> None:

@@ -1,4 +1,4 @@
-"""Words on the page: times, spans of time, numbers; and what must never be on it."""
+"""Formats times, durations and numbers for the page, and redacts secrets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60))
 _HIDDEN = "***"
-#: All before the last @ of a URI: a password may have more of them, or a slash that nobody has encoded.
+#: Everything up to the last @ of a URI: a password may contain an unencoded @ or slash.
 _USER_INFO = re.compile(r"(?<=://)[^\s\"'<>`]*@")
 _PARAMETER = re.compile(
     r"([?&;][^=&;\s]*(?:secret|passw|token|signature|sig|credential|key)[^=&;\s]*=)[^&;\s\"'<>`]+", re.IGNORECASE
@@ -16,7 +16,7 @@ _SPOKEN = re.compile(r"\b((?:bearer|basic)\s+|(?:password|passwd|secret|token)\s
 
 
 def redact(text: str) -> str:
-    """The text without what may let somebody in: user and password of a URI, values of telling names."""
+    """Mask anything that looks like a credential: user info in URIs, values whose names suggest a secret."""
     text = _USER_INFO.sub(f"{_HIDDEN}@", text)
     text = _PARAMETER.sub(rf"\1{_HIDDEN}", text)
     return _SPOKEN.sub(rf"\1{_HIDDEN}", text)
@@ -28,12 +28,12 @@ def moment(ms: int) -> str:
 
 
 def iso(ms: int) -> str:
-    """For machines: the `datetime` of a <time>."""
+    """Machine-readable, for the `datetime` attribute of <time>."""
     return _datetime(ms).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def duration(seconds: float) -> str:
-    """Short, two units at most: "0.4 s", "12 s", "3 min 20 s", "2 d 3 h"."""
+    """Short, at most two units: "0.4 s", "12 s", "3 min 20 s", "2 d 3 h"."""
     if seconds < 10:
         return f"{max(seconds, 0.0):.1f} s"
     rest, said = round(seconds), list[str]()
@@ -47,7 +47,7 @@ def duration(seconds: float) -> str:
 
 
 def ago(ms: int, now_ms: int) -> str:
-    """A clock that is ahead gives "just now"."""
+    """A time in the future, from a clock that is ahead, is "just now"."""
     seconds = (now_ms - ms) / 1000
     return "just now" if seconds < 1 else f"{duration(seconds)} ago"
 
@@ -67,5 +67,5 @@ def size(number: float) -> str:
 
 
 def _datetime(ms: int) -> datetime:
-    """What is out of reach is shown as the nearest moment that can be."""
+    """Clamps to the range that datetime supports."""
     return datetime.fromtimestamp(min(max(ms, 0), 253_402_300_799_000) / 1000, UTC)

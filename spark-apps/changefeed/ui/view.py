@@ -1,6 +1,6 @@
-"""What the page shows of changefeeds, whoever told of it: a driver, a resource's status, a log. Pure.
+"""What the page shows about changefeeds, whether it comes from a driver, a resource's status or a log. Pure.
 
-Times are milliseconds since 1970, lags seconds; 0, None or "": not known.
+Times are in milliseconds since 1970, lags in seconds; 0, None or "" means unknown.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from changefeed.spec.driver_status import DriverStatus, LagSample, OpenTransacti
 
 Tone = Literal["good", "warn", "bad", "off"]
 
-#: So many rows are on a page, however many there are.
+#: Maximum rows on a page.
 TABLES_SHOWN = 100
 CHANGEFEEDS_SHOWN = 200
 
-#: A driver that has said nothing for so long is not what its last word says.
+#: A driver's last report is stale after this long.
 FRESH_MS = 15_000
 
 _LOGICAL_BITS = 18
@@ -46,7 +46,7 @@ class Failure:
     next_step: str = ""
     at_ms: int = 0
     over: bool = False
-    retry_ms: int = 0  # when it is tried again
+    retry_ms: int = 0  # time of the next retry
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,12 @@ class Transaction:
     puller: int
     start_ts: int
     start_ms: int
-    dies_ms: int  # unless a heartbeat comes
+    dies_ms: int  # unless renewed by a heartbeat
 
 
 @dataclass(frozen=True)
 class Changefeed:
-    """One changefeed. `now_ms`: the clock that the lags are by."""
+    """One changefeed. `now_ms`: the clock that lags are relative to."""
 
     namespace: str
     name: str
@@ -89,14 +89,14 @@ class Changefeed:
     checkpoint_ts: int = 0
     checkpoint_ms: int = 0
     resolved_ms: int = 0
-    notes: tuple[str, ...] = ()  # what is not shown, and why
+    notes: tuple[str, ...] = ()  # what is missing from the page, and why
     facts: tuple[tuple[str, str], ...] = ()
     lags: tuple[LagSample, ...] = ()
     stages: tuple[StageRate, ...] = ()
     table_count: int | None = None
     tables: tuple[Table, ...] = ()  # the furthest behind first
     transactions: tuple[Transaction, ...] = ()
-    is_live: bool = False  # a driver has told of it just now
+    is_live: bool = False  # a driver has just reported
     failure: Failure | None = None
     conditions: tuple[Condition, ...] = ()
 
@@ -106,7 +106,7 @@ class Changefeed:
 
     @property
     def lag(self) -> float | None:
-        """Of the checkpoint; None while it is not known, or nobody moves it any more."""
+        """Checkpoint lag; None if unknown, or if the changefeed is finished."""
         if not self.checkpoint_ms or not self.now_ms or self.state == "Finished":
             return None
         return max(0.0, (self.now_ms - self.checkpoint_ms) / 1000)
@@ -114,7 +114,7 @@ class Changefeed:
 
 @dataclass(frozen=True)
 class Overview:
-    """All of them, the worst and furthest behind first, and what could not be looked at."""
+    """All changefeeds, worst and furthest behind first, and notes on what could not be read."""
 
     changefeeds: tuple[Changefeed, ...]
     total: int
@@ -122,13 +122,13 @@ class Overview:
 
 
 def overview(changefeeds: Iterable[Changefeed], notes: Iterable[str] = ()) -> Overview:
-    """CHANGEFEEDS_SHOWN of them at most."""
+    """At most CHANGEFEEDS_SHOWN of them."""
     found = sorted(changefeeds, key=lambda one: (_WORST_FIRST[one.tone], -(one.lag or 0.0), one.namespace, one.name))
     return Overview(tuple(found[:CHANGEFEEDS_SHOWN]), len(found), tuple(notes))
 
 
 def of_driver(status: DriverStatus) -> Changefeed:
-    """As its driver tells of it."""
+    """From its driver's status."""
     return Changefeed(
         namespace=status.namespace,
         name=status.name,
@@ -150,7 +150,7 @@ def of_driver(status: DriverStatus) -> Changefeed:
 
 
 def with_driver(known: Changefeed, status: DriverStatus) -> Changefeed:
-    """What only the driver tells, added to what a resource says: that one's words, errors and facts stay."""
+    """Add what only the driver knows to what the resource says. The resource's message and facts take precedence."""
     live = of_driver(status)
     facts = dict(live.facts)
     facts.update(known.facts)
@@ -172,7 +172,7 @@ def with_driver(known: Changefeed, status: DriverStatus) -> Changefeed:
 
 
 def unanswered(known: Changefeed, why: str, now_ms: int) -> Changefeed:
-    """What a driver said before it fell silent, and that it did."""
+    """The driver's last report, marked as no longer current."""
     note = f"{why} The page shows the driver's last report."
     return replace(known, state="Not answering", now_ms=now_ms, message="", notes=(note, *known.notes), is_live=False)
 

@@ -1,4 +1,4 @@
-"""The verify that fits a changefeed's sink."""
+"""Chooses the verifier for a changefeed's sink."""
 
 from __future__ import annotations
 

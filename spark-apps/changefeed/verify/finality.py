@@ -1,8 +1,8 @@
 """O2: what is published is final (CORRECTNESS.md, promise 4; facts, oracles 6.3).
 
-A pure core over listings of a sink, in the order in which they were made: it says what no reader of that sink may ever
-see. In a listing the checkpoint is read first, then the indexes, then the files; so all rows up to its checkpoint stand
-in its files, and what later listings bring lies above.
+A pure core over listings of a sink, in the order in which they were taken: it finds what no reader of the sink may ever
+see. A listing reads the checkpoint first, then the indexes, then the files; so all rows up to its checkpoint are in its
+files, and anything new in later listings must be above it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The upstream's history stays while it is read (rule 23)."""
+"""Holds the upstream's history while it is being read (rule 23)."""
 
 from __future__ import annotations
 

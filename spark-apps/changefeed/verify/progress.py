@@ -1,4 +1,4 @@
-"""Who is told how far verify is."""
+"""Who is told about verify's progress."""
 
 from __future__ import annotations
 

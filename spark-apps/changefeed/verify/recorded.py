@@ -1,4 +1,4 @@
-"""What a changefeed's log says, found by its resource: for sinks that don't name their owner's state."""
+"""Finds a changefeed's log by its resource: for sinks that don't name their owner's state."""
 
 from __future__ import annotations
 

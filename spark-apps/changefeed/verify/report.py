@@ -1,4 +1,4 @@
-"""`changefeed verify`: reads a sink and its upstream, holds them against each other, and says what was proved."""
+"""`changefeed verify`: reads a sink and its upstream, compares them, and reports what was proved."""
 
 from __future__ import annotations
 

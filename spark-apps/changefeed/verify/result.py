@@ -1,4 +1,4 @@
-"""What verify says, and the two ways in which it can say no."""
+"""What verify reports, and the two ways in which it can fail."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_a_value_that_has_no_type_names_the_way_out() -> None:
     broken = Row(10, 2, 1, insert(10, 1, name="xy").value.replace(b"xy", b"\xff\xfe"))
     with pytest.raises(NeedsHuman, match=r"column name: the value .* can't be written as string") as error:
         rows([[broken]])
-    assert 'name the others in .schema("...")' in str(error.value)
+    assert 'list the others in .schema("...")' in str(error.value)
 
 
 def table_of(*columns: tuple[str, int]) -> TableInfo:

@@ -1,1 +1,1 @@
-"""TiCDC's configuration, turned into a Changefeed."""
+"""Converts TiCDC configurations to Changefeeds."""

@@ -1,7 +1,7 @@
-"""A TiCDC changefeed's sink URI and configuration as a Changefeed (facts/ticdc-compatibility.md 1.1).
+"""Converts a TiCDC changefeed's sink URI and configuration to a Changefeed (facts/ticdc-compatibility.md 1.1).
 
-Nothing is dropped in silence: what has no equivalent, and differs from TiCDC's default, is named in a note. No note
-and no resource holds a credential. Does no I/O.
+Nothing is dropped silently: a setting without an equivalent that differs from TiCDC's default is named in a note. No
+note and no resource contains a credential. Does no I/O.
 """
 
 from __future__ import annotations

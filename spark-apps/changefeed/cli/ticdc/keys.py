@@ -1,4 +1,4 @@
-"""TiCDC's keys, and what each is here: the same, a Secret's key, or nothing and why (facts 1.1)."""
+"""TiCDC's keys, and their equivalents here: the same, a Secret's key, or none and why (facts 1.1)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Buckets as object stores, by obstore: `store` and `failures` are common, the rest is a cloud's own."""
+"""Buckets as object stores, through obstore: `store` and `failures` are shared, the rest is specific to a cloud."""

@@ -1,4 +1,4 @@
-"""Azure's blob storage: If-None-Match and If-Match; a container is a bucket."""
+"""Azure Blob Storage: If-None-Match and If-Match; a container is a bucket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A body as the one buffer that a PUT takes: ranges of the spool that follow one another are mapped, not read."""
+"""A body as the single buffer that a PUT takes: adjacent ranges of the spool are mapped, not read."""
 
 from __future__ import annotations
 

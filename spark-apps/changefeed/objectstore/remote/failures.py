@@ -1,6 +1,6 @@
-"""What obstore's errors mean for the caller; of their text only status, code and kind are kept.
+"""Maps obstore's errors to what the caller should do; keeps only status, code and kind of their text.
 
-An answer's body may quote keys and signatures, so it must never get into a message.
+A response body may quote keys and signatures, so it must never get into a message.
 """
 
 from __future__ import annotations

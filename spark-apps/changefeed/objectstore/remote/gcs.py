@@ -1,4 +1,4 @@
-"""Google Cloud Storage by its XML API: x-goog-if-generation-match, so a swap goes by the object's generation."""
+"""Google Cloud Storage through its XML API: x-goog-if-generation-match, so a swap compares the generation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""S3 and what speaks like it: If-None-Match and If-Match."""
+"""S3 and compatible stores: If-None-Match and If-Match."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Secrets are files, `<dir>/<secretName>/<key>` (INTERFACES.md); what they hold goes to a client library only."""
+"""Secrets are files, `<dir>/<secretName>/<key>` (INTERFACES.md); their contents only go to a client library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one cloud's object stores have of their own."""
+"""What is specific to one cloud's object stores."""
 
 from __future__ import annotations
 

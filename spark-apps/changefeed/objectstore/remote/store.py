@@ -1,6 +1,6 @@
-"""A folder of a bucket as an object store: conditional writes that are sent once, and failures told apart.
+"""A folder of a bucket as an object store: conditional writes are sent once, and failures are told apart.
 
-It must never repeat a conditional write by itself (the answer to the second one would hide what the first one did).
+It must never repeat a conditional write by itself: the response to the second would hide what the first did.
 """
 
 from __future__ import annotations

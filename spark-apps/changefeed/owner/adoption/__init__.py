@@ -1,1 +1,1 @@
-"""`changefeed adopt`: a sink that somebody else wrote becomes a changefeed's (CORRECTNESS.md, rule 7)."""
+"""`changefeed adopt`: takes over a sink that something else wrote (CORRECTNESS.md, rule 7)."""

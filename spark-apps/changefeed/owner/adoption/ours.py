@@ -1,14 +1,14 @@
-"""`changefeed adopt`: a sink and its log are handed to a Changefeed with a spec.state.id (CORRECTNESS.md, rule 7).
+"""`changefeed adopt`: hands an existing sink and its log to a Changefeed with a spec.state.id (CORRECTNESS.md, rule 7).
 
-The log is the truth about the sink, so it goes along: with the log come the checkpoint and every index, and nothing is
-lost or written twice. Without it nobody knows what is in the files, and nothing can be adopted.
+The log is the only record of what is in the sink, so it moves along with it, and with it the checkpoint and every
+index: nothing is lost or written twice. Without the log nothing can be adopted.
 
-1. Nothing is changed before it is clear what will be: `look` only reads.
-2. *The old driver lives, or comes back later.* An epoch of nobody's resource is claimed in the old log, and `closed`
-   behind it: whoever drives it finds that at its next record, whoever starts there later finds it closed.
-3. *It dies in the middle.* The hold at PD is set first, the claim in the sink is changed last. A Changefeed that is
-   started in between finds the sink owned (`check_free` comes before its first record). All of it may be repeated.
-4. *Another one adopts at the same time.* The claim is changed by compare-and-swap: one of them succeeds.
+1. Nothing is changed until it is clear what will happen: `look` only reads.
+2. *The old driver is alive, or comes back later.* An epoch that belongs to no resource is claimed in the old log,
+   followed by `closed`: a driver still running finds that at its next record, one started later finds the log closed.
+3. *It dies halfway.* The hold at PD is set first and the claim in the sink is changed last. A Changefeed started in
+   between finds the sink owned (`check_free` comes before its first record). Every step can be repeated.
+4. *Someone else adopts at the same time.* The claim is changed by compare-and-swap: only one succeeds.
 """
 
 from __future__ import annotations

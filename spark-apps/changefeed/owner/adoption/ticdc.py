@@ -1,14 +1,14 @@
-"""`changefeed adopt --ticdc`: a changefeed goes on in a folder that TiCDC has written (CORRECTNESS.md, rule 7).
+"""`changefeed adopt --ticdc`: continues a changefeed in a folder that TiCDC wrote (CORRECTNESS.md, rule 7).
 
-TiCDC has no log, so nobody knows what stands in the files above its checkpoint. The changefeed begins there, in
-directories of its own (sink/storage/ticdc.py). What TiCDC had written above it comes a second time (sink-files.md).
+TiCDC has no log, so it is unknown what the files hold above its checkpoint. The changefeed starts at the checkpoint, in
+directories of its own (sink/storage/ticdc.py). What TiCDC wrote above it is delivered a second time (sink-files.md).
 
-1. *TiCDC still writes.* Then `metadata` or the files change while they are looked at. One that is started later can't
-   be told: it is on who adopts.
-2. *It dies in the middle.* History is held first. Then the start record is written, which makes a driver begin at the
-   checkpoint; the sink is claimed last. A driver that is started in between finds the sink unclaimed, and is refused.
-   Claimed the other way round, it would begin at the present moment.
-3. *Two adopt at the same time.* With one state, record 1 has one winner; with two, the claim has.
+1. *TiCDC is still writing.* Then `metadata` or the files change while they are being inspected. A TiCDC that is started
+   later can't be detected; preventing that is up to whoever adopts.
+2. *It dies halfway.* History is held first. Then the start record is written, which makes a driver start at the
+   checkpoint; the sink is claimed last. A driver started in between finds the sink unclaimed and is refused. In the
+   opposite order it would start at the current time.
+3. *Two adopt at the same time.* With the same state, one of them wins record 1; otherwise one wins the claim.
 """
 
 from __future__ import annotations

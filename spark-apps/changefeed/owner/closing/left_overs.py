@@ -1,7 +1,7 @@
-"""What changefeeds have left below a state URI: found by their logs, closed one by one.
+"""Finds what changefeeds left behind below a state URI, by their logs, and closes them one at a time.
 
-A paused changefeed looks like one whose resource is gone: which is which is for whoever asks to say. One whose driver
-is alive is never touched.
+A paused changefeed looks like one whose resource is gone; the caller must know which it is. One whose driver is alive
+is never touched.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What is done for a changefeed that no driver runs: its history is held while it stands still, its log is closed.
+"""Maintains a changefeed that has no driver: holds its history while it is stopped, and closes its log.
 
-`hold` only reads the log, so it is harmless beside a driver. `close` takes the changefeed over like a driver, with an
-epoch of its own: whoever drives it still is fenced before the log is closed (rules 5, 6).
+`hold` only reads the log, so it is harmless beside a driver. `close` takes over the changefeed like a driver, with its
+own epoch: any driver still running is fenced before the log is closed (rules 5, 6).
 """
 
 from __future__ import annotations

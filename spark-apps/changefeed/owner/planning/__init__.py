@@ -1,1 +1,1 @@
-"""What may be written and how it is cut into files: barrier, DDL span, planner, checkpoint."""
+"""Decides what may be written and how it is cut into files: barrier, DDL span, planner, checkpoint."""

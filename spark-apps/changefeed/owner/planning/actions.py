@@ -1,4 +1,4 @@
-"""What the owner hands out: the one thing to do next. What it leaves in the log is in it already."""
+"""The actions that the owner hands out, one at a time. Each carries the log record that it results in."""
 
 from __future__ import annotations
 

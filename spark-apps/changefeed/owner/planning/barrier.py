@@ -4,17 +4,19 @@ Pure.
 Why data never overtakes a schema change:
 
 1. *A table is resolved to 110, the DDL span is stuck at 90, an ALTER at 100 has not been seen.* `limit` is 90.
-2. *The ALTER at T is seen.* The limit of the dispatchers that it involves is T itself: rows at exactly T belong to the
-   old schema (rule 9). When all of them are flushed to T it is executed and recorded; their rows > T have the new
-   schema. Others go on above T, but the checkpoint stays at T - 1, for a reader of checkpoint T expects the DDL.
+2. *The ALTER at T is seen.* The limit of the dispatchers it involves is T itself: rows at exactly T belong to the old
+   schema (rule 9). Once all of them are flushed to T, it is executed and recorded; their rows > T have the new schema.
+   Other dispatchers continue above T, but the checkpoint stays at T - 1, because a reader of checkpoint T expects the
+   DDL.
 3. *A later DDL arrives first.* DDLs are executed in the order of (finish ts, job id). None is handed in before the DDL
-   span has resolved to it: then no earlier one can come.
-4. *Two DDLs at T1 < T2 are pending, of other tables.* The tables of the second drain to T2 meanwhile; it is executed
-   after the first.
-5. *The DDL span is pulled anew and repeats itself.* What was executed, or is part of the schema that the run began
-   with, is left out before it comes here. The resolved-ts starts again lower, but what it once said of its past stays
-   true, so the highest holds.
-6. *A syncpoint at T.* It is like a DDL that involves every dispatcher, and comes between the DDLs at T and those above.
+   span has resolved to it, after which no earlier one can arrive.
+4. *Two DDLs at T1 < T2 are pending, on different tables.* The tables of the second drain to T2 in the meantime; it is
+   executed after the first.
+5. *The DDL span is pulled again and repeats itself.* Anything already executed, or part of the schema that the run
+   started with, is dropped before it gets here. The resolved-ts restarts lower, but what it once said about the past
+   stays true, so the highest counts.
+6. *A syncpoint at T.* It acts like a DDL that involves every dispatcher, and comes between the DDLs at T and those
+   above.
 """
 
 from __future__ import annotations

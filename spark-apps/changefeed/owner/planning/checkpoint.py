@@ -1,14 +1,14 @@
 """The checkpoint: every row at or below it is in committed files (CORRECTNESS.md, promise 4, rules 1, 9, 11).
 
-Pure. It never goes back and never passes a row that could still be written, the DDL span, a pending DDL or the target.
+Pure. It never goes back, and never passes a row that could still be written, the DDL span, a pending DDL or the target.
 
 Why no row appears at or below it later:
 
-1. *A dispatcher has rows that are not in a committed file.* Then it holds the checkpoint below the first of them: by
-   its flushed ts while a plan with its rows is uncommitted, else by the ts before its first unplanned row.
-2. *A dispatcher is idle.* All its rows <= its span's resolved-ts are known, and there is none: it counts as flushed
-   to it.
-3. *A span is assigned anew.* Its resolved-ts goes back, the minimum with it; the recorded checkpoint stays.
+1. *A dispatcher has rows that are not in a committed file.* It holds the checkpoint below the first of them: by its
+   flushed ts while a plan with its rows is uncommitted, otherwise by the ts before its first unplanned row.
+2. *A dispatcher is idle.* All its rows <= its span's resolved-ts are known, and there are none: it counts as flushed up
+   to there.
+3. *A span is reassigned.* Its resolved-ts goes back, and the minimum with it; the recorded checkpoint stays.
 4. *Idle for a day.* The checkpoint is published only from the log, so that a restart pulls from there: a commit record
    without files is due whenever it has moved, at most every two seconds (rule 11).
 """

@@ -1,7 +1,8 @@
-"""The DDL span: pulled by the driver itself, because every minimum waits for it (rule 1).
+"""The DDL span, pulled by the driver itself because every minimum depends on it (rule 1).
 
-It is a span like any other, of `mysql.tidb_ddl_job`; its few rows go to schema storage, the timeline and the barrier.
-What a DDL means depends on those before it, so jobs wait until the span has resolved to them and go on in their order.
+It is an ordinary span, of `mysql.tidb_ddl_job`; its few rows go to schema storage, the timeline and the barrier. The
+meaning of a DDL depends on those before it, so jobs are held until the span is resolved up to them, then processed in
+order.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""When files of a storage sink expire: by the checkpoint alone, so that every driver finds the same. Pure.
+"""When files of a storage sink expire. Depends only on the checkpoint, so that every driver agrees. Pure.
 
-A directory's day is that of the plan, and no row is committed after its plan: so files of days before a checkpoint's
-have only rows below that checkpoint, and are all written.
+A directory is dated by its plan, and no row is committed after its plan. So all files with a date before the
+checkpoint's contain only rows below the checkpoint, and all have been written.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The lowest of many numbers of which most rise most of the time, at a cost by how many could be the lowest."""
+"""The minimum of many numbers that mostly rise. Cost depends on how many could be the minimum."""
 
 from __future__ import annotations
 

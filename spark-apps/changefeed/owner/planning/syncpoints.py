@@ -1,11 +1,11 @@
-"""Syncpoints: ts at which the downstream equals the upstream, and stands still until it is told so. Pure.
+"""Syncpoints: ts at which the downstream equals the upstream, and waits until it has been told so. Pure.
 
-They are the multiples of an interval, so the same for every changefeed of a cluster, and need no record of their own:
+They are the multiples of an interval, so they are the same for every changefeed of a cluster and need no log record:
 
-1. *A driver dies before a syncpoint is written.* Nothing above it is planned yet, and the next driver begins with it.
-2. *It dies after that, before the checkpoint says so.* The next one writes it again: nothing has come in between.
-3. *The interval is new, or another one.* Some tables may be written beyond the next multiple: the first is one that no
-   table has passed.
+1. *A driver dies before it writes a syncpoint.* Nothing above it has been planned, and the next driver starts with it.
+2. *It dies after that, but before the checkpoint records it.* The next one writes it again: nothing came in between.
+3. *The interval is new or has changed.* Some tables may already be past the next multiple: the first syncpoint is one
+   that no table has passed.
 """
 
 from __future__ import annotations

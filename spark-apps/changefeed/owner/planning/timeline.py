@@ -1,17 +1,17 @@
-"""What a DDL means for a changefeed: which dispatchers drain, end, go on or join, and what readers are told. Pure.
+"""What a DDL means for a changefeed: which dispatchers drain, end, continue or join, and what readers are told. Pure.
 
 The set of dispatchers is a function of ts: one for each physical table that the filter selects at that ts.
 
-1. *A table is created, recovered, or renamed into the filter at T.* Its dispatcher joins with everything <= T behind
-   it: rows that were written under a name that was not selected are in no file.
+1. *A table is created, recovered, or renamed into the filter at T.* Its dispatcher joins with everything <= T already
+   done: rows written under a name that was not selected are in no file.
 2. *A table is dropped, truncated, or renamed out of the filter at T.* Its dispatcher drains to T and ends. A truncated
-   table has another physical id, and so another dispatcher, which joins at T.
-3. *A partition is exchanged.* The ids change places: each dispatcher goes on, with the other table's definition.
-4. *The definition stays what it was*, as when an index is added. Rows after T have version T all the same, as TiCDC's.
-5. *An event filter ignores it.* Rows after T are in the new definition all the same, so its schema file is written,
-   without the statement; of what has ended nothing is said.
-6. *Folders have ids for names.* The table's own folder has the statement, and that of each partition the definition. A
-   database has no folder, so readers are told nothing of what is done to it as a whole.
+   table has a new physical id, and so a new dispatcher, which joins at T.
+3. *A partition is exchanged.* The ids swap: each dispatcher continues with the other table's definition.
+4. *The definition does not change*, as when an index is added. Rows after T still have version T, as in TiCDC.
+5. *An event filter ignores it.* Rows after T are still in the new definition, so its schema file is written without the
+   statement; readers are told nothing about what has ended.
+6. *Folders are named by ids.* The table's own folder gets the statement, and each partition's the definition. A
+   database has no folder, so readers are told nothing about what is done to it as a whole.
 """
 
 from __future__ import annotations

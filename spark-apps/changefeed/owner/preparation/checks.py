@@ -1,4 +1,4 @@
-"""What of a resource may not differ from what its log says, and what its upstream must have. Nothing is written."""
+"""Checks that a resource agrees with its log, and that its upstream meets the requirements. Writes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tables a driver has to copy, and where they are cut (docs/architecture.md, Initial copy)."""
+"""Which tables a driver has to copy, and where they are split (docs/architecture.md, Initial copy)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Everything between a resource and a running owner, in the one order that is safe (rules 6, 7, 14, 24, 26).
+"""Everything between a resource and a running owner, in the only safe order (rules 6, 7, 14, 24, 26).
 
-State is held, the log read, history held back, the schema read, the sink looked at, record 1 written, the epoch
-claimed, the sink claimed, schema files written. Whatever is wrong with the resource or its surroundings is found before
-record 1, which fixes startTs and sink: what the message says to change can then still be changed.
+Hold the state, read the log, hold back GC, read the schema, inspect the sink, write record 1, claim the epoch, claim
+the sink, write schema files. Any problem with the resource or its environment is found before record 1, which fixes
+startTs and sink: until then, whatever the message says to change can still be changed.
 """
 
 from __future__ import annotations

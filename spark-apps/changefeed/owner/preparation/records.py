@@ -1,4 +1,4 @@
-"""The records by which a driver claims and begins a changefeed."""
+"""The log records with which a driver claims and starts a changefeed."""
 
 from __future__ import annotations
 

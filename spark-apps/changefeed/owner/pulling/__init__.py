@@ -1,1 +1,1 @@
-"""Who pulls which span, where its segments are, and how much of them there may be."""
+"""Who pulls which span, where its segments are, and how much space they may take."""

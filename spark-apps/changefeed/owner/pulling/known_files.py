@@ -1,6 +1,6 @@
-"""The segments that exist, where they are to be read, and which are still needed (source design 3).
+"""The segments that exist, where to read them, and which are still needed (source design 3).
 
-Pure. No memory is let go of while a task may read a segment there, and no file is deleted while one may read that.
+Pure. No memory is released and no file deleted while a task may be reading a segment in it.
 """
 
 from __future__ import annotations

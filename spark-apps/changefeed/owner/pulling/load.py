@@ -1,4 +1,4 @@
-"""How spans are spread over pullers: which to move so that all have about as much to do. Pure."""
+"""Balances spans across pullers: which to move so that all have about the same load. Pure."""
 
 from __future__ import annotations
 

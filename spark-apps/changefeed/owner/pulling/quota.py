@@ -1,24 +1,24 @@
-"""The event store's quota: which spans are held back, and whose segments are given up (CORRECTNESS.md, rule 17).
+"""The event store's quota: which spans are held back, and whose segments are evicted (CORRECTNESS.md, rule 17).
 
-Pure; `back_pressure` says who runs. It must never keep the lowest span waiting for room that only the lowest can make.
+Pure; `back_pressure` decides who runs. The lowest span must never wait for room that only the lowest itself can make.
 
-Why it does not stand still for ever:
+Why it never deadlocks:
 
-1. *The store is full of what can't be planned, as the DDL span has not got there.* If the lowest span has not either,
-   what the others have above the barrier's limit is evicted, to be pulled again later. If only the DDL span has not,
-   all wait: it needs no room, and then everything can be planned.
-2. *Open files of the driver before wait for a span to be pulled again (rule 3).* The checkpoint waits for them: that
-   span counts as the lowest, and what is evicted is all that no open file names. Each file is written, and its room
-   free, as soon as its own span is there: two spans that have no room side by side come one after the other.
-3. *The lowest alone brings more than there is room for before it is resolved, or its rows share their files with the
-   others'.* It is held as well, which forgets all that it has above its resolved-ts; then it runs alone until that has
-   risen. While files are written there is no need to: their commit makes room. If that was not enough, all that is held
-   is given up, and the lowest starts again at its flushed ts in an empty store. If it brings more than the whole quota,
-   it passes that: nothing of it can be planned before it is resolved, and it would be pulled again for ever.
+1. *The store is full of rows that can't be planned because the DDL span has not got there.* If the lowest span has not
+   either, whatever the others have above the barrier's limit is evicted, to be pulled again later. If only the DDL span
+   has not, all wait: it needs no room, and then everything can be planned.
+2. *Open files of the previous driver wait for a span to be pulled again (rule 3).* The checkpoint waits for them: that
+   span counts as the lowest, and everything that no open file needs is evicted. Each file is written, and its room
+   freed, as soon as its own span has arrived: two spans that don't fit side by side come one after the other.
+3. *The lowest alone pulls more than there is room for before it is resolved, or its rows share their files with the
+   others'.* It is held as well, which discards everything above its resolved-ts; then it runs alone until that has
+   risen. While files are being written this is not needed: committing them makes room. If it was not enough, everything
+   held is evicted, and the lowest restarts at its flushed ts in an empty store. If it pulls more than the whole quota,
+   it may exceed it: none of it can be planned before it is resolved, and it would be pulled again forever.
 
-Why it is not passed by much: a puller writes on only while less than two segments' bytes are in segments that it has
-not been told to be counted. It is told so after the orders that follow from them, and not while the store is full and
-files are being written, whose commit makes room: until then no more than four segments' bytes a puller can come on top.
+Why it is not exceeded by much: a puller keeps writing only while segments that it has not been told are counted hold
+less than two segments' bytes. It is told after the orders that result from them, and not while the store is full and
+files are being written, whose commit makes room: until then, at most four segments' bytes per puller can be added.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""How many of the spans that the event store had no room for come back at a time.
+"""How many of the spans that did not fit in the event store are resumed at a time.
 
-Pure. A span that is pulled again *scans*: what it missed comes in the order of keys, and none of it can be planned
-before all of it is there. Why not all at once:
+Pure. A span that is pulled again *scans*: what it missed arrives in key order, and none of it can be planned before all
+of it has arrived. Why not all at once:
 
 1. *Four tables are held for five minutes, and each has missed half a store.* All four scan, the store is full before
-   one is done, three are held again, and what they have brought is forgotten; and again, until only one is left that
-   has much. So a scan that is lost halves how many may run at a time.
-2. *A thousand are held, and one has missed much.* It has halved their number to one, and is done: the others need
-   little room. So each that is done while there is room for as much again lets one more run beside the others.
-3. *The lowest is held.* The checkpoint waits for it: it comes back whatever else scans.
-4. *One scans that nothing comes from, for TiKV can't resolve its region.* It counts for a while only, or all others
-   would wait as long as it does.
+   any of them is done, three are held again, and what they pulled is discarded; and so on, until only one with much to
+   pull is left. So each scan that is lost halves how many may run at a time.
+2. *A thousand are held, and one has missed much.* It halved their number down to one, and is done: the others need
+   little room. So each scan that completes with room for as much again lets one more run beside the others.
+3. *The lowest is held.* The checkpoint waits for it: it is resumed whatever else is scanning.
+4. *A scan produces nothing because TiKV can't resolve its region.* It counts only for a while, or all others would wait
+   as long as it does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Segments as the owner knows them: what they hold, and for whom. Pure."""
+"""Segments as the owner knows them: what they contain, and for which spans. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Which spans each puller has, and which of all is the lowest.
+"""Which spans each puller has, and which span is the lowest of all.
 
-The lowest of a puller's spans is remembered until one of them changes: most change together, by one report. So the
-lowest of all costs by the spans of the pullers that have reported since, and by the number of pullers.
+A puller's lowest span is cached until one of its spans changes; most change together, with one report. So finding the
+lowest of all costs as much as the pullers that have reported since, plus the number of pullers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One span: who pulls it, how far that is known to be whole, and what it has brought. Pure."""
+"""One span: who pulls it, how far it is known to be complete, and what it has produced. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which puller pulls which span, and how far that is known to be whole (CORRECTNESS.md, rules 2, 4, 17, 21).
+"""Which puller pulls which span, and how far it is known to be complete (CORRECTNESS.md, rules 2, 4, 17, 21).
 
 Pure: commands and reports in, facts and orders out. It never lets a resolved-ts count before every segment that may
 hold rows at or below it is known, and never credits a report to an assignment that it was not made for.

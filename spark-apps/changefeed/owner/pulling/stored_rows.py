@@ -1,4 +1,4 @@
-"""Where the rows of files to be written stand. Pure."""
+"""Where the rows of planned files are stored. Pure."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a run says of itself: counters, the live view's numbers, the resource's status."""
+"""What a run reports about itself: counters, the live view's numbers, the resource's status."""

@@ -1,4 +1,4 @@
-"""How far initial copies are, for people: "copied 43 %, 12 min left". Pure."""
+"""Progress of initial copies in words: "copied 43 %, 12 min left". Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the driver answers on `/status` (spec.driver_status): put together when somebody asks. Pure."""
+"""The driver's response on `/status` (spec.driver_status), built on request. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checkpoint's lag over the last hour, shared out among the stages, for whoever looks. Pure."""
+"""The checkpoint's lag over the last hour, broken down by stage. Pure."""
 
 from __future__ import annotations
 

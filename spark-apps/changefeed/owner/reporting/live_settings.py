@@ -1,4 +1,4 @@
-"""The settings that a driver takes over while it runs (spec/live.py). A driver begins with those of its config."""
+"""The settings that a running driver picks up without a restart (spec/live.py). It starts with those of its config."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run has done, in numbers: for the metrics and for whoever watches."""
+"""What a run has done, in numbers: for the metrics and for the live view."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How long files take, stage by stage, from what they are resolved up to until a reader may see them. Pure.
+"""How long files take, stage by stage, from their resolved-ts until readers may see them. Pure.
 
-Of files that this run has planned: what an earlier one has left open would tell of the time between the two.
+Covers only files that this run planned: those left open by an earlier run would include the time between the two.
 """
 
 from __future__ import annotations

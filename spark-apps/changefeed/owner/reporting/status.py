@@ -1,7 +1,7 @@
-"""What the driver says of itself in the resource's status: fields and conditions (INTERFACES.md, The resource).
+"""The driver's part of the resource's status: fields and conditions (INTERFACES.md, The resource).
 
-Pure. Status is a copy (rule 22): nothing may be decided from it. All times in it are PD's (rule 27). A message holds
-nothing that moves by itself, because each change of a condition is a write.
+Pure. Status is a copy (rule 22): nothing may be decided from it. All times in it are PD's (rule 27). Messages contain
+nothing that changes by itself, because every change of a condition is a write.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Writes the driver's part of the resource's status: server-side apply, with a field manager of its own.
+"""Writes the driver's part of the resource's status: server-side apply, with its own field manager.
 
-A shell. The changefeed goes on when the API server is away or refuses: the status is late then, and a metric counts it.
-It writes no field that is not the driver's. Of the answer, which is the resource, it reads the settings that the
-operator has accepted for a driver that runs, and nothing else.
+A shell. If the API server is down or refuses, the changefeed continues: the status is late then, and a metric counts
+it. It writes only the driver's fields. From the response, which is the resource, it reads only the settings that the
+operator has accepted for a running driver.
 """
 
 from __future__ import annotations

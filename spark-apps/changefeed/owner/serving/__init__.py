@@ -1,1 +1,1 @@
-"""The owner's gRPC service, which its own tasks talk to."""
+"""The owner's gRPC service, which its own tasks connect to."""

@@ -1,6 +1,6 @@
-"""What tasks say to the owner, on its way from the service to the cores and the meter.
+"""Passes what tasks report from the service to the cores and the meter.
 
-It decides nothing but which of a task's errors ends the run: one that trying again can't help.
+All it decides is which task errors end the run: those that a retry can't fix.
 """
 
 from __future__ import annotations

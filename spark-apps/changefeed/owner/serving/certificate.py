@@ -1,4 +1,4 @@
-"""Certificates made at every driver start: owner and tasks speak TLS without anyone's set-up (INTERFACES.md)."""
+"""Creates certificates at every driver start, so that owner and tasks use TLS without any setup (INTERFACES.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether this driver still works, for a liveness probe: its event loop turns and Spark's JVM answers."""
+"""Whether this driver still works, for the liveness probe: its event loop runs and Spark's JVM responds."""
 
 from __future__ import annotations
 

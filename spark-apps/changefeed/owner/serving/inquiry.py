@@ -1,4 +1,4 @@
-"""Answers of the event loop for whoever asks in another thread: the HTTP server beside the metrics."""
+"""Lets other threads, such as the HTTP server for metrics, query the event loop."""
 
 from __future__ import annotations
 

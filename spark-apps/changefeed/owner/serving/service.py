@@ -1,6 +1,6 @@
-"""The owner's gRPC service: authenticates the changefeed's own tasks and hands what they say to a `Handler`.
+"""The owner's gRPC service: authenticates the changefeed's own tasks and passes their messages to a `Handler`.
 
-It decides nothing and keeps no state but the open streams.
+It decides nothing and keeps no state except the open streams.
 """
 
 from __future__ import annotations

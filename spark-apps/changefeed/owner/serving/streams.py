@@ -1,4 +1,4 @@
-"""The open streams of one kind of task, by the tasks' numbers: what they say goes in, what they are told goes out."""
+"""The open streams of one kind of task, by task number: carries reports in and commands out."""
 
 from __future__ import annotations
 

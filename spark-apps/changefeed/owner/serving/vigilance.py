@@ -1,8 +1,8 @@
-"""Which of Spark's tasks have stopped working, though Spark believes that they run, and which one must do another's.
+"""Detects Spark tasks that have stopped working although Spark believes they are running, and picks stand-ins.
 
-Spark notices a worker that ends, not one that freezes. Every task has a stream to the owner on which it says something
-each second or two. Pure. It counts looks, one a second, not time: when this process itself stood still nobody else has
-been silent.
+Spark notices a worker that exits, but not one that hangs. Every task has a stream to the owner and sends something
+every second or two. Pure. It counts checks, one a second, rather than time: if this process itself was suspended, the
+tasks are not to blame for the silence.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""A changefeed's sink, as its driver has it: opened, checked, taken over, and described to the tasks."""
+"""A changefeed's sink on the driver side: opened, checked, claimed, and described to the tasks."""

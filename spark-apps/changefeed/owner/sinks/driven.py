@@ -1,4 +1,4 @@
-"""What a driver needs of each kind of sink, in the order in which it asks for it (prepare)."""
+"""What a driver needs from each kind of sink, in the order of use (prepare)."""
 
 from __future__ import annotations
 

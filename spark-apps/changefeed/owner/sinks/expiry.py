@@ -1,8 +1,8 @@
-"""Deletes a sink's expired files beside everything else a run does.
+"""Deletes a sink's expired files in the background of a run.
 
-The log has given them up by then (`expire`), so that verify and restore know what may be missing, whoever deletes them
-and whenever: a run that dies over it leaves the rest to the next one. A driver that was given up can do no harm, as it
-deletes only what its own log had given up.
+The log has already given them up (`expire`), so verify and restore know what may be missing, no matter who deletes it
+and when: what a dying run leaves, the next one deletes. A superseded driver can do no harm, as it deletes only what its
+own log had given up.
 """
 
 from __future__ import annotations

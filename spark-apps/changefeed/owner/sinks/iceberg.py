@@ -1,4 +1,4 @@
-"""Tables of Apache Iceberg: their properties say whose they are, and how far."""
+"""Apache Iceberg tables: their properties record the owner and the progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics of a Kafka cluster. The driver makes them, and tells DDLs and the resolved-ts to all of their partitions."""
+"""Topics of a Kafka cluster. The driver creates them, and sends DDLs and the resolved-ts to all their partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A MySQL, MariaDB or TiDB that changes are applied to. Our tables there say how far, and who (rule 25)."""
+"""A MySQL-compatible server that changes are applied to. Our own tables there hold progress and owner (rule 25)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files in an object store: a claim says whose they are (rule 7), each generation has a folder of its own."""
+"""Files in an object store: a claim records the owner (rule 7), and each generation has its own folder."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What has been decided, for ever: the records of the transaction log and what they say."""
+"""What has been decided for good: the transaction log's records and what they mean."""

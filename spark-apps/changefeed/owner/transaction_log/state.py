@@ -1,6 +1,6 @@
-"""What the transaction log says at one moment, as a value: `history.apply` makes the next one of a record.
+"""What the transaction log says at one point, as a value: `history.apply` derives the next one from a record.
 
-A snapshot of the log is one of these. Pure data; every question that it answers is about itself alone.
+A snapshot of the log is one of these. Pure data; it only answers questions about itself.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Which pipeline task writes which entry: by load, a few ahead so that no task waits for the owner.
+"""Assigns plan entries to pipeline tasks by load, a few ahead so that no task waits for the owner.
 
-Pure. An entry is given to one task at a time. When a task has gone, what it was given and did not write is given to
-another: the first may still be at it, which does no harm (rule 16).
+Pure. An entry is assigned to one task at a time. When a task is gone, its unwritten entries are reassigned; the old one
+may still be writing them, which does no harm (rule 16).
 
-1. *Files* are written in any order: a table's by several tasks at the same time.
-2. *In order*, for a downstream that rows are applied to. All of a dispatcher's entries go to one task, its holder, one
-   behind the other, for as long as any of them is unwritten. A task becomes the holder as another *writer*, with a
-   number that was never used before: the downstream refuses those with a lower one (rule 25).
-3. *The holder gives an entry back*, as it could not read it. It gives back what it has behind it, too; when all of that
-   is here again the dispatcher has no holder.
+1. *Files* are written in any order; several tasks may write files of the same table at once.
+2. *In order*, for a downstream that rows are applied to. All entries of a dispatcher go to one task, its holder, one
+   after another, for as long as any of them is unwritten. A task becomes the holder as a new *writer*, with a number
+   that was never used before: the downstream refuses lower numbers (rule 25).
+3. *The holder gives an entry back* because it could not read it. It also gives back those queued behind it; once all of
+   them are back, the dispatcher has no holder.
 """
 
 from __future__ import annotations

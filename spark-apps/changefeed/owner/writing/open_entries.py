@@ -1,7 +1,7 @@
-"""The files that are planned and in no commit record: which may be written now, and which may be committed.
+"""Planned files without a commit record yet: which may be written now, and which may be committed.
 
-Pure. The files of one dispatcher are committed in their order (rule 8: an index file vouches for all before it); those
-of different dispatchers do not wait for one another.
+Pure. Files of one dispatcher are committed in order (rule 8: an index file vouches for all before it); files of
+different dispatchers don't wait for each other.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What each pipeline task reads: the segments of the files that it was given, in memory or as files. Pure.
+"""What each pipeline task reads: the segments of its files, in memory or on disk. Pure.
 
-What a task may read is neither deleted nor its memory used again (rules 3, 21). It reads until it says that its file is
-done, though another, which had the file before, may have said so already.
+Nothing a task may be reading is deleted, nor its memory reused (rules 3, 21). A task is reading until it reports its
+file done, even if the task that had the file before has already done so.
 """
 
 from __future__ import annotations

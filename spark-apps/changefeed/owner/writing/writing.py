@@ -1,4 +1,4 @@
-"""The files that are being written: which task writes which, from which segments. Pure."""
+"""The files being written: by which task, from which segments. Pure."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""From the bytes of a stream to committed rows: decode, match, spill what memory has no room for."""
+"""Turns the bytes of a stream into committed rows: decodes, matches, spills what does not fit in memory."""

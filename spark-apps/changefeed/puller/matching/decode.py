@@ -1,8 +1,8 @@
-"""From the bytes of ChangeDataEvents to columns: the only place that knows the wire format of the row changes.
+"""Decodes ChangeDataEvents into columns: the only module that knows the wire format of row changes.
 
 A message is never unpacked row by row (DESIGN.md, idea 1): ptars turns many of them into one nested Arrow batch, and
-this module takes the lists apart by their offsets. It loses nothing that a client has to read: bytes that are no
-ChangeDataEvent raise ProtocolViolation. `admin` and `long_txn` events are never sent and passed over (tikv-wire 2.4).
+this module splits the lists by their offsets. It drops nothing that a client has to read: bytes that are not a
+ChangeDataEvent raise ProtocolViolation. `admin` and `long_txn` events are never sent, and ignored (tikv-wire 2.4).
 """
 
 from __future__ import annotations

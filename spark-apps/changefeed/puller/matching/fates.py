@@ -1,4 +1,4 @@
-"""Transactions whose commit ts is known, by registration, while there may still come rows of them."""
+"""Transactions whose commit ts is known, by registration, for as long as more of their rows may arrive."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""From prewrites and commits to committed rows, by transaction (source design 2, tikv-wire 2.6, 2.7, rule 18).
+"""Turns prewrites and commits into committed rows, by transaction (source design 2, tikv-wire 2.6, 2.7, rule 18).
 
-The matcher sees a chunk of rows as a set: what a chunk holds is matched by a few joins, never row by row. This is right
-because of what TiKV promises: all prewrites of a transaction in a region stand before its first commit there, and a
-`(start_ts, key)` is prewritten, then committed or rolled back, once. Order inside a chunk matters in two places only,
+The matcher treats a chunk of rows as a set: it is matched with a few joins, never row by row. This is correct because
+of what TiKV guarantees: all prewrites of a transaction in a region come before its first commit there, and a
+`(start_ts, key)` is prewritten, then committed or rolled back, once. Order within a chunk matters in only two places,
 where row numbers are compared: what came before INITIALIZED, and a rollback with a later prewrite of the same key.
 
-Undecided rows stay in memory up to SPILL_BYTES. Then they go into scratch files, whatever their transactions; once
-decided they are read back a batch at a time.
+Undecided rows stay in memory up to SPILL_BYTES. Beyond that they go into scratch files, whatever their transactions;
+once decided they are read back a batch at a time.
 
-A pure object but for the scratch, without lock: one thread at a time. It must never hand out a row twice in one
-registration, a row that may still be rolled back, or any row of a registration that has broken the protocol in the same
+A pure object except for the scratch files, without locks: one thread at a time. It must never return a row twice in one
+registration, a row that may still be rolled back, or any row of a registration that broke the protocol in the same
 chunk.
 """
 

@@ -1,4 +1,4 @@
-"""Which elements of two arrays are equal: a join for a handful of rows, where a data frame's would cost a plan."""
+"""Matches equal elements of two arrays: a join for a handful of rows, without the overhead of a data frame."""
 
 from __future__ import annotations
 

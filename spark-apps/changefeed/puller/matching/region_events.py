@@ -1,9 +1,9 @@
-"""What a stream of region events means: chunks of messages in; rows by subscription, resolved-ts and failures out.
+"""Interprets a stream of region events: chunks of messages in; rows by subscription, resolved-ts and failures out.
 
-One object for one stream to one store. All events of a region go through it in order, so a region's resolved-ts never
-overtakes its rows: a chunk's rows are given out first, then what the chunk resolved. It must never give an event to
-a registration that it was not sent for: `(request_id, region_id)` is a name on the wire, and one that was deregistered
-is not used again before the store has acknowledged that (tikv-wire 2.3).
+One object per stream to a store. All events of a region pass through it in order, so a region's resolved-ts never
+overtakes its rows: a chunk's rows are passed on first, then what the chunk resolved. It must never deliver an event to
+the wrong registration: on the wire a registration is named by `(request_id, region_id)`, and a deregistered name is not
+reused before the store has acknowledged it (tikv-wire 2.3).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Files of a puller's own machine for what its memory has no room for. They have no name and end with the process.
+"""Scratch files on the puller's machine for what does not fit in memory. They are unnamed and vanish with the process.
 
-What is read back is what was written, or the task fails: it pulls again, and no row is lost.
+What is read back must be what was written, or the task fails: then it pulls again, and no row is lost.
 """
 
 from __future__ import annotations

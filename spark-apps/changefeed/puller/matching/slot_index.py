@@ -1,4 +1,4 @@
-"""Which of many million rows have one of some slots: sorted, in runs, so that asking costs about what is asked for."""
+"""Finds the rows of given slots among many millions: sorted runs, so a lookup costs about what it returns."""
 
 from __future__ import annotations
 

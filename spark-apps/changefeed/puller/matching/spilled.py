@@ -1,11 +1,11 @@
-"""Uncommitted rows that memory has no room for: their bytes stand in scratch files, in memory what finds them again.
+"""Uncommitted rows that don't fit in memory: their bytes are in scratch files, an index of them is in memory.
 
-In memory a row has its slot and some bits, 13 bytes; a key or a value is read when a slot says that it may be the one.
-Rows come in by the matcher's memory full, a *piece*, which is one file: first all keys, then all values, both in
-batches of BATCH_BYTES. Once all that a piece gives out is given out its values are cut off, and when nothing is asked
-for its keys any more the file is let go.
+In memory a row takes 13 bytes, its slot and some bits; a key or a value is read when a slot says that it may match.
+Rows arrive whenever the matcher's memory is full, as a *piece*, which is one file: first all keys, then all values,
+both in batches of BATCH_BYTES. Once everything that a piece can return has been returned, its values are truncated, and
+when its keys are no longer needed either, the file is released.
 
-A pure object but for its scratch. A row is in at most one place: here, or with the matcher.
+A pure object except for its scratch files. A row is in at most one place: here or in the matcher.
 """
 
 from __future__ import annotations

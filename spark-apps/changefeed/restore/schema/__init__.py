@@ -1,1 +1,1 @@
-"""What the schema files of a sink tell of its tables, without a row. Pure."""
+"""What a sink's schema files say about its tables, without any rows. Pure."""

@@ -1,6 +1,6 @@
-"""What becomes of tables, by their schema files alone. Pure.
+"""What becomes of tables, from their schema files alone. Pure.
 
-verify's consumer asks the upstream for what no file says (docs/architecture.md, Verify); here it makes a gap.
+verify's consumer asks the upstream for what no file says (docs/architecture.md, Verify); here it leaves a gap.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A DDL's new columns, followed from those before it; what no file says of older rows. Pure."""
+"""Derives a DDL's new columns from the previous ones, and what no file says about older rows. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table's CREATE TABLE statement: as it was said upstream where files have all of it, else of its columns. Pure."""
+"""A table's CREATE TABLE statement: the original if the files have all of it, else built from its columns. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table as its schema files tell of it: its columns through time, and where they leave its rows unknown. Pure."""
+"""A table according to its schema files: its columns through time, and where its rows are unknown. Pure."""
 
 from __future__ import annotations
 

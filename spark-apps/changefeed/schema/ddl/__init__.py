@@ -1,1 +1,1 @@
-"""DDL jobs as TiDB writes them, and what each class of them does to the tables."""
+"""DDL jobs as TiDB writes them, and what each kind does to tables."""

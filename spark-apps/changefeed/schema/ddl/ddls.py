@@ -1,7 +1,7 @@
-"""Every DDL of TiDB: what it does to definitions, and TiCDC's name for it.
+"""Every DDL of TiDB: its effect on definitions, and TiCDC's name for it.
 
-The one table that the schema's history, the event filters, the reference page and the tests go by. A type that is not
-in it stops a changefeed (rule 29).
+The single table behind schema history, event filters, the reference page and the tests. A type that is not in it stops
+a changefeed (rule 29).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""DDL jobs: what a row of `mysql.tidb_ddl_job` holds (facts, tikv-wire 4.5, 4.6).
+"""DDL jobs: the contents of a row of `mysql.tidb_ddl_job` (facts, tikv-wire 4.5, 4.6).
 
-One job at a time, so plain Python. A job counts when its state is Done; its finish ts is the commit ts of that row,
-which the JSON does not know yet.
+Plain Python, because jobs come one at a time. A job counts once its state is Done; its finish ts is the commit ts of
+that row, which the JSON does not contain yet.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""A row's bytes as TiDB encodes them, and what they are in Arrow: row formats, cells by type, handles, checksums."""
+"""Converts a row's bytes from TiDB's encoding to Arrow: row formats, cells by type, handles, checksums."""

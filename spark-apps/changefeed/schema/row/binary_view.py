@@ -1,6 +1,6 @@
-"""Vectorised reads at arbitrary places of an Arrow binary column, without a step per row.
+"""Vectorised reads at arbitrary positions of an Arrow binary column, without a step per row.
 
-Everything that decodes keys and values stands on it. It must never read beyond the buffer that the column refers to.
+All decoding of keys and values builds on it. It must never read beyond the buffer that the column refers to.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""The values of one column, as they stand in rows of format v2, to an Arrow array (facts, tikv-wire 5.2, 9).
+"""Decodes one column's values, as stored in rows of format v2, into an Arrow array (facts, tikv-wire 5.2, 9).
 
-One function a kind of type, each over a whole column. What is no value of its type is a BadCell, never a guess.
+One function per kind of type, each over a whole column. Anything that is not a valid value of its type is a BadCell,
+never a guess.
 
-Text is pa.string() only where all of it is UTF-8. A column may hold other bytes (latin1, ascii, or any charset under
-tidb_skip_utf8_check); then it is pa.binary() in that batch: polars trusts a pa.string() to be valid.
+Text is pa.string() only if all of it is UTF-8. A column may contain other bytes (latin1, ascii, or any charset under
+tidb_skip_utf8_check); then it is pa.binary() in that batch, because polars trusts a pa.string() to be valid.
 """
 
 from __future__ import annotations

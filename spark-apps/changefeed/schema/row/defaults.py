@@ -1,6 +1,6 @@
-"""What a column has in rows that are older than it (facts, tikv-wire 5.9 steps 4 and 5, 9.3, 9.4).
+"""What a column contains in rows that are older than the column (facts, tikv-wire 5.9 steps 4 and 5, 9.3, 9.4).
 
-It must never look at `default`: that is of future inserts.
+It must never use `default`, which is for future inserts.
 """
 
 from __future__ import annotations

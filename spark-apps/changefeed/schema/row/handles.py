@@ -1,6 +1,6 @@
-"""The values of a clustered primary key out of record keys, without a step per row (facts, tikv-wire 4.1, 4.2).
+"""Reads the values of a clustered primary key from record keys, without a step per row (facts, tikv-wire 4.1, 4.2).
 
-A key of strings may hold a collation's sort keys, which are no text: a column is taken from here only where the row's
+A string key may contain a collation's sort keys, which are not text: a column is read from the key only if the row's
 value lacks it.
 """
 

@@ -1,7 +1,7 @@
-"""TiDB's binary JSON to the text that TiDB prints of it (facts, tikv-wire 5.6, 9.1, 9.2).
+"""Converts TiDB's binary JSON to the text that TiDB prints for it (facts, tikv-wire 5.6, 9.1, 9.2).
 
-The one type that is decoded value by value. Every offset is checked before it is used, and all parts of a value
-together take no more bytes than it has: a value whose parts lie one over the other would be text without end.
+The only type that is decoded value by value. Every offset is checked before use, and the parts of a value together may
+not take more bytes than it has: a value with overlapping parts could expand without limit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the values of the wanted columns stand in a batch of rows, whatever the format of each row."""
+"""Locates the values of the wanted columns in a batch of rows, whatever the format of each row."""
 
 from __future__ import annotations
 

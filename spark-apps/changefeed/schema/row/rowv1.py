@@ -1,7 +1,7 @@
-"""Row format v1, which clusters that began before TiDB 4.0 still have: pairs of column id and value (facts, 5.10).
+"""Row format v1, still found in clusters created before TiDB 4.0: pairs of column id and value (facts, 5.10).
 
-All rows of a batch go one pair further at a time. A value that a row of format v2 has in another form, as an integer of
-variable length, is written anew as a word of eight bytes, so that one decoder (`schema.cells`) reads both formats.
+All rows of a batch advance one pair at a time. A value that format v2 encodes differently, such as a variable-length
+integer, is rewritten as an eight-byte word, so that one decoder (`schema.cells`) reads both formats.
 """
 
 from __future__ import annotations

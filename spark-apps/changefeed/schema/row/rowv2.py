@@ -1,7 +1,7 @@
-"""Rows of either format to Arrow columns, without a step per row (facts, tikv-wire 5.1, 5.9); here is v2's layout.
+"""Converts rows of either format to Arrow columns, without a step per row (facts, tikv-wire 5.1, 5.9); has v2's layout.
 
-Every offset in a value is checked before it is used: a broken row is an error that names its table and key, never a
-neighbour's bytes. What is not supported is refused by name (rule 29), never decoded by guess.
+Every offset in a value is checked before use: a broken row is an error that names its table and key, and never reads a
+neighbour's bytes. Anything unsupported is refused by name (rule 29), never decoded by guess.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""DATE, DATETIME, TIMESTAMP and TIME to the text that TiDB prints, a whole column at a time (facts, tikv-wire 5.3).
+"""Converts DATE, DATETIME, TIMESTAMP and TIME to the text that TiDB prints, by column (facts, tikv-wire 5.3).
 
-Time zone rules come with polars, never from the machine: a file's bytes must not depend on where it is made (rule 10).
+Time zone rules come with polars, never from the machine: a file's bytes must not depend on where it is written (rule
+10).
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Tables of Apache Iceberg: tasks put Parquet files, the driver makes snapshots of them."""
+"""Apache Iceberg tables: tasks write Parquet files, the driver commits them in snapshots."""

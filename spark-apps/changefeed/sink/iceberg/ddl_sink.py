@@ -1,7 +1,7 @@
-"""What the driver does to the tables: snapshots of what is written, and what DDLs make of them.
+"""The driver's side of the tables: commits snapshots of what was written, and applies DDLs.
 
-A table stands in the catalog while the filter selects it. DDLs may be executed again: `version` is the ts of the last
-one that a table has followed, and `table-id` tells whose rows it has, whatever it is named.
+A table is in the catalog for as long as the filter selects it. DDLs may be repeated: `version` is the ts of the last
+one applied to a table, and `table-id` identifies whose rows it has, whatever its name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Iceberg's side of a task: files in the warehouse. That they are a table's, only the driver says."""
+"""The task's side of Iceberg: writes files into the warehouse. Only the driver adds them to a table."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The Parquet files of an entry, whose bytes are a function of its rows alone, however they come in chunks.
+"""The Parquet files of an entry. Their bytes depend only on its rows, not on how those are split into chunks.
 
-append: one file, with a row for each change. upsert: what the entry leaves of its rows by primary key in one, and the
-keys of rows that it has changed or deleted in another, which takes effect on what was committed before. An entry with
-rows has both of these, even empty: that one is missing is a loss, never a meaning.
+append: one file, with a row for each change. upsert: one file with what the entry leaves of its rows, by primary key,
+and another with the keys of rows that it changed or deleted, which applies to what was committed before. An entry with
+rows always has both, even if one is empty: so a missing file always means loss.
 """
 
 from __future__ import annotations

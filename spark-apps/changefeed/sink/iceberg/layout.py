@@ -1,4 +1,4 @@
-"""Where files stand below the warehouse. Tasks need no more of it: a catalog's modules take seconds to import."""
+"""File locations below the warehouse. Tasks need nothing else: importing a catalog's modules takes seconds."""
 
 from __future__ import annotations
 

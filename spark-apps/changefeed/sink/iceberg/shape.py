@@ -1,7 +1,7 @@
-"""What a table is in Iceberg. Pure.
+"""How a table is represented in Iceberg. Pure.
 
-A field's id is that of its column plus a constant: TiDB never uses an id again, and keeps it when a column is renamed,
-moved or widened. So a task knows the ids from the plan alone, and files of before a DDL are read as they were meant.
+A field's id is its column's id plus a constant: TiDB never reuses an id, and keeps it when a column is renamed, moved
+or widened. So a task knows the ids from the plan alone, and files from before a DDL are still read correctly.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Snapshots of a table: manifests are written, and what a catalog must be told to make them the table's.
+"""Snapshots of a table: writes the manifests, and builds the catalog request that commits them.
 
-Nothing of it counts before the catalog has taken it. What a commit that failed has written is left to the removal of
-orphans: whether it has failed is not always known (rule 16).
+Nothing counts until the catalog has accepted it. Files of a failed commit are left for orphan removal, because it is
+not always known whether a commit failed (rule 16).
 """
 
 from __future__ import annotations

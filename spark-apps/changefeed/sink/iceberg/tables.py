@@ -1,21 +1,21 @@
-"""The tables in their catalog, each changed only as it was when we looked at it.
+"""The tables in their catalog. Every change is conditional on the state that was last read.
 
 Exactly once, and who may write:
 
-1. *What is in a table, the table says.* Its properties name our log, and for each dispatcher the last entry that it has
-   (`done`). A commit sets them with its snapshot, in one. Entries of a dispatcher come in their order and none is left
-   out, so an entry at or below its mark is there, and one above it is not, whatever became of the snapshot since:
-   expiry, compaction and a rollback keep a table's properties.
-2. *A commit counts only on the snapshot that was looked at* (assert-ref-snapshot-id). One that failed, or whose outcome
-   is not known, is never sent again: the table is looked at anew, and what it has by now is left out.
-3. *A driver that was given up.* All that it can still commit are entries of plans, which its successor has read in the
-   log. Before the successor's first snapshot of a table such a commit puts there what was to be put there next, and the
-   successor finds it by the marks. After it, it fails: the snapshot is another one. The same holds of a DDL, before
-   which all entries below it were committed: the schema, or the table, is another one then. When it looks at the table
-   again it finds a higher epoch, and ends.
-4. *What no catalog can make depend on what was looked at* is a rename and a drop. The log is asked right before; what
-   is left is a driver that stops between the two for so long that another one takes over, does the same, and makes
-   another table of that name.
+1. *A table itself says what is in it.* Its properties name our log and, for each dispatcher, the last entry that it has
+   (`done`). A commit sets them together with its snapshot. A dispatcher's entries come in order without a gap, so an
+   entry at or below its mark is in the table, and one above it is not, whatever became of the snapshot since: expiry,
+   compaction and rollback keep a table's properties.
+2. *A commit counts only on top of the snapshot that was read* (assert-ref-snapshot-id). One that failed, or whose
+   outcome is unknown, is never sent again: the table is read again, and what it has by now is left out.
+3. *A superseded driver.* All that it can still commit are entries of plans that its successor has read in the log. If
+   such a commit comes before the successor's first snapshot of a table, it writes what was due next anyway, and the
+   successor finds it by the marks. If it comes later, it fails, because the snapshot has changed. The same is true of a
+   DDL, before which all entries below it were committed: afterwards the schema, or the table, has changed. When the old
+   driver reads the table again, it finds a higher epoch and exits.
+4. *No catalog can make a rename or a drop conditional.* The log is checked right before; what remains is a driver that
+   stalls between the two for so long that another one takes over, does the same, and creates another table with that
+   name.
 """
 
 from __future__ import annotations

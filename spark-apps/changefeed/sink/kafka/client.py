@@ -1,6 +1,6 @@
-"""How a Kafka cluster is reached, and what its errors mean for the caller.
+"""Connects to a Kafka cluster, and maps its errors to what the caller should do.
 
-A password goes into librdkafka's configuration and nowhere else: neither an error nor a repr holds one.
+A password goes into librdkafka's configuration and nowhere else: no error and no repr contains one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`KafkaDdlSink`: what the driver tells consumers, in all partitions of all topics that its tables have."""
+"""`KafkaDdlSink`: the driver's messages to consumers, in all partitions of all topics that its tables have."""
 
 from __future__ import annotations
 

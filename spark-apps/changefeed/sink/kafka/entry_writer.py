@@ -1,4 +1,4 @@
-"""Entries as messages: encoded, parted, and sent so that each counts once, or once at least."""
+"""Writes entries as messages: encoded, partitioned, and sent exactly once or at least once."""
 
 from __future__ import annotations
 

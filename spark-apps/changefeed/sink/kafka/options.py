@@ -1,4 +1,4 @@
-"""What `sink.kafka` of an effective resource says, as the parts of this folder take it."""
+"""`sink.kafka` of an effective resource, parsed for the modules in this folder."""
 
 from __future__ import annotations
 

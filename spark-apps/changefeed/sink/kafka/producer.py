@@ -1,7 +1,7 @@
-"""Rows to topics: queueing in batches, waiting until the brokers have acknowledged all, or why they have not.
+"""Sends rows to topics: queues them in batches and waits until the brokers have acknowledged all, or have failed.
 
-Order: a partition's messages stand in the order of `send`. Idempotence keeps it through retries of the client; nothing
-here sends a message again by itself, because a second attempt behind later messages would change their order.
+Order: messages in a partition are in the order of `send`. Idempotence preserves it across the client's retries; nothing
+here resends a message itself, because a second attempt after later messages would change their order.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Which entries of a dispatcher are written: a message in a compacted topic, in the transaction that writes the rows.
+"""Which entries of a dispatcher are written: a message in a compacted topic, in the same transaction as the rows.
 
-Pure: what the messages say, and what a claim may do after it has read them.
+Pure: the content of the messages, and what a claim may do after reading them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A schema registry with Confluent's interface: register, get by number, the latest of a subject."""
+"""A client for schema registries with Confluent's API: register, get by id, get a subject's latest."""
 
 from __future__ import annotations
 

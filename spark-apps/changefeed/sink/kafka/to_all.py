@@ -1,12 +1,12 @@
-"""Messages to all partitions of topics, acknowledged before anything follows them.
+"""Sends messages to all partitions of topics, acknowledged before anything else follows.
 
-The caller has seen all rows up to their ts written: of exactly-once tasks committed, of others acknowledged. A consumer
-that has read a partition up to a resolved-ts has then met each row of it with a lower ts. A message whose fate is
-unknown is sent again: a consumer skips a DDL of a ts that it has seen.
+The caller has seen all rows up to their ts written: committed by exactly-once tasks, acknowledged for others. So a
+consumer that has read a partition up to a resolved-ts has seen each of its rows with a lower ts. A message whose fate
+is unknown is sent again: consumers skip a DDL with a ts that they have already seen.
 
-With `fence` each is a transaction under the changefeed's own id, so a driver that was replaced tells nothing more: the
-newer one has claimed the log, and then the id. Whoever claims the id asks the log afterwards, so an old driver that
-wakes late and takes the id away finds out before it sends; the newer one takes it back.
+With `fence`, each is a transaction under the changefeed's own id, so a replaced driver can't send anything any more:
+the newer one has claimed the log, and then the id. Whoever claims the id checks the log afterwards, so an old driver
+that wakes up late and takes the id away finds out before it sends; the newer one takes it back.
 """
 
 from __future__ import annotations

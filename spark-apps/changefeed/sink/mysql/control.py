@@ -1,4 +1,4 @@
-"""The connection by which claims are made, and ends of entries recorded."""
+"""The connection that makes claims and records the ends of entries."""
 
 from __future__ import annotations
 

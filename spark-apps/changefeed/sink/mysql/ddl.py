@@ -1,4 +1,4 @@
-"""`MysqlDdlSink`: DDLs, executed in a MySQL-compatible server, each once; and syncpoints."""
+"""`MysqlDdlSink`: executes each DDL once in a MySQL-compatible server, and writes syncpoints."""
 
 from __future__ import annotations
 

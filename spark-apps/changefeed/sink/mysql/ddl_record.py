@@ -1,9 +1,9 @@
-"""What our own table says of a DDL: that it was begun, how its tables looked then, and that it is done. Pure.
+"""What our own table records about a DDL: that it was started, how its tables looked then, and that it is done. Pure.
 
-An intent that is not done says that a driver died, or lost the connection. If a table of it looks otherwise by now, the
-DDL was executed; a server executes one as a whole or not at all, but for MySQL 5.7 when it dies meanwhile itself. If
-nothing has changed it was not, or it is one that shows nowhere, and does no harm a second time: but for the two that
-change places, of which nobody can tell.
+An intent that is not done means that a driver died or lost the connection. If one of its tables looks different by now,
+the DDL was executed: a server executes a DDL completely or not at all, except for MySQL 5.7 if it crashes meanwhile. If
+nothing has changed, the DDL was either not executed or has no visible effect, and is harmless when repeated, except for
+the two kinds that swap tables or partitions, for which there is no telling.
 """
 
 from __future__ import annotations

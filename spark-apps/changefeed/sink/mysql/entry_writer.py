@@ -1,4 +1,4 @@
-"""A MySQL sink on its way to tasks, and what joins it to their rows."""
+"""The MySQL sink as it is sent to tasks, and the code that connects it to their rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server's errors by what to do about them. Pure."""
+"""Classifies a server's errors by what to do about them. Pure."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Indexes that the server builds while rows go on, as TiCDC has it: of a large table that takes hours.
+"""Index builds that run in the server while rows continue, as in TiCDC: on a large table they take hours.
 
-The intent stands in our table `ddls` before a build begins, so a driver that finds one goes on with it.
+The intent is recorded in our table `ddls` before a build starts, so a driver that finds one continues it.
 """
 
 from __future__ import annotations

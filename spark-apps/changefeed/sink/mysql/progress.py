@@ -1,11 +1,11 @@
-"""What the downstream itself remembers, so that each row counts once and one writer at a time (rule 25).
+"""What the downstream itself remembers, so that each row counts once and there is one writer at a time (rule 25).
 
-Table `progress` has a row for each dispatcher of a changefeed: who writes it, and the last entry that is done. Table
-`nodes` has, of the entry that is under way, what each transaction has written. A transaction of rows adds to `nodes`
-only while the dispatcher's row names its writer, with that row locked, and commits both or neither. A claim changes
-the row, which waits for transactions under way; those of the former writer add nothing from then on.
+Table `progress` has a row for each dispatcher of a changefeed: its writer, and the last finished entry. Table `nodes`
+records, for the entry in progress, what each transaction has written. A transaction of rows adds to `nodes` only while
+the dispatcher's row names its writer, with that row locked, and commits both or neither. A claim updates the row, which
+waits for transactions in progress; those of the former writer add nothing from then on.
 
-Here are the statements and the rules; `sink` runs them. Pure.
+This module has the statements and the rules; `sink` runs them. Pure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One connection to a MySQL-compatible server. The only module that knows the client library."""
+"""One connection to a MySQL-compatible server. The only module that uses the client library."""
 
 from __future__ import annotations
 

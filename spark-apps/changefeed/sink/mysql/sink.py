@@ -1,4 +1,4 @@
-"""`MysqlSink`: the rows of entries, committed in a MySQL-compatible server."""
+"""`MysqlSink`: commits the rows of entries in a MySQL-compatible server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TiCDC's table of syncpoints, as sync-diff-inspector and others read it: what of the upstream the downstream equals.
+"""TiCDC's syncpoint table, read by sync-diff-inspector and others: which upstream ts the downstream equals.
 
 Pure: `ddl` runs the statements.
 """

@@ -1,4 +1,4 @@
-"""A batch of rows as one transaction, until it is committed."""
+"""Writes a batch of rows as one transaction, retrying until it is committed."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""TiCDC's layout on an object store, to the letter (facts, ticdc-compatibility 2)."""
+"""Exactly TiCDC's layout on an object store (facts, ticdc-compatibility 2)."""

@@ -1,4 +1,4 @@
-"""A sink has one owner (rule 7): the claim object beside `metadata` says which changefeed's files these are."""
+"""A sink has one owner (rule 7): the claim object beside `metadata` says which changefeed owns the files."""
 
 from __future__ import annotations
 

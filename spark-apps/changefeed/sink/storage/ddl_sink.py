@@ -1,6 +1,6 @@
-"""What only the driver writes into an object store: index files, schema files and `metadata` (rule 8).
+"""What only the driver writes to an object store: index files, schema files and `metadata` (rule 8).
 
-It must never write what the log does not say, nor go on when the log says that another driver has taken over.
+It must never write anything that is not in the log, nor continue once the log says that another driver has taken over.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Files in an object store: those of an entry, encoded by the caller's thread and put by others, so that no core waits
-for a store.
+"""Writes an entry's files to an object store: the caller's thread encodes, others upload, so that no core waits for the
+store.
 
-The bytes are a function of the entry and its rows alone; where they are spooled is not part of it (rule 10).
+The bytes depend only on the entry and its rows, not on where they are spooled (rule 10).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which files of a storage sink have expired: those of days long before the checkpoint. Pure.
 
-As TiCDC's `file-expiration-days` has it (facts, ticdc-compatibility 1.1), but for one thing: TiCDC deletes whatever has
-an old date anywhere in its path, a table of such a name included.
+Like TiCDC's `file-expiration-days` (facts, ticdc-compatibility 1.1), with one exception: TiCDC deletes anything with an
+old date anywhere in its path, including a table with such a name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Objects that one driver writes and that only ever grow: the index files and `metadata` (rule 8)."""
+"""Objects with a single writing driver that only ever grow: the index files and `metadata` (rule 8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`meta/CDC.index`: the name of the last data file of a directory; readers take every index up to it (facts, 2.1)."""
+"""`meta/CDC.index`: the name of a directory's last data file; readers read every number up to it (facts, 2.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where things stand below a sink's root: TiCDC's paths (facts, ticdc-compatibility 2.1). Pure functions, no I/O.
+"""Where things are below a sink's root: TiCDC's paths (facts, ticdc-compatibility 2.1). Pure functions, no I/O.
 
 A name must never depend on a clock: dates come from the plan's PD time, indexes from the log (rule 15).
 """

@@ -1,6 +1,6 @@
-"""Schema files: what a table version's rows mean, in the form and under the checksum that TiCDC's readers recompute.
+"""Schema files: what a table version's rows mean, with the format and checksum that TiCDC's readers recompute.
 
-Facts, ticdc-compatibility 2.3. The bytes are exact: the checksum in the name is over a form of them.
+Facts, ticdc-compatibility 2.3. The bytes are exact: the checksum in the name covers a form of them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A folder that TiCDC has written: whether a changefeed can go on in it (rule 7; facts, ticdc-compatibility 2). Pure.
+"""Decides whether a changefeed can continue in a folder that TiCDC wrote (rule 7; facts, ticdc-compatibility 2). Pure.
 
-TiCDC's directories are of table versions below startTs, a changefeed's of startTs and later ones. So none is written
-by both, no name can meet one of TiCDC's, and numbers begin at 1 in each (rule 15). A folder in which that would not
-hold, because TiCDC has executed a DDL that its `metadata` does not cover, is refused.
+TiCDC's directories are for table versions below startTs, a changefeed's for startTs and later ones. So neither writes
+to the other's, no names collide, and numbers start at 1 in each (rule 15). A folder for which this would not hold,
+because TiCDC has executed a DDL that its `metadata` does not cover, is refused.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-// Puts what the server says now in the place of what is shown. Without this script the page loads itself anew.
+// Replaces the page content with the current one. Without this script, the page reloads itself.
 "use strict";
 
 const stale = document.getElementById("stale");
 
 async function refresh() {
-  if (document.hidden || String(getSelection())) return; // nobody looks, or somebody copies
+  if (document.hidden || String(getSelection())) return; // hidden, or the user is selecting text
   try {
     const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");

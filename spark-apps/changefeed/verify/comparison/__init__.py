@@ -1,1 +1,1 @@
-"""The one held against the other, a life of a table at a time, in DuckDB."""
+"""Compares sink and upstream in DuckDB, one life of a table at a time."""

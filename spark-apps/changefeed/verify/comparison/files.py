@@ -1,4 +1,4 @@
-"""One table's files: the oracles of changes that stand in their order, each once."""
+"""One table's files: the oracles for changes stored in order, each once."""
 
 from __future__ import annotations
 

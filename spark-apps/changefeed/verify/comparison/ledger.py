@@ -1,7 +1,7 @@
 """One table's changes and rows side by side in DuckDB, with a memory limit and a folder to spill to.
 
-Per row it keeps its key, its place or position, and 64-bit hashes of its image and of its values: what rows hold is
-read again where a person is to see it. So its size does not follow that of the rows, and its memory not their number.
+For each row it stores its key, its place or position, and 64-bit hashes of its image and of its values: the contents
+are read again if they have to be shown. So disk use does not depend on row size, and memory not on row count.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a sink of tables is held against: the upstream's tables that its changefeed follows."""
+"""What a table sink is compared with: the upstream tables that its changefeed replicates."""
 
 from __future__ import annotations
 

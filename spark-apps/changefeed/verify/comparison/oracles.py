@@ -1,4 +1,4 @@
-"""The oracles: questions to the ledger about what the files say and what the upstream says (facts, oracles 6.3)."""
+"""The oracles: queries on the ledger that compare the files with the upstream (facts, oracles 6.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One table: what is written of its changes and its upstream go through the ledger; what the oracles find is said."""
+"""One table: puts its written changes and its upstream through the ledger, and reports what the oracles find."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""O8: the sink read as a consumer of TiCDC's storage files reads it (facts, ticdc-compatibility 3).
+"""O8: reads the sink the way a consumer of TiCDC's storage files does (facts, ticdc-compatibility 3).
 
-Tables are made of schema files, changed by their statements and filled from data files, across all DDLs. They must end
-as the upstream's are at the checkpoint: names, columns, types, rows. The hard rules, at which TiCDC's own consumer
-exits, are held on the way. What the files don't say is taken from the upstream, and a note says what that was.
+Tables are created from schema files, changed by their statements and filled from data files, across all DDLs. They must
+end up like the upstream's at the checkpoint: names, columns, types, rows. The hard rules, whose violation makes TiCDC's
+own consumer exit, are checked on the way. What the files don't say is taken from the upstream, with a note.
 """

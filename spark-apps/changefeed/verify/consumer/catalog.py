@@ -1,7 +1,7 @@
-"""A consumer's tables, and what schema files make of them.
+"""A consumer's tables, and how schema files change them.
 
-What a statement does to rows is done here once more, from its text and the new columns. It must never be found out from
-what the changefeed's own schema history makes of a job; what no file says is asked of the upstream, and noted.
+The effect of a statement on rows is implemented again here, from its text and the new columns. It must never be derived
+from the changefeed's own schema history; what no file says is looked up in the upstream, with a note.
 """
 
 from __future__ import annotations

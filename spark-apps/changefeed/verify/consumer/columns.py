@@ -1,7 +1,7 @@
-"""Columns as a schema file says them: how their values are stored, and what an old row has of a new one.
+"""Columns as a schema file declares them: how their values are stored, and what old rows have in new columns.
 
-The upstream's side is spelled out from its definitions once more (facts, ticdc-compatibility 2.3), so that a fault of
-what writes schema files shows.
+The upstream's side is derived from its definitions by separate code (facts, ticdc-compatibility 2.3), so that bugs in
+the schema file writer show up.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""O8: walks the sink as a consumer does, and holds what it ends with against the upstream."""
+"""O8: walks the sink as a consumer does, and compares the result with the upstream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a consumer's replay has found, and what it had to ask the upstream for."""
+"""What a consumer's replay found, and what it had to look up in the upstream."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The rows of a consumer's tables in DuckDB, with a memory limit and a folder to spill to.
 
-A table stands under a number, its columns too: what they are called is the catalog's business. Beside its columns a row
-has `partition` (TiDB's physical id; 0: the table has none) and `place` (which row of which file left it so; 0: it
-stands so in the upstream). A change of many rows makes a new table of the old one's, so that nothing deleted stays.
-Text is kept as bytes, as not all of it is UTF-8.
+Tables and their columns are stored under numbers: their names are the catalog's business. Besides its columns a row has
+`partition` (TiDB's physical id; 0: the table has none) and `place` (which row of which file wrote it last; 0: it comes
+from the upstream). A change of many rows creates a new table from the old one, so that no deleted data stays. Text is
+stored as bytes, because not all of it is UTF-8.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A schema file as a consumer takes it: held against its own name, then a table's definition and a statement."""
+"""A schema file as a consumer reads it: checked against its own name, then a table definition and a statement."""
 
 from __future__ import annotations
 

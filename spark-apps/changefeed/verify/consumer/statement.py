@@ -1,7 +1,7 @@
-"""What a DDL's text says of tables, columns and partitions.
+"""What a DDL's text says about tables, columns and partitions.
 
-Words are sqlglot's tokens; its grammar gives up on much of what TiDB's ALTER TABLE has, so clauses are told by their
-first words. What is not needed to follow rows (types, options, indexes) is not read.
+Words are sqlglot's tokens; its grammar can't parse much of TiDB's ALTER TABLE, so clauses are recognised by their first
+words. What is not needed to follow rows (types, options, indexes) is not read.
 """
 
 from __future__ import annotations

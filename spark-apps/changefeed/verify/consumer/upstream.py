@@ -1,4 +1,4 @@
-"""What the upstream says at a ts: definitions by name, and rows."""
+"""The upstream at a ts: definitions by name, and rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sink's versions with their schema files, for readers that have no upstream to ask."""
+"""A sink's versions with their schema files, for readers without an upstream."""
 
 from __future__ import annotations
 

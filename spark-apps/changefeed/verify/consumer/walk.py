@@ -1,4 +1,4 @@
-"""The order in which a consumer takes what stands in a sink, and the hard rules of paths (facts, 3). Pure."""
+"""The order in which a consumer reads a sink, and the hard rules for paths (facts, 3). Pure."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Tables of Apache Iceberg, row by row against the upstream's."""
+"""Compares Apache Iceberg tables with the upstream, row by row."""

@@ -1,4 +1,4 @@
-"""A table's rows as its files leave them, against the upstream's."""
+"""Compares a table's rows, as its files leave them, with the upstream."""
 
 from __future__ import annotations
 

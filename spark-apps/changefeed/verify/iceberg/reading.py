@@ -1,4 +1,4 @@
-"""What a table's newest snapshot has: its data files, and what deletes of them, each with its sequence number."""
+"""What a table's newest snapshot contains: data files and delete files, each with its sequence number."""
 
 from __future__ import annotations
 

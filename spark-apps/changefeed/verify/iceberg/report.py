@@ -1,7 +1,7 @@
-"""`changefeed verify` of Iceberg tables: their newest snapshots against the upstream, as of the log's checkpoint.
+"""`changefeed verify` for Iceberg tables: their newest snapshots against the upstream, as of the log's checkpoint.
 
-A changelog is replayed first. Rows that stood at startTs and have not changed since are in no file; while the upstream
-has its history from there, they are known.
+A changelog is replayed first. Rows that existed at startTs and have not changed since are in no file; they are known as
+long as the upstream has its history from there on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Values of Parquet files in the form in which verify compares them: see verify.mysql.values."""
+"""Converts values of Parquet files to the form in which verify compares them: see verify.mysql.values."""
 
 from __future__ import annotations
 

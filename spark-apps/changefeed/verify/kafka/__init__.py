@@ -1,1 +1,1 @@
-"""Topics of a Kafka cluster, as their consumers read them."""
+"""Reads topics of a Kafka cluster the way their consumers do."""

@@ -1,6 +1,6 @@
-"""What messages say before anybody knows their tables: of each row, DDL and resolved-ts its kind, table and ts.
+"""What messages say before their tables are known: kind, table and ts of each row, DDL and resolved-ts.
 
-Protocols are spelled out here once more, so that a fault of the encoders shows. A *line* is one JSON object: in
+The protocols are implemented separately here, so that bugs in the encoders show up. A *line* is one JSON object: in
 canal-json the message itself; in open-protocol, whose messages hold several rows, {"k": the row's key, "v": its value}.
 """
 

@@ -1,4 +1,4 @@
-"""`changefeed verify` of a Kafka sink: what its topics hold, against the upstream and against their own resolved-ts."""
+"""`changefeed verify` for a Kafka sink: compares its topics with the upstream and with their own resolved-ts."""
 
 from __future__ import annotations
 

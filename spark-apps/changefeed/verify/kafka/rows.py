@@ -1,4 +1,4 @@
-"""From lines (heads) to typed rows of one table: op, commit_ts (u64), c0..cn, as data files are read (sink.lines)."""
+"""Converts lines (heads) to typed rows of one table: op, commit_ts (u64), c0..cn, as for data files (sink.lines)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""All that stands in the topics, in a database that spills to disk; and what can be asked of it without any table.
+"""Everything in the topics, in a database that spills to disk, and the checks that need no table.
 
-Of each row, DDL and resolved-ts: `part`, the number of its partition among all; `message`, its
-message's offset there, and `nth`, its number in that; and what its head says (heads).
+For each row, DDL and resolved-ts: `part`, the number of its partition among all; `message`, its message's offset there,
+and `nth`, its number within that; and what its head says (heads).
 """
 
 from __future__ import annotations

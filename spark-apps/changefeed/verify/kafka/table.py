@@ -1,4 +1,4 @@
-"""One life of a table: its rows in the topics against the upstream."""
+"""Compares one life of a table: its rows in the topics against the upstream."""
 
 from __future__ import annotations
 

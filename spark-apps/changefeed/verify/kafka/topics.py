@@ -1,4 +1,4 @@
-"""Topics from their beginning to their end, as a consumer with isolation.level=read_committed reads them."""
+"""Reads topics from beginning to end, as a consumer with isolation.level=read_committed does."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A MySQL-compatible database, row by row against the upstream's tables."""
+"""Compares a MySQL-compatible database with the upstream's tables, row by row."""

@@ -1,6 +1,6 @@
-"""One table's rows at both sides, by key, in a database that spills to disk: missing, surplus, or different.
+"""One table's rows on both sides, by key, in a database that spills to disk: missing, surplus, or different.
 
-Of a row it keeps the side, its key, and a 64-bit hash of its values.
+For each row it stores the side, the key, and a 64-bit hash of its values.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`changefeed verify` of a MySQL sink: its tables' rows against the upstream's, as of the log's checkpoint.
+"""`changefeed verify` for a MySQL sink: compares its tables' rows with the upstream, as of the log's checkpoint.
 
-A changefeed at rest has written each table up to a ts of the table's own, at or above the checkpoint; the log says
-which (`State.flushed_ts`). So each is compared with the upstream as of that.
+A stopped changefeed has written each table up to a ts of its own, at or above the checkpoint, which the log records
+(`State.flushed_ts`). So each table is compared with the upstream at that ts.
 """
 
 from __future__ import annotations

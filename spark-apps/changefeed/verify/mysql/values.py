@@ -1,7 +1,7 @@
-"""Values of both sides in one form, whole columns at a time: bytes that are equal where the values are.
+"""Values of both sides in a canonical form, whole columns at a time: equal bytes if and only if the values are equal.
 
 A server sends text, in sessions as `sink.mysql.server` opens them: utf8mb4, and times at +00:00. What it prints
-otherwise than the upstream's decoder does is asked for in another way (`expression`), or read (floats, JSON).
+differently from the upstream's decoder is queried differently (`expression`), or parsed (floats, JSON).
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What stands in a sink, as its readers find it: files by directory, and the rows in them."""
+"""The contents of a sink as its readers find them: files by directory, and their rows."""

@@ -1,6 +1,6 @@
-"""Reads what a consumer would read: metadata, indexes, and which data and schema files there are.
+"""Reads what a consumer would read: metadata, indexes, and which data and schema files exist.
 
-It must never take a file for right because it looks so to our writer: names and formats are spelled out here once more.
+It must never accept a file just because our writer would: names and formats are implemented separately here.
 """
 
 from __future__ import annotations

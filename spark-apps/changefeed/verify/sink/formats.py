@@ -1,7 +1,7 @@
 """How each file was written: by the config of the epoch that planned it (CORRECTNESS.md, rule 10).
 
-The log says which epoch that was, until it folds the plan away; then the newest config that a file can be read by is
-assumed, and the caller has to say so.
+The log says which epoch that was, until it folds the plan away; then the newest config with which a file can be read is
+assumed, and the caller has to report that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows of many small files, to be taken in at once: a statement costs much the same for a few rows and for many."""
+"""Batches the rows of many small files for loading: a statement costs about the same for few rows as for many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What readers without a resource know of a sink: what its changefeed's log says, or where that can't be read TiCDC's
+"""What readers without a resource know about a sink: what its changefeed's log says or, if that can't be read, TiCDC's
 defaults.
 """
 

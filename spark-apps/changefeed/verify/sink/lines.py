@@ -1,7 +1,7 @@
-"""From a text file's bytes to typed columns: csv and canal-json as TiCDC writes them (its facts, 2.7 and 2.8).
+"""Converts a text file's bytes to typed columns: csv and canal-json as TiCDC writes them (its facts, 2.7 and 2.8).
 
-Formats are spelled out here once more, so that a fault of the encoders shows. Every line must be one of the table:
-what does not decode is a break that names the file, never a row less.
+Formats are implemented separately here, so that bugs in the encoders show up. Every line must belong to the table:
+anything that does not decode is an error that names the file, never a skipped row.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""From a parquet file to columns as text files have them: each cell becomes what the upstream's decoder shows.
+"""Converts a parquet file to columns like those of text files: each cell becomes what the upstream's decoder shows.
 
-The names and kinds of columns are spelled out here once more, so that a fault of what writes them shows.
+Column names and kinds are implemented separately here, so that bugs in the writer show up.
 """
 
 from __future__ import annotations

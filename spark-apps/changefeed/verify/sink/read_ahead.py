@@ -1,7 +1,7 @@
-"""Data files, in their order, fetched while those before them are worked on.
+"""Data files in order, prefetched while earlier ones are being processed.
 
-An object store takes some ms for each request, however small the file: one after the other, ten thousand files of a
-trickle would take minutes.
+An object store takes a few ms per request, however small the file: fetched one at a time, a trickle's ten thousand
+files would take minutes.
 """
 
 from __future__ import annotations

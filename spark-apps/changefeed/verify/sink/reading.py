@@ -1,4 +1,4 @@
-"""A table's data files, one after the other, in a consumer's order."""
+"""Reads a table's data files one after another, in a consumer's order."""
 
 from __future__ import annotations
 

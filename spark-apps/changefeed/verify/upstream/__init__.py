@@ -1,1 +1,1 @@
-"""What the upstream says should stand there, found anew: DDLs, the lives of tables, changes and rows."""
+"""What the upstream says the sink should contain, derived independently: DDLs, tables' lives, changes and rows."""

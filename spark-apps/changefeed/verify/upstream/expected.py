@@ -1,7 +1,7 @@
-"""What the files are to hold: the upstream's history as images of changes.
+"""What the files should contain: the upstream's history as images of changes.
 
-Splitting and ordering are done here once more, in another way than the pipeline does. Rows are decoded by the decoder
-that the pipeline uses too, and dropped by its filter: what those get wrong shows in their own tests, not here.
+Splitting and ordering are implemented again here, in a different way from the pipeline. Rows are decoded by the same
+decoder as in the pipeline, and dropped by its filter: bugs in those show up in their own tests, not here.
 """
 
 from __future__ import annotations

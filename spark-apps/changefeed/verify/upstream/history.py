@@ -1,8 +1,8 @@
-"""The upstream's side of the comparison: an incremental scan of each region, read by a small reader of its own.
+"""The upstream's side of the comparison: an incremental scan of each region, by a small reader of its own.
 
 `EventFeedV2` answers a registration at `after_ts` with every version committed later (facts, tikv-wire 2.6), so one
-registration a region up to INITIALIZED is the whole history. It must never take a scan for whole that may lack a
-transaction: one that is open and began before `upto_ts` is waited for.
+registration per region, up to INITIALIZED, is the complete history. It must never treat a scan as complete that may
+lack a transaction: it waits for those that are open and started before `upto_ts`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the upstream's DDLs have made of the selected tables between two ts, found anew: no driver is asked.
+"""What the upstream's DDLs did to the selected tables between two ts, derived independently of any driver.
 
-A *life* of a table is what lies between two DDLs that involve it: one definition, one version, one directory. Rows at
-the ts of a DDL belong to the life before it.
+A *life* of a table is the time between two DDLs that involve it: one definition, one version, one directory. Rows at a
+DDL's ts belong to the life before it.
 """
 
 from __future__ import annotations

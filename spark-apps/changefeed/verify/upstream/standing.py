@@ -1,4 +1,4 @@
-"""A table's rows as they stood at a ts, raw."""
+"""A table's raw rows as of a ts."""
 
 from __future__ import annotations
 

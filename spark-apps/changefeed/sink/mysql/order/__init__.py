@@ -1,1 +1,1 @@
-"""Which transactions may run side by side, and who writes which next. Pure."""
+"""Which transactions may run concurrently, and which worker writes which next. Pure."""

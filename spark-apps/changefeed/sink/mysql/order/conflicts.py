@@ -1,14 +1,15 @@
-"""Which transactions may run side by side, and by which worker each is written (source design 5, conflict detection).
+"""Which transactions may run concurrently, and which worker writes each (source design 5, conflict detection).
 
 Pure. A *node* is a transaction that is not written yet; its *keys* are hashes of the values of all primary and unique
-keys that it writes, old ones and new. A node depends on the last one before it with a key of its own. A worker writes
-its nodes in the order in which it was given them, so a node may be given out
+keys that it writes, old and new. A node depends on the last node before it that shares a key. A worker writes its nodes
+in the order in which they were assigned, so a node may be assigned
 
-- when all that it depends on is written: to the worker with the least to do;
-- when all of that which is not written was given to one worker: to that one, at once. It comes behind it there.
+- once everything it depends on is written: to the worker with the least to do;
+- once everything unwritten that it depends on is assigned to the same worker: to that one, immediately, queued behind
+  it.
 
-Else it waits, and with it what depends on it; nobody else does. All this is done on arrays of nodes. Hashes that
-collide make two nodes wait for each other that need not, never the other way round.
+Otherwise it waits, along with what depends on it; nothing else does. All this works on arrays of nodes. Hash collisions
+can make two nodes wait for each other unnecessarily, never the other way round.
 """
 
 from __future__ import annotations

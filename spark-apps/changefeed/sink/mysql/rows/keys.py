@@ -1,7 +1,7 @@
-"""Which rows must be written in order: hashes of all primary and unique keys that they have, before and after.
+"""Which rows must be written in order: hashes of all their primary and unique keys, before and after.
 
-Pure, of whole columns. Two values that a server takes for equal never have different hashes; the other way round only
-costs waiting. That holds for a downstream whose columns have the upstream's collations.
+Pure, on whole columns. Values that a server considers equal never hash differently; a collision only costs some
+waiting. This assumes that the downstream's columns have the upstream's collations.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Values as SQL literals, whole columns at a time.
 
-For sessions with `sql_mode` NO_BACKSLASH_ESCAPES and utf8mb4, as `server` opens them: in a text only quotes are
+For sessions with `sql_mode` NO_BACKSLASH_ESCAPES and utf8mb4, as `server` opens them: in strings only quotes are
 doubled. Pure.
 """
 

@@ -1,4 +1,4 @@
-"""Parts of statements that are about many rows. Pure."""
+"""Fragments of statements that cover many rows. Pure."""
 
 from __future__ import annotations
 

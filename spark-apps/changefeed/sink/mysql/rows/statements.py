@@ -1,12 +1,13 @@
-"""Rows as statements: what one transaction says, given which rows of a chunk it writes. Pure.
+"""The statements of one transaction, given which rows of a chunk it writes. Pure.
 
-Within a transaction only the last state of each row counts. What is there before it, and goes or changes a unique key,
-is deleted first; so no statement meets a unique value that an earlier change of the same rows has freed. Rows that
-have moved so come last, by REPLACE, in the order of their changes: two updates of one upstream transaction may hand a
-unique value on in either order, and the second may be in a later transaction of ours, which puts the whole row again.
+Within a transaction only the last state of each row counts. Rows that exist before it, and are deleted or change a
+unique key, are deleted first; so no statement collides with a unique value that an earlier change of the same rows has
+freed. Rows that moved in this way come last, by REPLACE, in the order of their changes: two updates of one upstream
+transaction may hand over a unique value in either order, and the second may be in a later transaction of ours, which
+writes the whole row again.
 
-In *safe* mode statements may be repeated, and meet any earlier or later state: REPLACE and DELETE only. Else INSERT,
-and for updates INSERT ... ON DUPLICATE KEY UPDATE, many rows a statement.
+In *safe* mode statements may be repeated, and may encounter any earlier or later state: only REPLACE and DELETE are
+used. Otherwise INSERT, and for updates INSERT ... ON DUPLICATE KEY UPDATE, with many rows per statement.
 """
 
 from __future__ import annotations
