@@ -1,7 +1,7 @@
-"""Every way of failing, one small class each, named for what the caller must do (DESIGN.md 5).
+"""One small class per kind of failure, named for what the caller must do about it (DESIGN.md 5).
 
-A message names the thing, the value and the next step. None may hold a secret. `exit_code` is the process's exit code
-when the error ends it (INTERFACES.md, exit codes).
+A message names the thing, the value and the next step, and never contains a secret. `exit_code` is the process's exit
+code if the error ends it (INTERFACES.md, exit codes).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ E = TypeVar("E", bound="ChangefeedError")
 
 
 class ChangefeedError(Exception):
-    """Something failed in a way that has a name; `next_step` says what to do about it."""
+    """A known kind of failure; `next_step` says what to do about it."""
 
     exit_code = 1
-    #: Of a store: it has answered, with an error, or it is away. None: of something else, or nobody knows.
+    #: For a store: True if it answered with an error, False if it did not answer. None: unknown, or not about a store.
     answered: bool | None = None
 
     def __init__(self, message: str, next_step: str = "") -> None:
@@ -33,13 +33,13 @@ class ChangefeedError(Exception):
 
 
 def by_disk(error: E) -> E:
-    """The error, of a file system, which answers always."""
+    """Marks an error of the local file system, which always answers."""
     error.answered = True
     return error
 
 
 class Transient(ChangefeedError):
-    """Try the same thing again after `retry_after` seconds."""
+    """Retry the same thing after `retry_after` seconds."""
 
     exit_code = 69
 
@@ -49,29 +49,29 @@ class Transient(ChangefeedError):
 
 
 class Unavailable(ChangefeedError):
-    """An upstream or a sink did not answer before the deadline: look at it, then start again."""
+    """An upstream or a sink did not answer before the deadline: check it, then start again."""
 
     exit_code = 69
 
 
 class Conflict(ChangefeedError):
-    """Somebody else changed it first: read again, then decide."""
+    """Someone else changed it first: read it again, then decide."""
 
 
 class AlreadyExists(Conflict):
-    """A create-if-absent found the name taken: read it, then decide."""
+    """A create-if-absent found that the object exists: read it, then decide."""
 
 
 class NotFound(ChangefeedError):
-    """There is no such object."""
+    """No such object exists."""
 
 
 class OutcomeUnknown(ChangefeedError):
-    """A write may or may not have happened: read back and compare, never clean up after it (rule 16)."""
+    """A write may or may not have happened: read back and compare; never clean up after it (rule 16)."""
 
 
 class InvalidSpec(ChangefeedError):
-    """The resource is wrong: mend `field`."""
+    """The resource is invalid: fix `field`."""
 
     exit_code = 2
 
@@ -90,7 +90,7 @@ class Fenced(ChangefeedError):
     exit_code = 75
 
     def __init__(self, message: str, next_step: str = "", newest_attempt: int = 0) -> None:
-        """`newest_attempt`: the one in the log, for whoever counts them; 0: that is not why."""
+        """`newest_attempt`: the attempt that the log names, if that is the reason; otherwise 0."""
         super().__init__(message, next_step)
         self.newest_attempt = newest_attempt
 
@@ -99,35 +99,35 @@ class Fenced(ChangefeedError):
 
 
 class StateInUse(Unavailable):
-    """The driver of another resource with the same state id is alive: wait until it has ended, or use another id."""
+    """The driver of another resource with the same state id is running: wait for it to end, or use another id."""
 
 
 class ForeignConfig(Fenced):
-    """The config file is not the one that the operator accepted: exit without another effect, it is put back."""
+    """The config file is not the one that the operator accepted: exit without another effect; it is restored."""
 
 
 class OutputConflict(ChangefeedError):
-    """An output object exists with other bytes than its plan entry gives (rule 10): a person must look."""
+    """An output object exists with bytes other than its plan entry gives (rule 10): requires manual intervention."""
 
 
 class NeedsHuman(ChangefeedError):
-    """The changefeed can't go on by itself: do what `next_step` says, then start it again."""
+    """The changefeed requires manual intervention: do what `next_step` says, then start it again."""
 
 
 class SnapshotLostByGC(NeedsHuman):
-    """GC has taken changes that were to be pulled (rule 14): start a new changefeed, unless they are written by now."""
+    """GC removed changes that were not pulled yet (rule 14): start a new changefeed, unless they are written by now."""
 
 
 class Superseded(NeedsHuman):
-    """Another resource with the same state id has taken the changefeed over: delete one of the two."""
+    """Another resource with the same state id has taken over the changefeed: delete one of the two."""
 
 
 class Refused(NeedsHuman):
-    """A store or the upstream does not let us in, or we don't trust it: at start a person must mend that; a run waits,
-    as it may be mended meanwhile."""
+    """A store or the upstream denies access, or can't be trusted. At start this requires manual intervention; a running
+    changefeed waits, because it may be fixed meanwhile."""
 
     answered = True
 
 
 class ProtocolViolation(ChangefeedError):
-    """A peer broke its protocol: drop what was built on that registration or stream and start it anew."""
+    """A peer broke its protocol: drop what was built on that registration or stream and start it again."""

@@ -85,7 +85,10 @@ class Launch:
         if isinstance(self._error, PySparkException | Py4JError | OSError):
             why = "\n".join(str(self._error).splitlines()[:2])  # below it are the frames of Spark's own code
             said = last_lines(self.scratch.log.read_text(errors="replace"))
-            raise Unavailable(f"Spark did not start: {why}\n{said}".rstrip(), "Java 17 is needed.") from self._error
+            raise Unavailable(
+                f"Spark did not start: {why}\n{said}".rstrip(),
+                "Spark requires Java 17: install it, or point JAVA_HOME at it.",
+            ) from self._error
         if self._context is None:
             raise self._error or RuntimeError("Spark has no context")
         self._asked = True
