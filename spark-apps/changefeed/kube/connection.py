@@ -141,7 +141,7 @@ def in_pod(environment: Mapping[str, str] = os.environ, folder: Path = SERVICE_A
     host, port = environment.get("KUBERNETES_SERVICE_HOST", ""), environment.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
         raise NeedsHuman(
-            "No API server is configured: there is no kubeconfig, and KUBERNETES_SERVICE_HOST is not set, as in a pod.",
+            "No API server is configured: no kubeconfig was given, and KUBERNETES_SERVICE_HOST is unset.",
             "Pass a kubeconfig with --kubeconfig or KUBECONFIG.",
         )
     host = f"[{host}]" if ":" in host else host
