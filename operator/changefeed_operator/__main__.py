@@ -53,41 +53,41 @@ def run(
     Parameters
     ----------
     image
-        Image of drivers, executors and jobs.
+        Image of drivers, executors and Jobs.
     state_uri
-        Where changefeeds without `spec.state.uri` keep their log and events; without it they must have one.
+        Where changefeeds without `spec.state.uri` keep their log and events; without this option the field is required.
     namespaces
-        Namespaces to serve, separated by commas, or `all`.
+        Namespaces to serve, comma-separated, or `all`.
     selector
-        Serve only Changefeeds with these labels, as `kubectl -l` takes them.
+        Serve only Changefeeds matching this label selector, in the syntax of `kubectl -l`.
     network_policy
-        What a NetworkPolicy for each changefeed lets through, JSON as the chart writes it; without it there is none.
+        What each changefeed's NetworkPolicy allows, JSON as the chart renders it; by default there is no NetworkPolicy.
     disruption_budget
-        Make a PodDisruptionBudget for each changefeed.
+        Create a PodDisruptionBudget for each changefeed.
     image_pull_policy
-        Of the image.
+        Pull policy of the image.
     image_pull_secrets
-        Names of Secrets to pull it with, separated by commas.
+        Names of Secrets to pull it with, comma-separated.
     driver_role
         The ClusterRole that drivers are bound to; with a list of namespaces, the Role of that name in each of them.
     allow_privileged_templates
-        Let pod templates ask for hostPath, hostNetwork, privileged containers and the like.
+        Allow pod templates to use hostPath, hostNetwork, privileged containers and the like.
     defaults
-        Cores and memory of drivers and executors whose Changefeed names none, JSON as the chart writes it.
+        Default cores and memory of drivers and executors, JSON as the chart renders it.
     metrics_port
-        Where /metrics, /healthz and /readyz answer; 0 takes a free port.
+        Port for /metrics, /healthz and /readyz; 0 picks a free one.
     web_address
-        Where the page for people is served, HOST:PORT, or :PORT for all addresses; without it there is none.
+        Where to serve the web page, HOST:PORT, or :PORT for all addresses; by default it is off.
     lease
-        Name of the Lease that says which operator works. Operators that serve other Changefeeds need another one.
+        Name of the Lease for leader election. Operators that serve different Changefeeds need different Leases.
     lease_namespace
-        Its namespace; by default the operator's own.
+        Namespace of the Lease; by default the operator's own.
     workers
-        Changefeeds that are looked at in the same moment.
+        How many changefeeds to reconcile concurrently.
     log_level
-        How much to log.
+        Minimum level to log.
     kubeconfig
-        How to reach the API server; by default as a pod's ServiceAccount.
+        Kubeconfig for the API server; by default the pod's ServiceAccount is used.
     """
     start_logging(log_level)
     connection = from_kubeconfig(kubeconfig) if kubeconfig else in_pod()
@@ -121,13 +121,13 @@ async def _run(connection: Connection, options: Options) -> int:
 
 
 def start_logging(level: str) -> None:
-    """One JSON object a line on stderr, ours and the libraries' alike."""
+    """One JSON object per line on stderr, for our logs and the libraries'."""
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        # Not what variables held: there are tokens among them.
+        # No local variables: they may contain tokens.
         structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False)),
     ]
     structlog.configure(
@@ -146,7 +146,7 @@ def start_logging(level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # kopf tells of each login; that it has trouble it says in warnings.
+    # kopf logs each login at info; problems are warnings.
     logging.getLogger("kopf").setLevel(max(logging.WARNING, logging.getLevelName(level.upper())))
 
 
@@ -155,7 +155,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code; an error that has a name is one line on stderr."""
+    """Returns the exit code; a known error is printed as one line on stderr."""
     try:
         code = app(arguments, result_action="return_value")
     except ChangefeedError as e:

@@ -1,7 +1,7 @@
-"""What `decide` asks for: the shapes of its actions, in the order in which they are done.
+"""The actions that `decide` returns, executed in order.
 
-An action that fails ends the pass (`Event` and `KeepLog` aside, whose failure is logged only); the next pass observes
-anew, so an action may be done twice, and never has to be undone.
+A failed action ends the pass, except `Event` and `KeepLog`, whose failure is only logged. The next pass observes again,
+so an action may be repeated and never has to be undone.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class Apply:
 
 @dataclass(frozen=True)
 class Create:
-    """POST: an object that must not be edited when it is there. AlreadyExists ends the pass: observe again, soon."""
+    """POST: an object that must not be edited if it exists. AlreadyExists ends the pass; another follows soon."""
 
     manifest: Manifest
 
 
 @dataclass(frozen=True)
 class Delete:
-    """DELETE with `uid` as precondition, background propagation.
+    """DELETE with `uid` as a precondition and background propagation.
 
     NotFound is success; a failed precondition (409) ends the pass. `grace_s` None: the object's own.
     """
@@ -44,10 +44,10 @@ class Delete:
 
 @dataclass(frozen=True)
 class PatchStatus:
-    """Server-side apply to the status subresource: `status` is all that the operator owns there, each time.
+    """Server-side apply to the status subresource: `status` is always everything the operator owns there.
 
-    `resource_version` is that of the Changefeed observed: a pass which saw an old state fails (409) instead of taking
-    an attempt or a count of failures back.
+    `resource_version` is that of the observed Changefeed: a pass that saw stale state fails (409) instead of reverting
+    an attempt or a failure count.
     """
 
     status: Mapping[str, Any]
@@ -56,14 +56,14 @@ class PatchStatus:
 
 @dataclass(frozen=True)
 class KeepLog:
-    """Server-side apply of the ConfigMap that keeps the log of a failed attempt; that it fails ends nothing."""
+    """Server-side apply of the ConfigMap with the log of a failed attempt; a failure does not end the pass."""
 
     manifest: Manifest
 
 
 @dataclass(frozen=True)
 class SetFinalizer:
-    """Merge patch of the Changefeed's finalizers, whole, over the `resource_version` observed; else 409."""
+    """Merge patch of the whole list of the Changefeed's finalizers; 409 if `resource_version` is stale."""
 
     finalizers: tuple[str, ...]
     resource_version: str
@@ -86,7 +86,7 @@ Action = Apply | Create | Delete | PatchStatus | SetFinalizer | KeepLog | Event
 
 @dataclass(frozen=True)
 class Decision:
-    """`requeue_after`: seconds until the key must be looked at again though nothing happened; None: on events alone."""
+    """`requeue_after`: seconds until the key is reconciled again without an event; None: on events only."""
 
     actions: tuple[Action, ...] = ()
     requeue_after: float | None = None

@@ -1,7 +1,7 @@
-"""The names that the operator's parts agree on, and reading objects as they come from the API server.
+"""Names shared by the operator's modules, and accessors for objects from the API server.
 
-An object is plain JSON, as the server gave it: anything in it may be missing or of another type than documented, and
-reading it never raises. Does no I/O.
+An object is plain JSON as the server returned it: anything may be missing or have an unexpected type, and reading it
+never raises. Does no I/O.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ OPERATOR: Final = "changefeed-operator"
 NAME_LABEL: Final = f"{GROUP}/name"
 ATTEMPT_LABEL: Final = f"{GROUP}/attempt"
 SPEC_HASH_LABEL: Final = f"{GROUP}/spec-hash"
-APPLIED: Final = f"{GROUP}/applied"  # annotation: the hash of the manifest that was applied
-DEFAULTED: Final = f"{GROUP}/defaulted"  # annotation in a config: fields of spec.spark that the operator has set
+APPLIED: Final = f"{GROUP}/applied"  # annotation: the hash of the applied manifest
+DEFAULTED: Final = f"{GROUP}/defaulted"  # annotation in a config: fields of spec.spark that the operator set
 RESOURCE: Final = f"{GROUP}/resource"  # annotation of a Job's pod: the effective resource
 JOB_LABEL: Final = f"{GROUP}/job"  # hold | close
 FINALIZER: Final = f"{GROUP}/close"
-RECONCILE: Final = f"{GROUP}/reconcile"  # annotation: "paused" keeps the operator's hands off
+RECONCILE: Final = f"{GROUP}/reconcile"  # annotation: "paused" pauses reconciliation
 ROLE_LABEL: Final = "spark-role"  # Spark's own: driver | executor
 DRIVER_CONTAINER: Final = "spark-kubernetes-driver"
 EXECUTOR_CONTAINER: Final = "spark-kubernetes-executor"
@@ -53,7 +53,7 @@ NETWORK_POLICY: Final = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpo
 CRON_JOB: Final = Kind("batch/v1", "CronJob", "cronjobs")
 JOB: Final = Kind("batch/v1", "Job", "jobs")
 
-#: What belongs to a changefeed: whoever observes lists these by `NAME_LABEL`.
+#: The kinds that belong to a changefeed, listed by `NAME_LABEL`.
 CHILD_KINDS: Final = (
     APPLICATION,
     POD,
@@ -69,7 +69,7 @@ CHILD_KINDS: Final = (
 )
 KINDS: Final = {kind.kind: kind for kind in (CHANGEFEED, *CHILD_KINDS)}
 
-_CRON_JOB_NAME_MAX = 52  # the API server's bound: a Job's name adds 11 characters
+_CRON_JOB_NAME_MAX = 52  # the API server's limit: a Job's name adds 11 characters
 
 
 def child_name(name: str) -> str:
@@ -78,7 +78,7 @@ def child_name(name: str) -> str:
 
 
 def config_map_name(name: str, digest: str) -> str:
-    """Of the ConfigMap whose config has that digest; "" is that of versions that had one for all."""
+    """Name of the ConfigMap whose config has that digest; "" for older versions, which had one for all specs."""
     return f"{child_name(name)}-{digest}" if digest else child_name(name)
 
 
@@ -91,7 +91,7 @@ def close_job_name(name: str) -> str:
 
 
 def hold_cron_job_name(name: str) -> str:
-    """`changefeed-X-hold`; for an X above 36 characters its start and a hash, since a CronJob's name has 52 at most."""
+    """`changefeed-X-hold`; an X longer than 36 characters is cut and hashed: a CronJob's name has at most 52."""
     plain = f"changefeed-{name}-hold"
     if len(plain) <= _CRON_JOB_NAME_MAX:
         return plain
@@ -125,7 +125,7 @@ def time_text(seconds: float) -> str:
 
 
 def parse_time(text: str) -> float | None:
-    """Unix seconds of an RFC 3339 text; None when it is none, or not of our age."""
+    """Unix seconds of an RFC 3339 text; None if it isn't one, or the year is out of range."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -152,7 +152,7 @@ def text_at(raw: object, *path: str) -> str:
 
 
 def whole_at(raw: object, *path: str) -> int:
-    """The whole number at `path`, or 0; true and false are none."""
+    """The integer at `path`, or 0; booleans don't count."""
     value = _at(raw, path)
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
@@ -172,7 +172,7 @@ def _at(raw: object, path: Sequence[str]) -> object:
 
 
 def lean(raw: Json) -> Json:
-    """Of its managed fields who wrote last, and when: the rest is most of an object, and nobody looks at it."""
+    """The object with only manager and time of its managed fields: the rest is most of an object and never used."""
     kept = [
         {name: entry[name] for name in ("manager", "time") if name in entry}
         for entry in list_at(raw, "metadata", "managedFields")
@@ -198,7 +198,7 @@ def label_of(raw: Json, label: str) -> str:
 
 
 def is_hands_off(changefeed: Json) -> bool:
-    """Whether somebody has asked the operator to leave the changefeed alone."""
+    """Whether reconciliation is paused by annotation."""
     return text_at(changefeed, "metadata", "annotations", RECONCILE) == "paused"
 
 

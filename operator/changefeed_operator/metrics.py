@@ -1,7 +1,7 @@
-"""Every metric of the operator, declared once. Nothing is kept in prometheus_client's global registry.
+"""Every metric of the operator, declared once. prometheus_client's global registry is not used.
 
-What happens is counted when it happens; what stands (queue, watches, states) is read when somebody asks. The state and
-lag of a changefeed come from what its status last said: the operator writes nothing to show them.
+Occurrences are counted as they happen; current values (queue, watches, states) are read at scrape time. The state and
+lag of a changefeed come from its last observed status: exporting them takes no writes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from changefeed_operator import api
 from changefeed_operator.api import Json
 from changefeed_operator.loop.queue import Key
 
-#: Upper bounds of the histogram of passes, seconds.
+#: Buckets of the pass duration histogram, seconds.
 PASS_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 _FEED = ("namespace", "changefeed")
@@ -28,7 +28,7 @@ _FEED = ("namespace", "changefeed")
 
 @dataclass(frozen=True)
 class Standing:
-    """What stands at the moment somebody asks; ages in seconds. `changefeeds`: as they were last seen."""
+    """The values at scrape time; ages in seconds. `changefeeds`: as last seen."""
 
     queue_keys: int
     queue_oldest: float
@@ -41,73 +41,77 @@ class Standing:
 
 
 class Metrics:
-    """The numbers of one operator process."""
+    """The metrics of one operator process."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
         self._standing: Callable[[], Standing] | None = None
         self.reconcile_seconds = Histogram(
             "changefeed_operator_reconcile_seconds",
-            "How long a pass over one changefeed took: observe, decide, act.",
+            "Duration of one pass over a changefeed: observe, decide, act.",
             buckets=PASS_BUCKETS,
             registry=self._registry,
         )
-        self.reconciles = self._counter("changefeed_operator_reconciles_total", "Passes by how they ended.", "state")
-        self.retries = self._counter("changefeed_operator_retries_total", "Passes that failed, by error.", "reason")
+        self.reconciles = self._counter("changefeed_operator_reconciles_total", "Passes, by outcome.", "state")
+        self.retries = self._counter("changefeed_operator_retries_total", "Failed passes, by error.", "reason")
         self.unexpected = self._counter(
-            "changefeed_operator_unexpected_errors_total", "Errors that have no class of their own.", "reason"
+            "changefeed_operator_unexpected_errors_total", "Unexpected errors; each is a bug.", "reason"
         )
-        self.requests = self._counter("changefeed_operator_requests_total", "Requests by method.", "type")
+        self.requests = self._counter(
+            "changefeed_operator_requests_total", "Requests to the API server, by method.", "type"
+        )
         self.request_errors = self._counter(
-            "changefeed_operator_request_errors_total", "Requests that failed, by status; 0 for no answer.", "reason"
+            "changefeed_operator_request_errors_total", "Failed requests, by status; 0 for no response.", "reason"
         )
         self.events = self._counter("changefeed_operator_events_total", "Events posted, by reason.", "reason")
         self._registry.register(self)
 
     def show(self, standing: Callable[[], Standing]) -> None:
-        """Where to read what stands."""
+        """Set the source of the current values."""
         self._standing = standing
 
     def count_request(self, method: str, status: int) -> None:
-        """The API server answered, or did not (status 0). That there is no such object (404) is an answer."""
+        """The API server responded, or did not (status 0). 404 is not a failure: there is just no such object."""
         self.requests.labels(method).inc()
         if status == 0 or (status >= 400 and status != 404):
             self.request_errors.labels(str(status)).inc()
 
     def text(self) -> bytes:
-        """As Prometheus scrapes it."""
+        """In Prometheus' text format."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """For prometheus_client: what stands now."""
+        """For prometheus_client: the current values."""
         if self._standing is None:
             return
         now = self._standing()
-        yield _gauge("changefeed_operator_queue_keys_count", "Changefeeds that wait for a worker.", now.queue_keys)
-        yield _gauge("changefeed_operator_queue_oldest_seconds", "How long the oldest has waited.", now.queue_oldest)
-        yield _gauge("changefeed_operator_running_passes_count", "Changefeeds worked on.", now.running_passes)
+        yield _gauge("changefeed_operator_queue_keys_count", "Changefeeds waiting for a pass.", now.queue_keys)
+        yield _gauge(
+            "changefeed_operator_queue_oldest_seconds", "How long the first in the queue has waited.", now.queue_oldest
+        )
+        yield _gauge("changefeed_operator_running_passes_count", "Passes in progress.", now.running_passes)
         yield _gauge(
             "changefeed_operator_leader_info",
-            "1 for a leader that works, 0 for a standby and for a leader that can't.",
+            "1 for the active leader, 0 for a standby or a leader that can't work.",
             float(now.works),
         )
         refused = GaugeMetricFamily(
             "changefeed_operator_refused_namespace_info",
-            "1 for each of watchNamespaces that can't be served: it is gone, or its Role is.",
+            "1 for each of watchNamespaces that can't be served, because it or its Role is gone.",
             labels=["watched"],
         )
         for namespace in now.refused_namespaces:
             refused.add_metric([namespace or "all"], 1)
         yield refused
         failed = GaugeMetricFamily(
-            "changefeed_operator_failed_passes_count", "Passes in a row that failed, where the last did.", labels=_FEED
+            "changefeed_operator_failed_passes_count", "Consecutive failed passes of a changefeed.", labels=_FEED
         )
         for key, count in now.failed_passes.items():
             failed.add_metric(key, count)
         yield failed
         ages = GaugeMetricFamily(
             "changefeed_operator_watch_age_seconds",
-            "Since the last event, bookmark or answer of a watch.",
+            "Seconds since the last event, bookmark or response of a watch.",
             labels=["type"],
         )
         for kind, age in now.watch_ages.items():
@@ -120,33 +124,33 @@ class Metrics:
 
 
 def changefeed_families(changefeeds: Mapping[Key, Json], now: float) -> Iterator[Metric]:
-    """State, readiness, lag and restarts of each changefeed, from its status; what that lacks is left out.
+    """State, readiness, lag and restarts of each changefeed, from its status; missing values are left out.
 
     `now`: Unix seconds.
     """
     state = GaugeMetricFamily(
-        "changefeed_operator_changefeed_state_info", "1 for the state it is in.", labels=[*_FEED, "state"]
+        "changefeed_operator_changefeed_state_info", "1 for the changefeed's current state.", labels=[*_FEED, "state"]
     )
-    ready = GaugeMetricFamily("changefeed_operator_changefeed_ready_info", "1 for condition Ready.", labels=_FEED)
-    lag = GaugeMetricFamily(
-        "changefeed_operator_checkpoint_lag_seconds", "Now less the time of the checkpoint in status.", labels=_FEED
+    ready = GaugeMetricFamily(
+        "changefeed_operator_changefeed_ready_info", "1 if the changefeed is Ready.", labels=_FEED
     )
+    lag = GaugeMetricFamily("changefeed_operator_checkpoint_lag_seconds", "How far the checkpoint lags.", labels=_FEED)
     threshold = GaugeMetricFamily(
-        "changefeed_operator_lag_threshold_seconds", "spec.lagThreshold: a lag above it is too much.", labels=_FEED
+        "changefeed_operator_lag_threshold_seconds", "spec.lagThreshold: a lag above it is too high.", labels=_FEED
     )
     held = GaugeMetricFamily(
         "changefeed_operator_history_held_seconds",
-        "Until the hold on the upstream's history ends; 0 or less: nothing is held.",
+        "Until the hold on the upstream's history expires; 0 or less: nothing is held.",
         labels=_FEED,
     )
     ttl = GaugeMetricFamily(
         "changefeed_operator_safepoint_ttl_seconds",
-        "spec.upstream.safepointTtl: how long one hold lasts.",
+        "spec.upstream.safepointTtl: how long a hold lasts without renewal.",
         labels=_FEED,
     )
-    restarts = CounterMetricFamily("changefeed_operator_restarts_total", "Attempts that failed.", labels=_FEED)
+    restarts = CounterMetricFamily("changefeed_operator_restarts_total", "Failed attempts.", labels=_FEED)
     paused = GaugeMetricFamily(
-        "changefeed_operator_reconcile_paused_info", "1 for one that the operator is to leave alone.", labels=_FEED
+        "changefeed_operator_reconcile_paused_info", "1 if reconciliation is paused by annotation.", labels=_FEED
     )
     for key, changefeed in changefeeds.items():
         if api.is_hands_off(changefeed):
@@ -170,7 +174,7 @@ def changefeed_families(changefeeds: Mapping[Key, Json], now: float) -> Iterator
 
 
 def _held_seconds(status: Json, now: float) -> float | None:
-    """None where there is nothing to hold, or nobody has said yet."""
+    """None if there is nothing to hold, or it is not known yet."""
     reasons = (api.text_at(each, "reason") for each in api.list_at(status, "conditions") if _is_history(each))
     reason = next(reasons, "")
     until = api.time_at(status, "hold", "until")
@@ -192,7 +196,7 @@ def _safepoint_ttl(changefeed: Json) -> float:
 
 
 def _seconds(text: str, section: type[Section], field: str) -> float:
-    """The default when the spec has none, or none that can be read."""
+    """Falls back to the default if the value is missing or invalid."""
     try:
         return parse_duration(text)
     except ValueError:

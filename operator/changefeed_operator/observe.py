@@ -1,6 +1,6 @@
-"""What one pass of the operator saw: the shape that `decide` takes. Does no I/O.
+"""What one pass of the operator observed: the input of `decide`. Does no I/O.
 
-Whoever fills it reads all of it before `decide` is called; when one read fails, the pass ends there and is tried again.
+Everything is read before `decide` is called; if a read fails, the pass ends and is retried.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from changefeed_operator.api import Json
 
 @dataclass(frozen=True)
 class Observed:
-    """One changefeed and everything that bears its name.
+    """One changefeed and everything labelled with its name.
 
-    - `now`: Unix seconds; the only clock that `decide` knows.
-    - `changefeed`: the live object; None only when the API server answered that there is none (404). An object that
-      couldn't be read, or that the operator's selector leaves out, is not None: skip the pass. Its
-      `metadata.managedFields` must keep the entry of `changefeed-driver` (its manager and time alone are read).
+    - `now`: Unix seconds; the only clock that `decide` uses.
+    - `changefeed`: the live object; None only if the API server answered that it doesn't exist (404). If it could not
+      be read, or the operator's selector excludes it, skip the pass instead. Its `metadata.managedFields` must keep the
+      entry of `changefeed-driver` (only manager and time are read).
     - `children`: every object of `api.CHILD_KINDS` in the namespace with the label `changefeed.dev/name: <name>`,
-      whole, with `kind` filled in (lists of the API server leave it out), pods of ended attempts included.
+      whole, with `kind` filled in (the API server's lists omit it), including pods of ended attempts.
 
-    What is read only while something is wrong, as `decision.evidence.pods` says, and may be missing:
+    Read only while something is wrong (see `decision.evidence.pods`), and may be missing:
 
-    - `pod_events`: Kubernetes' events about the pods in question.
+    - `pod_events`: Kubernetes events about the pods in question.
     - `driver_log`: the end of the driver's log.
-    - `executor_ends`: executors that ended within the last minutes, as they were last seen; Spark deletes them at once.
-    - `mode_before`: the event store's mode as the pass before saw it.
-    - `refused`: what the API server refused the last pass, a sentence with the next step.
+    - `executor_ends`: executors that terminated in the last few minutes, as last seen; Spark deletes them at once.
+    - `mode_before`: the event store's mode as the previous pass saw it.
+    - `refused`: what the API server rejected in the last pass, a sentence with the next step.
     """
 
     namespace: str
@@ -53,7 +53,7 @@ class Observed:
 
     @property
     def driver(self) -> Json | None:
-        """The driver pod, of whichever attempt: its name is constant, so there is one at most."""
+        """The driver pod, of whichever attempt: the name is constant, so there is at most one."""
         return self.child(api.POD, api.driver_pod_name(self.name))
 
     @property

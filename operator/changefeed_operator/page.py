@@ -1,6 +1,6 @@
-"""The operator's web page: what the resources' status says, and of one changefeed what its driver tells beside it.
+"""The operator's web page: the status of all changefeeds, and for a single one also what its driver reports.
 
-A shell around `changefeed.ui`. It writes nothing, and asks a driver only when somebody looks at its changefeed.
+A shell around `changefeed.ui`. It writes nothing, and queries a driver only when its changefeed is viewed.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from changefeed_operator.api import Json
 from changefeed_operator.manifests.pods import METRICS_PORT
 
 _WITHOUT = (
-    "Shown is what the resource's status says: the lag by stage, the tables and the open transactions only the driver "
-    "knows. Look at its pod, and whether its NetworkPolicy lets the operator in (web.enabled)."
+    "Only the resource's status is shown; lag by stage, tables and open transactions come from the driver. Check its "
+    "pod, and that its NetworkPolicy admits the operator (web.enabled)."
 )
-_NO_DRIVER = "No driver runs, which knows the lag by stage, the tables and the open transactions."
+_NO_DRIVER = "No driver is running, so lag by stage, tables and open transactions are not available."
 
-#: States in which a driver is to be asked.
+#: States in which a driver is queried.
 _DRIVEN = ("Pending", "Normal", "Warning")
 
-#: Gives the Changefeeds that the operator serves.
+#: Returns the Changefeeds that the operator serves.
 Changefeeds = Callable[[], Awaitable[Iterable[Json]]]
 
 
@@ -60,7 +60,7 @@ class Page:
         if isinstance(answer, Silent):
             return replace(known, notes=(f"{answer.why} {_WITHOUT}",))
         if (answer.namespace, answer.name) != (known.namespace, known.name):
-            return replace(known, notes=(f"What answers at {address} is another changefeed's driver. {_WITHOUT}",))
+            return replace(known, notes=(f"Another changefeed's driver answers at {address}. {_WITHOUT}",))
         return with_driver(known, answer)
 
 

@@ -1,4 +1,4 @@
-"""What an installation of the operator sets for all its changefeeds."""
+"""Settings of an operator installation that apply to all its changefeeds."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from changefeed.spec.names import API_VERSION, KIND
 from changefeed.spec.parse import from_effective
 from changefeed.spec.problem import InvalidResource
 
-#: Fields of `spec.spark.driver` and of `spec.spark.executor` that an installation may set for changefeeds without them.
+#: Fields of `spec.spark.driver` and `spec.spark.executor` that an installation may default.
 _ROLES = ("driver", "executor")
 _RESOURCES = ("cores", "memory")
 
 
 @dataclass(frozen=True)
 class Network:
-    """What changefeeds' NetworkPolicies let through beside their own traffic, DNS, and what each spec names.
+    """What changefeeds' NetworkPolicies allow besides their own traffic, DNS and the endpoints in each spec.
 
-    As they stand in one: `metrics_from`, peers that may read metrics, and `to`, peers at which PD, TiKV and the stores
-    are (none: everybody, anywhere); `extra_egress`, rules.
+    In NetworkPolicy syntax: `metrics_from`, peers that may scrape metrics; `to`, peers where PD, TiKV and the stores
+    are (empty: anyone, anywhere); `extra_egress`, rules.
     """
 
     metrics_from: tuple[Mapping[str, Any], ...] = ()
@@ -76,10 +76,10 @@ def _is_of(value: object, names: Collection[str]) -> bool:
 
 @dataclass(frozen=True)
 class Settings:
-    """`image`: the data plane's (CHANGEFEED_IMAGE). `state_uri`: of resources without one ("": they must have one).
+    """`image`: of the data plane (CHANGEFEED_IMAGE). `state_uri`: for resources without one ("": it is required).
 
     `network`: None for no NetworkPolicies. `driver_role`: what drivers may do for their executors, a ClusterRole, or a
-    Role in each namespace. `defaults`: by role, fields of `spec.spark` for changefeeds without them.
+    Role in each namespace. `defaults`: by role, defaults for fields of `spec.spark`.
     """
 
     image: str

@@ -1,7 +1,7 @@
-"""Which spec a changefeed should run: the one it has, when that can run, else the last one that could.
+"""Which spec a changefeed should run: its current one if valid, else the last valid one.
 
-The last valid one stands in a ConfigMap, as drivers read it. It is believed only when its digest is the one in status:
-who may edit ConfigMaps must not be able to decide what runs. Pure.
+The last valid spec is in a ConfigMap, as drivers read it. It is trusted only if its digest matches the one in status:
+permission to edit ConfigMaps must not decide what runs. Pure.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from changefeed_operator.settings import Defaults, Settings
 from changefeed_operator.template import privilege_problem, template_problem
 
 CONFIG_KEY = "changefeed.yaml"
-#: Spark's driver and executors refuse a heap below 450 MiB, and Python needs room beside it.
+#: Spark's driver and executors refuse a heap below 450 MiB, and Python needs room besides.
 LEAST_MEMORY = 768 << 20
 
-#: What YAML takes for a line break, or not at all, where JSON allows it. (JSON's own escapes are no help: YAML reads a
-#: pair of surrogates as two characters.)
+#: Characters that JSON allows, but that YAML rejects or takes for a line break. (JSON's own escapes don't help: YAML
+#: reads a surrogate pair as two characters.)
 _NOT_PLAIN = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
@@ -38,16 +38,16 @@ def _escaped(match: re.Match[str]) -> str:
     return f"\\u{ord(match[0]):04x}"
 
 
-#: What versions before left out of a spec's hash, the oldest first.
+#: What earlier versions left out of a spec's hash, oldest first.
 _LEFT_OUT_BEFORE = (frozenset[str](), frozenset({"lagThreshold"}))
 
 
 @dataclass(frozen=True)
 class Target:
-    """A spec that can run: `resource` has all defaults, the operator's included.
+    """A valid spec: `resource` has all defaults applied, including the operator's.
 
-    What makes no difference to a driver stands there as its default: `paused`, `deletionPolicy`. `defaulted`: what the
-    operator's settings have set, as "executor.memory".
+    Fields that make no difference to a driver (`paused`, `deletionPolicy`) have their defaults. `defaulted`: fields set
+    by the operator's settings, as "executor.memory".
     """
 
     resource: Changefeed
@@ -68,7 +68,7 @@ class Target:
 
     @cached_property
     def config_digest(self) -> str:
-        """Names the ConfigMap; drivers are told it, and refuse another file."""
+        """Part of the ConfigMap's name; drivers get it too, and refuse a file that does not match."""
         return digest(self.config_text.encode())
 
     @property
@@ -77,7 +77,7 @@ class Target:
 
     @property
     def settings(self) -> dict[str, str]:
-        """What a running driver takes over."""
+        """The settings that a running driver applies live."""
         return settings_of(self.resource)
 
     @property
@@ -91,7 +91,7 @@ class Target:
 
     @property
     def drain_s(self) -> int:
-        """Seconds that a driver is given to end: its drain, and some to leave."""
+        """The driver's grace period in seconds: its drain, and some time to exit."""
         return int(self.resource.spec.drain_timeout) + 30
 
     @property
@@ -103,7 +103,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Wanted:
-    """`target`: what should run, None when nothing valid is known. `problem`: why the present spec can't, or ""."""
+    """`target`: what should run, None if there is no valid spec. `problem`: why the current spec is invalid, or ""."""
 
     target: Target | None
     paused: bool
@@ -111,7 +111,7 @@ class Wanted:
 
 
 def wanted(observed: Observed, settings: Settings) -> Wanted:
-    """What the live Changefeed asks for, as far as it can be given."""
+    """What the live Changefeed asks for, as far as it is valid."""
     live = observed.changefeed or {}
     paused = api.mapping_at(live, "spec").get("paused") is True
     fixed_state = api.text_at(live, "status", "stateUri")
@@ -144,12 +144,12 @@ def _refused(observed: Observed, paused: bool, problem: str) -> Wanted:
     last, accepted = last_valid(observed), api.text_at(observed.changefeed, "status", "configDigest")
     if last is None and accepted:
         name = api.config_map_name(observed.name, accepted)
-        problem = f"{problem}; the valid spec before it is not run: ConfigMap {name} is missing or was replaced"
+        problem = f"{problem}; the last valid spec can't be started either: ConfigMap {name} is missing or was replaced"
     return Wanted(last, paused, problem)
 
 
 def last_valid(observed: Observed) -> Target | None:
-    """The spec that was accepted last; None when its ConfigMap is missing, or is not as it was accepted."""
+    """The last accepted spec; None if its ConfigMap is missing or no longer what was accepted."""
     known = observed.changefeed or {}
     accepted = api.text_at(known, "status", "configDigest")
     found = observed.child(api.CONFIG_MAP, api.config_map_name(observed.name, accepted)) or {}
@@ -164,13 +164,13 @@ def last_valid(observed: Observed) -> Target | None:
     runs = api.text_at(known, "status", "effectiveSpecHash")
     defaulted = api.text_at(document, "metadata", "annotations", api.DEFAULTED)
     target = _target(resource, resource.spec.state.uri or "", runs, tuple(filter(None, defaulted.split(","))))
-    # Versions before wrote no digest: what their ConfigMap holds must be what the newest attempt runs.
+    # Earlier versions wrote no digest: their ConfigMap must match what the newest attempt runs.
     is_accepted = bool(accepted) or target.hash == runs
     return target if is_accepted and resource.metadata.uid == api.uid_of(known) else None
 
 
 def _with_defaults(spec: Any, defaults: Defaults) -> tuple[Any, tuple[str, ...]]:
-    """The spec with the operator's resources where it names none, and which these are."""
+    """The spec with the operator's default resources filled in, and which fields they are."""
     spark = spec.get("spark", {}) if isinstance(spec, Mapping) else None
     if not defaults or not isinstance(spark, Mapping):
         return spec, ()
@@ -185,7 +185,7 @@ def _with_defaults(spec: Any, defaults: Defaults) -> tuple[Any, tuple[str, ...]]
 
 
 def _with_origin(problem: str, defaulted: tuple[str, ...]) -> str:
-    """A problem that the operator's own defaults may have made says so."""
+    """Mentions the operator's defaults if they may have caused the problem."""
     if not defaulted or "spec.spark" not in problem:
         return problem
     return f"{problem} (set by the operator's defaults: {', '.join(f'spec.spark.{path}' for path in defaulted)})"
@@ -200,10 +200,10 @@ def _target(resource: Changefeed, state_uri: str, runs: str = "", defaulted: tup
 
 
 def spec_hash(resource: Changefeed, runs: str = "", defaulted: tuple[str, ...] = ()) -> str:
-    """Tells specs apart that need different drivers. `runs`: the hash of the newest attempt.
+    """Differs for specs that need different drivers. `runs`: the hash of the newest attempt.
 
-    Defaults are left out, so that neither a new version of the operator with more fields nor other settings of it
-    (`defaulted`) restart anything; so are the fields that a running driver takes over.
+    Defaults are left out, so that neither an operator upgrade that adds fields nor a change of its settings
+    (`defaulted`) restarts anything; so are the fields that a running driver applies live.
     """
     spec = resource.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     for role, _, name in (path.partition(".") for path in defaulted):
@@ -219,7 +219,7 @@ def spec_hash(resource: Changefeed, runs: str = "", defaulted: tuple[str, ...] =
 def _cannot_run(target: Target, settings: Settings) -> str:
     spec = target.resource.spec
     if not target.state_uri:
-        return "spec.state.uri: missing, and the operator has no default; allowed: such as s3://bucket/folder"
+        return "spec.state.uri: missing, and the operator has no default; allowed: a URI such as s3://bucket/folder"
     for role, pod in (("driver", spec.spark.driver), ("executor", spec.spark.executor)):
         if pod.memory < LEAST_MEMORY:
             least = format_size(LEAST_MEMORY)
@@ -233,9 +233,9 @@ def _cannot_run(target: Target, settings: Settings) -> str:
 
 
 def _unknown_to_image(target: Target, status: api.Json, since: Mapping[str, str] | None = None) -> str:
-    """A field that the pinned image does not read, as far as its driver has told of its version; "" for none.
+    """A field that the pinned image does not support, judged by the version its driver reported; "" for none.
 
-    `since`: by path, the version that a field came with.
+    `since`: by path, the version that introduced the field.
     """
     image, version = target.resource.spec.spark.image, api.text_at(status, "version")
     if not image or not version or image != api.text_at(status, "image"):
@@ -243,7 +243,7 @@ def _unknown_to_image(target: Target, status: api.Json, since: Mapping[str, str]
     spec = given(target.resource)["spec"]
     for path, first in (marked(SINCE) if since is None else since).items():
         if at(spec, path) is not None and _numbers(version) < _numbers(first):
-            return f"spec.{path}: allowed from version {first} on, and spec.spark.image, {image}, has {version}"
+            return f"spec.{path}: requires version {first} or newer; spec.spark.image, {image}, is version {version}"
     return ""
 
 
@@ -252,7 +252,7 @@ def _numbers(version: str) -> list[int]:
 
 
 def _changed(target: Target, last: Target | None, fixed_state: str) -> str:
-    """What must not change and did; the API server refuses it already, when it can see it."""
+    """An immutable field that was changed; the API server already rejects this where it can tell."""
     if fixed_state and target.state_uri != fixed_state:
         return _immutable("spec.state.uri", target.state_uri, fixed_state)
     if last is None:
@@ -279,7 +279,7 @@ def _fixed(target: Target) -> tuple[object, ...]:
 
 def _immutable(field: str, new: object, old: object) -> str:
     was, now = ("unset" if value is None else value for value in (old, new))
-    return f"{field}: {now}; allowed: {was}, as it was created; for another one create another Changefeed"
+    return f"{field}: {now}; allowed: {was}, the value at creation; to change it, create another Changefeed"
 
 
 def _secret_names(value: object) -> Iterator[str]:

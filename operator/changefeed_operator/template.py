@@ -1,6 +1,6 @@
-"""A user's pod template and ours, merged: theirs wins where a pod can still do its work.
+"""Merges a user's pod template with ours: theirs wins unless the pod could not work that way.
 
-A template comes as JSON that the API server has not checked: anything may stand in it. Pure.
+A template is JSON that the API server has not validated: it may contain anything. Pure.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-#: By which member the things of a list are told apart; other lists of the two are joined.
+#: The merge keys of lists; lists without one are concatenated.
 KEYS = {
     "containers": "name",
     "initContainers": "name",
@@ -27,7 +27,7 @@ _CONTAINER_LISTS = ("env", "envFrom", "volumeMounts", "ports")
 
 
 def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` laid on `under`: mappings member by member, containers by name; a named thing replaces its like."""
+    """`over` merged into `under`: mappings recursively, containers by name; other keyed entries are replaced."""
     merged = dict(under)
     for name, value in over.items():
         below = merged.get(name)
@@ -54,7 +54,7 @@ def _merge_lists(under: list[Any], over: list[Any], name: str) -> list[Any]:
 
 
 def template_problem(template: Mapping[str, Any]) -> str:
-    """What is wrong with the shape of a user's pod template, from the path on (".spec: ..."); "" when nothing is."""
+    """What is wrong with the structure of a user's pod template, starting with the path (".spec: ..."); "" if fine."""
     for path in _MAPPINGS:
         value = _at(template, path)
         if value is not None and not isinstance(value, Mapping):
@@ -72,9 +72,9 @@ def template_problem(template: Mapping[str, Any]) -> str:
 
 
 def privilege_problem(template: Mapping[str, Any]) -> str:
-    """What of a template of a right shape asks for power over the node, from the path on; "" when nothing does.
+    """What in a well-formed template asks for power over the node, starting with the path; "" if nothing does.
 
-    What Kubernetes' baseline Pod Security Standard forbids, as far as one pod reaches others with it.
+    Covers what Kubernetes' baseline Pod Security Standard forbids and a pod could use to affect others.
     """
     for path, value in _privileges(template.get("spec") or {}):
         if value:

@@ -99,7 +99,7 @@ def test_a_close_that_failed_is_tried_again_also_by_another_operator(
     feeds.ask_to_delete("orders")
     first = _wait_for_job(namespace, CLOSE)
     _job(namespace, CLOSE, backoffLimit=0)
-    feeds.wait_until_said("orders", "Its log could not be closed: PD does not answer. Look at PD.")
+    feeds.wait_until_said("orders", "The log could not be closed: PD does not answer. Look at PD.")
     wait_until(lambda: "CloseFailed" in _reasons(namespace), "an event says so")
     held.kill()
     _job(namespace, CLOSE, ttlSecondsAfterFinished=0)

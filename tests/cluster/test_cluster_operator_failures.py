@@ -58,15 +58,15 @@ class Way:
 WAYS = {
     "submission": Way(
         "Submission",
-        ("The API server refuses the driver's pod", "no PriorityClass with name gold was found"),
+        ("The API server rejects the driver's pod", "no PriorityClass with name gold was found"),
         10,
         cause="Refused",
     ),
     "start": Way("DriverStart", (NO_SECRET, "Create what is missing"), 10, "ContainerCreating"),
     "image": Way("ImagePull", ("changefeed-spark:test can't be pulled", "registry"), 60, "ImagePullBackOff"),
-    "node": Way("Unschedulable", ("No node takes", "Insufficient cpu", "Make room"), 60, "Unschedulable"),
-    "crash": Way("Crash", ("ended with exit code 1", "changefeed logs"), 5, ends=End(1)),
-    "memory": Way("OutOfMemory", ("for its memory", "driver.memory"), 10, ends=End(137, "", "OOMKilled")),
+    "node": Way("Unschedulable", ("can't be scheduled", "Insufficient cpu", "Free up capacity"), 60, "Unschedulable"),
+    "crash": Way("Crash", ("exited with code 1", "changefeed logs"), 5, ends=End(1)),
+    "memory": Way("OutOfMemory", ("OOM-killed", "driver.memory"), 10, ends=End(137, "", "OOMKilled")),
     "sink": Way(
         "Unavailable",
         (NO_BUCKET["message"], NO_BUCKET["next"]),
@@ -196,8 +196,8 @@ def test_a_budget_that_is_spent_stalls_until_somebody_says_again(scene: Scene) -
     scene.node.end(pod, End(137, "", "OOMKilled"))
 
     status = feeds.wait_until("memory", "Failed")
-    assert status["message"].startswith("The driver was killed for its memory. Raise spec.spark.driver.memory.")
-    assert status["message"].endswith("Then give spec.restartNonce another value.")
+    assert status["message"].startswith("The driver was OOM-killed. Raise spec.spark.driver.memory.")
+    assert status["message"].endswith("Then change spec.restartNonce.")
     answers = {found["type"]: (found["status"], found["reason"]) for found in status["conditions"]}
     assert answers["Stalled"] == ("True", "OutOfMemory")
     assert "nextRetryTime" not in status["lastError"]

@@ -115,14 +115,14 @@ def _fields_of(namespace: Namespace, manager: str) -> list[str]:
 def _pauses_and_resumes(cluster: ControlPlane, namespace: Namespace, feeds: Feeds, node: PlayedNode) -> None:
     node.stops = lambda pod: None if role(pod) == "driver" else End(0)
     feeds.edit("orders", paused=True)
-    feeds.wait_until_said("orders", "The driver drains before the pause.")
+    feeds.wait_until_said("orders", "The driver is draining before the pause.")
     wait_until(lambda: "deletionTimestamp" in (node.pod(DRIVER) or {})["metadata"], "the driver is asked to drain")
     assert feeds.application("orders"), "an application that went first would take the driver's executors with it"
     assert len(node.pods("spark-role=executor")) == 2, "a draining driver has its executors"
     node.stops = _drains
 
     status = feeds.wait_until("orders", "Stopped")
-    assert status["message"].startswith("Paused, as asked.")
+    assert status["message"].startswith("Paused as requested.")
     assert _answers(status)["Ready"] == "True"
     assert node.pods() == []
     assert feeds.application("orders") is None
@@ -204,14 +204,14 @@ def test_a_deleted_application_is_made_anew_when_its_driver_has_drained(
 ) -> None:
     node.stops = lambda pod: None if role(pod) == "driver" else End(0)
     namespace.api.delete(namespace.applications("changefeed-orders"))
-    feeds.wait_until_said("orders", "The driver of the attempt before is being stopped.")
+    feeds.wait_until_said("orders", "The previous attempt's driver is being stopped.")
     wait_until(lambda: "deletionTimestamp" in (node.pod(DRIVER) or {})["metadata"], "the driver is asked to drain")
     assert feeds.status("orders")["attempt"] == 1
     node.stops = _drains
     feeds.wait_for(lambda: feeds.is_in("orders", "Normal") and feeds.status("orders")["attempt"] == 2, "it runs again")
     status = feeds.status("orders")
     assert status["restarts"] == {"total": 1, "failures": {"Lost": 1}}
-    assert status["lastError"]["message"] == "Its SparkApplication was deleted by somebody else."
+    assert status["lastError"]["message"] == "Its SparkApplication was deleted by someone else."
     pod = feeds.driver("orders")
     assert pod is not None
     assert _attempt(pod) == "2"
@@ -232,4 +232,4 @@ def test_a_driver_on_a_lost_node_is_followed_by_another_at_once(
     feeds.wait_for(lambda: feeds.is_in("orders", "Normal") and feeds.status("orders")["attempt"] == 2, "it runs again")
     events = namespace.api.items(namespace.core("events"))
     forced = [each["message"] for each in events if each["reason"] == "PodForceDeleted"]
-    assert f"Pod {DRIVER} was deleted by force, because its node played is lost. Look at the node." in forced
+    assert f"Pod {DRIVER} was force-deleted because its node played is lost. Check the node." in forced

@@ -36,7 +36,11 @@ def test_an_application_that_is_stuck_is_told_and_replaced_by_the_next_attempt(
         told = {"status": {"applicationState": {"state": state, "errorMessage": ""}, "driverInfo": {}}}
         namespace.api.merge(namespace.applications(f"changefeed-{name}", "status"), told)
     for name, state in names.items():
-        text = "The Spark operator is to make the driver's pod." if state == "SUBMITTED" else f"is {state} and has no"
+        text = (
+            "Waiting for the Spark operator to create the driver's pod."
+            if state == "SUBMITTED"
+            else f"is {state} and has no"
+        )
         assert feeds.wait_until_said(name, text)["state"] == "Pending"
 
     forked.stop()
@@ -44,10 +48,10 @@ def test_an_application_that_is_stuck_is_told_and_replaced_by_the_next_attempt(
     forked.start()
 
     for name, state in names.items():
-        status = feeds.wait_until_said(name, f"stays {state} without a driver pod. Look at the Spark operator's log.")
+        status = feeds.wait_until_said(name, f"stuck in {state} without a driver pod. Check the Spark operator's log.")
         assert (status["state"], status["restarts"]["failures"]) == ("Warning", {"Stuck": 1})
         assert status["lastError"]["nextRetryTime"] in status["message"]
-    status = feeds.wait_until_said(NEW, "has not taken the SparkApplication up", "spark.jobNamespaces", namespace.name)
+    status = feeds.wait_until_said(NEW, "has not picked up the SparkApplication", "spark.jobNamespaces", namespace.name)
     assert status["restarts"]["failures"] == {"Submission": 1}
     for name in (*names, NEW):
         wait_until(partial(_is_replaced, feeds, name, first[name]), f"a second attempt of {name} has taken its place")

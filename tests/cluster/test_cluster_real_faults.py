@@ -99,7 +99,7 @@ def test_an_executor_without_memory_is_named(demo: Demo) -> None:
 
     _use_up_memory(demo, victim)
 
-    _wait_until_named(demo, "ExecutorOutOfMemory", f"{victim} was killed for its memory")
+    _wait_until_named(demo, "ExecutorOutOfMemory", f"{victim} was OOM-killed")
     ts = demo.now()
     demo.wait_for(lambda found: int(found["status"]["checkpointTs"]) > ts, "the checkpoint rises")
 

@@ -1,1 +1,1 @@
-"""From what was observed to what to do: pure, total, without a clock of its own."""
+"""Decides what to do from what was observed: pure, total, without a clock of its own."""

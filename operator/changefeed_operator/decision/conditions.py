@@ -1,7 +1,7 @@
-"""How the operator says where a changefeed stands: kstatus conditions, TiCDC's word for it, and one sentence.
+"""How the operator reports a changefeed's situation: kstatus conditions, a TiCDC-style state, and one message.
 
-All three come from one `Situation`, so that they can't contradict each other (facts/kubernetes.md 6.1). Messages hold
-nothing that moves by itself: each change is a write. Pure.
+All three are derived from one `Situation`, so they can't contradict each other (facts/kubernetes.md 6.1). Messages
+contain nothing that changes on its own, such as an age: every change is a write. Pure.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from changefeed_operator.api import Json
 
 HANDS_OFF: Final = "ReconcilePaused"
 OWN_CONDITIONS: Final = ("Ready", "Reconciling", "Stalled", "HistoryHeld", HANDS_OFF)
-#: The driver's, and the reason that the operator gives them while no driver speaks for them.
+#: The driver's conditions, and the reason the operator gives them while no driver reports.
 DRIVERS_CONDITIONS: Final = ("SinkAvailable", "UpstreamAvailable", "WithinLag")
 NO_DRIVER: Final = "NoDriver"
-#: Said of one that runs, with the event of that.
+#: These count as running, and send the event for `RUNNING`.
 _RUNS_TOO: Final = (Reason.IDLE, Reason.CATCHING_UP)
 _CAMEL_CASE = re.compile(r"[A-Z][A-Za-z0-9]{0,127}")
 
 
 @dataclass(frozen=True)
 class Situation:
-    """Where a changefeed stands. `cause`: the class of what stopped it, for `STALLED`."""
+    """The situation of a changefeed. `cause`: for `STALLED`, the class of the error that stopped it."""
 
     reason: Reason
     message: str
     cause: str = ""
-    runs_last_valid: bool = False  # for INVALID_SPEC: a driver runs the spec before this one
-    still_ready: bool = False  # trouble beside a checkpoint that follows all the same
+    runs_last_valid: bool = False  # for INVALID_SPEC: a driver runs the last valid spec
+    still_ready: bool = False  # there is trouble, but the checkpoint keeps advancing
 
     @property
     def shown(self) -> Shown:
-        assert self.reason.shown is not None, f"{self.reason} is no reason of a condition"
+        assert self.reason.shown is not None, f"{self.reason} is not a reason of a condition"
         return self.reason.shown
 
     @property
@@ -62,7 +62,7 @@ class Situation:
 def conditions(
     situation: Situation, held: tuple[Held, str], before: Json, generation: int, now: float
 ) -> list[dict[str, Any]]:
-    """Ready, Reconciling, Stalled and HistoryHeld. `before`: the status observed, whose transition times live on.
+    """Ready, Reconciling, Stalled and HistoryHeld. `before`: the observed status, whose transition times are kept.
 
     `held`: reason and message of HistoryHeld.
     """
@@ -87,13 +87,13 @@ def conditions(
 
 
 def unknown(before: Json, generation: int, now: float) -> list[dict[str, Any]]:
-    """The driver's conditions, of which nobody knows any more: whoever waits for one must not find its last words."""
+    """The driver's conditions set to Unknown, so that nobody waiting for one sees a stale value."""
     return [
         {
             "type": kind,
             "status": "Unknown",
             "reason": NO_DRIVER,
-            "message": "No driver runs, or it has not reported yet.",
+            "message": "No driver is running, or it has not reported yet.",
             "lastTransitionTime": transition_time(before, kind, "Unknown", now),
             "observedGeneration": generation,
         }
@@ -103,7 +103,7 @@ def unknown(before: Json, generation: int, now: float) -> list[dict[str, Any]]:
 
 
 def events(situation: Situation, before: Json) -> list[Event]:
-    """What changed for a person since the status observed; nothing while it stays the same."""
+    """The event for a change since the observed status; none while nothing changed."""
     reason = Reason.RUNNING if situation.reason in _RUNS_TOO else situation.reason
     was = condition(before, "Ready")
     if reason.sent is None or api.text_at(was, "reason") == situation.shown_reason:
@@ -114,7 +114,7 @@ def events(situation: Situation, before: Json) -> list[Event]:
 
 
 def condition(status: Json, kind: str) -> Json:
-    """The condition of that type, or an empty one."""
+    """The condition of the given type, or an empty one."""
     for each in api.list_at(status, "conditions"):
         if isinstance(each, Mapping) and api.text_at(each, "type") == kind:
             return each

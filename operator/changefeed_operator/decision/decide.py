@@ -1,7 +1,7 @@
-"""From what was observed to what to do: pure and total (DESIGN.md 4).
+"""Decides what to do from what was observed: pure and total (DESIGN.md 4).
 
-The status is written before anything is done, and says all that the next pass must know. Nothing here may raise,
-read a clock or remember.
+The status is written before any action is taken, and holds everything the next pass must know. Nothing here may raise,
+read a clock or keep state.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from changefeed_operator.observe import Observed
 from changefeed_operator.settings import Settings
 from changefeed_operator.target import CONFIG_KEY, Wanted, wanted
 
-#: The status fields of the operator, conditions aside.
+#: The operator's status fields, apart from conditions.
 OWN_FIELDS = (
     "observedGeneration",
     "state",
@@ -57,12 +57,12 @@ OWN_FIELDS = (
 )
 
 _LONGEST_MESSAGE = 2000
-#: Seconds after which a child that is being deleted is looked for again: it has to be gone before it is made anew.
+#: Seconds until a child that is being deleted is checked again: it must be gone before it can be recreated.
 _GONE_BY_S = 5.0
 
 
 def decide(observed: Observed, settings: Settings) -> Decision:
-    """The next actions for one changefeed; equal input gives equal output, and no input raises."""
+    """The next actions for one changefeed. Deterministic; never raises, whatever the input."""
     if observed.changefeed is None:
         return removal.gone(observed)
     before = api.mapping_at(observed.changefeed, "status")
@@ -104,16 +104,16 @@ def decide(observed: Observed, settings: Settings) -> Decision:
 
 
 def _delayed(step: Step, by: str) -> Step:
-    """Without the start of an attempt."""
+    """The step without starting an attempt."""
     kept = tuple(each for each in step.actions if not isinstance(each, Create))
     if kept == step.actions:
         return step
-    text = f"The attempt starts when {by} is gone, which is being deleted or belongs to a deleted changefeed."
+    text = f"The attempt starts once {by} is gone; it is being deleted, or belongs to a deleted changefeed."
     return replace(step, actions=kept, situation=Situation(Reason.CLEANING_UP, text))
 
 
 def _going(view: View) -> Decision:
-    """It is being deleted; when the finalizer goes, so does the status."""
+    """The changefeed is being deleted; the status goes away with the finalizer."""
     observed, step = view.observed, removal.going(view)
     if any(isinstance(action, SetFinalizer) for action in step.actions):
         return Decision(step.actions)
@@ -135,7 +135,7 @@ def _patched(observed: Observed, status: dict[str, Any]) -> list[Action]:
 
 
 def _optional(observed: Observed) -> list[tuple[api.Kind, str]]:
-    """Children that are not always wanted."""
+    """Children that are needed only some of the time."""
     return [
         (api.CRON_JOB, api.hold_cron_job_name(observed.name)),
         (api.NETWORK_POLICY, api.child_name(observed.name)),
@@ -144,7 +144,7 @@ def _optional(observed: Observed) -> list[tuple[api.Kind, str]]:
 
 
 def _wait(observed: Observed, is_soon: bool, *look_again_at: float | None) -> float | None:
-    """Seconds to the moment at which time alone changes something."""
+    """Seconds until the passage of time alone changes something."""
     times = [time for time in look_again_at if time is not None]
     if is_soon or any(api.is_deleting(child) for child in observed.children):
         times.append(observed.now + _GONE_BY_S)
@@ -158,18 +158,18 @@ def _situation(observed: Observed, step: Step, want: Wanted) -> Situation:
     if want.problem:
         runs = _runs(step.ledger, want)
         kept = "The last valid spec keeps running meanwhile." if runs else "Nothing runs until then."
-        situation = Situation(Reason.INVALID_SPEC, f"{want.problem}. Mend it. {kept}", runs_last_valid=runs)
+        situation = Situation(Reason.INVALID_SPEC, f"{want.problem}. Fix it. {kept}", runs_last_valid=runs)
     return replace(situation, message=situation.message[:_LONGEST_MESSAGE])
 
 
 def _runs(ledger: Ledger, want: Wanted) -> bool:
-    """Whether a driver is there, or will be by itself."""
+    """Whether a driver is running, or will be without intervention."""
     is_over = want.target is None or want.paused or ledger.outcome in (Outcome.STALLED, Outcome.FINISHED)
     return ledger.phase is not Phase.ENDED or not is_over
 
 
 def _status(observed: Observed, step: Step, situation: Situation, want: Wanted, held: HeldHistory) -> dict[str, Any]:
-    """All that the operator owns of the status."""
+    """Everything in the status that the operator owns."""
     live: Json = observed.changefeed or {}
     before, generation = api.mapping_at(live, "status"), api.whole_at(live, "metadata", "generation")
     status = {
@@ -188,7 +188,7 @@ def _status(observed: Observed, step: Step, situation: Situation, want: Wanted, 
 
 
 def _image(observed: Observed, ledger: Ledger, before: Json) -> dict[str, Any]:
-    """Of the newest attempt; of the one before, until the next one has its application."""
+    """The newest attempt's image; the previous one's until the newest has a SparkApplication."""
     found: Json = observed.application or {}
     is_newest = api.label_of(found, api.ATTEMPT_LABEL) == str(ledger.attempt)
     image = api.text_at(found, "spec", "image") if is_newest else api.text_at(before, "image")
@@ -201,7 +201,7 @@ def _is_own(told: Json) -> bool:
 
 
 def own_status(before: Json) -> dict[str, Any]:
-    """The operator's part of the status observed."""
+    """The operator's part of the observed status."""
     own = {name: before[name] for name in OWN_FIELDS if name in before}
     known = (*OWN_CONDITIONS, *DRIVERS_CONDITIONS)
     said = [each for each in api.list_at(before, "conditions") if _is_own(each)]
@@ -210,13 +210,13 @@ def own_status(before: Json) -> dict[str, Any]:
 
 
 def _settings(want: Wanted, accepted: str, before: Json) -> Json:
-    """What a running driver is to take over: of the accepted spec, never of another."""
+    """The live settings for the running driver, always from the accepted spec."""
     is_accepted = want.target is not None and want.target.config_digest == accepted
     return want.target.settings if is_accepted and want.target else api.mapping_at(before, "liveSettings")
 
 
 def _accepted(observed: Observed, want: Wanted, before: Json) -> str:
-    """Digest of the last valid spec: a new one's only once its ConfigMap stands, so that there is one to read."""
+    """Digest of the last valid spec; a new one counts only once its ConfigMap exists, so there is one to read."""
     known = api.text_at(before, "configDigest")
     if want.target is None:
         return known

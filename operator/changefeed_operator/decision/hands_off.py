@@ -1,4 +1,4 @@
-"""A changefeed that somebody has asked the operator to leave alone, by an annotation. Pure."""
+"""A changefeed whose reconciliation is paused by an annotation. Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from changefeed_operator.api import Json
 from changefeed_operator.decision.conditions import HANDS_OFF, condition, transition_time
 
 TEXT: Final = (
-    f"Reconciliation is paused by the annotation {api.RECONCILE}: paused. The operator changes, repairs and restarts "
-    "nothing; what runs goes on. Remove the annotation to hand the changefeed back."
+    f"Reconciliation is paused by the annotation {api.RECONCILE}: paused. The operator does not change, repair or "
+    "restart anything; what is running keeps running. Remove the annotation to hand the changefeed back."
 )
 
 
 def hands_off(live: Json, own: Mapping[str, Any], now: float) -> Decision:
-    """Nothing but to say so: everything else stands as the last pass has left it.
+    """Only reports it; everything else stays as the last pass left it.
 
     `own`: the operator's part of the status.
     """

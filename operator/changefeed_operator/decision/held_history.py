@@ -1,8 +1,8 @@
-"""Whether the upstream's history is held for a changefeed, and when a Job must see to it (rule 14). Pure.
+"""Whether the upstream's history is held for a changefeed, and when a Job must hold it (rule 14). Pure.
 
-A driver holds it and reports until when; the Jobs say it in their last words. `status.hold` keeps the latest of both.
-The condition's message names the moment only while Jobs renew it: a driver does so each minute, and each
-change is a write.
+The driver reports how long its hold lasts; hold Jobs do so in their termination message. `status.hold` keeps the later
+of the two. The condition's message names the expiry only while Jobs renew the hold: a driver renews it every minute,
+and every change is a write.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class HeldHistory:
 
 @dataclass(frozen=True)
 class _Hold:
-    """`ts` is held until `until`, Unix seconds; None: nobody has said so yet."""
+    """`ts` is held until `until`, Unix seconds; None: not known yet."""
 
     ts: str = ""
     until: float | None = None
@@ -51,7 +51,7 @@ class _Hold:
 
 
 def held_history(observed: Observed, settings: Settings, want: Wanted, ledger: Ledger) -> HeldHistory:
-    """What is to be said and done about the hold on the upstream's history."""
+    """What to report and do about the hold on the upstream's history."""
     status = api.mapping_at(observed.changefeed, "status")
     before = _read(api.mapping_at(status, "hold"))
     ttl, now = _ttl(observed, want), observed.now
@@ -72,7 +72,7 @@ def held_history(observed: Observed, settings: Settings, want: Wanted, ledger: L
 
 
 def _ttl(observed: Observed, want: Wanted) -> float:
-    """For how long a renewal holds; a driver that has not yet taken over a longer one must not pass for late."""
+    """How long a renewal lasts; a driver that hasn't applied a longer TTL yet must not be taken for late."""
     wanted = want.target.resource.spec.upstream.safepoint_ttl if want.target else 0.0
     applied = api.text_at(observed.changefeed, "status", "appliedSettings", "upstream.safepointTtl")
     if not applied or not is_heard(observed):
@@ -84,7 +84,7 @@ def _ttl(observed: Observed, want: Wanted) -> float:
 
 
 def _has_history(want: Wanted, ledger: Ledger) -> bool:
-    """Whether there is a ts that it must be able to go on from."""
+    """Whether there is a ts that the changefeed must be able to resume from."""
     return ledger.attempt > 0 or _start_ts(want.target) is not None
 
 
@@ -93,7 +93,7 @@ def _start_ts(target: Target | None) -> int | None:
 
 
 def _must_be_renewed(hold: _Hold, want: Wanted, ttl: float, ledger: Ledger, now: float) -> bool:
-    """Nothing runs for long, or it has not started yet, or nobody has renewed it for a third of the TTL."""
+    """Nothing will run for a while, or nothing has started yet, or the last renewal is a third of the TTL ago."""
     if want.paused or ledger.outcome is Outcome.STALLED or ledger.is_crash_looping:
         return True
     if hold.until is None:
@@ -102,7 +102,7 @@ def _must_be_renewed(hold: _Hold, want: Wanted, ttl: float, ledger: Ledger, now:
 
 
 def _at_once(observed: Observed, settings: Settings, target: Target, ttl: float, hold: _Hold) -> tuple[Create, ...]:
-    """The CronJob's next Job may come half an hour from now, and TiDB's GC spares ten minutes."""
+    """A Job now: the CronJob's next one may be half an hour away, and TiDB's GC keeps only ten minutes."""
     if hold.until is None and _start_ts(target) is None:
         return ()
     is_urgent = hold.until is None or hold.until - observed.now < ttl / 3
@@ -114,7 +114,7 @@ def _at_once(observed: Observed, settings: Settings, target: Target, ttl: float,
 
 
 def _next(hold: _Hold, ttl: float, now: float) -> float | None:
-    """When time alone changes something."""
+    """When the passage of time alone changes something."""
     if hold.until is None:
         return None
     times = (hold.until - ttl * 2 / 3, hold.until - ttl / 3, hold.until)
@@ -138,8 +138,8 @@ def _newest(observed: Observed, before: _Hold, ttl: float) -> _Hold:
 
 def _not_needed(ledger: Ledger) -> tuple[Held, str]:
     if ledger.outcome is Outcome.FINISHED:
-        return Held.FINISHED, "Nothing more is held: everything up to spec.targetTs is in the sink."
-    return Held.NOTHING_TO_HOLD, "It has not started and has no startTs: it will begin with what is new then."
+        return Held.FINISHED, "No hold is needed any more: everything up to spec.targetTs is in the sink."
+    return Held.NOTHING_TO_HOLD, "Not started, and no startTs: the changefeed will start from the current ts."
 
 
 def _answer(hold: _Hold, by_jobs: bool, now: float) -> tuple[Held, str]:
@@ -149,17 +149,17 @@ def _answer(hold: _Hold, by_jobs: bool, now: float) -> tuple[Held, str]:
         return Held.LOST, error.message
     if hold.until is None:
         if error is not None:
-            return Held.NOT_HELD, f"The upstream may clean up what is still needed.{why}"
-        return Held.NOT_HELD_YET, "Nobody has said yet that the upstream's history is held."
+            return Held.NOT_HELD, f"The upstream may garbage-collect history that is still needed.{why}"
+        return Held.NOT_HELD_YET, "It is not known yet whether the upstream's history is held."
     until = api.time_text(hold.until)
     if now >= hold.until:
-        text = f"The hold ended at {until}: the upstream may have cleaned up what came after {hold.ts}.{why}"
+        text = f"The hold expired at {until}: the upstream may have garbage-collected history after {hold.ts}.{why}"
         return Held.LAPSED, text
     if error is not None:
-        return Held.NOT_RENEWED, f"What came after {hold.ts} is held until {until}, and was not renewed.{why}"
+        return Held.NOT_RENEWED, f"History after {hold.ts} is held until {until}, but the last renewal failed.{why}"
     if by_jobs:
-        return Held.HELD, f"What came after {hold.ts} is held until {until}; a Job renews it."
-    return Held.HELD, "The driver renews it each minute; status.hold says until when it lasts without that."
+        return Held.HELD, f"History after {hold.ts} is held until {until}; a Job renews the hold."
+    return Held.HELD, "The driver renews the hold every minute; status.hold has its expiry."
 
 
 def _events(
@@ -176,7 +176,7 @@ def _events(
 
 
 def _is_new(error: LastError, before: LastError | None, observed: Observed) -> bool:
-    """Each Job that fails is told of; of one that waits, the scheduler's words change with every node that comes."""
+    """Every failed Job is reported; for a pending one only a new cause, as the scheduler's message keeps changing."""
     if any(job.has_failed(each) for each in job.jobs(observed, "hold")):
         return error != before
     return before is None or error.cause != before.cause
@@ -187,7 +187,7 @@ def _read(raw: Json) -> _Hold:
 
 
 def _fields(hold: _Hold) -> dict[str, Any]:
-    """As `status.hold`: what a driver has said is said again, since nobody else may take it away."""
+    """As `status.hold`; repeats what a driver reported, since only the field's owner may remove it."""
     fields: dict[str, Any] = {}
     if hold.ts:
         fields["ts"] = hold.ts

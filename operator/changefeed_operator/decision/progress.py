@@ -1,6 +1,6 @@
-"""Whether a driver that runs gets on: what it says of itself, and what its silence says. Pure.
+"""Whether a running driver makes progress: what it reports, and what its silence means. Pure.
 
-Nothing here ends an attempt: the driver's words are shown, not acted on (rule 22).
+Nothing here ends an attempt: the driver's reports are shown, not acted on (rule 22).
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from changefeed_operator.decision.evidence.pods import EXECUTORS_S, LOOK_S, lack
 from changefeed_operator.decision.evidence.spark_words import AGAINST_REFUSAL, refusal_in
 from changefeed_operator.observe import Observed
 
-#: Seconds that a driver has for its first report.
+#: Seconds within which a driver must report for the first time.
 FIRST_REPORT_S = 180.0
-#: A driver reports every 10 s; one that hasn't for this many seconds is silent.
+#: A driver reports every 10 s; after this many seconds without a report it counts as silent.
 SILENT_S = 300.0
 
-#: Seconds that Spark has to make all executors before a lack that nothing explains is told.
+#: Seconds that Spark has to create all executors before an unexplained shortage is reported.
 ALL_EXECUTORS_S = 120.0
 
-_OVERFLOWED = "Pullers' segments have overflowed spec.eventStore.bufferSize, and are read in the archive meanwhile."
+_OVERFLOWED = "The pullers' segments exceed spec.eventStore.bufferSize and are read from the archive meanwhile."
 
-_SILENT = "Look at its log (changefeed logs), and at its way to the API server."
+_SILENT = "Check its log (changefeed logs) and its connection to the API server."
 
 
 def progress(
     observed: Observed, driver: Json, executors: tuple[Json, ...], attempt: str
 ) -> tuple[Situation, float | None]:
-    """Where a changefeed stands whose driver runs, and at which moment, Unix seconds, silence alone would change that.
+    """The situation of a changefeed whose driver is running, and when (Unix seconds) silence alone would change it.
 
     `executors`: of its attempt.
     """
@@ -47,49 +47,49 @@ def progress(
 
 
 def _reported(observed: Observed, driver: Json, trouble: Situation | None) -> tuple[Situation, float | None]:
-    """By the driver's last report, if there is one. `trouble`: with its executors."""
+    """Judged by the driver's last report, if there is one. `trouble`: with its executors."""
     reported = _report_time(observed.changefeed or {})
     created = api.time_at(driver, "metadata", "creationTimestamp") or 0.0
     if reported is None or reported < created:
         deadline = (started_at(driver) or created) + FIRST_REPORT_S
         if observed.now < deadline:
-            starting = Situation(Reason.STARTING, "The driver runs, its first report is awaited.")
+            starting = Situation(Reason.STARTING, "The driver is running; waiting for its first report.")
             return trouble or starting, deadline
-        message = f"The driver runs, but has not reported in {FIRST_REPORT_S:.0f} s. {_SILENT}"
+        message = f"The driver is running but has not reported within {FIRST_REPORT_S:.0f} s. {_SILENT}"
         return trouble or Situation(Reason.DRIVER_SILENT, message), None
     if observed.now >= reported + SILENT_S:
-        message = f"The driver runs, but has not reported for {SILENT_S:.0f} s. {_SILENT}"
+        message = f"The driver is running but has not reported for {SILENT_S:.0f} s. {_SILENT}"
         return Situation(Reason.DRIVER_SILENT, message), None
     return _told(api.mapping_at(observed.changefeed, "status"), trouble), reported + SILENT_S
 
 
 def _told(status: Json, trouble: Situation | None) -> Situation:
-    """The first of the driver's troubles that explains the others."""
+    """The first of the driver's problems that explains the others."""
     sink, upstream, lag = (condition(status, kind) for kind in ("SinkAvailable", "UpstreamAvailable", "WithinLag"))
     if _answer(sink) == "False":
         return Situation(Reason.SINK_UNAVAILABLE, _message(sink, "The sink can't be written to."))
     if trouble is not None:
         return replace(trouble, still_ready=_answer(lag) == "True")
     if api.text_at(lag, "reason") == "BlockedByLock":
-        return Situation(Reason.BLOCKED_BY_LOCK, _message(lag, "A transaction's locks hold the checkpoint back."))
+        return Situation(Reason.BLOCKED_BY_LOCK, _message(lag, "An open transaction's locks hold back the checkpoint."))
     if _answer(upstream) == "False":
-        return Situation(Reason.UPSTREAM_UNAVAILABLE, _message(upstream, "The upstream does not answer."))
+        return Situation(Reason.UPSTREAM_UNAVAILABLE, _message(upstream, "The upstream does not respond."))
     if _answer(upstream) == "Unknown":
-        return Situation(Reason.STARTING, _message(upstream, "The pullers are on their way."))
+        return Situation(Reason.STARTING, _message(upstream, "The pullers are starting."))
     if _answer(lag) == "False":
         return Situation(Reason.CATCHING_UP, _message(lag, "The lag is above lagThreshold."))
     if api.text_at(lag, "reason") == "Idle":
-        return Situation(Reason.IDLE, "Running; the selected tables do not change at present.")
-    return Situation(Reason.RUNNING, "Running; status.checkpointTs says how far.")
+        return Situation(Reason.IDLE, "Running; the selected tables have no changes at the moment.")
+    return Situation(Reason.RUNNING, "Running; see status.checkpointTs for progress.")
 
 
 def mode_changed(observed: Observed) -> tuple[Event, ...]:
-    """A switch of the realtime buffer that the driver has told of since the pass before."""
+    """A switch between buffer and archive that the driver has reported since the previous pass."""
     match observed.mode_before, api.text_at(observed.changefeed or {}, "status", "eventStoreMode"):
         case "Buffer", "Archive":
             return (Event(Reason.BUFFER_OVERFLOWED, _OVERFLOWED),)
         case "Archive", "Buffer":
-            return (Event(Reason.BUFFER_IN_USE, "Segments are read in the pullers' memory again."),)
+            return (Event(Reason.BUFFER_IN_USE, "Segments are read from the pullers' memory again."),)
     return ()
 
 
@@ -99,25 +99,25 @@ def _executor_trouble(observed: Observed, driver: Json, executors: tuple[Json, .
         if trouble is not None and api.text_at(pod, "status", "phase") == "Pending":
             return Situation(Reason.EXECUTORS_PENDING, trouble.message)
     if lacks_executors(observed, driver, EXECUTORS_S) and (refusal := refusal_in(observed.driver_log)):
-        text = f"The API server refuses an executor's pod: {refusal}. {AGAINST_REFUSAL}"
+        text = f"The API server rejects an executor's pod: {refusal}. {AGAINST_REFUSAL}"
         return Situation(Reason.REFUSED, text)
     if (killed := out_of_memory(observed, attempt)) is not None:
-        text = f"Executor {api.name_of(killed)} was killed for its memory. Raise spec.spark.executor.memory."
+        text = f"Executor {api.name_of(killed)} was OOM-killed. Raise spec.spark.executor.memory."
         return Situation(Reason.EXECUTOR_OUT_OF_MEMORY, text)
     if lacks_executors(observed, driver, ALL_EXECUTORS_S) and not _keeps_up(observed):
         wanted = api.whole_at(observed.application, "spec", "executor", "instances")
-        text = f"Spark has made {len(executors)} of {wanted} executors. Look at the driver's log: changefeed logs."
+        text = f"Spark has created {len(executors)} of {wanted} executors. Check the driver's log: changefeed logs."
         return Situation(Reason.EXECUTORS_PENDING, text)
     return None
 
 
 def _keeps_up(observed: Observed) -> bool:
-    """Spark replaces an executor in seconds: one that is missing is worth a word only when it is missed."""
+    """Spark replaces an executor in seconds; a missing one is only reported if the changefeed falls behind."""
     return _answer(condition(api.mapping_at(observed.changefeed, "status"), "WithinLag")) == "True"
 
 
 def is_heard(observed: Observed) -> bool:
-    """Whether the driver that runs has reported."""
+    """Whether the running driver has reported."""
     driver = observed.driver
     if driver is None or started_at(driver) is None:
         return False
@@ -126,9 +126,9 @@ def is_heard(observed: Observed) -> bool:
 
 
 def _report_time(changefeed: Json) -> float | None:
-    """When the driver's fields of the status changed last, by the API server's clock.
+    """When the driver last changed its fields of the status, by the API server's clock.
 
-    None, when they are not the driver's any more, because none ran.
+    None if the fields are no longer the driver's, because none was running.
     """
     status = api.mapping_at(changefeed, "status")
     if any(api.text_at(condition(status, kind), "reason") == NO_DRIVER for kind in DRIVERS_CONDITIONS):

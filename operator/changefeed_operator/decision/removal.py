@@ -1,9 +1,9 @@
-"""What is done for a Changefeed that is being deleted, or is gone. Pure.
+"""Handles a Changefeed that is being deleted, or is gone. Pure.
 
-A finalizer keeps the resource until `changefeed close` has ended the log and let the upstream clean up. A Job that
-failed is made anew until one worked; after `CLOSE_LIMIT_S`, or in a namespace that is going as well, it is given up,
-with an event: the hold ends with its TTL then, and `changefeed gc` finds what is left. Everything that a pass must know
-stands in the cluster, so an operator that was down, or another one, goes on from there.
+A finalizer keeps the resource until `changefeed close` has closed the log and released the hold on the upstream's
+history. A failed Job is replaced until one succeeds. After `CLOSE_LIMIT_S`, or if the namespace is being deleted too,
+the operator gives up, with an event: the hold then expires with its TTL, and `changefeed gc` cleans up. All state is in
+the cluster, so an operator that was down, or another one, picks up where this one left off.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from changefeed_operator.manifests.jobs import UID_LABEL, close_job
 from changefeed_operator.observe import Observed
 from changefeed_operator.target import Target
 
-#: Seconds from the deletion after which it goes through although the log could not be closed.
+#: Seconds after which a deletion goes through even if the log could not be closed.
 CLOSE_LIMIT_S = 3600.0
 
 _LOOK_AGAIN_S = 5.0
-_BY_HAND = "`changefeed gc` finds what is left."
+_BY_HAND = "Run `changefeed gc` to clean up."
 
 
 def finalizer(view: View) -> tuple[Action, ...]:
-    """It is set before anything of it is outside the cluster, in a pass of its own, and taken back for `Retain`."""
+    """Set in a pass of its own, before the changefeed creates anything outside the cluster; removed for `Retain`."""
     live = view.observed.changefeed or {}
     wants = not _retains(live)
     if wants == _has_finalizer(live) or (wants and view.wanted.target is None):
@@ -42,14 +42,14 @@ def finalizer(view: View) -> tuple[Action, ...]:
 
 
 def going(view: View) -> Step:
-    """Its deletion is under way: the driver ends first, then the log is closed, then it may go."""
+    """Being deleted: first the driver stops, then the log is closed, then the finalizer is removed."""
     live = view.observed.changefeed or {}
     if not _has_finalizer(live):
         step = _stop(view)
-        return step or _deleting(view, "Its own run has ended; somebody else's finalizer keeps it.")
+        return step or _deleting(view, "The operator is done; someone else's finalizer holds up the deletion.")
     limit_at = (api.time_at(live, "metadata", "deletionTimestamp") or view.now) + CLOSE_LIMIT_S
     if why := _given_up(view, limit_at):
-        text = f"It is deleted without closing its log: {why} {_BY_HAND}"
+        text = f"The log was left open: {why} {_BY_HAND}"
         step = _deleting(view, text)
         return _released(step, live, Event(Reason.CLOSE_GIVEN_UP, text))
     step = _stop(view) or _close(view, limit_at)
@@ -57,33 +57,35 @@ def going(view: View) -> Step:
 
 
 def gone(observed: Observed) -> Decision:
-    """It does not exist any more: what a deletion left behind goes, too; whoever has an owner goes with it."""
+    """The Changefeed no longer exists: delete what it left behind. Garbage collection takes children with an owner."""
     return Decision(tuple(_delete(child) for child in observed.children if _is_orphan(observed, child)))
 
 
 def _given_up(view: View, limit_at: float) -> str:
     if view.now >= limit_at:
-        return f"that did not succeed in {CLOSE_LIMIT_S / 60:.0f} minutes."
+        return f"it could not be closed within {CLOSE_LIMIT_S / 60:.0f} minutes."
     may_come = any(not job.has_failed(each) for each in job.jobs(view.observed, "close"))
     if view.observed.namespace_terminating and not may_come:
-        return "its namespace is being deleted, and takes no Job any more."
+        return "its namespace is being deleted and accepts no new Jobs."
     return ""
 
 
 def _stop(view: View) -> Step | None:
-    """The driver drains, then what could start it anew goes; None when there is nothing left of either."""
+    """Drain the driver, then delete whatever could start it again; None when nothing of either is left."""
     observed, driver = view.observed, view.observed.driver
     if driver is not None and not is_over(driver):
         late_at = (api.time_at(driver, "metadata", "deletionTimestamp") or view.now) + LATE_S
         if not api.is_deleting(driver):
-            return replace(_deleting(view, "Its driver drains."), actions=(_delete(driver),))
+            return replace(_deleting(view, "The driver is draining."), actions=(_delete(driver),))
         if view.now < late_at:
-            return replace(_deleting(view, "Its driver drains."), look_again_at=late_at)
-        # Its node is lost; what lives on there is fenced by the log that is closed next.
+            return replace(_deleting(view, "The driver is draining."), look_again_at=late_at)
+        # Its node is lost; a driver still running there is fenced once the log is closed.
     hold = api.hold_cron_job_name(observed.name)
     left = (observed.application, observed.child(api.CRON_JOB, hold), observed.child(api.JOB, hold))
     actions = tuple(_delete(child) for child in left if child is not None and not api.is_deleting(child))
-    return replace(_deleting(view, "What would start it again is taken away."), actions=actions) if actions else None
+    return (
+        replace(_deleting(view, "Removing its SparkApplication and hold Jobs."), actions=actions) if actions else None
+    )
 
 
 def _close(view: View, limit_at: float) -> Step:
@@ -91,34 +93,34 @@ def _close(view: View, limit_at: float) -> Step:
     if _retains(live) or _has_never_run(view):
         return _released(_deleting(view, "There is nothing to close."), live)
     if target is None:
-        text = f"It is deleted without closing its log: its spec can't be read. {_BY_HAND}"
+        text = f"The log was left open: the spec can't be read. {_BY_HAND}"
         return _released(_deleting(view, text), live, Event(Reason.CLOSE_GIVEN_UP, text))
     found = observed.child(api.JOB, api.close_job_name(observed.name))
     if found is None:
         create = Create(close_job(target, view.settings, _service_account(view, target)))
-        return replace(_deleting(view, "A Job is to close its log."), actions=(create,))
+        return replace(_deleting(view, "Creating a Job to close the log."), actions=(create,))
     if api.label_of(found, UID_LABEL) != api.uid_of(live):
-        # The one of a Changefeed that had the name before.
+        # From an earlier Changefeed of the same name.
         done = not (job.is_under_way(found) or api.is_deleting(found))
-        step = _deleting(view, "The Job that closes its predecessor's log has to end first.")
+        step = _deleting(view, "Waiting for the Job that closes its predecessor's log.")
         return replace(step, actions=(_delete(found),) if done else (), look_again_at=view.now + _LOOK_AGAIN_S)
     if job.is_done(found):
-        text = "Its log is closed, and the upstream may clean up."
+        text = "The log is closed and the hold on the upstream's history is released."
         return _released(_deleting(view, text), live, Event(Reason.CLOSED, text))
     if job.has_failed(found):
         error = job.failure(observed, found)
-        text = f"Its log could not be closed: {error.message} {_what_next(limit_at)}"
+        text = f"The log could not be closed: {error.message} {_what_next(limit_at)}"
         event = Event(Reason.CLOSE_FAILED, text)
         return replace(_deleting(view, text), events=() if _said(live).startswith(text) else (event,))
     trouble = job.trouble(observed, "close")
-    why = f"The Job that closes its log does not start: {trouble.message}" if trouble else "A Job closes its log."
+    why = f"The Job that closes the log does not start: {trouble.message}" if trouble else "A Job is closing the log."
     return replace(_deleting(view, f"{why} {_what_next(limit_at)}"), look_again_at=view.now + LOOK_S)
 
 
 def _what_next(limit_at: float) -> str:
     return (
-        f"It is tried until {api.time_text(limit_at)}, then the deletion goes through. "
-        "To give it up now, set spec.deletionPolicy to Retain."
+        f"It is retried until {api.time_text(limit_at)}; then the deletion goes through anyway. "
+        "To give up now, set spec.deletionPolicy to Retain."
     )
 
 
@@ -127,12 +129,12 @@ def _retains(live: Json) -> bool:
 
 
 def _has_never_run(view: View) -> bool:
-    """Nothing of it is outside the cluster: no log, no hold."""
+    """Nothing exists outside the cluster: no log, no hold."""
     return view.ledger.attempt == 0 and not api.mapping_at(view.observed.changefeed, "status", "hold")
 
 
 def _service_account(view: View, target: Target) -> str:
-    """The driver's, unless it is one of ours that a foreground deletion has taken away."""
+    """The driver's, unless it is ours and a foreground deletion has already removed it."""
     name, ours = pods.service_account(target), api.child_name(target.resource.metadata.name)
     return name if name != ours or view.observed.child(api.SERVICE_ACCOUNT, name) else "default"
 
@@ -142,7 +144,7 @@ def _deleting(view: View, text: str) -> Step:
 
 
 def _released(step: Step, live: Json, *events: Event) -> Step:
-    """Events come first: the resource may be gone after the last action."""
+    """Events first: the resource may be gone after the last action."""
     return replace(step, actions=(*events, _set_finalizer(live, False)))
 
 
@@ -161,7 +163,7 @@ def _said(live: Json) -> str:
 
 
 def _is_orphan(observed: Observed, child: Json) -> bool:
-    """Left by a deletion that let the children be."""
+    """Left behind by a deletion with orphaned dependents."""
     is_ours = api.label_of(child, api.MANAGED_BY) == api.OPERATOR and api.kind_of(child) in api.KINDS
     is_free = not api.owner_uids(child) and not api.is_deleting(child)
     return is_ours and is_free and api.name_of(child) != api.close_job_name(observed.name)

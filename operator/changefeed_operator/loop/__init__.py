@@ -1,1 +1,1 @@
-"""What makes passes happen: watches, the queue, the reconciler, the life of the process."""
+"""What drives passes: watches, the queue, the reconciler, leader election, the process."""

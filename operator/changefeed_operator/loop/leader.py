@@ -1,9 +1,9 @@
-"""Which of several operators acts: the holder of a Lease.
+"""Leader election by a Lease.
 
 `Election` is the pure part: what it has seen of the Lease, what it would write, whether it may act now. `Leadership` is
-the shell. Somebody else's clock is never read: a lease has run out when it has not changed for its whole duration as
-measured here. A leader stops acting `RENEW_DEADLINE` after the start of its last good renewal, well before another
-one may take the Lease; what it has sent by then can do no harm, because writes carry preconditions.
+the shell. Other operators' clocks are never trusted: a Lease has expired once it has not changed for its whole duration
+by the local clock. A leader stops acting `RENEW_DEADLINE` after the start of its last successful renewal, well before
+another one may take the Lease; requests still in flight then do no harm, because writes carry preconditions.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from changefeed.errors import ChangefeedError, Fenced
 from changefeed.kube.client import Kube, Manifest
 from changefeed.kube.kind import LEASE
 
-#: Seconds after which an unchanged Lease may be taken.
+#: Seconds after which an unchanged Lease may be taken over.
 LEASE_DURATION = 15.0
 
-#: Seconds after which a leader that could not renew stops acting.
+#: Seconds without a renewal after which a leader stops acting.
 RENEW_DEADLINE = 10.0
 
-#: Seconds between two looks at the Lease.
+#: Seconds between checks of the Lease.
 RETRY_PERIOD = 2.0
 
 #: Seconds that one request about the Lease may take.
@@ -40,7 +40,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass
 class Election:
-    """What one candidate knows; `now` is a clock that never goes back, in seconds."""
+    """The state of one candidate; `now` is a monotonic clock, in seconds."""
 
     identity: str
     lease_duration: float = LEASE_DURATION
@@ -50,13 +50,13 @@ class Election:
     _renewed_at: float | None = None
 
     def see(self, spec: Manifest, now: float) -> None:
-        """This is the Lease's spec as it stands; {} for none."""
+        """Note the Lease's current spec; {} if there is no Lease."""
         record = (spec.get("holderIdentity"), spec.get("renewTime"), spec.get("leaseTransitions"))
         if record != self._seen:
             self._seen, self._seen_at = record, now
 
     def proposal(self, spec: Manifest, now: float, wall: datetime) -> Manifest | None:
-        """The spec to write over the one just seen: mine to renew, free or run out to take; None: another's."""
+        """The spec to write over the one just seen, to renew or take over the Lease; None if another one holds it."""
         holder = spec.get("holderIdentity")
         stamp = wall.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         if holder == self.identity:
@@ -77,7 +77,7 @@ class Election:
         self._renewed_at = sent_at
 
     def lost(self) -> None:
-        """Another one holds the Lease, or it was given back."""
+        """Another candidate holds the Lease, or it was released."""
         self._renewed_at = None
 
     def holds(self, now: float) -> bool:
@@ -86,7 +86,7 @@ class Election:
 
 
 class Leadership:
-    """Takes, keeps and gives back one Lease. `kube` is its own client, so that it never waits behind other requests."""
+    """Acquires, renews and releases one Lease. `kube` is its own client, so it never queues behind other requests."""
 
     def __init__(
         self, kube: Kube, namespace: str, name: str, identity: str, clock: Callable[[], float] = time.monotonic
@@ -115,17 +115,17 @@ class Leadership:
                 await asyncio.sleep(RETRY_PERIOD * (0.8 + 0.4 * random.random()))
 
     async def keep(self) -> None:
-        """Renew for ever; raises Fenced as soon as this operator must not act any more."""
+        """Renew forever; raises Fenced as soon as this operator may no longer act."""
         while self.holds():
             await asyncio.sleep(RETRY_PERIOD)
             await self._step()
         raise Fenced(
-            f"The Lease {self._namespace}/{self._name} is not held any more.",
-            "This process ends; another operator goes on, or this one after its restart.",
+            f"Lost the Lease {self._namespace}/{self._name}.",
+            "This process exits; another operator takes over, or this one after it restarts.",
         )
 
     async def release(self) -> None:
-        """Give the Lease back, so that a standby takes it at its next look; a failure costs only its duration."""
+        """Release the Lease, so that a standby takes it at its next check; if this fails, it has to wait for expiry."""
         if not self.holds():
             return
         self.election.lost()
@@ -136,15 +136,15 @@ class Leadership:
                     lease["spec"] = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
                     await self._kube.replace(LEASE, lease)
         except (ChangefeedError, TimeoutError) as e:
-            log.warning("lease not given back", error=str(e), lease=self._name)
+            log.warning("lease not released", error=str(e), lease=self._name)
 
     async def _step(self) -> str:
-        """Look at the Lease once and write what is right; gives its holder, "" for unknown."""
+        """Check the Lease once, and acquire or renew it if possible; returns its holder, "" if unknown."""
         try:
             async with asyncio.timeout(LEASE_REQUEST):
                 return await self._look()
         except (ChangefeedError, TimeoutError) as e:
-            log.warning("lease not had", error=str(e) or type(e).__name__, lease=self._name)
+            log.warning("lease request failed", error=str(e) or type(e).__name__, lease=self._name)
             return ""
 
     async def _look(self) -> str:

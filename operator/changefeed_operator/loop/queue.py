@@ -1,10 +1,9 @@
-"""The work queue: which changefeed is looked at next, and when again.
+"""The work queue: which changefeed is reconciled next, and when again.
 
-`Queue` is a plain object: times come in, keys go out. A key that is added many times is worked on once; never twice at
-the same moment; one that was added while it was worked on comes again. A failure comes back with a growing delay, which
-events may shorten only to `EAGER`: a pass's own writes make events, and must not turn a failure into a hot loop.
-`Workers` is the thin shell that runs passes in asyncio. No key is ever lost: every pass ends in another one at a time
-that is known, or in `gone`.
+`Queue` is a plain object: times go in, keys come out. A key added several times is processed once, never twice
+concurrently; one added during its pass is processed again. Failures back off exponentially; events shorten the delay to
+no less than `EAGER`, because a pass's own writes cause events and must not turn a failure into a hot loop. `Workers` is
+the thin asyncio shell that runs passes. No key is ever lost: every pass schedules the next one or ends with `Gone`.
 """
 
 from __future__ import annotations
@@ -21,37 +20,37 @@ from dataclasses import dataclass, field
 #: A changefeed: (namespace, name).
 Key = tuple[str, str]
 
-#: Seconds of the first retry, and of the longest one; each doubles the one before.
+#: Seconds before the first retry, and at most; the delay doubles each time.
 FIRST_RETRY = 0.5
 LONGEST_RETRY = 60.0
 
-#: An event brings a failed key back after this many seconds at the earliest.
+#: Seconds after which an event may bring back a failed key, at the earliest.
 EAGER = 3.0
 
-#: Passes of one key start at least this far apart, so that a burst of events is one pass; seconds.
+#: Minimum seconds between the starts of two passes of a key, so that a burst of events causes one pass.
 APART = 0.2
 
-#: A key that asks for no other time is looked at again after about this long; seconds.
+#: Seconds after which a key is reconciled again without an event, with jitter.
 RESYNC = 300.0
 
 
 @dataclass(frozen=True)
 class Again:
-    """How a pass ended: look again after `seconds`, None for the resync."""
+    """Outcome of a pass: reconcile again after `seconds`, None for the resync."""
 
     seconds: float | None = None
 
 
 @dataclass(frozen=True)
 class Failed:
-    """How a pass ended: again with a growing delay, at least `retry_after` seconds."""
+    """Outcome of a pass: retry with back-off, after at least `retry_after` seconds."""
 
     retry_after: float = 0.0
 
 
 @dataclass(frozen=True)
 class Gone:
-    """How a pass ended: there is nothing left of this key."""
+    """Outcome of a pass: nothing is left of this key."""
 
 
 Outcome = Again | Failed | Gone
@@ -59,9 +58,9 @@ Outcome = Again | Failed | Gone
 
 @dataclass
 class Queue:
-    """Keys and the times at which they are due; `now` is any clock that never goes back, in seconds.
+    """Keys and the times at which they are due; `now` is a monotonic clock, in seconds.
 
-    `chance` gives numbers in [0, 1) for the jitter.
+    `chance` returns numbers in [0, 1) for the jitter.
     """
 
     limit: int
@@ -70,26 +69,26 @@ class Queue:
     _ready: OrderedDict[Key, float] = field(default_factory=OrderedDict)  # since when
     _running: dict[Key, float] = field(default_factory=dict)  # since when
     _due: dict[Key, float] = field(default_factory=dict)
-    _heap: list[tuple[float, Key]] = field(default_factory=list)  # may hold times that `_due` has left
+    _heap: list[tuple[float, Key]] = field(default_factory=list)  # may hold times no longer in `_due`
     _again: set[Key] = field(default_factory=set)  # added while running
     _failures: dict[Key, int] = field(default_factory=dict)
     _not_before: dict[Key, float] = field(default_factory=dict)
 
     def add(self, key: Key, now: float) -> None:
-        """Something happened to it: look soon."""
+        """Something changed: reconcile it soon."""
         if key in self._running:
             self._again.add(key)
         elif key not in self._ready:
             self._schedule(key, min(max(now, self._not_before.get(key, now)), self._due.get(key, float("inf"))), now)
 
     def add_after(self, key: Key, seconds: float, now: float) -> None:
-        """Look again after so many seconds, or earlier if it is due earlier."""
+        """Reconcile it after this many seconds, or when it is due if that is sooner."""
         if key not in self._running and key not in self._ready:
             self._schedule(key, min(now + seconds, self._due.get(key, float("inf"))), now)
 
     def take(self, now: float) -> Key | None:
-        """The next key to work on, the longest waiting first; `done` must follow. None: nothing is due, or the
-        limit is reached."""
+        """The next key to reconcile, the longest-waiting first; `done` must follow. None: nothing is due, or the limit
+        is reached."""
         while self._heap and self._heap[0][0] <= now:
             due, key = heapq.heappop(self._heap)
             if self._due.get(key) == due:
@@ -103,7 +102,7 @@ class Queue:
         return key
 
     def done(self, key: Key, outcome: Outcome, now: float) -> None:
-        """The pass of a taken key ended."""
+        """The pass of a key from `take` has ended."""
         del self._running[key]
         added = key in self._again
         self._again.discard(key)
@@ -125,39 +124,39 @@ class Queue:
             self._not_before.pop(key, None)
 
     def wait(self, now: float) -> float | None:
-        """Seconds until a key is due that is not yet; None: only `add` or `done` brings news."""
+        """Seconds until the next key is due; None: only `add` or `done` changes anything."""
         while self._heap and self._due.get(self._heap[0][1]) != self._heap[0][0]:
             heapq.heappop(self._heap)
         return max(0.0, self._heap[0][0] - now) if self._heap else None
 
     def failures(self, key: Key) -> int:
-        """Passes of it that failed since the last one that did not."""
+        """Consecutive failed passes of a key."""
         return self._failures.get(key, 0)
 
     def failing(self) -> dict[Key, int]:
-        """The same of every key whose last pass failed."""
+        """Consecutive failed passes of every key whose last pass failed."""
         return dict(self._failures)
 
     @property
     def depth(self) -> int:
-        """Keys that are due and wait for a worker."""
+        """Keys that are due and waiting for a pass."""
         return len(self._ready)
 
     @property
     def running(self) -> int:
-        """Keys that are worked on."""
+        """Keys whose pass is running."""
         return len(self._running)
 
     def oldest_age(self, now: float) -> float:
-        """Seconds that the longest waiting due key has waited."""
+        """Seconds that the longest-waiting due key has waited."""
         return now - next(iter(self._ready.values())) if self._ready else 0.0
 
     def longest_pass(self, now: float) -> float:
-        """Seconds that the longest running pass has taken so far."""
+        """Seconds that the longest-running pass has taken so far."""
         return now - min(self._running.values()) if self._running else 0.0
 
     def known(self) -> set[Key]:
-        """Every key that is due at some time, or worked on."""
+        """Every key that is scheduled, due or running."""
         return {*self._ready, *self._running, *self._due}
 
     def _schedule(self, key: Key, due: float, now: float) -> None:
@@ -170,9 +169,9 @@ class Queue:
 
 
 class Workers:
-    """Runs the passes of a queue until it is told to stop; at most `queue.limit` at a time.
+    """Runs the passes of a queue until stopped, at most `queue.limit` at a time.
 
-    `work` must not raise: whatever it raises ends `run`, and with it the operator.
+    `work` must not raise: an exception ends `run`, and with it the operator.
     """
 
     def __init__(self, queue: Queue, work: Callable[[Key], Awaitable[Outcome]]) -> None:
@@ -182,17 +181,17 @@ class Workers:
         self._stopping = False
 
     def add(self, key: Key) -> None:
-        """Something happened to it: look soon."""
+        """Something changed: reconcile it soon."""
         self.queue.add(key, time.monotonic())
         self._news.set()
 
     def stop(self) -> None:
-        """Let the passes that run end, start no other; `run` returns then."""
+        """Let running passes finish and start no others; `run` then returns."""
         self._stopping = True
         self._news.set()
 
     async def run(self) -> None:
-        """Work until `stop`."""
+        """Run passes until `stop`."""
         async with asyncio.TaskGroup() as passes:
             while not self._stopping:
                 self._news.clear()

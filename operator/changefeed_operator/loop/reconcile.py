@@ -1,12 +1,11 @@
-"""One pass over one changefeed: look at everything, decide, act in order.
+"""One pass over one changefeed: observe everything, decide, act in order.
 
-What the watches know may be late, and late in different ways for each kind of object. So a pass that goes by it may end
-in one way only: there is nothing to do. Else everything is read from the API server, thirteen small reads at the same
-moment, and events and a log where there is trouble, and decided anew: nothing is done that such a read has not shown.
-What another writer does after that is kept out by the writes themselves: uid, resourceVersion, create-if-absent.
+Watch caches may be stale, and differently so for each kind of object. So the only thing a pass may conclude from them
+is that there is nothing to do. Otherwise everything is read from the API server, a dozen small reads, plus events and a
+log where something is wrong, and decided again: no action is based on anything but such a read. Concurrent changes
+after that are caught by the writes themselves: uid, resourceVersion, create-if-absent.
 
-Whatever goes wrong ends the pass, is logged with the changefeed's key, counted, and tried again; nothing that a pass
-raises reaches the queue.
+Any failure ends the pass, is logged with the changefeed's key, counted and retried; no exception reaches the queue.
 """
 
 from __future__ import annotations
@@ -44,21 +43,21 @@ from changefeed_operator.metrics import Metrics
 from changefeed_operator.observe import Observed
 from changefeed_operator.settings import Settings
 
-#: A pass that takes longer is ended and tried again; seconds.
+#: Seconds after which a pass times out and is retried.
 PASS_TIMEOUT = 90.0
 
-#: A pass that did something is followed by another one that soon, until one finds nothing to do; seconds.
+#: Seconds after which a pass that did something is followed by another, until one finds nothing to do.
 CONFIRM = 1.0
 
-#: So many reports of a driver may come between a look and the write of a step.
+#: How many driver reports may intervene between the read and the status write of a pass.
 REPORTS_BETWEEN = 5
 
-#: So many of the last lines of a driver's log are read when it is in trouble.
+#: Lines read from the end of a driver's log when something is wrong.
 LOG_LINES = 1000
 
 _LONGEST_MESSAGE = 1024  # of an event, as the API server allows
 
-#: So many events are counted up when they happen again.
+#: How many events are remembered, to increment the count of one that recurs.
 EVENTS_KEPT = 4096
 
 log = structlog.get_logger(__name__)
@@ -67,7 +66,7 @@ Decide = Callable[[Observed, Settings], Decision]
 
 
 class Reconciler:
-    """Passes over changefeeds that match `selector` ("" for all). `seen`: what the watches know."""
+    """Reconciles changefeeds that match `selector` ("" for all). `seen`: the watch caches."""
 
     def __init__(
         self, kube: Kube, seen: Seen, settings: Settings, metrics: Metrics, decide: Decide, selector: str = ""
@@ -78,20 +77,20 @@ class Reconciler:
         self._metrics = metrics
         self._decide = decide
         self._selector = selector
-        self._refused: dict[Key, str] = {}  # what the API server refused the last pass of each
+        self._refused: dict[Key, str] = {}  # what the API server rejected in the last pass
         self._events: OrderedDict[str, tuple[int, str]] = OrderedDict()  # name -> how often, first time
 
     async def work(self, key: Key) -> Outcome:
-        """One pass; never raises, cancellation aside."""
+        """One pass; never raises, except for cancellation."""
         with structlog.contextvars.bound_contextvars(changefeed="/".join(key)), self._metrics.reconcile_seconds.time():
             try:
                 async with asyncio.timeout(PASS_TIMEOUT):
                     outcome = await self._pass(key)
             except Conflict as e:
-                log.info("changed meanwhile", error=str(e))
+                log.info("write conflict", error=str(e))
                 outcome = self._failed(e)
             except Transient as e:
-                log.warning("tried again", error=str(e))
+                log.warning("pass failed, will be retried", error=str(e))
                 outcome = self._failed(e, e.retry_after)
             except (ChangefeedError, TimeoutError) as e:
                 log.error("pass failed", error=str(e) or f"took more than {PASS_TIMEOUT:.0f} s", type=type(e).__name__)
@@ -127,7 +126,7 @@ class Reconciler:
         self._refused.pop(key, None)
 
     def _known(self, key: Key) -> Observed | None:
-        """What the watches know; None where a pass needs to know more."""
+        """The state from the watch caches; None if a pass needs more than that."""
         namespace, name = key
         changefeed = self._seen.changefeed(key)
         if changefeed is None or api.is_deleting(changefeed) or key in self._refused:
@@ -144,7 +143,7 @@ class Reconciler:
         return None if pods_in_question(known) or is_log_wanted(known) else known
 
     async def observe(self, key: Key) -> Observed | None:
-        """What `decide` needs to know; None for a changefeed that is not ours. Raises what a read raises."""
+        """The input of `decide`; None for a changefeed that is not ours. Raises whatever a read raises."""
         namespace, name = key
         changefeed = await self._kube.get(api.CHANGEFEED, namespace, name)
         if changefeed is not None and not await self._is_ours(changefeed):
@@ -167,7 +166,7 @@ class Reconciler:
         return observed if ending else await self._explained(observed)
 
     async def _explained(self, observed: Observed) -> Observed:
-        """With what tells of a trouble, if there is one; a read that is not allowed leaves it out."""
+        """Adds the evidence for a problem, if there is one; reads that are forbidden are skipped."""
         pods = pods_in_question(observed)
         events = await asyncio.gather(*(self._events_of(pod) for pod in pods))
         log_of_driver = ""
@@ -185,7 +184,7 @@ class Reconciler:
             return []
 
     async def _is_ours(self, changefeed: Manifest) -> bool:
-        """The API server itself applies the selector."""
+        """The API server evaluates the selector."""
         if not self._selector:
             return True
         metadata = changefeed["metadata"]
@@ -197,7 +196,7 @@ class Reconciler:
         return found is None or api.text_at(found, "status", "phase") == "Terminating"
 
     async def _act(self, observed: Observed, actions: Iterable[Action]) -> None:
-        """In order; the first that fails ends the pass, and what the API server refuses is told in the status."""
+        """In order; the first failure ends the pass, and a rejection by the API server is reported in the status."""
         key = observed.namespace, observed.name
         for action in actions:
             try:
@@ -209,8 +208,8 @@ class Reconciler:
         self._refused.pop(key, None)
 
     async def _tell_refusal(self, key: Key, action: Action, why: str) -> None:
-        """In the status and in an event; in the event alone when it is the status that is refused."""
-        self._refused[key] = f"The API server refuses {_named(action)}: {why}"
+        """In the status and in an event; only in the event if it is the status that is rejected."""
+        self._refused[key] = f"The API server rejects {_named(action)}: {why}"
         try:
             observed = await self.observe(key)
             if observed is None or observed.changefeed is None:
@@ -222,7 +221,7 @@ class Reconciler:
                 if isinstance(each, PatchStatus | Event):
                     await self._do(observed, each)
         except ChangefeedError as e:
-            log.warning("refusal not told", error=str(e))
+            log.warning("rejection not reported", error=str(e))
 
     async def _do(self, observed: Observed, action: Action) -> None:
         match action:
@@ -241,7 +240,7 @@ class Reconciler:
             case KeepLog(manifest):
                 await self._keep_log(manifest)
             case SetFinalizer(finalizers, version):
-                # No apply: after a restore from a backup the field belongs to nobody, and could not be taken back.
+                # No apply: after a restore from a backup nobody owns the field, and it could not be removed.
                 patch = {"metadata": {"resourceVersion": version, "finalizers": list(finalizers)}}
                 await self._kube.merge(api.CHANGEFEED, observed.namespace, observed.name, patch)
                 log.info("finalizers", finalizers=finalizers)
@@ -254,12 +253,12 @@ class Reconciler:
         try:
             await self._kube.apply(api.CONFIG_MAP, manifest)
         except ChangefeedError as e:
-            log.warning("log not kept", error=str(e))
+            log.warning("driver log not saved", error=str(e))
 
     async def _patch_status(self, observed: Observed, action: PatchStatus) -> None:
-        """A driver's report that came between changes the resourceVersion, but nothing that a pass goes by.
+        """Retries if only a driver's report intervened: it changes the resourceVersion, but nothing that decisions use.
 
-        Where passes are slower than reports, each write would fail for ever otherwise.
+        Otherwise writes would fail forever wherever passes are slower than reports.
         """
         for _ in range(REPORTS_BETWEEN):
             try:
@@ -273,7 +272,7 @@ class Reconciler:
         await self._kube.apply(api.CHANGEFEED, _status_manifest(observed, action), "status")
 
     async def _tell(self, observed: Observed, event: Event) -> None:
-        """Post an event; the same one again counts up. Failing to is no reason to stop."""
+        """Post an event, or increment the count of the same one. A failure does not end the pass."""
         log.info("event", reason=event.reason, message=event.message)
         self._metrics.events.labels(event.reason).inc()
         about = observed.changefeed
@@ -307,7 +306,7 @@ def _named(action: Action) -> str:
 
 
 def _basis(changefeed: api.Json | None) -> object:
-    """What of a Changefeed a pass goes by: all but what the driver reports."""
+    """What decisions use of a Changefeed: everything except the driver's reports."""
     metadata = api.mapping_at(changefeed, "metadata")
     marks = [metadata.get(name) for name in ("uid", "generation", "deletionTimestamp")]
     return [*marks, own_status(api.mapping_at(changefeed, "status"))]

@@ -1,7 +1,7 @@
-"""The operator as a process: one leader that watches and works, standbys that wait, an end that loses nothing.
+"""The operator process: one leader that watches and reconciles, standbys that wait, a shutdown that loses nothing.
 
-Nothing here decides about a changefeed. When something ends that must not (a watch, the workers, the Lease), the
-process ends with it and says why: a new one lists everything again, which is the one way back that is always right.
+Nothing here decides about a changefeed. If something ends that must not (a watch, the workers, the Lease), the process
+exits and says why: a new one lists everything again, which is the one recovery that is always correct.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from changefeed_operator.metrics import Metrics, Standing
 from changefeed_operator.page import Page
 from changefeed_operator.settings import Settings
 
-#: Passes that run get so many seconds to end after SIGTERM (a pod has 30).
+#: Seconds that running passes get to finish after SIGTERM (a pod has 30).
 STOP_SECONDS = 15.0
 
-#: Seconds between two looks for a missing CRD or right: while nothing can be served, and while some can.
+#: Seconds between checks for a missing CRD or permission: while nothing can be served, and while something can.
 WAIT_SECONDS = 5.0
 LOOK_SECONDS = 30.0
 
@@ -48,7 +48,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Options:
-    """How one operator runs; `namespaces` empty: all. `workers`: passes at the same moment."""
+    """Options of one operator; `namespaces` empty: all. `workers`: concurrent passes."""
 
     settings: Settings
     lease_namespace: str
@@ -57,11 +57,11 @@ class Options:
     lease: str = api.OPERATOR
     metrics_port: int = 8080
     workers: int = 8
-    web: tuple[str, int] | None = None  # host and port of the web page; None: there is none
+    web: tuple[str, int] | None = None  # host and port of the web page; None: off
 
 
 class Operator:
-    """To be made inside a running loop. `exit_now` ends the process on the spot, when it must not act any more."""
+    """Create it inside a running event loop. `exit_now` kills the process at once, when it may no longer act."""
 
     def __init__(self, connection: Connection, options: Options, exit_now: Callable[[int], object] = os._exit) -> None:
         self._connection = connection
@@ -84,13 +84,13 @@ class Operator:
         )
         self._reconciler = Reconciler(self._kube, self._seen, options.settings, self._metrics, decide, options.selector)
         self._workers = Workers(Queue(options.workers), self._pass)
-        self._heard: dict[tuple[str, str], float] = {}  # kind and namespace of a watch -> when it was last heard of
+        self._heard: dict[tuple[str, str], float] = {}  # kind and namespace of a watch -> when last heard from
         self._refused: dict[str, str] = {}  # namespace -> why it can't be served
         self._watches = False
-        self.web_port = 0  # of the page, once it is served
+        self.web_port = 0  # once the web page is served
 
     async def run(self) -> int:
-        """Run until SIGTERM (0), or until something ended that must not (1)."""
+        """Run until SIGTERM (0), or until something ends that must not (1)."""
         async with contextlib.AsyncExitStack() as open_things:
             open_things.push_async_callback(self._kube.close)
             open_things.push_async_callback(self._lease_kube.close)
@@ -103,40 +103,40 @@ class Operator:
             log.info("started", server=self._connection.server, port=port, identity=self._leadership.election.identity)
             if not await self._or_stop(self._leadership.acquire()):
                 return 0
-            log.info("leads", lease=f"{self._options.lease_namespace}/{self._options.lease}")
+            log.info("leading", lease=f"{self._options.lease_namespace}/{self._options.lease}")
             return await self._lead()
 
     async def _serve_page(self, open_things: contextlib.AsyncExitStack) -> None:
-        """For people, whether this operator leads or waits."""
+        """Serve the web page, as the leader or as a standby."""
         if self._options.web is None:
             return
         drivers = Drivers()
         open_things.push_async_callback(drivers.close)
         pages, self.web_port = await serve_pages(Page(self._changefeeds, drivers), self._options.web, "--web-address")
         open_things.push_async_callback(pages.cleanup)
-        log.info("serves the page", web_port=self.web_port)
+        log.info("serving the web page", web_port=self.web_port)
 
     async def _changefeeds(self) -> Iterable[api.Json]:
-        """Those that this operator serves: as the watches said last, or while it does not watch, asked for."""
+        """The Changefeeds that this operator serves: from the watch caches, or listed while it does not watch."""
         if self._watches:
             return self._seen.live().values()
         lists = [await self._lease_kube.list(api.CHANGEFEED, each, self._options.selector) for each in self._namespaces]
         return [each for found in lists for each in found]
 
     def stop(self) -> None:
-        """End in good order."""
+        """Shut down gracefully."""
         log.info("stopping")
         self._stop.set()
 
     async def _lead(self) -> int:
-        """Work as the leader until told to stop; the exit code."""
+        """Work as the leader until told to stop; returns the exit code."""
         work = asyncio.create_task(self._work(), name="work")
         keep = asyncio.create_task(self._leadership.keep(), name="lease")
         stop = asyncio.create_task(self._stop.wait(), name="stop")
         try:
             await asyncio.wait((work, keep, stop), return_when=asyncio.FIRST_COMPLETED)
             if keep.done():
-                log.critical("does not lead any more", error=str(keep.exception()))
+                log.critical("lost leadership", error=str(keep.exception()))
                 self._exit_now(Fenced.exit_code)
                 return 1
             if work.done() and (work.exception() is not None or not self._stop.is_set()):
@@ -145,7 +145,7 @@ class Operator:
             return 0
         finally:
             self._workers.stop()
-            # A pass that runs may end what it does; the Lease is kept meanwhile.
+            # Running passes may finish; the Lease is kept meanwhile.
             await asyncio.wait((work, keep), timeout=STOP_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             for task in (work, keep, stop):
                 task.cancel()
@@ -179,11 +179,11 @@ class Operator:
         return self._options.namespaces or ("",)
 
     async def _pass(self, key: Key) -> Outcome:
-        """Of what can't even be read there is nothing to say."""
+        """Skips namespaces that can't be read."""
         return Again(LOOK_SECONDS) if key[0] in self._refused else await self._reconciler.work(key)
 
     async def _served(self) -> None:
-        """Return once one namespace can be served: CRDs may come later than the operator. Or at `stop`."""
+        """Return at `stop`, or once a namespace can be served: CRDs may be installed later than the operator."""
         while not self._stop.is_set():
             await self._look_at_namespaces(is_first=True)
             if not self._waits_for:
@@ -191,13 +191,13 @@ class Operator:
             await self._sleep(WAIT_SECONDS)
 
     async def _look_after_namespaces(self) -> None:
-        """Each that is lost, or forbidden, stops only itself, and is served again when it is back; until `stop`."""
+        """Until `stop`. A namespace that is gone or forbidden affects no other, and is served again once it is back."""
         while not self._stop.is_set():
             await self._sleep(LOOK_SECONDS)
             await self._look_at_namespaces()
 
     async def _look_at_namespaces(self, is_first: bool = False) -> None:
-        """`is_first`: nothing was served yet, so that no answer counts as a refusal."""
+        """`is_first`: nothing was served yet, so a missing response counts as a refusal, too."""
         for namespace in self._namespaces:
             try:
                 for kind in WATCHED:
@@ -219,13 +219,13 @@ class Operator:
         self._refused[namespace] = why
 
     async def _sleep(self, seconds: float) -> None:
-        """Or until `stop`."""
+        """Sleep, or until `stop`."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stop.wait(), seconds)
 
     @property
     def _waits_for(self) -> str:
-        """Why nothing at all can be served, or ""."""
+        """Why nothing can be served, or ""."""
         return next(iter(self._refused.values())) if len(self._refused) == len(set(self._namespaces)) else ""
 
     def _on_event(self, kind: api.Kind, event: str, manifest: Manifest) -> None:
@@ -239,7 +239,7 @@ class Operator:
         self._heard[kind.kind, namespace] = time.monotonic()
 
     async def _or_stop(self, what: Coroutine[Any, Any, None]) -> bool:
-        """Await it; False when told to stop first."""
+        """Await it; False if told to stop first."""
         task, stop = asyncio.create_task(what), asyncio.create_task(self._stop.wait())
         try:
             await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
@@ -256,7 +256,7 @@ class Operator:
             loop.add_signal_handler(number, self.stop)
 
     def _watch_ages(self) -> dict[str, float]:
-        """By kind, the oldest of all namespaces that are served."""
+        """By kind, the oldest among the served namespaces."""
         now, ages = time.monotonic(), dict[str, float]()
         for (kind, namespace), heard in self._heard.items():
             if namespace not in self._refused:

@@ -1,5 +1,5 @@
-"""What the watches last said of each Changefeed and of its children: to tell events that matter, for metrics, and for
-passes that find nothing to do."""
+"""The last watched state of each Changefeed and its children: to filter out irrelevant events, for metrics, and for
+passes with nothing to do."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from changefeed_operator.api import Json
 from changefeed_operator.decision.evidence.pods import ended
 from changefeed_operator.loop.queue import Key
 
-#: Conditions of the driver; a change of one of them matters.
+#: The driver's conditions; a change of one triggers a pass.
 _DRIVERS = ("SinkAvailable", "UpstreamAvailable", "WithinLag")
 
-#: A driver that is a new one, or knows its start by now, matters; how far it has got does not.
+#: The driver's fields whose changes trigger a pass; its progress does not.
 _DRIVER_FIELDS = ("epoch", "clusterId", "startTs", "eventStoreMode")
 
-#: A driver that reports again after so many seconds was silent, which a pass has said of it or is about to.
+#: A report after this many seconds triggers a pass: the driver may have been reported as silent.
 SILENCE = 120.0
 
 
-#: So many executors that ended are kept of each changefeed.
+#: How many terminated executors are kept per changefeed.
 ENDS_KEPT = 5
 
 
 class Seen:
-    """Changefeeds and their children as they were last seen."""
+    """Changefeeds and their children as last seen."""
 
     def __init__(self) -> None:
         self._last: dict[Key, Json] = {}
-        self._children: dict[Key, dict[str, str]] = {}  # by uid; as text, a quarter of what objects take
+        self._children: dict[Key, dict[str, str]] = {}  # by uid; as text, which takes a quarter of the memory
         self._of: dict[str, Key] = {}  # by uid of a child
         self._modes: dict[Key, str] = {}
         self._ends: dict[Key, dict[str, Json]] = {}  # by uid, the oldest first
 
     def note(self, key: Key, event: str, changefeed: Json) -> bool:
-        """Keep it; True when something changed that a pass must see. `event`: ADDED, MODIFIED, DELETED, "" (listed)."""
+        """Keep it; True if the change needs a pass. `event`: ADDED, MODIFIED, DELETED, "" (listed)."""
         before = self._last.pop(key, None)
         if event == "DELETED":
             return True
@@ -47,9 +47,9 @@ class Seen:
         return essence(before) != essence(changefeed) or _reported(changefeed) - _reported(before) > SILENCE
 
     def note_child(self, kind: api.Kind, key: Key, event: str, child: Json) -> set[Key]:
-        """Keep it, and an executor that has ended beyond its end: Spark deletes it before a pass can see it.
+        """Keep it. Terminated executors are kept beyond their deletion: Spark deletes them before a pass can see them.
 
-        Gives the changefeeds that it belongs to, and has belonged to before somebody changed its label.
+        Returns the changefeeds that it belongs to, and that it belonged to if its label has changed.
         """
         uid = api.uid_of(child)
         before = self._of.pop(uid, key)
@@ -71,46 +71,46 @@ class Seen:
             ends.pop(next(iter(ends)))
 
     def executor_ends(self, key: Key) -> tuple[Json, ...]:
-        """Of the newest that have ended, as they were last seen."""
+        """The most recently terminated ones, as last seen."""
         return tuple(self._ends.get(key, {}).values())
 
     def children(self, key: Key) -> tuple[Json, ...]:
-        """All that bear its name, as they were last seen."""
+        """All objects labelled with its name, as last seen."""
         return tuple(json.loads(child) for child in self._children.get(key, {}).values())
 
     def changefeed(self, key: Key) -> Json | None:
-        """As it was last seen; None for one that is not ours, or is gone."""
+        """As last seen; None if it is not ours, or gone."""
         return self._last.get(key)
 
     def mode(self, key: Key) -> str:
-        """The mode of its event store as a pass last saw it, "" before the first; a restart of the operator forgets."""
+        """The mode of its event store as a pass last saw it, "" before the first; lost when the operator restarts."""
         return self._modes.get(key, "")
 
     def keep_mode(self, key: Key, changefeed: Json) -> None:
-        """A pass has seen it."""
+        """Note the mode that a pass has seen."""
         self._modes[key] = api.text_at(changefeed, "status", "eventStoreMode")
 
     def clear(self) -> None:
-        """All is listed once more: what is not told of then is gone."""
+        """Everything is about to be listed again: whatever isn't listed then is gone."""
         for known in (self._last, self._children, self._of):
             known.clear()
 
     def forget(self, key: Key) -> None:
-        """It is not ours, or is gone."""
+        """It is not ours, or gone."""
         for known in (self._modes, self._last, self._ends):
             known.pop(key, None)
         if not self._children.get(key):
             self._children.pop(key, None)
 
     def live(self) -> Mapping[Key, Json]:
-        """Those that exist."""
+        """The existing Changefeeds."""
         return dict(self._last)
 
 
 def essence(changefeed: Json) -> tuple[Any, ...]:
-    """What of a Changefeed matters to a pass. Not the operator's own fields, nor the driver's progress.
+    """The parts of a Changefeed that matter to a pass: neither the operator's own fields nor the driver's progress.
 
-    A thousand drivers write their progress every ten seconds; a pass for each would be a hundred a second.
+    A thousand drivers report progress every ten seconds; a pass for each report would be a hundred per second.
     """
     metadata = api.mapping_at(changefeed, "metadata")
     status = api.mapping_at(changefeed, "status")
@@ -128,7 +128,7 @@ def essence(changefeed: Json) -> tuple[Any, ...]:
 
 
 def _reported(changefeed: Json) -> float:
-    """Unix seconds of the driver's last report, 0 for none."""
+    """Unix seconds of the driver's last report, 0 if there is none."""
     fields = api.list_at(changefeed, "metadata", "managedFields")
     mine = (each for each in fields if api.text_at(each, "manager") == api.DRIVER_FIELD_MANAGER)
     return max((api.time_at(each, "time") or 0.0 for each in mine), default=0.0)

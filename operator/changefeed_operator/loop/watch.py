@@ -1,10 +1,10 @@
-"""What wakes the operator, and what it knows without asking: kopf's watches.
+"""The watches that wake the operator and fill its caches, by kopf.
 
-kopf lists and watches; nothing here decides, writes, or keeps state for kopf in the cluster: no timers, daemons,
-finalizers, patches (they end silently, facts/kubernetes.md 5.3). Nor is its index the cache: it holds an operator with
-more objects than workers up for ever, and never drops what was deleted while a watch had lost its place (410). kopf
-tells of no such deletion at all, so all is listed anew then, by a new kopf. It does not tell of bookmarks either: the
-answers are listened to as they come in, which is how old a watch is known to be.
+kopf only lists and watches; nothing here decides, writes, or keeps state for kopf in the cluster: no timers, daemons,
+finalizers or patches (they end silently, facts/kubernetes.md 5.3). kopf's index is not the cache either: it blocks an
+operator with more objects than workers forever, and never drops what was deleted while a watch had expired (410). kopf
+doesn't report such deletions at all, so a new kopf then lists everything again. Nor does it report bookmarks: responses
+are observed as they arrive, which is how the age of a watch is known.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from changefeed.kube.connection import Connection
 from changefeed_operator import api
 from changefeed_operator.loop.queue import Key
 
-#: What is watched; of all but Changefeeds only what carries the label of a changefeed.
+#: The watched kinds; except for Changefeeds, only objects with a changefeed's label.
 WATCHED = (api.CHANGEFEED, *api.CHILD_KINDS)
 
-#: Seconds without an event or a bookmark after which kopf connects anew (the API server sends one a minute).
+#: Seconds without an event or a bookmark after which kopf reconnects (the API server sends one every minute).
 INACTIVITY = 70.0
 
-#: The API server ends a watch after so many seconds.
+#: Seconds after which the API server ends a watch.
 WATCH_SECONDS = 300
 
-#: Seconds between the end of kopf's tasks, where one has lost its place, and their new start.
+#: Seconds between stopping kopf's tasks after an expired watch, and starting them again.
 ANEW_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class Endless:
-    """Pauses between attempts that never end: kopf gives up, and ends, when its list of them does."""
+    """An endless series of pauses between retries: kopf gives up and exits when its list is exhausted."""
 
     pauses: Sequence[float] = (0.5, 1, 2, 4, 8, 15)
 
@@ -48,11 +48,11 @@ class Endless:
 
 
 class Watch:
-    """Watches in all namespaces (`namespaces` empty) or in each that is named.
+    """Watches all namespaces (`namespaces` empty) or the given ones.
 
-    `event(kind, type, object)`: ADDED, MODIFIED, DELETED, or "" for what was there already. `heard(kind, namespace)`:
-    the API server answered or sent something on that watch; namespace "" for all. `anew()`: all is listed once more,
-    and what is not told of then is gone.
+    `event(kind, type, object)`: ADDED, MODIFIED, DELETED, or "" for an object that existed already. `heard(kind,
+    namespace)`: the API server responded or sent something on that watch; namespace "" for all. `anew()`: everything is
+    about to be listed again, and whatever isn't listed then is gone.
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class Watch:
         self._lost = asyncio.Event()
 
     async def run(self, started: Callable[[], None]) -> None:
-        """Watch until cancelled; `started` is called once kopf has taken the signals, to take them back.
+        """Watch until cancelled; `started` is called once kopf has installed its signal handlers, to replace them.
 
-        Raises Unavailable when a watch ended for good, as when a CRD was deleted.
+        Raises Unavailable if a watch ended for good, for instance because a CRD was deleted.
         """
         while True:
             await self._watch(started)
@@ -84,7 +84,7 @@ class Watch:
             await asyncio.sleep(ANEW_SECONDS)
 
     async def _watch(self, started: Callable[[], None]) -> None:
-        """Until a watch has lost its place."""
+        """Until a watch has expired."""
         self._listed.clear()
         self._lost.clear()
         registry, settings = kopf.OperatorRegistry(), self._settings()
@@ -106,8 +106,8 @@ class Watch:
                 return
             causes = [repr(task.exception()) for task in done if not task.cancelled() and task.exception()]
             raise Unavailable(
-                f"The watches ended: {', '.join(causes) or 'no cause was given'}.",
-                "The operator starts again; look for deleted CRDs and missing rights if this lasts.",
+                f"The watches ended: {', '.join(causes) or 'no cause given'}.",
+                "The operator restarts; if this persists, check for deleted CRDs and missing permissions.",
             )
         finally:
             for task in (*tasks, lost):
@@ -118,7 +118,7 @@ class Watch:
         settings = kopf.OperatorSettings()
         settings.posting.enabled = False
         settings.scanning.disabled = True
-        # We end it by cancelling; its own last resort is to kill the process.
+        # We cancel it; its own last resort is to kill the process.
         settings.process.ultimate_exiting_timeout = None
         settings.watching.server_timeout = WATCH_SECONDS
         settings.watching.client_timeout = WATCH_SECONDS + 30
@@ -132,7 +132,7 @@ class Watch:
         settings.networking.enforce_retry_after = True
         settings.persistence.diffbase_storage = _NoState()
         settings.queueing.worker_limit = 50
-        # A worker that waits for more of its object takes the place of another's.
+        # A worker waiting for further events of its object occupies another one's slot.
         settings.queueing.idle_timeout = 0.02
         for kind in WATCHED:
             labels = self._selector if kind is api.CHANGEFEED else api.NAME_LABEL
@@ -154,7 +154,7 @@ class Watch:
 
 
 class _NoState(kopf.DiffBaseStorage):
-    """What kopf compares an object with, for handlers that we have none of: it would copy each object of each event."""
+    """Disables kopf's diffing, which we don't use: it would copy every object of every event."""
 
     def build(self, *, body: kopf.Body, extra_fields: Any = None) -> kopf.BodyEssence:
         return kopf.BodyEssence()
@@ -173,7 +173,7 @@ def _selector(kind: api.Kind) -> tuple[str, str, str]:
 def listening(
     heard: Callable[[api.Kind, str], None], listed: Callable[[api.Kind, str], None] = lambda kind, namespace: None
 ) -> aiohttp.ClientMiddlewareType:
-    """Calls `heard(kind, namespace)` for each good answer to a list or a watch, and for each piece of its stream;
+    """Calls `heard(kind, namespace)` for each successful response to a list or watch and for each chunk of its stream;
     `listed` for the first page of each list."""
     kinds = {kind.plural: kind for kind in WATCHED}
 
@@ -192,7 +192,7 @@ def listening(
 
 
 class _Heard:
-    """A response's content that tells of each piece that is read."""
+    """A response's content that reports each chunk read."""
 
     def __init__(self, content: aiohttp.StreamReader, heard: Callable[[], None]) -> None:
         self._content = content
@@ -208,7 +208,7 @@ class _Heard:
 
 
 def key_of(kind: api.Kind, manifest: Manifest) -> Key:
-    """The changefeed that an object is, or belongs to."""
+    """The changefeed that an object is or belongs to."""
     metadata = manifest["metadata"]
     name = metadata["name"] if kind is api.CHANGEFEED else metadata["labels"][api.NAME_LABEL]
     return metadata["namespace"], name

@@ -1,1 +1,1 @@
-"""What is written into the cluster, as plain objects: pure."""
+"""The objects written to the cluster, as plain data. Pure."""

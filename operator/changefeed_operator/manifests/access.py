@@ -12,7 +12,7 @@ from changefeed_operator.target import Target
 
 
 def service_account(target: Target, owner: Json) -> dict[str, Any]:
-    """Clouds read their annotations there. Pods that need a token of the API server's have it mounted by themselves."""
+    """Carries the clouds' annotations. Pods that need an API server token enable its mount themselves."""
     manifest = pods.own_child(api.SERVICE_ACCOUNT, target, owner)
     if annotations := target.resource.spec.spark.service_account.annotations:
         manifest["metadata"]["annotations"] = dict(annotations)
@@ -20,9 +20,9 @@ def service_account(target: Target, owner: Json) -> dict[str, Any]:
 
 
 def driver_binding(target: Target, settings: Settings, owner: Json) -> dict[str, Any]:
-    """What every driver may do, for its executors. The operator holds none of it, so it binds what the chart brings.
+    """What every driver may do for its executors. The operator lacks these permissions, so it binds the chart's role.
 
-    Named after that role too: another operator's differs, and a binding never changes to whom it binds.
+    The name includes the role: another operator's differs, and a binding's roleRef is immutable.
     """
     return _binding(
         pods.child(
@@ -38,7 +38,7 @@ def driver_binding(target: Target, settings: Settings, owner: Json) -> dict[str,
 
 
 def role(target: Target, owner: Json) -> dict[str, Any]:
-    """The status of this changefeed, which is no other driver's to write."""
+    """Permission to write the status of this changefeed, and no other."""
     return {
         **pods.own_child(api.ROLE, target, owner),
         "rules": [

@@ -1,7 +1,7 @@
 """The SparkApplication of an attempt. Pure.
 
-Every field that Spark's operator would default is written, pod settings stand in the templates: its webhook isn't
-needed (facts/kubernetes.md 1.1, 1.7).
+Sets every field that the Spark operator would default, and puts pod settings in the templates, so that its webhook
+isn't needed (facts/kubernetes.md 1.1, 1.7).
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ APPLICATION_FILE = "local:///opt/changefeed/changefeed_app.py"
 
 _MI = 1 << 20
 _SPARK_CONF = {
-    # Spark 4.2 and later create a NetworkPolicy at submission, which the Spark operator's chart has no right to
+    # Spark 4.2 and later create a NetworkPolicy at submission, which the Spark operator's chart has no permission for
     # (facts/test-cluster.md).
     "spark.kubernetes.driver.pod.excludedFeatureSteps": (
         "org.apache.spark.deploy.k8s.features.NetworkPolicyFeatureStep"
     ),
     "spark.kubernetes.executor.deleteOnTermination": "true",
-    # Both true, as they are by default, make the driver ask for volume claims, to which it has no right.
+    # With the default, true, the driver lists volume claims, for which it has no permission.
     "spark.kubernetes.driver.ownPersistentVolumeClaim": "false",
     "spark.kubernetes.driver.reusePersistentVolumeClaim": "false",
-    # Nor has it one to Services and ConfigMaps: the submission's go with the driver's pod, and executors need none.
+    # The same for Services and ConfigMaps: those of the submission go with the driver's pod, and executors need none.
     "spark.kubernetes.driver.service.deleteOnTermination": "false",
     "spark.kubernetes.executor.disableConfigMap": "true",
     "spark.dynamicAllocation.enabled": "false",
-    # After an executor's end by memory all new ones would take a single task: pullers would leave no room for what
-    # writes the files.
+    # After an executor is OOM-killed, all new ones would take a single task each: pullers would leave no slots for the
+    # tasks that write files.
     "spark.kubernetes.allocation.recoveryMode.enabled": "false",
     "spark.task.maxFailures": "8",
-    # Spark ends the driver by default after a few executors that died or were refused, however long ago each was.
+    # By default Spark ends the driver after a few executors died or were rejected, however long ago.
     "spark.executor.maxNumFailures": "2147483647",
     "spark.ui.enabled": "false",
 }
@@ -71,13 +71,13 @@ def application(target: Target, settings: Settings, attempt: int, owner: Json) -
     manifest = pods.child(api.APPLICATION, name, metadata.name, owner)
     manifest["metadata"]["labels"].update(marks)
     made = {**manifest, "spec": spec}
-    # Of what its spec's hash tells, and no more: settings that the driver takes over stand in the templates.
+    # Covers what the spec's hash covers: the templates contain settings that the driver applies live.
     made["metadata"]["annotations"] = {api.APPLIED: api.digest(outline(made))}
     return made
 
 
 def outline(manifest: Json) -> dict[str, Any]:
-    """Without the pods' templates: what users write there the API server drops where it does not know it."""
+    """The manifest without the pod templates: the API server drops unknown fields that users put there."""
     spec = dict(api.mapping_at(manifest, "spec"))
     for role in ("driver", "executor"):
         spec[role] = {name: value for name, value in api.mapping_at(spec, role).items() if name != "template"}
@@ -93,7 +93,7 @@ def _driver(target: Target, marks: Mapping[str, str], attempt: int) -> dict[str,
         {"name": "CHANGEFEED_ATTEMPT", "value": str(attempt)},
         pods.config_env(target.config_digest),
         {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
-        # The owner of the Secret that the driver makes for its executors.
+        # The owner of the Secret that the driver creates for its executors.
         {"name": "CHANGEFEED_POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
         {"name": "CHANGEFEED_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
     ]
@@ -137,10 +137,10 @@ def _executor(target: Target, marks: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _probes() -> dict[str, Any]:
-    """A driver that hangs is killed by the kubelet, and followed by the next attempt: `restartPolicy` is Never.
+    """A hung driver is killed by the kubelet, and the next attempt follows: `restartPolicy` is Never.
 
-    It has five minutes to start, and 40 s without an answer; then the kubelet gives it the pod's whole grace to end. It
-    heeds a probe's own grace only where it restarts the container.
+    It has five minutes to start; after that, 40 s without a response kill it, with the pod's whole grace period. The
+    kubelet honours a probe's own grace period only where it restarts the container.
     """
     probe = {"httpGet": {"path": "/healthz", "port": pods.METRICS_PORT}, "periodSeconds": 10, "timeoutSeconds": 5}
     return {
@@ -158,7 +158,7 @@ def _pod(
     target: Target,
     probes: Json | None = None,
 ) -> dict[str, Any]:
-    """What the application's two kinds of pod have in common. The container's limit is the spec's memory."""
+    """What driver and executor pods have in common. The container's memory limit is the spec's memory."""
     defaults = {
         "spec": {
             **pods.pod_basics(),
@@ -181,19 +181,19 @@ def _pod(
         "memoryOverhead": f"{role.memory // _MI - heap_mib}m",
         "serviceAccount": pods.service_account(target),
         "labels": {**api.labels(target.resource.metadata.name), **marks},
-        # Else Argo CD takes a running pod that is never restarted for one that is still on its way.
+        # Otherwise Argo CD shows a running pod with restartPolicy Never as progressing.
         "annotations": {"argocd.argoproj.io/ignore-restart-policy": "true"},
         "template": merge(merge(defaults, role.template), ours),
     }
 
 
 def _heap_mib(memory: int, share: int) -> int:
-    """The JVM's part: it moves no rows, Python and Arrow need the most. Spark refuses less than about 450 MiB."""
+    """The JVM's share: it moves no rows; Python and Arrow need the most. Spark refuses less than about 450 MiB."""
     return min(max(memory // _MI // share, 512), 4096)
 
 
 def _cpu(role: Driver | Executor, container: str) -> dict[str, Any]:
-    """`coreRequest` and `coreLimit`: Spark sets them over the template's, so theirs are handed on."""
+    """`coreRequest` and `coreLimit`: Spark's values override the template's, so the template's are passed on here."""
     containers = api.list_at(role.template, "spec", "containers")
     resources: Json = next((api.mapping_at(each, "resources") for each in containers if each["name"] == container), {})
     cpu = {"coreRequest": _quantity(resources, "requests") or str(role.cores)}

@@ -15,10 +15,9 @@ from changefeed_operator.target import CONFIG_KEY, Target
 def children(
     target: Target, settings: Settings, owner: Json, hold: bool, protects: bool = True
 ) -> list[dict[str, Any]]:
-    """Manifests of all children but the SparkApplication, each with its `applied` hash.
+    """Manifests of all children except the SparkApplication, each with its `applied` hash.
 
-    `hold`: whether the CronJob that keeps the upstream's safepoint alive is one of them. `protects`: whether pods
-    are evicted one at a time.
+    `hold`: include the CronJob that renews the upstream's safepoint. `protects`: evict pods one at a time.
     """
     manifests = [
         access.driver_binding(target, settings, owner),
@@ -39,6 +38,6 @@ def children(
 
 
 def _config_map(target: Target, owner: Json) -> dict[str, Any]:
-    """Immutable, and another one for each spec: a pod never meets a config that changed under it."""
+    """Immutable, and a new one for each spec: a pod's config never changes underneath it."""
     manifest = pods.child(api.CONFIG_MAP, target.config_map_name, target.resource.metadata.name, owner)
     return {**manifest, "immutable": True, "data": {CONFIG_KEY: target.config_text}}

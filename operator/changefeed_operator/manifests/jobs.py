@@ -1,8 +1,8 @@
-"""The Jobs of the data plane's image: hold, while no driver runs, and close, before a deletion goes through. Pure.
+"""The Jobs that run the data plane's image: hold, while no driver runs, and close, before a deletion completes. Pure.
 
-Their pods come of the driver's template: what lets a driver start in a cluster (pull secrets, certificates, a proxy,
-a node pool, a quota's limits) they need too. The resource stands in an annotation of the pod, from where a volume makes
-the file: a foreground deletion takes the ConfigMap away while `close` is still to come.
+Their pods are based on the driver's template: they need whatever lets a driver start in the cluster (pull secrets,
+certificates, a proxy, a node pool, the limits that a quota requires). The resource is in an annotation of the pod,
+which a volume turns into a file: a foreground deletion removes the ConfigMap before `close` runs.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from changefeed_operator.settings import Settings
 from changefeed_operator.target import CONFIG_KEY, Target
 from changefeed_operator.template import merge
 
-#: Seconds that a Job has: a node may have to be added for it, and the image pulled.
+#: Deadline of a Job in seconds: a node may have to be added for it, and the image pulled.
 DEADLINE_S = 900
-#: Seconds that a Job is kept for after its end; one that failed is made anew then, if it is still wanted.
+#: Seconds that a finished Job is kept; a failed one is then replaced if it is still needed.
 KEPT_S = 60
 
 UID_LABEL = f"{api.GROUP}/uid"
@@ -28,7 +28,7 @@ UID_LABEL = f"{api.GROUP}/uid"
 Verb = Literal["hold", "close"]
 
 _HOLD_EVERY_MIN = (30, 15, 10, 5, 2)
-#: What of the driver's container is taken over; its resources are too, in part.
+#: Copied from the driver's container; its resources are too, in part.
 _OF_CONTAINER = ("env", "envFrom", "volumeMounts", "securityContext")
 _NOT_OF_POD = ("containers", "restartPolicy", "activeDeadlineSeconds", "terminationGracePeriodSeconds")
 _REQUESTS = {"cpu": "50m", "memory": "128Mi"}
@@ -54,7 +54,7 @@ def hold_cron_job(target: Target, settings: Settings, owner: Json) -> dict[str, 
 
 
 def hold_schedule(target: Target) -> str:
-    """Three times a TTL at least, which is ten minutes or more; changefeeds are spread over the interval."""
+    """At least three times per TTL, which is ten minutes or more; changefeeds are spread over the interval."""
     minutes = int(target.resource.spec.upstream.safepoint_ttl // 60)
     every = next((every for every in _HOLD_EVERY_MIN if every * 3 <= minutes), _HOLD_EVERY_MIN[-1])
     offset = int(api.digest(target.resource.metadata.uid), 16) % every
@@ -62,7 +62,7 @@ def hold_schedule(target: Target) -> str:
 
 
 def hold_job(target: Target, settings: Settings, owner: Json) -> dict[str, Any]:
-    """A Job that holds at once, where the CronJob's next one may come too late."""
+    """A Job that renews the hold at once, for when the CronJob's next one may come too late."""
     name = target.resource.metadata.name
     head = pods.child(api.JOB, api.hold_cron_job_name(name), name, owner)
     head["metadata"]["labels"] = _labels(name, "hold")
@@ -75,7 +75,7 @@ def hold_job(target: Target, settings: Settings, owner: Json) -> dict[str, Any]:
 def close_job(target: Target, settings: Settings, service_account: str) -> dict[str, Any]:
     """The Job that appends `closed` and removes the safepoint, for a Changefeed that is being deleted.
 
-    Nobody owns it: a foreground deletion would take it away with the children.
+    It has no owner: a foreground deletion would remove it with the other children.
     """
     metadata = target.resource.metadata
     return {
@@ -95,7 +95,7 @@ def _labels(name: str, verb: Verb) -> dict[str, str]:
 
 
 def _job(target: Target, settings: Settings, verb: Verb, service_account: str) -> dict[str, Any]:
-    """The spec of a Job that runs `changefeed <verb>`; its container bears the verb's name."""
+    """The spec of a Job that runs `changefeed <verb>`; its container is named after the verb."""
     template = target.resource.spec.spark.driver.template
     container, told = _driver_container(template), api.canonical(_told(target))
     defaults = {
@@ -156,13 +156,13 @@ def _driver_container(template: Json) -> Json:
 
 
 def _resources(container: Json) -> dict[str, Any]:
-    """A Job's own requests, and what a quota or a LimitRange may ask for, as the driver's container says."""
+    """A Job's own requests, plus what a quota or a LimitRange may require, taken from the driver's container."""
     requests, limits = (api.mapping_at(container, "resources", bound) for bound in ("requests", "limits"))
     return {"requests": {**requests, **_REQUESTS}, "limits": {**_LIMITS, **limits}}
 
 
 def _told(target: Target) -> dict[str, Any]:
-    """The resource as the Job reads it: without what is for Spark, since an annotation has its bounds."""
+    """The resource as the Job reads it, without `spec.spark`: annotations have a size limit."""
     resource = given(target.resource)
     spec = {name: value for name, value in resource["spec"].items() if name != "spark"}
     return {**resource, "spec": spec}

@@ -1,7 +1,7 @@
-"""The ConfigMap that keeps the log of the last attempt that failed. Pure.
+"""The ConfigMap that keeps the log of the last failed attempt. Pure.
 
-The driver's pod has one name for all attempts, so the next attempt takes the log of the one before away. The ConfigMap
-bears no label of the changefeed: passes don't read it. It goes with its owner.
+The driver's pod has the same name in all attempts, so the next attempt would lose the previous one's log. The ConfigMap
+lacks the changefeed's label, so passes don't read it. It is deleted with its owner.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from changefeed_operator import api
 from changefeed_operator.api import Json
 
-#: Bytes that are kept, of the end; a ConfigMap has room for 1 MiB.
+#: Bytes kept from the end of the log; a ConfigMap has room for 1 MiB.
 KEPT_BYTES = 256 << 10
 
 

@@ -1,4 +1,4 @@
-"""Where a changefeed's pods are found, and how many of them may be evicted at once. Pure."""
+"""The Service that finds a changefeed's driver, and the PodDisruptionBudget for its pods. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from changefeed_operator.target import Target
 
 
 def service(target: Target, owner: Json) -> dict[str, Any]:
-    """Headless: the driver is one pod, and what asks it for metrics or plans wants that one."""
+    """Headless: the driver is a single pod, and metrics and plans come from that pod."""
     ports = (("metrics", pods.METRICS_PORT), ("owner", pods.OWNER_PORT))
     return {
         **pods.own_child(api.SERVICE, target, owner),
@@ -26,9 +26,9 @@ def service(target: Target, owner: Json) -> dict[str, Any]:
 
 
 def budget(target: Target, owner: Json, protects: bool) -> dict[str, Any]:
-    """One pod at a time may be evicted; any, when `protects` is false, so that a drain never waits for room elsewhere.
+    """One pod at a time may be evicted; any if `protects` is false, so that a node drain never waits for capacity.
 
-    A number: shares need a controller that the API server knows.
+    `minAvailable` is a number: percentages need a controller with a scale subresource.
     """
     return {
         **pods.own_child(api.BUDGET, target, owner),

@@ -1,7 +1,7 @@
-"""Who reaches a changefeed's pods, and what they reach: the least with which it works. Pure.
+"""The minimal NetworkPolicy for a changefeed's pods, in both directions. Pure.
 
-Hosts have names, and a NetworkPolicy knows addresses alone: what is outside the cluster is narrowed down by port, and
-by address where the installation says which (`Network.to`).
+The spec has host names, but a NetworkPolicy only knows addresses: traffic to the outside is restricted by port, and by
+address if the installation names them (`Network.to`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PORTS = {"http": 80, "https": 443, "mysql": 3306, "postgresql": 5432, "kafka": 
 
 
 def network_policy(target: Target, network: Network, owner: Json) -> dict[str, Any]:
-    """For the driver, the executors, and the jobs that hold and close."""
+    """Covers the driver, the executors, and the hold and close Jobs."""
     ours = {"matchLabels": {api.NAME_LABEL: target.resource.metadata.name}}
     return {
         **pods.own_child(api.NETWORK_POLICY, target, owner),
@@ -44,7 +44,7 @@ def network_policy(target: Target, network: Network, owner: Json) -> dict[str, A
 
 
 def _rule(ports: Iterable[int], way: Literal["from", "to"], peers: Sequence[Json]) -> dict[str, Any]:
-    """Without peers: everybody, and the API server's own form of that has no list."""
+    """Without peers, anyone: the API server normalizes that to no list."""
     rule: dict[str, Any] = {"ports": _tcp(sorted(set(ports)))}
     return {**rule, way: [dict(peer) for peer in peers]} if peers else rule
 
@@ -59,8 +59,8 @@ def _pd_ports(target: Target) -> Iterator[int]:
 
 
 def _store_ports(target: Target) -> Iterator[int]:
-    """Of the log's store, and of the sink and what belongs to it. A broker that says it is elsewhere needs a rule of
-    its own (network.extraEgress).
+    """Ports of the log's store, and of the sink and what belongs to it. Brokers that advertise other ports need a rule
+    of their own (changefeedEgress.extra).
     """
     sink = target.resource.spec.sink
     if target.state_uri:
@@ -82,7 +82,7 @@ def _store_ports(target: Target) -> Iterator[int]:
 
 
 def _store_port(uri: str) -> int:
-    """That of its endpoint, or of the cloud's."""
+    """The port of its endpoint, or of the cloud's."""
     (endpoint,) = parse_qs(urlsplit(uri).query).get("endpoint", ["https:"])[-1:]
     return _port(endpoint)
 

@@ -1,6 +1,6 @@
-"""What all pods of a changefeed have in common, and the head of whatever belongs to one. Pure.
+"""What all pods of a changefeed have in common, and the metadata of its children. Pure.
 
-Pods are what the restricted Pod Security Standard wants. Secrets appear by name only.
+Pods comply with the restricted Pod Security Standard. Secrets appear by name only.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ CONFIG_FILE = f"{CONFIG_DIR}/changefeed.yaml"
 SECRETS_DIR = f"{CONFIG_DIR}/secrets"
 METRICS_PORT = 9464
 OWNER_PORT = 7400
-#: Seconds that a pod stays on a node which does not answer, once Kubernetes says so.
+#: Seconds that a pod stays on an unresponsive node, once Kubernetes has noticed.
 LOST_NODE_S = 30
-#: What a pod may write to /tmp before the kubelet takes it away, so that it can't fill its node's disk.
+#: How much a pod may write to /tmp before the kubelet evicts it, so that it can't fill its node's disk.
 SCRATCH = "8Gi"
 
 
 def own_child(kind: api.Kind, target: Target, owner: Json) -> dict[str, Any]:
-    """The head of the child that bears the changefeed's own name."""
+    """The metadata of a child named after the changefeed."""
     name = target.resource.metadata.name
     return child(kind, api.child_name(name), name, owner)
 
@@ -38,7 +38,7 @@ def spark_pods(target: Target) -> dict[str, Any]:
 
 
 def child(kind: api.Kind, name: str, changefeed: str, owner: Json) -> dict[str, Any]:
-    """The head of a child's manifest."""
+    """The metadata of a child."""
     return {
         "apiVersion": kind.api_version,
         "kind": kind.kind,
@@ -61,7 +61,7 @@ def child(kind: api.Kind, name: str, changefeed: str, owner: Json) -> dict[str, 
 
 
 def sealed(manifest: dict[str, Any]) -> dict[str, Any]:
-    """With its own hash: what bears another one was made from another spec, or by another version of the operator."""
+    """Adds the manifest's hash: it differs for objects made from another spec, or by another operator version."""
     metadata = manifest["metadata"]
     annotations = {**metadata.get("annotations", {}), api.APPLIED: api.digest(manifest)}
     return {**manifest, "metadata": {**metadata, "annotations": annotations}}
@@ -89,7 +89,7 @@ def config_volume(target: Target) -> dict[str, Any]:
 
 
 def config_env(digest: str) -> dict[str, str]:
-    """Says which file the pod must find; older images don't look."""
+    """Tells the pod which file to expect; older images don't check."""
     return {"name": "CHANGEFEED_CONFIG_DIGEST", "value": digest}
 
 
@@ -116,8 +116,8 @@ def scratch_volume() -> dict[str, Any]:
 
 
 def lost_node_tolerations() -> list[dict[str, Any]]:
-    """Away from a node that does not answer after half a minute, not after Kubernetes' five: the log fences what may
-    live on there (rule 6)."""
+    """Leave an unresponsive node after half a minute instead of Kubernetes' five: the log fences whatever still runs
+    there (rule 6)."""
     lost = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_NODE_S}
     return [{"key": f"node.kubernetes.io/{taint}", **lost} for taint in ("not-ready", "unreachable")]
 
@@ -130,7 +130,7 @@ def scratch_env() -> list[dict[str, str]]:
 def pod_basics() -> dict[str, Any]:
     """Of every pod of a changefeed."""
     return {
-        # Else a Service named changefeed-… would set variables that look like our own.
+        # Otherwise a Service named changefeed-… would set variables that look like ours.
         "enableServiceLinks": False,
         "securityContext": {
             # No uid and no group: the image has its own, and OpenShift gives each namespace others.

@@ -1,1 +1,1 @@
-"""The API server: its client, and how it is reached; the operator, a driver and the command line share them."""
+"""The Kubernetes client and its connection, shared by the operator, the driver and the command line."""

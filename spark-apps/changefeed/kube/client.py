@@ -1,9 +1,9 @@
-"""A client of one API server: get, list, apply, create, patch, delete, logs; nothing is cached.
+"""A client for one API server: get, list, apply, create, patch, delete, logs; nothing is cached.
 
-Every failure is one of `changefeed.errors`, so that the caller knows what to do: `Conflict` (read again), `Transient`
-(again after `retry_after`), `NotFound`, `NeedsHuman` (refused for good: rights, or a manifest that is not valid).
-Writes are idempotent: server-side apply as one field manager, create-if-absent, deletes with preconditions.
-It must never log or raise with a token in it, and never write when `may_write` says no (a lost lease).
+Every failure is one of `changefeed.errors` and says what to do: `Conflict` (read again), `Transient` (retry after
+`retry_after`), `NotFound`, `NeedsHuman` (rejected for good: permissions, or an invalid manifest). Writes are
+idempotent: server-side apply as one field manager, create-if-absent, deletes with preconditions. It must never log a
+token or put one in an error, and never write when `may_write` forbids it (a lost Lease).
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from changefeed.errors import AlreadyExists, ChangefeedError, Conflict, NeedsHum
 from changefeed.kube.connection import Connection
 from changefeed.kube.kind import POD, Kind, path_of
 
-#: A request that takes longer has failed; seconds. Nothing that is sent is slow.
+#: Request timeout in seconds; no request is slow.
 REQUEST_TIMEOUT = 20.0
 
-#: A log that does not come in so many seconds is done without.
+#: Seconds to wait for a log before going without it.
 LOG_TIMEOUT = 5.0
 
-#: An object as the API server has it: JSON.
+#: An object in the API server's JSON form.
 Manifest = dict[str, Any]
 
 _LACKS_RIGHT = re.compile(r'User "[^"]*" cannot ')
 _ANSWER = re.compile(r"[A-Z]+ /\S*: (\d+): (.*)", re.DOTALL)
-#: Of errors that come and go by themselves, and say nothing about the object.
+#: Statuses of errors that pass on their own and say nothing about the object.
 _PASSING = (401, 408, 409, 429, 502, 503, 504)
 
 _RETRIED = (408, 429, 500, 502, 503, 504)
 
 
 class Kube:
-    """To be made inside a running loop. `manager`: the field manager of its writes; `timeout`: seconds of a request.
+    """Create it inside a running event loop. `manager`: the field manager of writes; `timeout`: seconds per request.
 
-    `may_write`: asked right before each write; False makes the write a Conflict. `count`: told of every answer,
-    (HTTP method, status), status 0 for none.
+    `may_write`: called right before each write; False makes the write a Conflict. `count`: called for every response
+    with the HTTP method and status, 0 if there was none.
     """
 
     def __init__(
@@ -69,11 +69,11 @@ class Kube:
         await self._session.close()
 
     async def read(self, kind: Kind, namespace: str, name: str) -> Manifest:
-        """The object; NotFound when there is none."""
+        """The object; raises NotFound if there is none."""
         return await self._request("GET", path_of(kind, namespace, name))
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        """The object, or None when there is none."""
+        """The object, or None."""
         try:
             return await self.read(kind, namespace, name)
         except NotFound:
@@ -84,19 +84,19 @@ class Kube:
     ) -> list[Manifest]:
         """The objects of a kind in one namespace (or all) that match a label and a field selector.
 
-        `limit`: no more than so many of them, 0 for all.
+        `limit`: at most this many, 0 for all.
         """
         query = {"labelSelector": labels, "fieldSelector": fields, "limit": str(limit or "")}
         answer = await self._request(
             "GET", path_of(kind, namespace), {name: value for name, value in query.items() if value}
         )
-        # The items of a list carry neither.
+        # Items of a list have neither.
         return [{"apiVersion": kind.api_version, "kind": kind.kind, **item} for item in answer["items"]]
 
     async def log(self, namespace: str, pod: str, container: str, lines: int) -> str:
-        """The last lines of a container's log, "" when they can't be had: its node may be the one that is lost.
+        """The last lines of a container's log; "" if unavailable, for instance because its node is lost.
 
-        It is the kubelet that answers, through the API server: no failure of that counts as one of the API server's.
+        The kubelet serves logs, through the API server: failures don't count as the API server's.
         """
         query = {"container": container, "tailLines": str(lines)}
         url = self._server + path_of(POD, namespace, pod, "log")
@@ -109,7 +109,7 @@ class Kube:
     async def stream_log(
         self, namespace: str, pod: str, container: str, lines: int | None = None, follow: bool = False
     ) -> AsyncIterator[bytes]:
-        """A container's log as it comes, from its start or the last `lines` on; `follow`: as it grows, too."""
+        """Stream a container's log, from its start or the last `lines`; `follow`: keep streaming as it grows."""
         query = {"container": container, "follow": str(follow).lower()} | ({"tailLines": str(lines)} if lines else {})
         path = path_of(POD, namespace, pod, "log")
         endless = aiohttp.ClientTimeout(total=None)
@@ -125,33 +125,33 @@ class Kube:
     async def apply(
         self, kind: Kind, manifest: Mapping[str, Any], subresource: str = "", strict: bool = True
     ) -> Manifest:
-        """Server-side apply, forced; gives the object as it stands then.
+        """Server-side apply with force; returns the resulting object.
 
-        A `metadata.uid` or `metadata.resourceVersion` in the manifest is a precondition: else Conflict. Without
-        `subresource` an object that does not exist is created. `strict`: refused when it has a field that the API
-        server doesn't know, which else is left out.
+        A `metadata.uid` or `metadata.resourceVersion` in the manifest is a precondition: Conflict if it fails. Without
+        `subresource`, a missing object is created. `strict`: reject fields unknown to the API server instead of
+        dropping them.
         """
         query = {"force": "true", "fieldValidation": "Strict" if strict else "Ignore"}
         path = _path(kind, manifest, subresource)
         return await self._write("PATCH", path, manifest, "application/apply-patch+yaml", **query)
 
     async def create(self, kind: Kind, manifest: Mapping[str, Any]) -> Manifest:
-        """Create it if absent; AlreadyExists otherwise. `generateName` gives it a name."""
+        """Create it if absent; raises AlreadyExists otherwise. `generateName` works."""
         return await self._write("POST", path_of(kind, manifest["metadata"]["namespace"]), manifest)
 
     async def replace(self, kind: Kind, manifest: Mapping[str, Any]) -> Manifest:
-        """Put it over the object of the `resourceVersion` that it carries; Conflict when that is not the newest."""
+        """Replace the object; Conflict if the manifest's `resourceVersion` is stale."""
         return await self._write("PUT", _path(kind, manifest), manifest)
 
     async def merge(self, kind: Kind, namespace: str, name: str, patch: Mapping[str, Any]) -> Manifest:
-        """Lay `patch` over the object; a `metadata.resourceVersion` in it is a precondition: else Conflict."""
+        """Merge patch; a `metadata.resourceVersion` in it is a precondition: Conflict if it fails."""
         path = path_of(kind, namespace, name)
         return await self._write("PATCH", path, patch, "application/merge-patch+json", fieldValidation="Strict")
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str, grace_s: int | None = None) -> None:
-        """Delete that very object, as it was read; Conflict when the name is another's by now.
+        """Delete exactly this object; Conflict if the name now belongs to another one.
 
-        One that is gone is no error. `grace_s`: instead of its own grace. What it owns goes too, in the background.
+        A missing object is not an error. `grace_s`: overrides its grace period. Background propagation.
         """
         body: Manifest = {
             "apiVersion": "v1",
@@ -180,7 +180,7 @@ class Kube:
         content_type: str = "application/json",
     ) -> Manifest:
         if method != "GET" and not self._may_write():
-            raise Conflict(f"{method} {path} is not sent: another operator leads now.", "It goes on from here.")
+            raise Conflict(f"{method} {path} was not sent: another operator leads now.", "That operator takes over.")
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": content_type, "Accept": "application/json"}
         try:
@@ -204,25 +204,25 @@ def _path(kind: Kind, manifest: Mapping[str, Any], subresource: str = "") -> str
 
 
 def _object(text: str) -> Manifest:
-    """Raises ValueError for what is no object: something between us and the API server has answered."""
+    """Raises ValueError for anything but an object: then a proxy answered instead of the API server."""
     answer = json.loads(text)
     if not isinstance(answer, dict):
-        raise ValueError("no object")
+        raise ValueError("not a JSON object")
     return answer
 
 
 def _unanswered(method: str, path: str, e: Exception) -> Transient:
     return Transient(
-        f"{method} {path}: no answer of the API server ({type(e).__name__}: {e}).",
-        "It is tried again; look at the API server if this lasts.",
+        f"{method} {path}: no response from the API server ({type(e).__name__}: {e}).",
+        "It is retried; check the API server if this persists.",
         retry_after=0.0,
     )
 
 
 def error_of(method: str, path: str, status: int, retry_after: str, body: str) -> ChangefeedError:
-    """The error that an HTTP answer ≥ 400 stands for.
+    """The error for an HTTP response ≥ 400.
 
-    `retry_after`: that header; seconds are understood, a date is not (the API server sends none). `body`: a Status.
+    `retry_after`: the header, in seconds; a date is ignored (the API server sends none). `body`: a Status.
     """
     why = _message_of(body)
     what = f"{method} {path}: {status}: {why}"
@@ -230,25 +230,27 @@ def error_of(method: str, path: str, status: int, retry_after: str, body: str) -
         return NotFound(what)
     if status == 409:
         reason = AlreadyExists if _reason_of(body) == "AlreadyExists" else Conflict
-        return reason(what, "It is read again and decided anew.")
+        return reason(what, "It is retried with the current object.")
     if status in _RETRIED or status == 401:
         seconds = float(retry_after) if retry_after.isdigit() else 0.0
-        return Transient(what, "It is tried again; look at the API server if this lasts.", retry_after=seconds)
+        return Transient(what, "It is retried; check the API server if this persists.", retry_after=seconds)
     if status == 403 and _LACKS_RIGHT.search(why):
-        return NeedsHuman(what, "Give the operator's ServiceAccount this right: the chart's Role has all it needs.")
+        return NeedsHuman(
+            what, "Grant the operator's ServiceAccount this permission; the chart's Role has everything it needs."
+        )
     if status == 403:
-        return NeedsHuman(what, "Have that rule changed, or ask for less in the spec.")
-    return NeedsHuman(what, "The API server refuses this for good; look at the versions of operator and CRD.")
+        return NeedsHuman(what, "Have the rule changed, or request less in the spec.")
+    return NeedsHuman(what, "A retry won't help; check the versions of the operator and the CRD.")
 
 
 def answer_in(error: ChangefeedError) -> tuple[int, str]:
-    """Status and message of the answer that an error stands for; 0 and "" when there was none."""
+    """Status and message of the response behind an error; 0 and "" if there was none."""
     answer = _ANSWER.fullmatch(error.message)
     return (int(answer[1]), answer[2]) if answer else (0, "")
 
 
 def refusal_in(error: ChangefeedError) -> str:
-    """What the API server answered, when that is about the object; "" when it did not answer, or is only busy."""
+    """The API server's response if it is about the object; "" if there was none, or the API server was just busy."""
     status, message = answer_in(error)
     return message.rstrip(".") if status and status not in _PASSING else ""
 

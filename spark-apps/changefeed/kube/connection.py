@@ -1,7 +1,7 @@
-"""How to reach the API server: in a pod, or by a kubeconfig.
+"""How to reach the API server: from a pod, or with a kubeconfig.
 
-Tokens are read again while a process runs, because projected ones rotate and those of plugins run out. A token never
-stands in a message.
+Tokens are re-read while a process runs, because projected ones rotate and those of plugins expire. A token never
+appears in a message.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from changefeed.errors import NeedsHuman
 #: Where a pod finds its ServiceAccount's token, CA and namespace.
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
-#: A token from a file is read again when it was read longer ago; seconds.
+#: Seconds after which a token file is read again.
 TOKEN_AGE = 30.0
 
-#: Connections that one session opens at most.
+#: Maximum connections of a session.
 CONNECTIONS = 64
 
 
-#: A plugin may ask somebody to log in.
+#: Timeout of a plugin in seconds: it may ask the user to log in.
 PLUGIN_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
 class Plugin:
-    """A program that a kubeconfig logs in by (client-go's exec credential plugins)."""
+    """A kubeconfig's login program (client-go's exec credential plugins)."""
 
     command: tuple[str, ...]
     environment: tuple[tuple[str, str], ...] = ()
@@ -50,7 +50,7 @@ class Plugin:
         return f"Plugin({self.command[0]!r})"
 
     def credential(self) -> tuple[Mapping[str, str], datetime]:
-        """What it gives (`token`, or `clientCertificateData` and `clientKeyData`), and until when that is good.
+        """Its credential (`token`, or `clientCertificateData` and `clientKeyData`), and when that expires.
 
         Raises NeedsHuman.
         """
@@ -62,8 +62,8 @@ class Plugin:
             until = datetime.fromisoformat(status.get("expirationTimestamp") or _NEVER)
         except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError) as e:
             raise NeedsHuman(
-                f"The kubeconfig's login plugin {self.command[0]} gave no credential ({type(e).__name__}).",
-                "Run it by hand, or kubectl, to see why.",
+                f"The kubeconfig's login plugin {self.command[0]} returned no credential ({type(e).__name__}).",
+                "Run it, or kubectl, by hand to see why.",
             ) from e
         return status, until
 
@@ -73,9 +73,9 @@ _NEVER = "9999-01-01T00:00:00+00:00"
 
 @dataclass(frozen=True)
 class Connection:
-    """One API server and who we are there.
+    """One API server and our identity there.
 
-    `namespace`: where we run (in a pod), or the kubeconfig's.
+    `namespace`: the pod's own, or the kubeconfig's.
     """
 
     server: str
@@ -95,8 +95,8 @@ class Connection:
     def session(
         self, timeout: float, limit: int = CONNECTIONS, middlewares: Sequence[aiohttp.ClientMiddlewareType] = ()
     ) -> aiohttp.ClientSession:
-        """A new session that is let in; `timeout`: seconds that a request may take, `limit`: connections, 0 for any
-        number. Close it."""
+        """A new authenticated session; the caller closes it. `timeout`: seconds per request; `limit`: of connections,
+        0 for no limit."""
         connector = aiohttp.TCPConnector(limit=limit, ssl=self.tls())
         return aiohttp.ClientSession(
             connector=connector,
@@ -106,9 +106,9 @@ class Connection:
         )
 
     def tls(self) -> ssl.SSLContext | bool:
-        """What the server is checked by, and our client certificate; True (unused) for plain http.
+        """The TLS context with CA and client certificate; True (unused) for plain http.
 
-        Raises NeedsHuman for a CA or a certificate that can't be read.
+        Raises NeedsHuman if the CA or a certificate can't be read.
         """
         if not self.server.startswith("https:"):
             return True
@@ -116,7 +116,7 @@ class Connection:
             context = ssl.create_default_context(cafile=self.ca_file or None, cadata=self.ca_data or None)
             given = self.plugin.credential()[0] if self.plugin else {}
             if certificate := self.certificate or given.get("clientCertificateData", "").encode():
-                # The ssl module reads them from files only.
+                # The ssl module only reads them from files.
                 with tempfile.TemporaryDirectory() as folder:
                     files = Path(folder, "tls.crt"), Path(folder, "tls.key")
                     for file, content in zip(
@@ -128,7 +128,7 @@ class Connection:
         except (OSError, ValueError) as e:
             raise NeedsHuman(
                 f"The certificates for {self.server} can't be used: {e}.",
-                "Look at the CA and the client keys.",
+                "Check the CA, and the client certificate and key.",
             ) from e
         if not self.verify:
             context.check_hostname = False
@@ -137,13 +137,12 @@ class Connection:
 
 
 def in_pod(environment: Mapping[str, str] = os.environ, folder: Path = SERVICE_ACCOUNT) -> Connection:
-    """The connection of a pod's ServiceAccount, whose files are read when they are needed; raises NeedsHuman outside of
-    a pod."""
+    """The connection of a pod's ServiceAccount, whose files are read when needed; raises NeedsHuman outside a pod."""
     host, port = environment.get("KUBERNETES_SERVICE_HOST", ""), environment.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
         raise NeedsHuman(
-            "No API server is known: this is no pod, which has KUBERNETES_SERVICE_HOST, and no kubeconfig is named.",
-            "Name one with --kubeconfig or KUBECONFIG.",
+            "No API server is configured: no kubeconfig was given, and KUBERNETES_SERVICE_HOST is unset.",
+            "Pass a kubeconfig with --kubeconfig or KUBECONFIG.",
         )
     host = f"[{host}]" if ":" in host else host
     return Connection(
@@ -155,8 +154,8 @@ def in_pod(environment: Mapping[str, str] = os.environ, folder: Path = SERVICE_A
 
 
 def from_kubeconfig(paths: str, context: str = "") -> Connection:
-    """A context of a kubeconfig, by default its current one; of several joined by ":" the first that names a thing
-    wins. Raises NeedsHuman when it can't be read.
+    """A context of a kubeconfig, by default the current one. `paths` may be several, joined by ":"; the first that
+    defines an entry wins. Raises NeedsHuman if it can't be read.
     """
     merged: dict[str, Any] = {"clusters": {}, "users": {}, "contexts": {}}
     current = ""
@@ -178,7 +177,7 @@ def from_kubeconfig(paths: str, context: str = "") -> Connection:
         ) from e
     if "auth-provider" in user:
         raise NeedsHuman(
-            f"The kubeconfig {paths} logs in by an auth-provider, which Kubernetes has given up.",
+            f"The kubeconfig {paths} uses an auth-provider, which Kubernetes no longer supports.",
             "Use a token, a client certificate or an exec plugin.",
         )
     return Connection(
@@ -195,7 +194,7 @@ def from_kubeconfig(paths: str, context: str = "") -> Connection:
 
 
 def _plugin(said: Mapping[str, Any], folder: Path) -> Plugin:
-    """A command with a slash is beside the kubeconfig; another one is looked for on PATH."""
+    """A command with a slash is relative to the kubeconfig; any other is looked up on PATH."""
     command = str(folder / said["command"]) if "/" in said["command"] else str(said["command"])
     environment = ((str(each["name"]), str(each["value"])) for each in said.get("env") or ())
     return Plugin((command, *map(str, said.get("args") or ())), tuple(environment), str(said.get("apiVersion", "")))
@@ -205,9 +204,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(path.read_text())
     except (OSError, yaml.YAMLError) as e:
-        raise NeedsHuman(f"The kubeconfig {path} can't be read: {e}.", "Name another with --kubeconfig.") from e
+        raise NeedsHuman(f"The kubeconfig {path} can't be read: {e}.", "Pass another with --kubeconfig.") from e
     if not isinstance(content, dict):
-        raise NeedsHuman(f"{path} is no kubeconfig.", "Name another with --kubeconfig.")
+        raise NeedsHuman(f"{path} is not a kubeconfig.", "Pass another with --kubeconfig.")
     return content
 
 
@@ -222,7 +221,7 @@ def _data(section: Mapping[str, Any], name: str, folder: Path) -> bytes:
         try:
             return Path(folder, section[name]).read_bytes()
         except OSError as e:
-            raise NeedsHuman(f"{name} of the kubeconfig can't be read: {e}.", "Mend the kubeconfig.") from e
+            raise NeedsHuman(f"{name} of the kubeconfig can't be read: {e}.", "Fix the kubeconfig.") from e
     return b""
 
 
@@ -238,7 +237,7 @@ def _bearer(connection: Connection) -> aiohttp.ClientMiddlewareType:
 
 
 def _token(connection: Connection) -> Callable[[], str]:
-    """Gives the token as it is now; a file that can't be read for a moment leaves the last one."""
+    """Returns the current token; while its file can't be read, the last one."""
     last, read_at, good_until = connection.token, -TOKEN_AGE, datetime(1970, 1, 2, tzinfo=UTC)
 
     def token() -> str:

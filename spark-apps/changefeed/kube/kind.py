@@ -1,4 +1,4 @@
-"""How the API server calls a kind of object, and where its objects are. Does no I/O."""
+"""Kinds of objects and their API paths. Does no I/O."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from changefeed.spec import names
 
 @dataclass(frozen=True)
 class Kind:
-    """As `Kind("batch/v1", "Job", "jobs")`."""
+    """For instance `Kind("batch/v1", "Job", "jobs")`."""
 
     api_version: str
     kind: str
@@ -33,7 +33,7 @@ LEASE: Final = Kind("coordination.k8s.io/v1", "Lease", "leases")
 
 
 def path_of(kind: Kind, namespace: str = "", name: str = "", subresource: str = "") -> str:
-    """The URL path of an object, or of a kind in one namespace or all (`""`)."""
+    """The URL path of an object, or of a kind in one namespace or in all (`""`)."""
     parts = ["apis" if kind.group else "api", *kind.api_version.split("/")]
     parts += ["namespaces", namespace] if namespace else []
     parts += [kind.plural, *filter(None, (name, subresource))]

@@ -1,4 +1,4 @@
-"""docs/reference/events.md, made from the table of reasons: what the operator says, and what to do."""
+"""docs/reference/events.md, generated from the table of reasons: what the operator reports, and what to do."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from changefeed.spec.reasons import Held, Policy, Reason, Shown
 
 _HEAD = """# Events, reasons and failures
 
-Made from `spark-apps/changefeed/spec/reasons.py` by `make generate`; don't edit.
+Generated from `spark-apps/changefeed/spec/reasons.py` by `make generate`; don't edit.
 
-What the operator says about a changefeed, and what to do. `status.message` holds the sentence for the present moment;
-the same sentence stands in the conditions and in the events. The lists here are closed.
+What the operator reports about a changefeed, and what to do about it. `status.message` describes the current
+situation; conditions and events carry the same text. The operator uses no reasons other than those listed here.
 
 ## Events
 
-Sent on the Changefeed when something changes, and once for each change: `kubectl describe changefeed NAME`.
+Sent on the Changefeed, once per change; see `kubectl describe changefeed NAME`.
 
 | Reason | Means | What to do |
 |---|---|---|
@@ -23,9 +23,9 @@ Sent on the Changefeed when something changes, and once for each change: `kubect
 _REASONS = """
 ## Reasons of Ready, Reconciling and Stalled
 
-One reason stands in all three conditions. kstatus reads them as: `Current` when Ready, `InProgress` while
-Reconciling, `Failed` when Stalled. A driver that stopped for a person gives the class of its error as the reason,
-such as `SinkOwned` or `SnapshotLostByGC`, in the place of `Stalled`.
+All three conditions carry the same reason. kstatus reads them as `Current` when Ready, `InProgress` while
+Reconciling, and `Failed` when Stalled. When the driver stopped with an error that requires manual intervention, the
+reason is the class of that error, such as `SinkOwned` or `SnapshotLostByGC`, instead of `Stalled`.
 
 | Reason | Ready | kstatus | State | Means |
 |---|---|---|---|---|
@@ -33,7 +33,8 @@ such as `SinkOwned` or `SnapshotLostByGC`, in the place of `Stalled`.
 _HELD = """
 ## Reasons of HistoryHeld
 
-Whether GC spares what the changefeed still has to read. `status.hold` has the ts, the end and the last error.
+Whether the history the changefeed still has to read is protected from GC. `status.hold` has the ts, the expiry and
+the last error.
 
 | Reason | Status | Means |
 |---|---|---|
@@ -41,23 +42,22 @@ Whether GC spares what the changefeed still has to read. `status.hold` has the t
 _FAILURES = """
 ## Failures and their budgets
 
-`status.restarts.failures` counts failures in a row by class; `status.restarts.total` counts all there ever were. The
-count starts anew when the changefeed has been healthy for ten minutes, when its spec changes, and when it is paused.
-Waits double, give or take a fifth.
+`status.restarts.failures` counts consecutive failures by class; `status.restarts.total` counts all failures since the
+changefeed was created. The consecutive counts reset once the changefeed has been healthy for ten minutes, when an edit
+of the spec takes a restart, and when it is paused. The wait doubles with each failure, with 20 % jitter.
 
-What comes from outside has no budget: the Spark operator, a registry, a webhook, a quota or a node heals without a
-person at the changefeed, and the next attempt finds it so within ten minutes. Nor has a crash: no exit code tells a
-bug from a node that breaks. Memory alone has one, because nobody but a person raises the limit in the spec: one
-failure more than the budget and the changefeed is Stalled.
+External failures have no budget: when the Spark operator, the registry, the webhook, the quota or the node recovers,
+the next attempt succeeds, without anyone touching the changefeed; attempts are never much more than ten minutes apart.
+Crashes have none either, because an exit code can't tell a bug from a failing node. Only running out of memory has
+one, because someone has to raise the limit in the spec: when the budget is exceeded, the changefeed is Stalled.
 
 | Class | Budget | Wait | Means |
 |---|---|---|---|
 """
 _FOOT = """
-What a driver says needs a person (exit 2, or exit 1 with `NeedsHuman`, `OutputConflict`, `SinkOwned`,
-`SnapshotLostByGC`, `Superseded` and the like) has no budget: the changefeed is Stalled at once. Giving
-`spec.restartNonce` another value, any other edit of the spec that takes a restart, or a pause and its end starts it
-again.
+Errors that require manual intervention (exit 2, or exit 1 with `NeedsHuman`, `OutputConflict`, `SinkOwned`,
+`SnapshotLostByGC`, `Superseded` and the like) are not retried: the changefeed is Stalled at once. To start it again,
+change `spec.restartNonce` or anything else in the spec that takes a restart, or pause and resume it.
 """
 
 
@@ -84,7 +84,7 @@ def _reasons() -> Iterator[str]:
 
 
 def _ready(shown: Shown) -> str:
-    return "False; True while the checkpoint follows all the same" if shown.beside else str(shown.is_ready)
+    return "False; True while the checkpoint keeps advancing" if shown.beside else str(shown.is_ready)
 
 
 def _kstatus(shown: Shown) -> str:

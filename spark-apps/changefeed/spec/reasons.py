@@ -1,8 +1,7 @@
-"""Every word that the operator has for what happens to a changefeed, in one table; docs/reference/events.md is made of
-it.
+"""Every reason the operator reports for a changefeed, in one table; docs/reference/events.md is generated from it.
 
-A word may stand in three places: as the reason of Ready, Reconciling and Stalled, as the reason of an event, and as the
-class of a failure in `status.restarts`. `HistoryHeld`, which is about something else, has words of its own.
+A reason can appear in three places: on the conditions Ready, Reconciling and Stalled, on an event, and as a failure
+class in `status.restarts`. The condition `HistoryHeld` has its own set.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ State = Literal["Pending", "Normal", "Warning", "Failed", "Stopped", "Finished"]
 
 @dataclass(frozen=True)
 class Shown:
-    """What the conditions and the state are with a word. `beside`: also while the checkpoint follows all the same."""
+    """The conditions and state that go with a reason. `beside`: it can also appear while the changefeed is Ready."""
 
     means: str
     state: State
@@ -31,7 +30,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Sent:
-    """The event with a word: sent when something changes, and once for each change."""
+    """The event that goes with a reason; sent once per change."""
 
     means: str
     todo: str = "Nothing."
@@ -40,8 +39,8 @@ class Sent:
 
 @dataclass(frozen=True)
 class Policy:
-    """After a failure of that class. `budget`: failures in a row after which a person is needed; None: never. Waits
-    double from `first_s`."""
+    """How failures of a class are retried: waits double from `first_s` up to `most_s`. More than `budget` failures in a
+    row require manual intervention; None: retried forever."""
 
     means: str
     first_s: float
@@ -50,9 +49,10 @@ class Policy:
 
 
 class Reason(StrEnum):
-    """A word and its places; None where it does not stand.
+    """A reason and where it appears; None where it doesn't.
 
-    A driver that stopped for a person gives its own class as the reason of the conditions instead of `STALLED`.
+    When the driver stopped with an error that requires manual intervention, the conditions carry the error's class
+    instead of `STALLED`.
     """
 
     shown: Shown | None
@@ -70,165 +70,172 @@ class Reason(StrEnum):
     ATTEMPT_CREATED = (
         "AttemptCreated",
         None,
-        Sent("A SparkApplication was made; its number and its spec's hash are in the message.", type="Normal"),
+        Sent("A SparkApplication was created; the message has the attempt number and the spec hash.", type="Normal"),
     )
     ATTEMPT_FAILED = (
         "AttemptFailed",
         None,
         Sent(
-            "An attempt ended by itself; the message says why.",
-            "Nothing, unless it comes again: `status.lastError` holds the error and the time of the next attempt.",
+            "An attempt failed; the message says why.",
+            "Nothing, unless it recurs. `status.lastError` has the error and the time of the next attempt.",
         ),
     )
     RUNNING = (
         "Running",
-        Shown("The checkpoint moves.", "Normal", is_ready=True),
-        Sent("The driver reports, and the checkpoint moves.", type="Normal"),
+        Shown("The checkpoint is advancing.", "Normal", is_ready=True),
+        Sent("The driver is reporting and the checkpoint is advancing.", type="Normal"),
     )
-    IDLE = "Idle", Shown("It moves, and the selected tables do not change.", "Normal", is_ready=True)
-    CATCHING_UP = "CatchingUp", Shown("The lag is above `spec.lagThreshold`.", "Warning", is_ready=True)
+    IDLE = "Idle", Shown("The checkpoint is advancing; the selected tables have no changes.", "Normal", is_ready=True)
+    CATCHING_UP = "CatchingUp", Shown("The checkpoint lags by more than `spec.lagThreshold`.", "Warning", is_ready=True)
     BLOCKED_BY_LOCK = (
         "BlockedByLock",
-        Shown("A transaction's locks hold the checkpoint back.", "Warning", is_ready=True),
-        Sent("A transaction's locks hold the checkpoint back.", "Commit it or roll it back."),
+        Shown("An open transaction's locks hold back the checkpoint.", "Warning", is_ready=True),
+        Sent("An open transaction's locks hold back the checkpoint.", "Commit the transaction or roll it back."),
     )
     PAUSED = (
         "Paused",
-        Shown("As asked: nothing runs.", "Stopped", is_ready=True),
+        Shown("Paused as requested; nothing is running.", "Stopped", is_ready=True),
         Sent(
-            "The pause is reached: nothing runs. A CronJob renews the hold on the upstream's history.",
-            "Set `spec.paused: false` to go on.",
+            "The changefeed is paused and nothing is running. A CronJob renews the hold on the upstream's history.",
+            "Set `spec.paused: false` to resume.",
             "Normal",
         ),
     )
     FINISHED = (
         "Finished",
-        Shown("`spec.targetTs` is reached.", "Finished", is_ready=True),
+        Shown("`spec.targetTs` has been reached.", "Finished", is_ready=True),
         Sent(
-            "Everything up to `spec.targetTs` is in the sink.", "Raise it to go on, or delete the changefeed.", "Normal"
+            "Everything up to `spec.targetTs` is in the sink.",
+            "Raise it to continue, or delete the changefeed.",
+            "Normal",
         ),
     )
-    STARTING = "Starting", Shown("An attempt is on its way to its first report.", "Pending")
+    STARTING = "Starting", Shown("An attempt is starting; its driver has not reported yet.", "Pending")
     REFUSED = (
         "Refused",
-        Shown("The API server refuses an object or a pod of the changefeed.", "Warning", beside=True),
+        Shown("The API server rejects one of the changefeed's objects or pods.", "Warning", beside=True),
         Sent(
-            "The API server refuses an object of the changefeed, or a pod that Spark creates: a quota, a LimitRange, a "
-            "policy, Pod Security, a webhook, a missing right. The message has its words.",
-            "Ask for less in `spec.spark`, or have that rule changed.",
+            "The API server rejects one of the changefeed's objects, or a pod that Spark creates, because of a quota, "
+            "a LimitRange, a policy, Pod Security, a webhook or a missing permission. The message quotes it.",
+            "Request less in `spec.spark`, or have the rule changed.",
         ),
     )
     DRIVER_PENDING = (
         "DriverPending",
-        Shown("The driver's pod is on a node and does not start; after 10 minutes it is made anew.", "Warning"),
+        Shown("The driver's pod is scheduled but does not start; it is replaced after 10 minutes.", "Warning"),
         Sent(
-            "The driver's pod is on a node and does not start; the message has the kubelet's words, such as the name "
-            "of a Secret that is missing.",
-            "Create what is missing; the pod starts by itself then.",
+            "The driver's pod is scheduled but does not start; the message quotes the kubelet, such as the name of a "
+            "missing Secret.",
+            "Create what is missing; the pod then starts on its own.",
         ),
     )
     UNSCHEDULABLE = (
         "Unschedulable",
-        Shown("No node takes the driver's pod; after 15 minutes it is made anew.", "Warning"),
-        Sent("No node takes the driver's pod.", "Make room, or ask for less in `spec.spark`."),
-        Policy("No node took it in 15 minutes.", 60, 600),
+        Shown("The driver's pod can't be scheduled; it is replaced after 15 minutes.", "Warning"),
+        Sent("The driver's pod can't be scheduled.", "Free up capacity, or request less in `spec.spark`."),
+        Policy("The driver's pod could not be scheduled within 15 minutes.", 60, 600),
     )
     IMAGE_PULL_FAILED = (
         "ImagePullFailed",
-        Shown("The image can't be pulled; after 5 minutes the pod is made anew.", "Warning"),
-        Sent("The data plane's image can't be pulled.", "Mend `spec.spark.image`, or the access to its registry."),
+        Shown("The image can't be pulled; the pod is replaced after 5 minutes.", "Warning"),
+        Sent("The driver's image can't be pulled.", "Fix `spec.spark.image`, or the access to its registry."),
     )
     EXECUTORS_PENDING = (
         "ExecutorsPending",
-        Shown("An executor's pod does not start, or Spark has not made it.", "Warning"),
-        Sent("The driver runs, an executor's pod does not start.", "As for the driver's pod."),
+        Shown("An executor's pod does not start, or Spark has not created it.", "Warning"),
+        Sent(
+            "The driver is running, but an executor's pod does not start or Spark has not created it.",
+            "As for the driver's pod.",
+        ),
     )
     EXECUTOR_OUT_OF_MEMORY = (
         "ExecutorOutOfMemory",
-        Shown("An executor was killed for its memory within the last five minutes.", "Warning", beside=True),
+        Shown("An executor was OOM-killed within the last 5 minutes.", "Warning", beside=True),
         Sent(
-            "An executor was killed for its memory, and Spark replaces it.",
-            "Raise `spec.spark.executor.memory` if it comes again.",
+            "An executor was OOM-killed; Spark replaces it.",
+            "Raise `spec.spark.executor.memory` if it recurs.",
         ),
     )
     SINK_UNAVAILABLE = (
         "SinkUnavailable",
-        Shown("The driver can't write.", "Warning"),
-        Sent("The driver can't write to the sink; it tries again.", "Look at the sink, and at the credentials."),
+        Shown("The driver can't write to the sink.", "Warning"),
+        Sent("The driver can't write to the sink; it keeps retrying.", "Check the sink and the credentials."),
     )
     UPSTREAM_UNAVAILABLE = (
         "UpstreamUnavailable",
-        Shown("PD or TiKV does not answer.", "Warning"),
-        Sent("PD or TiKV does not answer the driver; it tries again.", "Look at the upstream and the network to it."),
+        Shown("PD or TiKV does not respond.", "Warning"),
+        Sent(
+            "PD or TiKV does not respond; the driver keeps retrying.", "Check the upstream and the network path to it."
+        ),
     )
     BUFFER_OVERFLOWED = (
         "BufferOverflowed",
         None,
         Sent(
-            "Changes came faster than they were written: the pullers' memory for new segments is full, and they go "
-            "through the archive.",
-            "Nothing while `WithinLag` is True; else raise `spec.eventStore.bufferSize`, or give it more executors.",
+            "Changes arrived faster than they were written: the pullers' in-memory buffer is full, and new segments "
+            "are read from the archive.",
+            "Nothing while `WithinLag` is True; otherwise raise `spec.eventStore.bufferSize`, or add executors.",
         ),
     )
     BUFFER_IN_USE = (
         "BufferInUse",
         None,
-        Sent("The archive is read up; new segments are read in memory again.", type="Normal"),
+        Sent("The backlog in the archive is drained; new segments are read from memory again.", type="Normal"),
     )
     DRIVER_SILENT = (
         "DriverSilent",
-        Shown("No report for 5 minutes, or none 3 minutes after the start.", "Warning"),
-        Sent("The driver runs, but reports nothing.", "Look at its log, and at its way to the API server."),
+        Shown("The driver has not reported for 5 minutes, or not within 3 minutes of starting.", "Warning"),
+        Sent("The driver is running but not reporting.", "Check its log and its connection to the API server."),
     )
     DRAINING = (
         "Draining",
-        Shown("The driver was asked to stop.", "Pending"),
+        Shown("The driver is draining before it stops.", "Pending"),
         Sent(
-            "The driver was asked to stop: a pause, or another spec. It has `spec.drainTimeout` for it.",
+            "The driver is draining, because of a pause or a changed spec. It has `spec.drainTimeout` to finish.",
             "Wait.",
             "Normal",
         ),
     )
     CLEANING_UP = (
         "CleaningUp",
-        Shown("What is left of the attempt before goes away; the next one waits for it.", "Pending"),
+        Shown("The previous attempt is being cleaned up; the next one waits for that.", "Pending"),
     )
-    BACK_OFF = (  # AttemptFailed has told of it
+    BACK_OFF = (  # AttemptFailed is its event
         "BackOff",
         Shown("The attempt failed; `status.lastError.nextRetryTime` says when the next one starts.", "Warning"),
     )
     DELETING = (
         "Deleting",
-        Shown("Its driver drains, then a Job closes its log; the message says what is waited for.", "Pending"),
+        Shown("The driver drains, then a Job closes the log; the message says which step is pending.", "Pending"),
     )
     INVALID_SPEC = (
         "InvalidSpec",
-        Shown("The spec can't run.", "Failed", is_stalled=True),
+        Shown("The spec is invalid.", "Failed", is_stalled=True),
         Sent(
-            "The spec can't run; the message names the field and what is allowed.",
-            "Mend it. What ran before goes on running.",
+            "The spec is invalid; the message names the field and the allowed values.",
+            "Fix it. The last valid spec keeps running meanwhile.",
         ),
     )
     STALLED = (
         "Stalled",
-        Shown("A person is needed.", "Failed", is_stalled=True),
-        Sent("A person is needed; the message says for what.", "Do that, then give `spec.restartNonce` another value."),
+        Shown("Requires manual intervention.", "Failed", is_stalled=True),
+        Sent("Requires manual intervention; the message says what to do.", "Do that, then change `spec.restartNonce`."),
     )
     POD_FORCE_DELETED = (
         "PodForceDeleted",
         None,
         Sent(
-            "A pod on a lost node was asked to go, or one outlived its grace by two minutes: it was deleted by force. "
-            "What lives on there is fenced by the log and writes nothing.",
-            "Look at the node.",
+            "A pod on a lost node was being deleted, or a pod outlived its grace period by two minutes: it was "
+            "force-deleted. A driver still running there is fenced by the log and can't advance the changefeed.",
+            "Check the node.",
         ),
     )
     RECONCILE_PAUSED = (
         "ReconcilePaused",
         None,
         Sent(
-            "The annotation `changefeed.dev/reconcile: paused` is set: the operator changes, repairs and restarts "
-            "nothing.",
+            "The annotation `changefeed.dev/reconcile: paused` is set: the operator does not change, repair or restart "
+            "anything.",
             "Remove the annotation to hand the changefeed back.",
         ),
     )
@@ -236,9 +243,8 @@ class Reason(StrEnum):
         "ChildRepaired",
         None,
         Sent(
-            "A child of the changefeed was deleted, or its data differed from what the operator had written; the "
-            "message names it and the fields. It was put back within a minute. The changefeed runs its accepted "
-            "spec all the while.",
+            "A child of the changefeed was deleted or modified by someone else and has been restored; the message "
+            "names the object and the fields. The changefeed keeps running its accepted spec throughout.",
             "Find out who did it: `kubectl get KIND NAME -o yaml --show-managed-fields`.",
         ),
     )
@@ -248,43 +254,47 @@ class Reason(StrEnum):
         Sent(
             "A Job could not renew the hold on the upstream's history; the message and `status.hold.lastError` say "
             "why.",
-            "What the message says. `status.hold.until` is the time that is left.",
+            "Follow the message. The hold lasts until `status.hold.until`.",
         ),
     )
     HOLD_LOST = (
         "HoldLost",
         None,
         Sent(
-            "The hold has ended, or GC has already passed it: the upstream may have cleaned up what is still to be "
-            "read.",
+            "The hold has expired, or GC has already passed it: the upstream may have garbage-collected changes that "
+            "have not been read yet.",
             "[ChangefeedHistoryNotHeld](../runbooks/ChangefeedHistoryNotHeld.md).",
         ),
     )
     CLOSED = (
         "Closed",
         None,
-        Sent("The changefeed was deleted: its log is closed, the upstream may clean up.", type="Normal"),
+        Sent(
+            "The changefeed was deleted: its log is closed and the hold on the upstream's history released.",
+            type="Normal",
+        ),
     )
     CLOSE_FAILED = (
         "CloseFailed",
         None,
         Sent(
-            "It is being deleted and its log could not be closed; the message says why. It is tried again for an hour.",
-            "What the message says, or set `spec.deletionPolicy: Retain` to give it up.",
+            "The changefeed is being deleted, but its log could not be closed; the message says why. Retried for up to "
+            "an hour.",
+            "Follow the message, or set `spec.deletionPolicy: Retain` to give up.",
         ),
     )
     CLOSE_GIVEN_UP = (
         "CloseGivenUp",
         None,
-        Sent("It was deleted without closing its log.", "`changefeed gc --state URI` finds what is left."),
+        Sent("The changefeed was deleted without closing its log.", "Run `changefeed gc --state URI` to clean up."),
     )
     SUBMISSION = (
         "Submission",
         None,
         None,
         Policy(
-            "The Spark operator did not take the SparkApplication up in 3 minutes, or could not submit it: the API "
-            "server refused the driver's pod, or did not answer.",
+            "The Spark operator did not pick up the SparkApplication within 3 minutes, or could not submit it because "
+            "the API server rejected the driver's pod or did not respond.",
             10,
             300,
         ),
@@ -293,37 +303,37 @@ class Reason(StrEnum):
         "DriverStart",
         None,
         None,
-        Policy("The driver's pod did not start in 10 minutes; often a Secret that is missing.", 10, 300),
+        Policy("The driver's pod did not start within 10 minutes, often because a Secret is missing.", 10, 300),
     )
-    IMAGE_PULL = "ImagePull", None, None, Policy("The image could not be pulled in 5 minutes.", 60, 600)
-    FAST_FAIL = "FastFail", None, None, Policy("The driver ended within a minute of its start.", 10, 600)
-    CRASH = "Crash", None, None, Policy("The driver ended with an error.", 5, 600)
+    IMAGE_PULL = "ImagePull", None, None, Policy("The image could not be pulled within 5 minutes.", 60, 600)
+    FAST_FAIL = "FastFail", None, None, Policy("The driver exited within a minute of starting.", 10, 600)
+    CRASH = "Crash", None, None, Policy("The driver exited with an error.", 5, 600)
     HUNG = (
         "Hung",
         None,
         None,
-        Policy("The driver did not answer its liveness probe, and the kubelet killed it.", 5, 300),
+        Policy("The driver failed its liveness probe and was killed by the kubelet.", 5, 300),
     )
     OOM = (
         "OutOfMemory",
         None,
         None,
-        Policy("The driver was killed for its memory: raise `spec.spark.driver.memory`.", 10, 300, budget=4),
+        Policy("The driver was OOM-killed; raise `spec.spark.driver.memory`.", 10, 300, budget=4),
     )
     UNAVAILABLE = (
         "Unavailable",
         None,
         None,
-        Policy("Upstream or sink did not answer for longer than the driver waits (exit 69).", 10, 300),
+        Policy("The upstream or the sink did not respond for longer than the driver waits (exit 69).", 10, 300),
     )
     FENCED = (
         "Fenced",
         None,
         None,
         Policy(
-            "Another driver took the changefeed over (exit 75): a second operator, or a local run. Or, as class "
-            "`ForeignConfig` of `status.lastError`: the driver found another config than the accepted one, which the "
-            "operator puts back.",
+            "Another driver took over the changefeed (exit 75): a second operator, or a local run. Or, if the class in "
+            "`status.lastError` is `ForeignConfig`: the config the driver found was not the accepted one, which the "
+            "operator restores.",
             10,
             300,
         ),
@@ -332,20 +342,27 @@ class Reason(StrEnum):
         "Lost",
         None,
         None,
-        Policy("Somebody took the SparkApplication or the driver's pod away: an eviction, `kubectl delete`.", 1, 60),
+        Policy(
+            "The SparkApplication was edited, or it or the driver's pod was removed, as by an eviction or "
+            "`kubectl delete`.",
+            1,
+            60,
+        ),
     )
     STUCK = (
         "Stuck",
         None,
         None,
         Policy(
-            "The SparkApplication stayed without a driver pod for 3 minutes, as PENDING_RERUN or INVALIDATING.", 5, 300
+            "The SparkApplication had no driver pod for 3 minutes, for instance in PENDING_RERUN or INVALIDATING.",
+            5,
+            300,
         ),
     )
 
 
 class Held(StrEnum):
-    """The reasons of HistoryHeld, each with the condition's status."""
+    """The reasons of HistoryHeld, each with the status of the condition."""
 
     status: Literal["True", "False", "Unknown"]
     means: str
@@ -356,11 +373,11 @@ class Held(StrEnum):
         made.status, made.means = status, means
         return made
 
-    HELD = "Held", "True", "By the driver, which renews it each minute, or by a Job."
-    NOT_RENEWED = "NotRenewed", "True", "It still lasts; the last renewal failed, and the message says why."
-    NOT_HELD_YET = "NotHeldYet", "Unknown", "Nobody has said so yet: a start is under way."
-    NOT_HELD = "NotHeld", "False", "It could never be held; the message says why."
-    LAPSED = "Lapsed", "False", "It has ended. A driver or a Job that gets it back in time mends this."
-    LOST = "SnapshotLostByGC", "False", "GC has passed it."
-    NOTHING_TO_HOLD = "NothingToHold", "False", "It has not started and has no `startTs`."
-    FINISHED = "Finished", "False", "`spec.targetTs` is reached."
+    HELD = "Held", "True", "The driver renews the hold every minute, or a Job does."
+    NOT_RENEWED = "NotRenewed", "True", "The last renewal failed; the hold has not expired yet. The message says why."
+    NOT_HELD_YET = "NotHeldYet", "Unknown", "Not known yet; the changefeed is starting."
+    NOT_HELD = "NotHeld", "False", "No hold has ever been acquired; the message says why."
+    LAPSED = "Lapsed", "False", "The hold has expired. It recovers if a driver or a Job renews it before GC gets there."
+    LOST = "SnapshotLostByGC", "False", "GC has already removed history that the changefeed still needs."
+    NOTHING_TO_HOLD = "NothingToHold", "False", "The changefeed has not started and has no `startTs`."
+    FINISHED = "Finished", "False", "`spec.targetTs` has been reached."

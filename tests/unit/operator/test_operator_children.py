@@ -165,7 +165,7 @@ def test_a_child_that_vanished_is_made_again_and_an_event_says_so(kind: str) -> 
     del world.objects[kind, name]
     done = world.reconcile()
     assert [action.manifest["kind"] for action in done if isinstance(action, Apply)] == [kind]
-    assert _said(done) == [f"{kind} {name} was deleted. It was made again. Find out who did it."]
+    assert _said(done) == [f"{kind} {name} was deleted and has been recreated. Find out who did it."]
     assert world.one_pass().actions == ()
 
 
@@ -190,7 +190,7 @@ def test_a_child_that_was_edited_is_put_back_and_an_event_says_so(kind: str) -> 
     after = {name: part for name, part in _child(world, kind).items() if name != "metadata"}
     assert after == before
     (message,) = _said(done)
-    assert message.startswith(f"{kind} {api.name_of(found)} was changed: {path[1:]}")
+    assert message.startswith(f"{kind} {api.name_of(found)} was modified ({path[1:]}")
     assert world.one_pass().actions == ()
 
 
@@ -258,7 +258,7 @@ def test_the_children_of_a_deleted_namesake_are_waited_for_in_silence() -> None:
     owned = [action for action in decision.actions if isinstance(action, Apply | Create)]
     assert [action.manifest["kind"] for action in owned] == ["ConfigMap"], "whose name nobody had before"
     assert _said(list(decision.actions)) == []
-    assert world.status["message"].startswith("The attempt starts when NetworkPolicy changefeed-orders is gone")
+    assert world.status["message"].startswith("The attempt starts once NetworkPolicy changefeed-orders is gone")
     assert decision.requeue_after is not None
     assert decision.requeue_after <= 5
     for key in old:
@@ -361,7 +361,7 @@ def test_an_application_that_was_edited_is_not_run_on() -> None:
     world.settle()
     assert world.status["attempt"] == 2
     assert world.application["spec"]["image"] == image
-    assert world.status["lastError"]["message"] == "Its SparkApplication was changed by somebody else: spec.image."
+    assert world.status["lastError"]["message"] == "Its SparkApplication was modified by someone else: spec.image."
     assert world.most_attempts_alive == 1
 
 

@@ -125,10 +125,10 @@ async def test_no_answer_is_transient(server: ApiServer, kube: Kube, monkeypatch
 
     for fault in (dropped, cut, web.Response(text="{not json")):
         server.fail("PATCH", PATH, fault)
-        with pytest.raises(Transient, match="no answer of the API server"):
+        with pytest.raises(Transient, match="no response from the API server"):
             await kube.apply(api.CHANGEFEED, FEED)
     await server.stop()
-    with pytest.raises(Transient, match="no answer of the API server"):
+    with pytest.raises(Transient, match="no response from the API server"):
         await kube.apply(api.CHANGEFEED, FEED)
 
 
@@ -238,7 +238,7 @@ def test_a_kubeconfig_that_cannot_serve_says_so(tmp_path: Path) -> None:
     with pytest.raises(NeedsHuman, match="auth-provider"):
         from_kubeconfig(_kubeconfig(tmp_path / "config", {"auth-provider": {"name": "gcp"}}))
     (tmp_path / "list").write_text("[]")
-    with pytest.raises(NeedsHuman, match="no kubeconfig"):
+    with pytest.raises(NeedsHuman, match="not a kubeconfig"):
         from_kubeconfig(str(tmp_path / "list"))
     (tmp_path / "empty").write_text("current-context: gone")
     with pytest.raises(NeedsHuman, match="gone"):
@@ -281,7 +281,7 @@ async def test_a_plugin_logs_in_again_when_its_token_has_run_out(
 
 def test_a_plugin_that_gives_nothing_is_named_and_its_words_are_not(tmp_path: Path) -> None:
     for command in (["/nowhere/login"], ["sh", "-c", "echo secret; exit 1"], ["echo", "secret"]):
-        with pytest.raises(NeedsHuman, match=f"login plugin {command[0]} gave no credential") as caught:
+        with pytest.raises(NeedsHuman, match=f"login plugin {command[0]} returned no credential") as caught:
             Plugin(tuple(command)).credential()
         assert "secret" not in str(caught.value)
 

@@ -231,7 +231,7 @@ def test_a_field_that_the_pinned_image_does_not_know_is_not_sent(image: str, ver
     problem = _unknown_to_image(target, status, {"timeZone": "0.2.0", "integrity.level": "0.2.0"})
     assert bool(problem) == refused
     assert not refused or problem == (
-        f"spec.timeZone: allowed from version 0.2.0 on, and spec.spark.image, {PINNED}, has {version}"
+        f"spec.timeZone: requires version 0.2.0 or newer; spec.spark.image, {PINNED}, is version {version}"
     )
     assert _unknown_to_image(Target(_resource(timeZone="CET"), ""), status, {"timeZone": "0.2.0"}) == ""
 

@@ -77,7 +77,7 @@ async def test_the_driver_adds_its_tables_to_what_status_says(driver: Driver, ad
 async def test_a_changefeed_without_a_driver_asks_nobody_and_says_so(driver: Driver, address: str, state: str) -> None:
     shown = await look(address, feed(state=state))
     assert shown is not None
-    assert shown.notes[0].startswith("No driver runs")
+    assert shown.notes[0].startswith("No driver is running")
     assert (driver.asked, shown.tables) == (0, ())
 
 
@@ -93,7 +93,7 @@ async def test_another_changefeeds_driver_is_not_believed(driver: Driver, addres
     driver.told = driver.told.model_copy(update={"name": "bills"})
     shown = await look(address, feed())
     assert shown is not None
-    assert "another changefeed's driver" in shown.notes[0]
+    assert "Another changefeed's driver" in shown.notes[0]
     assert shown.tables == ()
 
 

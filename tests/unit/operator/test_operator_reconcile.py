@@ -210,8 +210,8 @@ async def test_a_refusal_is_told_in_the_status_until_it_is_over(bench: Bench) ->
     await reconciler.work(KEY)
     await reconciler.work(KEY)
     await reconciler.work(KEY)
-    told = 'The API server refuses ConfigMap changefeed-orders: configmaps "x" is forbidden: exceeded quota: small. '
-    what_then = "Have that rule changed, or ask for less in the spec."
+    told = 'The API server rejects ConfigMap changefeed-orders: configmaps "x" is forbidden: exceeded quota: small. '
+    what_then = "Have the rule changed, or request less in the spec."
     assert [observed.refused for observed in bench.shown] == ["", told + what_then, told + what_then, ""]
 
 

@@ -129,7 +129,7 @@ def test_what_the_api_server_refuses_is_told_while_it_is_tried() -> None:
     world.reconcile()
     for _ in ("driver", "executors"):
         world.end_deletions()
-        world.refused = "The API server refuses Job changefeed-orders-close: exceeded quota: small."
+        world.refused = "The API server rejects Job changefeed-orders-close: exceeded quota: small."
         world.reconcile()
     assert world.status["message"].endswith(world.refused)
 

@@ -1,1 +1,1 @@
-"""What attempts there were, the life of the one there is, and when there is another."""
+"""Attempts: what is remembered of them, the lifecycle of the current one, and when the next one starts."""

@@ -1,7 +1,7 @@
-"""The life of an attempt: claimed, created, watched, ended, cleared away; then perhaps the next one. Pure.
+"""The lifecycle of an attempt: claimed, created, watched, ended, cleaned up; then perhaps the next one. Pure.
 
-What happens is written to the ledger before it is done. An attempt is claimed only when nothing of another is left, and
-its SparkApplication is made once and never edited.
+Every step is written to the ledger before it is taken. An attempt is claimed only when nothing is left of the previous
+one, and its SparkApplication is created once and never edited.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from changefeed_operator.target import Wanted
 
 #: Seconds after which a SparkApplication without a driver pod counts as stuck.
 STUCK_S = 180.0
-#: Seconds that a driver pod may wait: for a node, for its image, for whatever else.
+#: Seconds that a driver pod may wait for a node, for its image, or for anything else.
 PENDING_S = {Reason.UNSCHEDULABLE: 900.0, Reason.IMAGE_PULL: 300.0, Reason.DRIVER_START: 600.0}
-#: Seconds that a pod may outlive its grace; then its node is taken for lost, and the pod is taken away by force. A
-#: driver that lives on there is fenced by the log (rule 6).
+#: Seconds that a pod may outlive its grace period; then its node counts as lost and the pod is force-deleted. A driver
+#: still running there is fenced by the log (rule 6).
 LATE_S = 120.0
-#: Seconds that a pod of a lost node is left, once Kubernetes or the operator has asked it to go.
+#: Seconds until a pod on a lost node is force-deleted, once Kubernetes or the operator has deleted it.
 UNREACHABLE_S = 5.0
 
-#: The class of an attempt's error when the API server said no to a pod of it.
+#: The error class of an attempt when the API server rejects one of its pods.
 REFUSED = str(Reason.REFUSED)
 
 _EXECUTOR_GRACE_S = 30
@@ -54,7 +54,7 @@ _EXECUTOR_GRACE_S = 30
 
 @dataclass(frozen=True)
 class View:
-    """What a pass goes by."""
+    """The input of a pass."""
 
     observed: Observed
     settings: Settings
@@ -74,26 +74,26 @@ class View:
         return self.wanted.target.drain_s if self.wanted.target else None
 
     def wants(self, *hashes: str) -> bool:
-        """Whether attempts of these spec hashes are to go on."""
+        """Whether attempts with these spec hashes should keep running."""
         target = self.wanted.target
         return not self.wanted.paused and (target is None or set(hashes) == {target.hash})
 
 
 @dataclass(frozen=True)
 class Step:
-    """`look_again_at`: Unix seconds; what is not ahead means nothing."""
+    """`look_again_at`: Unix seconds; ignored unless in the future."""
 
     ledger: Ledger
     situation: Situation
     actions: tuple[Action, ...] = ()
     events: tuple[Event, ...] = ()
     look_again_at: float | None = None
-    keeps: tuple[KeepLog, ...] = ()  # done first: what is kept of an attempt that is to be cleared away
+    keeps: tuple[KeepLog, ...] = ()  # done first: what to keep of an attempt before it is cleaned up
 
 
 @dataclass
 class _Removal:
-    """Pods that are being taken away."""
+    """Pods that are being removed."""
 
     actions: list[Action] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
@@ -106,11 +106,11 @@ class _Removal:
             self.actions.append(Delete(api.POD.kind, name, uid, grace_s))
         else:
             ends_at = api.time_at(pod, "metadata", "deletionTimestamp") or now
-            text = f"Pod {name} outlived its grace by {LATE_S:.0f} s and was deleted by force. Look at its node."
+            text = f"Pod {name} outlived its grace period by {LATE_S:.0f} s and was force-deleted. Check its node."
             late_at = ends_at + LATE_S
             if is_unreachable(pod):
                 node = api.text_at(pod, "spec", "nodeName")
-                text = f"Pod {name} was deleted by force, because its node {node} is lost. Look at the node."
+                text = f"Pod {name} was force-deleted because its node {node} is lost. Check the node."
                 late_at = ends_at - api.whole_at(pod, "metadata", "deletionGracePeriodSeconds") + UNREACHABLE_S
             if now >= late_at:
                 self.events.append(Event(Reason.POD_FORCE_DELETED, text))
@@ -125,7 +125,7 @@ def advance(view: View) -> Step:
 
 
 def _over(view: View, ledger: Ledger, *events: Event, keeps: tuple[KeepLog, ...] = ()) -> Step:
-    """The attempt is over, as `ledger` says: what comes after it."""
+    """What follows an attempt that is over, as recorded in `ledger`."""
     after = _between(replace(view, ledger=ledger))
     return replace(after, events=(*events, *after.events), keeps=keeps)
 
@@ -143,11 +143,11 @@ def _under_way(view: View) -> Step:
         return _over(view, ledger.stopped())
     ours = _of_attempt(found, number)
     if ours is None or view.uid not in api.owner_uids(ours) or api.is_deleting(ours):
-        return _ended(view, _lost("Its SparkApplication was deleted by somebody else."))
+        return _ended(view, _lost("Its SparkApplication was deleted by someone else."))
     if view.wanted.target is not None:
         made = application(view.wanted.target, view.settings, ledger.attempt, observed.changefeed or {})
         if changed := changed_by_others(outline(made), ours):
-            return _ended(view, _lost(f"Its SparkApplication was changed by somebody else: {changed}."))
+            return _ended(view, _lost(f"Its SparkApplication was modified by someone else: {changed}."))
     view = replace(view, ledger=ledger.created())
     step = _without_driver(view, ours) if driver is None else _with_driver(view, driver)
     goes_on = step.ledger.phase is Phase.CREATED
@@ -168,7 +168,7 @@ def _of_attempt(found: Json | None, number: str) -> Json | None:
 
 
 def _without_strays(step: Step, observed: Observed, number: str, now: float) -> Step:
-    """Pods of other attempts that have turned up late are taken away."""
+    """Removes pods of other attempts that turn up late."""
     strays = _Removal()
     for pod in (observed.driver, *observed.executors):
         if pod is not None and _of_attempt(pod, number) is None:
@@ -182,7 +182,7 @@ def _without_strays(step: Step, observed: Observed, number: str, now: float) -> 
 
 
 def _ended(view: View, end: End) -> Step:
-    """The attempt ended by itself: what comes of it."""
+    """What follows from an attempt that ended on its own."""
     ledger = view.ledger
     if end.outcome is Outcome.FINISHED:
         return _over(view, ledger.finished())
@@ -201,7 +201,7 @@ def _ended(view: View, end: End) -> Step:
 
 
 def _kept_log(view: View) -> tuple[KeepLog, ...]:
-    """The attempt's pod goes, and the next one has its name."""
+    """The attempt's pod is about to go, and the next one takes its name."""
     observed = view.observed
     if not observed.driver_log:
         return ()
@@ -213,37 +213,39 @@ def _lost(message: str) -> End:
 
 
 def _without_driver(view: View, ours: Json) -> Step:
-    """The SparkApplication alone: on its way to a driver pod, stuck, or over and its pod gone."""
+    """A SparkApplication without a driver pod: the pod is not created yet, it is stuck, or it is over."""
     state = api.text_at(ours, "status", "applicationState", "state")
     said = api.text_at(ours, "status", "applicationState", "errorMessage")
     if state == "SUBMISSION_FAILED" or (state == "FAILED" and not api.whole_at(ours, "status", "executionAttempts")):
         return _ended(view, _not_submitted(said))
     if state in ("FAILED", "COMPLETED"):
-        why = cause_in(said) or "nothing says why"
+        why = cause_in(said) or "no cause given"
         return _ended(view, end_in_text(said) or _lost(f"Its driver pod is gone: {why}."))
     stuck_at = max(_created(ours), _unready_since(view)) + STUCK_S
     if view.now < stuck_at:
         is_new = state in ("", "SUBMITTED")
         text = f"The SparkApplication is {state} and has no driver pod."
-        situation = Situation(Reason.STARTING, "The Spark operator is to make the driver's pod." if is_new else text)
+        situation = Situation(
+            Reason.STARTING, "Waiting for the Spark operator to create the driver's pod." if is_new else text
+        )
         return Step(view.ledger, situation, look_again_at=stuck_at)
     if not state:
         namespace = view.observed.namespace
         text = (
-            "The Spark operator has not taken the SparkApplication up. "
-            f"See that it runs, and that its spark.jobNamespaces hold {namespace}."
+            "The Spark operator has not picked up the SparkApplication. "
+            f"Check that it is running and that its spark.jobNamespaces include {namespace}."
         )
         return _ended(view, End(Outcome.FAILED, "NotTakenUp", text, Reason.SUBMISSION))
-    text = f"The SparkApplication stays {state} without a driver pod. Look at the Spark operator's log."
+    text = f"The SparkApplication is stuck in {state} without a driver pod. Check the Spark operator's log."
     return _ended(view, End(Outcome.FAILED, "Stuck", text, Reason.STUCK))
 
 
 def _not_submitted(said: str) -> End:
     if refusal := refusal_in(said):
-        text = f"The API server refuses the driver's pod: {refusal}. {AGAINST_REFUSAL}"
+        text = f"The API server rejects the driver's pod: {refusal}. {AGAINST_REFUSAL}"
         return End(Outcome.FAILED, REFUSED, text, Reason.SUBMISSION)
-    why = cause_in(said) or "it does not say why"
-    text = f"The Spark operator could not submit it: {why}. Look at the Spark operator's log."
+    why = cause_in(said) or "no cause given"
+    text = f"The Spark operator could not submit the SparkApplication: {why}. Check the Spark operator's log."
     return End(Outcome.FAILED, "Submission", text, Reason.SUBMISSION)
 
 
@@ -252,8 +254,8 @@ def _with_driver(view: View, driver: Json) -> Step:
         going = _Removal()
         going.take(driver, view.now, view.drain_s)
         why = disruption_of(driver)
-        who = f"Kubernetes takes the driver's pod away ({why})" if why else "Somebody deleted the driver's pod"
-        situation = Situation(Reason.CLEANING_UP, f"{who}; the next attempt follows it.")
+        who = f"Kubernetes is removing the driver's pod ({why})" if why else "Someone deleted the driver's pod"
+        situation = Situation(Reason.CLEANING_UP, f"{who}; the next attempt starts once it is gone.")
         return Step(view.ledger, situation, tuple(going.actions), tuple(going.events), going.look_again_at)
     started = started_at(driver)
     if started is None:
@@ -270,7 +272,7 @@ def _with_driver(view: View, driver: Json) -> Step:
     return Step(ledger, situation, look_again_at=look_again_at)
 
 
-#: What is shown meanwhile of a failure that is still to come, where that has another word.
+#: The reason shown until such a failure is declared, where it differs.
 _PENDING = {Reason.IMAGE_PULL: Reason.IMAGE_PULL_FAILED, Reason.DRIVER_START: Reason.DRIVER_PENDING}
 
 
@@ -279,7 +281,7 @@ def _pending(view: View, driver: Json) -> Step:
     failure = trouble.failure if trouble else Reason.DRIVER_START
     deadline = _created(driver) + PENDING_S[failure]
     if view.now >= deadline:
-        late = f"The driver's pod did not start in {PENDING_S[failure]:.0f} s; see kubectl describe pod."
+        late = f"The driver's pod did not start within {PENDING_S[failure]:.0f} s; see kubectl describe pod."
         return _ended(view, End(Outcome.FAILED, str(failure), trouble.message if trouble else late, failure))
     situation = Situation(Reason.STARTING, "The driver's pod is starting.")
     if trouble:
@@ -288,13 +290,13 @@ def _pending(view: View, driver: Json) -> Step:
 
 
 def _between(view: View) -> Step:
-    """No attempt is under way: clear away what is left of the newest, then rest or claim the next."""
+    """No attempt is under way: clean up after the newest one, then rest or claim the next."""
     observed, ledger, paused = view.observed, view.ledger, view.wanted.paused
     if paused and ledger.outcome in (Outcome.FAILED, Outcome.STALLED):
         ledger = ledger.stopped()
         view = replace(view, ledger=ledger)
     starts = _may_start(view)
-    # What ended by itself keeps its SparkApplication and dead driver pod, so that its log can be read.
+    # An attempt that ended on its own keeps its SparkApplication and dead driver pod, so that its log can be read.
     is_kept = ledger.outcome in (Outcome.FAILED, Outcome.STALLED, Outcome.FINISHED) and not starts and not paused
     removal = _Removal()
     if observed.driver is not None and not is_over(observed.driver):
@@ -303,10 +305,10 @@ def _between(view: View) -> Step:
     elif observed.executors:
         for pod in observed.executors:
             removal.take(pod, view.now, _EXECUTOR_GRACE_S)
-        situation = Situation(Reason.CLEANING_UP, "The executors of the attempt before are on their way out.")
+        situation = Situation(Reason.CLEANING_UP, "The previous attempt's executors are terminating.")
     elif not is_kept and (observed.application is not None or observed.driver is not None):
         _remove_application(removal, view)
-        situation = Situation(Reason.CLEANING_UP, "The SparkApplication of the attempt before is on its way out.")
+        situation = Situation(Reason.CLEANING_UP, "The previous attempt's SparkApplication is being deleted.")
     else:
         return _claim(view) if starts else _rest(view)
     if is_kept:
@@ -317,7 +319,7 @@ def _between(view: View) -> Step:
 
 
 def _remove_application(removal: _Removal, view: View) -> None:
-    """Its pods go with it; a dead driver pod without one goes by itself."""
+    """Deleting it takes its pods along; a dead driver pod without one is deleted directly."""
     found, driver = view.observed.application, view.observed.driver
     if found is None:
         if driver is not None:
@@ -337,26 +339,28 @@ def _may_start(view: View) -> bool:
 
 def _claim(view: View) -> Step:
     target = view.wanted.target
-    assert target is not None, "_may_start has seen to it"
+    assert target is not None, "_may_start checks for a target"
     ledger = view.ledger.claimed(target.hash, target.state_uri)
     manifest = application(target, view.settings, ledger.attempt, view.observed.changefeed or {})
     situation = Situation(Reason.STARTING, "The SparkApplication is being created.")
-    text = f"Attempt {ledger.attempt} of spec {target.hash} is created."
+    text = f"Created attempt {ledger.attempt} for spec {target.hash}."
     event = Event(Reason.ATTEMPT_CREATED, text)
     return Step(ledger, situation, (Create(manifest),), (event,))
 
 
 def _rest(view: View) -> Step:
-    """Nothing is left, and nothing is due."""
+    """Nothing is left to clean up, and nothing is due."""
     target, ledger, error = view.wanted.target, view.ledger, view.ledger.last_error
     if ledger.outcome is Outcome.FINISHED and (target is None or target.hash == ledger.spec_hash):
-        text = "Finished: everything up to spec.targetTs is in the sink. Raise it to go on, or delete the changefeed."
+        text = (
+            "Finished: everything up to spec.targetTs is in the sink. Raise it to continue, or delete the changefeed."
+        )
         return Step(ledger, Situation(Reason.FINISHED, text))
     if view.wanted.paused:
-        text = "Paused, as asked. Set spec.paused to false to go on from the checkpoint."
+        text = "Paused as requested. Set spec.paused to false to resume from the checkpoint."
         return Step(ledger, Situation(Reason.PAUSED, text))
     if ledger.outcome is Outcome.STALLED and error is not None:
-        text = f"{error.message} Then give spec.restartNonce another value."
+        text = f"{error.message} Then change spec.restartNonce."
         return Step(ledger, Situation(Reason.STALLED, text, error.cause))
     if ledger.outcome is Outcome.FAILED and error is not None:
         text = (
@@ -368,10 +372,10 @@ def _rest(view: View) -> Step:
 
 def _why_draining(view: View) -> str:
     if view.wanted.paused:
-        return "The driver drains before the pause."
+        return "The driver is draining before the pause."
     if view.ledger.outcome is Outcome.STOPPED:
-        return "The driver drains, then the changed spec starts from the checkpoint."
-    return "The driver of the attempt before is being stopped."
+        return "The driver is draining; then the changed spec starts from the checkpoint."
+    return "The previous attempt's driver is being stopped."
 
 
 def _created(found: Json) -> float:

@@ -1,7 +1,7 @@
-"""What the operator must not forget, as it stands in the Changefeed's status: a log that is written before acting.
+"""What the operator must remember, kept in the Changefeed's status and written before it acts.
 
-Nothing else that the operator knows of earlier passes decides anything. A status that somebody has damaged reads as
-something, never as an error.
+No decision depends on anything else from earlier passes. A damaged status is read as far as it makes sense; it never
+raises.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ _LONGEST_CAUSE = 128
 class Phase(StrEnum):
     """How far the newest attempt has got."""
 
-    CLAIMED = "Claimed"  # its number is taken; its SparkApplication may or may not exist
+    CLAIMED = "Claimed"  # it has a number; its SparkApplication may or may not exist
     CREATED = "Created"  # its SparkApplication was seen
-    ENDED = "Ended"  # it is over; what is left of it goes away
+    ENDED = "Ended"  # it is over and being cleaned up
 
 
 class Outcome(StrEnum):
     """How the newest attempt ended."""
 
-    STOPPED = "Stopped"  # as asked: paused, or another spec
-    FINISHED = "Finished"  # targetTs is reached
+    STOPPED = "Stopped"  # as requested: paused, or the spec changed
+    FINISHED = "Finished"  # targetTs has been reached
     FAILED = "Failed"  # the next one is due at nextRetryTime
-    STALLED = "Stalled"  # a person is needed
+    STALLED = "Stalled"  # requires manual intervention
 
 
 @dataclass(frozen=True)
 class LastError:
-    """What failed. `cause`: CamelCase; `message`: with the next step; `time`: Unix seconds; `next_retry`: of whole
-    ones, None when none is due."""
+    """What failed. `cause`: CamelCase; `message`: with the next step; `time`: Unix seconds; `next_retry`: whole Unix
+    seconds, None when no retry is due."""
 
     cause: str
     message: str
@@ -51,14 +51,14 @@ class LastError:
 
 @dataclass(frozen=True)
 class Ledger:
-    """`attempt`: the newest number, 0 before the first. `spec_hash`: the spec that it was made with."""
+    """`attempt`: the newest number, 0 before the first. `spec_hash`: of the spec it was created from."""
 
     attempt: int = 0
     phase: Phase = Phase.ENDED
     outcome: Outcome | None = None
     spec_hash: str = ""
     state_uri: str = ""
-    failed: int = 0  # attempts, since the creation
+    failed: int = 0  # attempts, since the changefeed was created
     failures: Mapping[str, int] = field(default_factory=dict)  # in a row, by class
     last_error: LastError | None = None
 
@@ -79,14 +79,14 @@ class Ledger:
         )
 
     def or_of(self, application: Json, uid: str) -> Ledger:
-        """This one; or, where the status was lost (a restored backup), what the application of owner `uid` tells."""
+        """This ledger; or, if the status was lost (a restored backup), what owner `uid`'s SparkApplication tells."""
         number = api.label_of(application, api.ATTEMPT_LABEL)
         if self.attempt or uid not in api.owner_uids(application) or not (number.isdecimal() and len(number) < 10):
             return self
         return Ledger(int(number), Phase.CREATED, spec_hash=api.label_of(application, api.SPEC_HASH_LABEL))
 
     def fields(self) -> dict[str, Any]:
-        """The status fields; what is unset is left out."""
+        """The status fields; unset ones are left out."""
         fields: dict[str, Any] = {"attempt": self.attempt, "attemptPhase": str(self.phase)}
         if self.outcome is not None:
             fields["attemptOutcome"] = str(self.outcome)
@@ -104,7 +104,7 @@ class Ledger:
 
     @property
     def retry_at(self) -> float:
-        """Unix seconds before which no new attempt is made with the same spec."""
+        """Unix seconds before which no new attempt with the same spec starts."""
         error = self.last_error
         return error.next_retry or 0.0 if self.outcome is Outcome.FAILED and error is not None else 0.0
 
@@ -113,7 +113,7 @@ class Ledger:
         return max(self.failures.values(), default=0) >= 3
 
     def claimed(self, spec_hash: str, state_uri: str) -> Ledger:
-        """The next attempt; another spec starts with a full budget."""
+        """The next attempt; a changed spec gets a full budget."""
         error = self.last_error
         return replace(
             self,
@@ -147,7 +147,7 @@ class Ledger:
         return replace(self, phase=Phase.ENDED, outcome=Outcome.STALLED, failed=self.failed + 1, last_error=error)
 
     def failed_with(self, failure: Reason, cause: str, message: str, now: float, seed: str) -> Ledger:
-        """The attempt failed: the next one is due later, or a person is needed."""
+        """The attempt failed: a retry is due later, or manual intervention is required."""
         count = self.failures.get(failure, 0) + 1
         ended = replace(
             self, phase=Phase.ENDED, failed=self.failed + 1, failures={**self.failures, str(failure): count}
@@ -159,15 +159,15 @@ class Ledger:
         return replace(ended, outcome=Outcome.FAILED, last_error=replace(error, next_retry=retry))
 
     def behind(self, newest: int, message: str, now: float) -> Ledger:
-        """The log knows attempt `newest`, this status does not, as after a restore: the next one is above it, at once.
+        """The log has attempt `newest`, unknown to this status, as after a restore: the next one starts above it, now.
 
-        It can't go round in circles: each time the number rises.
+        This can't loop: the number rises each time.
         """
         error = LastError(str(Reason.FENCED), _clip(message), now, next_retry=now)
         return replace(self, attempt=newest, phase=Phase.ENDED, outcome=Outcome.FAILED, last_error=error)
 
     def healthy(self) -> Ledger:
-        """The attempt has run long enough to forget what was before."""
+        """The attempt has run long enough to forget earlier failures."""
         return replace(self, failures={}, last_error=None)
 
 
@@ -176,7 +176,7 @@ def _clip(message: str) -> str:
 
 
 def read_error(raw: Json) -> LastError | None:
-    """As it stands in the status."""
+    """From its form in the status."""
     if not raw:
         return None
     return LastError(
@@ -188,7 +188,7 @@ def read_error(raw: Json) -> LastError | None:
 
 
 def error_fields(error: LastError) -> dict[str, str]:
-    """The reverse."""
+    """Its form in the status."""
     fields = {"class": error.cause, "message": error.message, "time": api.time_text(error.time)}
     if error.next_retry is not None:
         fields["nextRetryTime"] = api.time_text(error.next_retry)

@@ -1,11 +1,11 @@
-"""When an attempt that failed is followed by another: a back-off for each class of failure, and for one a budget.
+"""When a failed attempt is retried: each class of failure has its back-off, and one has a budget.
 
-What comes from outside (the Spark operator, a registry, a webhook, a quota, a node) heals outside: it is tried for as
-long as it takes, ten minutes apart at most. So is a crash, because no exit code tells a bug from a node that breaks.
-Lacking memory alone has a budget: the limit stands in the spec, and nobody but a person raises it.
+External failures (the Spark operator, a registry, a webhook, a quota, a node) recover externally: they are retried for
+as long as it takes, about ten minutes apart at most. So are crashes, because an exit code can't tell a bug from a
+failing node. Only running out of memory has a budget: the limit is in the spec, and someone has to raise it.
 
-Counts are of a row: they start anew once the changefeed was healthy for `HEALTHY_S`, its spec changed, or it was
-paused. Pure; the jitter is derived, so that the same failure always waits the same time.
+Only consecutive failures count: the counts reset once the changefeed has been healthy for `HEALTHY_S`, its spec has
+changed, or it was paused. Pure; the jitter is derived, so the same failure always waits the same time.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Final
 
 from changefeed.spec.reasons import Policy, Reason
 
-#: A driver that has run this long without trouble has earned a full budget, seconds.
+#: Seconds without trouble after which a driver has its full budget again.
 HEALTHY_S: Final = 600.0
-#: A driver that ends within this many seconds of its start has failed fast.
+#: A driver that exits within this many seconds of its start has failed fast.
 FAST_S: Final = 60.0
 
 _JITTER = 0.2
@@ -28,7 +28,7 @@ FAILURES: Final = tuple(reason for reason in Reason if reason.policy)
 
 
 def is_exhausted(failure: Reason, count: int) -> bool:
-    """Whether the `count`-th failure in a row needs a person."""
+    """Whether the `count`-th failure in a row requires manual intervention."""
     budget = _policy(failure).budget
     return budget is not None and count > budget
 
@@ -43,5 +43,5 @@ def wait_s(failure: Reason, count: int, seed: str) -> float:
 
 
 def _policy(failure: Reason) -> Policy:
-    assert failure.policy is not None, f"{failure} is no class of failures"
+    assert failure.policy is not None, f"{failure} is not a failure class"
     return failure.policy

@@ -1,1 +1,1 @@
-"""The objects that a changefeed needs all its life: what of them is not as it should be, and what is done about it."""
+"""The objects that a changefeed needs for its whole life: how they drifted, and how they are repaired."""

@@ -1,8 +1,8 @@
-"""What of a child is not as its manifest says, judged by the data itself. Pure.
+"""How a child differs from its manifest, judged by the data itself. Pure.
 
-The API server adds to what it is given: defaults, addresses, empty members left out. So everything in the manifest must
-be in the object, and lists must have nothing more; other members of the object are not looked at. Whatever an object
-holds, comparing it never raises.
+The API server adds defaults and addresses, and drops empty members. So everything in the manifest must be in the
+object, and lists must have no further entries; other members of the object are ignored. Comparing never raises,
+whatever the object contains.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from changefeed_operator import api
 from changefeed_operator.api import Json
 from changefeed_operator.template import KEYS
 
-#: Nothing is filled into these: a member more is a change.
+#: The API server adds nothing to these: an extra member is a change.
 _CLOSED = ("data", "matchLabels", "selector", "podSelector", "nodeSelector", "roleRef")
-#: What can't be changed in an object that exists.
+#: Immutable in an existing object.
 _FIXED = (".roleRef", ".data", ".immutable", ".spec.clusterIP")
-#: Members that the API server leaves out when they are false.
+#: Members that the API server omits when they are false.
 _FALSE_IS_LEFT_OUT = ("hostIPC", "hostNetwork", "hostPID", "readOnly", "stdin", "stdinOnce", "tty")
 _QUANTITY = re.compile(r"([+-]?[0-9]{1,20}(?:[.][0-9]{1,20})?)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|e[+-]?[0-9]{1,3})?")
 _MOST_PATHS = 3
@@ -31,14 +31,14 @@ _EXPONENTS = {"m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 
 @dataclass(frozen=True)
 class Difference:
-    """`path`: as ".spec.selector". `needs_new`: applying the manifest is not enough, the object must be made anew."""
+    """`path`: as ".spec.selector". `needs_new`: applying the manifest is not enough, the object must be recreated."""
 
     path: str
     needs_new: bool = False
 
 
 def differences(manifest: Json, found: Json) -> tuple[Difference, ...]:
-    """What of `manifest` is not so in `found`, the same object as it is. Its status is not compared."""
+    """Where `found`, the live object, does not match `manifest`. The status is not compared."""
     compared = {name: value for name, value in manifest.items() if name not in ("apiVersion", "kind", "metadata")}
     annotations = dict(api.mapping_at(manifest, "metadata", "annotations"))
     annotations.pop(api.APPLIED, None)
@@ -55,7 +55,7 @@ def differences(manifest: Json, found: Json) -> tuple[Difference, ...]:
 
 
 def changed_by_others(manifest: Json, found: Json) -> str:
-    """What differs, in words; "" when nothing does, or when the operator made it from another manifest."""
+    """The differing fields as text; "" if there are none, or if the operator applied a different manifest."""
     if api.annotation_of(found, api.APPLIED) != api.annotation_of(manifest, api.APPLIED):
         return ""
     paths = [each.path.removeprefix(".") for each in differences(manifest, found)]
@@ -80,8 +80,7 @@ def _of_mapping(path: str, wanted: Json, found: Json) -> Iterator[Difference]:
 
 
 def _of_list(path: str, wanted: Sequence[Any], found: Sequence[Any]) -> Iterator[Difference]:
-    """The API server tells the things of some lists apart by a key, and keeps what somebody added to them when it
-    applies; other lists are replaced as a whole."""
+    """Some lists are keyed: an apply keeps entries that someone else added to them. Others are replaced as a whole."""
     name = path.rpartition(".")[2]
     key = "" if name == "tolerations" else KEYS.get(name, "")
     if not key or not all(isinstance(each, Mapping) and key in each for each in wanted):
@@ -114,7 +113,7 @@ def _is_same_value(path: str, wanted: Any, found: Any) -> bool:
 
 
 def _quantity(value: Any) -> Fraction | None:
-    """As a number: the API server writes "1000m" as "1"."""
+    """As a number, since the API server turns "1000m" into "1"."""
     match = _QUANTITY.fullmatch(str(value))
     if match is None:
         return None

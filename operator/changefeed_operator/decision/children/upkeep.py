@@ -1,7 +1,7 @@
-"""The children that outlive attempts: made, mended, taken away. Pure.
+"""The children that outlive attempts: created, repaired, deleted. Pure.
 
-What differs from its manifest is put back, whoever changed it, and an event says so. What the operator changes itself,
-because the spec or its own version is another, needs no event: then the manifest's hash is another too.
+A child that differs from its manifest is restored, whoever changed it, and an event reports it. Changes by the operator
+itself, after a new spec or an upgrade, get no event: the manifest's hash differs then.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from changefeed_operator.api import Json
 from changefeed_operator.decision.children.drift import changed_by_others, differences
 from changefeed_operator.observe import Observed
 
-#: Seconds between two repairs of one object: something else may insist on its own, an admission webhook for one.
+#: Seconds between two repairs of one object, in case something else, such as an admission webhook, keeps changing it.
 REPAIR_EVERY_S = 30.0
 
 
 @dataclass
 class Upkeep:
-    """`standing`: what is there, or is there again after this pass, as "Role/changefeed-orders", sorted.
-    `in_the_way`: what has to go before an attempt can start. `look_again_at`: Unix seconds."""
+    """`standing`: what exists, or exists again after this pass, as "Role/changefeed-orders", sorted.
+    `in_the_way`: what must be gone before an attempt can start. `look_again_at`: Unix seconds."""
 
     actions: list[Action] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
@@ -35,7 +35,7 @@ class Upkeep:
 
 
 def look_after(observed: Observed, manifests: Sequence[Json], stood: Sequence[str]) -> Upkeep:
-    """`manifests`: all that should be. `stood`: what stood before, as in `standing`."""
+    """`manifests`: everything that should exist. `stood`: what existed before, as in `standing`."""
     upkeep = Upkeep()
     for manifest in manifests:
         kind, name = api.kind_of(manifest), api.name_of(manifest)
@@ -45,7 +45,7 @@ def look_after(observed: Observed, manifests: Sequence[Json], stood: Sequence[st
         if found is None:
             upkeep.actions.append(Apply(manifest))
             if f"{kind}/{name}" in stood:
-                upkeep.events.append(_repaired(f"{kind} {name} was deleted. It was made again."))
+                upkeep.events.append(_repaired(f"{kind} {name} was deleted and has been recreated."))
         elif api.is_deleting(found) or _is_of_another(manifest, found):
             upkeep.in_the_way = f"{kind} {name}"  # garbage collection takes it away
         else:
@@ -73,16 +73,15 @@ def _mend(upkeep: Upkeep, observed: Observed, manifest: Json, found: Json) -> No
     else:
         upkeep.actions.append(Apply(manifest))
     if not is_own_change:
-        how = "made anew" if is_made_anew else "put back"
-        upkeep.events.append(
-            _repaired(f"{kind} {name} was changed: {changed_by_others(manifest, found)}. It was {how}.")
-        )
+        how = "recreated" if is_made_anew else "restored"
+        changed = changed_by_others(manifest, found)
+        upkeep.events.append(_repaired(f"{kind} {name} was modified ({changed}) and has been {how}."))
 
 
 def superfluous(
     observed: Observed, manifests: Sequence[Json], optional: Sequence[tuple[api.Kind, str]], accepted: str
 ) -> list[Action]:
-    """Deletes what is not wanted any more: `optional` children, and ConfigMaps that no attempt reads.
+    """Deletes what is no longer needed: `optional` children, and ConfigMaps that no attempt reads.
 
     `accepted`: the digest of the last valid spec, whose ConfigMap stays.
     """
@@ -121,7 +120,7 @@ def _mounted(observed: Observed) -> Iterator[str]:
 
 
 def _is_of_another(manifest: Json, found: Json) -> bool:
-    """Left by a Changefeed that had the name before: with two controllers the API server would refuse it."""
+    """Left over from an earlier Changefeed of the same name; the API server would reject a second controller."""
     mine = api.owner_uids(manifest)
     return any(
         api.text_at(owner, "kind") == api.CHANGEFEED.kind and api.text_at(owner, "uid") not in mine

@@ -1,1 +1,1 @@
-"""What pods, Jobs and Spark say of their troubles."""
+"""What pods, Jobs and Spark reveal about what went wrong."""

@@ -1,4 +1,4 @@
-"""What a driver pod says: how it ended, why it does not start, whether the driver in it has reported. Pure."""
+"""What a driver pod reveals: how it ended, why it does not start, since when it is running. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from changefeed_operator.decision.attempt.restart import FAST_S
 from changefeed_operator.decision.evidence.pods import failed_probe, not_pulled, unmounted
 from changefeed_operator.decision.evidence.spark_words import AGAINST_REFUSAL, refusal_in
 
-#: Classes of errors (`changefeed.errors`) after which another attempt would end alike.
+#: Error classes (`changefeed.errors`) for which a retry would end the same way.
 _FOR_A_PERSON = frozenset(
     {
         "InvalidResource",
@@ -30,7 +30,7 @@ _FOR_A_PERSON = frozenset(
         "Superseded",
     }
 )
-#: Credentials or certificates that a person must mend, outside of the resource: an attempt after that does.
+#: Credentials or certificates that must be fixed outside the resource: a retry succeeds after that.
 _REFUSED = "Refused"
 _BAD_INPUT, _UNAVAILABLE, _FENCED = 2, 69, 75
 _IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
@@ -41,7 +41,7 @@ _EXIT_IN_TEXT = re.compile(r"ExitCode: (\d+)(?:, Reason: (\w+))?")
 
 @dataclass(frozen=True)
 class End:
-    """How an attempt ended by itself. `failure`: of `FAILED`; `cause`: CamelCase; `message`: with the next step.
+    """How an attempt ended on its own. `failure`: for `FAILED`; `cause`: CamelCase; `message`: with the next step.
 
     `newest_attempt`: the one in the log, if this one was fenced for being older.
     """
@@ -62,12 +62,12 @@ class Trouble:
 
 
 def is_over(pod: Json) -> bool:
-    """Nothing of the pod runs any more."""
+    """Nothing in the pod is running any more."""
     return api.text_at(pod, "status", "phase") in ("Succeeded", "Failed") or bool(_terminated(pod))
 
 
 def started_at(pod: Json) -> float | None:
-    """Since when the driver's container runs; None when it doesn't."""
+    """Since when the driver's container has been running; None if it isn't."""
     running = _state(pod, api.DRIVER_CONTAINER).get("running")
     if running is None:
         return None
@@ -78,24 +78,26 @@ def end_of(pod: Json, events: Sequence[Json] = (), log: str = "") -> End:
     """How the driver in a pod that is over ended. `events`: about the pod; `log`: the end of the driver's."""
     terminated = _terminated(pod)
     if not terminated:
-        why = api.text_at(pod, "status", "reason") or disruption_of(pod) or "no word of why"
+        why = api.text_at(pod, "status", "reason") or disruption_of(pod) or "no reason given"
         return _lost(f"The driver's pod failed: {why}. {api.text_at(pod, 'status', 'message')}".strip())
     started, finished = api.time_at(terminated, "startedAt"), api.time_at(terminated, "finishedAt")
     is_fast = started is not None and finished is not None and finished - started < FAST_S
     said = _said(api.text_at(terminated, "message"))
     is_killed = not said and api.text_at(terminated, "reason") != "OOMKilled"
     if is_killed and (probe := failed_probe(pod, events)):
-        text = f"The driver hung, and the kubelet killed it: {probe}. Its log says what it did last: changefeed logs."
+        text = (
+            f"The driver hung and the kubelet killed it: {probe}. Check its log for what it did last: changefeed logs."
+        )
         return End(Outcome.FAILED, "Hung", text, Reason.HUNG)
     end = _classified(api.whole_at(terminated, "exitCode"), api.text_at(terminated, "reason"), said, is_fast)
     if not said and end.failure in (Reason.CRASH, Reason.FAST_FAIL) and (refusal := refusal_in(log)):
-        text = f"The driver ended, and what the API server refused it last is: {refusal}. {AGAINST_REFUSAL}"
+        text = f"The driver exited; the last rejection it got from the API server: {refusal}. {AGAINST_REFUSAL}"
         return replace(end, cause="Refused", message=text)
     return end
 
 
 def disruption_of(pod: Json) -> str:
-    """Why Kubernetes takes the pod away, as from a lost or emptied node; empty when it isn't Kubernetes that does."""
+    """Why Kubernetes is removing the pod, as from a lost or drained node; empty if it isn't Kubernetes that does."""
     for each in api.list_at(pod, "status", "conditions"):
         if api.text_at(each, "type") == "DisruptionTarget" and api.text_at(each, "status") == "True":
             return api.text_at(each, "message").removesuffix(".")
@@ -103,7 +105,7 @@ def disruption_of(pod: Json) -> str:
 
 
 def end_in_text(text: str) -> End | None:
-    """What the Spark operator says of a driver whose pod is gone; None when it names no exit code."""
+    """What the Spark operator reports about a driver whose pod is gone; None if it gives no exit code."""
     match = _EXIT_IN_TEXT.search(text)
     return _classified(int(match[1][:3]), match[2] or "", {}, False) if match else None
 
@@ -112,26 +114,26 @@ def _classified(code: int, reason: str, said: Mapping[str, str], is_fast: bool) 
     cause = said.get("class", "")
     message = f"{said.get('message', '')} {said.get('next', '')}".strip()
     if reason == "OOMKilled":
-        text = "The driver was killed for its memory. Raise spec.spark.driver.memory."
+        text = "The driver was OOM-killed. Raise spec.spark.driver.memory."
         return End(Outcome.FAILED, "OutOfMemory", text, Reason.OOM)
     if code == 0:
         if cause == "Finished":
             return End(Outcome.FINISHED, cause, message)
-        return _lost("Somebody asked the driver to stop, and it drained.")
+        return _lost("Someone other than the operator stopped the driver, and it drained.")
     if code == _BAD_INPUT or (code == 1 and cause in _FOR_A_PERSON):
-        return End(Outcome.STALLED, cause or "InvalidSpec", message or f"The driver refused its input (exit {code}).")
+        return End(Outcome.STALLED, cause or "InvalidSpec", message or f"The driver rejected its input (exit {code}).")
     if code == _UNAVAILABLE or cause == _REFUSED:
-        text = message or "The upstream or the sink did not answer in time. Look at both."
+        text = message or "The upstream or the sink did not respond in time. Check both."
         return End(Outcome.FAILED, cause or "Unavailable", text, Reason.UNAVAILABLE)
     if code == _FENCED:
-        text = message or "Another driver has taken the changefeed over. Look for a second operator or a local run."
+        text = message or "Another driver has taken over the changefeed. Look for a second operator or a local run."
         newest = said.get("newestAttempt", "")
         known = int(newest) if _COUNT.fullmatch(newest) else 0
         return End(Outcome.FAILED, cause or "Fenced", text, Reason.FENCED, known)
     if not cause and code == 143:
-        return _lost("The driver was asked to stop (exit 143) and did not drain.")
+        return _lost("The driver was terminated (exit 143) before it drained.")
     failure = Reason.FAST_FAIL if is_fast else Reason.CRASH
-    text = message or f"The driver ended with exit code {code}. Look at its log: changefeed logs."
+    text = message or f"The driver exited with code {code}. Check its log: changefeed logs."
     return End(Outcome.FAILED, cause or str(failure), text, failure)
 
 
@@ -140,7 +142,7 @@ def _lost(message: str) -> End:
 
 
 def _said(text: str) -> dict[str, str]:
-    """The driver's last words; empty when there are none."""
+    """The driver's termination message; empty if there is none."""
     try:
         words = json.loads(text)
     except (ValueError, RecursionError):
@@ -149,9 +151,8 @@ def _said(text: str) -> dict[str, str]:
 
 
 def is_unreachable(pod: Json) -> bool:
-    """It is to go, and its node does not answer: by the kubelet's last word its container is ready, and the pod is not.
-
-    Only the controller of lost nodes says such a thing.
+    """The pod is being deleted and its node does not respond: the kubelet last reported its container ready, yet it is
+    not Ready. Only the node lifecycle controller leaves a pod like that.
     """
     ready = (each for each in api.list_at(pod, "status", "conditions") if api.text_at(each, "type") == "Ready")
     was_ready = any(api.mapping_at(each, "state", "running") and each.get("ready") is True for each in _containers(pod))
@@ -159,35 +160,35 @@ def is_unreachable(pod: Json) -> bool:
 
 
 def trouble_of(pod: Json, container: str = api.DRIVER_CONTAINER, events: Sequence[Json] = ()) -> Trouble | None:
-    """Why a pending pod doesn't start, when it or the kubelet says so. `events`: about the pod."""
+    """Why a pending pod doesn't start, if its status or the kubelet says so. `events`: about the pod."""
     waiting = api.mapping_at(_state(pod, container), "waiting")
     reason, said = api.text_at(waiting, "reason"), api.text_at(waiting, "message")
     role = api.label_of(pod, api.ROLE_LABEL) or api.label_of(pod, api.JOB_LABEL) or "driver"
     if reason in _IMAGE_REASONS:
         image = api.text_at(
             _named(api.list_at(pod, "spec", "containers"), container), "image"
-        )  # what the kubelet says of it in the status comes and goes
+        )  # the kubelet's message in the status comes and goes
         why = not_pulled(pod, events)
         pulled = f"can't be pulled: {why}" if why else "can't be pulled"
         return Trouble(
             Reason.IMAGE_PULL,
-            f"The {role}'s image {image} {pulled}. Fix spec.spark.image, or the access to its registry; the pull is "
-            "tried again.",
+            f"The {role} image {image} {pulled}. Fix spec.spark.image, or the access to its registry; the pull is "
+            "retried.",
         )
     if reason in _CONFIG_REASONS:
         return Trouble(
             Reason.DRIVER_START,
-            f"The {role}'s container can't be made ({reason}): {said} Look at the Secrets that the spec names.",
+            f"The {role} container can't be created ({reason}): {said} Check the Secrets that the spec names.",
         )
     for each in api.list_at(pod, "status", "conditions"):
         if api.text_at(each, "type") == "PodScheduled" and api.text_at(each, "reason") == "Unschedulable":
             return Trouble(
                 Reason.UNSCHEDULABLE,
-                f"No node takes the {role}'s pod: {api.text_at(each, 'message')} "
-                "Make room, or ask for less in spec.spark.",
+                f"The {role} pod can't be scheduled: {api.text_at(each, 'message')} "
+                "Free up capacity, or request less in spec.spark.",
             )
     if why := unmounted(pod, events):
-        text = f"The {role}'s pod does not start: {why}. Create what is missing; the pod starts by itself then."
+        text = f"The {role} pod does not start: {why}. Create what is missing; the pod then starts on its own."
         return Trouble(Reason.DRIVER_START, text)
     return None
 
@@ -197,7 +198,7 @@ def _named(containers: Sequence[Any], name: str) -> Json:
 
 
 def _state(pod: Json, container: str) -> Json:
-    """What the kubelet says of a container: `running`, `waiting` or `terminated`."""
+    """A container's state as the kubelet reports it: `running`, `waiting` or `terminated`."""
     return api.mapping_at(_named(_containers(pod), container), "state")
 
 

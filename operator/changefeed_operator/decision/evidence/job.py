@@ -1,4 +1,4 @@
-"""How a Job of ours went: done, or why it failed, or why its pod does not start. Pure."""
+"""The outcome of one of our Jobs: done, why it failed, or why its pod does not start. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from changefeed_operator.observe import Observed
 
 
 def jobs(observed: Observed, verb: Verb) -> list[Json]:
-    """Those that exist, the oldest first."""
+    """The existing ones, oldest first."""
     found = [each for each in observed.children if api.kind_of(each) == api.JOB.kind and _is(each, verb)]
     return sorted(found, key=_created)
 
@@ -33,7 +33,7 @@ def is_under_way(job: Json) -> bool:
 
 
 def failure(observed: Observed, job: Json, known: LastError | None = None) -> LastError:
-    """Why a Job failed. `known`: the last error known; what kept a pod from starting is gone with the pod."""
+    """Why a Job failed. `known`: the last known error; what kept a pod from starting is lost with the pod."""
     condition = _ended(job, "Failed") or {}
     time = api.time_at(condition, "lastTransitionTime") or _created(job)
     said = [words for pod in _pods(observed, job) if (words := last_words(pod)).get("class")]
@@ -45,14 +45,16 @@ def failure(observed: Observed, job: Json, known: LastError | None = None) -> La
     if known is not None and known.time >= _created(job):
         return LastError(known.cause, known.message, time)
     if api.text_at(condition, "reason") == "DeadlineExceeded":
-        text = f"Its Job did not end in {DEADLINE_S // 60} minutes. Look at the events of its pods and their nodes."
+        text = (
+            f"The Job did not finish within {DEADLINE_S // 60} minutes. Check the events of its pods and their nodes."
+        )
         return LastError("DeadlineExceeded", text, time)
-    text = api.text_at(condition, "message") or "No word of why."
-    return LastError(api.text_at(condition, "reason") or "JobFailed", f"{text} Look at its pods' logs.", time)
+    text = api.text_at(condition, "message") or "No reason given."
+    return LastError(api.text_at(condition, "reason") or "JobFailed", f"{text} Check the logs of its pods.", time)
 
 
 def trouble(observed: Observed, verb: Verb) -> LastError | None:
-    """Why the newest pod of these Jobs does not start, when it says so."""
+    """Why the newest pod of these Jobs does not start, if known."""
     found = [each for each in observed.children if api.kind_of(each) == api.POD.kind and _is(each, verb)]
     for pod in sorted(found, key=_created, reverse=True):
         why = trouble_of(pod, verb, observed.pod_events) if api.text_at(pod, "status", "phase") == "Pending" else None
@@ -61,14 +63,14 @@ def trouble(observed: Observed, verb: Verb) -> LastError | None:
 
 
 def results(observed: Observed, verb: Verb) -> Iterator[Mapping[str, str]]:
-    """The last words of the pods of these Jobs that ended well."""
+    """The termination messages of the pods of these Jobs that succeeded."""
     for pod in observed.children:
         if api.kind_of(pod) == api.POD.kind and _is(pod, verb) and api.text_at(pod, "status", "phase") == "Succeeded":
             yield last_words(pod)
 
 
 def last_words(pod: Json) -> dict[str, str]:
-    """What the container said when it ended; empty when it said nothing."""
+    """The container's termination message; empty if there is none."""
     statuses = api.list_at(pod, "status", "containerStatuses")
     text = next((said for each in statuses if (said := api.text_at(each, "state", "terminated", "message"))), "")
     try:

@@ -1,7 +1,7 @@
-"""What a pass must know beyond the children while something is wrong, and what that says. Pure.
+"""What a pass needs to know beyond the children while something is wrong, and what that means. Pure.
 
-The kubelet tells in events what a pod's status leaves out: which Secret a volume lacks, why an image can't be pulled,
-that a probe failed. What Spark's allocator was refused stands in the driver's log alone.
+The kubelet's events have what a pod's status leaves out: which Secret a volume lacks, why an image can't be pulled, or
+that a probe failed. Rejections of Spark's executor pods appear only in the driver's log.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from changefeed_operator import api
 from changefeed_operator.api import Json
 from changefeed_operator.observe import Observed
 
-#: Seconds after its creation before which a pod's trouble with volumes is none: Spark makes the driver's ConfigMaps
-#: after its pod (facts/test-cluster.md).
+#: Seconds after a pod's creation during which volume errors are ignored: Spark creates the driver's ConfigMaps after
+#: its pod (facts/test-cluster.md).
 SETTLED_S = 10.0
-#: Seconds after the start of the driver in which Spark makes its executors.
+#: Seconds after the start of the driver within which Spark creates its executors.
 EXECUTORS_S = 45.0
-#: Seconds without all executors after which nothing is protected from eviction any more.
+#: Seconds without all executors after which pods are no longer protected from eviction.
 SHORT_S = 60.0
-#: Seconds between two looks at what the kubelet and Spark say of pods that don't start; they tell nobody by themselves.
+#: Seconds between checks of the kubelet's events and Spark's log for pods that don't start; neither is watched.
 LOOK_S = 20.0
-#: Seconds for which an executor that ended for its memory is told of.
+#: Seconds for which an OOM-killed executor is reported.
 TOLD_S = 300.0
 
 _NOT_MOUNTED = ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox")
 #: The kubelet repeats itself every two minutes at the latest.
 _REPEATED_S = 150.0
 _KILLED = (137, 143)
-#: Seconds that a kill may take beyond the grace.
+#: Seconds that a kill may take beyond the grace period.
 _KILL_S = 15.0
 _LONGEST = 400
 
 
 def pods_in_question(observed: Observed) -> tuple[Json, ...]:
-    """Those whose events a pass needs: the driver's, one executor's, and one Job's."""
+    """The pods whose events a pass needs: the driver's, one executor's and one Job's."""
     driver = observed.driver
     found = [driver] if driver is not None and (_is_pending(driver) or _was_killed(observed, driver)) else []
     executors = [pod for pod in observed.executors if _is_pending(pod)]
@@ -51,7 +51,7 @@ def pending_jobs(observed: Observed) -> list[Json]:
 
 
 def is_log_wanted(observed: Observed) -> bool:
-    """To keep it of an attempt that has just ended, or to find out why there are too few executors."""
+    """To keep the log of an attempt that has just ended, or to find out why executors are missing."""
     driver = observed.driver
     if driver is None:
         return False
@@ -61,7 +61,7 @@ def is_log_wanted(observed: Observed) -> bool:
 
 
 def lacks_executors(observed: Observed, driver: Json, seconds: float) -> bool:
-    """Whether Spark has made fewer than it was asked for, though the driver has run for so long."""
+    """Whether executors are missing although the driver has been running for `seconds`."""
     started = api.time_at(_state(driver, "running"), "startedAt")
     wanted = api.whole_at(observed.application, "spec", "executor", "instances")
     alive = [pod for pod in observed.executors if not ended(pod) and not api.is_deleting(pod)]
@@ -69,7 +69,7 @@ def lacks_executors(observed: Observed, driver: Json, seconds: float) -> bool:
 
 
 def is_short(observed: Observed) -> bool:
-    """Whether the driver has run without all of its executors for a minute."""
+    """Whether the driver has been without some of its executors for a minute."""
     if observed.driver is None or api.is_deleting(observed.driver):
         return False
     waits = [pod for pod in observed.executors if _is_pending(pod) and _age(observed, pod) >= SHORT_S]
@@ -77,12 +77,12 @@ def is_short(observed: Observed) -> bool:
 
 
 def ended(pod: Json) -> Json:
-    """How the first of a pod's containers ended; empty while it runs."""
+    """How a container of the pod terminated; empty while they run."""
     return _state(pod, "terminated")
 
 
 def out_of_memory(observed: Observed, attempt: str) -> Json | None:
-    """The executor of the attempt that was killed for its memory of late."""
+    """An executor of the attempt that was OOM-killed recently."""
     for pod in observed.executor_ends:
         end = ended(pod)
         is_new = observed.now < (api.time_at(end, "finishedAt") or 0.0) + TOLD_S
@@ -93,7 +93,7 @@ def out_of_memory(observed: Observed, attempt: str) -> Json | None:
 
 
 def unmounted(pod: Json, events: Sequence[Json]) -> str:
-    """What the kubelet says of the volumes or the network that a pod waits for; "" when it says nothing."""
+    """What the kubelet says about the volumes or the network that a pod waits for; "" if nothing."""
     since = (api.time_at(pod, "metadata", "creationTimestamp") or 0.0) + SETTLED_S
     found = [each for each in _of(pod, events) if api.text_at(each, "reason") in _NOT_MOUNTED and _last(each) >= since]
     newest = max(map(_last, found), default=0.0)
@@ -112,9 +112,9 @@ def not_pulled(pod: Json, events: Sequence[Json]) -> str:
 
 
 def failed_probe(pod: Json, events: Sequence[Json]) -> str:
-    """What the probe got whose failure made the kubelet kill the pod; "" when it was not a probe.
+    """The answer to the failed probe for which the kubelet killed the pod; "" if it was not a probe.
 
-    The kubelet's event of the kill does not say why. A driver that hangs is given its whole grace to end.
+    The kubelet's event for the kill does not say why. A hung driver gets its whole grace period.
     """
     grace = api.whole_at(pod, "spec", "terminationGracePeriodSeconds")
     since = (api.time_at(ended(pod), "finishedAt") or 0.0) - grace - _KILL_S
