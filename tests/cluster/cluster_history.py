@@ -83,7 +83,8 @@ class History:
                 elif answer.status != _OK:
                     self._ended.wait(_PAUSE_S)  # a CRD that changed is not served for a moment
                 else:
-                    while line := answer.readline():
+                    # After its shutdown a TLS socket gives bytes that nobody has decrypted.
+                    while (line := answer.readline()) and not self._ended.is_set():
                         self._note(json.loads(line))
             self._connection.close()
             if not self._ended.is_set():
