@@ -23,6 +23,7 @@ from changefeed.eventstore.house import House
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.probe import PROBE
 from changefeed.owner.owner import Owner
+from changefeed.owner.reporting.status_writer import Applied
 from changefeed.owner.serving.service import OwnerService
 from changefeed.owner.transaction_log.log import Log
 from changefeed.owner.transaction_log.state import State
@@ -258,6 +259,7 @@ class StatusFile:
         self._path = path
         self._points = points
 
-    def apply(self, status: Any) -> None:
+    async def apply(self, status: Any) -> Applied:
         with self._points.around("write status"), self._path.open("a") as file:
             file.write(json.dumps(status) + "\n")
+        return Applied()

@@ -92,7 +92,7 @@ def test_a_changelog_has_each_change_once_through_ddls(
     things = catalog.load_table("shop.things")
     things.append(things.scan(row_filter="id == 5").to_arrow())
     code, verdict = verified(changefeed, capsys)
-    assert (code, "2 changes are there twice" in verdict["first_problem"]) == (4, True), verdict
+    assert (code, "2 changes appear twice" in verdict["first_problem"]) == (4, True), verdict
 
 
 def test_a_state_is_the_upstreams_through_ddls(

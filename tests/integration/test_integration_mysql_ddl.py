@@ -179,7 +179,7 @@ def test_what_may_have_changed_places_needs_a_person(database: MariaDb, monkeypa
         _die(patched, "after", ddl)
         with pytest.raises(Died):
             sink.execute(ddl_of(ddl))
-    with pytest.raises(NeedsHuman, match="can't be told"):
+    with pytest.raises(NeedsHuman, match="was executed downstream is unknown"):
         sink.execute(ddl_of(ddl))
     assert database.query("SELECT id FROM shop.p") == [(b"1",)]
     sink.close()

@@ -259,7 +259,7 @@ def assert_verified(changefeed: Changefeed, models: Sequence[Model], *arguments:
     assert code == 0, verdict
     assert verdict["rows"] == verdict["transactions"] == sum(len(model.changes) for model in models)
     remaining = 2 * (3 - 1) + 2 * (ROWS // 2)  # of the tables that have a key
-    notes = ["types.no_handle has no key in its files: its changes were compared, but not replayed."]
+    notes = ["types.no_handle has no key in its files: its changes were compared but not replayed."]
     assert (verdict["tables"], verdict["replayed"], verdict["notes"]) == (len(models), remaining, notes)
 
 
