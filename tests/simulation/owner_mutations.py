@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from changefeed.owner.owner import Owner
-from changefeed.owner.planning import checkpoint, planner
+from changefeed.owner.planning import checkpoint, plan_entries, planner
 from changefeed.owner.planning.checkpoint import Checkpoint
 from changefeed.owner.planning.planner import Planner
 from changefeed.owner.pulling.known_files import KnownFiles
@@ -62,7 +62,7 @@ PLANNER = (
     Mutation(
         "planner",
         "a date goes by today's clock",
-        planner,
+        plan_entries,
         "make_plan",
         "day = max(date, last.date) if last else date",
         "day = date",
@@ -96,7 +96,7 @@ PLANNER = (
     Mutation(
         "planner",
         "indexes go on in a new directory",
-        planner,
+        plan_entries,
         "make_plan",
         "index = index if place == before else 1",
         "index = index",
