@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import random
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -86,7 +88,7 @@ class Query:
 
     async def _run(self, number: int, start: Row, die: str) -> None:
         parts = await self.stream.partitions(Offset.from_json(start), Offset.from_json(self._spark.offsets[number]))
-        rows = [[row for batch in part.read(self._columns) for row in batch.to_pylist()] for part in parts]
+        rows = [_rows_of(part, self._columns) for part in parts]
         _die_at("read", die)
         self._spark.sink[number] = rows
         _die_at("written", die)
@@ -124,15 +126,27 @@ class PlayedSpark:
 
 async def read_bounded(options: Options, schema: Any = None) -> list[list[Row]]:
     """By part."""
-    import asyncio
-
     read = schema or await read_schema_now(options)
     columns = schema or read.columns
+    return [await asyncio.to_thread(_rows_of, part, columns) for part in await plan(options, read)]
 
-    def rows(part: Any) -> list[Row]:
-        return [row for batch in part.read(columns) for row in batch.to_pylist()]
 
-    return [await asyncio.to_thread(rows, part) for part in await plan(options, read)]
+def _rows_of(part: Any, columns: Any) -> list[Row]:
+    return [row for batch in part.read(columns) for row in batch.to_pylist()]
+
+
+def write_some(world: World, rng: random.Random, alive: set[int], below: int, most: int, least: int = 1) -> None:
+    """A transaction of `least` to `most` changes of orders; `alive`: the ids that there are."""
+    with world.tidb.begin() as txn:
+        for number in rng.sample(range(below), rng.randint(least, most)):
+            if number not in alive:
+                txn.insert(world.orders, {"id": number, "name": f"n{rng.randint(0, 9)}"})
+                alive.add(number)
+            elif rng.random() < 0.3:
+                txn.delete(world.orders, number)
+                alive.remove(number)
+            else:
+                txn.update(world.orders, {"id": number, "name": f"n{rng.randint(0, 9)}"})
 
 
 def expected(changes: Iterable[Change], columns: Iterable[str] = ("id", "name")) -> Counter[tuple[Any, ...]]:

@@ -16,7 +16,7 @@ from changefeed.source.schema_changes import SchemaChanged
 from changefeed_devcluster.ddl import columns, indexes, partitions, tables
 from changefeed_devcluster.tidb.schema import Column, Table
 from integration_inprocess import World, insert, new_world
-from integration_source import PlayedSpark, expected, found, options, read_bounded
+from integration_source import PlayedSpark, expected, found, options, read_bounded, write_some
 
 AGE = Column("age", "int", nullable=True)
 
@@ -28,17 +28,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def step(world: World, rng: random.Random, alive: set[int]) -> None:
-    """A transaction of up to eight changes."""
-    with world.tidb.begin() as txn:
-        for number in rng.sample(range(200), rng.randint(1, 8)):
-            if number not in alive:
-                txn.insert(world.orders, {"id": number, "name": f"n{rng.randint(0, 9)}"})
-                alive.add(number)
-            elif rng.random() < 0.3:
-                txn.delete(world.orders, number)
-                alive.remove(number)
-            else:
-                txn.update(world.orders, {"id": number, "name": f"n{rng.randint(0, 9)}"})
+    write_some(world, rng, alive, below=200, most=8)
 
 
 @pytest.mark.parametrize("seed", range(3))

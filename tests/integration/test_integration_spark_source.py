@@ -25,7 +25,7 @@ from changefeed_devcluster.tidb.schema import Column
 from conftest import BIN, wait_for
 from integration_inprocess import World, insert, new_world
 from integration_java import jars
-from integration_source import expected, found
+from integration_source import expected, found, write_some
 from pyiceberg.catalog.sql import SqlCatalog
 
 ROOT = Path(__file__).parents[2]
@@ -199,16 +199,7 @@ def planned(folder: Path) -> int:
 def write_until(world: World, stop: threading.Event) -> None:
     rng, alive = random.Random(5), set[int]()
     while not stop.wait(0.05):
-        with world.tidb.begin() as txn:
-            for number in rng.sample(range(300), 4):
-                if number not in alive:
-                    txn.insert(world.orders, {"id": number, "name": f"n{rng.randint(0, 9)}"})
-                    alive.add(number)
-                elif rng.random() < 0.3:
-                    txn.delete(world.orders, number)
-                    alive.remove(number)
-                else:
-                    txn.update(world.orders, {"id": number, "name": f"n{rng.randint(0, 9)}"})
+        write_some(world, rng, alive, below=300, least=4, most=4)
 
 
 def test_an_upstream_with_tls_and_a_ddl(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ class World:
             self.database.syncpoint_ms = order.choice((None, 1_000, 3_000))
         # Dice of its own, as above. A dispatcher a turn, or as many as there are.
         turns = Random(f"{story.seed} turns")
-        self.turn_files = 1 if "turns" not in story.without and turns.random() < 0.2 else 128
+        self.turn_files = 1 if "turns" not in story.without and turns.random() < 0.2 else planner._TURN_FILES
         self.files_ahead = rng.choice(((1, 1), (1, 2), (2, 64)))  # that a pipeline task is given, at least and at most
         if past is not None:
             self.layout = past.layout

@@ -14,7 +14,7 @@ from changefeed.owner.places import LOG
 from changefeed.owner.transaction_log.log import Log
 from changefeed.owner.transaction_log.state import State
 from changefeed.spec.driver_status import TABLES_MAX
-from changefeed.ui.view import Changefeed, Table
+from changefeed.ui.view import Changefeed, Table, lag_of
 
 _READ_S = 5.0  # between two looks at the logs
 _LIST_S = 60.0  # between two looks for more of them
@@ -108,7 +108,7 @@ def _tables(state: State, now_ms: int) -> tuple[Table, ...]:
     """Those that have files, furthest behind first."""
     reached = sorted((state.flushed_ts(dispatcher), dispatcher) for dispatcher in state.dispatchers)[:TABLES_MAX]
     return tuple(
-        Table(_name(state, dispatcher), dispatcher, physical_ms(ts), max(0.0, (now_ms - physical_ms(ts)) / 1000))
+        Table(_name(state, dispatcher), dispatcher, physical_ms(ts), lag_of(now_ms, physical_ms(ts)))
         for ts, dispatcher in reached
     )
 

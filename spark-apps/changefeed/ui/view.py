@@ -37,6 +37,11 @@ def ms_of(ts: int) -> int:
     return ts >> _LOGICAL_BITS
 
 
+def lag_of(now_ms: int, ms: int) -> float:
+    """Seconds from `ms` to now; 0.0 if a clock is ahead."""
+    return max(0.0, (now_ms - ms) / 1000)
+
+
 @dataclass(frozen=True)
 class Failure:
     """An error with what to do about it."""
@@ -109,7 +114,7 @@ class Changefeed:
         """Checkpoint lag; None if unknown, or if the changefeed is finished."""
         if not self.checkpoint_ms or not self.now_ms or self.state == "Finished":
             return None
-        return max(0.0, (self.now_ms - self.checkpoint_ms) / 1000)
+        return lag_of(self.now_ms, self.checkpoint_ms)
 
 
 @dataclass(frozen=True)
@@ -197,8 +202,8 @@ def _table(table: TableStatus, now_ms: int) -> Table:
         name=table.name,
         dispatcher=table.dispatcher,
         written_ms=written_ms,
-        written_lag=_lag(now_ms, written_ms),
-        pulled_lag=_lag(now_ms, ms_of(table.resolved_ts)),
+        written_lag=lag_of(now_ms, written_ms),
+        pulled_lag=lag_of(now_ms, ms_of(table.resolved_ts)),
         held=table.held,
     )
 
@@ -211,7 +216,3 @@ def _transaction(open_: OpenTransaction) -> Transaction:
 def _failure(status: DriverStatus) -> Failure | None:
     error = status.last_error
     return Failure(error.kind, error.message, error.next_step, error.at_ms, error.over) if error else None
-
-
-def _lag(now_ms: int, ms: int) -> float:
-    return max(0.0, (now_ms - ms) / 1000)

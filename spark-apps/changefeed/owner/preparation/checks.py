@@ -31,32 +31,25 @@ def check_same(changefeed: Changefeed, state: State, cluster_id: int) -> None:
         )
     start_ts = changefeed.spec.start_ts
     if changefeed.spec.initial_copy != state.initial_copy:
-        raise InvalidSpec(
-            "spec.initialCopy",
-            f"it differs from {str(state.initial_copy).lower()}, with which the changefeed was started",
-            "It can't be changed: revert it, or create a new changefeed with another name and sink.",
-        )
+        raise _changed("spec.initialCopy", "it", str(state.initial_copy).lower())
     if start_ts is not None and start_ts != state.asked_ts:
-        raise InvalidSpec(
-            "spec.startTs",
-            f'"{start_ts}" differs from "{state.asked_ts}", with which the changefeed was started',
-            "It can't be changed: revert it, or create a new changefeed with another name and sink.",
-        )
+        raise _changed("spec.startTs", f'"{start_ts}"', f'"{state.asked_ts}"')
     if state.epoch.number:
         before, now = from_effective(state.epoch.config).spec.sink, changefeed.spec.sink
         if (before.kind, _same(before)) != (now.kind, _same(now)):
-            raise InvalidSpec(
-                f"spec.sink.{now.kind}.uri",
-                f"{now.uri} differs from {before.uri}, with which the changefeed was started",
-                "It can't be changed: revert it, or create a new changefeed with another name.",
-            )
+            raise _changed(f"spec.sink.{now.kind}.uri", now.uri, before.uri, another="name")
         for field, value in now.names.items():
             if value != before.names[field]:
-                raise InvalidSpec(
-                    field,
-                    f"{value} differs from {before.names[field]}, with which the changefeed was started",
-                    "It can't be changed: revert it, or create a new changefeed with another name and sink.",
-                )
+                raise _changed(field, value, before.names[field])
+
+
+def _changed(field: str, now: object, before: object, another: str = "name and sink") -> InvalidSpec:
+    """`another`: what a new changefeed must not share with this one."""
+    return InvalidSpec(
+        field,
+        f"{now} differs from {before}, with which the changefeed was started",
+        f"It can't be changed: revert it, or create a new changefeed with another {another}.",
+    )
 
 
 def _same(sink: Sink) -> str:
