@@ -117,9 +117,10 @@ def test_a_pinned_image_of_before_is_sent_nothing_that_its_spec_does_not_say(
         wait_until(lambda: running.leads, "the new one leads")
         feeds.edit("orders", drainTimeout="7s")
         feeds.wait_until("orders", "Normal")
+        edited = {**config, "drainTimeout": "7s"}
+        feeds.wait_for(lambda: _config(namespace, feeds) == edited, "accepted once its ConfigMap is seen")
         wait_until(lambda: _is_quiet(running), "all is done")
         assert _pods(namespace) == pods
-        assert _config(namespace, feeds) == {**config, "drainTimeout": "7s"}
         assert "appliedSettings" not in feeds.status("orders")
     assert spark.errors == []
 
