@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from changefeed.errors import Fenced, SnapshotLostByGC
@@ -36,7 +35,6 @@ from changefeed.owner.writing.writing import Run
 from changefeed.schema.keys import table_span
 from changefeed.sink.contract import Ddl
 from changefeed.sink.storage.ddl_sink import StorageDdlSink
-from changefeed.sink.storage.index import ends, write_index
 from changefeed.sink.storage.schema_file import SchemaFile
 from changefeed.wire import owner_pb2 as pb
 from simulated_pipeline_task import Stream
@@ -208,8 +206,8 @@ class Driver(Process):
         if isinstance(action, Publish | AppendCheckpoint | WriteSyncpoint):
             self.recording_ts = action.record.checkpoint_ts
         if isinstance(action, Publish):
-            for index in ends(action.entries):  # one after the other: `publish` has threads for it
-                self.publication._grow(partial(write_index, self.store, *index))
+            for write in self.publication._index_files(action.entries):  # one after the other: `publish` has threads
+                self.publication._grow(write)
         if isinstance(action, WriteDdl):
             self.publication.execute(action.ddl)
         if isinstance(action, WriteSyncpoint):

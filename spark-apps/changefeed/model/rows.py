@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pyarrow as pa
 
 #: Committed row changes of one or several spans, as the puller hands them on. A row is
@@ -24,15 +23,18 @@ RAW_SCHEMA = pa.schema(
 #: Bytes a row counts for beyond its key, value and old value: the fixed columns and offsets.
 ROW_OVERHEAD = 48
 
+_PAYLOAD = tuple(map(RAW_SCHEMA.get_field_index, ("key", "value", "old_value")))
+
 
 def raw_bytes(batch: pa.RecordBatch) -> int:
     """The size by which quotas, curves and plans measure a raw batch."""
-    payload = sum(_payload(batch.column(name)) for name in ("key", "value", "old_value"))
+    payload = sum(_payload(batch.column(number)) for number in _PAYLOAD)
     return payload + ROW_OVERHEAD * int(batch.num_rows)
 
 
 def _payload(column: pa.Array) -> int:
-    if len(column) == 0:
+    count, first = len(column), column.offset
+    if not count:
         return 0
-    offsets = np.frombuffer(column.buffers()[1], np.int32)
-    return int(offsets[column.offset + len(column)] - offsets[column.offset])
+    offsets = memoryview(column.buffers()[1]).cast("i")
+    return int(offsets[first + count] - offsets[first])

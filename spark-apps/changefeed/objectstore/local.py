@@ -113,18 +113,19 @@ class LocalStore:
             self.create(path, body)
             return _etag(body)
         target = self._target(path)
-        with self._temporary(body) as temporary, self._swap_lock():
-            try:
-                found = self.get(path).etag
-            except NotFound:
-                found = None
-            if found != etag:
-                raise Conflict(f"{path} in {self.uri} was changed by someone else: etag {found}, expected {etag}.")
-            try:
-                os.replace(temporary, target)
-            except OSError as error:
-                raise _unavailable(error, "replace", target) from error
-            self._sync_published(target)
+        with self._temporary(body) as temporary:
+            with self._swap_lock():
+                try:
+                    found = self.get(path).etag
+                except NotFound:
+                    found = None
+                if found != etag:
+                    raise Conflict(f"{path} in {self.uri} was changed by someone else: etag {found}, expected {etag}.")
+                try:
+                    os.replace(temporary, target)
+                except OSError as error:
+                    raise _unavailable(error, "replace", target) from error
+            self._sync_published(target)  # the lock is free: others need not wait for the disk
         return _etag(body)
 
     def list(self, prefix: str = "") -> list[tuple[str, int]]:

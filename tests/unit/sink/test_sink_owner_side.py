@@ -8,10 +8,13 @@ import random
 import golden
 import pytest
 from changefeed.errors import Conflict, NeedsHuman, OutcomeUnknown
+from changefeed.objectstore import Object
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.patience import LATE_WRITES, REQUESTS, Patience, Tally
+from changefeed.sink.storage import grow
 from changefeed.sink.storage.claim import claim
 from changefeed.sink.storage.ddl_sink import StorageDdlSink
+from changefeed.sink.storage.grow import LastWritten
 from changefeed.sink.storage.index import write_index
 from changefeed.sink.storage.metadata import metadata_body, write_metadata
 from hypothesis import given, settings
@@ -182,3 +185,40 @@ def test_rule_16_a_claim_of_unknown_outcome_is_tried_again(store, when):
     faulty = FaultyStore(store, (when, OutcomeUnknown("?")))
     claim(faulty, "uid-1", "file:///state", Patience(sleep=lambda seconds: None))
     assert faulty.creates == 2
+
+
+class Counted(FaultyStore):
+    """Counts what is read."""
+
+    reads = 0
+
+    def get(self, path: str) -> Object:
+        self.reads += 1
+        return super().get(path)
+
+
+def test_rule_8_what_this_driver_wrote_last_is_not_read_again(store):
+    counted, last = Counted(store), LastWritten()
+    for ts in (1, 2, 3, 3, 2):
+        write_metadata(counted, ts, last)
+    assert counted.reads == 1
+    assert store.get("metadata").body == b'{"checkpoint-ts":3}'
+
+
+def test_rule_8_another_driver_is_noticed_although_this_one_knows_what_it_wrote(store):
+    last = LastWritten()
+    write_metadata(store, 1, last)
+    write_metadata(store, 500)
+    with pytest.raises(Conflict):
+        write_metadata(store, 12, last)
+    write_metadata(store, 12, last)  # it reads it again
+    assert store.get("metadata").body == b'{"checkpoint-ts":500}'
+
+
+def test_of_many_objects_those_that_were_written_last_are_known(monkeypatch):
+    monkeypatch.setattr(grow, "_KNOWN", 2)
+    last = LastWritten()
+    for path in ("a", "b", "a", "c"):
+        last.take(path)
+        last.keep(path, 1, path)
+    assert [last.take(path) for path in "abc"] == [(1, "a"), None, (1, "c")]

@@ -14,6 +14,7 @@ from changefeed.model.record import CommitRecord, PlanEntry
 from changefeed.objectstore import ObjectStore
 from changefeed.objectstore.patience import Patience
 from changefeed.sink.contract import Ddl
+from changefeed.sink.storage.grow import LastWritten
 from changefeed.sink.storage.index import ends, write_index
 from changefeed.sink.storage.metadata import write_metadata
 from changefeed.sink.storage.schema_file import write as write_schema
@@ -34,6 +35,7 @@ class StorageDdlSink:
         self._poll_fence = poll_fence
         self._patience = patience or Patience()
         self._pool = ThreadPoolExecutor(_AT_ONCE, "index")
+        self._last = LastWritten()
 
     def close(self) -> None:
         """Nothing is written any more."""
@@ -41,9 +43,8 @@ class StorageDdlSink:
 
     def publish(self, entries: Sequence[PlanEntry], record: CommitRecord) -> None:
         """Index files: every file up to these exists."""
-        writes = [partial(write_index, self._sink, *end) for end in ends(entries)]
         # Each is a wait for the store, and the checkpoint waits for all of them: also when one of them fails.
-        begun = [self._pool.submit(self._grow, write) for write in writes]
+        begun = [self._pool.submit(self._grow, write) for write in self._index_files(entries)]
         wait(begun)
         for each in begun:
             each.result()
@@ -59,7 +60,10 @@ class StorageDdlSink:
         """Readers have `metadata`, which tells as much."""
 
     def write_checkpoint(self, checkpoint_ts: int) -> None:
-        self._grow(partial(write_metadata, self._sink, checkpoint_ts))
+        self._grow(partial(write_metadata, self._sink, checkpoint_ts, self._last))
+
+    def _index_files(self, entries: Sequence[PlanEntry]) -> list[Callable[[], bool]]:
+        return [partial(write_index, self._sink, *end, self._last) for end in ends(entries)]
 
     def _grow(self, write: Callable[[], bool]) -> None:
         """However long it has waited: before each further attempt the log is asked whether this is still the driver."""

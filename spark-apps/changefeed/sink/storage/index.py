@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from changefeed.model.record import PlanEntry
 from changefeed.objectstore import ObjectStore
-from changefeed.sink.storage.grow import grow
+from changefeed.sink.storage.grow import LastWritten, grow
 from changefeed.sink.storage.layout import index_file, index_of
 
 
@@ -16,12 +16,12 @@ def ends(entries: Iterable[PlanEntry]) -> list[tuple[str, int, str]]:
     return list(last.values())
 
 
-def write_index(store: ObjectStore, directory: str, index: int, path: str) -> bool:
+def write_index(store: ObjectStore, directory: str, index: int, path: str, last: LastWritten | None = None) -> bool:
     """Say that data file `path` of `directory`, which has `index`, and all before it exist. See `grow` for errors."""
     name = path.rpartition("/")[2]
     if index_of(name) != index or path != f"{directory}/{name}":
         raise ValueError(f"{path!r} is not data file {index} of {directory!r}")
-    return grow(store, index_file(directory), index, f"{name}\n".encode(), _read)
+    return grow(store, index_file(directory), index, f"{name}\n".encode(), _read, last)
 
 
 def _read(body: bytes) -> int | None:

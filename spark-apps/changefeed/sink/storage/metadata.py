@@ -6,15 +6,15 @@ import json
 
 from changefeed.errors import NotFound
 from changefeed.objectstore import ObjectStore
-from changefeed.sink.storage.grow import grow
+from changefeed.sink.storage.grow import LastWritten, grow
 from changefeed.sink.storage.layout import METADATA
 
 _MEMBER = "checkpoint-ts"
 
 
-def write_metadata(store: ObjectStore, checkpoint_ts: int) -> bool:
+def write_metadata(store: ObjectStore, checkpoint_ts: int, last: LastWritten | None = None) -> bool:
     """Publish a checkpoint that stands in the log; an older one than is published changes nothing. See `grow`."""
-    return grow(store, METADATA, checkpoint_ts, metadata_body(checkpoint_ts), _read)
+    return grow(store, METADATA, checkpoint_ts, metadata_body(checkpoint_ts), _read, last)
 
 
 def published(store: ObjectStore) -> int:
