@@ -8,6 +8,7 @@ none of its effects outlives `run`.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -100,6 +101,7 @@ def run(changefeed: Changefeed, options: RunOptions, execution: Execution, view:
 
     A second one of these signals ends the process at once with code 130: as after a crash, a later run goes on.
     """
+    gc.freeze()  # what is loaded stays: the collector need not look at it
     return asyncio.run(_run(changefeed, options, execution, view))
 
 
