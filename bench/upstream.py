@@ -2,7 +2,8 @@
 
 Prints `{"pd", "startTs"}` when ready, and `{"ts", "rows"}` when all rows are committed: at once for rows that are made
 beforehand, else when the writer has ended; once more when that of `--busy` has. A writer starts at SIGUSR2, that of
-`--busy` by itself, and ends at SIGUSR1; SIGTERM ends the program.
+`--busy` by itself, and ends at SIGUSR1; SIGTERM ends the program. With `--large` the writer has a large transaction
+beside it, which prints `{"large"}`, its start ts, once it is open, and `{"commitTs", "rows", "requests"}` at its end.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -36,6 +38,8 @@ _TEXTS = 65_521  # a prime: rows that are near one another have different texts
 _LOAD_ROWS = 5_000  # a transaction
 _BUSY_ROWS = 10_000
 _POLL_S = 0.05  # signals are handled in between
+_LARGE_REGIONS, _LARGE_HANDLES = 8, 80_000
+_HEARTBEAT_S = 0.5
 _VERSION = 7_919  # from the number of a row to that of what an update makes of it
 
 
@@ -163,19 +167,51 @@ class Upstream:
         self._tidb.bulk_insert(table, handles, list(zip(names, values, strict=True)))
 
 
+class Large:
+    """A large transaction over eight regions of a table of its own, `ledger`."""
+
+    def __init__(self, cluster: DevCluster, tidb: Tidb) -> None:
+        self._cluster, self._tidb = cluster, tidb
+        columns = (Column("id", "bigint"), Column("n", "int"))
+        self._table = tidb.create_table(DATABASE, "ledger", columns, regions=_LARGE_REGIONS, handles=_LARGE_HANDLES)
+
+    def run(self, seconds: float, upgrade: bool, stop: threading.Event) -> None:
+        """Open for so long; every half second it flushes rows to all regions and lives on, then it commits.
+
+        `upgrade`: half-way all stores are made new.
+        """
+        large, turn = self._tidb.begin_large(), 0
+        began = time.monotonic()
+        while (gone := time.monotonic() - began) < seconds and not stop.is_set():
+            for first in range(0, _LARGE_HANDLES, _LARGE_HANDLES // _LARGE_REGIONS):
+                large.insert(self._table, {"id": first + turn, "n": turn})
+            large.flush()
+            large.heartbeat()
+            if not turn:
+                _say(large=str(large.start_ts))
+            turn += 1
+            if upgrade and gone >= seconds / 2:
+                self._cluster.upgrade()
+                upgrade = False
+            stop.wait(_HEARTBEAT_S)
+        requests = self._cluster.watermarks.statuses.requests.total()
+        _say(commitTs=str(large.commit()), rows=turn * _LARGE_REGIONS, requests=requests)
+
+
 def serve(given: argparse.Namespace) -> None:
     stop, begin, end = _signalled(signal.SIGTERM, signal.SIGINT), _signalled(signal.SIGUSR2), _signalled(signal.SIGUSR1)
     shape = shape_of(given.shape)
     is_frozen = given.how != "written" and not shape.updates
     frozen.TXN_ROWS = shape.transaction  # of all frozen histories of a process: this one has one
     history = frozen.FrozenHistory(given.how == "live", given.how == "one") if is_frozen else None
-    with DevCluster(frozen=history) as cluster:
+    with DevCluster(frozen=history, new_stores=given.new_stores) as cluster, ThreadPoolExecutor(1, "large") as beside:
         tidb = Tidb(cluster)
         tidb.bootstrap()
         tidb.create_database(DATABASE)
         names = [f"sbtest{number + 1}" for number in range(given.tables)]
         upstream = Upstream(tidb, shape, names, given.regions, given.rows)
         busy = Upstream(tidb, shape_of("update"), ["busy"], 1, _BUSY_ROWS) if given.busy else None
+        large = Large(cluster, tidb) if given.large else None
         if busy is not None:
             busy.load()
         if history is None:
@@ -187,6 +223,8 @@ def serve(given: argparse.Namespace) -> None:
             _wait(begin, stop)
             if stop.is_set():
                 return  # nobody wanted any rows
+            if large is not None:
+                beside.submit(large.run, given.large, given.upgrade, stop)
             rows = _written(upstream, given.rate, given.write_rows, (end, stop))
         else:
             rows = upstream.freeze(history) if history else upstream.update()
@@ -237,6 +275,9 @@ def main() -> None:
     arguments.add_argument("--rate", type=float, default=1e9, help="written: rows a second")
     arguments.add_argument("--write-rows", type=int, help="written: how many; default: until SIGUSR1")
     arguments.add_argument("--busy", type=float, default=0.0, help="rows a second in one more table, until SIGUSR1")
+    arguments.add_argument("--new-stores", type=int, default=0, help="as of changefeed-devcluster start")
+    arguments.add_argument("--large", type=float, default=0.0, help="written: seconds of a large transaction")
+    arguments.add_argument("--upgrade", action="store_true", help="all stores are new when half of these are over")
     serve(arguments.parse_args())
 
 

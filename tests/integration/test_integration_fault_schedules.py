@@ -113,13 +113,14 @@ class Schedule:
         return self.open.pop(self.draw.randrange(len(self.open)))
 
     def _flush(self, large: LargeTransaction) -> None:
-        """Rows of any region; a lock in the way ends the transaction, as TiDB does it."""
+        """Rows of any region; a lock in the way of a read or a write ends the transaction, as TiDB does it."""
         taken, self.handles = self.handles[:15], self.handles[15:]
-        for handle in taken:
-            large.insert(self.ledger, {"id": handle, "n": len(self.handles)})
         try:
+            for handle in taken:
+                large.insert(self.ledger, {"id": handle, "n": len(self.handles)})
             large.flush()
         except TxnError:
+            large.rollback()
             self.open.remove(large)
 
     def _old(self) -> list[int]:

@@ -1,0 +1,94 @@
+"""How far a changefeed is behind while a large transaction is open, by the version of the stores (source design 2).
+
+The transaction is in all eight regions of a table, beside updates of other tables, and says twice a second that it
+lives. `old`: every store's watermark waits for it. `new`: none does. `mixed`: two of the three stores are old until
+half of its time is over, and the gate keeps all of them waiting till then. Prints a line each and writes
+bench/out/open_transaction.json (INTERFACES.md, bench.json).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from measured import ROOT, bench_cluster, changefeed_run, write_report
+from steady import Watch, percentiles
+
+_STORES = {"old": ("--new-stores=0",), "new": ("--new-stores=3",), "mixed": ("--new-stores=1", "--upgrade")}
+_STORAGE = {"protocol": "csv", "csv": {"includeCommitTs": True}, "flushInterval": "500ms"}
+_BEGINS_S = 1.5  # what came before it, or before the upgrade, is in the files
+_CATCH_UP_S = 300.0
+
+
+def measure(stores: str, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    options = [*_WORKLOAD, f"--rate={given.rate}", f"--large={given.seconds}", *_STORES[stores]]
+    with bench_cluster(options) as upstream:
+        with changefeed_run(upstream, folder, _STORAGE, mode="LowLatency") as run:
+            halves = Watch(run, upstream), Watch(run, upstream)
+            halves[0].until_caught_up()
+            upstream.begin_workload()
+            start_ts = int(upstream.next_line()["large"])
+            rates, blocking = [], []
+            for half in halves:
+                rates.append(_sampled(half, given.seconds / 2))
+                blocking.append(run.meter.metric("changefeed_puller_blocking_seconds"))
+            large = upstream.next_line()
+            upstream.end_workload()
+            run.until_published(int(large["commitTs"]) >> 18, "it is in the files", _CATCH_UP_S)
+            run.drain()
+        verified = run.verify()
+    return {
+        "name": f"open-transaction-{stores}",
+        "wall_s": given.seconds,
+        "rows": large["rows"],
+        "open_ms": (int(large["commitTs"]) >> 18) - (start_ts >> 18),
+        "other_rows_per_s": round(sum(rate["rows"] for rate in rates) / len(rates), 1),
+        "lag_ms": [percentiles(half.checkpoint_ms) for half in halves],
+        "blocking_s": [round(seconds, 1) for seconds in blocking],
+        "requests_per_s": round(large["requests"] / given.seconds, 2),
+        "peak_rss_bytes": run.meter.peak_rss,
+        "verified": verified,
+    }
+
+
+_WORKLOAD = ("--shape=update", "--how=written", "--tables=4", "--regions=4", "--rows=10000")
+
+
+def _sampled(watch: Watch, seconds: float) -> dict[str, float]:
+    time.sleep(min(_BEGINS_S, seconds / 2))
+    return watch.sample(seconds - 2 * min(_BEGINS_S, seconds / 4))
+
+
+def line(run: dict[str, Any]) -> str:
+    halves = zip(run["lag_ms"], run["blocking_s"], strict=True)
+    behind = "".join(
+        f"  half {number}: checkpoint lag p50 {lag['p50']:,} ms, max {lag['max']:,} ms; it holds regions for {held} s\n"
+        for number, (lag, held) in enumerate(halves, 1)
+    )
+    return (
+        f"{run['name']}: open for {run['open_ms'] / 1000:.1f} s beside {run['other_rows_per_s']:,} rows/s, "
+        f"{run['requests_per_s']} requests between stores a second, verified: {run['verified']}\n{behind}"
+    )
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--stores", choices=tuple(_STORES), action="append", help="default: all")
+    arguments.add_argument("--seconds", type=float, default=60.0, help="how long it is open")
+    arguments.add_argument("--rate", type=float, default=2000.0, help="rows a second in other tables")
+    arguments.add_argument("--out", type=Path, default=ROOT / "bench" / "out" / "open_transaction.json")
+    given = arguments.parse_args()
+    runs = []
+    for stores in given.stores or _STORES:
+        with tempfile.TemporaryDirectory(prefix="changefeed-open-transaction-") as folder:
+            runs.append(measure(stores, given, Path(folder)))
+        sys.stdout.write(line(runs[-1]))
+    write_report(given.out, runs)
+
+
+if __name__ == "__main__":
+    main()
