@@ -16,6 +16,7 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 _LOOK_S = 0.1
+_LABELS = ("type", "state", "puller")
 _SAMPLE_EVERY, _SCRAPE_EVERY, _PSS_EVERY = 5, 10, 20  # looks
 
 
@@ -109,7 +110,7 @@ class Meter:
             return  # not yet, or not any more
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
-                label = sample.labels.get("type") or sample.labels.get("state") or ""
+                label = next((sample.labels[name] for name in _LABELS if sample.labels.get(name)), "")
                 self.metrics[sample.name, label] = sample.value
 
     def _kind(self, process: psutil.Process) -> str:
@@ -119,7 +120,7 @@ class Meter:
         return "jvm" if "java" in process.name() else "tasks"
 
     def metric(self, name: str, label: str = "") -> float:
-        """As last sampled; 0 before. `label`: of its `type` or `state`."""
+        """As last sampled; 0 before. `label`: of its `type`, `state` or `puller`."""
         return self.metrics.get((name, label), 0.0)
 
     def total(self) -> Cpu:

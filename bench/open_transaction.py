@@ -32,12 +32,13 @@ def measure(stores: str, given: argparse.Namespace, folder: Path) -> dict[str, A
             halves[0].until_caught_up()
             upstream.begin_workload()
             start_ts = int(upstream.next_line()["large"])
-            rates, blocking = [], []
+            began, blocking = time.monotonic(), []
             for half in halves:
-                rates.append(_sampled(half, given.seconds / 2))
-                blocking.append(run.meter.metric("changefeed_puller_blocking_seconds"))
+                _sample(half, given.seconds / 2)
+                blocking.append(max(run.meter.metric("changefeed_puller_blocking_seconds", puller) for puller in "01"))
             large = upstream.next_line()
-            upstream.end_workload()
+            rows = upstream.end_workload()["rows"]
+            rows_per_s = rows / (time.monotonic() - began)
             run.until_published(int(large["commitTs"]) >> 18, "it is in the files", _CATCH_UP_S)
             run.drain()
         verified = run.verify()
@@ -46,7 +47,7 @@ def measure(stores: str, given: argparse.Namespace, folder: Path) -> dict[str, A
         "wall_s": given.seconds,
         "rows": large["rows"],
         "open_ms": (int(large["commitTs"]) >> 18) - (start_ts >> 18),
-        "other_rows_per_s": round(sum(rate["rows"] for rate in rates) / len(rates), 1),
+        "other_rows_per_s": round(rows_per_s),
         "lag_ms": [percentiles(half.checkpoint_ms) for half in halves],
         "blocking_s": [round(seconds, 1) for seconds in blocking],
         "requests_per_s": round(large["requests"] / given.seconds, 2),
@@ -58,9 +59,9 @@ def measure(stores: str, given: argparse.Namespace, folder: Path) -> dict[str, A
 _WORKLOAD = ("--shape=update", "--how=written", "--tables=4", "--regions=4", "--rows=10000")
 
 
-def _sampled(watch: Watch, seconds: float) -> dict[str, float]:
+def _sample(watch: Watch, seconds: float) -> None:
     time.sleep(min(_BEGINS_S, seconds / 2))
-    return watch.sample(seconds - 2 * min(_BEGINS_S, seconds / 4))
+    watch.sample(seconds - 2 * min(_BEGINS_S, seconds / 4))
 
 
 def line(run: dict[str, Any]) -> str:
