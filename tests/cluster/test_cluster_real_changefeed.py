@@ -102,6 +102,11 @@ def test_what_is_applied_becomes_ready_and_its_checkpoint_rises(demo: Demo) -> N
     assert demo.verify()["ok"]
 
 
+def test_its_driver_starts_without_a_stack_trace(demo: Demo) -> None:
+    said = demo.kubectl("logs", "changefeed-demo-driver")
+    assert "\n\tat " not in said, said
+
+
 @pytest.mark.parametrize("role", ["driver", "executor"])
 def test_its_jvms_start_with_the_images_class_archive(demo: Demo, role: str) -> None:
     pod = demo.pods(role)[0]["metadata"]["name"]

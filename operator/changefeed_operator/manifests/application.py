@@ -39,6 +39,8 @@ _SPARK_CONF = {
     # After an executor is OOM-killed, all new ones would take a single task each: pullers would leave no slots for the
     # tasks that write files.
     "spark.kubernetes.allocation.recoveryMode.enabled": "false",
+    # Spark waits for its driver's pod to be ready, which takes a probe. After the default, 1s, it logs a stack trace.
+    "spark.kubernetes.allocation.driver.readinessTimeout": "10s",
     "spark.task.maxFailures": "8",
     # By default Spark ends the driver after a few executors died or were rejected, however long ago.
     "spark.executor.maxNumFailures": "2147483647",
@@ -140,12 +142,13 @@ def _probes() -> dict[str, Any]:
     """A hung driver is killed by the kubelet, and the next attempt follows: `restartPolicy` is Never.
 
     It has five minutes to start; after that, 40 s without a response kill it, with the pod's whole grace period. The
-    kubelet honours a probe's own grace period only where it restarts the container.
+    kubelet honours a probe's own grace period only where it restarts the container. The start is probed every second,
+    because Spark waits for the driver's pod to become ready.
     """
-    probe = {"httpGet": {"path": "/healthz", "port": pods.METRICS_PORT}, "periodSeconds": 10, "timeoutSeconds": 5}
+    probe = {"httpGet": {"path": "/healthz", "port": pods.METRICS_PORT}, "timeoutSeconds": 5}
     return {
-        "startupProbe": {**probe, "failureThreshold": 30},
-        "livenessProbe": {**probe, "failureThreshold": 4},
+        "startupProbe": {**probe, "periodSeconds": 1, "failureThreshold": 300},
+        "livenessProbe": {**probe, "periodSeconds": 10, "failureThreshold": 4},
     }
 
 

@@ -82,7 +82,7 @@ def _facts(spec: Resource, status: Resource, now: datetime) -> Iterator[tuple[st
     yield "Tables", ", ".join(spec.get("filter", {}).get("rules", ["*.*"]))
     yield "Sink", f"{kind} {sink.get('uri', '')}".strip() + protocol
     if "checkpointTs" in status:
-        behind = f", {status['lagSeconds']} s behind" if "lagSeconds" in status else ""
+        behind = f", {status['lagSeconds']}s behind" if "lagSeconds" in status else ""
         written = f" ({_ago(status.get('checkpointTime'), now) or '?'} ago{behind})"
         yield "Checkpoint", status["checkpointTs"] + written
     for field, title in (("resolvedTs", "Resolved"), ("startTs", "Start"), ("tables", "Followed"), ("rows", "Rows")):
@@ -96,9 +96,11 @@ def _facts(spec: Resource, status: Resource, now: datetime) -> Iterator[tuple[st
         why = f"; {hold['lastError'].get('message', '')}" if "lastError" in hold else ""
         yield "History", f"{since}{until}{why}"
     if "attempt" in status:
-        yield "Driver", f"attempt {status['attempt']}, epoch {status.get('epoch', '?')}"
+        epoch = f", epoch {status['epoch']}" if "epoch" in status else ""
+        yield "Driver", f"attempt {status['attempt']}{epoch}"
     if "image" in status:
-        yield "Image", f"{status['image']}, version {status.get('version', '?')}"
+        version = f", version {status['version']}" if "version" in status else ""
+        yield "Image", status["image"] + version
 
 
 def _pairs(facts: Iterator[tuple[str, str]]) -> Iterator[str]:

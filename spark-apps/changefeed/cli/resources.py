@@ -221,7 +221,9 @@ def _turn(cluster: Cluster, name: str, paused: bool, seconds: float | None, as_j
     if as_json:
         write_json(summary(resource))
         return
-    done = {True: "is paused", False: "is running"} if seconds is not None else {True: "pauses", False: "resumes"}
+    done = {True: "is paused", False: "is running"}
+    if seconds is None:
+        done = {True: "is pausing", False: "is resuming"}
     checkpoint = resource.get("status", {}).get("checkpointTs")
     at = f" at checkpoint {checkpoint}" if checkpoint and seconds is not None else ""
     write_text(f"Changefeed {cluster.namespace}/{name} {done[paused]}{at}.")

@@ -226,7 +226,7 @@ def test_describe_tells_all(server: ApiServer, capsys: pytest.CaptureFixture[str
 def test_pause_patches_one_field_in_its_own_name(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     server.changefeeds = {"orders": _changefeed("orders")}
     assert main(["pause", "orders"]) == 0
-    assert capsys.readouterr().out == "Changefeed shop/orders pauses.\n"
+    assert capsys.readouterr().out == "Changefeed shop/orders is pausing.\n"
     method, path, query, content_type, body = server.asked[-1]
     assert (method, path, body) == ("PATCH", f"{CHANGEFEEDS}/orders", {"spec": {"paused": True}})
     assert content_type == "application/merge-patch+json"
