@@ -18,6 +18,7 @@ from typing import Any
 from measured import ROOT, bench_cluster, changefeed_run, write_report
 from steady import Watch, percentiles
 
+_WORKLOAD = ("--shape=update", "--how=written", "--tables=4", "--regions=4", "--rows=10000")
 _STORES = {"old": ("--new-stores=0",), "new": ("--new-stores=3",), "mixed": ("--new-stores=1", "--upgrade")}
 _STORAGE = {"protocol": "csv", "csv": {"includeCommitTs": True}, "flushInterval": "500ms"}
 _BEGINS_S = 1.5  # what came before it, or before the upgrade, is in the files
@@ -56,12 +57,11 @@ def measure(stores: str, given: argparse.Namespace, folder: Path) -> dict[str, A
     }
 
 
-_WORKLOAD = ("--shape=update", "--how=written", "--tables=4", "--regions=4", "--rows=10000")
-
-
 def _sample(watch: Watch, seconds: float) -> None:
-    time.sleep(min(_BEGINS_S, seconds / 2))
-    watch.sample(seconds - 2 * min(_BEGINS_S, seconds / 4))
+    """The middle of this time: what lies at its ends belongs to what was before and comes after."""
+    margin_s = min(_BEGINS_S, seconds / 4)
+    time.sleep(margin_s)
+    watch.sample(seconds - 2 * margin_s)
 
 
 def line(run: dict[str, Any]) -> str:

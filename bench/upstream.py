@@ -223,9 +223,13 @@ def serve(given: argparse.Namespace) -> None:
             _wait(begin, stop)
             if stop.is_set():
                 return  # nobody wanted any rows
-            if large is not None:
-                beside.submit(large.run, given.large, given.upgrade, stop)
-            rows = _written(upstream, given.rate, given.write_rows, (end, stop))
+            failed = threading.Event()
+            opened = beside.submit(large.run, given.large, given.upgrade, stop) if large else None
+            if opened is not None:
+                opened.add_done_callback(lambda done: failed.set() if done.exception() else None)
+            rows = _written(upstream, given.rate, given.write_rows, (end, stop, failed))
+            if opened is not None and failed.is_set():
+                opened.result()  # raises: this program ends, which whoever waits for its next line sees
         else:
             rows = upstream.freeze(history) if history else upstream.update()
             _say(pd=cluster.pd_address, startTs=str(start_ts))
