@@ -346,9 +346,9 @@ def work_of(table: TableInfo, segments: list[SegmentSlice], start_ts: int, end_t
         nonce=nonce,
         pd_ms=0,
         codec=fingerprint(),
-        config=effective(parse(json.dumps(resource))),
+        config=json.dumps(effective(parse(json.dumps(resource)))),
         entries=(entry,),
-        table_infos={table.hash: table.to_json()},
+        table_infos={table.hash: json.dumps(table.to_json())},
     )
     return work, entry
 

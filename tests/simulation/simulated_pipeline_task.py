@@ -8,6 +8,7 @@ to the end, while another is given it as well.
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -155,7 +156,7 @@ class PipelineTask(Process):
             self._misses(stream, work, given, error)
             return
         rows = _rows(slices, entry)
-        body = file_body(work.config, work.pd_ms, work.table_infos[entry.table_info], rows)
+        body = file_body(json.loads(work.config), work.pd_ms, json.loads(work.table_infos[entry.table_info]), rows)
         digest = Digest(body).hexdigest()
         if self.world.database is not None:
             try:

@@ -11,8 +11,6 @@ from typing import Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from changefeed.model.rows import raw_bytes
-
 Token = TypeVar("Token")
 
 
@@ -55,15 +53,15 @@ class EventBuffer(Generic[Token]):
         self._first_at: float | None = None
         self._bytes = 0  # raw bytes
 
-    def append(self, sub_id: int, span_id: int, batch: pa.RecordBatch, token: Token, now: float) -> None:
-        """`token` comes back with the roll that holds `batch`, which has rows. `now`: monotonic seconds."""
+    def append(self, sub_id: int, span_id: int, batch: pa.RecordBatch, size: int, token: Token, now: float) -> None:
+        """`token` comes back with the roll that holds `batch`: rows of `size` raw bytes. `now`: monotonic seconds."""
         if batch.num_rows == 0:
             raise ValueError(f"no rows to store for sub_id {sub_id}")
         if self._span_ids.setdefault(sub_id, span_id) != span_id:
             raise ValueError(f"sub_id {sub_id} is span {self._span_ids[sub_id]}, not {span_id}")
         self._batches.setdefault(sub_id, []).append(batch)
         self._tokens.append(token)
-        self._bytes += raw_bytes(batch)
+        self._bytes += size
         if self._first_at is None:
             self._first_at = now
         if self._bytes >= self._roll_bytes:

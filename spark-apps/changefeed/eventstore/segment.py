@@ -26,6 +26,8 @@ METADATA_KEY = b"changefeed.segment"
 MAX_BATCH_ROWS = 1 << 16
 CURVE_STEP = 256 << 10
 
+_POSITION = tuple(map(RAW_SCHEMA.get_field_index, Position._fields))
+
 
 @dataclass(frozen=True)
 class _SortedSpan:
@@ -103,7 +105,9 @@ def _sort(span: SpanRows, first_batch: int) -> _SortedSpan:
     if rows.num_rows == 0:
         raise ValueError(f"span {span.span_id} has no rows to write")
     batch = ordered(rows, BY_POSITION)
-    return _SortedSpan(span.span_id, span.sub_id, batch, first_batch, _position(batch, 0), _curve(batch))
+    curve = _curve(batch)
+    first = curve[-1][0] if batch.num_rows == 1 else _position(batch, 0)
+    return _SortedSpan(span.span_id, span.sub_id, batch, first_batch, first, curve)
 
 
 def _curve(batch: pa.RecordBatch) -> list[tuple[Position, int]]:
@@ -131,11 +135,7 @@ def _offsets(column: pa.Array) -> npt.NDArray[np.int32]:
 
 
 def _position(batch: pa.RecordBatch, row: int) -> Position:
-    key = batch.column("key")
-    start, end = _offsets(key)[row : row + 2]
-    commit_ts, start_ts, op = (int(batch.column(name).to_numpy()[row]) for name in ("commit_ts", "start_ts", "op"))
-    content = key.buffers()[2][int(start) : int(end)].to_pybytes() if end > start else b""
-    return Position(commit_ts, start_ts, op, content)
+    return Position(*(batch.column(number)[row].as_py() for number in _POSITION))
 
 
 def _footer(house: House, task: str, seq: int, spans: list[_SortedSpan]) -> dict[str, object]:
@@ -171,7 +171,7 @@ def _span_meta(span: _SortedSpan) -> owner_pb2.SegmentSpan:
         max=_wire(span.max),
         first_batch=span.first_batch,
         end_batch=span.end_batch,
-        curve=[owner_pb2.CurvePoint(position=_wire(position), bytes=size) for position, size in span.curve],
+        curve=[owner_pb2.CurvePoint(position=_wire(position), bytes=size) for position, size in span.curve[:-1]],
     )
 
 

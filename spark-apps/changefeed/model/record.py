@@ -230,13 +230,16 @@ class WorkEntry(_Shape):
 
 
 class Work(_Shape):
-    """What a pipeline task needs to write some files of one plan: sent to it by the owner, never stored."""
+    """What a pipeline task needs to write some files of one plan: sent to it by the owner, never stored.
+
+    `config` and `table_infos` are JSON: a task parses each only once, and orders come for every few files.
+    """
 
     record: int
     epoch: int
     nonce: str
     pd_ms: int
     codec: str
-    config: dict[str, Any]  # effective spec of the epoch that recorded the plan
+    config: str  # effective spec of the epoch that recorded the plan
     entries: tuple[WorkEntry, ...]
-    table_infos: dict[str, dict[str, Any]]
+    table_infos: dict[str, str]  # by hash

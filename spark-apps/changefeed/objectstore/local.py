@@ -12,9 +12,10 @@ import fcntl
 import hashlib
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 from pathlib import Path
+from typing import TypeVar
 
 from changefeed.errors import (
     AlreadyExists,
@@ -29,6 +30,7 @@ from changefeed.errors import (
 from changefeed.objectstore import FileRange, Object, Place
 from changefeed.objectstore.probe import PROBE
 
+_T = TypeVar("_T")
 _COPY_BYTES = 1 << 20
 _NOT_THERE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
@@ -69,7 +71,7 @@ class LocalStore:
         self._make_durable(target.parent)
         with self._temporary(body) as temporary:
             try:
-                os.link(temporary, target)
+                self._in(target.parent, lambda: os.link(temporary, target))
             except FileExistsError:
                 self._sync_published(target)  # its creator may have died before that, and the caller may rely on it
                 raise AlreadyExists(f"{path} exists already in {self.uri}.") from None
@@ -222,18 +224,20 @@ class LocalStore:
             yield spooled
             return
         temporary = self._house / f"{os.getpid()}-{secrets.token_hex(8)}.tmp"
+        create = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         try:
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            fd = self._in(self._house, lambda: os.open(temporary, create, 0o666))
         except OSError as error:
             raise _unavailable(error, "write", temporary) from error
         try:
-            with open(fd, "wb", buffering=0) as file:
-                try:
-                    for piece in (body,) if isinstance(body, bytes) else _pieces(body):
-                        _write_all(file.fileno(), piece)
-                    os.fsync(fd)
-                except OSError as error:
-                    raise _unavailable(error, "write", temporary) from error
+            try:
+                for piece in (body,) if isinstance(body, bytes) else _pieces(body):
+                    _write_all(fd, piece)
+                os.fsync(fd)
+            except OSError as error:
+                raise _unavailable(error, "write", temporary) from error
+            finally:
+                os.close(fd)
             yield temporary
         finally:
             with contextlib.suppress(OSError):  # the object's fate is decided; clean_leftovers() takes what stays
@@ -246,7 +250,7 @@ class LocalStore:
         ends = list(accumulate(piece.length for piece in body))
         try:
             found = path.stat()
-            if found.st_dev != self._house.stat().st_dev or found.st_size != ends[-1]:
+            if found.st_dev != self._house.parent.stat().st_dev or found.st_size != ends[-1]:
                 return None
             if [piece.offset for piece in body] != [0, *ends[:-1]]:
                 return None
@@ -261,12 +265,11 @@ class LocalStore:
     def _make_durable(self, folder: Path) -> None:
         """Make `folder`; it and every folder above it survive power loss when this returns.
 
-        Others may have made one of them without having synced it yet, so each is synced once by each process.
+        Others may have made one of them without having synced it yet, so each is synced once by each process. Whether
+        it is still there is not asked each time: see `_in`.
         """
         if folder in self._durable:
-            if folder.is_dir():
-                return
-            self._durable.clear()
+            return
         beside_root = self.root.parent
         try:
             for step in (*reversed(folder.parents), folder):
@@ -276,6 +279,15 @@ class LocalStore:
                     self._durable.add(step)
         except OSError as error:
             raise _unavailable(error, "make", folder) from error
+
+    def _in(self, folder: Path, make: Callable[[], _T]) -> _T:
+        """What is made in a durable folder; if that was removed since, in a new one."""
+        try:
+            return make()
+        except FileNotFoundError:
+            self._durable.clear()
+            self._make_durable(folder)
+            return make()
 
     def _sync_published(self, target: Path) -> None:
         try:
@@ -288,7 +300,7 @@ class LocalStore:
     def _open_lock(self, lock: Path) -> int:
         self._make_durable(self._house)
         try:
-            return os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+            return self._in(self._house, lambda: os.open(lock, os.O_RDWR | os.O_CREAT, 0o666))
         except OSError as error:
             raise _unavailable(error, "lock", lock) from error
 

@@ -5,6 +5,7 @@ Parsing both again costs a small file more than its rows do.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -68,16 +69,16 @@ class Recipes:
     """Those of one config at a time: only what an earlier run has planned has another one. Thread-safe."""
 
     def __init__(self) -> None:
-        self._known: tuple[Mapping[str, Any], dict[str, Recipe]] = ({}, {})
+        self._known: tuple[str, dict[str, Recipe]] = ("", {})
 
     def of(self, work: Work, table_info: str) -> Recipe:
         """`table_info`: the definition's hash, under which `work` has it."""
         config, recipes = self._known
         if config != work.config or len(recipes) >= _MOST:
-            recipes = {}
-            self._known = work.config, recipes
+            config, recipes = work.config, {}
+            self._known = config, recipes
         found = recipes.get(table_info)
         if found is None:
-            table = TableInfo.from_json(work.table_infos[table_info])
-            found = recipes[table_info] = Recipe.of(work.config, table)
+            table = TableInfo.from_json(json.loads(work.table_infos[table_info]))
+            found = recipes[table_info] = Recipe.of(json.loads(config), table)
         return found

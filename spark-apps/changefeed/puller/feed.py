@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from random import Random
 from types import TracebackType
 from typing import Protocol
@@ -19,6 +20,7 @@ import pyarrow as pa
 from changefeed.clock import Clock, SystemClock, until_set
 from changefeed.errors import ChangefeedError, NeedsHuman, ProtocolViolation, Refused, Transient, Unavailable
 from changefeed.model.memcomparable import decode_bytes, encode_bytes
+from changefeed.model.rows import raw_bytes
 from changefeed.model.table_copy import TableCopy
 from changefeed.model.tso import physical_ms
 from changefeed.puller.held_history import HeldHistory
@@ -50,6 +52,11 @@ class Data:
     sub_id: int
     span_id: int
     batch: pa.RecordBatch  # RAW_SCHEMA, commit_ts > the subscription's start_ts; may repeat rows (rule 4)
+
+    @cached_property
+    def bytes(self) -> int:
+        """Raw ones. Several ask, and of a batch with a row or two, a trickle's, it costs as much as all the rest."""
+        return raw_bytes(self.batch)
 
 
 @dataclass(frozen=True)
@@ -204,8 +211,11 @@ class SpanFeed:
         """From a store stream."""
         subscription = self._subscriptions.get(sub_id)
         if subscription is not None and subscription.locator is not None:
-            self.metrics.count(batch)
-            await self._emit(Data(sub_id, subscription.span_id, batch))
+            await self._count_and_emit(Data(sub_id, subscription.span_id, batch))
+
+    async def _count_and_emit(self, data: Data) -> None:
+        self.metrics.count(data.batch, data.bytes)
+        await self._emit(data)
 
     def streams(self) -> int:
         """From a store stream that pulls."""
@@ -357,8 +367,7 @@ class SpanFeed:
         """Its rows as of the copy's ts; nothing else is pulled of it meanwhile."""
 
         async def take(batch: pa.RecordBatch) -> None:
-            self.metrics.count(batch)
-            await self._emit(Data(subscription.sub_id, subscription.span_id, batch))
+            await self._count_and_emit(Data(subscription.sub_id, subscription.span_id, batch))
 
         async def whole(ts: int) -> None:
             pieces = subscription.ranges.pieces

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from changefeed.eventstore.realtime_buffer import RealtimeBuffer
-from changefeed.model.rows import raw_bytes
 from changefeed.model.tso import physical_ms
 from changefeed.puller.span_pipeline import WAIT_BUCKETS, PipelineMetrics
 from changefeed.wire import owner_pb2
@@ -35,9 +34,9 @@ class FeedMetrics:
     blocking_transactions: int = 0  # now: living ones that hold a resolved-ts back, as far as known
     blocking_s: float = 0.0  # since the oldest of them began
 
-    def count(self, batch: pa.RecordBatch) -> None:
-        """Rows of RAW_SCHEMA have left the matcher."""
-        self.bytes += raw_bytes(batch)
+    def count(self, batch: pa.RecordBatch, size: int) -> None:
+        """Rows of RAW_SCHEMA, of `size` raw bytes, have left the matcher."""
+        self.bytes += size
         for op, rows in zip(OPS, np.bincount(batch["op"].to_numpy(), minlength=len(OPS)), strict=True):
             self.events[op] += int(rows)
 

@@ -259,12 +259,12 @@ class PullerTask:
 
     async def _on_event(self, event: FeedEvent) -> None:
         match event:
-            case Data(sub_id, span_id, batch):
+            case Data(sub_id, span_id):
                 now = self._clock.monotonic()
-                for part in _parts(batch, self._limits.roll_bytes):
-                    seq, actions = self._pipeline.data(sub_id, raw_bytes(part), now)
+                for part, size in _parts(event, self._limits.roll_bytes):
+                    seq, actions = self._pipeline.data(sub_id, size, now)
                     if seq:
-                        self._buffer.append(sub_id, span_id, part, (sub_id, seq), now)
+                        self._buffer.append(sub_id, span_id, part, size, (sub_id, seq), now)
                         self._buffered.set()
                     self._act(actions)
             case Resolved(sub_id, ts):
@@ -388,8 +388,13 @@ def _oldest(blocked: list[tuple[int, Blocked]]) -> owner_pb2.Blocked | None:
     return owner_pb2.Blocked(span_id=span_id, start_ts=oldest.start_ts, ttl_ms=oldest.ttl_ms)
 
 
-def _parts(batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
-    """A large transaction comes as one batch; a segment of it must not be much larger than others."""
-    step = max(1, batch.num_rows * size // max(size, raw_bytes(batch)))
+def _parts(data: Data, most: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """With their sizes. A large transaction comes as one batch; a segment of it must not be much larger than others."""
+    batch = data.batch
+    if data.bytes <= most:
+        yield batch, data.bytes
+        return
+    step = max(1, batch.num_rows * most // data.bytes)
     for first in range(0, batch.num_rows, step):
-        yield batch.slice(first, step)
+        part = batch.slice(first, step)
+        yield part, raw_bytes(part)

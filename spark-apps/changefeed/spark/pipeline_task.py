@@ -24,7 +24,7 @@ from changefeed.errors import ChangefeedError, Unavailable
 from changefeed.eventstore.flight import RemoteArenas
 from changefeed.eventstore.house import House
 from changefeed.eventstore.reader import KeptSegments, MemoryGone, check_slice, read_slice
-from changefeed.model.record import FileCommitted, Work, WorkEntry
+from changefeed.model.record import Work, WorkEntry
 from changefeed.objectstore.patience import Patience, Tally
 from changefeed.pipeline.mounter import Records
 from changefeed.pipeline.run import EntryRows
@@ -74,7 +74,7 @@ class PipelineTask:
         self._rows: dict[EntryId, EntryRows] = {}  # of entries that are not known to be written
         self._orders: queue.SimpleQueue[pb.Order] = queue.SimpleQueue()
         # What the owner is to be told; None: nothing more.
-        self._written: queue.SimpleQueue[FileCommitted | pb.GivenBack | None] = queue.SimpleQueue()
+        self._written: queue.SimpleQueue[pb.FileDone | pb.GivenBack | None] = queue.SimpleQueue()
         self._cpu: Counter[str] = Counter()  # seconds by stage that are not told yet
         self._lock = threading.Lock()  # of the one above
         self._sink: EventSink | None = None
@@ -184,7 +184,7 @@ class PipelineTask:
         with self._lock:
             self._cpu.update(rows.cpu.seconds)
         self._written.put(
-            FileCommitted(
+            pb.FileDone(
                 plan=entry.id.plan,
                 entry=entry.id.entry,
                 rows=rows.rows,
@@ -233,7 +233,7 @@ class PipelineTask:
                 yield pb.Written(
                     task=self._number,
                     attempt=self._attempt,
-                    files=[_done(each) for each in news if isinstance(each, FileCommitted)],
+                    files=[each for each in news if isinstance(each, pb.FileDone)],
                     given_back=[each for each in news if isinstance(each, pb.GivenBack)],
                     metrics=self._metrics(),
                 )
@@ -270,15 +270,3 @@ class PipelineTask:
         """Of a store that fails; how long that may last is the owner's decision."""
         with OwnerClient(self._owner) as client:
             client.wait(error)
-
-
-def _done(file: FileCommitted) -> pb.FileDone:
-    return pb.FileDone(
-        plan=file.plan,
-        entry=file.entry,
-        rows=file.rows,
-        bytes=file.bytes,
-        hash=file.hash,
-        raw_rows=file.raw_rows,
-        filtered_rows=file.filtered_rows,
-    )

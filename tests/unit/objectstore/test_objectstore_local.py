@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -200,6 +201,20 @@ def test_a_folder_removed_meanwhile_is_made_again(store: LocalStore) -> None:
     (store.root / "a").rmdir()
     store.create("a/2", b"")
     assert store.list() == [("a/2", 0)]
+
+
+def test_the_folder_of_temporary_files_removed_meanwhile_is_made_again(store: LocalStore, tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    spool.write_bytes(b"spooled")
+    etag = store.swap("a/1", b"", None)
+    for remake in (
+        lambda: store.create("a/2", b""),
+        lambda: store.create("a/3", (FileRange(spool, 0, 7),)),
+        lambda: store.swap("a/1", b"new", etag),
+    ):
+        shutil.rmtree(store.root.parent / f".{store.root.name}.changefeed-tmp", ignore_errors=True)
+        remake()
+    assert store.list() == [("a/1", 3), ("a/2", 0), ("a/3", 7)]
 
 
 @pytest.mark.parametrize("path", ["", "/etc/x", "a/../../x", "a//b", "a/.", "a/", "nul\0"])

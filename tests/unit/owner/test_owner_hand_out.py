@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import owner_records as made
 import owner_segments as s
 import pytest
@@ -52,8 +54,8 @@ def test_a_task_is_given_all_that_it_needs_to_write_a_file() -> None:
     ((task, work),) = owner.hand_out()
     recorded = owner.state.plans[0].plan
     assert (task, work.record, work.epoch, work.nonce) == (4, 3, 1, "run1")
-    assert (work.pd_ms, work.codec, work.config) == (BEGAN_MS, "codec", {"fileSize": "run1"})
-    assert work.table_infos == {"info1": {}}
+    assert (work.pd_ms, work.codec, json.loads(work.config)) == (BEGAN_MS, "codec", {"fileSize": "run1"})
+    assert work.table_infos == {"info1": "{}"}
     (entry,) = work.entries
     assert entry.plan_entry == recorded.entries[0]
     assert [(segment.uri, segment.run, segment.rows) for segment in entry.segments] == [("span1/1.arrow", "1-run1", 1)]
@@ -117,7 +119,7 @@ def test_rule_10_files_of_several_plans_come_each_with_the_config_of_its_own() -
     later = plan(owner, INTERVAL_S)
     assert [entry.dispatcher for entry in later.record.entries] == [1]
     works = [work for _, work in owner.hand_out()]
-    assert [(work.record, work.config, list(work.table_infos)) for work in works] == [
+    assert [(work.record, json.loads(work.config), list(work.table_infos)) for work in works] == [
         (3, {"fileSize": "run1"}, ["info2"]),
         (later.record.n, {"fileSize": "run3"}, ["info1"]),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -152,6 +153,7 @@ def make_work(
     to: Position | None = None,
     filter_: Mapping[str, Any] | None = None,
     integrity: Mapping[str, Any] | None = None,
+    time_zone: str = "UTC",
     **storage: Any,
 ) -> tuple[Work, WorkEntry]:
     """An entry over every ts unless bounds are given; `storage` are members of sink.storage or of its csv."""
@@ -181,16 +183,18 @@ def make_work(
         nonce="a",
         pd_ms=0,
         codec="",
-        config={
-            "spec": {
-                "timeZone": "UTC",
-                "filter": filter_ or {},
-                "integrity": integrity or {"level": "None"},
-                "sink": {"storage": settings},
+        config=json.dumps(
+            {
+                "spec": {
+                    "timeZone": time_zone,
+                    "filter": filter_ or {},
+                    "integrity": integrity or {"level": "None"},
+                    "sink": {"storage": settings},
+                }
             }
-        },
+        ),
         entries=(entry,),
-        table_infos={table.hash: table.to_json()},
+        table_infos={table.hash: json.dumps(table.to_json())},
     )
     return work, entry
 

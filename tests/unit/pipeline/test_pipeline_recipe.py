@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from changefeed.pipeline import recipe
 from changefeed.pipeline.recipe import Recipe, Recipes
@@ -14,9 +16,9 @@ def test_files_of_one_table_and_config_share_one() -> None:
     recipes = Recipes()
     (first, _), (again, _), (other, _) = make_work([]), make_work([]), make_work([], OTHER)
     made = recipes.of(first, PEOPLE.hash)
-    assert recipes.of(other, OTHER.hash) == Recipe.of(other.config, OTHER)
+    assert recipes.of(other, OTHER.hash) == Recipe.of(json.loads(other.config), OTHER)
     assert recipes.of(again, PEOPLE.hash) is made
-    assert made == Recipe.of(first.config, PEOPLE)
+    assert made == Recipe.of(json.loads(first.config), PEOPLE)
 
 
 def test_rule_10_files_of_another_config_have_another_one(tmp_path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import struct
 import threading
 from collections import Counter
@@ -101,16 +102,18 @@ def make_work(state: Place, plan: int, files: Mapping[int, Sequence[int]]) -> Wo
         nonce=NONCE,
         pd_ms=1,
         codec="csv",
-        config={
-            "spec": {
-                "timeZone": "UTC",
-                "filter": {},
-                "integrity": {"level": "None"},
-                "sink": {"storage": STORAGE},
+        config=json.dumps(
+            {
+                "spec": {
+                    "timeZone": "UTC",
+                    "filter": {},
+                    "integrity": {"level": "None"},
+                    "sink": {"storage": STORAGE},
+                }
             }
-        },
+        ),
         entries=tuple(entries),
-        table_infos={_TABLE.hash: _TABLE.to_json()},
+        table_infos={_TABLE.hash: json.dumps(_TABLE.to_json())},
     )
 
 

@@ -328,7 +328,7 @@ class Planner:
 def _pieces(segment: Segment) -> list[_Piece]:
     pieces = []
     first_ts, before, row_at_first = segment.min.commit_ts, 0, True
-    for position, total in [*segment.curve, (segment.max, segment.bytes)]:
+    for position, total in segment.curve:
         if total > before:
             pieces.append(_Piece(position.commit_ts, first_ts, total - before, row_at_first))
         first_ts, before, row_at_first = position.commit_ts, total, False

@@ -23,11 +23,12 @@ class Segment:
     max: Position  # of its last row
     first_batch: int
     end_batch: int
-    curve: tuple[tuple[Position, int], ...]  # raw bytes up to and including a position
+    curve: tuple[tuple[Position, int], ...]  # raw bytes up to and including a position, the last one `max`
     host: str = ""  # the one machine that can read it; "": all can
 
     @classmethod
     def from_proto(cls, meta: pb.SegmentMeta, span: pb.SegmentSpan) -> Segment:
+        last = _position(span.max)
         return cls(
             span_id=span.span_id,
             sub_id=span.sub_id,
@@ -37,10 +38,10 @@ class Segment:
             rows=span.rows,
             bytes=span.bytes,
             min=_position(span.min),
-            max=_position(span.max),
+            max=last,
             first_batch=span.first_batch,
             end_batch=span.end_batch,
-            curve=tuple((_position(point.position), point.bytes) for point in span.curve),
+            curve=(*((_position(point.position), point.bytes) for point in span.curve), (last, span.bytes)),
             host=meta.host,
         )
 

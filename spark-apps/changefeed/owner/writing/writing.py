@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
@@ -127,7 +128,7 @@ class Writing:
             nonce=self._run.nonce,
             pd_ms=record.pd_ms,
             codec=record.codec,
-            config=plan.config,
+            config=json.dumps(plan.config),
             entries=tuple(given),
-            table_infos={name: state.table_infos[name] for name in sorted(used)},
+            table_infos={name: json.dumps(state.table_infos[name]) for name in sorted(used)},
         )
