@@ -234,14 +234,16 @@ def test_where_segments_are_read_is_shown_and_each_change_said(
     owner.files.readers = {0: Reader(0, in_buffer=True), 1: Reader(1), 2: Reader(2)}
     owner.files.take_switches = lambda: [(0, True), (2, False)]
     meter.progress(10.0)
+    owner.files.take_switches = lambda: [(2, True)]
+    meter.progress(11.0)
     shown = registry.snapshot()
     assert shown["changefeed_event_store_mode", "buffer"] == 1
     assert shown["changefeed_event_store_mode", "archive"] == 2
-    assert shown["changefeed_event_store_mode_switches_total", ""] == 2
+    assert shown["changefeed_event_store_mode_switches_total", ""] == 3
     assert caplog.messages == [
-        "Puller 0: its segments are read from the buffer again.",
         "Puller 2: its segments overflowed the buffer (spec.eventStore.bufferSize) and are now read from the archive.",
-    ]
+        "Puller 2: its segments are read from the buffer again.",
+    ], "puller 0 has not overflowed: each run begins so"
 
 
 def test_the_resource_says_archive_as_soon_as_one_buffer_has_overflowed() -> None:

@@ -40,6 +40,7 @@ class Meter:
         self._registry = registry
         self._samples: deque[tuple[float, dict[str, tuple[float, float]]]] = deque()
         self._moves = 0  # counted
+        self._overflowed: set[int] = set()  # pullers whose segments are said to be read from the archive
         self.draining = False
         self.pd_ms = 0
         self._pd_at = 0.0
@@ -171,14 +172,19 @@ class Meter:
         )
 
     def _modes(self) -> None:
-        """Where each puller's segments are read; a change is said in the log."""
+        """Where each puller's segments are read; a change is said in the log, but not how each run begins."""
         readers = self._owner.spans.files.readers
         for mode, in_buffer in (("buffer", True), ("archive", False)):
             count = sum(reader.in_buffer is in_buffer for reader in readers.values())
             self._registry.apply_delta("changefeed_event_store_mode", mode, count, True)
         for puller, in_buffer in self._owner.spans.files.take_switches():
             self.count("changefeed_event_store_mode_switches_total", 1)
-            _LOG.warning("Puller %d: %s", puller, _BACK if in_buffer else _OVERFLOW)
+            if not in_buffer:
+                self._overflowed.add(puller)
+                _LOG.warning("Puller %d: %s", puller, _OVERFLOW)
+            elif puller in self._overflowed:
+                self._overflowed.remove(puller)
+                _LOG.warning("Puller %d: %s", puller, _BACK)
 
     def status_failed(self, reason: str) -> None:
         """The resource's status could not be written."""
