@@ -38,6 +38,7 @@ from changefeed.wire.owner import PIPELINE, OwnerAddress, owner_lost
 SAY_EVERY_S = 2.0
 STUCK_S = 300.0  # one entry takes seconds
 _HEARD_S = 2.0
+_GATHER_S = 0.02  # of a stream of small files: a message costs the owner more than a file in it
 _READERS = 16
 
 
@@ -220,16 +221,20 @@ class PipelineTask:
     def _said(self) -> Iterator[pb.Written]:
         """What the owner is told: who this is, files soon after they are put, and every two seconds that it works."""
         yield pb.Written(task=self._number, attempt=self._attempt)
+        said_at = -math.inf
         while True:
             news = []
             try:
                 news.append(self._written.get(timeout=SAY_EVERY_S))
+                if time.monotonic() - said_at < _GATHER_S:
+                    time.sleep(_GATHER_S)
                 while True:
                     news.append(self._written.get_nowait())
             except queue.Empty:
                 pass
             since = self._busy_since
             if any(news) or since is None or time.monotonic() - since < STUCK_S:
+                said_at = time.monotonic()
                 yield pb.Written(
                     task=self._number,
                     attempt=self._attempt,

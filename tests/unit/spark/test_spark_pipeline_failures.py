@@ -470,6 +470,7 @@ class Clock:
 
     now = 1000.0
     thread_time = staticmethod(time.thread_time)
+    sleep = staticmethod(time.sleep)
 
     def monotonic(self) -> float:
         return self.now
