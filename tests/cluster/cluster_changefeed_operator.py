@@ -161,6 +161,12 @@ class ChangefeedOperator:
     def leads(self) -> bool:
         return self.number("changefeed_operator_leader_info") == 1.0
 
+    @property
+    def is_quiet(self) -> bool:
+        """It leads, and has nothing to do."""
+        keys = self.number("changefeed_operator_queue_keys_count")
+        return self.leads and not keys + self.number("changefeed_operator_running_passes_count")
+
     def _ready(self) -> bool:
         try:
             with self._ask("readyz"):

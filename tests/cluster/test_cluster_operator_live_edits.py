@@ -59,11 +59,6 @@ def _config(namespace: Namespace, feeds: Feeds) -> dict[str, Any]:
     return spec
 
 
-def _is_quiet(operator: ChangefeedOperator) -> bool:
-    keys = operator.number("changefeed_operator_queue_keys_count")
-    return not keys + operator.number("changefeed_operator_running_passes_count")
-
-
 @pytest.mark.usefixtures("running")
 def test_each_live_field_reaches_the_driver_that_runs(namespace: Namespace, feeds: Feeds) -> None:
     assert set(EDITS) == set(marked(LIVE))
@@ -119,7 +114,7 @@ def test_a_pinned_image_of_before_is_sent_nothing_that_its_spec_does_not_say(
         feeds.wait_until("orders", "Normal")
         edited = {**config, "drainTimeout": "7s"}
         feeds.wait_for(lambda: _config(namespace, feeds) == edited, "accepted once its ConfigMap is seen")
-        wait_until(lambda: _is_quiet(running), "all is done")
+        wait_until(lambda: running.is_quiet, "all is done")
         assert _pods(namespace) == pods
         assert "appliedSettings" not in feeds.status("orders")
     assert spark.errors == []

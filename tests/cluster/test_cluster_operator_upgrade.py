@@ -58,7 +58,7 @@ def test_an_upgrade_disturbs_nothing_that_runs(
         previous.start()
         feeds.wait_for(lambda: feeds.status("orders").get("configDigest"), "its config is immutable")
         status = feeds.wait_until("orders", "Normal")
-        wait_until(lambda: _is_quiet(previous), "all is done")
+        wait_until(lambda: previous.is_quiet, "all is done")
 
         assert _uid(feeds.driver("orders")) == _uid(pod)
         assert _uid(feeds.application("orders")) == _uid(application)
@@ -70,7 +70,7 @@ def test_an_upgrade_disturbs_nothing_that_runs(
         previous.stop()
         previous.start()
         wait_until(lambda: previous.number("changefeed_operator_reconciles_total") >= 1, "it has looked at it")
-        wait_until(lambda: _is_quiet(previous), "all is done")
+        wait_until(lambda: previous.is_quiet, "all is done")
         assert _writes(cluster, previous) == writes
         reported = feeds.status("orders")["checkpointTs"]
         feeds.wait_for(lambda: feeds.status("orders")["checkpointTs"] > reported, "the checkpoint goes on rising")
@@ -137,11 +137,6 @@ def _fields(namespace: Namespace) -> set[str]:
         return set()
     kind = answer.body["components"]["schemas"]["dev.changefeed.v1alpha1.Changefeed"]
     return set(kind["properties"]["spec"]["properties"])
-
-
-def _is_quiet(operator: ChangefeedOperator) -> bool:
-    keys = operator.number("changefeed_operator_queue_keys_count")
-    return operator.leads and not keys + operator.number("changefeed_operator_running_passes_count")
 
 
 def _writes(cluster: ControlPlane, operator: ChangefeedOperator) -> list[str]:
