@@ -105,3 +105,20 @@ def test_the_images_list_is_one(jar: Path) -> None:
     assert names == sorted(set(names))
     assert "org/apache/spark/SparkContext" in names
     assert not [name for name in names if module._NO_CLASS.match(name)]
+
+
+def test_a_command_begins_with_java_where_an_emulator_runs_it(tmp_path: Path) -> None:
+    """As /proc shows a JVM of arm64 on amd64."""
+    java = "/opt/java/bin/java"
+    shown = [
+        "/usr/libexec/qemu-binfmt/aarch64-binfmt-P",
+        java,
+        java,
+        "-cp",
+        "a.jar",
+        "-Xmx1g",
+        module._SCRIPTS_MAIN,
+        "x",
+    ]
+    (tmp_path / "cmdline").write_text("\0".join(shown))
+    assert module._asked(tmp_path, "-Xmx1g") == [java, "-cp", "a.jar"]

@@ -160,10 +160,15 @@ def _forget_older(archive: Path) -> None:
 
 
 def _asked(process: Path, java_options: str) -> list[str]:
-    """What Spark's script had added to Java's command; `process`: of the JVM, below /proc."""
+    """Java's command with what Spark's script had added; `process`: of the JVM, below /proc.
+
+    Where an image is built for another processor, an emulator and its own arguments come before Java.
+    """
     arguments = (process / "cmdline").read_text().split("\0")
+    del arguments[arguments.index(_SCRIPTS_MAIN) :]
+    java = max(place for place, each in enumerate(arguments) if Path(each).name == "java")
     ours = {*java_options.split(), _SLOWS_ANY_START}
-    return [each for each in arguments[: arguments.index(_SCRIPTS_MAIN)] if each not in ours]
+    return [each for each in arguments[java:] if each not in ours]
 
 
 def _run_spark(java_options: str, scratch: Path) -> None:
