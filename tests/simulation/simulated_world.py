@@ -8,7 +8,7 @@ of `owner/` all that decides. Whatever blocks is a place where the others go on 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -49,7 +49,8 @@ _PLENTY = 1 << 40
 _LONGEST_S = 400.0
 _LOOK_S = 0.25
 _TO_DISK = ("write_segment", "create_segment", "_write_slot")
-_ON_ITS_WAY = 9_000  # four segments of a puller: their own bytes are more than their rows'
+_AT_ONCE = 4  # segments of a puller on their way
+_ON_ITS_WAY = 9_000  # bytes of so many as a rule; the more spans are in one, the larger it is
 
 
 class Broken(Exception):
@@ -412,7 +413,11 @@ class World:
             driver.passed_alone = max(driver.passed_alone, used)
         elif len(running := [span for span in owner.spans._spans.values() if not span.held]) == 1:
             driver.passed_alone = max(driver.passed_alone, sum(segment.size for segment in running[0].segments))
-        most = max(driver.passed_alone, self.quota) + _ON_ITS_WAY * self.pullers
+        sizes: defaultdict[int, list[int]] = defaultdict(list)
+        for file in owner.spans.files._files.values():
+            sizes[file.reader.puller].append(file.size)
+        on_its_way = sum(max(_ON_ITS_WAY, sum(sizes[puller][-_AT_ONCE:])) for puller in range(self.pullers))
+        most = max(driver.passed_alone, self.quota) + on_its_way
         assert used <= most, f"{used} bytes of segments, {most} at most"
 
 
