@@ -117,8 +117,8 @@ RECOVERY = (
         "a plan runs under the new driver's config",
         Writing,
         "_work",
-        "config=plan.config",
-        "config=state.epoch.config",
+        "config=json.dumps(plan.config)",
+        "config=json.dumps(state.epoch.config)",
         rule=10,
     ),
     Mutation(
