@@ -135,7 +135,11 @@ def _offsets(column: pa.Array) -> npt.NDArray[np.int32]:
 
 
 def _position(batch: pa.RecordBatch, row: int) -> Position:
-    return Position(*(batch.column(number)[row].as_py() for number in _POSITION))
+    *numbers, key = map(batch.column, _POSITION)
+    start, end = _offsets(key)[row : row + 2]
+    content = memoryview(key.buffers()[2])[start:end].tobytes() if end > start else b""
+    commit_ts, start_ts, op = (int(column.to_numpy()[row]) for column in numbers)
+    return Position(commit_ts, start_ts, op, content)
 
 
 def _footer(house: House, task: str, seq: int, spans: list[_SortedSpan]) -> dict[str, object]:
