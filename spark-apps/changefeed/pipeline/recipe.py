@@ -69,16 +69,16 @@ class Recipes:
     """Those of one config at a time: only what an earlier run has planned has another one. Thread-safe."""
 
     def __init__(self) -> None:
-        self._known: tuple[str, dict[str, Recipe]] = ("", {})
+        self._known: tuple[str, Mapping[str, Any], dict[str, Recipe]] = ("", {}, {})  # by text, and what it says
 
     def of(self, work: Work, table_info: str) -> Recipe:
         """`table_info`: the definition's hash, under which `work` has it."""
-        config, recipes = self._known
-        if config != work.config or len(recipes) >= _MOST:
-            config, recipes = work.config, {}
-            self._known = config, recipes
+        text, config, recipes = self._known
+        if text != work.config or len(recipes) >= _MOST:
+            config, recipes = json.loads(work.config), {}
+            self._known = work.config, config, recipes
         found = recipes.get(table_info)
         if found is None:
             table = TableInfo.from_json(json.loads(work.table_infos[table_info]))
-            found = recipes[table_info] = Recipe.of(json.loads(config), table)
+            found = recipes[table_info] = Recipe.of(config, table)
         return found

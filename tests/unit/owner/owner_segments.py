@@ -19,7 +19,7 @@ def position(ts: int) -> pb.Position:
 def share(span_id: int, sub_id: int, rows: Sequence[int], row_bytes: int = 10, point_every: int = 2) -> pb.SegmentSpan:
     """A span's rows in a segment; a curve point every `point_every` rows but for the last."""
     ordered = sorted(rows)
-    points = [i for i in range(1, len(ordered) + 1) if i % point_every == 0 or i == len(ordered)]
+    points = range(point_every, len(ordered), point_every)
     return pb.SegmentSpan(
         span_id=span_id,
         sub_id=sub_id,
@@ -29,7 +29,7 @@ def share(span_id: int, sub_id: int, rows: Sequence[int], row_bytes: int = 10, p
         max=position(ordered[-1]),
         first_batch=0,
         end_batch=1,
-        curve=[pb.CurvePoint(position=position(ordered[i - 1]), bytes=row_bytes * i) for i in points[:-1]],
+        curve=[pb.CurvePoint(position=position(ordered[i - 1]), bytes=row_bytes * i) for i in points],
     )
 
 
