@@ -240,11 +240,11 @@ def _free_port() -> int:
 
 
 def runs_of(report: Path) -> list[dict[str, Any]]:
-    """What an earlier report has, each with the commit that was measured; none if there is none."""
+    """What an earlier report has, each with the commit and the CPU that were measured; none if there is none."""
     if not report.exists():
         return []
     earlier = json.loads(report.read_text())
-    return [{"commit": earlier["commit"], **run} for run in earlier["runs"]]
+    return [{"commit": earlier["commit"], "cpu": earlier["machine"]["cpu"], **run} for run in earlier["runs"]]
 
 
 def write_report(out: Path, runs: list[dict[str, Any]]) -> None:
@@ -253,8 +253,9 @@ def write_report(out: Path, runs: list[dict[str, Any]]) -> None:
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False, cwd=ROOT
     ).stdout.strip()
     out.parent.mkdir(parents=True, exist_ok=True)
-    runs = [{"commit": commit, **run} for run in runs]
-    report = {"schema": 1, "commit": commit, "machine": _machine(), "runs": runs}
+    machine = _machine()
+    runs = [{"commit": commit, "cpu": machine["cpu"], **run} for run in runs]
+    report = {"schema": 1, "commit": commit, "machine": machine, "runs": runs}
     out.write_text(json.dumps(report, indent=2) + "\n")
     sys.stdout.write(f"written to {out}\n")
     if any(run["verified"] is False for run in runs):
