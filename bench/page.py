@@ -50,9 +50,9 @@ def _machine(report: dict[str, Any]) -> str:
     commits = sorted({run.get("commit", report["commit"]) for run in report["runs"]})
     processors = sorted({run.get("cpu", machine["cpu"]) for run in report["runs"]})
     return (
-        f"Measured on {machine['cores']} cores ({' or '.join(processors)}) with {memory:.0f} GiB, Python {machine['python']}, "
-        f"{machine['java'].replace(chr(34), '')}, Spark {machine['spark']}, at {', '.join(commits)}. "
-        "[How](#measuring).\n\n"
+        f"Measured on {machine['cores']} cores ({' or '.join(processors)}) with {memory:.0f} GiB, "
+        f"Python {machine['python']}, {machine['java'].replace(chr(34), '')}, Spark {machine['spark']}, "
+        f"at {', '.join(commits)}. [How](#measuring).\n\n"
     )
 
 

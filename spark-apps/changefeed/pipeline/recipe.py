@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from changefeed.filter.selection import Selection
@@ -57,6 +58,18 @@ class Recipe:
     mounting: Mounting
     options: Mapping[str, Any]  # of the sink
     integrity: Mapping[str, Any]  # of the effective spec
+
+    @cached_property
+    def likeness(self) -> str | None:
+        """Of a plan's tables, those with the same one have rows that are selected and mounted alike. None: it has to be
+        known whose rows they are.
+        """
+        if not self.selection.rows.keeps_all or self.integrity["level"] != "None":
+            return None
+        shape = self.table.to_json()
+        for name in ("schema_name", "id", "name", "partition"):
+            del shape[name]
+        return json.dumps([shape, [column.id for column in self.selection.columns]])
 
     @classmethod
     def of(cls, config: Mapping[str, Any], table: TableInfo) -> Recipe:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from changefeed.model.record import SegmentSlice, Work, WorkEntry
 from changefeed.pipeline.integrity import check_integrity
 from changefeed.pipeline.mounter import Records, drop_unseen, mount
-from changefeed.pipeline.recipe import Recipes
+from changefeed.pipeline.recipe import Recipe, Recipes
 from changefeed.pipeline.sorter import sort_parts
 from changefeed.pipeline.stages import CpuTime
 
@@ -39,7 +39,7 @@ class EntryRows:
         readers: Executor | None = None,
     ) -> None:
         """`readers`: to read several segments at a time."""
-        self.recipe = _RECIPES.of(work, entry.plan_entry.table_info)
+        self.recipe = recipe_of(work, entry)
         self.rows = self.raw_rows = self.filtered_rows = 0  # so far
         self.cpu = CpuTime()
         self._entry = entry
@@ -49,7 +49,7 @@ class EntryRows:
     def __iter__(self) -> Iterator[Records]:
         cpu, recipe, plan = self.cpu, self.recipe, self._entry.plan_entry
         cpu.resume()
-        slices = _read(self._entry.segments, self._read, self._readers)
+        slices = read_slices(self._entry.segments, self._read, self._readers)
         cpu.went_to("read")
         for found in sort_parts(slices, recipe.table, plan.from_, plan.to, split=recipe.mounting.split):
             self.raw_rows += found.raw_rows
@@ -81,7 +81,11 @@ class EntryRows:
         return records
 
 
-def _read(
+def recipe_of(work: Work, entry: WorkEntry) -> Recipe:
+    return _RECIPES.of(work, entry.plan_entry.table_info)
+
+
+def read_slices(
     pieces: Sequence[SegmentSlice], read: Callable[[SegmentSlice], pa.Table], readers: Executor | None
 ) -> list[tuple[SegmentSlice, pa.Table]]:
     """Several at a time: hundreds of small segments in a store cost a round trip or two each, and next to no CPU."""

@@ -27,6 +27,7 @@ Mask = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.int64]
 
 _NO_ROWS = pa.RecordBatch.from_pylist([], RAW_SCHEMA)
+_BY_ENTRY = ("span_id",)
 
 
 @dataclass(frozen=True)
@@ -84,22 +85,41 @@ def sort_rows(
     return Sorted(rows, raw_rows)
 
 
-def _unique(rows: pa.RecordBatch, pieces: list[tuple[SegmentSlice, int]]) -> pa.RecordBatch:
-    """One row per (commit_ts, key) (rule 4), by position. Only what tells rows apart is sorted; they move once."""
+def sort_entries(
+    rows: pa.RecordBatch, pieces: list[tuple[SegmentSlice, int]], table: TableInfo, *, split: bool
+) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """Rows of several entries, told apart by `span_id`, of tables that decode as `table` does: each once, by entry and
+    position. Before updates were split, and after it.
+
+    `pieces`: the slices that they stand in, and how many rows in each. Raises ProtocolViolation as `sort_rows` does.
+    """
+    unique = _unique(rows, pieces, _BY_ENTRY)
+    rows = _split_updates(unique, table) if split else unique
+    return unique, rows if rows is unique else ordered(rows, (*_BY_ENTRY, *BY_POSITION))
+
+
+def _unique(
+    rows: pa.RecordBatch, pieces: list[tuple[SegmentSlice, int]], first: tuple[str, ...] = ()
+) -> pa.RecordBatch:
+    """One row per (commit_ts, key) (rule 4), by position. Only what tells rows apart is sorted; they move once.
+
+    `first`: columns by which they are told apart, and stand, before that.
+    """
     if rows.num_rows < 2:
         return rows
-    names = comparable(rows, BY_POSITION)
-    order = order_of(names, BY_IDENTITY)
+    by_position, by_identity = (*first, *BY_POSITION), (*first, *BY_IDENTITY)
+    names = comparable(rows, by_position)
+    order = order_of(names, by_identity)
     names = _at(names, order)
-    repeated = same_as_next(names, BY_IDENTITY)
+    repeated = same_as_next(names, by_identity)
     if len(repeated):
         order = np.arange(rows.num_rows) if order is None else order
         _check_copies(rows, order[repeated], order[repeated + 1], pieces)
         kept = np.delete(np.arange(rows.num_rows), repeated + 1)
         order, names = order[kept], _at(names, kept)
-    by_position = order_of(names, BY_POSITION)
-    if by_position is not None:
-        order = by_position if order is None else order[by_position]
+    again = order_of(names, by_position)
+    if again is not None:
+        order = again if order is None else order[again]
     return _at(rows, order)
 
 

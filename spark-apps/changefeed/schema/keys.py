@@ -6,6 +6,8 @@ a key as a table's record without having checked all of its 19 bytes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -71,6 +73,24 @@ def decode_int_handles(keys: pa.BinaryArray) -> npt.NDArray[np.int64]:
         raise _not_an_int_handle(key, f"expected {_RECORD_KEY_LENGTH} bytes beginning as table {table_id}'s records do")
     handles: Ints = (_words_at(view, PREFIX_LENGTH, ">u8").astype(np.uint64) ^ np.uint64(_SIGN)).view(np.int64)
     return handles
+
+
+def moved(keys: pa.BinaryArray, tables: Sequence[int], of: npt.NDArray[np.int64]) -> pa.BinaryArray | None:
+    """The record keys as the first table would have them; `of`: to which of the tables each belongs, by its place.
+
+    None when one of them is not a record key of its table.
+    """
+    view = BinaryView(keys)
+    if (view.ends - view.starts < PREFIX_LENGTH).any():
+        return None
+    prefixes = np.frombuffer(b"".join(table_span(table)[0] for table in tables), np.uint8).reshape(-1, PREFIX_LENGTH)
+    places = view.starts[:, np.newaxis] + np.arange(PREFIX_LENGTH)
+    if (view.data[places] != prefixes[of]).any():
+        return None
+    data = view.data.copy()
+    data[places] = prefixes[0]
+    buffers = [None, keys.buffers()[1], pa.py_buffer(data)]
+    return pa.BinaryArray.from_buffers(keys.type, len(keys), buffers, null_count=0, offset=keys.offset)
 
 
 def _words_at(view: BinaryView, at: int, kind: str) -> npt.NDArray[np.uint64]:

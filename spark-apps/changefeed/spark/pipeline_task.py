@@ -13,21 +13,22 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 
 import grpc
+import pyarrow as pa
 
 from changefeed.errors import ChangefeedError, Unavailable
 from changefeed.eventstore.flight import RemoteArenas
 from changefeed.eventstore.house import House
 from changefeed.eventstore.reader import KeptSegments, MemoryGone, check_slice, read_slice
-from changefeed.model.record import Work, WorkEntry
+from changefeed.model.record import SegmentSlice, Work, WorkEntry
 from changefeed.objectstore.patience import Patience, Tally
 from changefeed.pipeline.mounter import Records
 from changefeed.pipeline.run import EntryRows
+from changefeed.pipeline.together import MadeRows, make_together
 from changefeed.sink.contract import Entry, EntryId, EventSink, Surroundings, Written
 from changefeed.sink.job import PipelineJob, entry_of
 from changefeed.sink.table_sink import TableSink
@@ -72,7 +73,7 @@ class PipelineTask:
         self._job = job
         self._tables: dict[int, tuple[int, TableSink]] = {}  # by dispatcher, with the writer whose it is
         self._broken: dict[int, tuple[int, str]] = {}  # by dispatcher: the writer that gave back, and why
-        self._rows: dict[EntryId, EntryRows] = {}  # of entries that are not known to be written
+        self._rows: dict[EntryId, EntryRows | MadeRows] = {}  # of entries that are not known to be written
         self._orders: queue.SimpleQueue[pb.Order] = queue.SimpleQueue()
         # What the owner is to be told; None: nothing more.
         self._written: queue.SimpleQueue[pb.FileDone | pb.GivenBack | None] = queue.SimpleQueue()
@@ -134,6 +135,9 @@ class PipelineTask:
                     return None
 
     def _write(self, sink: EventSink, work: Work, readers: ThreadPoolExecutor) -> None:
+        self._busy_since = time.monotonic()
+        made = make_together(work, self._read_slice, self._check_slice, self._readers_for(work.entries, readers))
+        self._busy_since = None
         for entry in work.entries:
             dispatcher, number = entry.plan_entry.dispatcher, entry.plan_entry.entry
             writer, uri = self._broken.get(dispatcher, (None, ""))
@@ -142,7 +146,8 @@ class PipelineTask:
                 continue
             self._busy_since = time.monotonic()
             try:
-                self._append(self._table_of(sink, entry), work, entry, readers)
+                rows = made.get(number) or EntryRows(work, entry, self._read_slice, self._readers_for([entry], readers))
+                self._append(self._table_of(sink, entry), work, entry, rows)
             except MemoryGone as gone:
                 self._broken[dispatcher] = entry.writer, gone.uri
                 self._written.put(pb.GivenBack(plan=work.record, entry=number, segment=gone.uri))
@@ -159,14 +164,17 @@ class PipelineTask:
             self._tables[dispatcher] = entry.writer, table
         return table
 
-    def _append(self, table: TableSink, work: Work, entry: WorkEntry, readers: ThreadPoolExecutor) -> None:
-        read = partial(read_slice, self._house, remote=self._remote, kept=self._segments)
-        # To hand a read to another thread costs more than the read, unless a store is asked.
-        waits = not self._house.is_mapped and not all(map(self._segments.is_at_hand, entry.segments))
-        rows = EntryRows(work, entry, read, readers if waits else None)
+    def _readers_for(self, entries: Iterable[WorkEntry], readers: ThreadPoolExecutor) -> ThreadPoolExecutor | None:
+        """To hand a read to another thread costs more than the read, unless a store is asked."""
+        if self._house.is_mapped:
+            return None
+        at_hand = all(self._segments.is_at_hand(piece) for entry in entries for piece in entry.segments)
+        return None if at_hand else readers
+
+    def _append(self, table: TableSink, work: Work, entry: WorkEntry, rows: EntryRows | MadeRows) -> None:
         target = entry_of(self._job.changefeed, work, entry, rows.recipe)
         self._rows[target.id] = rows
-        table.append(target, self._checked(rows, entry))
+        table.append(target, rows if isinstance(rows, MadeRows) else self._checked(rows, entry))
         table.update_resolved_ts(target.upto)
 
     def _checked(self, rows: EntryRows, entry: WorkEntry) -> Iterator[Records]:
@@ -178,7 +186,13 @@ class PipelineTask:
 
     def _check_memory(self, entry: WorkEntry) -> None:
         for piece in entry.segments:
-            check_slice(piece, self._remote)
+            self._check_slice(piece)
+
+    def _read_slice(self, piece: SegmentSlice) -> pa.Table:
+        return read_slice(self._house, piece, self._remote, self._segments)
+
+    def _check_slice(self, piece: SegmentSlice) -> None:
+        check_slice(piece, self._remote)
 
     def _is_written(self, entry: Entry, written: Written) -> None:
         rows = self._rows.pop(entry.id)

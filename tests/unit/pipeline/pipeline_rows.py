@@ -82,8 +82,8 @@ def with_index(table: TableInfo, *indexes: Mapping[str, Any]) -> TableInfo:
     return TableInfo.from_json(table.to_json() | {"index_info": list(indexes)})
 
 
-def key(handle: int) -> bytes:
-    return b"t" + struct.pack(">Q", TABLE_ID + (1 << 63)) + b"_r" + struct.pack(">Q", handle + (1 << 63))
+def key(handle: int, table_id: int = TABLE_ID) -> bytes:
+    return b"t" + struct.pack(">Q", table_id + (1 << 63)) + b"_r" + struct.pack(">Q", handle + (1 << 63))
 
 
 def value(k: int, name: str | None) -> bytes:
@@ -121,15 +121,15 @@ def delete(ts: int, handle: int, k: int = 0, name: str | None = "n", **more: Any
     return Row(ts, OP_DELETE, handle, b"", value(k, name), **more)
 
 
-def raw(rows: Sequence[Row]) -> pa.Table:
+def raw(rows: Sequence[Row], table_id: int = TABLE_ID) -> pa.Table:
     return pa.Table.from_pylist(
         [
             {
-                "span_id": TABLE_ID,
+                "span_id": table_id,
                 "commit_ts": row.commit_ts,
                 "start_ts": row.start_ts,
                 "op": row.op,
-                "key": key(row.handle),
+                "key": key(row.handle, table_id),
                 "value": row.value,
                 "old_value": row.old_value,
                 "txn_source": 0,
