@@ -5,11 +5,13 @@ Pure: time is handed in. It must never let go of a token before its rows are in 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
+
+from changefeed.model.rows import raw_bytes
 
 Token = TypeVar("Token")
 
@@ -21,6 +23,11 @@ class SpanRows:
     span_id: int
     sub_id: int
     batches: tuple[pa.RecordBatch, ...]
+    bytes: int  # raw
+
+    @classmethod
+    def of(cls, span_id: int, sub_id: int, *batches: pa.RecordBatch) -> SpanRows:
+        return cls(span_id, sub_id, batches, sum(map(raw_bytes, batches)))
 
 
 class Roll(NamedTuple, Generic[Token]):
@@ -49,6 +56,7 @@ class EventBuffer(Generic[Token]):
     def _clear(self) -> None:
         self._span_ids: dict[int, int] = {}
         self._batches: dict[int, list[pa.RecordBatch]] = {}
+        self._sizes: Counter[int] = Counter()
         self._tokens: list[Token] = []
         self._first_at: float | None = None
         self._bytes = 0  # raw bytes
@@ -60,6 +68,7 @@ class EventBuffer(Generic[Token]):
         if self._span_ids.setdefault(sub_id, span_id) != span_id:
             raise ValueError(f"sub_id {sub_id} is span {self._span_ids[sub_id]}, not {span_id}")
         self._batches.setdefault(sub_id, []).append(batch)
+        self._sizes[sub_id] += size
         self._tokens.append(token)
         self._bytes += size
         if self._first_at is None:
@@ -85,7 +94,10 @@ class EventBuffer(Generic[Token]):
         if self._first_at is None:
             raise ValueError("nothing waits for a segment")
         self._last_seq += 1
-        spans = [SpanRows(span_id, sub_id, tuple(self._batches[sub_id])) for sub_id, span_id in self._span_ids.items()]
+        spans = [
+            SpanRows(span_id, sub_id, tuple(self._batches[sub_id]), self._sizes[sub_id])
+            for sub_id, span_id in self._span_ids.items()
+        ]
         roll = Roll(self._last_seq, spans, self._tokens, self._bytes, self._first_at)
         self._clear()
         return roll

@@ -7,8 +7,9 @@ only; a position is read from a column's buffers, one a MiB.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +17,9 @@ import pyarrow as pa
 
 from changefeed.eventstore.buffer import SpanRows
 from changefeed.eventstore.house import House
-from changefeed.model.order import BY_POSITION, ordered
+from changefeed.model.order import BY_POSITION, order_of, ordered
 from changefeed.model.position import Position
-from changefeed.model.rows import RAW_SCHEMA, ROW_OVERHEAD, raw_bytes
+from changefeed.model.rows import RAW_SCHEMA, ROW_OVERHEAD
 from changefeed.wire import owner_pb2
 
 VERSION = 1
@@ -26,7 +27,17 @@ METADATA_KEY = b"changefeed.segment"
 MAX_BATCH_ROWS = 1 << 16
 CURVE_STEP = 256 << 10
 
+_SPAN = RAW_SCHEMA.get_field_index("span_id")
+_NUMBER = pa.field("number", pa.int64())
 _POSITION = tuple(map(RAW_SCHEMA.get_field_index, Position._fields))
+
+
+class _Sorted(NamedTuple):
+    """A span's rows, the first one's position, and their curve."""
+
+    rows: pa.RecordBatch
+    min: Position
+    curve: list[tuple[Position, int]]
 
 
 @dataclass(frozen=True)
@@ -61,6 +72,11 @@ class SortedSegment:
     schema: pa.Schema
     compression: str | None
 
+    @property
+    def bytes(self) -> int:
+        """Raw ones of its rows."""
+        return sum(span.bytes for span in self.spans)
+
     def size(self) -> int:
         """Bytes that `write` writes."""
         counted = pa.MockOutputStream()
@@ -87,9 +103,9 @@ def sort_segment(house: House, task: str, seq: int, spans: Sequence[SpanRows]) -
     `spans`: each has rows, and at most 2 GiB of a column. Rows that occur twice stay twice (rule 4 is the sorter's).
     """
     sorted_spans: list[_SortedSpan] = []
-    for span in spans:
+    for span, (rows, first, curve) in zip(spans, _sort(spans), strict=True):
         first_batch = sorted_spans[-1].end_batch if sorted_spans else 0
-        sorted_spans.append(_sort(span, first_batch))
+        sorted_spans.append(_SortedSpan(span.span_id, span.sub_id, rows, first_batch, first, curve))
     footer = json.dumps(_footer(house, task, seq, sorted_spans), separators=(",", ":")).encode()
     return SortedSegment(seq, sorted_spans, RAW_SCHEMA.with_metadata({METADATA_KEY: footer}), house.compression)
 
@@ -100,25 +116,45 @@ def write_segment(house: House, task: str, seq: int, spans: Sequence[SpanRows]) 
     return segment.meta(*house.create_segment(task, seq, segment.write))
 
 
-def _sort(span: SpanRows, first_batch: int) -> _SortedSpan:
-    rows = pa.concat_batches(span.batches)
-    if rows.num_rows == 0:
-        raise ValueError(f"span {span.span_id} has no rows to write")
-    batch = ordered(rows, BY_POSITION)
-    curve = _curve(batch)
-    first = curve[-1][0] if batch.num_rows == 1 else _position(batch, 0)
-    return _SortedSpan(span.span_id, span.sub_id, batch, first_batch, first, curve)
+def _sort(spans: Sequence[SpanRows]) -> Iterator[_Sorted]:
+    """Of each its rows. Small ones are sorted at once: a step costs a row of each of hundreds what it costs one."""
+    together: list[SpanRows] = []
+    for span in spans:
+        if not any(batch.num_rows for batch in span.batches):
+            raise ValueError(f"span {span.span_id} has no rows to write")
+        if span.bytes <= CURVE_STEP:
+            together.append(span)
+    small = _sort_together(together) if together else iter(())
+    for span in spans:
+        yield next(small) if span.bytes <= CURVE_STEP else _sort_one(span)
+
+
+def _sort_one(span: SpanRows) -> _Sorted:
+    batch = ordered(pa.concat_batches(span.batches), BY_POSITION)
+    (first,) = _positions(batch, np.zeros(1, np.int64))
+    return _Sorted(batch, first, _curve(batch))
+
+
+def _sort_together(spans: Sequence[SpanRows]) -> Iterator[_Sorted]:
+    """Each with a curve of its last row alone."""
+    rows = pa.concat_batches([batch for span in spans for batch in span.batches])
+    counts = [sum(batch.num_rows for batch in span.batches) for span in spans]
+    numbered = rows.set_column(_SPAN, _NUMBER, pa.array(np.repeat(np.arange(len(spans)), counts)))
+    order = order_of(numbered, (_NUMBER.name, *BY_POSITION))
+    batch = rows if order is None else rows.take(pa.array(order))
+    ends = np.cumsum(counts)
+    first = _positions(batch, ends - counts)
+    last = _positions(batch, ends - 1)
+    for span, end, count, low, high in zip(spans, ends.tolist(), counts, first, last, strict=True):
+        yield _Sorted(batch.slice(end - count, count), low, [(high, span.bytes)])
 
 
 def _curve(batch: pa.RecordBatch) -> list[tuple[Position, int]]:
     """The first row at which each further CURVE_STEP of raw bytes is reached, and the last row."""
-    whole = raw_bytes(batch)
-    if whole <= CURVE_STEP:  # as nearly all are of a quiet upstream
-        return [(_position(batch, batch.num_rows - 1), whole)]
     total = np.cumsum(_row_bytes(batch))
     marks = np.arange(CURVE_STEP, total[-1], CURVE_STEP, dtype=np.int64)
     points = np.unique(np.append(np.searchsorted(total, marks), batch.num_rows - 1))
-    return [(_position(batch, int(row)), int(total[row])) for row in points]
+    return list(zip(_positions(batch, points), total[points].tolist(), strict=True))
 
 
 def _row_bytes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
@@ -134,12 +170,13 @@ def _offsets(column: pa.Array) -> npt.NDArray[np.int32]:
     return offsets[column.offset : column.offset + len(column) + 1]
 
 
-def _position(batch: pa.RecordBatch, row: int) -> Position:
+def _positions(batch: pa.RecordBatch, rows: npt.NDArray[np.int64]) -> list[Position]:
+    """Where these rows stand."""
     *numbers, key = map(batch.column, _POSITION)
-    start, end = _offsets(key)[row : row + 2]
-    content = memoryview(key.buffers()[2])[start:end].tobytes() if end > start else b""
-    commit_ts, start_ts, op = (int(column.to_numpy()[row]) for column in numbers)
-    return Position(commit_ts, start_ts, op, content)
+    offsets, content = _offsets(key), memoryview(key.buffers()[2] or b"")
+    starts, ends = offsets[rows].tolist(), offsets[rows + 1].tolist()
+    keys = [content[start:end].tobytes() for start, end in zip(starts, ends, strict=True)]
+    return list(map(Position, *(column.to_numpy()[rows].tolist() for column in numbers), keys))
 
 
 def _footer(house: House, task: str, seq: int, spans: list[_SortedSpan]) -> dict[str, object]:

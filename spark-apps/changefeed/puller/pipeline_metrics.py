@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 
-import numpy as np
 import pyarrow as pa
 
 from changefeed.eventstore.realtime_buffer import RealtimeBuffer
+from changefeed.model.rows import RAW_SCHEMA
 from changefeed.model.tso import physical_ms
 from changefeed.puller.span_pipeline import WAIT_BUCKETS, PipelineMetrics
 from changefeed.wire import owner_pb2
@@ -18,6 +18,7 @@ GAUGES = ("inflight_bytes", "inflight_batches", "pending_resolved_barriers", "ac
 COUNTERS = ("resolved_barrier_dropped_total", "resolved_barrier_compaction_total")
 WAITS = "quota_acquire_duration_seconds"
 OPS = ("delete", "update", "insert")  # by op (model.position)
+_OP = RAW_SCHEMA.get_field_index("op")
 
 
 @dataclass
@@ -37,8 +38,10 @@ class FeedMetrics:
     def count(self, batch: pa.RecordBatch, size: int) -> None:
         """Rows of RAW_SCHEMA, of `size` raw bytes, have left the matcher."""
         self.bytes += size
-        for op, rows in zip(OPS, np.bincount(batch["op"].to_numpy(), minlength=len(OPS)), strict=True):
-            self.events[op] += int(rows)
+        column = batch.column(_OP)
+        ops = memoryview(column.buffers()[1])[column.offset :][: len(column)].tobytes()
+        for number, op in enumerate(OPS):
+            self.events[op] += ops.count(number)
 
 
 @dataclass

@@ -16,7 +16,6 @@ from changefeed.wire import owner_pb2
 class _Subscription:
     first_segment: int = 0
     last_segment: int = 0  # of those that are written
-    told_ts: int = 0
     ts: int = 0
 
 
@@ -26,6 +25,7 @@ class Reports:
         self._puller = puller
         self._attempt = attempt
         self._subscriptions: dict[int, _Subscription] = {}
+        self._risen: dict[int, _Subscription] = {}  # those of them that have got on since they were told
         self._written: dict[int, owner_pb2.SegmentMeta] = {}
         self._told_segment = 0
         self._archived: dict[int, str] = {}
@@ -43,6 +43,7 @@ class Reports:
 
     def released(self, sub_id: int) -> None:
         self._subscriptions.pop(sub_id, None)
+        self._risen.pop(sub_id, None)
 
     @property
     def unheard_bytes(self) -> int:
@@ -74,8 +75,9 @@ class Reports:
     def advanced(self, sub_id: int, ts: int) -> None:
         """Every row of the subscription with commit_ts <= ts is in a written segment."""
         subscription = self._subscriptions.get(sub_id)
-        if subscription is not None:
-            subscription.ts = max(subscription.ts, ts)
+        if subscription is not None and ts > subscription.ts:
+            subscription.ts = ts
+            self._risen[sub_id] = subscription
 
     def failed(self, sub_id: int, error: ChangefeedError) -> None:
         """The subscription is over, and nobody else will pull it."""
@@ -107,10 +109,10 @@ class Reports:
             segments.append(meta)
             self._told_segment += 1
         resolved = []
-        for sub_id, subscription in self._subscriptions.items():
-            if subscription.ts <= subscription.told_ts or subscription.last_segment > self._told_segment:
+        for sub_id, subscription in list(self._risen.items()):
+            if subscription.last_segment > self._told_segment:
                 continue
-            subscription.told_ts = subscription.ts
+            del self._risen[sub_id]
             first, last = subscription.first_segment, subscription.last_segment
             resolved.append(
                 owner_pb2.Resolved(sub_id=sub_id, ts=subscription.ts, first_segment=first, last_segment=last)

@@ -26,6 +26,7 @@ from changefeed.wire import owner_pb2
 
 Serve = Callable[[SharedArena], ArenaServer]
 
+_SMALL = 1 << 20
 ARCHIVE_AFTER_S = 5.0  # what a commit record has not released by then is more likely to stay for long
 
 
@@ -155,9 +156,9 @@ class SegmentWriter:
 def _sort(house: House, task: str, seq: int, spans: Sequence[SpanRows]) -> tuple[SortedSegment, int, Fill]:
     """(the segment, its size, what writes it)."""
     segment = sort_segment(house, task, seq, spans)
-    if segment.compression is None:
+    if segment.compression is None and segment.bytes > _SMALL:
         return segment, segment.size(), segment.write
-    written = pa.BufferOutputStream()  # a copy costs less than to compress twice
+    written = pa.BufferOutputStream()  # a copy costs less than to compress twice, or to go twice through many spans
     segment.write(written)
     content = written.getvalue()
     return segment, content.size, lambda file: file.write(content)

@@ -333,10 +333,12 @@ class PullerTask:
 
     async def _write(self, roll: Roll[_Token]) -> None:
         spans = [span for span in roll.spans if self._pipeline.is_active(span.sub_id)]
-        # Its number is told even if nobody wants its rows any more, and whose they were, by which the owner knows it.
-        shares = [owner_pb2.SegmentSpan(span_id=span.span_id, sub_id=span.sub_id) for span in roll.spans]
-        meta = owner_pb2.SegmentMeta(seq=roll.seq, spans=shares)
-        if spans:
+        if not spans:
+            # Its number is told even if nobody wants its rows any more, and whose they were, by which the owner knows
+            # it.
+            shares = [owner_pb2.SegmentSpan(span_id=span.span_id, sub_id=span.sub_id) for span in roll.spans]
+            meta = owner_pb2.SegmentMeta(seq=roll.seq, spans=shares)
+        else:
             try:
                 meta = await self._segments.write(roll.seq, spans)
             except Unavailable:

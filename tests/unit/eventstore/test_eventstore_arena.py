@@ -121,7 +121,7 @@ def segment_in(
 ) -> tuple[Slot, SegmentSlice, dict[str, object]]:
     """One of a single row, which its number decides, in slot 3."""
     row = dict(zip(RAW_SCHEMA.names, (1, 20 + seq, 10, 2, b"k", b"v%d" % seq, None, 0), strict=True))
-    segment = sort_segment(house, "t0", seq, [SpanRows(1, 10, (pa.RecordBatch.from_pylist([row], RAW_SCHEMA),))])
+    segment = sort_segment(house, "t0", seq, [SpanRows.of(1, 10, pa.RecordBatch.from_pylist([row], RAW_SCHEMA))])
     slot = Slot(3, generation, 128, segment.size())
     with arena.writer(slot) as file:
         segment.write(file)

@@ -55,7 +55,7 @@ class Puller:
     """One in whose memory stands one segment of several spans."""
 
     def __init__(self, compression: str | None, key: RunKey = KEY) -> None:
-        spans = [SpanRows(span, span + 10, (rows_of(span),)) for span in range(1, SPANS + 1)]
+        spans = [SpanRows.of(span, span + 10, rows_of(span)) for span in range(1, SPANS + 1)]
         sorted_segment = sort_segment(HOUSE, "t0", 1, spans)
         self.segment = SortedSegment(1, sorted_segment.spans, sorted_segment.schema, compression)
         self.slot = Slot(3, 9, 128, self.segment.size())

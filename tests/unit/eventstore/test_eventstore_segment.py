@@ -92,32 +92,38 @@ small_row = st.tuples(
 )
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.lists(small_row, min_size=1, max_size=12), min_size=1, max_size=3))
-def test_rows_are_sorted_and_the_curve_measures_them(batches: list[list[Row]]) -> None:
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.lists(small_row, min_size=1, max_size=8), min_size=1, max_size=3), min_size=1, max_size=4))
+def test_rows_are_sorted_and_the_curve_measures_them(batches_of: list[list[list[Row]]]) -> None:
+    """Small spans are sorted together, the others alone."""
     with TemporaryDirectory() as folder:
         house = House(Place(Path(folder).as_uri()), 7, "nonce")
-        made = tuple(to_batch(rows) for rows in batches)
-        meta = write_segment(house, "t0", 1, [SpanRows(1, 10, made)])
-        table = read_slice(house, slice_of(house, meta))
-    (span,) = meta.spans
-    everything = [row for rows in batches for row in rows]
-    assert sorted(map(repr, everything)) == sorted(repr(tuple(row.values())) for row in table.to_pylist())
-    places = positions(table)
-    assert places == sorted(places)
-    assert (position(span.min), position(span.max)) == (places[0], places[-1])
+        spans = [
+            SpanRows.of(number, number + 10, *(to_batch(rows) for rows in batches))
+            for number, batches in enumerate(batches_of)
+        ]
+        meta = write_segment(house, "t0", 1, spans)
+        tables = [read_slice(house, slice_of(house, meta, number)) for number in range(len(spans))]
+    assert [span.sub_id for span in meta.spans] == [given.sub_id for given in spans]
+    for span, given_, table, batches in zip(meta.spans, spans, tables, batches_of, strict=True):
+        everything = [row for rows in batches for row in rows]
+        assert sorted(map(repr, everything)) == sorted(repr(tuple(row.values())) for row in table.to_pylist())
+        places = positions(table)
+        assert places == sorted(places)
+        assert (position(span.min), position(span.max)) == (places[0], places[-1])
 
-    sizes = [raw_bytes(to_batch([tuple(row.values())])) for row in table.to_pylist()]
-    total = [sum(sizes[: n + 1]) for n in range(len(sizes))]
-    assert span.bytes == total[-1] == sum(raw_bytes(batch) for batch in made)
-    crossings = {next(n for n, t in enumerate(total) if t >= mark) for mark in range(CURVE_STEP, total[-1], CURVE_STEP)}
-    expected = sorted(crossings | {len(total) - 1})
-    assert curve(span) == [(places[n], total[n]) for n in expected]
+        sizes = [raw_bytes(to_batch([tuple(row.values())])) for row in table.to_pylist()]
+        total = [sum(sizes[: n + 1]) for n in range(len(sizes))]
+        assert span.bytes == total[-1] == given_.bytes
+        marks = range(CURVE_STEP, total[-1], CURVE_STEP)
+        crossings = {next(n for n, t in enumerate(total) if t >= mark) for mark in marks}
+        expected = sorted(crossings | {len(total) - 1})
+        assert curve(span) == [(places[n], total[n]) for n in expected]
 
 
 def test_spans_never_share_a_record_batch(house: House) -> None:
     counts = [1, MAX_BATCH_ROWS + 1, MAX_BATCH_ROWS, 5]
-    spans = [SpanRows(n, n + 10, (many_rows(count, n, value=3),)) for n, count in enumerate(counts)]
+    spans = [SpanRows.of(n, n + 10, many_rows(count, n, value=3)) for n, count in enumerate(counts)]
     meta = write_segment(house, "t0", 1, spans)
     assert [(s.span_id, s.sub_id, s.rows, s.first_batch, s.end_batch) for s in meta.spans] == [
         (0, 10, 1, 0, 1),
@@ -135,7 +141,7 @@ def test_spans_never_share_a_record_batch(house: House) -> None:
 
 def test_the_file_tells_what_the_report_tells(house: House, tmp_path: Path) -> None:
     meta = write_segment(
-        house, "attempt-3", 5, [SpanRows(1, 10, (many_rows(20_000),)), SpanRows(2, 11, (many_rows(3, 2),))]
+        house, "attempt-3", 5, [SpanRows.of(1, 10, many_rows(20_000)), SpanRows.of(2, 11, many_rows(3, 2))]
     )
     path = tmp_path / "events" / "7-nonce" / "attempt-3" / "00000000000000000005.arrow"
     assert (meta.uri, meta.seq, meta.bytes) == (path.as_uri(), 5, path.stat().st_size)
@@ -157,9 +163,9 @@ def test_the_file_tells_what_the_report_tells(house: House, tmp_path: Path) -> N
 
 
 def test_a_segment_is_created_once(house: House) -> None:
-    meta = write_segment(house, "t0", 1, [SpanRows(1, 10, (many_rows(5),))])
+    meta = write_segment(house, "t0", 1, [SpanRows.of(1, 10, many_rows(5))])
     with pytest.raises(AlreadyExists, match=r"00001\.arrow exists already"):
-        write_segment(house, "t0", 1, [SpanRows(1, 10, (many_rows(6),))])
+        write_segment(house, "t0", 1, [SpanRows.of(1, 10, many_rows(6))])
     assert read_slice(house, slice_of(house, meta)).num_rows == 5
 
 
@@ -169,9 +175,9 @@ def test_a_full_disk_leaves_no_half_segment(house: House, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(pa.ipc, "new_file", full)
     with pytest.raises(Unavailable, match="No space left"):
-        write_segment(replace(house, patience=Patience(0)), "t0", 1, [SpanRows(1, 10, (many_rows(5),))])
+        write_segment(replace(house, patience=Patience(0)), "t0", 1, [SpanRows.of(1, 10, many_rows(5))])
     monkeypatch.undo()
-    assert write_segment(house, "t0", 1, [SpanRows(1, 10, (many_rows(5),))]).spans[0].rows == 5
+    assert write_segment(house, "t0", 1, [SpanRows.of(1, 10, many_rows(5))]).spans[0].rows == 5
 
 
 @pytest.mark.parametrize(
@@ -186,7 +192,7 @@ def test_a_full_disk_leaves_no_half_segment(house: House, monkeypatch: pytest.Mo
     ],
 )
 def test_rule_3_a_different_segment_fails_the_task(house: House, change: dict[str, object], says: str) -> None:
-    meta = write_segment(house, "t0", 1, [SpanRows(1, 10, (many_rows(5),))])
+    meta = write_segment(house, "t0", 1, [SpanRows.of(1, 10, many_rows(5))])
     piece = slice_of(house, meta).model_copy(update=change)
     with pytest.raises(Transient, match=says) as caught:
         read_slice(house, piece)
@@ -216,7 +222,7 @@ def test_rule_3_a_file_that_is_no_segment_of_this_version_fails_the_task(
 
 
 def test_rule_3_a_missing_segment_fails_the_task(house: House) -> None:
-    meta = write_segment(house, "t0", 1, [SpanRows(1, 10, (many_rows(5),))])
+    meta = write_segment(house, "t0", 1, [SpanRows.of(1, 10, many_rows(5))])
     house.delete_segment(meta.uri)
     with pytest.raises(Transient, match=r"00001\.arrow .* is missing"):
         read_slice(house, slice_of(house, meta))
@@ -224,7 +230,7 @@ def test_rule_3_a_missing_segment_fails_the_task(house: House) -> None:
 
 def test_a_small_segment_is_opened_once_for_all_its_slices(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "_KEPT", 2)
-    metas = [write_segment(house, "t0", 1 + n, [SpanRows(1, 10, (many_rows(5),))]) for n in range(3)]
+    metas = [write_segment(house, "t0", 1 + n, [SpanRows.of(1, 10, many_rows(5))]) for n in range(3)]
     pieces = [slice_of(house, meta) for meta in metas]
     kept = KeptSegments()
     rows = [read_slice(house, piece, kept=kept) for piece in pieces]
@@ -240,7 +246,7 @@ def test_a_small_segment_is_opened_once_for_all_its_slices(house: House, monkeyp
 
 
 def test_a_large_segment_is_not_kept(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    meta = write_segment(house, "t0", 1, [SpanRows(1, 10, (many_rows(5),))])
+    meta = write_segment(house, "t0", 1, [SpanRows.of(1, 10, many_rows(5))])
     monkeypatch.setattr(reader, "_SMALL", meta.bytes - 1)
     kept = KeptSegments()
     assert read_slice(house, slice_of(house, meta), kept=kept).num_rows == 5
@@ -248,7 +254,7 @@ def test_a_large_segment_is_not_kept(house: House, monkeypatch: pytest.MonkeyPat
 
 
 def test_rule_3_a_torn_segment_fails_the_task(house: House) -> None:
-    meta = write_segment(house, "t0", 1, [SpanRows(1, 10, (many_rows(500),))])
+    meta = write_segment(house, "t0", 1, [SpanRows.of(1, 10, many_rows(500))])
     path = local_path(meta.uri)
     whole = path.read_bytes()
     for start, end in ((0, len(whole)), (len(whole) - 600, len(whole))):

@@ -119,7 +119,7 @@ def make_work(state: Place, plan: int, files: Mapping[int, Sequence[int]]) -> Wo
 
 def _segment(state: Place, rows: Sequence[int]) -> SegmentSlice:
     house, number = House(state, EPOCH, NONCE), next(_numbers)
-    meta = write_segment(house, "puller-0", number, [SpanRows(TABLE_ID, 1, (_raw(rows),))])
+    meta = write_segment(house, "puller-0", number, [SpanRows.of(TABLE_ID, 1, _raw(rows))])
     (span,) = meta.spans
     return SegmentSlice(
         uri=meta.uri,
