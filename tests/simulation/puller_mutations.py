@@ -415,8 +415,8 @@ AROUND_THEM = (
         "rows that come in order are not searched for repeats",
         sorter,
         "_unique",
-        "repeated = same_as_next(names, BY_IDENTITY)",
-        "repeated = same_as_next(names, BY_IDENTITY)[: 0 if order is None else None]",
+        "repeated = same_as_next(names, by_identity)",
+        "repeated = same_as_next(names, by_identity)[: 0 if order is None else None]",
         rule=4,
     ),
     Mutation(
