@@ -146,8 +146,9 @@ def _wait_until_ready(server: S3Server, process: subprocess.Popen[bytes], output
         if process.poll() is not None:
             pytest.fail(f"{server.name} ended with code {process.returncode}: {output.read_text()[-2000:]}")
         try:
-            with urllib.request.urlopen(f"{server.endpoint}/minio/health/ready", timeout=1):
-                return
+            with urllib.request.urlopen(f"{server.endpoint}/minio/health/ready", timeout=1) as answer:
+                if "X-Minio-Server-Status" not in answer.headers:  # "offline": it answers 200, and requests by 503
+                    return
         except urllib.error.HTTPError as answer:
             with answer:
                 if answer.code != http.HTTPStatus.SERVICE_UNAVAILABLE:
