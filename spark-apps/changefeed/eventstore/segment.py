@@ -118,13 +118,10 @@ def write_segment(house: House, task: str, seq: int, spans: Sequence[SpanRows]) 
 
 def _sort(spans: Sequence[SpanRows]) -> Iterator[_Sorted]:
     """Of each its rows. Small ones are sorted at once: a step costs a row of each of hundreds what it costs one."""
-    together: list[SpanRows] = []
     for span in spans:
         if not any(batch.num_rows for batch in span.batches):
             raise ValueError(f"span {span.span_id} has no rows to write")
-        if span.bytes <= CURVE_STEP:
-            together.append(span)
-    small = _sort_together(together) if together else iter(())
+    small = _sort_together([span for span in spans if span.bytes <= CURVE_STEP])
     for span in spans:
         yield next(small) if span.bytes <= CURVE_STEP else _sort_one(span)
 

@@ -20,6 +20,9 @@ RAW_SCHEMA = pa.schema(
     ]
 )
 
+#: Where there may be none to concatenate, or a single batch that is to be copied.
+NO_ROWS = pa.RecordBatch.from_pylist([], RAW_SCHEMA)
+
 #: Bytes a row counts for beyond its key, value and old value: the fixed columns and offsets.
 ROW_OVERHEAD = 48
 

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import pyarrow as pa
+
 from changefeed.filter.selection import Selection
 from changefeed.model.record import Work
 from changefeed.pipeline.codec.choice import codec_of
+from changefeed.pipeline.mounter import Records, mount
 from changefeed.schema.table_info import TableInfo
 from changefeed.spec.sinks import sink_of
 
@@ -70,6 +73,17 @@ class Recipe:
         for name in ("schema_name", "id", "name", "partition"):
             del shape[name]
         return json.dumps([shape, [column.id for column in self.selection.columns]])
+
+    def mount(self, rows: pa.RecordBatch) -> Records:
+        """See `mounter.mount`."""
+        return mount(
+            rows,
+            self.table,
+            self.mounting.time_zone,
+            written=self.selection.columns,
+            halve_updates=self.mounting.halve_updates,
+            with_old=self.mounting.with_old,
+        )
 
     @classmethod
     def of(cls, config: Mapping[str, Any], table: TableInfo) -> Recipe:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from changefeed.model.record import SegmentSlice, Work, WorkEntry
 from changefeed.pipeline.integrity import check_integrity
-from changefeed.pipeline.mounter import Records, drop_unseen, mount
+from changefeed.pipeline.mounter import Records, drop_unseen
 from changefeed.pipeline.recipe import Recipe, Recipes
 from changefeed.pipeline.sorter import sort_parts
 from changefeed.pipeline.stages import CpuTime
@@ -69,14 +69,7 @@ class EntryRows:
         if not kept.num_rows:
             return None
         check_integrity(recipe.integrity, kept, recipe.table)
-        records = mount(
-            kept,
-            recipe.table,
-            recipe.mounting.time_zone,
-            written=recipe.selection.columns,
-            halve_updates=recipe.mounting.halve_updates,
-            with_old=recipe.mounting.with_old,
-        )
+        records = recipe.mount(kept)
         self.cpu.went_to("mount")
         return records
 

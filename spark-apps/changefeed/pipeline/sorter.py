@@ -17,7 +17,7 @@ from changefeed.errors import ProtocolViolation
 from changefeed.model.order import BY_IDENTITY, BY_POSITION, comparable, order_of, ordered, same_as_next
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE, Position
 from changefeed.model.record import SegmentSlice
-from changefeed.model.rows import RAW_SCHEMA
+from changefeed.model.rows import NO_ROWS, RAW_SCHEMA
 from changefeed.pipeline.parts import PART_BYTES, Part, cut
 from changefeed.schema.row.rowv2 import decode_rows
 from changefeed.schema.row.times import UTC
@@ -26,7 +26,6 @@ from changefeed.schema.table_info import ColumnInfo, TableInfo
 Mask = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.int64]
 
-_NO_ROWS = pa.RecordBatch.from_pylist([], RAW_SCHEMA)
 _BY_ENTRY = ("span_id",)
 
 
@@ -71,7 +70,7 @@ def sort_rows(
     """
     part = part or Part(from_.commit_ts + from_.is_end_of_ts, to.commit_ts)
     pieces = [(piece, part.select(rows)) for piece, rows in slices]
-    found = pa.concat_batches([_NO_ROWS, *(batch for _, rows in pieces for batch in rows.to_batches())])
+    found = pa.concat_batches([NO_ROWS, *(batch for _, rows in pieces for batch in rows.to_batches())])
     unique = _unique(found, [(piece, rows.num_rows) for piece, rows in pieces])
     rows = _split_updates(unique, table) if split else unique
     raw_rows = unique.num_rows

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +21,9 @@ import pyarrow as pa
 from changefeed.errors import ChangefeedError
 from changefeed.model.position import OP_UPDATE
 from changefeed.model.record import PlanEntry, SegmentSlice, Work, WorkEntry
-from changefeed.model.rows import RAW_SCHEMA
-from changefeed.pipeline.mounter import Records, drop_unseen, mount
+from changefeed.model.rows import NO_ROWS, RAW_SCHEMA
+from changefeed.pipeline.codec.by_op import sliced
+from changefeed.pipeline.mounter import Records, drop_unseen
 from changefeed.pipeline.recipe import Recipe
 from changefeed.pipeline.run import read_slices, recipe_of
 from changefeed.pipeline.sorter import sort_entries
@@ -63,17 +64,16 @@ def make_together(
     `read`, `readers`: as of `EntryRows`. `check`: that what was read was it to the end; raises otherwise.
     """
     made: dict[int, MadeRows] = {}
-    for recipes in _alike(work):
-        if len(recipes) > 1:
-            try:
-                made |= _make(recipes, read, check, readers)
-            except ChangefeedError:
-                continue  # one of them raises it again, and it is told then
+    for alike in _alike(work):
+        try:
+            made |= _make(alike, read, check, readers)
+        except ChangefeedError:
+            continue  # one of them raises it again, and it is told then
     return made
 
 
 def _alike(work: Work) -> list[list[tuple[WorkEntry, Recipe]]]:
-    """At most one entry of a dispatcher: its next one is not to be told from it."""
+    """Several each, and at most one of a dispatcher: its next one is not to be told from it."""
     found: dict[str, dict[int, tuple[WorkEntry, Recipe]]] = {}
     for entry in work.entries:
         plan = entry.plan_entry
@@ -81,7 +81,7 @@ def _alike(work: Work) -> list[list[tuple[WorkEntry, Recipe]]]:
             recipe = recipe_of(work, entry)
             if recipe.likeness is not None:
                 found.setdefault(recipe.likeness, {}).setdefault(plan.dispatcher, (entry, recipe))
-    return [list(alike.values()) for alike in found.values()]
+    return [list(alike.values()) for alike in found.values() if len(alike) > 1]
 
 
 def _make(
@@ -106,17 +106,9 @@ def _make(
     unique, rows = sort_entries(rows, pieces, recipe.table, split=recipe.mounting.split)
     cpu.went_to("sort")
     rows = drop_unseen(rows)
-    records = None
-    if rows.num_rows:
-        records = mount(
-            rows,
-            recipe.table,
-            recipe.mounting.time_zone,
-            written=recipe.selection.columns,
-            halve_updates=recipe.mounting.halve_updates,
-            with_old=recipe.mounting.with_old,
-        )
-    raw_edges, edges, record_edges = _edges(unique, alike), _edges(rows, alike), _record_edges(rows, alike, recipe)
+    records = recipe.mount(rows) if rows.num_rows else None
+    raw_edges, edges = _edges(unique, alike), _edges(rows, alike)
+    record_edges = _record_edges(rows, edges, recipe)
     made = {
         plan.entry: MadeRows(
             own,
@@ -137,7 +129,7 @@ def _numbered(
     """The rows in their entries' bounds, copied: `span_id` is the entry's number here, and all keys are the first
     one's table's. With the slices, and how many rows of each these are. None: a key is not one of its table's.
     """
-    rows = pa.concat_batches([*_NO_ROWS, *(batch for _, table in slices for batch in table.to_batches())])
+    rows = pa.concat_batches([NO_ROWS, *(batch for _, table in slices for batch in table.to_batches())])
     places = np.repeat(np.arange(len(slices)), [table.num_rows for _, table in slices])
     entries = owners[places]
     after = np.array([plan.from_.commit_ts for plan in plans], np.uint64)
@@ -156,18 +148,14 @@ def _numbered(
     return numbered, [(piece, count) for (piece, _), count in zip(slices, counts, strict=True)]
 
 
-_NO_ROWS = pa.RecordBatch.from_pylist([], RAW_SCHEMA), pa.RecordBatch.from_pylist([], RAW_SCHEMA)  # two: a copy is made
-
-
 def _edges(rows: pa.RecordBatch, alike: Sequence[object]) -> _Places:
     """Where each entry's rows begin, and the last one's end."""
     found: _Places = np.searchsorted(rows.column("span_id").to_numpy(), np.arange(len(alike) + 1))
     return found
 
 
-def _record_edges(rows: pa.RecordBatch, alike: Sequence[object], recipe: Recipe) -> _Places:
+def _record_edges(rows: pa.RecordBatch, edges: _Places, recipe: Recipe) -> _Places:
     """The same of what is mounted of them."""
-    edges = _edges(rows, alike)
     if not recipe.mounting.halve_updates:
         return edges
     before = np.zeros(rows.num_rows + 1, np.int64)  # updates before each row
@@ -178,16 +166,4 @@ def _record_edges(rows: pa.RecordBatch, alike: Sequence[object], recipe: Recipe)
 def _part(records: Records | None, recipe: Recipe, first: int, end: int) -> Records | None:
     if records is None or end == first:
         return None
-    count = end - first
-    old = records.old_columns
-    assert records.start_ts is not None
-    return Records(
-        recipe.table,
-        records.op[first:end],
-        records.is_update[first:end],
-        records.commit_ts.slice(first, count),
-        [values.slice(first, count) for values in records.columns],
-        None if old is None else [values.slice(first, count) for values in old],
-        recipe.selection.columns,
-        records.start_ts.slice(first, count),
-    )
+    return replace(sliced(records, first, end - first), table=recipe.table, written=recipe.selection.columns)

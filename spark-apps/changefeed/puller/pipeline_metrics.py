@@ -38,7 +38,7 @@ class FeedMetrics:
     def count(self, batch: pa.RecordBatch, size: int) -> None:
         """Rows of RAW_SCHEMA, of `size` raw bytes, have left the matcher."""
         self.bytes += size
-        column = batch.column(_OP)
+        column = batch.column(_OP)  # bytes: a trickle's batch has a row or two, for which numpy takes longer
         ops = memoryview(column.buffers()[1])[column.offset :][: len(column)].tobytes()
         for number, op in enumerate(OPS):
             self.events[op] += ops.count(number)

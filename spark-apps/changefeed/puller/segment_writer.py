@@ -26,7 +26,7 @@ from changefeed.wire import owner_pb2
 
 Serve = Callable[[SharedArena], ArenaServer]
 
-_SMALL = 1 << 20
+_SMALL = 1 << 20  # raw bytes
 ARCHIVE_AFTER_S = 5.0  # what a commit record has not released by then is more likely to stay for long
 
 

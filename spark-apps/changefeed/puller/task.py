@@ -334,8 +334,7 @@ class PullerTask:
     async def _write(self, roll: Roll[_Token]) -> None:
         spans = [span for span in roll.spans if self._pipeline.is_active(span.sub_id)]
         if not spans:
-            # Its number is told even if nobody wants its rows any more, and whose they were, by which the owner knows
-            # it.
+            # Nobody wants its rows any more, but its number is told, and whose they were, by which the owner knows it.
             shares = [owner_pb2.SegmentSpan(span_id=span.span_id, sub_id=span.sub_id) for span in roll.spans]
             meta = owner_pb2.SegmentMeta(seq=roll.seq, spans=shares)
         else:

@@ -10,7 +10,7 @@ import pytest
 from changefeed.errors import NeedsHuman, Transient, Unavailable
 from changefeed.model.position import OP_DELETE, OP_INSERT, Position
 from changefeed.objectstore.patience import Patience
-from changefeed.pipeline import run, spool
+from changefeed.pipeline import recipe, run, spool
 from changefeed.pipeline.mounter import mount
 from changefeed.pipeline.stages import STAGES
 from changefeed.schema.table_info import LONGLONG, VARCHAR
@@ -132,7 +132,7 @@ def test_rule_10_chunks_do_not_reach_the_bytes(tmp_path, monkeypatch, rows, size
         chunks.append(rows.num_rows)
         return mount(rows, *rest, **options)
 
-    monkeypatch.setattr(run, "mount", mount_and_keep)
+    monkeypatch.setattr(recipe, "mount", mount_and_keep)
     file, content = encode_file(tmp_path, changes)
     assert content == expected
     assert file == whole
@@ -199,7 +199,7 @@ def test_failures_leave_no_spool_file(tmp_path, monkeypatch):
         stood.append(len(list(tmp_path.iterdir())))
         return mount(rows, *rest, **options)
 
-    monkeypatch.setattr(run, "mount", mount_and_look)
+    monkeypatch.setattr(recipe, "mount", mount_and_look)
     with pytest.raises(NeedsHuman, match=r"shop\.t"):
         encode_file(tmp_path, [insert(1, 1), Row(5, 2, 1, b"\x01broken")])
     assert stood == [0, 1], "a file stood there when the second row came"
