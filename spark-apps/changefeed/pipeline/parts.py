@@ -50,7 +50,11 @@ class Part:
         wanted = (commit_ts >= self.first_ts) & (commit_ts <= self.last_ts)
         if self.zone is not None:
             wanted &= _between(rows["key"], self.zone.after, self.zone.upto)
-        return rows if wanted.all() else rows.filter(pa.array(wanted))
+        found = np.flatnonzero(wanted)
+        first = int(found[0]) if len(found) else 0
+        # A slice's rows stand by commit ts: those of a part are neighbours, and copied when they are sorted.
+        together = bool(wanted[first : first + len(found)].all())
+        return rows.slice(first, len(found)) if together else rows.filter(pa.array(wanted))
 
     def owns(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         """Which of the rows that were read are its own, by their start ts and op."""

@@ -194,11 +194,10 @@ def _edges(values: npt.NDArray[np.int64]) -> list[int]:
 
 
 def _raw_batch(rows: pl.DataFrame, span_ids: npt.NDArray[np.uint64]) -> pa.RecordBatch:
-    table = rows.rechunk().to_arrow()
+    # As views first: the cast then copies each value once, where polars' own binary columns are copied twice.
+    table = rows.rechunk().to_arrow(compat_level=pl.CompatLevel.newest())
     columns = [
-        pa.array(span_ids)
-        if name == "span_id"
-        else table.column(name).combine_chunks().cast(RAW_SCHEMA.field(name).type)
+        pa.array(span_ids) if name == "span_id" else table.column(name).chunk(0).cast(RAW_SCHEMA.field(name).type)
         for name in RAW_SCHEMA.names
     ]
     return pa.RecordBatch.from_arrays(columns, schema=RAW_SCHEMA)
