@@ -2,13 +2,14 @@
 
 Tables and their columns are stored under numbers: their names are the catalog's business. Besides its columns a row has
 `partition` (TiDB's physical id; 0: the table has none) and `place` (which row of which file wrote it last; 0: it comes
-from the upstream). A change of many rows creates a new table from the old one, so that no deleted data stays. Text is
-stored as bytes, because not all of it is UTF-8.
+from the upstream). Changes of rows that are there create a new table from the old one, so that no deleted data stays;
+new rows are only added to it. Text is stored as bytes, because not all of it is UTF-8.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -84,7 +85,8 @@ class Rows:
         given = pa.table(dict(values))
         names = ", ".join(column.name for column in columns)
         places = ", ".join(f"c{number}" for number in range(len(columns)))
-        self._with(given, f"INSERT INTO {table}(pid, place, {names}) SELECT {partition}, 0, {places} FROM given")
+        with self._given(given):
+            self._db.execute(f"INSERT INTO {table}(pid, place, {names}) SELECT {partition}, 0, {places} FROM given")
 
     def apply(
         self, table: str, partition: int, columns: Sequence[Stored], key: Sequence[int], changes: pa.Table
@@ -94,14 +96,17 @@ class Rows:
         new = ", ".join(f"c{number} AS {column.name}" for number, column in enumerate(columns))
         keys = ", ".join(f"c{number}" for number in key)
         same = " AND ".join(f"s.{columns[number].name} = b.c{number}" for number in key)
-        return self._replaced(
-            table,
-            f"""WITH last AS (SELECT max(place) AS place FROM given GROUP BY {keys}),
-            touched AS (SELECT DISTINCT {keys}, {partition} AS pid FROM given)
-            SELECT pid, place, {kept} FROM {table} s ANTI JOIN touched b ON s.pid = b.pid AND {same}
-            UNION ALL SELECT {partition}, place, {new} FROM given SEMI JOIN last USING (place) WHERE op <> 'D'""",
-            changes,
-        )
+        touched = f"(SELECT DISTINCT {keys}, {partition} AS pid FROM given) b ON s.pid = b.pid AND {same}"
+        changed = f"""SELECT {partition} AS pid, place, {new} FROM given
+            SEMI JOIN (SELECT max(place) AS place FROM given GROUP BY {keys}) USING (place) WHERE op <> 'D'"""
+        with self._given(changes):
+            if not self._db.execute(f"SELECT 1 FROM {table} s SEMI JOIN {touched} LIMIT 1").fetchall():
+                # A long history of inserts: made anew for each of its parts, the table would cost their square.
+                self._db.execute(f"INSERT INTO {table}(pid, place, {kept}) {changed}")
+                return table
+            made = self._made(f"SELECT pid, place, {kept} FROM {table} s ANTI JOIN {touched} UNION ALL {changed}")
+        self.drop(table)
+        return made
 
     def without_partitions(self, table: str, partitions: Sequence[int]) -> None:
         self._db.execute(f"DELETE FROM {table} WHERE list_contains(?, pid)", [list(partitions)])
@@ -165,24 +170,17 @@ class Rows:
         ).fetchall()
         return int(found)
 
-    def _replaced(self, table: str, select: str, given: pa.Table) -> str:
-        self._db.register("given", given)
-        try:
-            made = self._made(select)
-        finally:
-            self._db.unregister("given")
-        self.drop(table)
-        return made
-
     def _made(self, select: str) -> str:
         name = f"t{next(self._numbers)}"
         self._db.execute(f"CREATE TABLE {name} AS {select}")
         return name
 
-    def _with(self, given: pa.Table, sql: str) -> None:
-        self._db.register("given", given)
+    @contextmanager
+    def _given(self, rows: pa.Table) -> Iterator[None]:
+        """They are the table `given` meanwhile."""
+        self._db.register("given", rows)
         try:
-            self._db.execute(sql)
+            yield
         finally:
             self._db.unregister("given")
 
