@@ -23,7 +23,7 @@ import numpy.typing as npt
 import polars as pl
 
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
-from changefeed.puller.matching.decode import COMMIT, COMMITTED, DELETE, INITIALIZED, PREWRITE, PUT, ROLLBACK
+from changefeed.puller.matching.decode import COMMIT, COMMITTED, DELETE, INITIALIZED, PREWRITE, PUT, ROLLBACK, U64
 from changefeed.puller.matching.fates import Fates
 from changefeed.puller.matching.pairs import Numbers, pairs
 from changefeed.puller.matching.scratch import Scratch
@@ -130,6 +130,21 @@ class Matcher:
             return False
         self._resolved[reg] = resolved_ts
         self._has_risen = True
+        return True
+
+    def passes(self, regs: npt.NDArray[np.int64], start_ts: U64, commit_ts: U64) -> bool:
+        """Whether COMMITTED rows alone go by as they are; if so, all that they tell is known, and they are not fed.
+
+        No prewrite waits to be decided by them, all are wanted, and none is late.
+        """
+        self._forget_closed()
+        if self._pending.height or self._spilled.pending_rows or self._spilled.is_owing:
+            return False
+        low = np.maximum(self._floor[regs], self._resolved[regs])
+        if not (self._open[regs] & (commit_ts > low)).all():
+            return False
+        self._forget_fates()
+        self._fates.learn(regs, start_ts, commit_ts)
         return True
 
     @property
@@ -292,11 +307,14 @@ class Matcher:
 
     def _learn(self, commits: pl.DataFrame, committed: pl.DataFrame) -> None:
         """Any COMMIT or COMMITTED fixes its transaction's commit ts; once resolved-ts has passed that, nobody asks."""
+        self._forget_fates()
+        for rows in (commits, committed):
+            self._fates.learn(*(rows[name].to_numpy() for name in ("reg", "start_ts", "commit_ts")))
+
+    def _forget_fates(self) -> None:
         if self._has_risen:
             self._has_risen = False
             self._fates.forget(self._resolved, self._open)
-        for rows in (commits, committed):
-            self._fates.learn(*(rows[name].to_numpy() for name in ("reg", "start_ts", "commit_ts")))
 
 
 def _only(frame: pl.DataFrame, flags: Flags) -> pl.DataFrame:

@@ -21,6 +21,7 @@ import pyarrow as pa
 from changefeed.errors import ProtocolViolation
 from changefeed.model.rows import RAW_SCHEMA, ROW_OVERHEAD
 from changefeed.puller.matching.decode import Decoded, ResolvedEvent, decode
+from changefeed.puller.matching.history import history, is_history
 from changefeed.puller.matching.matcher import COMMITTED_ROWS, Matched, Matcher
 from changefeed.puller.matching.scratch import Scratch
 from changefeed.wire import cdcpb_pb2
@@ -102,9 +103,12 @@ class RegionEvents:
         Raises ProtocolViolation when a message can't be read, Unavailable when the scratch fails.
         """
         decoded = decode(messages)
+        scanned = self._scanned(decoded)
         # Most chunks of an idle span only resolve, and an empty frame costs as much as a small one.
-        matched = self._matcher.feed(self._rows(decoded), streams) if decoded.rows.num_rows else _NOTHING
-        out = Outcome(list(self._split(matched.rows)), list(matched.initialized), has_more=matched.has_more)
+        is_fed = scanned is None and decoded.rows.num_rows > 0
+        matched = self._matcher.feed(self._rows(decoded), streams) if is_fed else _NOTHING
+        data = list(self._split(matched.rows)) if scanned is None else scanned
+        out = Outcome(data, list(matched.initialized), has_more=matched.has_more)
         for reg, what in matched.violations.items():
             registration = self._registrations[reg]
             self._close(registration)
@@ -147,12 +151,31 @@ class RegionEvents:
         if self._registrations.pop(registration.reg, None):  # a subscription's release may have come first
             self._matcher.close(registration.reg)
 
-    def _rows(self, decoded: Decoded) -> pl.DataFrame:
+    def _scanned(self, decoded: Decoded) -> list[tuple[int, pa.RecordBatch]] | None:
+        """By subscription, in order, without a copy: most of what a scan brings. None: the rows are to be matched."""
+        if not is_history(decoded.rows):
+            return None
+        regs = self._regs(decoded)
+        start_ts, commit_ts = (decoded.rows[name].to_numpy() for name in ("start_ts", "commit_ts"))
+        if (regs < 0).any() or not self._matcher.passes(regs, start_ts, commit_ts):
+            return None
+        batch, subs = history(decoded.rows, self._span_of[regs]), self._sub_of[regs]
+        if (np.diff(subs) < 0).any():
+            order = np.argsort(subs, kind="stable")
+            batch, subs = batch.take(pa.array(order)), subs[order]
+        return list(_by_sub(batch, subs))
+
+    def _regs(self, decoded: Decoded) -> npt.NDArray[np.int64]:
+        """The registration of each row; -1: it has none any more."""
         names = zip(decoded.request_id.tolist(), decoded.region_id.tolist(), strict=True)
         owners = [self._by_name.get(name) for name in names]
         regs = np.array([-1 if owner is None else owner.reg for owner in owners], np.int64)
+        return np.repeat(regs, decoded.rows_of)
+
+    def _rows(self, decoded: Decoded) -> pl.DataFrame:
+        regs = self._regs(decoded)
         frame: Any = pl.from_arrow(decoded.rows)
-        rows: pl.DataFrame = frame.insert_column(frame.width, pl.Series("reg", np.repeat(regs, decoded.rows_of)))
+        rows: pl.DataFrame = frame.insert_column(frame.width, pl.Series("reg", regs))
         return rows.filter(pl.col("reg") >= 0) if (regs < 0).any() else rows
 
     def _resolve(self, event: ResolvedEvent, out: Outcome) -> None:
@@ -170,9 +193,7 @@ class RegionEvents:
             order = np.argsort(subs, kind="stable")
             rows, subs, spans = rows[order], subs[order], spans[order]
         for begin, end in _parts(rows):
-            batch = _raw_batch(rows.slice(begin, end - begin), spans[begin:end])
-            for first, after in pairwise(_edges(subs[begin:end])):
-                yield int(subs[begin + first]), batch.slice(first, after - first)
+            yield from _by_sub(_raw_batch(rows.slice(begin, end - begin), spans[begin:end]), subs[begin:end])
 
 
 def _parts(rows: pl.DataFrame) -> Iterator[tuple[int, int]]:
@@ -186,6 +207,11 @@ def _parts(rows: pl.DataFrame) -> Iterator[tuple[int, int]]:
         + ROW_OVERHEAD
     ).to_series()
     return pairwise(_edges((sizes.cum_sum().to_numpy() - 1) // MAX_BATCH_BYTES))
+
+
+def _by_sub(batch: pa.RecordBatch, subs: npt.NDArray[np.int64]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    for first, after in pairwise(_edges(subs)):
+        yield int(subs[first]), batch.slice(first, after - first)
 
 
 def _edges(values: npt.NDArray[np.int64]) -> list[int]:
