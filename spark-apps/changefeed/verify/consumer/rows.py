@@ -139,6 +139,8 @@ class Rows:
         self, have: str, want: str, columns: Sequence[tuple[Stored, Stored]], key: Sequence[int]
     ) -> Differences:
         """Two tables held against each other; `columns`: of both, in pairs, `key`: which of them tell a row."""
+        if self._are_alike(have, want, columns, key):
+            return Differences()
         same = " AND ".join(f"h.{columns[number][0].name} = w.{columns[number][1].name}" for number in key)
         odd = "".join(f" OR h.{one.name} IS DISTINCT FROM w.{other.name}" for one, other in columns)
         joined = (
@@ -160,6 +162,17 @@ class Rows:
         have_row = None if place is None else values[:half]
         want_row = None if in_upstream is None else values[half:]
         return Differences(missing, extra, different, have_row, want_row, place or 0)
+
+    def _are_alike(self, have: str, want: str, columns: Sequence[tuple[Stored, Stored]], key: Sequence[int]) -> bool:
+        """By a hash of each row: to join all of two large tables' columns is mostly to spill them."""
+        names = ", ".join(f"k{number}" for number in range(len(key)))
+        sides = []
+        for table, side in ((have, [one for one, _ in columns]), (want, [other for _, other in columns])):
+            keys = ", ".join(f"{side[number].name} AS k{place}" for place, number in enumerate(key))
+            values = ", ".join(column.name for column in side)
+            sides.append(f"(SELECT pid, {keys}, hash({values}) AS v FROM {table})")
+        joined = f"{sides[0]} h FULL JOIN {sides[1]} w USING (pid, {names})"
+        return not self._db.execute(f"SELECT 1 FROM {joined} WHERE h.v IS DISTINCT FROM w.v LIMIT 1").fetchall()
 
     def not_in(self, want: str, partitions: Sequence[int], have: str, columns: Sequence[tuple[Stored, Stored]]) -> int:
         """How many rows of `want` in some partitions are in no partition of `have`."""
