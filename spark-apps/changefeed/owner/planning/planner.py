@@ -95,6 +95,8 @@ class _Dispatcher:
 
     def pass_over(self, ts: int) -> None:
         """Everything <= ts is planned."""
+        if ts == self.planned_ts:
+            return
         self.planned_ts = ts
         self.pieces = _above(self.pieces, ts)
         self.raw = sum(piece.bytes for piece in self.pieces)
@@ -254,24 +256,25 @@ class Planner:
     def _planned_ts(self, known: _Dispatcher) -> int:
         return max(known.planned_ts, self._checkpoint_ts)
 
-    def _cuts(self, dispatcher: int, limit: int, for_rest: Reason | None, is_open: bool) -> list[Cut]:
-        """`for_rest`: why what makes no full file is to be cut, too."""
+    def _cuts(self, dispatcher: int, limit: int, for_rest: Reason | None, is_open: bool) -> Iterator[Cut]:
+        """`for_rest`: why what makes no full file is to be cut, too.
+
+        Each is found when it is asked for: a large scan has pieces for hundreds, a plan room for a few.
+        """
         known = self._dispatchers[dispatcher]
         known.pass_over(self._planned_ts(known))
         start = known.planned_ts
-        cuts = []
         below = known.pieces[: bisect.bisect_right(known.pieces, limit, key=_last_ts)]
         for to, estimate, reason in self._full_groups(below, known.ratio):
-            cuts.append(Cut(dispatcher, Position.end_of(start), Position.end_of(to), estimate, reason))
+            yield Cut(dispatcher, Position.end_of(start), Position.end_of(to), estimate, reason)
             start = to
         rest = [piece for piece in _above(known.pieces, start) if piece.first_ts <= limit]
         if for_rest is None or not rest or (is_open and for_rest in ("interval", "quota")):
-            return cuts
+            return
         has_rows = any(piece.last_ts <= limit or piece.row_at_first for piece in rest)
         if has_rows or for_rest != "interval":
             estimate = sum(piece.bytes for piece in rest) - sum(piece.bytes for piece in _above(rest, limit))
-            cuts.append(Cut(dispatcher, Position.end_of(start), Position.end_of(limit), estimate, for_rest))
-        return cuts
+            yield Cut(dispatcher, Position.end_of(start), Position.end_of(limit), estimate, for_rest)
 
     def _full_groups(self, pieces: Sequence[_Piece], ratio: float) -> Iterator[tuple[int, int, Reason]]:
         """(ts, raw bytes, why) of consecutive runs of whole ts that make a file each; what is left over makes none."""

@@ -23,7 +23,8 @@ import pyarrow.compute as pc
 from changefeed.verify.result import NotVerifiable
 from changefeed.verify.sink.lines import Shape
 
-_MEMORY = "512MB"
+#: Of the machine or the container; with more, DuckDB spills.
+_MEMORY = "25%"
 _AMOUNT = "DECIMAL(38,12)"
 _IS_AMOUNT = r"^-?[0-9]{1,20}(\.[0-9]{1,12})?$"
 _BATCH = 1 << 17
