@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from changefeed.verify.result import NotVerifiable
 from changefeed.verify.sink.lines import Shape
 
-#: Of the machine or the container; with more, DuckDB spills.
+#: Of the machine's or the container's; DuckDB spills what is beyond.
 _MEMORY = "25%"
 _AMOUNT = "DECIMAL(38,12)"
 _IS_AMOUNT = r"^-?[0-9]{1,20}(\.[0-9]{1,12})?$"
