@@ -6,6 +6,7 @@ are read again if they have to be shown. So disk use does not depend on row size
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -204,6 +205,9 @@ class RegionsOfLedger:
         self._count = 0
 
     async def add(self, versions: pa.Table) -> None:
+        await asyncio.to_thread(self._add, versions)
+
+    def _add(self, versions: pa.Table) -> None:
         if not self._open:
             self._ledger.run("BEGIN")
             self._open = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -161,8 +162,11 @@ class TableCheck:
         self._subject.progress.stage(f"{self._info.full_name}: its rows at {name.replace('at_', '')}")
         for physical_id in self._physical_ids:
             async for keys, values in rows_at(self._subject.pd, physical_id, ts):
-                self._ledger.add_rows(name, keys, self._values(keys, values))
+                await asyncio.to_thread(self._add_rows, name, keys, values)
                 self._subject.progress.advance(len(keys))
+
+    def _add_rows(self, name: str, keys: pa.Array, values: pa.Array) -> None:
+        self._ledger.add_rows(name, keys, self._values(keys, values))
 
     async def _replay(self, latest: str) -> None:
         """O4, from the rows at startTs."""

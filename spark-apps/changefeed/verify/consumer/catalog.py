@@ -6,6 +6,7 @@ from the changefeed's own schema history; what no file says is looked up in the 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from changefeed.schema.ddl.actions import Action
@@ -300,7 +301,7 @@ class Catalog:
         made = self._rows.create(table.order)
         replaced = set[str]()
         async for partition, values in self._upstream.rows(info, table.written.columns, ts, replaced.add):
-            self._rows.load(made, partition, table.order, values)
+            await asyncio.to_thread(self._rows.load, made, partition, table.order, values)
         if replaced & {f"c{number}" for number in table.written.key}:
             table.unknown = "some of its keys are text that is not UTF-8, for which canal-json has U+FFFD"
         return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -70,7 +71,7 @@ class Upstream:
         """
         for id_ in info.physical_ids:
             async for keys, values in rows_at(self._pd, id_, ts):
-                found = written_values(info, columns, keys, values, self._how, met)
+                found = await asyncio.to_thread(written_values, info, columns, keys, values, self._how, met)
                 yield id_ if info.partition_ids else 0, found
 
 

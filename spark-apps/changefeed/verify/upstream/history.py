@@ -8,6 +8,8 @@ lack a transaction: it waits for those that are open and started before `upto_ts
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from functools import cache
 from typing import Any, Protocol
 
@@ -20,6 +22,7 @@ from changefeed.errors import Transient
 from changefeed.model.memcomparable import decode_bytes, encode_bytes
 from changefeed.upstream.attempts import Attempts
 from changefeed.upstream.pd import PATIENCE, PdClient, Region, reason
+from changefeed.verify.upstream.read_ahead import read_ahead
 from changefeed.wire import cdcpb_pb2, kvrpcpb_pb2, metapb_pb2
 from changefeed.wire.thinned import Columns
 
@@ -114,17 +117,11 @@ async def _read_region(
     call: Any = channel.stream_stream(_FEED, request_serializer=cdcpb_pb2.ChangeDataRequest.SerializeToString)(
         metadata=(("features", "stream-multiplexing"),)
     )
-    chunk = _Chunk(region.id, span, bounds)
     try:
         await call.write(_request(pd, region, span, bounds[0]))
-        while not chunk.is_last:
-            async with asyncio.timeout(patience):
-                message = await call.read()
-            if not isinstance(message, bytes):
-                raise _NotNow(f"the stream of region {region.id} ended")
-            chunk.take(message)
-            if chunk.is_last or chunk.size >= _CHUNK_BYTES:
-                await into.add(chunk.versions())
+        async with aclosing(read_ahead(_versions(call, region, _Chunk(region.id, span, bounds), patience))) as chunks:
+            async for versions in chunks:
+                await into.add(versions)
     except grpc.aio.AioRpcError as error:
         pd.forget_store(region.leader_store_id)
         raise _NotNow(f"store {region.leader_store_id} does not answer: {reason(error)}") from error
@@ -132,6 +129,18 @@ async def _read_region(
         raise _NotNow(f"region {region.id} is silent") from error
     finally:
         call.cancel()
+
+
+async def _versions(call: Any, region: Region, chunk: _Chunk, patience: float) -> AsyncGenerator[pa.Table]:
+    """Until the region's scan is complete. Raises _NotNow, TimeoutError."""
+    while not chunk.is_last:
+        async with asyncio.timeout(patience):
+            message = await call.read()
+        if not isinstance(message, bytes):
+            raise _NotNow(f"the stream of region {region.id} ended")
+        chunk.take(message)
+        if chunk.is_last or chunk.size >= _CHUNK_BYTES:
+            yield chunk.versions()
 
 
 def _request(pd: PdClient, region: Region, span: tuple[bytes, bytes], after_ts: int) -> cdcpb_pb2.ChangeDataRequest:

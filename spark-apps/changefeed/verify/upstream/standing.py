@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 import pyarrow as pa
 
 from changefeed.schema.keys import table_span
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
+from changefeed.verify.upstream.read_ahead import read_ahead
 
 _CHUNK_BYTES = 8 << 20
 
 
-async def rows_at(pd: PdClient, physical_id: int, ts: int) -> AsyncIterator[tuple[pa.Array, pa.Array]]:
-    """(keys, values) in pieces of some MiB."""
-    async for keys, values in rows_between(pd, *table_span(physical_id), ts):
-        yield keys, values
+def rows_at(pd: PdClient, physical_id: int, ts: int) -> AsyncGenerator[tuple[pa.Array, pa.Array]]:
+    """(keys, values) in pieces of some MiB; one is read ahead."""
+    return rows_between(pd, *table_span(physical_id), ts)
 
 
-async def rows_between(pd: PdClient, start: bytes, end: bytes, ts: int) -> AsyncIterator[tuple[pa.Array, pa.Array]]:
+def rows_between(pd: PdClient, start: bytes, end: bytes, ts: int) -> AsyncGenerator[tuple[pa.Array, pa.Array]]:
     """As `rows_at`, of the raw `[start, end)`."""
+    return read_ahead(_pieces(pd, start, end, ts))
+
+
+async def _pieces(pd: PdClient, start: bytes, end: bytes, ts: int) -> AsyncGenerator[tuple[pa.Array, pa.Array]]:
     pages: list[tuple[pa.Array, pa.Array]] = []
     size = 0
     async for keys, values in Snapshot(pd, ts).columns(start, end):
