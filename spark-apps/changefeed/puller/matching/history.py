@@ -15,17 +15,15 @@ from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.model.rows import RAW_SCHEMA
 from changefeed.puller.matching.decode import COMMITTED, DELETE
 
-#: Of what is decoded: a chunk is smaller, but for a message that is not.
-_MOST_BYTES = 32 << 20
 _NO_VALUE = pa.scalar(None, pa.binary())
 
 
 def is_history(rows: pa.Table) -> bool:
     """Whether rows (decode.Decoded) are COMMITTED ones alone, each of which changes something."""
-    if not rows.num_rows or (rows["type"].to_numpy() != COMMITTED).any() or rows.get_total_buffer_size() > _MOST_BYTES:
+    if not rows.num_rows or (rows["type"].to_numpy() != COMMITTED).any():
         return False
     deletes = rows["op_type"].to_numpy() == DELETE
-    return not deletes.any() or not (deletes & _is_new(rows["old_value"].chunk(0))).any()
+    return not deletes.any() or not (deletes & _is_new(rows["old_value"])).any()
 
 
 def history(rows: pa.Table, span_ids: npt.NDArray[np.uint64]) -> pa.RecordBatch:
@@ -42,8 +40,7 @@ def history(rows: pa.Table, span_ids: npt.NDArray[np.uint64]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([columns[name] for name in RAW_SCHEMA.names], schema=RAW_SCHEMA)
 
 
-def _is_new(old_value: pa.Array) -> npt.NDArray[np.bool_]:
+def _is_new(old_value: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
     """Of each row whether there was none before: its old value is empty."""
-    offsets = np.frombuffer(old_value.buffers()[1], np.int32)
-    is_empty: npt.NDArray[np.bool_] = np.diff(offsets[old_value.offset : old_value.offset + len(old_value) + 1]) == 0
+    is_empty: npt.NDArray[np.bool_] = pc.binary_length(old_value).to_numpy() == 0
     return is_empty

@@ -153,7 +153,7 @@ class RegionEvents:
 
     def _scanned(self, decoded: Decoded) -> list[tuple[int, pa.RecordBatch]] | None:
         """By subscription, in order, without a copy: most of what a scan brings. None: the rows are to be matched."""
-        if not is_history(decoded.rows):
+        if not is_history(decoded.rows) or decoded.rows.get_total_buffer_size() > MAX_BATCH_BYTES:
             return None
         regs = self._regs(decoded)
         start_ts, commit_ts = (decoded.rows[name].to_numpy() for name in ("start_ts", "commit_ts"))
