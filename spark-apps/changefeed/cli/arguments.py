@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from changefeed.errors import InvalidSpec
 
+File = Annotated[
+    Path, Parameter(name=["--file", "-f"], help="The Changefeed as YAML, the same file that kubectl apply takes.")
+]
+SecretsDir = Annotated[
+    Path | None,
+    Parameter(
+        name="--secrets-dir",
+        help="Folder of Secrets, laid out as pods mount them: DIR/<secretRef.name>/<key>. Without it, credentials come "
+        "from the environment (AWS_ACCESS_KEY_ID ...). Required for spec.upstream.tls.",
+    ),
+]
+Pd = Annotated[list[str], Parameter(name="--pd", negative="", help='Address of PD, such as "http://127.0.0.1:2379".')]
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object instead of text.")]
 Namespace = Annotated[
     str | None, Parameter(name=["--namespace", "-n"], help="Namespace. Default: that of the kubeconfig context.")

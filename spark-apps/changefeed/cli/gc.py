@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from changefeed.cli.arguments import AsJson
-from changefeed.cli.description import table
+from changefeed.cli.cluster.description import table
 from changefeed.cli.output import write_json, write_text
 from changefeed.errors import InvalidSpec
 from changefeed.model import tso

@@ -11,6 +11,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from changefeed.errors import ChangefeedError
+from changefeed.model import tso
 
 
 def write_json(answer: dict[str, Any]) -> None:
@@ -46,3 +47,8 @@ def write_failure(error: ChangefeedError, as_json: bool) -> None:
     problems = getattr(error, "problems", None)
     more = {"problems": [problem.as_json() for problem in problems]} if problems else {}
     write_error(type(error).__name__, error.message, error.next_step, as_json, **more)
+
+
+def time_of(ts: int) -> str:
+    """The time of a ts for a person, to the millisecond, in UTC."""
+    return tso.to_datetime(ts).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", " UTC")

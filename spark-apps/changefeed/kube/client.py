@@ -30,11 +30,19 @@ LOG_TIMEOUT = 5.0
 Manifest = dict[str, Any]
 
 _LACKS_RIGHT = re.compile(r'User "[^"]*" cannot ')
-_ANSWER = re.compile(r"[A-Z]+ /\S*: (\d+): (.*)", re.DOTALL)
 #: Statuses of errors that pass on their own and say nothing about the object.
 _PASSING = (401, 408, 409, 429, 502, 503, 504)
 
 _RETRIED = (408, 429, 500, 502, 503, 504)
+
+
+class Answer(Exception):
+    """The API server's response behind an error of `Kube`, as that error's `__cause__`."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"{status}: {message}")
+        self.status = status
+        self.message = message
 
 
 class Kube:
@@ -220,12 +228,18 @@ def _unanswered(method: str, path: str, e: Exception) -> Transient:
 
 
 def error_of(method: str, path: str, status: int, retry_after: str, body: str) -> ChangefeedError:
-    """The error for an HTTP response ≥ 400.
+    """The error for an HTTP response ≥ 400, caused by its `Answer`.
 
     `retry_after`: the header, in seconds; a date is ignored (the API server sends none). `body`: a Status.
     """
-    why = _message_of(body)
-    what = f"{method} {path}: {status}: {why}"
+    answer = Answer(status, _message_of(body))
+    error = _error_for(f"{method} {path}: {answer}", answer, retry_after, body)
+    error.__cause__ = answer
+    return error
+
+
+def _error_for(what: str, answer: Answer, retry_after: str, body: str) -> ChangefeedError:
+    status = answer.status
     if status == 404:
         return NotFound(what)
     if status == 409:
@@ -234,7 +248,7 @@ def error_of(method: str, path: str, status: int, retry_after: str, body: str) -
     if status in _RETRIED or status == 401:
         seconds = float(retry_after) if retry_after.isdigit() else 0.0
         return Transient(what, "It is retried; check the API server if this persists.", retry_after=seconds)
-    if status == 403 and _LACKS_RIGHT.search(why):
+    if status == 403 and _LACKS_RIGHT.search(answer.message):
         return NeedsHuman(
             what, "Grant the operator's ServiceAccount this permission; the chart's Role has everything it needs."
         )
@@ -243,16 +257,15 @@ def error_of(method: str, path: str, status: int, retry_after: str, body: str) -
     return NeedsHuman(what, "A retry won't help; check the versions of the operator and the CRD.")
 
 
-def answer_in(error: ChangefeedError) -> tuple[int, str]:
-    """Status and message of the response behind an error; 0 and "" if there was none."""
-    answer = _ANSWER.fullmatch(error.message)
-    return (int(answer[1]), answer[2]) if answer else (0, "")
+def answer_to(error: ChangefeedError) -> Answer | None:
+    """The API server's response behind an error; None if there was none."""
+    return error.__cause__ if isinstance(error.__cause__, Answer) else None
 
 
 def refusal_in(error: ChangefeedError) -> str:
     """The API server's response if it is about the object; "" if there was none, or the API server was just busy."""
-    status, message = answer_in(error)
-    return message.rstrip(".") if status and status not in _PASSING else ""
+    answer = answer_to(error)
+    return answer.message.rstrip(".") if answer and answer.status not in _PASSING else ""
 
 
 def _status(body: str) -> Manifest:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from changefeed.errors import ChangefeedError, NeedsHuman, Unavailable
-from changefeed.kube.client import Kube, answer_in
+from changefeed.kube.client import Kube, answer_to
 from changefeed.kube.connection import Connection, in_pod
 from changefeed.kube.kind import SECRET
 from changefeed.owner.pod import Pod
@@ -84,8 +84,8 @@ class MountedSecret:
             async with Kube(self.connection, _MANAGER, timeout=_TIMEOUT_S) as kube:
                 return str((await kube.create(SECRET, manifest))["metadata"]["name"])
         except ChangefeedError as e:  # what the server says may repeat what it was sent
-            status, _ = answer_in(e)
-        why = f"the API server answered {status}" if status else "the API server does not answer"
+            answer = answer_to(e)
+        why = f"the API server answered {answer.status}" if answer else "the API server does not answer"
         raise Unavailable(
             f"The Secret for Spark's own traffic was not created: {why}.",
             "The driver's account must be allowed to create Secrets (docs/operator.md, RBAC).",

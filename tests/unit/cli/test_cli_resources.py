@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import yaml
-from changefeed.cli import kube
+from changefeed.cli.cluster import kube
 from changefeed.cli.main import main
 
 CHANGEFEEDS = "/apis/changefeed.dev/v1alpha1/namespaces/shop/changefeeds"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
-from changefeed.cli.view import LineView, LiveView, SilentView, open_view, table
+from changefeed.cli.lifecycle.view import LineView, LiveView, SilentView, open_view, table
 from changefeed.metrics import Progress, StageProgress
 from rich.console import Console
 

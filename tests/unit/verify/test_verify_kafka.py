@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from changefeed.cli.verdict import write_verdict
+from changefeed.cli.sink.verdict import write_verdict
 from changefeed.verify.kafka import report
 from changefeed.verify.kafka.heads import heads
 from changefeed.verify.kafka.report import verify

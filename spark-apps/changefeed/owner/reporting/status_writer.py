@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from changefeed.errors import ChangefeedError, Fenced
-from changefeed.kube.client import Kube, answer_in
+from changefeed.kube.client import Kube, answer_to
 from changefeed.kube.connection import Connection
 from changefeed.kube.kind import CHANGEFEED
 from changefeed.owner.patience import to_its_end
@@ -60,13 +60,14 @@ class StatusWriter:
                         found = await kube.apply(CHANGEFEED, self._body(known), "status", strict=False)
                         return Applied(settings=_settings_in(found))
                     except ChangefeedError as e:
-                        refused = _NOT_IN_SCHEMA.search(answer_in(e)[1])
+                        answer = answer_to(e)
+                        refused = _NOT_IN_SCHEMA.search(answer.message) if answer else None
                         if refused is None or refused[1] not in known:
                             raise
                         self._unknown.add(refused[1])
         except ChangefeedError as e:
-            answer, _ = answer_in(e)
-            return Applied(str(answer) if answer else "unreachable")
+            answer = answer_to(e)
+            return Applied(str(answer.status) if answer else "unreachable")
 
     def _body(self, status: Mapping[str, Any]) -> dict[str, Any]:
         metadata = {"name": self._pod.name, "namespace": self._pod.namespace, "uid": self._pod.uid}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from changefeed.cli.kube import Resource
+from changefeed.cli.cluster.kube import Resource
 
 HEAD = ("NAMESPACE", "NAME", "STATE", "READY", "CHECKPOINT", "SINK", "AGE", "REASON")
 

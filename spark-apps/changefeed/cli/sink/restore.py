@@ -52,7 +52,7 @@ def restore(
     from rich.console import Console
 
     from changefeed.cli.arguments import selects
-    from changefeed.cli.verdict import open_progress
+    from changefeed.cli.sink.verdict import open_progress
     from changefeed.restore.restore import restore as rebuild
 
     moment, chosen = ts_of(to_ts, "--to-ts"), selects(table)

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from changefeed.cli.arguments import AsJson, Context, Name, Namespace
-from changefeed.cli.description import HEAD, condition, description, row, summary, table
-from changefeed.cli.kube import Cluster, Resource
+from changefeed.cli.cluster.description import HEAD, condition, description, row, summary, table
+from changefeed.cli.cluster.kube import Cluster, Resource
 from changefeed.cli.output import write_json, write_text
 from changefeed.errors import InvalidSpec, NeedsHuman
 from changefeed.spec.field.quantity import parse_duration

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from changefeed.cli.arguments import AsJson, Tables, selects
 from changefeed.cli.output import write_json, write_text
-from changefeed.cli.restore import INCOMPLETE, open_source, write_left
+from changefeed.cli.sink.restore import INCOMPLETE, open_source, write_left
 from changefeed.errors import InvalidSpec
 from changefeed.model.tso import ts_of
 
@@ -49,7 +49,7 @@ def flashback(
     """
     from rich.console import Console
 
-    from changefeed.cli.verdict import open_progress
+    from changefeed.cli.sink.verdict import open_progress
     from changefeed.restore.database import Database, server_of
     from changefeed.restore.flashback import flashback as set_back
 

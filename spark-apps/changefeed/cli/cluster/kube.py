@@ -19,7 +19,7 @@ from changefeed.kube.kind import CHANGEFEED, CONFIG_MAP, EVENT
 from changefeed.spec.names import KIND
 
 if TYPE_CHECKING:
-    from changefeed.kube.client import Kube
+    from changefeed.kube.client import Answer, Kube
     from changefeed.kube.connection import Connection
 
 T = TypeVar("T")
@@ -124,7 +124,7 @@ class Cluster:
         return f"Changefeed {self.namespace}/{name}"
 
     def _ask(self, what: str, ask: Callable[[Kube], Awaitable[T]]) -> T:
-        from changefeed.kube.client import Kube, answer_in
+        from changefeed.kube.client import Kube, answer_to
 
         async def asked() -> T:
             async with Kube(self._connection, FIELD_MANAGER) as kube:
@@ -133,9 +133,8 @@ class Cluster:
         try:
             return asyncio.run(asked())
         except ChangefeedError as e:
-            status, message = answer_in(e)
-            if status:
-                raise _refusal(what, status, message) from e
+            if answer := answer_to(e):
+                raise _refusal(what, answer) from e
             if isinstance(e, NeedsHuman):
                 raise
             raise Unavailable(
@@ -155,7 +154,8 @@ def _event(event: Resource) -> Resource:
     }
 
 
-def _refusal(what: str, status: int, message: str) -> ChangefeedError:
+def _refusal(what: str, answer: Answer) -> ChangefeedError:
+    status, message = answer.status, answer.message
     if status == 404 and "page not found" in message:
         return NeedsHuman("This cluster has no Changefeeds.", "Install the CRD: crds/changefeeds.yaml, or the chart.")
     if status == 404:
