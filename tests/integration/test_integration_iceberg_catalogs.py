@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,13 @@ from conftest import Changefeed, Upstream
 from integration_iceberg import replayed, sink, state
 from integration_java import COMPILE_S, FETCH_S, compiled, jars, java_tool
 from integration_mariadb import running as mariadb_running
+from integration_postgresql import running as postgresql_running
 from integration_s3_servers import KEY, KEY_ID, S3Server, write_secret
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table as IcebergTable
+from sqlalchemy import make_url
 from test_integration_iceberg import rows_of, shown, with_ddls
 
 SERVER = Path(__file__).parent / "iceberg" / "RestCatalog.java"
@@ -31,6 +33,8 @@ LIBRARIES = (
     "org.apache.iceberg:iceberg-core:1.10.0:tests",
     "org.eclipse.jetty:jetty-servlet:11.0.26",
 )
+
+USER, PASSWORD = "keeper", "p@ss/word"
 
 pytestmark = pytest.mark.timeout(FETCH_S + COMPILE_S + 240)
 
@@ -74,32 +78,48 @@ def test_tables_of_a_rest_catalog(upstream: Upstream, new_changefeed: Callable[.
         holds(upstream, changefeed, RestCatalog("mine", uri=address), state, ("emptied", "items"))
 
 
+@contextmanager
+def mariadb(folder: Path) -> Iterator[str]:
+    with mariadb_running(folder) as database:
+        account = f"{USER}@'%'"
+        database.query(
+            "CREATE DATABASE lake",
+            f"CREATE USER {account} IDENTIFIED BY '{PASSWORD}'",
+            f"GRANT ALL ON lake.* TO {account}",
+        )
+        yield f"mysql://127.0.0.1:{database.port}/lake"
+
+
+@contextmanager
+def postgresql(_: Path) -> Iterator[str]:
+    with postgresql_running(USER, PASSWORD) as port:
+        yield f"postgresql://127.0.0.1:{port}/postgres"
+
+
+@pytest.mark.parametrize(("catalog", "driver"), [(mariadb, "mysql+pymysql"), (postgresql, "postgresql+pg8000")])
 def test_tables_of_a_database_and_a_bucket(
-    upstream: Upstream, new_changefeed: Callable[..., Changefeed], server: S3Server, tmp_path: Path
+    catalog: Callable[[Path], AbstractContextManager[str]],
+    driver: str,
+    upstream: Upstream,
+    new_changefeed: Callable[..., Changefeed],
+    server: S3Server,
+    tmp_path: Path,
 ) -> None:
     changefeed = new_changefeed(["shop.*"])
     secrets = changefeed.folder / "secrets"
     write_secret(secrets, "bucket")
     (secrets / "catalog").mkdir()
-    (secrets / "catalog" / "username").write_text("keeper")
-    (secrets / "catalog" / "password").write_text("p@ss/word")
-    with mariadb_running(tmp_path) as database:
-        account = "keeper@'%'"
-        database.query(
-            "CREATE DATABASE lake",
-            f"CREATE USER {account} IDENTIFIED BY 'p@ss/word'",
-            f"GRANT ALL ON lake.* TO {account}",
-        )
+    (secrets / "catalog" / "username").write_text(USER)
+    (secrets / "catalog" / "password").write_text(PASSWORD)
+    with catalog(tmp_path) as address:
         changefeed.spec["sink"] = sink(changefeed.folder, "append")
         changefeed.spec["sink"]["iceberg"] |= {
             "warehouse": server.uri("warehouse"),
             "credentials": {"secretRef": {"name": "bucket"}},
-            "catalog": {
-                "uri": f"mysql://127.0.0.1:{database.port}/lake",
-                "credentials": {"secretRef": {"name": "catalog"}},
-            },
+            "catalog": {"uri": address, "credentials": {"secretRef": {"name": "catalog"}}},
         }
         changefeed.options = ["--secrets-dir", str(secrets)]
         s3 = {"s3.endpoint": server.endpoint, "s3.access-key-id": KEY_ID, "s3.secret-access-key": KEY}
-        uri = f"mysql+pymysql://root@127.0.0.1:{database.port}/lake"
-        holds(upstream, changefeed, SqlCatalog("changefeed", uri=uri, **s3), replayed, ("things", "items"))
+        url = make_url(address).set(drivername=driver, username=USER, password=PASSWORD)
+        with closing(SqlCatalog("changefeed", uri=url.render_as_string(hide_password=False), **s3)) as reader:
+            holds(upstream, changefeed, reader, replayed, ("things", "items"))

@@ -23,6 +23,7 @@ from pyiceberg.exceptions import (
 )
 from requests import PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
+from sqlalchemy import Dialect, event
 from sqlalchemy.exc import DBAPIError
 
 from changefeed.errors import E, OutcomeUnknown, Refused, Transient
@@ -40,7 +41,7 @@ _NAME = "changefeed"  # of a database's tables, where the resource says none
 _DRIVERS = {"mysql": "mysql+pymysql", "postgresql": "postgresql+pg8000", "sqlite": "sqlite"}
 #: Who is silent for so long gets the request again, or is told of as away; pyiceberg itself would wait for ever.
 _ANSWER_S = 60
-_PATIENCE = {"mysql": {"connect_timeout": str(_ANSWER_S), "read_timeout": str(_ANSWER_S)}}
+_PATIENCE = {"mysql": ("connect_timeout", "read_timeout"), "postgresql": ("timeout",)}
 _REGION = "us-east-1"
 _S3_KEYS = {"access_key_id": "access-key-id", "secret_access_key": "secret-access-key", "token": "session-token"}
 
@@ -58,6 +59,17 @@ class _RestCatalog(RestCatalog):
         for scheme in ("http://", "https://"):
             session.mount(scheme, _Adapter())
         return session
+
+
+class _SqlCatalog(SqlCatalog):
+    def _init_catalog(self) -> None:
+        event.listen(self.engine, "do_connect", _be_patient)
+        super()._init_catalog()
+
+
+def _be_patient(dialect: Dialect, _: object, __: object, parameters: dict[str, Any]) -> None:
+    """As a listener: PostgreSQL's driver takes no number from a URL."""
+    parameters.update(dict.fromkeys(_PATIENCE.get(dialect.name, ()), _ANSWER_S))
 
 
 @dataclass(frozen=True)
@@ -78,7 +90,7 @@ class IcebergPlace:
                 asked = {"warehouse": self.catalog_name} if self.catalog_name else {}
                 return _RestCatalog(_NAME, uri=self.catalog_uri, **asked, **self._rest_secret(), **properties)
             # A connection that the server has closed meanwhile is not an outcome that nobody knows.
-            return SqlCatalog(self.catalog_name or _NAME, uri=self._sql(), pool_pre_ping="true", **properties)
+            return _SqlCatalog(self.catalog_name or _NAME, uri=self._sql(), pool_pre_ping="true", **properties)
 
     def name(self, table: TableInfo) -> TableName:
         return f"{self.prefix}{table.schema_name}", table.name
@@ -118,10 +130,12 @@ class IcebergPlace:
         driver = _DRIVERS[parts.scheme]
         if parts.scheme == "sqlite":
             return self.catalog_uri
-        url = make_url(urlunsplit(parts._replace(scheme=driver))).update_query_dict(_PATIENCE.get(parts.scheme, {}))
+        url = make_url(urlunsplit(parts._replace(scheme=driver)))
         if self.catalog_secret is not None:
             user, password = user_and_password(self.catalog_secret)
             url = URL.set(url, username=user, password=password)
+        elif parts.scheme == "postgresql" and not url.username:  # its driver has no default
+            raise Refused(f"{self.catalog_uri} needs a user.", f"Set {CATALOG}.credentials.")
         return url.render_as_string(hide_password=False)
 
 
