@@ -163,6 +163,15 @@ def test_get_as_json_is_for_scripts(server: ApiServer, capsys: pytest.CaptureFix
     assert (shown["reason"], shown["rows"]) == ("Running", None)
 
 
+@pytest.mark.parametrize(("state", "behind"), [("Normal", ", 2s behind"), ("Stopped", "")])
+def test_a_lag_is_told_of_who_runs(
+    server: ApiServer, capsys: pytest.CaptureFixture[str], state: str, behind: str
+) -> None:
+    server.changefeeds = {"orders": _changefeed("orders", state=state, checkpointTs="449", lagSeconds=2)}
+    assert main(["describe", "orders"]) == 0
+    assert f"  Checkpoint  449 (? ago{behind})\n" in capsys.readouterr().out
+
+
 def test_get_says_that_there_are_none(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["get"]) == 0
     assert capsys.readouterr().out == "No Changefeeds in namespace shop.\n"

@@ -82,7 +82,8 @@ def _facts(spec: Resource, status: Resource, now: datetime) -> Iterator[tuple[st
     yield "Tables", ", ".join(spec.get("filter", {}).get("rules", ["*.*"]))
     yield "Sink", f"{kind} {sink.get('uri', '')}".strip() + protocol
     if "checkpointTs" in status:
-        behind = f", {status['lagSeconds']}s behind" if "lagSeconds" in status else ""
+        is_driven = status.get("state") in ("Normal", "Warning")  # otherwise the lag is of the last write
+        behind = f", {status['lagSeconds']}s behind" if is_driven and "lagSeconds" in status else ""
         written = f" ({_ago(status.get('checkpointTime'), now) or '?'} ago{behind})"
         yield "Checkpoint", status["checkpointTs"] + written
     for field, title in (("resolvedTs", "Resolved"), ("startTs", "Start"), ("tables", "Followed"), ("rows", "Rows")):
