@@ -109,17 +109,20 @@ class TableCheck:
         """Each row that stood there is an insert, at the ts of its chunk."""
         for chunk in copy.chunks(copy.from_ts):
             async for keys, values in rows_between(self._subject.pd, chunk.start, chunk.end, copy.ts):
-                count = len(keys)
-                columns = {
-                    "commit_ts": np.full(count, chunk.ts, np.uint64),
-                    "start_ts": np.zeros(count, np.uint64),
-                    "delete": np.zeros(count, np.bool_),
-                    "key": keys,
-                    "value": values,
-                    "old_value": pa.nulls(count, pa.binary()),
-                }
-                self._ledger.add_images(self._images(pa.table(columns, SCAN_SCHEMA)))
-                self._subject.progress.advance(count)
+                await asyncio.to_thread(self._add_copied, chunk.ts, keys, values)
+                self._subject.progress.advance(len(keys))
+
+    def _add_copied(self, ts: int, keys: pa.Array, values: pa.Array) -> None:
+        count = len(keys)
+        columns = {
+            "commit_ts": np.full(count, ts, np.uint64),
+            "start_ts": np.zeros(count, np.uint64),
+            "delete": np.zeros(count, np.bool_),
+            "key": keys,
+            "value": values,
+            "old_value": pa.nulls(count, pa.binary()),
+        }
+        self._ledger.add_images(self._images(pa.table(columns, SCAN_SCHEMA)))
 
     async def _check_replay(self, latest: str = oracles.LAST_PLACE) -> None:
         """O4 where it can be; what a conserved sum needs is read all the same. `latest`: see oracles.replay."""

@@ -7,9 +7,10 @@ long as the upstream has its history from there on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import duckdb
@@ -137,11 +138,9 @@ class _Table:
         rows = LakeComparison(self._db, info.full_name, [column.name for column in columns], key)
         self._progress.stage(f"{info.full_name}: the upstream's rows")
         for physical_id in info.physical_ids:
-            async for values in self._upstream(physical_id, self._state.flushed_ts(physical_id)):
-                rows.add("upstream", values)
+            await self._upstream(physical_id, self._state.flushed_ts(physical_id), partial(rows.add, "upstream"))
             if self._lake.knows_start and physical_id not in self._state.copied:
-                async for values in self._upstream(physical_id, self._state.from_ts):
-                    rows.add_at_start(values)
+                await self._upstream(physical_id, self._state.from_ts, rows.add_at_start)
         truncated_ts = 0
         if table is not None:
             self._progress.stage(f"{info.full_name}: the rows in the lake")
@@ -168,10 +167,13 @@ class _Table:
         lacking = [column.name for column in self._columns if ids.get(field_id(column)) != column.name]
         return f"{self._info.full_name} has no column {', '.join(lacking)}." if lacking else None
 
-    async def _upstream(self, physical_id: int, ts: int) -> AsyncIterator[list[pa.BinaryArray]]:
-        async for keys, values in rows_at(self._pd, physical_id, ts):
+    async def _upstream(self, physical_id: int, ts: int, add: Callable[[list[pa.BinaryArray]], None]) -> None:
+        def decode_and_add(keys: pa.Array, values: pa.Array) -> None:
             decoded = decode_rows(self._info, keys, values, "UTC", self._columns)
-            yield [of_upstream(*pair) for pair in zip(self._columns, decoded, strict=True)]
+            add([of_upstream(*pair) for pair in zip(self._columns, decoded, strict=True)])
+
+        async for keys, values in rows_at(self._pd, physical_id, ts):
+            await asyncio.to_thread(decode_and_add, keys, values)
             self._progress.advance(len(keys))
 
     def _parts(self, table: Table, key: list[int]) -> Iterator[Part]:

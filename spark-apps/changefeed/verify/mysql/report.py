@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 
 from changefeed.objectstore.patience import Patience
 from changefeed.owner.sinks.mysql import place_of
@@ -96,8 +97,7 @@ class _Table:
         self._progress.stage(f"{info.full_name}: the upstream's rows")
         for physical_id in info.physical_ids:
             async for keys, values in rows_at(self._pd, physical_id, self._state.flushed_ts(physical_id)):
-                decoded = decode_rows(info, keys, values, "UTC", columns)
-                rows.add("upstream", [of_upstream(*pair) for pair in zip(columns, decoded, strict=True)])
+                await asyncio.to_thread(self._add_upstream, rows, keys, values)
                 self._progress.advance(len(keys))
         self._progress.stage(f"{info.full_name}: the rows downstream")
         pages = self._session.pages(self._query(), _PAGE)
@@ -106,6 +106,11 @@ class _Table:
             rows.add("downstream", [of_downstream(*pair) for pair in zip(columns, cells, strict=True)])
             self._progress.advance(len(page))
         self._result.add(rows.found())
+
+    def _add_upstream(self, rows: Comparison, keys: pa.Array, values: pa.Array) -> None:
+        columns = self._info.output_columns
+        decoded = decode_rows(self._info, keys, values, "UTC", columns)
+        rows.add("upstream", [of_upstream(*pair) for pair in zip(columns, decoded, strict=True)])
 
     def _lacking(self) -> list[str]:
         """The upstream's columns that are not there. One that only the downstream has is noted."""
