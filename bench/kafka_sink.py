@@ -18,9 +18,9 @@ import pyarrow as pa
 from changefeed.model.position import OP_INSERT, OP_UPDATE
 from changefeed.objectstore.patience import Patience
 from changefeed.pipeline.codec.canal_json import CanalJsonFormat
-from changefeed.pipeline.codec.kafka.avro import Avro
+from changefeed.pipeline.codec.kafka.avro.codec import Avro
 from changefeed.pipeline.codec.kafka.canal import CanalJson
-from changefeed.pipeline.codec.kafka.debezium import Debezium
+from changefeed.pipeline.codec.kafka.debezium.codec import Debezium
 from changefeed.pipeline.codec.kafka.message import Codec, Messages, Source
 from changefeed.pipeline.codec.kafka.open_protocol import OpenProtocol, frame
 from changefeed.pipeline.codec.kafka.partition import partitions_of

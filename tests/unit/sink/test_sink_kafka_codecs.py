@@ -17,9 +17,9 @@ from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.objectstore.local import LocalStore
 from changefeed.pipeline.codec.by_op import narrowed, sliced, taken
 from changefeed.pipeline.codec.canal_json import CanalJsonFormat
-from changefeed.pipeline.codec.kafka.avro import Avro
+from changefeed.pipeline.codec.kafka.avro.codec import Avro
 from changefeed.pipeline.codec.kafka.canal import CanalJson
-from changefeed.pipeline.codec.kafka.debezium import Debezium
+from changefeed.pipeline.codec.kafka.debezium.codec import Debezium
 from changefeed.pipeline.codec.kafka.large import Limit, encoded, keeper
 from changefeed.pipeline.codec.kafka.message import Codec, DdlEvent, Message, Messages, Source
 from changefeed.pipeline.codec.kafka.open_protocol import OpenProtocol, frame

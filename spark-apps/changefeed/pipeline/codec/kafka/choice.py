@@ -9,9 +9,9 @@ import polars as pl
 import pyarrow as pa
 
 from changefeed.pipeline.codec.canal_json import CanalJsonFormat
-from changefeed.pipeline.codec.kafka.avro import Avro
+from changefeed.pipeline.codec.kafka.avro.codec import Avro
 from changefeed.pipeline.codec.kafka.canal import CanalJson
-from changefeed.pipeline.codec.kafka.debezium import Debezium
+from changefeed.pipeline.codec.kafka.debezium.codec import Debezium
 from changefeed.pipeline.codec.kafka.message import Codec
 from changefeed.pipeline.codec.kafka.open_protocol import OpenProtocol
 from changefeed.pipeline.codec.kafka.simple import Simple

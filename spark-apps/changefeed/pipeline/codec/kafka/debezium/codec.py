@@ -18,8 +18,8 @@ from changefeed.model.position import OP_DELETE, OP_INSERT
 from changefeed.pipeline.codec.by_op import by_op, narrowed
 from changefeed.pipeline.codec.canal_types import handle_key
 from changefeed.pipeline.codec.json_text import json_string
-from changefeed.pipeline.codec.kafka.debezium_schema import envelope_schema, field_schemas, watermark_schema
-from changefeed.pipeline.codec.kafka.debezium_values import cells
+from changefeed.pipeline.codec.kafka.debezium.schema import envelope_schema, field_schemas, watermark_schema
+from changefeed.pipeline.codec.kafka.debezium.values import cells
 from changefeed.pipeline.codec.kafka.message import DdlEvent, Location, Message, Messages, Source, joined_objects
 from changefeed.pipeline.codec.lines import joined
 from changefeed.pipeline.mounter import Records

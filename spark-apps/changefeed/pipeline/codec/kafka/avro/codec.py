@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from changefeed.model.position import OP_DELETE, OP_UPDATE
 from changefeed.pipeline.codec.by_op import by_op, narrowed
 from changefeed.pipeline.codec.canal_types import primary_key
-from changefeed.pipeline.codec.kafka.avro_binary import field, longs, texts
-from changefeed.pipeline.codec.kafka.avro_schema import schema_of
+from changefeed.pipeline.codec.kafka.avro.binary import field, longs, texts
+from changefeed.pipeline.codec.kafka.avro.schema import schema_of
 from changefeed.pipeline.codec.kafka.message import DdlEvent, Location, Messages, Source
 from changefeed.pipeline.mounter import Records
 from changefeed.schema.table_info import TableInfo

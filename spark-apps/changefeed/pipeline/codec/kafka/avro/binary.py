@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from changefeed.pipeline.codec.kafka.avro_schema import avro_type
+from changefeed.pipeline.codec.kafka.avro.schema import avro_type
 from changefeed.schema import table_info as ti
 from changefeed.schema.row.cells import as_bytes
 from changefeed.schema.table_info import ColumnInfo

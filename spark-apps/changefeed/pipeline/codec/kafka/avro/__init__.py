@@ -1,0 +1,1 @@
+"""Avro in Confluent's wire format."""
