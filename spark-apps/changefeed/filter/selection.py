@@ -10,7 +10,7 @@ from changefeed.filter.rows import RowFilter
 from changefeed.filter.selectors import written_columns
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.spec.filter.filters import ColumnSelector, Filter
-from changefeed.spec.sinks import sink_of
+from changefeed.spec.sink.choice import sink_of
 
 
 @dataclass(frozen=True)

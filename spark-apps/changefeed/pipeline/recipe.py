@@ -18,7 +18,7 @@ from changefeed.model.record import Work
 from changefeed.pipeline.codec.choice import codec_of
 from changefeed.pipeline.mounter import Records, mount
 from changefeed.schema.table_info import TableInfo
-from changefeed.spec.sinks import sink_of
+from changefeed.spec.sink.choice import sink_of
 
 _MOST = 1024
 

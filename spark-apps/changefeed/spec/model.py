@@ -33,7 +33,8 @@ from changefeed.spec.field.kind import Kind, fixed, live, rule, wrong
 from changefeed.spec.field.section import DNS_LABEL, FROM_CREATION, Credentials, Section, Tls, ruled
 from changefeed.spec.filter.filters import Filter
 from changefeed.spec.names import API_VERSION, KIND
-from changefeed.spec.sinks import Sink, Storage
+from changefeed.spec.sink.choice import Sink
+from changefeed.spec.sink.storage import Storage
 
 LONGEST_NAME = 45
 

@@ -14,7 +14,7 @@ from changefeed.spec.field.kind import RULES
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective, parse
 from changefeed.spec.reference import configuration_reference
-from changefeed.spec.sinks import CanalJson, Csv
+from changefeed.spec.sink.formats import CanalJson, Csv
 from pydantic import BaseModel
 
 ROOT = Path(__file__).parents[3]

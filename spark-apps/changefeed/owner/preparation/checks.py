@@ -9,7 +9,7 @@ from changefeed.schema.storage import SchemaStorage
 from changefeed.schema.table_info import TableInfo
 from changefeed.spec.model import Changefeed, Restart
 from changefeed.spec.parse import from_effective
-from changefeed.spec.sinks import Sink
+from changefeed.spec.sink.choice import Sink
 from changefeed.upstream.pd import PdClient
 
 

@@ -1,0 +1,55 @@
+"""Tables of Apache Iceberg."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from changefeed.spec.field.fields import Bytes, Seconds, Warehouse, duration, one_of, server_of, size, text
+from changefeed.spec.field.kind import fixed
+from changefeed.spec.field.section import FROM_CREATION, Credentials, Section
+from changefeed.spec.sink.staying import STAYS, stays
+
+_CATALOGS = ("http", "https", "mysql", "postgresql", "sqlite")
+_CATALOG_ALLOWED = (
+    "https://host:port/path, postgresql://host:port/database, mysql://host:port/database or sqlite:///path"
+)
+
+
+class IcebergCatalog(Section):
+    """The catalog that the tables stand in."""
+
+    uri: Annotated[str, server_of(_CATALOGS, _CATALOG_ALLOWED), STAYS, fixed(FROM_CREATION)]
+    """A REST catalog (http or https), or a database used as a JDBC catalog."""
+    name: Annotated[str, text(r"[A-Za-z0-9_.\-]*", "letters, digits and _ . -", 255)] = ""
+    """
+    REST: the warehouse to ask the catalog for. Database: the catalog name under which tables are registered; readers
+    use the same one. Empty: changefeed.
+    """
+    credentials: Credentials | None = None
+    """Database: username, password. REST: token, or credential (id:secret)."""
+
+
+class Iceberg(Section):
+    """Tables of Apache Iceberg, one for each table of the upstream."""
+
+    warehouse: Annotated[Warehouse, stays("warehouse"), fixed(FROM_CREATION)]
+    """Root folder of the tables' files."""
+    catalog: IcebergCatalog
+    """Where readers find the tables."""
+    mode: Annotated[str, one_of("append", "upsert"), stays("mode"), fixed(FROM_CREATION)] = "append"
+    """append: each table is a changelog of all changes. upsert: each table mirrors the upstream's current rows."""
+    namespace_prefix: Annotated[
+        str, text("[A-Za-z0-9_]*", "letters, digits and _", 64), stays("namespacePrefix"), fixed(FROM_CREATION)
+    ] = ""
+    """Prefix added to a database's name to form its namespace."""
+    flush_interval: Annotated[Seconds, duration("100ms", "1h")] = 60.0
+    """Longest time a change waits before it is committed. Every commit adds a snapshot and a file."""
+    file_size: Annotated[Bytes, size("1Mi", "512Mi")] = 64 << 20
+    """Approximate size at which a file is written. Transactions are never split."""
+    credentials: Credentials | None = None
+    """Credentials to write to the warehouse."""
+
+    @property
+    def uri(self) -> str:
+        """Where the changes go."""
+        return self.warehouse
