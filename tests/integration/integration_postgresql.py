@@ -21,15 +21,19 @@ _PACKAGE = "postgresql"
 
 
 @contextlib.contextmanager
-def running(user: str, password: str) -> Iterator[int]:
-    """The port of a server that lets only this user in, with the password; its database is `postgres`."""
+def running(user: str, password: str, certificates: Path | None = None) -> Iterator[int]:
+    """The port of a server that lets only this user in, with the password; its database is `postgres`.
+
+    `certificates`: a folder of changefeed_devcluster's; then it also wants TLS, and a certificate of that CA.
+    """
     server, initdb, is_ready = (program(name, _PACKAGE) for name in ("postgres", "initdb", "pg_isready"))
     run_as = "nobody" if os.geteuid() == 0 else None  # it refuses to be run by root
     with tempfile.TemporaryDirectory() as name, (Path(name) / "log").open("w+") as log:
         folder = Path(name)
         (folder / "password").write_text(password)
+        options = _secured(folder, certificates) if certificates else ()
         if run_as is not None:
-            for path in (folder, folder / "password"):
+            for path in (folder, *folder.iterdir()):
                 shutil.chown(path, run_as)
 
         def start(*command: str) -> subprocess.Popen[bytes]:
@@ -41,7 +45,7 @@ def running(user: str, password: str) -> Iterator[int]:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = int(probe.getsockname()[1])
         where = ("-h", "127.0.0.1", "-p", str(port), "-k", name)
-        with start(server, "-D", f"{folder}/data", "-F", *where) as process:
+        with start(server, "-D", f"{folder}/data", "-F", *where, *options) as process:
             try:
                 deadline = time.monotonic() + _START_S
                 while subprocess.run([is_ready, "-q", "-h", "127.0.0.1", "-p", str(port)], check=False).returncode:
@@ -50,3 +54,13 @@ def running(user: str, password: str) -> Iterator[int]:
                 yield port
             finally:
                 process.send_signal(signal.SIGINT)  # a server that is to terminate waits for its clients
+
+
+def _secured(folder: Path, certificates: Path) -> tuple[str, ...]:
+    """The options for it. The server's files are to be its own."""
+    for name in ("ca.crt", "server.pem"):
+        shutil.copy(certificates / name, folder / name)
+        (folder / name).chmod(0o600)
+    (folder / "hba").write_text("hostssl all all 127.0.0.1/32 scram-sha-256 clientcert=verify-ca\n")
+    files = {"ssl_ca_file": "ca.crt", "ssl_cert_file": "server.pem", "ssl_key_file": "server.pem", "hba_file": "hba"}
+    return ("-c", "ssl=on", *(word for option, file in files.items() for word in ("-c", f"{option}={folder}/{file}")))

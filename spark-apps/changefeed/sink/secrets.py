@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from pathlib import Path
 
 from changefeed.errors import Refused
@@ -19,6 +20,21 @@ def tls_files(folder: Path) -> tuple[Path, Path | None, Path | None]:
     if not ca.exists():
         raise _missing(folder, "ca.crt")
     return (ca, certificate, key) if certificate.exists() and key.exists() else (ca, None, None)
+
+
+def tls_context(folder: Path) -> ssl.SSLContext:
+    """Trusts the CA alone, for the name that is connected to. Raises Refused."""
+    ca, certificate, key = tls_files(folder)
+    try:
+        context = ssl.create_default_context(cafile=ca)
+        if certificate is not None:
+            context.load_cert_chain(certificate, key)
+    except (ssl.SSLError, OSError) as error:
+        raise Refused(
+            f"The files of Secret {folder.name} at {folder} can't be used for TLS: {type(error).__name__}.",
+            "Look at ca.crt, tls.crt and tls.key: each must be PEM, and the key must be that of the certificate.",
+        ) from None
+    return context
 
 
 def _read(folder: Path, name: str) -> str:

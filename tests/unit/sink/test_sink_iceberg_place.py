@@ -68,6 +68,20 @@ def test_a_database_is_reached_by_a_driver_that_is_there(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
+    "address", ["https://127.0.0.1:1", "mysql://127.0.0.1:1/lake", "postgresql://127.0.0.1:1/lake"]
+)
+def test_files_that_are_no_certificates_are_refused(tmp_path: Path, address: str) -> None:
+    keys, tls = secret(tmp_path / "s", username="me", password="word"), tmp_path / "ca"
+    tls.mkdir()
+    for files, problem in (((), "Secret ca has no ca.crt"), (("ca.crt",), "Secret ca at .* can't be used for TLS")):
+        for name in files:
+            (tls / name).write_text("secret")
+        with pytest.raises(Refused, match=problem) as raised:
+            IcebergPlace(Place(S3), address, catalog_secret=keys, catalog_tls=tls).open()
+        assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
     ("error", "ours", "answered"),
     [
         (CommitFailedException("branch main has changed"), Transient, True),

@@ -40,6 +40,7 @@ def place_of(changefeed: Changefeed, secrets_dir: Path | None = None) -> Iceberg
         catalog.name,
         places.secret_folder(f"{CATALOG}.credentials", catalog.credentials, secrets_dir),
         spec.namespace_prefix,
+        places.secret_folder(f"{CATALOG}.tls", catalog.tls, secrets_dir),
     )
 
 

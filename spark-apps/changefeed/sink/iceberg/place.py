@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,7 +34,7 @@ from changefeed.objectstore.open import bucket_location, local_path
 from changefeed.objectstore.remote.secret import s3_credentials
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.iceberg.layout import WAREHOUSE
-from changefeed.sink.secrets import optional, user_and_password
+from changefeed.sink.secrets import optional, tls_context, user_and_password
 from changefeed.spec.field.location import in_bucket
 
 CATALOG = "spec.sink.iceberg.catalog"
@@ -42,6 +44,8 @@ _DRIVERS = {"mysql": "mysql+pymysql", "postgresql": "postgresql+pg8000", "sqlite
 #: Who is silent for so long gets the request again, or is told of as away; pyiceberg itself would wait for ever.
 _ANSWER_S = 60
 _PATIENCE = {"mysql": ("connect_timeout", "read_timeout"), "postgresql": ("timeout",)}
+_TLS = {"mysql": "ssl", "postgresql": "ssl_context"}
+_OF_CERTIFICATES = re.compile("CERTIFICATE|UNKNOWN_CA")  # as OpenSSL names reasons and alerts
 _REGION = "us-east-1"
 _S3_KEYS = {"access_key_id": "access-key-id", "secret_access_key": "secret-access-key", "token": "session-token"}
 
@@ -49,38 +53,57 @@ TableName = tuple[str, str]  # namespace, table
 
 
 class _Adapter(HTTPAdapter):
+    def __init__(self, tls: Path | None) -> None:
+        self._tls = tls
+        super().__init__()
+
+    def init_poolmanager(self, *sizes: Any, **options: Any) -> None:
+        if self._tls is not None:
+            options["ssl_context"] = tls_context(self._tls)
+        super().init_poolmanager(*sizes, **options)
+
     def send(self, request: PreparedRequest, **options: Any) -> Response:  # type: ignore[override] # as sessions call it
         return super().send(request, **{**options, "timeout": options.get("timeout") or _ANSWER_S})
 
 
 class _RestCatalog(RestCatalog):
+    def __init__(self, tls: Path | None, **properties: str) -> None:
+        self._tls = tls
+        super().__init__(_NAME, **properties)
+
     def _create_session(self) -> Session:
         session = super()._create_session()
         for scheme in ("http://", "https://"):
-            session.mount(scheme, _Adapter())
+            session.mount(scheme, _Adapter(self._tls))
         return session
 
 
 class _SqlCatalog(SqlCatalog):
+    def __init__(self, name: str, tls: Path | None, **properties: str) -> None:
+        self._tls = tls
+        super().__init__(name, **properties)
+
     def _init_catalog(self) -> None:
-        event.listen(self.engine, "do_connect", _be_patient)
+        event.listen(self.engine, "do_connect", self._prepare)
         super()._init_catalog()
 
-
-def _be_patient(dialect: Dialect, _: object, __: object, parameters: dict[str, Any]) -> None:
-    """As a listener: PostgreSQL's driver takes no number from a URL."""
-    parameters.update(dict.fromkeys(_PATIENCE.get(dialect.name, ()), _ANSWER_S))
+    def _prepare(self, dialect: Dialect, _: object, __: object, parameters: dict[str, Any]) -> None:
+        """Of each connection, what can't stand in a URL: PostgreSQL's driver takes no number from there."""
+        parameters.update(dict.fromkeys(_PATIENCE.get(dialect.name, ()), _ANSWER_S))
+        if self._tls is not None:
+            parameters[_TLS[dialect.name]] = tls_context(self._tls)
 
 
 @dataclass(frozen=True)
 class IcebergPlace:
-    """Holds no secret itself: `catalog_secret` is a folder of a Secret's files."""
+    """Holds no secret itself: `catalog_secret` and `catalog_tls` are folders of Secrets' files."""
 
     warehouse: Place
     catalog_uri: str
     catalog_name: str = ""
     catalog_secret: Path | None = None
     prefix: str = ""
+    catalog_tls: Path | None = None
 
     def open(self) -> Catalog:
         """Raises Refused, OutcomeUnknown (it does not answer)."""
@@ -88,9 +111,11 @@ class IcebergPlace:
         with told(self.catalog_uri):
             if urlsplit(self.catalog_uri).scheme in ("http", "https"):
                 asked = {"warehouse": self.catalog_name} if self.catalog_name else {}
-                return _RestCatalog(_NAME, uri=self.catalog_uri, **asked, **self._rest_secret(), **properties)
+                given = {"uri": self.catalog_uri, **asked, **self._rest_secret(), **properties}
+                return _RestCatalog(self.catalog_tls, **given)
             # A connection that the server has closed meanwhile is not an outcome that nobody knows.
-            return _SqlCatalog(self.catalog_name or _NAME, uri=self._sql(), pool_pre_ping="true", **properties)
+            given = {"uri": self._sql(), "pool_pre_ping": "true", **properties}
+            return _SqlCatalog(self.catalog_name or _NAME, self.catalog_tls, **given)
 
     def name(self, table: TableInfo) -> TableName:
         return f"{self.prefix}{table.schema_name}", table.name
@@ -154,10 +179,23 @@ def told(where: str) -> Iterator[None]:
             f"{where} does not let us in: {type(error).__name__}.", f"Look at {CATALOG}.credentials and its rights."
         ) from None
     except (CommitStateUnknownException, RESTError, DBAPIError, OSError) as error:
+        if mistrust := _mistrust(error):
+            raise Refused(
+                f"{where}: TLS has failed: {mistrust}.", f"Look at its certificate and at the Secret of {CATALOG}.tls."
+            ) from None
         failure = OutcomeUnknown(f"{where} has failed: {type(error).__name__}.")
         # A driver of a database does not tell a server that is away from one that answers badly.
         unknown = isinstance(error, (CommitStateUnknownException, DBAPIError))
         raise _answered(failure, None if unknown else isinstance(error, RESTError)) from None
+
+
+def _mistrust(error: BaseException | None) -> str:
+    """Why one end has refused the other's certificate, so that nothing was asked for; "" if it was something else."""
+    while error is not None:
+        if isinstance(error, ssl.SSLError) and _OF_CERTIFICATES.search(error.reason or ""):
+            return getattr(error, "verify_message", "") or error.reason
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def _answered(failure: E, has_answered: bool | None) -> E:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from pydantic import ValidationInfo, field_validator
+
 from changefeed.spec.field.fields import Bytes, Seconds, Warehouse, duration, one_of, server_of, size, text
-from changefeed.spec.field.kind import fixed
-from changefeed.spec.field.section import FROM_CREATION, Credentials, Section
+from changefeed.spec.field.kind import fixed, rule, wrong
+from changefeed.spec.field.section import FROM_CREATION, Credentials, Section, SinkTls, ruled
 from changefeed.spec.sink.staying import STAYS, stays
 
 _CATALOGS = ("http", "https", "mysql", "postgresql", "sqlite")
@@ -15,8 +17,14 @@ _CATALOG_ALLOWED = (
 )
 
 
+_SPEAKS_TLS = ("https", "mysql", "postgresql")
+_NEEDS_TLS = f"none unless the uri begins with {', '.join(f'{scheme}://' for scheme in _SPEAKS_TLS)}"
+
+
 class IcebergCatalog(Section):
     """The catalog that the tables stand in."""
+
+    model_config = ruled(rule(f"!has(self.tls) || self.uri.matches('^({'|'.join(_SPEAKS_TLS)})://')", _NEEDS_TLS))
 
     uri: Annotated[str, server_of(_CATALOGS, _CATALOG_ALLOWED), STAYS, fixed(FROM_CREATION)]
     """A REST catalog (http or https), or a database used as a JDBC catalog."""
@@ -27,6 +35,18 @@ class IcebergCatalog(Section):
     """
     credentials: Credentials | None = None
     """Database: username, password. REST: token, or credential (id:secret)."""
+    tls: SinkTls | None = None
+    """
+    TLS to the catalog. Without it, the certificate of a REST catalog is checked against the system's CAs, and that of a
+    database is not checked.
+    """
+
+    @field_validator("tls")
+    @classmethod
+    def _where_it_is_spoken(cls, tls: SinkTls | None, info: ValidationInfo) -> SinkTls | None:
+        if tls is not None and not str(info.data.get("uri", _SPEAKS_TLS[0])).startswith(_SPEAKS_TLS):
+            raise wrong(_NEEDS_TLS)
+        return tls
 
 
 class Iceberg(Section):

@@ -1,0 +1,100 @@
+"""TLS to catalogs of Iceberg tables: who is trusted, and what is said of who isn't."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from changefeed.errors import ChangefeedError, Refused
+from changefeed.objectstore import Place
+from changefeed.sink.iceberg.place import IcebergPlace, told
+from changefeed_devcluster.certificates import Certificates
+from integration_mariadb import running as mariadb_running
+from integration_postgresql import running as postgresql_running
+
+USER, PASSWORD = "keeper", "p@ss/word"
+
+
+class _Empty(BaseHTTPRequestHandler):
+    """A REST catalog with nothing in it."""
+
+    def do_GET(self) -> None:
+        body = b'{"namespaces": [], "defaults": {}, "overrides": {}}'
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def rest(certificates: Path, _: Path) -> Iterator[str]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates / "server.pem")
+    context.load_verify_locations(certificates / "ca.crt")
+    context.verify_mode = ssl.CERT_REQUIRED
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Empty) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"https://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+@contextmanager
+def mariadb(certificates: Path, folder: Path) -> Iterator[str]:
+    pem = certificates / "server.pem"
+    options = [f"--ssl-ca={certificates / 'ca.crt'}", f"--ssl-cert={pem}", f"--ssl-key={pem}"]
+    with mariadb_running(folder, *options) as database:
+        database.query(
+            "CREATE DATABASE lake",
+            f"CREATE USER {USER} IDENTIFIED BY '{PASSWORD}' REQUIRE X509",
+            f"GRANT ALL ON lake.* TO {USER}",
+        )
+        yield f"mysql://127.0.0.1:{database.port}/lake"
+
+
+@contextmanager
+def postgresql(certificates: Path, _: Path) -> Iterator[str]:
+    with postgresql_running(USER, PASSWORD, certificates) as port:
+        yield f"postgresql://127.0.0.1:{port}/postgres"
+
+
+@pytest.mark.parametrize("running", [rest, mariadb, postgresql])
+def test_both_ends_show_certificates(
+    running: Callable[[Path, Path], AbstractContextManager[str]], tmp_path: Path
+) -> None:
+    ours, others = tmp_path / "ours", tmp_path / "others"
+    for folder in (ours, others):
+        Certificates(folder, ["127.0.0.1"])
+    keys = tmp_path / "keys"
+    keys.mkdir()
+    (keys / "username").write_text(USER)
+    (keys / "password").write_text(PASSWORD)
+    nameless = tmp_path / "nameless"  # has no certificate of its own
+    nameless.mkdir()
+    (nameless / "ca.crt").write_bytes((ours / "client" / "ca.crt").read_bytes())
+
+    with running(ours, tmp_path) as address:
+
+        def namespaces(tls: Path | None) -> list[tuple[str, ...]]:
+            place = IcebergPlace(Place("s3://bucket"), address, catalog_secret=keys, catalog_tls=tls)
+            with closing(place.open()) as catalog, told(address):
+                return list(catalog.list_namespaces())
+
+        assert namespaces(ours / "client") == []
+        with pytest.raises(Refused, match=r"TLS has failed: .*certificate.* spec\.sink\.iceberg\.catalog\.tls"):
+            namespaces(others / "client")
+        for tls in (nameless, None):
+            with pytest.raises(ChangefeedError) as refused:
+                namespaces(tls)
+            assert PASSWORD not in str(refused.value)
