@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import ssl
 import threading
 from collections.abc import Callable, Iterator
@@ -71,7 +72,7 @@ def postgresql(certificates: Path, _: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("running", [rest, mariadb, postgresql])
 def test_both_ends_show_certificates(
-    running: Callable[[Path, Path], AbstractContextManager[str]], tmp_path: Path
+    running: Callable[[Path, Path], AbstractContextManager[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours, others = tmp_path / "ours", tmp_path / "others"
     for folder in (ours, others):
@@ -80,9 +81,11 @@ def test_both_ends_show_certificates(
     keys.mkdir()
     (keys / "username").write_text(USER)
     (keys / "password").write_text(PASSWORD)
-    nameless = tmp_path / "nameless"  # has no certificate of its own
+    nameless, deceived = tmp_path / "nameless", tmp_path / "deceived"
     nameless.mkdir()
-    (nameless / "ca.crt").write_bytes((ours / "client" / "ca.crt").read_bytes())
+    shutil.copy(ours / "client" / "ca.crt", nameless)
+    shutil.copytree(ours / "client", deceived)
+    shutil.copy(others / "client" / "ca.crt", deceived)  # would show the right certificate, to anyone else
 
     with running(ours, tmp_path) as address:
 
@@ -92,8 +95,9 @@ def test_both_ends_show_certificates(
                 return list(catalog.list_namespaces())
 
         assert namespaces(ours / "client") == []
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(ours / "ca.crt"))  # trusts more than the Secret does
         with pytest.raises(Refused, match=r"TLS has failed: .*certificate.* spec\.sink\.iceberg\.catalog\.tls"):
-            namespaces(others / "client")
+            namespaces(deceived)
         for tls in (nameless, None):
             with pytest.raises(ChangefeedError) as refused:
                 namespaces(tls)

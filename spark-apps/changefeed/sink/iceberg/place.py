@@ -34,7 +34,7 @@ from changefeed.objectstore.open import bucket_location, local_path
 from changefeed.objectstore.remote.secret import s3_credentials
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.iceberg.layout import WAREHOUSE
-from changefeed.sink.secrets import optional, tls_context, user_and_password
+from changefeed.sink.secrets import optional, tls_context, tls_files, user_and_password
 from changefeed.spec.field.location import in_bucket
 
 CATALOG = "spec.sink.iceberg.catalog"
@@ -57,13 +57,16 @@ class _Adapter(HTTPAdapter):
         self._tls = tls
         super().__init__()
 
-    def init_poolmanager(self, *sizes: Any, **options: Any) -> None:
-        if self._tls is not None:
-            options["ssl_context"] = tls_context(self._tls)
-        super().init_poolmanager(*sizes, **options)
-
     def send(self, request: PreparedRequest, **options: Any) -> Response:  # type: ignore[override] # as sessions call it
-        return super().send(request, **{**options, "timeout": options.get("timeout") or _ANSWER_S})
+        options["timeout"] = options.get("timeout") or _ANSWER_S
+        if self._tls is not None:  # by its files alone: a context of ours would be given the system's CAs too
+            ca, certificate, key = map(_path, tls_files(self._tls))
+            options |= {"verify": ca, "cert": certificate and (certificate, key)}
+        return super().send(request, **options)
+
+
+def _path(file: Path | None) -> str | None:
+    return None if file is None else str(file)
 
 
 class _RestCatalog(RestCatalog):
@@ -72,6 +75,8 @@ class _RestCatalog(RestCatalog):
         super().__init__(_NAME, **properties)
 
     def _create_session(self) -> Session:
+        if self._tls is not None:
+            tls_context(self._tls)  # refuses files that can't be used
         session = super()._create_session()
         for scheme in ("http://", "https://"):
             session.mount(scheme, _Adapter(self._tls))
