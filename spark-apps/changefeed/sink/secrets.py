@@ -28,8 +28,8 @@ def tls_context(folder: Path) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=ca)
         if certificate is not None:
-            context.load_cert_chain(certificate, key)
-    except (ssl.SSLError, OSError) as error:
+            context.load_cert_chain(certificate, key, password="")  # else it asks the terminal
+    except (OSError, ValueError) as error:
         raise Refused(
             f"The files of Secret {folder.name} at {folder} can't be used for TLS: {type(error).__name__}.",
             "Look at ca.crt, tls.crt and tls.key: each must be PEM, and the key must be that of the certificate.",
