@@ -7,7 +7,7 @@ long as the upstream has its history from there on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +25,6 @@ from changefeed.owner.sinks.iceberg import place_of
 from changefeed.owner.transaction_log.state import State
 from changefeed.pipeline.codec.typed import type_of
 from changefeed.schema.row.defaults import absent_value
-from changefeed.schema.row.rowv2 import decode_rows
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.sink.iceberg.ddl_sink import TRUNCATED
 from changefeed.sink.iceberg.place import IcebergPlace, told
@@ -39,12 +38,12 @@ from changefeed.verify.held import held
 from changefeed.verify.iceberg.comparison import LakeComparison
 from changefeed.verify.iceberg.reading import Part, parts
 from changefeed.verify.iceberg.values import of_lake
+from changefeed.verify.mysql.upstream import add_upstream
 from changefeed.verify.mysql.values import of_upstream
 from changefeed.verify.progress import Progress, Silent
 from changefeed.verify.recorded import Recorded, check_cluster, check_settled, upstream_of
 from changefeed.verify.result import NotVerifiable, Rows
 from changefeed.verify.upstream import expected
-from changefeed.verify.upstream.standing import rows_at
 
 
 async def verify(changefeed: Changefeed, secrets_dir: Path | None = None, progress: Progress | None = None) -> Rows:
@@ -138,9 +137,11 @@ class _Table:
         rows = LakeComparison(self._db, info.full_name, [column.name for column in columns], key)
         self._progress.stage(f"{info.full_name}: the upstream's rows")
         for physical_id in info.physical_ids:
-            await self._upstream(physical_id, self._state.flushed_ts(physical_id), partial(rows.add, "upstream"))
+            at = self._state.flushed_ts(physical_id)
+            await add_upstream(self._pd, info, physical_id, at, partial(rows.add, "upstream"), self._progress)
             if self._lake.knows_start and physical_id not in self._state.copied:
-                await self._upstream(physical_id, self._state.from_ts, rows.add_at_start)
+                at = self._state.from_ts
+                await add_upstream(self._pd, info, physical_id, at, rows.add_at_start, self._progress)
         truncated_ts = 0
         if table is not None:
             self._progress.stage(f"{info.full_name}: the rows in the lake")
@@ -166,15 +167,6 @@ class _Table:
         ids = {field.field_id: field.name for field in table.schema().fields}
         lacking = [column.name for column in self._columns if ids.get(field_id(column)) != column.name]
         return f"{self._info.full_name} has no column {', '.join(lacking)}." if lacking else None
-
-    async def _upstream(self, physical_id: int, ts: int, add: Callable[[list[pa.BinaryArray]], None]) -> None:
-        def decode_and_add(keys: pa.Array, values: pa.Array) -> None:
-            decoded = decode_rows(self._info, keys, values, "UTC", self._columns)
-            add([of_upstream(*pair) for pair in zip(self._columns, decoded, strict=True)])
-
-        async for keys, values in rows_at(self._pd, physical_id, ts):
-            await asyncio.to_thread(decode_and_add, keys, values)
-            self._progress.advance(len(keys))
 
     def _parts(self, table: Table, key: list[int]) -> Iterator[Part]:
         ours = [] if self._lake.upsert else [OP_ID, COMMIT_TS_ID]

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import duckdb
-import pyarrow as pa
 
 from changefeed.objectstore.patience import Patience
 from changefeed.owner.sinks.mysql import place_of
 from changefeed.owner.transaction_log.state import State
-from changefeed.schema.row.rowv2 import decode_rows
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.mysql.rows.literals import identifier, text_literal
 from changefeed.sink.mysql.server import Row, Session
@@ -26,12 +25,12 @@ from changefeed.verify.comparison.ledger import scratch_database
 from changefeed.verify.comparison.matching import has_all_changes, matching_tables
 from changefeed.verify.held import held
 from changefeed.verify.mysql.comparison import Comparison
-from changefeed.verify.mysql.values import expression, of_downstream, of_upstream
+from changefeed.verify.mysql.upstream import add_upstream
+from changefeed.verify.mysql.values import expression, of_downstream
 from changefeed.verify.progress import Progress, Silent
 from changefeed.verify.recorded import Recorded, check_cluster, check_settled, rules_of, upstream_of
 from changefeed.verify.result import Rows
 from changefeed.verify.upstream.expected import key_of
-from changefeed.verify.upstream.standing import rows_at
 
 _PAGE = 1000  # rows
 
@@ -96,9 +95,8 @@ class _Table:
         rows = Comparison(self._db, info.full_name, [column.name for column in columns], key)
         self._progress.stage(f"{info.full_name}: the upstream's rows")
         for physical_id in info.physical_ids:
-            async for keys, values in rows_at(self._pd, physical_id, self._state.flushed_ts(physical_id)):
-                await asyncio.to_thread(self._add_upstream, rows, keys, values)
-                self._progress.advance(len(keys))
+            at = self._state.flushed_ts(physical_id)
+            await add_upstream(self._pd, info, physical_id, at, partial(rows.add, "upstream"), self._progress)
         self._progress.stage(f"{info.full_name}: the rows downstream")
         pages = self._session.pages(self._query(), _PAGE)
         while page := await asyncio.to_thread(_next, pages):
@@ -106,11 +104,6 @@ class _Table:
             rows.add("downstream", [of_downstream(*pair) for pair in zip(columns, cells, strict=True)])
             self._progress.advance(len(page))
         self._result.add(rows.found())
-
-    def _add_upstream(self, rows: Comparison, keys: pa.Array, values: pa.Array) -> None:
-        columns = self._info.output_columns
-        decoded = decode_rows(self._info, keys, values, "UTC", columns)
-        rows.add("upstream", [of_upstream(*pair) for pair in zip(columns, decoded, strict=True)])
 
     def _lacking(self) -> list[str]:
         """The upstream's columns that are not there. One that only the downstream has is noted."""
