@@ -15,10 +15,9 @@ import pyspark
 import pytest
 from changefeed.cli.main import main
 from conftest import Changefeed, Upstream
+from integration_catalogs import PASSWORD, USER, mariadb, postgresql, write_account
 from integration_iceberg import replayed, sink, state
 from integration_java import COMPILE_S, FETCH_S, compiled, jars, java_tool
-from integration_mariadb import running as mariadb_running
-from integration_postgresql import running as postgresql_running
 from integration_s3_servers import KEY, KEY_ID, S3Server, write_secret
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
@@ -33,8 +32,6 @@ LIBRARIES = (
     "org.apache.iceberg:iceberg-core:1.10.0:tests",
     "org.eclipse.jetty:jetty-servlet:11.0.26",
 )
-
-USER, PASSWORD = "keeper", "p@ss/word"
 
 pytestmark = pytest.mark.timeout(FETCH_S + COMPILE_S + 240)
 
@@ -78,24 +75,6 @@ def test_tables_of_a_rest_catalog(upstream: Upstream, new_changefeed: Callable[.
         holds(upstream, changefeed, RestCatalog("mine", uri=address), state, ("emptied", "items"))
 
 
-@contextmanager
-def mariadb(folder: Path) -> Iterator[str]:
-    with mariadb_running(folder) as database:
-        account = f"{USER}@'%'"
-        database.query(
-            "CREATE DATABASE lake",
-            f"CREATE USER {account} IDENTIFIED BY '{PASSWORD}'",
-            f"GRANT ALL ON lake.* TO {account}",
-        )
-        yield f"mysql://127.0.0.1:{database.port}/lake"
-
-
-@contextmanager
-def postgresql(_: Path) -> Iterator[str]:
-    with postgresql_running(USER, PASSWORD) as port:
-        yield f"postgresql://127.0.0.1:{port}/postgres"
-
-
 @pytest.mark.parametrize(("catalog", "driver"), [(mariadb, "mysql+pymysql"), (postgresql, "postgresql+pg8000")])
 def test_tables_of_a_database_and_a_bucket(
     catalog: Callable[[Path], AbstractContextManager[str]],
@@ -108,9 +87,7 @@ def test_tables_of_a_database_and_a_bucket(
     changefeed = new_changefeed(["shop.*"])
     secrets = changefeed.folder / "secrets"
     write_secret(secrets, "bucket")
-    (secrets / "catalog").mkdir()
-    (secrets / "catalog" / "username").write_text(USER)
-    (secrets / "catalog" / "password").write_text(PASSWORD)
+    write_account(secrets / "catalog")
     with catalog(tmp_path) as address:
         changefeed.spec["sink"] = sink(changefeed.folder, "append")
         changefeed.spec["sink"]["iceberg"] |= {

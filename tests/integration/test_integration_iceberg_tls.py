@@ -15,10 +15,7 @@ from changefeed.errors import ChangefeedError, Refused
 from changefeed.objectstore import Place
 from changefeed.sink.iceberg.place import IcebergPlace, told
 from changefeed_devcluster.certificates import Certificates
-from integration_mariadb import running as mariadb_running
-from integration_postgresql import running as postgresql_running
-
-USER, PASSWORD = "keeper", "p@ss/word"
+from integration_catalogs import PASSWORD, mariadb, postgresql, write_account
 
 
 class _Empty(BaseHTTPRequestHandler):
@@ -37,7 +34,7 @@ class _Empty(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def rest(certificates: Path, _: Path) -> Iterator[str]:
+def rest(_: Path, certificates: Path) -> Iterator[str]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates / "server.pem")
     context.load_verify_locations(certificates / "ca.crt")
@@ -51,25 +48,6 @@ def rest(certificates: Path, _: Path) -> Iterator[str]:
         thread.join()
 
 
-@contextmanager
-def mariadb(certificates: Path, folder: Path) -> Iterator[str]:
-    pem = certificates / "server.pem"
-    options = [f"--ssl-ca={certificates / 'ca.crt'}", f"--ssl-cert={pem}", f"--ssl-key={pem}"]
-    with mariadb_running(folder, *options) as database:
-        database.query(
-            "CREATE DATABASE lake",
-            f"CREATE USER {USER} IDENTIFIED BY '{PASSWORD}' REQUIRE X509",
-            f"GRANT ALL ON lake.* TO {USER}",
-        )
-        yield f"mysql://127.0.0.1:{database.port}/lake"
-
-
-@contextmanager
-def postgresql(certificates: Path, _: Path) -> Iterator[str]:
-    with postgresql_running(USER, PASSWORD, certificates) as port:
-        yield f"postgresql://127.0.0.1:{port}/postgres"
-
-
 @pytest.mark.parametrize("running", [rest, mariadb, postgresql])
 def test_both_ends_show_certificates(
     running: Callable[[Path, Path], AbstractContextManager[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -78,16 +56,14 @@ def test_both_ends_show_certificates(
     for folder in (ours, others):
         Certificates(folder, ["127.0.0.1"])
     keys = tmp_path / "keys"
-    keys.mkdir()
-    (keys / "username").write_text(USER)
-    (keys / "password").write_text(PASSWORD)
+    write_account(keys)
     nameless, deceived = tmp_path / "nameless", tmp_path / "deceived"
     nameless.mkdir()
     shutil.copy(ours / "client" / "ca.crt", nameless)
     shutil.copytree(ours / "client", deceived)
     shutil.copy(others / "client" / "ca.crt", deceived)  # would show the right certificate, to anyone else
 
-    with running(ours, tmp_path) as address:
+    with running(tmp_path, ours) as address:
 
         def namespaces(tls: Path | None) -> list[tuple[str, ...]]:
             place = IcebergPlace(Place("s3://bucket"), address, catalog_secret=keys, catalog_tls=tls)
