@@ -22,7 +22,7 @@ CODE := spark-apps devcluster operator tests bench examples images deploy
 CORPUS ?= ../shared/corpus
 
 .PHONY: help demo test test-quick test-unit test-corpus test-simulation simulate mutations test-integration test-cluster lint generate \
-	check-generated manifests \
+	check-generated manifests collations consumers \
 	lock images check-images bench evidence clean java classes
 
 help: ## show this list
@@ -52,7 +52,7 @@ SIMULATE := POLARS_MAX_THREADS=1 $(PY) tests/simulation/simulate.py
 simulate: $(STAMP) ## simulate more seeds (SEEDS=50000), or one with a full trace (SEED=123)
 	@$(SIMULATE) $(or $(SEEDS),5000)
 
-mutations: $(STAMP) ## disable each mechanism in turn and record which seeds and unit tests notice, in docs/simulation.md
+mutations: $(STAMP) ## disable each mechanism in turn and record which seeds and unit tests notice, in bench/results/mutations.md
 	POLARS_MAX_THREADS=1 $(PY) tests/simulation/unit_tests.py
 	$(SIMULATE) --mutations
 
@@ -65,11 +65,12 @@ test-cluster: $(STAMP) java ## tests against a real Kubernetes API server and no
 	@$(PY) tests/cluster/cluster_images.py
 	$(PYTEST) -n 2 tests/cluster # one for the real node, one for the rest: a third would only compete for cores
 
-lint: $(STAMP) check-generated ## check style, types, layers and generated files
+lint: $(STAMP) check-generated ## check style, types, layers, generated files, and what documents and docstrings refer to
 	.venv/bin/ruff check $(CODE)
 	.venv/bin/ruff format --check $(CODE)
 	.venv/bin/mypy
 	.venv/bin/lint-imports
+	$(PYTEST) tests/unit/docs
 
 # A .pyi can't declare an enum value named None. It stays reachable as Value("None").
 define protoc
@@ -99,6 +100,12 @@ manifests: $(STAMP) ## generate the kustomize base and OLM bundle in deploy/ fro
 	@$(PY) tests/cluster/cluster_programs.py helm
 	@$(PY) deploy/manifests.py --helm "$$(cd tests/cluster && ../../$(PY) -c 'import cluster_programs; print(cluster_programs.program("helm"))')"
 
+collations: $(STAMP) ## generate the weights of characters by which text is compared; test-integration checks them
+	@$(PY) tests/integration/integration_collations.py
+
+consumers: $(STAMP) java ## read files and tables with what people use; writes docs/reference/consumers.md, which test-integration checks in part
+	@$(PY) tests/consumers/consumers.py
+
 .PHONY: generate-into
 generate-into:
 	$(call protoc,$(INTO))
@@ -111,6 +118,8 @@ lock: $(STAMP) ## regenerate requirements/*.txt from pyproject.toml; the images'
 		$(LOCK) --constraint requirements/dev.txt --extra $$image pyproject.toml -o requirements/$$image.txt; done
 	printf 'setuptools\nwheel\n' | $(LOCK) --constraint requirements/dev.txt -o requirements/build.txt -
 	printf 'uv\n' | $(LOCK) -o requirements/uv.txt -
+	printf 'pyspark==4.1.4\n' | $(LOCK) -o requirements/spark-4.1.txt - # of tests: the newest that Iceberg has a runtime for
+	$(LOCK) requirements/consumers.in -o requirements/consumers.txt
 
 ARCH ?= amd64 arm64
 IMAGES := $(PYTHON) images/build.py $(foreach arch,$(ARCH),--arch $(arch)) $(if $(BASE),--base $(BASE)) $(if $(SOURCES),--sources $(SOURCES))
@@ -138,9 +147,9 @@ evidence: $(STAMP) classes ## full-length benchmarks and evidence, into bench/re
 	$(PY) bench/iceberg.py --out bench/results/iceberg.json
 	$(PY) bench/spark_source.py --out bench/results/spark_source.json
 	$(PY) bench/bench.py --case insert-csv-one --out bench/results/one_transaction.json
-	$(PY) tests/integration/integration_crash_table.py docs/crash-points.md files
-	$(PY) tests/integration/integration_crash_table.py docs/crash-points-databases.md mysql kafka
-	$(PY) tests/integration/integration_crash_table.py docs/crash-points-iceberg.md changelog upsert
+	$(PY) tests/integration/integration_crash_table.py bench/results/crash-points.md files
+	$(PY) tests/integration/integration_crash_table.py bench/results/crash-points-databases.md mysql kafka
+	$(PY) tests/integration/integration_crash_table.py bench/results/crash-points-iceberg.md changelog upsert
 	$(PY) bench/operator_scale.py --out bench/results/operator_scale.json
 	$(PY) bench/owner_scale.py --out bench/results/owner_scale.json
 	$(PY) bench/planner_scale.py
@@ -148,8 +157,12 @@ evidence: $(STAMP) classes ## full-length benchmarks and evidence, into bench/re
 	CHANGEFEED_EVIDENCE=docs/ui.png $(PYTEST) tests/integration/test_integration_ui.py
 	CHANGEFEED_EVIDENCE=bench/results/kills.json $(PYTEST) -s tests/integration/test_integration_nemesis.py # resumes, too
 	CHANGEFEED_EVIDENCE=bench/results/mysql_kills.json $(PYTEST) -s tests/integration/test_integration_mysql_nemesis.py
+	CHANGEFEED_EVIDENCE=bench/results/mysql_ddl_storm.json $(PYTEST) -s tests/integration/test_integration_mysql_ddl_storm.py -k sigkills
 	CHANGEFEED_EVIDENCE=bench/results/kafka_kills.json $(PYTEST) -s tests/integration/test_integration_kafka_nemesis.py
 	CHANGEFEED_EVIDENCE=bench/results/iceberg_kills.jsonl $(PYTEST) -s tests/integration/test_integration_iceberg_nemesis.py
+	CHANGEFEED_EVIDENCE=bench/results/iceberg_maintenance.jsonl $(PYTEST) -s tests/integration/test_integration_iceberg_maintenance.py
+	CHANGEFEED_EVIDENCE=bench/results/iceberg_busy.jsonl $(PYTEST) -s tests/integration/test_integration_iceberg_busy.py
+	CHANGEFEED_EVIDENCE=bench/results/tail.jsonl $(PYTEST) -s tests/integration/test_integration_tail.py
 	CHANGEFEED_EVIDENCE=bench/results/restore.jsonl $(PYTEST) -s tests/integration/test_integration_restore.py tests/integration/test_integration_flashback.py
 	CHANGEFEED_EVIDENCE=bench/results/fault_schedules.jsonl $(PYTEST) -n 2 tests/integration/test_integration_fault_schedules.py
 	$(PY) bench/database_sinks.py --out bench/results/database_sinks.txt

@@ -3,9 +3,9 @@
     bench.py                                           all cases of the suite
     bench.py --case insert-csv-scan --rows 1000000 --repeat 5
 
-Prints what each case came to and writes bench/out/bench.json (INTERFACES.md, bench.json) after each; what is there of
-cases that are not measured now stays. bench/page.py makes a page with pictures of it. The cases are declared in
-bench/cases.py.
+Prints what each case came to and writes bench/out/bench.json (docs/design/layouts.md, Benchmark results) after each;
+what is there of cases that are not measured now stays. bench/page.py makes a page with pictures of it. The cases are
+declared in bench/cases.py.
 """
 
 from __future__ import annotations

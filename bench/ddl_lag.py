@@ -1,7 +1,8 @@
 """What a DDL on one of many tables costs: how far the files of the others are behind, with and without it.
 
 A row's lag is from its commit to its file, by the one clock of this machine. First the workload runs alone, then one
-table gets a column every few seconds. Prints a table and writes bench/out/ddl_lag.json (INTERFACES.md, bench.json).
+table gets a column every few seconds. Prints a table and writes bench/out/ddl_lag.json (docs/design/layouts.md,
+Benchmark results).
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A changefeed of sysbench tables under a steady load, into a catalog in SQLite and a warehouse on this disk: once as
 changelogs, once by primary key. Of the watched time: snapshots of all tables, and how far each is behind the checkpoint
-that it tells, as it is dated. Prints a line each and writes bench/out/iceberg.json (INTERFACES.md,
-bench.json).
+that it tells, as it is dated. Prints a line each and writes bench/out/iceberg.json (docs/design/layouts.md,
+Benchmark results).
 """
 
 from __future__ import annotations

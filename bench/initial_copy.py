@@ -2,7 +2,7 @@
 
 Two sysbench tables, and one more that is written to all the time. `initial-copy`: both are copied at once, unharmed.
 `initial-copy-killed`: one is, the driver is killed again and again while regions split, and the rules select the second
-one half-way. Prints a line each and writes bench/out/initial_copy.json (INTERFACES.md, bench.json).
+one half-way. Prints a line each and writes bench/out/initial_copy.json (docs/design/layouts.md, Benchmark results).
 """
 
 from __future__ import annotations

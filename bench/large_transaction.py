@@ -5,7 +5,7 @@
 It has the environment that Spark's Python workers have, which says how memory is kept. The store, its PD and the owner
 are stand-ins: all prewrites of the transaction come first, then all its commits, then the resolved-ts. The puller's
 segments stand in a folder of the temporary files, which is removed. Prints a line of figures for each number of regions
-and writes bench/out/large_transaction.json (INTERFACES.md, bench.json).
+and writes bench/out/large_transaction.json (docs/design/layouts.md, Benchmark results).
 """
 
 from __future__ import annotations

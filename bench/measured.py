@@ -248,7 +248,10 @@ def runs_of(report: Path) -> list[dict[str, Any]]:
 
 
 def write_report(out: Path, runs: list[dict[str, Any]]) -> None:
-    """INTERFACES.md, bench.json. Ends the process with an error when a run was verified and does not hold."""
+    """Ends the process with an error when a run was verified and does not hold.
+
+    See docs/design/layouts.md, Benchmark results.
+    """
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False, cwd=ROOT
     ).stdout.strip()

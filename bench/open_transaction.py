@@ -1,9 +1,11 @@
-"""How far a changefeed is behind while a large transaction is open, by the version of the stores (source design 2).
+"""How far a changefeed is behind while a large transaction is open, as TiKV is and as it might be.
+
+As it might be: design 2 of docs/design/README.md.
 
 The transaction is in all eight regions of a table, beside updates of other tables, and says twice a second that it
-lives. `old`: every store's watermark waits for it. `new`: none does. `mixed`: two of the three stores are old until
-half of its time is over, and the gate keeps all of them waiting till then. Prints a line each and writes
-bench/out/open_transaction.json (INTERFACES.md, bench.json).
+lives. `today`: every store's watermark waits for it, as TiKV's do. `proposed`: none does, by a mechanism that no TiKV
+has. `mixed`: two of the three stores get it when half of the time is over, and the gate keeps all of them waiting till
+then. Prints a line each and writes bench/out/open_transaction.json (docs/design/layouts.md, Benchmark results).
 """
 
 from __future__ import annotations
@@ -19,7 +21,11 @@ from measured import ROOT, bench_cluster, changefeed_run, write_report
 from steady import Watch, percentiles
 
 _WORKLOAD = ("--shape=update", "--how=written", "--tables=4", "--regions=4", "--rows=10000")
-_STORES = {"old": ("--new-stores=0",), "new": ("--new-stores=3",), "mixed": ("--new-stores=1", "--upgrade")}
+_STORES = {
+    "today": (),
+    "proposed": ("--proposed-watermark=3",),
+    "mixed": ("--proposed-watermark=1", "--upgrade"),
+}
 _STORAGE = {"protocol": "csv", "csv": {"includeCommitTs": True}, "flushInterval": "500ms"}
 _BEGINS_S = 1.5  # what came before it, or before the upgrade, is in the files
 _CATCH_UP_S = 300.0

@@ -1,7 +1,7 @@
 """`python bench/planner_scale.py`: what the planner costs by the number of dispatchers when ten of them change.
 
 Prints, and writes to bench/results/planner_scale.json: CPU of a tick (rows of ten dispatchers, and a plan when one is
-due), and what a dispatcher that nothing happens to holds. Source design 4, FR6 and AC6.
+due), and what a dispatcher that nothing happens to holds. Idle dispatchers must cost nothing.
 """
 
 from __future__ import annotations

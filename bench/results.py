@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Result:
-    """INTERFACES.md, bench.json. None: the case does not have it.
+    """docs/design/layouts.md, Benchmark results. None: the case does not have it.
 
     CPU is of all processes of the run, without the upstream: `_s_per_mrow` seconds a million rows, `_cores` seconds a
     second. `marginal` is of the rows alone: what twice the rows took longer, so that the start is not in it.

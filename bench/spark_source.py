@@ -3,7 +3,7 @@
 Rows of one table that stand in the upstream's history, met by a scan; each job reads N and then 2N, and the difference
 is what the rows alone take. A stream runs with trigger availableNow and the source's default bounds, a batch between
 two versions; both are written as Parquet by Spark. Prints a line each and writes bench/out/spark_source.json
-(INTERFACES.md, bench.json).
+(docs/design/layouts.md, Benchmark results).
 """
 
 from __future__ import annotations

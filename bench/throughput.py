@@ -77,7 +77,7 @@ def _marginal(half: _Once, whole: _Once) -> dict[str, Any]:
 
 
 def _once(case: Case, rows: int, verify: bool, with_baselines: bool) -> _Once:
-    options = [*case.upstream(rows), f"--write-rows={rows}"]
+    options = [*case.upstream(rows), f"--write-rows={rows}", "--min-ts-interval=0.2"]
     with (
         tempfile.TemporaryDirectory(prefix="changefeed-bench-") as name,
         bench_cluster(options, None if case.core is None else case.core + 1) as upstream,

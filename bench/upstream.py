@@ -204,7 +204,8 @@ def serve(given: argparse.Namespace) -> None:
     is_frozen = given.how != "written" and not shape.updates
     frozen.TXN_ROWS = shape.transaction  # of all frozen histories of a process: this one has one
     history = frozen.FrozenHistory(given.how == "live", given.how == "one") if is_frozen else None
-    with DevCluster(frozen=history, new_stores=given.new_stores) as cluster, ThreadPoolExecutor(1, "large") as beside:
+    settings = {"proposed_watermark": given.proposed_watermark, "min_ts_interval": given.min_ts_interval}
+    with DevCluster(frozen=history, **settings) as cluster, ThreadPoolExecutor(1, "large") as beside:
         tidb = Tidb(cluster)
         tidb.bootstrap()
         tidb.create_database(DATABASE)
@@ -279,7 +280,8 @@ def main() -> None:
     arguments.add_argument("--rate", type=float, default=1e9, help="written: rows a second")
     arguments.add_argument("--write-rows", type=int, help="written: how many; default: until SIGUSR1")
     arguments.add_argument("--busy", type=float, default=0.0, help="rows a second in one more table, until SIGUSR1")
-    arguments.add_argument("--new-stores", type=int, default=0, help="as of changefeed-devcluster start")
+    arguments.add_argument("--proposed-watermark", type=int, default=0, help="as of changefeed-devcluster start")
+    arguments.add_argument("--min-ts-interval", type=float, default=1.0, help="as of changefeed-devcluster start")
     arguments.add_argument("--large", type=float, default=0.0, help="written: seconds of a large transaction")
     arguments.add_argument("--upgrade", action="store_true", help="all stores are new when half of these are over")
     serve(arguments.parse_args())

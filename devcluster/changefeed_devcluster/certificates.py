@@ -4,13 +4,15 @@
     server.pem        key and certificate of PD and of all stores
     client/           ca.crt, tls.crt, tls.key: the Secret
 
-Whoever has the folder open reads it again at each handshake, so a rotation needs no restart.
+Certificates are read again at each handshake, the stores' CAs too; PD reads its clients' CAs when it starts, as the
+real one does.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import ssl
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -42,13 +44,42 @@ class Certificates:
             _issue_client(folder)
         _issue_server(folder, [_name(name) for name in dict.fromkeys(names)])
 
-    def server_credentials(self) -> grpc.ServerCredentials:
+    def store_credentials(self) -> grpc.ServerCredentials:
         """Only who shows a certificate of a CA in ca.crt gets in."""
-        return grpc.dynamic_ssl_server_credentials(self._present(), self._present, require_client_authentication=True)
+        return self._credentials(lambda: self.cas)
 
-    def _present(self) -> grpc.ServerCertificateConfiguration:
-        pair = (self._folder / "server.pem").read_bytes()
-        return grpc.ssl_server_certificate_configuration([(pair, pair)], (self._folder / "ca.crt").read_bytes())
+    def pd_credentials(self) -> grpc.ServerCredentials:
+        """As a store's, but of a CA that stands in ca.crt now."""
+        cas = self.cas
+        return self._credentials(lambda: cas)
+
+    @property
+    def cas(self) -> bytes:
+        return (self._folder / "ca.crt").read_bytes()
+
+    def context(self, cas: bytes) -> ssl.SSLContext:
+        """For a handshake of today with a client that one of the CAs has certified; TLS 1.2 with HTTP/2."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_TICKET
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(cadata=cas.decode())
+        context.load_cert_chain(self._folder / "server.pem")
+        context.set_alpn_protocols(["h2"])
+        return context
+
+    def _credentials(self, cas: Callable[[], bytes]) -> grpc.ServerCredentials:
+        def present() -> grpc.ServerCertificateConfiguration:
+            pair = (self._folder / "server.pem").read_bytes()
+            return grpc.ssl_server_certificate_configuration([(pair, pair)], cas())
+
+        return grpc.dynamic_ssl_server_credentials(present(), present, require_client_authentication=True)
+
+
+def common_names(certificate: bytes) -> list[str]:
+    """Those of a certificate in DER."""
+    subject = x509.load_der_x509_certificate(certificate).subject
+    return [str(name.value) for name in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
 
 
 def client_channel(folder: Path, address: str) -> grpc.Channel:
@@ -58,19 +89,25 @@ def client_channel(folder: Path, address: str) -> grpc.Channel:
 
 
 def rotate(folder: Path) -> None:
-    """A new CA and new certificates of it. The old CA is trusted on, by both sides, until `retire`. Raises OSError."""
+    """A new CA, which both sides trust beside the old ones, and a certificate of it for the cluster. Raises OSError.
+
+    PD knows the new CA after a restart; then the client may have a certificate of it: `retire`.
+    """
     server = x509.load_pem_x509_certificate((folder / "server.pem").read_bytes())
     names = list(server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
     _new_authority(folder)
     _issue_server(folder, names)
-    _issue_client(folder)
+    _write(folder / CLIENT / "ca.crt", (folder / "ca.crt").read_bytes())
 
 
 def retire(folder: Path) -> None:
-    """Trust the newest CA alone: certificates of older ones are refused from the next handshake on. Raises OSError."""
+    """A certificate of the newest CA for the client, and that CA alone is trusted. Raises OSError.
+
+    Certificates of older ones are refused from the next handshake on, by PD from its next start on.
+    """
     newest = _pem(x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes()))
     _write(folder / "ca.crt", newest)
-    _write(folder / CLIENT / "ca.crt", newest)
+    _issue_client(folder)
 
 
 def _new_authority(folder: Path) -> None:

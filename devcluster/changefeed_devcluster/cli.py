@@ -7,7 +7,6 @@ a person must know goes to standard error.
 from __future__ import annotations
 
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -21,10 +20,12 @@ from cyclopts import App, CycloptsError, Parameter
 from cyclopts.validators import Number
 
 from . import certificates
+from .cdc.subscriptions import SINK_QUOTA
 from .certificates import Certificates
 from .ddl.cli import ddl
 from .frozen import FrozenHistory
 from .harm import harm
+from .ports import check_free
 from .server import DevCluster
 from .terminal import BAD_INPUT, Amount, CommandFailed, say
 from .tidb.schema import DDL_JOB_TABLE
@@ -66,11 +67,16 @@ def start(
     workload_seconds: Amount | None = None,
     frozen: Literal["scan", "live", "one"] | None = None,
     replay: bool = False,
-    new_stores: Few = 0,
+    proposed_watermark: Few = 0,
     gate: bool = True,
+    min_ts_interval: Annotated[float, Parameter(validator=Number(gt=0))] = 1.0,
+    scan_speed_limit: Amount = 0.0,
+    sink_quota: Annotated[int, Parameter(validator=Number(gt=0))] = SINK_QUOTA,
     tls: Path | None = None,
     tls_name: Annotated[list[str] | None, Parameter(negative="")] = None,
     tls_common_name: Annotated[list[str] | None, Parameter(negative="")] = None,
+    tls_pd_common_name: Annotated[list[str] | None, Parameter(negative="")] = None,
+    gc_barriers: bool = True,
 ) -> None:
     """Run a cluster until SIGINT or SIGTERM; SIGUSR1 ends the workload alone.
 
@@ -113,18 +119,30 @@ def start(
         Show the `data` folder of an earlier cluster as it was left, and write nothing to it: several clusters, at once
         or one after the other, serve the same history to the byte. `startTs` is that of the folder's first cluster, and
         the second line has the history's last ts.
-    new_stores
-        So many of the stores are of a version whose watermarks are not held by large transactions; `harm upgrade` makes
-        more of them so.
+    proposed_watermark
+        So many of the stores have a mechanism that was proposed and that no TiKV has: large transactions do not hold
+        resolved-ts back. `harm upgrade` gives it to more of them.
     gate
-        The new watermarks count when all stores have them; with --no-gate each store's at once.
+        The proposed watermarks count when all stores have them; with --no-gate each store's at once.
+    min_ts_interval
+        Seconds between two resolved-ts, as TiKV's cdc.min-ts-interval.
+    scan_speed_limit
+        Bytes a second of all scans of a store, as TiKV's cdc.incremental-fetch-speed-limit; 0: as fast as they can.
+    sink_quota
+        Bytes that may wait to be sent on all connections of a store, as TiKV's cdc.sink-memory-quota.
     tls
         Folder of certificates, made where there are none: speak TLS, and let in only who has one. DIR/client is what
         clients need, as a Kubernetes Secret has it: ca.crt, tls.crt, tls.key.
     tls_name
         Another host name or IP address in the cluster's certificate; `host`, 127.0.0.1 and localhost are always there.
     tls_common_name
-        Let in only clients whose certificate has this common name; DIR/client's is changefeed.
+        Let in only clients whose certificate has this common name; DIR/client's is changefeed. As with the real ones,
+        PD refuses others in the handshake, a store refuses each call.
+    tls_pd_common_name
+        PD's own list, in place of `tls_common_name`.
+    gc_barriers
+        PD answers for safepoints as the newest one; with --no-gc-barriers, as those of up to 8.5, which tell every
+        service the least safepoint of all.
     """
     arrived: SimpleQueue[int] = SimpleQueue()
     for number in (*_STOP_SIGNALS, signal.SIGUSR1):
@@ -132,12 +150,14 @@ def start(
     history = _frozen(frozen, workload, data, rate)
     if replay and (data is None or workload != "none" or not (data / "journal").exists()):
         raise CommandFailed("--replay is for a --data folder that a cluster has written, without a --workload.")
-    if tls is None and (tls_name or tls_common_name):
-        raise CommandFailed("--tls-name and --tls-common-name are for a cluster with --tls.")
+    if tls is None and (tls_name or tls_common_name or tls_pd_common_name):
+        raise CommandFailed("--tls-name, --tls-common-name and --tls-pd-common-name are for a cluster with --tls.")
     if store_port and store_port + stores > _PORTS:
         raise CommandFailed(f"--store-port {store_port} is too high for {stores} stores: there are {_PORTS} ports.")
-    if new_stores > stores:
-        raise CommandFailed(f"--new-stores {new_stores} is more than the {stores} stores that there are.")
+    if proposed_watermark > stores:
+        raise CommandFailed(
+            f"--proposed-watermark {proposed_watermark} is more than the {stores} stores that there are."
+        )
     try:
         secure = Certificates(tls, [host, "127.0.0.1", "localhost", *(tls_name or ())]) if tls else None
         cluster = DevCluster(
@@ -150,8 +170,13 @@ def start(
             host=host,
             certificates=secure,
             common_names=tls_common_name or (),
-            new_stores=new_stores,
+            pd_common_names=tls_pd_common_name,
+            gc_barriers=gc_barriers,
+            proposed_watermark=proposed_watermark,
             gated=gate,
+            min_ts_interval=min_ts_interval,
+            scan_speed_limit=scan_speed_limit,
+            sink_quota=sink_quota,
         )
     except OSError as error:
         raise _cant_start(error) from error
@@ -182,13 +207,19 @@ def start(
 
 @tls_app.command
 def rotate(folder: Path) -> None:
-    """Make a new CA and new certificates. Certificates of the old CA are still taken, until `tls retire`."""
+    """Make a new CA, trusted beside the old one, and a certificate of it for the cluster.
+
+    PD reads its CAs when it starts: run `harm restart-pd`, then `tls retire`.
+    """
     _turned(folder, certificates.rotate)
 
 
 @tls_app.command
 def retire(folder: Path) -> None:
-    """Take certificates of the newest CA only. `harm cut` breaks the connections that were made with older ones."""
+    """Make a certificate of the newest CA for the client, and trust that CA only.
+
+    `harm restart-pd` lets PD know, and `harm cut` breaks the stores' connections that were made with older ones.
+    """
     _turned(folder, certificates.retire)
 
 
@@ -211,7 +242,7 @@ def _frozen(how: str | None, workload: str, data: Path | None, rate: float) -> F
 def _open(cluster: DevCluster, host: str, ports: Sequence[int]) -> None:
     try:
         for port in ports:
-            _check_free(host, port)
+            check_free(host, port)
         cluster.start()
     except OSError as error:
         raise _cant_start(error) from error
@@ -220,16 +251,6 @@ def _open(cluster: DevCluster, host: str, ports: Sequence[int]) -> None:
 def _cant_start(error: OSError) -> CommandFailed:
     where = f": {error.filename}" if error.filename else ""
     return CommandFailed(f"The cluster can't start: {error.strerror or error}{where}")
-
-
-def _check_free(host: str, port: int) -> None:
-    """Raises OSError for a busy port, before gRPC tells the terminal of it in words of its own."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise OSError(error.errno, f"port {port} of {host} is in use or not allowed, take another one") from error
 
 
 def _workload(tidb: Tidb, name: str, tables: int, regions: int, rows: int | None, hot: int) -> Workload | None:

@@ -1,4 +1,6 @@
-"""EncodeBytes of the development cluster: how PD and the change data service spell keys (facts, tikv-wire 4.1).
+"""EncodeBytes of the development cluster: how PD and the change data service spell keys.
+
+See docs/design/tidb.md, Encodings.
 
 Its own, so that it can't be wrong in the same way as the product's. Regions keep raw keys; what goes over the wire as a
 region boundary or a span is encoded, what stands in rows and KvXxx calls is raw.

@@ -1,4 +1,4 @@
-"""TiDB's `cert-allowed-cn`: of the clients with a good certificate only those with one of some common names get in."""
+"""TiKV's `cert-allowed-cn`: clients with another common name get through the handshake, and each call is refused."""
 
 from __future__ import annotations
 
@@ -44,5 +44,7 @@ class CommonNames(grpc.aio.ServerInterceptor):
     async def _check(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         names = [name.decode() for name in context.auth_context().get("x509_common_name", ())]
         if self._allowed.isdisjoint(names):
-            why = f"Common name check fail, reason: {names} is not in {sorted(self._allowed)}"
+            allowed = ", ".join(f'"{name}"' for name in sorted(self._allowed))
+            reason = f"x509_common_name from peer is {', '.join(names)}, cert_allowed_cn: {{{allowed}}}"
+            why = f"Common name check fail, reason: {reason}"
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, why)

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from .ddl.requests import do_ddl
-from .pd.regions import Region
+from .pd.heartbeats import INTERVAL_S
+from .pd.regions import ELECTION_S, Region
 
 if TYPE_CHECKING:
     from .server import DevCluster
 
 _SERVICE = "devcluster.Control"
 HARM_METHOD, DDL_METHOD = f"/{_SERVICE}/Harm", f"/{_SERVICE}/Ddl"
+_ANSWERED_S = 0.1
 Arguments = Mapping[str, Any]
 Answer = dict[str, Any]
 
@@ -73,6 +75,19 @@ def _cut(cluster: DevCluster, given: Arguments) -> None:
     cluster.cut(given.get("store"), int(given.get("messages", 0)))
 
 
+def _kill(cluster: DevCluster, given: Arguments) -> None:
+    cluster.kill(int(given["store"]), _seconds(given), float(given.get("election", ELECTION_S)))
+
+
+def _freeze_pd(cluster: DevCluster, given: Arguments) -> None:
+    cluster.freeze_pd(_seconds(given))
+
+
+def _restart_pd(cluster: DevCluster, given: Arguments) -> None:
+    """Once this has been answered, on a connection that it breaks."""
+    cluster.restart_pd(float(given.get("heartbeat", INTERVAL_S)), _ANSWERED_S)
+
+
 def _upgrade(cluster: DevCluster, given: Arguments) -> None:
     cluster.upgrade(given.get("store"))
 
@@ -81,7 +96,7 @@ def _watermark(cluster: DevCluster, given: Arguments) -> Answer:
     gate, requests = cluster.watermarks.gate, cluster.watermarks.statuses.requests
     return {
         "stores": [
-            {"id": id_, "version": gate.version(id_), "new": gate.spares_large(id_), "requests": requests[id_]}
+            {"id": id_, "version": gate.version(id_), "proposed": gate.spares_large(id_), "requests": requests[id_]}
             for id_ in cluster.regions.store_ids
         ]
     }
@@ -97,6 +112,14 @@ def _stall_region(cluster: DevCluster, given: Arguments) -> None:
 
 def _delay(cluster: DevCluster, given: Arguments) -> None:
     cluster.delay(float(given["by"]), _seconds(given), given.get("store"))
+
+
+def _slow_scans(cluster: DevCluster, given: Arguments) -> None:
+    cluster.slow_scans(float(given["bytes_per_second"]), _seconds(given), given.get("store"))
+
+
+def _congest(cluster: DevCluster, given: Arguments) -> None:
+    cluster.congest(_seconds(given), given.get("store"))
 
 
 def _repeat(cluster: DevCluster, given: Arguments) -> None:
@@ -129,6 +152,9 @@ _ACTIONS: dict[str, Callable[[DevCluster, Arguments], Answer | None]] = {
     "merge": _merge,
     "transfer": _transfer,
     "cut": _cut,
+    "kill": _kill,
+    "freeze-pd": _freeze_pd,
+    "restart-pd": _restart_pd,
     "upgrade": _upgrade,
     "watermark": _watermark,
     "stall": _stall,
@@ -136,6 +162,8 @@ _ACTIONS: dict[str, Callable[[DevCluster, Arguments], Answer | None]] = {
     "lock": _lock,
     "abandon": _abandon,
     "delay": _delay,
+    "slow-scans": _slow_scans,
+    "congest": _congest,
     "repeat": _repeat,
     "reorder": _reorder,
     "heal": _heal,

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from . import keys
 from .cdc.events import COMMIT, COMMITTED, PREWRITE, varint
+from .store.txn import SHORT_VALUE
 from .tidb.rows import encode_rows, row_blocks
 
 TXN_ROWS = 128
@@ -223,13 +224,12 @@ def _encode(
     """Elements of Entries.entries, one a row."""
     row_keys = keys.record_key_block(table_id, handles)
     found = np.empty(len(handles), object)
-    blocks = [(np.arange(len(handles)), None)] if log_type == COMMIT else row_blocks(columns)
-    for chosen, values in blocks:
+    for chosen, values in row_blocks(columns):
         parts: list[bytes | npt.NDArray[np.uint8]] = [b"\x08", _ts_block(starts[chosen])]
         if log_type != PREWRITE:
             parts += (b"\x10", _ts_block(starts[chosen] + _TICK // 2))
         parts += (bytes((0x18, log_type, 0x20, 1, 0x2A, row_keys.shape[1])), row_keys[chosen])
-        if values is not None:
+        if log_type != COMMIT or values.shape[1] <= SHORT_VALUE:
             parts += (b"\x32" + varint(values.shape[1]), values)
         block = _framed(parts, len(chosen))
         found[chosen] = block.view(f"V{block.shape[1]}").ravel().tolist()
@@ -252,7 +252,7 @@ def _framed(parts: Sequence[bytes | npt.NDArray[np.uint8]], count: int) -> npt.N
 
 
 def _ts_block(ts: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
-    """Varints of ts of today: always nine bytes (facts, tikv-wire 6.2)."""
+    """Varints of ts of today: always nine bytes (docs/design/tikv.md, Timestamps)."""
     shifts = np.arange(0, 7 * _TS_BYTES, 7, dtype=np.int64)
     block = (ts[:, None] >> shifts & 0x7F).astype(np.uint8)
     block[:, :-1] |= 0x80

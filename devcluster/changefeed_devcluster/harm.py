@@ -18,6 +18,8 @@ from cyclopts import App, Parameter
 from . import keys
 from .certificates import client_channel
 from .control import HARM_METHOD
+from .pd.heartbeats import INTERVAL_S
+from .pd.regions import ELECTION_S
 from .terminal import UNAVAILABLE, Amount, CommandFailed, say
 
 _ANSWER_S = 10.0
@@ -96,17 +98,47 @@ def cut(*, at: At, store: Store = None, messages: int = 0) -> None:
 
 
 @harm.command
-def upgrade(*, at: At, store: Store = None) -> None:
-    """Restart a store with the version that spares large transactions.
+def kill(*, at: At, store: int, seconds: Seconds = None, election: Amount = ELECTION_S) -> None:
+    """End a store: its streams end, and nobody answers at its address.
 
-    Unless the cluster runs without a gate, that version's watermark counts once every store has it.
+    The other stores go on as before. The regions that it led have another leader `election` seconds later, and PD knows
+    it. After `seconds`, or with `harm heal`, the store is back at its address and leads nothing.
+    """
+    say(store=store, **_harm(at, "kill", store=store, seconds=seconds, election=election))
+
+
+@harm.command(name="freeze-pd")
+def freeze_pd(*, at: At, seconds: Seconds = None) -> None:
+    """Let PD answer nothing, without any error: no timestamps, no look-ups.
+
+    Resolved-ts stands still and then jumps; transactions wait for their timestamps.
+    """
+    say(**_harm(at, "freeze-pd", seconds=seconds))
+
+
+@harm.command(name="restart-pd")
+def restart_pd(*, at: At, heartbeat: Amount = INTERVAL_S) -> None:
+    """Restart PD: its connections break, and it is back on its port at once.
+
+    It knows a region's leader again once it has heard of it, of the last one after `heartbeat` seconds. With TLS, it
+    reads ca.crt again, which it does at a start only.
+    """
+    say(**_harm(at, "restart-pd", heartbeat=heartbeat))
+
+
+@harm.command
+def upgrade(*, at: At, store: Store = None) -> None:
+    """Restart a store with a newer version.
+
+    Its resolved-ts go on as before: they stay at the start ts of the oldest PUT or DELETE lock. In a cluster with
+    `--proposed-watermark` the newer version has the proposed mechanism, which counts once every store has it.
     """
     say(**_harm(at, "upgrade", store=store))
 
 
 @harm.command
 def watermark(*, at: At) -> None:
-    """List the stores: version, whether its watermarks are the new ones, requests that others have sent it for them."""
+    """List the stores: version, whether its watermarks are the proposed ones, requests from others for them."""
     say(**_harm(at, "watermark"))
 
 
@@ -114,7 +146,7 @@ def watermark(*, at: At) -> None:
 def stall(*, at: At, seconds: Seconds = None, store: Store = None) -> None:
     """Send no change data, without any error: the streams stay open and silent.
 
-    Everything goes on being queued, and comes afterwards; beyond 512 MiB a registration ends as `congested`.
+    Everything goes on being queued, and comes afterwards; beyond 512 MiB of a store, registrations end as `congested`.
     """
     say(**_harm(at, "stall", seconds=seconds, store=store))
 
@@ -158,6 +190,24 @@ def delay(*, at: At, by: Amount, seconds: Seconds = None, store: Store = None) -
     say(**_harm(at, "delay", by=by, seconds=seconds, store=store))
 
 
+@harm.command(name="slow-scans")
+def slow_scans(*, at: At, bytes_per_second: Amount, seconds: Seconds = None, store: Store = None) -> None:
+    """Let the scans of a store come at so many bytes a second.
+
+    What is written meanwhile is sent at once, so it overtakes the older rows and locks that the scan has read.
+    """
+    say(**_harm(at, "slow-scans", bytes_per_second=bytes_per_second, seconds=seconds, store=store))
+
+
+@harm.command
+def congest(*, at: At, seconds: Seconds = None, store: Store = None) -> None:
+    """Have no room for change data, as if another client of the store did not read what it has asked for.
+
+    Every registration of a region ends as `congested` with the region's next row, and every scan with its first batch.
+    """
+    say(**_harm(at, "congest", seconds=seconds, store=store))
+
+
 @harm.command
 def repeat(*, at: At, seconds: Seconds = None) -> None:
     """Send twice what a store may send twice.
@@ -180,7 +230,10 @@ def reorder(*, at: At, seconds: Seconds = None) -> None:
 
 @harm.command
 def heal(*, at: At) -> None:
-    """End all that lasts: stalls, delays, repeats, reorders, cuts to come, and locks of `harm lock`.
+    """End all that lasts.
+
+    Stalls, delays, slow scans, congestion, repeats, reorders, cuts to come, and locks of `harm lock`.
+    Stores that were killed are started, and PD thaws.
 
     Splits, merges, transfers and abandoned locks stay.
     """

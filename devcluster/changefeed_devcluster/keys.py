@@ -1,4 +1,4 @@
-"""Keys as TiDB writes them: record, index and meta keys (facts, tikv-wire 4.1-4.3).
+"""Keys as TiDB writes them: record, index and meta keys (docs/design/tidb.md, Record keys, Meta keys).
 
 The development cluster's own, so that it can't be wrong in the same way as the product's decoders. All keys are raw;
 EncodeBytes around a whole key is the business of whoever speaks to PD (`codec.py`).

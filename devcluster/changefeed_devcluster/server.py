@@ -6,66 +6,59 @@ its methods, from another one through `control.py`.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import errno
-import secrets
-import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
-import grpc
-from changefeed.wire import cdcpb_pb2 as cdcpb
 from changefeed.wire import metapb_pb2 as metapb
-from changefeed.wire import pdpb_pb2 as pdpb
 
 from .cdc.cdc import ChangeData
-from .cdc.subscriptions import Subscriptions
+from .cdc.subscriptions import SINK_QUOTA, Subscriptions
 from .cdc.troubles import Trouble, Troubles
 from .certificates import Certificates
 from .common_names import CommonNames
 from .control import control_handler
 from .frozen import FrozenHistory
-from .journal import Journal, Record
-from .pd.oracle import Oracle, compose
+from .handshake import GatedServer
+from .journal import Journal
+from .kept import Kept
+from .pd.heartbeats import INTERVAL_S
+from .pd.oracle import Oracle
 from .pd.pd import PlacementDriver
-from .pd.regions import Region, Regions
-from .pd.safepoints import Hold, SafePoints
+from .pd.regions import ELECTION_S, Region, Regions
+from .pd.safepoints import SafePoints, ServiceSafePoints
+from .ports import GrpcServer, Ports, Server
+from .server_thread import ServerThread
 from .store import unfinished
+from .store.calls import Calls
 from .store.frozen_store import FrozenStore
 from .store.gc import collect_garbage
 from .store.kv import Tikv
+from .store.scheduler import Scheduler
 from .store.store import MvccStore
 from .watermark.gate import VersionGate
 from .watermark.watermarks import Watermarks
 
-_START_SECONDS = 30.0
-_LAST_WORDS_SECONDS = 0.05
 _PD = 0
 _ALIVE_MS = 365 * 86_400_000
-_OPTIONS = (
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
-    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
-    ("grpc.http2.max_ping_strikes", 0),
-    ("grpc.keepalive_permit_without_calls", 1),
-)
 
 
 class DevCluster:
     """A cluster that runs between `start` and `stop`, or inside a `with`. Not to be started twice.
 
     Without `data_dir` nothing outlives it. With it, data, region boundaries, cluster id and safepoints go on where an
-    earlier cluster with the same folder ended. `min_ts_interval`: seconds between two resolved-ts. `frozen`: history
+    earlier cluster with the same folder ended. `min_ts_interval`: seconds between two resolved-ts, `scan_speed_limit`:
+    bytes a second of a store's scans (0: none), `sink_quota`: bytes that may wait to be sent on all its connections;
+    these are TiKV's cdc.min-ts-interval, incremental-fetch-speed-limit and sink-memory-quota. `frozen`: history
     beside what the store holds. `replay`: show the data folder as it is, and keep nothing of what happens meanwhile.
     `host`: the address of this machine that it listens at and that its PD names. `store_port`: of the first store, the
     others have the next ones; 0 for free ones. Everybody who reaches it is let in; with `certificates` only who shows a
-    good one, with `common_names` only who bears one of these. `new_stores`: so many are of a version
-    whose watermarks large transactions do not hold, which counts when all are, or at once if not `gated`.
+    good one, with `common_names` only who bears one of these; PD goes by `pd_common_names` instead, if they are given.
+    `proposed_watermark`: so many stores have a mechanism that no TiKV has: large transactions do not hold their
+    watermarks. It counts when all have it, or at once if not `gated`. `gc_barriers`: PD answers for safepoints as the
+    newest one does; without, as those of up to 8.5.
 
     `first_start_ts`: what `note_start` was told in the folder's first life. `history_ts`: the last ts in the folder.
     """
@@ -76,69 +69,72 @@ class DevCluster:
         data_dir: Path | None = None,
         pd_port: int = 0,
         store_port: int = 0,
-        min_ts_interval: float = 0.2,
+        min_ts_interval: float = 1.0,
         frozen: FrozenHistory | None = None,
         replay: bool = False,
         host: str = "127.0.0.1",
         certificates: Certificates | None = None,
         common_names: Sequence[str] = (),
-        new_stores: int = 0,
+        pd_common_names: Sequence[str] | None = None,
+        proposed_watermark: int = 0,
         gated: bool = True,
+        scan_speed_limit: float = 0.0,
+        sink_quota: int = SINK_QUOTA,
+        gc_barriers: bool = True,
     ) -> None:
         self._host = host
         self._certificates = certificates
-        self._interceptors = [CommonNames(common_names)] if common_names else []
+        self._common_names = common_names
+        self._pd_common_names = common_names if pd_common_names is None else pd_common_names
         self.pd_address = ""
-        self.cluster_id = 0
-        self.first_start_ts = 0
-        self.history_ts = 0
         self.troubles = Troubles()
         self._held: dict[int, bytes] = {}
         self.store_addresses: dict[int, str] = {}
         self._pd_port = pd_port
         self._store_port = store_port
-        self._interval = min_ts_interval
         self._journal = Journal(data_dir, replay) if data_dir is not None else None
         self._store_ids = tuple(range(1, stores + 1))
         self._frozen = frozen or FrozenHistory()
         self.store = FrozenStore(self._journal, frozen) if frozen else MvccStore(self._journal)
-        self.oracle = Oracle(self._save_tso if self._journal else None)
+        self._kept = Kept(self._journal)
+        self.oracle = Oracle(self._kept.save_tso, is_frozen=self._pd_is_frozen)
         self.regions = Regions(self.store.lock, self._store_ids, self._journal)
-        self.safepoints = SafePoints(self._save_hold, self._forget)
+        self.safepoints = (SafePoints if gc_barriers else ServiceSafePoints)(self._kept.save_hold, self._forget)
         try:
-            self._restore()
+            self._kept.restore(self.store, self.regions, self.oracle, self.safepoints)
         except ValueError:
             self._close_journal()
             raise
         self.store.max_ts = self.oracle.next()
         self.regions.bootstrap()
-        self.watermarks = Watermarks(self.store, self.regions, VersionGate(self._store_ids, new_stores, gated))
+        self.watermarks = Watermarks(self.store, self.regions, VersionGate(self._store_ids, proposed_watermark, gated))
         self._subscriptions = Subscriptions(
-            self.store, self.regions, self.oracle, self.cluster_id, self._frozen, self.troubles, self.watermarks
+            self.store,
+            self.regions,
+            self.oracle,
+            self.cluster_id,
+            self._frozen,
+            self.troubles,
+            self.watermarks,
+            sink_quota,
         )
+        self._scan_speed_limit = scan_speed_limit
+        self.schedulers = {store_id: Scheduler(self.oracle, self._pd_is_frozen) for store_id in self._store_ids}
         self._driver: PlacementDriver | None = None
         self._services: dict[int, ChangeData] = {}
-        self._servers: dict[int, grpc.aio.Server] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopping: asyncio.Event | None = None
-        self._thread: threading.Thread | None = None
+        self._ports = Ports(host)
+        self._thread = ServerThread(self._open, self._tick, min_ts_interval, self._ports.close)
 
     # --- life ---
 
     def start(self) -> DevCluster:
         """Returns once every port is bound. Raises OSError that names a busy port."""
-        started: Future[None] = Future()
-        self._thread = threading.Thread(target=self._run, args=(started,), name="devcluster", daemon=True)
         self._thread.start()
-        started.result(_START_SECONDS)
         return self
 
     def stop(self) -> None:
         """Ends all calls at once and closes the journal."""
-        if self._loop is not None and self._stopping is not None and self._thread is not None:
-            self._loop.call_soon_threadsafe(self._stopping.set)
-            self._thread.join()
-            self._loop = None
+        self._thread.stop()
         self._close_journal()
 
     def _close_journal(self) -> None:
@@ -155,10 +151,25 @@ class DevCluster:
 
     def note_start(self, ts: int) -> None:
         """Keeps a ts from before the workload's first row, if none was kept before: where a replay begins."""
-        if not self.first_start_ts:
-            self.first_start_ts = ts
-            if self._journal:
-                self._journal.append(Record.START, cdcpb.ResolvedTs(ts=ts))
+        self._kept.save_start(ts)
+
+    @property
+    def cluster_id(self) -> int:
+        return self._kept.cluster_id
+
+    @property
+    def first_start_ts(self) -> int:
+        return self._kept.first_start_ts
+
+    @property
+    def history_ts(self) -> int:
+        return self._kept.history_ts
+
+    def _forget(self, safe_point: int) -> None:
+        """Deletes what the GC safepoint has passed; the journal does it again at the same place."""
+        with self.store.lock:
+            self._kept.save_gc(safe_point)
+            self.store.collect_garbage(safe_point)
 
     # --- harm ---
 
@@ -180,12 +191,47 @@ class DevCluster:
         """
         for chosen in self._chosen(store_id):
             if messages:
-                self._running_loop().call_soon_threadsafe(self._services[chosen].cut_after, messages)
+                self._thread.soon(self._services[chosen].cut_after, messages)
             else:
-                asyncio.run_coroutine_threadsafe(self._restart(chosen), self._running_loop()).result(_START_SECONDS)
+                self._thread.do(self._ports.restart(chosen))
+
+    def kill(self, store_id: int, seconds: float | None = None, election_s: float = ELECTION_S) -> None:
+        """Ends a store, until it is started again after some seconds or by `heal`; others go on.
+
+        Its streams end, and nobody answers at its address. The regions that it led get another leader after
+        `election_s`. Raises ValueError when it is down already.
+        """
+        self._chosen(store_id)
+        if store_id in self.regions.down:
+            raise ValueError(f"store {store_id} is down already")
+        self.regions.down.add(store_id)
+        self._thread.do(self._ports.kill(store_id))
+        self._thread.later(election_s, self.regions.elect)
+        if seconds is not None:
+            self._thread.later(seconds, partial(self._revive, store_id))
+
+    async def _revive(self, store_id: int) -> None:
+        if store_id in self.regions.down:
+            self.regions.down.discard(store_id)
+            await self._ports.restart(store_id)
+
+    def restart_pd(self, heartbeat_s: float = INTERVAL_S, after_s: float = 0.0) -> None:
+        """Breaks all connections of PD, which is back at once and hears of each region's leader within `heartbeat_s`.
+
+        It reads the CAs of its clients again. With `after_s` this returns before it happens.
+        """
+        assert self._driver is not None
+        self._driver.heartbeats.forget(self.regions.all(), heartbeat_s)
+        if after_s:
+            self._thread.later(after_s, partial(self._ports.restart, _PD))
+        else:
+            self._thread.do(self._ports.restart(_PD))
 
     def upgrade(self, store_id: int | None = None) -> None:
-        """Restarts a store, or all one after the other, with the version that spares large transactions."""
+        """Restarts a store, or all one after the other, with a newer version.
+
+        In a cluster with some of the proposed watermark it is the version that has it.
+        """
         for chosen in self._chosen(store_id):
             with self.store.lock:
                 self.watermarks.gate.upgrade(chosen)
@@ -204,6 +250,14 @@ class DevCluster:
     def delay(self, by: float, seconds: float | None = None, store_id: int | None = None) -> None:
         """Lets `by` seconds pass before change data is sent."""
         self._begin(Trouble.DELAY, store_id, seconds, by)
+
+    def slow_scans(self, bytes_per_second: float, seconds: float | None = None, store_id: int | None = None) -> None:
+        """Lets a store's scans come at so many bytes a second: what is written meanwhile overtakes what they read."""
+        self._begin(Trouble.SLOW_SCAN, store_id, seconds, bytes_per_second)
+
+    def congest(self, seconds: float | None = None, store_id: int | None = None) -> None:
+        """Has no room for change data, as if another client of the store didn't read what it has asked for."""
+        self._begin(Trouble.CONGESTION, store_id, seconds)
 
     def repeat(self, seconds: float | None = None) -> None:
         """Sends twice what a store may send twice, and resolved-ts that go back."""
@@ -229,8 +283,7 @@ class DevCluster:
         start_ts = self.hold_lock(key, _ALIVE_MS)
         self._held[start_ts] = key
         if seconds is not None:
-            loop = self._running_loop()
-            loop.call_soon_threadsafe(loop.call_later, seconds, self._let_go, start_ts)
+            self._thread.later(seconds, partial(self._let_go, start_ts))
         return start_ts
 
     def abandon_secondary(self, key: bytes) -> tuple[int, int]:
@@ -245,13 +298,25 @@ class DevCluster:
             raise ValueError("rows of a frozen history can be locked, but not written")
         return unfinished.commit_primary(self.store, self.oracle, found)
 
+    def freeze_pd(self, seconds: float | None = None) -> None:
+        """Lets PD answer nothing, without an error, for a while or until `heal`: resolved-ts stands, then jumps."""
+        self.troubles.begin(Trouble.FROZEN_PD, None, seconds)
+
+    def _pd_is_frozen(self) -> bool:
+        return self.troubles.amount(Trouble.FROZEN_PD) > 0
+
     def heal(self) -> None:
-        """Ends whatever lasts: stalls, delays, repeats, reorders, cuts to come, held locks."""
+        """Ends whatever lasts: stalls, delays, slow scans, congestion, repeats, reorders, cuts to come, held locks.
+
+        Stores that were killed are started, and PD thaws.
+        """
         self.troubles.heal()
         for service in self._services.values():
             service.heal()
         for start_ts in list(self._held):
             self._let_go(start_ts)
+        for store_id in list(self.regions.down):
+            self._thread.do(self._revive(store_id))
 
     def _let_go(self, start_ts: int) -> None:
         key = self._held.pop(start_ts, None)
@@ -269,129 +334,44 @@ class DevCluster:
             raise ValueError(f"there is no store {store_id}: one of {', '.join(map(str, self._store_ids))}")
         return [store_id]
 
-    def _running_loop(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None:
-            raise RuntimeError("the dev cluster is not running")
-        return self._loop
-
-    # --- the data folder ---
-
-    def _restore(self) -> None:
-        restored_id = 0
-        for kind, body in self._journal.replay() if self._journal else ():
-            match kind:
-                case Record.CLUSTER:
-                    cluster = metapb.Cluster.FromString(body)
-                    restored_id = cluster.id
-                    if cluster.max_peer_count != len(self._store_ids):
-                        raise ValueError(f"the data folder holds a cluster of {cluster.max_peer_count} stores")
-                case Record.REGIONS:
-                    self.regions.restore(pdpb.ScanRegionsResponse.FromString(body))
-                case Record.IDS:
-                    self.regions.restore_ids(pdpb.AllocIDResponse.FromString(body).id)
-                case Record.TSO:
-                    self.oracle.raise_to(compose(pdpb.Timestamp.FromString(body).physical))
-                case Record.SERVICE_SAFEPOINT:
-                    hold = pdpb.UpdateServiceGCSafePointRequest.FromString(body)
-                    self.safepoints.restore(Hold(hold.service_id, hold.TTL, hold.safe_point))
-                case Record.GC_SAFEPOINT:
-                    self.safepoints.gc_safe_point = pdpb.UpdateGCSafePointRequest.FromString(body).safe_point
-                    self.store.collect_garbage(self.safepoints.gc_safe_point)
-                case Record.START:
-                    self.first_start_ts = cdcpb.ResolvedTs.FromString(body).ts
-                case _:
-                    self.history_ts = max(self.history_ts, self.store.replay(kind, body))
-        self.oracle.raise_to(self.history_ts)
-        self.cluster_id = restored_id or secrets.randbits(62) | 1 << 62
-        if self._journal and not restored_id:
-            cluster = metapb.Cluster(id=self.cluster_id, max_peer_count=len(self._store_ids))
-            self._journal.append(Record.CLUSTER, cluster)
-
-    def _save_tso(self, physical_ms: int) -> None:
-        if self._journal:
-            self._journal.append(Record.TSO, pdpb.Timestamp(physical=physical_ms))
-
-    def _save_hold(self, hold: Hold) -> None:
-        if self._journal:
-            record = pdpb.UpdateServiceGCSafePointRequest(
-                service_id=hold.service_id, TTL=hold.expires_at, safe_point=hold.safe_point
-            )
-            self._journal.append(Record.SERVICE_SAFEPOINT, record)
-
-    def _forget(self, safe_point: int) -> None:
-        """Deletes what the GC safepoint has passed; the journal does it again at the same place."""
-        with self.store.lock:
-            if self._journal:
-                self._journal.append(Record.GC_SAFEPOINT, pdpb.UpdateGCSafePointRequest(safe_point=safe_point))
-            self.store.collect_garbage(safe_point)
-
     # --- the server thread ---
 
-    def _run(self, started: Future[None]) -> None:
-        asyncio.run(self._serve(started))
-
-    async def _serve(self, started: Future[None]) -> None:
-        self._stopping = asyncio.Event()
-        try:
-            await self._open()
-        except OSError as error:
-            await self._close_servers()
-            started.set_exception(error)
-            return
-        self._loop = asyncio.get_running_loop()
-        started.set_result(None)
-        while not self._stopping.is_set():
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), self._interval)
+    def _tick(self) -> None:
+        if not self._pd_is_frozen():
             self._subscriptions.advance()
-        await self._close_servers()
-
-    async def _close_servers(self) -> None:
-        """Stops all servers, then waits for what gRPC still has to tell this loop: a closed loop would log errors."""
-        await asyncio.gather(*(server.stop(None) for server in self._servers.values()))
-        await asyncio.sleep(_LAST_WORDS_SECONDS)
 
     async def _open(self) -> None:
-        driver = self._driver = PlacementDriver(self.cluster_id, self.oracle, self.regions, self.safepoints)
-        self._servers[_PD] = self._server(("grpc.so_reuseport", 0))
-        self.pd_address = self._bind(self._servers[_PD], self._pd_port, [driver.handler(), control_handler(self)])
+        driver = self._driver = PlacementDriver(
+            self.cluster_id, self.oracle, self.regions, self.safepoints, self._pd_is_frozen
+        )
+        self._ports.bind(_PD, self._pd_port, self._pd_server)
+        self.pd_address = self._ports.address(_PD)
         for store_id in self._store_ids:
-            self._services[store_id] = ChangeData(store_id, self._subscriptions, self.troubles)
-            self._servers[store_id] = self._server()
+            self._services[store_id] = ChangeData(store_id, self._subscriptions, self.troubles, self._scan_speed_limit)
             port = self._store_port + store_id - 1 if self._store_port else 0
-            self.store_addresses[store_id] = self._bind(self._servers[store_id], port, self._store_handlers(store_id))
+            self._ports.bind(store_id, port, partial(self._store_server, store_id))
+            self.store_addresses[store_id] = self._ports.address(store_id)
         driver.url = f"{'https' if self._certificates else 'http'}://{self.pd_address}"
         driver.stores = [self._described(store_id, address) for store_id, address in self.store_addresses.items()]
-        for server in self._servers.values():
-            await server.start()
+        await self._ports.start()
 
     def _described(self, store_id: int, address: str) -> metapb.Store:
         version = self.watermarks.gate.version(store_id)
         return metapb.Store(id=store_id, address=address, version=version, start_timestamp=int(time.time()))
 
-    async def _restart(self, store_id: int) -> None:
-        """A new server takes over the port before the old one is stopped, so nobody else can."""
-        old, new = self._servers[store_id], self._server()
-        self._bind(new, int(self.store_addresses[store_id].rpartition(":")[2]), self._store_handlers(store_id))
-        self._servers[store_id] = new
-        await new.start()
-        await old.stop(None)
+    def _pd_server(self) -> Server:
+        assert self._driver is not None
+        handlers = [self._driver.handler(), control_handler(self)]
+        if self._certificates is None:
+            return GrpcServer(handlers)
+        if self._pd_common_names:
+            context = partial(self._certificates.context, self._certificates.cas)
+            return GatedServer(GrpcServer(handlers), context, self._pd_common_names)
+        return GrpcServer(handlers, self._certificates.pd_credentials())
 
-    def _store_handlers(self, store_id: int) -> list[grpc.GenericRpcHandler]:
-        tikv = Tikv(store_id, self.cluster_id, self.store, self.regions, self.watermarks.safe_ts)
-        return [self._services[store_id].handler(), tikv.handler()]
-
-    def _server(self, *options: tuple[str, int]) -> grpc.aio.Server:
-        return grpc.aio.server(interceptors=self._interceptors, options=(*_OPTIONS, *options))
-
-    def _bind(self, server: grpc.aio.Server, port: int, handlers: list[grpc.GenericRpcHandler]) -> str:
-        server.add_generic_rpc_handlers(handlers)
-        address = f"{self._host}:{port}"
-        try:
-            if self._certificates:
-                bound = server.add_secure_port(address, self._certificates.server_credentials())
-            else:
-                bound = server.add_insecure_port(address)
-        except RuntimeError as error:
-            raise OSError(errno.EADDRINUSE, f"port {port} of {self._host} can't be bound, it is in use") from error
-        return f"{self._host}:{bound}"
+    def _store_server(self, store_id: int) -> Server:
+        calls = Calls(store_id, self.store, self.regions, self.watermarks.safe_ts)
+        tikv = Tikv(self.cluster_id, self.oracle, calls, self.schedulers[store_id])
+        credentials = self._certificates.store_credentials() if self._certificates else None
+        interceptors = [CommonNames(self._common_names)] if self._common_names else []
+        return GrpcServer([self._services[store_id].handler(), tikv.handler()], credentials, interceptors)

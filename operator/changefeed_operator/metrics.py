@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from changefeed.spec.field.quantity import parse_duration
 from changefeed.spec.field.section import Section
 from changefeed.spec.model import Spec, Upstream
+from changefeed.spec.reasons import Reason
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
@@ -64,6 +65,9 @@ class Metrics:
             "changefeed_operator_request_errors_total", "Failed requests, by status; 0 for no response.", "reason"
         )
         self.events = self._counter("changefeed_operator_events_total", "Events posted, by reason.", "reason")
+        for reason in Reason:
+            if reason.sent:  # a counter that is born with its first event never increases for Prometheus
+                self.events.labels(str(reason))
         self._registry.register(self)
 
     def show(self, standing: Callable[[], Standing]) -> None:
@@ -158,6 +162,7 @@ def changefeed_families(changefeeds: Mapping[Key, Json], now: float) -> Iterator
         status = api.mapping_at(changefeed, "status")
         if word := api.text_at(status, "state"):
             state.add_metric([*key, word], 1)
+            restarts.add_metric(key, api.whole_at(status, "restarts", "total"))
         for condition in api.list_at(status, "conditions"):
             if api.text_at(condition, "type") == "Ready":
                 ready.add_metric(key, float(api.text_at(condition, "status") == "True"))
@@ -168,8 +173,6 @@ def changefeed_families(changefeeds: Mapping[Key, Json], now: float) -> Iterator
         if (seconds := _held_seconds(status, now)) is not None:
             held.add_metric(key, seconds)
             ttl.add_metric(key, _safepoint_ttl(changefeed))
-        if "restarts" in status:
-            restarts.add_metric(key, api.whole_at(status, "restarts", "total"))
     yield from (state, ready, lag, threshold, held, ttl, restarts, paused)
 
 

@@ -22,8 +22,9 @@ from changefeed.spec.problem import InvalidResource
 
 from changefeed_operator import api
 from changefeed_operator.observe import Observed
+from changefeed_operator.privileges import privilege_problem
 from changefeed_operator.settings import Defaults, Settings
-from changefeed_operator.template import privilege_problem, template_problem
+from changefeed_operator.template import template_problem
 
 CONFIG_KEY = "changefeed.yaml"
 #: Spark's driver and executors refuse a heap below 450 MiB, and Python needs room besides.

@@ -5,7 +5,7 @@ A template is JSON that the API server has not validated: it may contain anythin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 #: The merge keys of lists; lists without one are concatenated.
@@ -69,32 +69,6 @@ def template_problem(template: Mapping[str, Any]) -> str:
                 if problem := _list_problem(container, name, f".spec.{kind}[{container['name']}].{name}"):
                     return problem
     return ""
-
-
-def privilege_problem(template: Mapping[str, Any]) -> str:
-    """What in a well-formed template asks for power over the node, starting with the path; "" if nothing does.
-
-    Covers what Kubernetes' baseline Pod Security Standard forbids and a pod could use to affect others.
-    """
-    for path, value in _privileges(template.get("spec") or {}):
-        if value:
-            shown = "true" if value is True else "set"
-            return f"{path}: {shown}; allowed: false or none, unless the chart sets allowPrivilegedTemplates"
-    return ""
-
-
-def _privileges(spec: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    for name in ("hostNetwork", "hostPID", "hostIPC"):
-        yield f".spec.{name}", spec.get(name)
-    for volume in spec.get("volumes") or ():
-        yield f".spec.volumes[{volume['name']}].hostPath", volume.get("hostPath")
-    for kind in ("containers", "initContainers"):
-        for container in spec.get(kind) or ():
-            path = f".spec.{kind}[{container['name']}]"
-            for name in ("privileged", "allowPrivilegeEscalation", "capabilities.add"):
-                yield f"{path}.securityContext.{name}", _at(container, f"securityContext.{name}")
-            for port in container.get("ports") or ():
-                yield f"{path}.ports[{port['name']}].hostPort", port.get("hostPort")
 
 
 def _list_problem(section: Mapping[str, Any], name: str, path: str) -> str:

@@ -1,7 +1,7 @@
-"""One small class per kind of failure, named for what the caller must do about it (DESIGN.md 5).
+"""One small class per kind of failure, named for what the caller must do about it.
 
 A message names the thing, the value and the next step, and never contains a secret. `exit_code` is the process's exit
-code if the error ends it (INTERFACES.md, exit codes).
+code if the error ends it (docs/running.md, Exit codes).
 """
 
 from __future__ import annotations
@@ -114,6 +114,48 @@ class NeedsHuman(ChangefeedError):
     """The changefeed requires manual intervention: do what `next_step` says, then start it again."""
 
 
+class ExecuteByHand(NeedsHuman):
+    """A DDL can't be written for the downstream's server: do there what it means, by hand, then start again."""
+
+    def __init__(self, message: str, next_step: str = "") -> None:
+        by_hand = (
+            "Do downstream by hand what the DDL means, then start again; if nothing is to be done, set is_done = 1"
+        )
+        super().__init__(message, next_step or f"{by_hand} in its row of the table ddls.")
+
+
+class UnclearDdl(NeedsHuman):
+    """Nobody can tell whether a DDL was executed downstream before a driver died: look there, then say that it was."""
+
+
+class OtherDefinition(NeedsHuman):
+    """A downstream table is not as the upstream's definition says, so that rows could be lost, changed or merged: mend
+    it by the statement that `next_step` has."""
+
+
+class StatementRefused(NeedsHuman):
+    """A database refuses a statement: mend downstream what its error names."""
+
+    number = 0  # of the database's error
+
+
+class DuplicateKey(StatementRefused):
+    """Another row downstream has the key of one that is to be written: mend the collation, or find out whose row it
+    is."""
+
+
+class UnknownThing(StatementRefused):
+    """A statement names a database, table or column that is not downstream: bring it back with its rows."""
+
+
+class StatementTooLarge(StatementRefused):
+    """A row makes a statement that is larger than what the database takes at once: raise the database's limit."""
+
+
+class SinkOwned(NeedsHuman):
+    """Another changefeed, or TiCDC, writes to the sink, or has: choose another one, or adopt it."""
+
+
 class SnapshotLostByGC(NeedsHuman):
     """GC removed changes that were not pulled yet (rule 14): start a new changefeed, unless they are written by now."""
 
@@ -127,6 +169,20 @@ class Refused(NeedsHuman):
     changefeed waits, because it may be fixed meanwhile."""
 
     answered = True
+
+
+def stopping() -> dict[str, type[ChangefeedError]]:
+    """Classes by name, of this module, of what stops a changefeed until a person has done something about it."""
+    kinds = (InvalidSpec, OutputConflict, NeedsHuman)
+    found: dict[str, type[ChangefeedError]] = {
+        name: each for name, each in globals().items() if isinstance(each, type) and issubclass(each, kinds)
+    }
+    del found[Refused.__name__]  # whoever is refused may be let in later
+    return found
+
+
+class InvalidRequest(ChangefeedError):
+    """A request to the upstream was refused by our own checks and not sent (upstream/requests): a defect of ours."""
 
 
 class ProtocolViolation(ChangefeedError):

@@ -1,7 +1,7 @@
 """Every metric, declared once; and what a person watches while a changefeed runs.
 
 The driver holds the numbers of all its executors, which send what has changed, and serves them as one `/metrics`
-(INTERFACES.md, Metrics). Nothing is kept in prometheus_client's global registry.
+(docs/design/layouts.md, Metric names). Nothing is kept in prometheus_client's global registry.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Declared:
 _PIPELINE = "changefeed_puller_span_pipeline"
 
 METRICS = (
-    # Source design 1, "Key Prometheus metrics".
+    # The seven that the design of span pipelines names.
     Declared(f"{_PIPELINE}_inflight_bytes", "gauge", "Bytes counted against the pipeline quota."),
     Declared(f"{_PIPELINE}_inflight_batches", "gauge", "Data batches waiting for their persist callback."),
     Declared(f"{_PIPELINE}_pending_resolved_barriers", "gauge", "Resolved barriers waiting for earlier data."),
@@ -60,6 +60,7 @@ METRICS = (
     Declared("changefeed_puller_finished_locks_total", "counter", "Locks of dead transactions that were resolved."),
     Declared("changefeed_puller_blocking_transactions", "gauge", "Open transactions that hold back a resolved-ts."),
     Declared("changefeed_puller_blocking_seconds", "gauge", "Age of the oldest such transaction, 0 if none.", "puller"),
+    Declared("changefeed_puller_congested_stores", "gauge", "Stores that take no registrations, for each puller."),
     Declared("changefeed_puller_errors_total", "counter", "Errors the puller recovered from.", "reason"),
     Declared("changefeed_puller_cpu_seconds_total", "counter", "CPU time used by puller tasks."),
     Declared("changefeed_puller_capture_lag_seconds", "gauge", "Time from a row's commit to its capture.", "puller"),

@@ -10,8 +10,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -26,6 +27,8 @@ from changefeed.spec.parse import parse
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb.tidb import Tidb
 from integration_inprocess import InProcessExecution, Run
+from integration_mariadb import MariaDb
+from integration_mariadb import running as mariadb_running
 from integration_s3_servers import S3Server, running
 
 BIN = Path(sys.executable).parent
@@ -182,7 +185,7 @@ class Changefeed:
 
 @pytest.fixture
 def upstream() -> Iterator[Upstream]:
-    with DevCluster() as cluster:
+    with DevCluster(min_ts_interval=0.2) as cluster:
         tidb = Tidb(cluster)
         tidb.bootstrap()
         yield Upstream(cluster, tidb)
@@ -241,3 +244,27 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """A real one, for the tests of a module."""
     with running("versitygw", tmp_path_factory.mktemp("versitygw") / "data") as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def every_mysql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], MariaDb]]:
+    """Servers by their names in PROGRAMS, each started when it is asked for; what is in them stays."""
+    with ExitStack() as running:
+
+        @cache
+        def of(name: str) -> MariaDb:
+            return running.enter_context(mariadb_running(tmp_path_factory.mktemp(name), of=name))
+
+        yield of
+
+
+@pytest.fixture(scope="module")
+def mariadb(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, every_mysql: Callable[[str], MariaDb]
+) -> Iterator[MariaDb]:
+    """A server for the tests of a module alone; with `every_server`, one after the other, which others have as well."""
+    if (name := getattr(request, "param", None)) is not None:
+        yield every_mysql(name)
+        return
+    with mariadb_running(tmp_path_factory.mktemp("mariadb")) as database:
+        yield database

@@ -222,7 +222,7 @@ def enumerate_all(kind: Kind, folder: Path, share: int = 1, turn: int = 0) -> Ou
     began = time.monotonic()
     choice = CHOICES[kind]
     with (
-        upstream(truncated=kind != "files") as history,
+        upstream(truncated=kind != "files", indexed=kind == "mysql") as history,
         nursery() as forked,
         worlds(kind, history, forked, folder) as there,
     ):

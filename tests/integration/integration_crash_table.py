@@ -1,5 +1,5 @@
-"""The lists of all points, made by the runs: `integration_crash_table.py FILE files` writes docs/crash-points.md,
-`... FILE mysql kafka` docs/crash-points-databases.md, `... FILE changelog upsert` docs/crash-points-iceberg.md.
+"""The lists of all points, made by the runs, in bench/results: `integration_crash_table.py FILE files` writes
+crash-points.md, `... FILE mysql kafka` crash-points-databases.md, `... FILE changelog upsert` crash-points-iceberg.md.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SECTIONS: dict[Kind, Sequence[tuple[bool, str, str]]] = {
 
 
 def table(outcomes: Mapping[Kind, Outcome]) -> str:
-    """docs/crash-points.md, or that of databases."""
+    """The document for these kinds of sinks."""
     every = list(outcomes.values())
     rows = [row for outcome in every for row in outcome.rows.values()]
     cases = [case for outcome in every for case in outcome.cases]
@@ -64,27 +64,28 @@ def table(outcomes: Mapping[Kind, Outcome]) -> str:
     return "\n".join([head, *(broken or ["None."]), *sections, ""])
 
 
-_HEAD = """# What is left when a process dies, at every point at which it can
+_HEAD = """# What is left when a process dies, at every point where it can
 
-Made by `make evidence`, not by hand: [the runs](../tests/integration/integration_crash.py) pass {points} named points
-{passages} times. {killed} runs were killed by SIGKILL at a passage, each followed by a run that goes on from what was
-found. {frozen} were frozen by SIGSTOP, taken over, and woken when the other had finished. Broken promises: {broken}.
+Made by `make evidence`, not by hand. [The runs](../../tests/integration/integration_crash.py) pass {points} named
+points {passages} times. {killed} runs were killed by SIGKILL at one of them, each followed by a run that resumes from
+what it finds. {frozen} were frozen by SIGSTOP, taken over, and woken once the other run had finished. Broken promises:
+{broken}.
 
-A *point* is a moment in a call, mostly of the object store: before it; *written*, when the temporary file is synced and
-has no name yet; *linked* or *replaced*, when the name stands and its folder is not yet synced; *gone*, the same for a
-name that was removed; *found it there*, when the name was taken; *done*. The process is a whole changefeed: driver,
-puller, tasks, real files and gRPC, without Spark. Up to two plans are open at a time, so that files are committed, and
-the log is folded, while others are open; and each run loses a pipeline task that has a file in hand. Of a point that is
-passed more than {most} times the first, the second, the one in the middle and the last passage are taken.
+A *point* is a moment in a call, mostly to the object store: *before* it; *written*, when the temporary file is synced
+and has no name yet; *linked* or *replaced*, when the name exists and its folder is not yet synced; *gone*, the same for
+a removed name; *found it there*, when the name was taken; *done*. The process is a whole changefeed: driver, puller,
+tasks, real files and gRPC, without Spark. Up to two plans are open at a time, so that files are committed, and the log
+is folded, while others are open; and each run loses a pipeline task that has a file in hand. Of a point that is passed
+more than {most} times, the first, the second, the middle and the last passage are taken.
 
-After each recovery `changefeed verify` agrees; every file of the sink has the bytes that it has when nobody does any
-harm; no data file was written twice; neither `metadata` nor an index went back, as a reader saw them before, between
-and after; no temporary file, no spooled one and no segment of a dead driver is left.
+After each recovery, `changefeed verify` agrees; every file of the sink has the bytes that an undisturbed run gives it;
+no data file was written twice; a reader who looked before, between and after never saw `metadata` or an index go back;
+and no temporary file, spooled file or segment of a dead driver is left.
 
-*Woken* is how the frozen one ended, which had been taken over; nothing that it did changed a file or the log. They
-ended as {ends}. `Fenced` is the rule. `Transient` and `Unavailable` are of a task that finds its segments gone before
-its driver asks the log. Who was frozen after the last record has nothing more to do. What is *replaced* on local files
-is so under a lock, which no second driver gets: nobody is frozen there.
+*Woken* is how the frozen run ended after it was taken over; nothing that it did changed a file or the log. These runs
+ended as {ends}. `Fenced` is the rule. `Transient` and `Unavailable` come from a task that finds its segments gone
+before its driver reads the log. A run that is frozen after its last record has nothing more to do. On local files,
+*replaced* happens under a lock that no second driver gets, so nobody is frozen there.
 
 ## Broken
 """
@@ -92,28 +93,29 @@ is so under a lock, which no second driver gets: nobody is frozen there.
 
 _HEAD_OF_DATABASES = """# What is left when a process dies that writes to MySQL or Kafka
 
-Made by `make evidence`, not by hand: [the runs](../tests/integration/integration_crash.py) pass {points} named points
-{passages} times. {killed} runs were killed by SIGKILL at a passage, each followed by a run that goes on from what was
-found. {frozen} were frozen by SIGSTOP, taken over, and woken when the other had finished. Broken promises: {broken}.
+Made by `make evidence`, not by hand. [The runs](../../tests/integration/integration_crash.py) pass {points} named
+points {passages} times. {killed} runs were killed by SIGKILL at one of them, each followed by a run that resumes from
+what it finds. {frozen} were frozen by SIGSTOP, taken over, and woken once the other run had finished. Broken promises:
+{broken}.
 
 The runs are those of [crash-points.md](crash-points.md), with a real MariaDB and a real Kafka (`delivery:
-exactly-once`). Two plans are open at a time; DDLs add a column, make a table and truncate one; each run loses a
-pipeline task that has written an entry, before it says so. Listed are the points that these sinks add, and of the log
-the records of plans, commits and DDLs; the others are the same for every sink. The first, the middle and a late
-passage of each are taken, after a takeover the first.
+exactly-once`). Two plans are open at a time; DDLs add a column, create a table and truncate one; each run loses a
+pipeline task that has written an entry and not yet said so. The tables list the points that these sinks add and, of the
+log, the records of plans, commits and DDLs; the others are the same for every sink. Of each point the first, the middle
+and a late passage are taken; after a takeover, only the first.
 
-A *point* is the moment before a call and the one when it is *done*; in it *committing*, before a COMMIT; *fenced*, when
-earlier producers are shut out; *queued*, when the client has messages that no broker need have; *acknowledged*, when
-all have been, and a transaction of them is not committed.
+A *point* is a moment in a call: *before* it; *committing*, before a COMMIT; *fenced*, when earlier producers are shut
+out; *queued*, when the client has messages that no broker may have yet; *acknowledged*, when brokers have all of them
+and their transaction is not committed; *done*.
 
-After each recovery `changefeed verify` agrees; the rows, definitions and messages are those of a run that nobody
-harms. In MariaDB triggers have seen each change of a row once and in order, and no DDL was executed twice: the server
-would have refused it, or rows would be missing that came after a TRUNCATE. Who reads what is committed in Kafka has
-met each change once and those of a row in order; no resolved-ts was early or went back.
+After each recovery, `changefeed verify` agrees; rows, definitions and messages are those of an undisturbed run. In
+MariaDB, triggers have seen each change of a row once and in order, and no DDL was executed twice: the server would have
+refused it, or rows that came after a TRUNCATE would be missing. A read_committed consumer of Kafka has read each change
+once, and those of a row in order; no resolved-ts came early or went back.
 
-*Woken* is how the frozen one ended, which had been taken over: nothing that it did changed a row, a message, our own
-tables and topics, or the log. They ended as {ends}. `Transient` and `Unavailable` are of a task that finds its segments
-gone before its driver asks the log.
+*Woken* is how the frozen run ended after it was taken over; nothing that it did changed a row, a message, our own
+tables and topics, or the log. These runs ended as {ends}. `Transient` and `Unavailable` come from a task that finds
+its segments gone before its driver reads the log.
 
 ## Broken
 """
@@ -121,25 +123,27 @@ gone before its driver asks the log.
 
 _HEAD_OF_ICEBERG = """# What is left when a process dies that writes to Iceberg tables
 
-Made by `make evidence`, not by hand: [the runs](../tests/integration/integration_crash.py) pass {points} named points
-{passages} times. {killed} runs were killed by SIGKILL at a passage, each followed by a run that goes on from what was
-found. {frozen} were frozen by SIGSTOP, taken over, and woken when the other had finished. Broken promises: {broken}.
+Made by `make evidence`, not by hand. [The runs](../../tests/integration/integration_crash.py) pass {points} named
+points {passages} times. {killed} runs were killed by SIGKILL at one of them, each followed by a run that resumes from
+what it finds. {frozen} were frozen by SIGSTOP, taken over, and woken once the other run had finished. Broken promises:
+{broken}.
 
 The runs are those of [crash-points.md](crash-points.md), with a catalog in SQLite: once with tables that are changelogs
 (`mode: append`), once with tables that are merged on read (`mode: upsert`). Two plans are open at a time; DDLs add a
-column, make a table and truncate one; each run loses a pipeline task that has a file in hand. Listed are the points
-that this sink adds, and of the log the records of plans, commits and DDLs; the others are the same for every sink. The
-first, the middle and a late passage of each are taken, after a takeover the first.
+column, create a table and truncate one; each run loses a pipeline task that has a file in hand. The tables list the
+points that this sink adds and, of the log, the records of plans, commits and DDLs; the others are the same for every
+sink. Of each point the first, the middle and a late passage are taken; after a takeover, only the first.
 
-A *point* is the moment before a call and the one when it is *done*; of a file as in crash-points.md; in a commit
-*metadata written*, when the file with the table's new metadata stands and the catalog does not know of it.
+A *point* is a moment in a call: *before* it, or when it is *done*; for a file, those of crash-points.md; in a commit,
+*metadata written*, when the file with the table's new metadata exists and the catalog does not know of it.
 
-After each recovery `changefeed verify` agrees; rows and schemas are those of a run that nobody harms. Before, between
-and after the runs a reader has met: in a changelog, each change once, those of a row in order, and none that is taken
-back; in a table by primary key, the upstream's rows as of one of its transactions, never an earlier one than before.
+After each recovery, `changefeed verify` agrees; rows and schemas are those of an undisturbed run. A reader who looked
+before, between and after the runs has met, in a changelog, each change once, those of a row in order, and none that was
+taken back; in a table by primary key, the upstream's rows as of one of its transactions, never an earlier one than the
+last time.
 
-*Woken* is how the frozen one ended, which had been taken over: nothing that it did changed a table or the log. They
-ended as {ends}. `Transient` and `Unavailable` are of a task that finds its segments gone before its driver asks the
+*Woken* is how the frozen run ended after it was taken over; nothing that it did changed a table or the log. These runs
+ended as {ends}. `Transient` and `Unavailable` come from a task that finds its segments gone before its driver reads the
 log.
 
 ## Broken

@@ -58,7 +58,7 @@ class FlinkReader:
         return [
             Refused(answer["refused"])
             if "refused" in answer
-            else [Change(kind, _row(columns, row)) for kind, row in answer["changes"]]
+            else [Change(kind, typed_row(columns, row)) for kind, row in answer["changes"]]
             for answer in answers
         ]
 
@@ -101,7 +101,8 @@ _FROM_JSON: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _row(columns: Sequence[tuple[str, str]], said: Row) -> Row:
+def typed_row(columns: Sequence[tuple[str, str]], said: Row) -> Row:
+    """A row of JSON's values, as Python has those of the columns' types."""
     row: Row = {}
     for name, flink in columns:
         value, of_json = said[name], _FROM_JSON.get(flink.partition("(")[0])

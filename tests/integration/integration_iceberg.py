@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+from pyarrow import orc
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.manifest import DataFileContent
+from pyiceberg.manifest import DataFileContent, FileFormat
 from pyiceberg.table import Table
 
 
@@ -20,6 +22,11 @@ def sink(folder: Path, mode: str) -> dict[str, Any]:
 
 def catalog_of(folder: Path) -> SqlCatalog:
     return SqlCatalog("changefeed", uri=f"sqlite:///{folder}/catalog.db")
+
+
+def local(location: str) -> Path:
+    """Of a file that Java has named, or we."""
+    return Path(re.sub("^file:/+", "/", location))
 
 
 def changelog(table: Table) -> list[dict[str, Any]]:
@@ -46,7 +53,9 @@ def state(table: Table, key: str) -> dict[Any, dict[str, Any]]:
     gone: dict[Any, int] = {}
     for manifest in snapshot.manifests(table.io) if snapshot else ():
         for entry in manifest.fetch_manifest_entry(table.io):
-            found = pq.read_table(entry.data_file.file_path.removeprefix("file://")).to_pylist()
+            path = local(entry.data_file.file_path)
+            read = orc.ORCFile if entry.data_file.file_format == FileFormat.ORC else pq.ParquetFile
+            found = read(path).read().to_pylist()
             sequence = entry.sequence_number or 0
             if entry.data_file.content == DataFileContent.DATA:
                 rows += [(sequence, row) for row in found]

@@ -6,7 +6,9 @@ What they run is the product's; only who starts it is not. A run takes about a s
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import json
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -142,7 +144,7 @@ class Run:
 
     async def _run(self) -> Outcome:
         async with AsyncExitStack() as stack:
-            state, sink = await asyncio.to_thread(open_places, self.changefeed)
+            state, sink = await asyncio.to_thread(open_places, self.changefeed, self.options.secrets_dir)
             stack.callback(state.release)
             stack.callback(sink.release)
             pd = await upstream_access(self.changefeed, self.options.secrets_dir).connect()
@@ -155,15 +157,28 @@ class Run:
 
     async def outcome(self) -> Outcome:
         assert self._outcome is not None
-        return await asyncio.wait_for(self._outcome, DEADLINE_S)
+        await asyncio.wait({self._outcome}, timeout=DEADLINE_S)
+        assert self._outcome.done(), f"does not end.\n{self._standing()}"
+        return self._outcome.result()
 
     async def until(self, condition: Callable[[], Any], what: str) -> None:
         """Fails when the run ends first, or the deadline passes."""
         assert self._outcome is not None
-        async with asyncio.timeout(DEADLINE_S):
-            while not condition():
-                assert not self._outcome.done(), f"ended before {what}: {self._outcome}"
-                await asyncio.sleep(0.01)
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not condition():
+            assert not self._outcome.done(), f"ended before {what}: {self._outcome}"
+            assert time.monotonic() < deadline_s, f"still not: {what}.\n{self._standing()}"
+            await asyncio.sleep(0.01)
+
+    def _standing(self) -> str:
+        """Where it stands: its last progress, its task, and what each thread of this process does."""
+        with tempfile.TemporaryFile("w+") as shown:
+            if isinstance(self._outcome, asyncio.Task):
+                self._outcome.print_stack(file=shown)
+            shown.flush()
+            faulthandler.dump_traceback(shown)
+            shown.seek(0)
+            return f"{self.view.progress[-1:]}\n{shown.read()}"
 
     async def drained(self) -> Outcome:
         """As after SIGTERM."""

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +20,7 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <dependencies>{}</dependencies>
 </project>
 """
+_NOTHING_ELSE = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
 _COORDINATES = ("groupId", "artifactId", "version", "classifier")
 
 
@@ -32,30 +34,44 @@ def java_tool(name: Literal["java", "javac", "mvn"]) -> str:
     return found
 
 
-def jars(name: str, *artifacts: str) -> Path:
+def jars(name: str, *artifacts: str, alone: Sequence[str] = ()) -> Path:
     """The folder `name` of the cache with artifacts, each `group:artifact:version[:classifier]`, and what they need.
+
+    `alone`: artifacts that are fetched without what they need.
 
     Filled aside and renamed, so it is whole or not there; one process fills at a time.
     """
+    dependencies = [_dependency(artifact) for artifact in artifacts]
+    dependencies += [_dependency(artifact, _NOTHING_ELSE) for artifact in alone]
+
+    goal = ["dependency:copy-dependencies", "-DincludeScope=runtime"]
+    return _filled(name, ", ".join([*artifacts, *alone]), "".join(dependencies), goal)
+
+
+def _filled(name: str, what: str, dependencies: str, goal: list[str]) -> Path:
+    """`goal`: what Maven does to fill a folder, for a project with these dependencies."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "changefeed"
     folder = cache / name
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / ".lock").open("w") as lock, tempfile.TemporaryDirectory(dir=cache) as aside:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if folder.exists():
-            return folder
-        pom = Path(aside) / "pom.xml"
-        pom.write_text(_POM.format("".join(map(_dependency, artifacts))))
-        command = [java_tool("mvn"), "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
-        command += ["-DincludeScope=runtime", f"-DoutputDirectory={aside}/jars"]
-        checked(command, f"fetching {', '.join(artifacts)} with mvn", FETCH_S)
-        (Path(aside) / "jars").rename(folder)
+        if not folder.exists():
+            pom, made = Path(aside) / "pom.xml", Path(aside) / "made"
+            pom.write_text(_POM.format(dependencies))
+            command = [java_tool("mvn"), "-q", "-B", "-f", str(pom), *goal, f"-DoutputDirectory={made}"]
+            checked(command, f"fetching {what} with mvn", FETCH_S)
+            made.rename(folder)
     return folder
 
 
-def _dependency(artifact: str) -> str:
+def unpacked(name: str, artifact: str) -> Path:
+    """The folder `name` of the cache with what an archive has, `group:artifact:version:type:classifier`; as `jars`."""
+    return _filled(name, artifact, "", ["dependency:unpack", f"-Dartifact={artifact}"])
+
+
+def _dependency(artifact: str, more: str = "") -> str:
     parts = zip(_COORDINATES, artifact.split(":"), strict=False)
-    return f"<dependency>{''.join(f'<{name}>{value}</{name}>' for name, value in parts)}</dependency>"
+    return f"<dependency>{''.join(f'<{name}>{value}</{name}>' for name, value in parts)}{more}</dependency>"
 
 
 def compiled(source: Path, folder: Path, *libraries: Path) -> str:

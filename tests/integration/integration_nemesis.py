@@ -21,6 +21,8 @@ WEIGHTS = {
     "stall": 2,
     "stall-region": 2,
     "delay": 2,
+    "slow-scans": 3,
+    "congest": 1,
     "repeat": 2,
     "reorder": 2,
     "lock": 2,
@@ -91,6 +93,10 @@ class Nemesis:
                 return {"region": region.id, "seconds": seconds}
             case "delay":
                 return {"store": store, "seconds": seconds, "by": round(rng.uniform(0.1, 1.0), 2)}
+            case "slow-scans":
+                return {"store": store, "seconds": seconds, "bytes_per_second": rng.choice((100, 1_000, 10_000))}
+            case "congest":
+                return {"store": store, "seconds": seconds}
             case "lock":
                 return {"key": key.hex(), "seconds": seconds}
             case "abandon":

@@ -30,7 +30,11 @@ MYSQL = (
     "write a batch",
     "end an entry",
     "execute a DDL",
+    "make a DDL's statements",
     "run a DDL's statement",
+    "check a DDL's tables",
+    "begin an index",
+    "build an index",
 )
 KAFKA = (
     "create a topic",
@@ -69,6 +73,10 @@ def _wrap_mysql(points: Points) -> None:
         (Writer, "write", "write a batch"),
         (Control, "finish", "end an entry"),
         (MysqlDdlSink, "_execute", "execute a DDL"),
+        (MysqlDdlSink, "_statements", "make a DDL's statements"),
+        (MysqlDdlSink, "_check", "check a DDL's tables"),
+        (MysqlDdlSink, "_begin_build", "begin an index"),
+        (MysqlDdlSink, "_is_built", "build an index"),
         (mysql_ddl, "_run", "run a DDL's statement"),
     ):
         wrap(points, where, method, name)

@@ -9,8 +9,8 @@ from typing import Any
 
 from changefeed.sink.iceberg import ddl_sink, event_sink
 from changefeed.sink.iceberg.ddl_sink import IcebergDdlSink
+from changefeed.sink.iceberg.marks import VERSION
 from changefeed.sink.iceberg.place import IcebergPlace
-from changefeed.sink.iceberg.tables import VERSION
 from integration_points import Points, wrap
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table.update import AssertCreate, SetPropertiesUpdate

@@ -58,9 +58,10 @@ class BankStory:
                 bank.step()
 
     def add_column(self, bank: Bank) -> int:
-        """Gives the DDL's ts; the bank goes on with the new definition."""
+        """Gives the DDL's ts; the bank goes on with the new definition. A virtual column stands before it."""
         old = bank.tables[0]
-        new = self.world.tidb.add_column(old, NOTE)
+        virtual = Column("twice", "bigint", nullable=True, generated="`balance` * 2")
+        new = self.world.tidb.add_column(self.world.tidb.add_column(old, virtual), NOTE)
         ts = self.world.tidb.last_ddl_ts
         bank.tables[0] = new
         for accounts in (bank._open, bank._closed):

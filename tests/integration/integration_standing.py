@@ -17,6 +17,7 @@ from typing import Any
 from changefeed.objectstore.local import LocalStore
 from changefeed.owner.transaction_log.log import Log
 from changefeed.owner.transaction_log.state import State
+from changefeed_devcluster.ddl.indexes import add_index
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb.rows import Row
 from changefeed_devcluster.tidb.schema import Column
@@ -66,10 +67,11 @@ class History:
 
 
 @contextmanager
-def upstream(truncated: bool = False) -> Iterator[History]:
+def upstream(truncated: bool = False, indexed: bool = False) -> Iterator[History]:
     """Steps with changes of all tables; one that ends with a column, one with a table that is new; and one without.
 
-    `truncated`: then one of the tables is, which shows in no definition of it, and all change again.
+    `truncated`: then one of the tables is, which shows in no definition of it, and all change again; `indexed`: before
+    that it gets an index, as rows go on.
     """
     with DevCluster(stores=1, min_ts_interval=0.05) as cluster:
         tidb = Tidb(cluster)
@@ -89,11 +91,16 @@ def upstream(truncated: bool = False) -> Iterator[History]:
         steps.append(tidb.last_ddl_ts)
         tables = {each.id: each for each in (items, orders, late)}
         rows += _change(tidb, [items, orders, late], 3)
+        if indexed:
+            orders = add_index(tidb, orders, "by_balance", ("balance",), False)
+            steps.append(tidb.last_ddl_ts)
+            tables[orders.id] = orders
+            rows += _change(tidb, [items, orders, late], 4)
         if truncated:
             orders = tidb.truncate_table(orders)
             steps.append(tidb.last_ddl_ts)
             tables[orders.id] = orders
-            rows += _change(tidb, [items, orders, late], 4)
+            rows += _change(tidb, [items, orders, late], 5)
         steps += [tidb.now(), tidb.now()]
         yield History(cluster, tidb, start_ts, tuple(steps), rows, tuple(tables.values()))
 

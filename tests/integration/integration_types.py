@@ -1,7 +1,7 @@
 """Values of every scalar type, and what stands for each in the files.
 
-The texts are written out here, one by one, from what TiCDC documents (facts, ticdc-compatibility 2.7 and 2.8; tikv-wire
-5.2, 9): nothing of the product has computed them. Clocks are those of `ZONE`.
+The texts are written out here, one by one, from what TiCDC documents (docs/sink-files.md, csv,
+canal-json): nothing of the product has computed them. Clocks are those of `ZONE`.
 """
 
 from __future__ import annotations
@@ -251,14 +251,14 @@ DEFAULTS = (
     Default("bit(12)", "2571", plain(2571, "2571"), plain(0, "0")),
     Default("float", "1.5", plain(1.5, "1.5"), plain(0.0, "0")),
     Default("double", "1e20", plain(1e20, "1e+20", "1" + 20 * "0"), plain(0.0, "0")),
-    Default("decimal(8,3)", "-1.50", text(Decimal("-1.5"), "-1.500"), text(Decimal(0), "0")),
+    Default("decimal(8,3)", "-1.50", text(Decimal("-1.5"), "-1.500"), text(Decimal(0), "0.000")),
     Default("char(9)", 'a "b"', text('a "b"', 'a ""b""', 'a \\"b\\"'), text("", "")),
     Default("varchar(9)", "é", text("é", "é"), text("", "")),
     Default("varbinary(9)", "abc", text(b"abc", "YWJj", "abc"), text(b"", "")),
     Default("date", "2024-02-29", text(date(2024, 2, 29), "2024-02-29"), text("0000-00-00", "0000-00-00")),
     Default(
         "datetime(3)", "2024-02-29 01:02:03.500", text(None, "2024-02-29 01:02:03.500"),
-        text("0000-00-00 00:00:00", "0000-00-00 00:00:00"),
+        text("0000-00-00 00:00:00.000", "0000-00-00 00:00:00.000"),
     ),
     Default(
         "timestamp", "2024-07-01 22:30:00", text(None, "2024-07-02 00:30:00"),

@@ -1,4 +1,4 @@
-"""Source design 4, section 8: what a storage sink is accepted by, each broken once to see it red.
+"""What a storage sink is accepted by (design 4 of docs/design/README.md), each broken once to see it red.
 
 AC6, and of AC4 how many plans there are, are the planner's: tests/unit/owner/test_owner_planner.py.
 """

@@ -36,7 +36,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 class Ticdc:
-    """TiCDC as far as a reader sees it: it writes whole files of shop.orders (facts, ticdc-compatibility 2)."""
+    """TiCDC as far as a reader sees it: it writes whole files of shop.orders (docs/sink-files.md)."""
 
     def __init__(self, lake: Path, version: int) -> None:
         self.lake = lake
@@ -61,7 +61,7 @@ class Ticdc:
 
 
 class StorageConsumer:
-    """TiCDC's, by the facts (ticdc-compatibility 3): each round takes what is new, a key after the other, and drops
+    """TiCDC's storage consumer: each round takes what is new, a key after the other, and drops
     rows below the table's watermark. Rows replace those that are there.
     """
 

@@ -27,7 +27,7 @@ from conftest import Upstream
 from integration_screen import BAD_INPUT, FAILED, UNAVAILABLE, one_screen, run_alone
 
 HOUR = 3_600_000 << 18
-GEOMETRY_TYPE = 255  # TypeGeometry (facts, tikv-wire 4.4)
+GEOMETRY_TYPE = 255  # TypeGeometry (docs/design/tidb.md, Definitions)
 
 #: Writes what the case needs into an empty folder and gives the spec.
 Make = Callable[[Path], dict[str, Any]]
@@ -37,7 +37,7 @@ Check = Callable[..., None]
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Upstream]:
     """A cluster that no test changes: shop.orders and shop.logins are there, the latter with a GEOMETRY column."""
-    with DevCluster() as cluster:
+    with DevCluster(min_ts_interval=0.2) as cluster:
         tidb = Tidb(cluster)
         tidb.bootstrap()
         tidb.create_database("shop")

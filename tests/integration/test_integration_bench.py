@@ -78,8 +78,10 @@ def test_the_ddl_bench_is_verified_and_says_what_is_promised(tmp_path: Path) -> 
 
 
 def test_the_open_transaction_bench_is_verified_and_says_what_is_promised(tmp_path: Path) -> None:
-    measured = run("open_transaction.py", tmp_path / "open.json", "--stores", "new", "--seconds", "6", "--rate", "300")
-    assert measured["name"] == "open-transaction-new"
+    measured = run(
+        "open_transaction.py", tmp_path / "open.json", "--stores", "proposed", "--seconds", "6", "--rate", "300"
+    )
+    assert measured["name"] == "open-transaction-proposed"
     assert measured["requests_per_s"] > 0
     assert measured["blocking_s"] == [0.0, 0.0]
     assert all(0 < lag["p50"] <= lag["max"] for lag in measured["lag_ms"])

@@ -1,6 +1,6 @@
 """A process that dies at any named point leaves what the next goes on from: a part of each list of points a commit.
 
-`make evidence` runs the whole lists, some hundred killed runs, and writes docs/crash-points*.md.
+`make evidence` runs the whole lists, some hundred killed runs, and writes bench/results/crash-points*.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SEVERAL_PLANS = (
     "create snapshot with files open: linked",
     "lose a pipeline task: done",
 )
-DOCS = Path(__file__).parents[2] / "docs"
+RESULTS = Path(__file__).parents[2] / "bench" / "results"
 
 pytestmark = pytest.mark.timeout(900)  # on a busy machine
 
@@ -50,7 +50,7 @@ def check_a_part(kind: Kind, folder: Path, listed: str) -> Outcome:
     assert len(done) == len(outcome.cases)
     assert done.count(NOT_PASSED) <= len(done) // 10
     assert any(case.frozen for case in outcome.cases)
-    named = set(re.findall(r"^\| ([^|]+: \w[^|]*) \|", (DOCS / listed).read_text(), re.MULTILINE))
+    named = set(re.findall(r"^\| ([^|]+: \w[^|]*) \|", (RESULTS / listed).read_text(), re.MULTILINE))
     assert {point for _, point in outcome.rows} <= named, "points have come: run `make evidence`"
     assert all(f"| {case.point} |" in table({kind: outcome}) for case in outcome.cases if not case.frozen)
     return outcome

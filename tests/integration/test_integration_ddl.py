@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from changefeed.verify.report import verify
 from changefeed.verify.result import Result
-from changefeed_devcluster.ddl import partitions
+from changefeed_devcluster.ddl import columns, partitions, tables
 from changefeed_devcluster.tidb.schema import Column
 from integration_inprocess import Run, World, insert, new_world
 
@@ -125,6 +125,77 @@ async def test_a_run_that_is_killed_between_two_ddls_goes_on_behind_the_first(wo
     assert rows(world, "orders") == {first: ['1,"a","x"', '2,"a","x"'], second: ['3,"b","y",7']}
     assert len(world.records("ddl")) == 3
     assert (await verified(world)).tables == 2
+
+
+@pytest.mark.parametrize("online", [True, False])
+async def test_rule_9_rows_of_a_column_that_is_modified_have_the_definition_in_force(
+    world: World, online: bool
+) -> None:
+    """In each state of the job a session writes a row, and one that is a state behind. The run dies halfway."""
+    items = world.tidb.create_table("shop", "items", ITEMS)
+    world.start_ts = world.tidb.now()
+    run = world.run()
+    written: list[tuple[int, int]] = []  # commit ts, id
+    known = items
+    for table in columns.modify_column(world.tidb, items, "price", Column("price", "varchar(24)"), online=online):
+        for session in (table, known):
+            number = len(written) + 1
+            with world.tidb.begin() as txn:
+                is_text = session.info.column("price").type.is_text
+                txn.insert(session, {"id": number, "price": str(number) if is_text else number})
+            written.append((txn.commit_ts, number))
+        known = table
+        if table.info.column("price").type.is_text and run is not None:
+            await settled(world, run)
+            assert run._outcome is not None
+            run._outcome.cancel()
+            await asyncio.wait([run._outcome])
+            run = None
+    shown = world.tidb.last_ddl_ts
+    again = world.run()
+    await settled(world, again)
+    await again.drained()
+    assert rows(world, "items") == {
+        world.start_ts: [f"{number},{number}" for ts, number in written if ts <= shown],
+        shown: [f'{number},"{number}"' for ts, number in written if ts > shown],
+    }
+    assert [kind for _, (kind, _) in sorted(statements(world, "items").items())] == [0, 12]
+    assert len(world.records("ddl")) == 1
+    assert (await verified(world)).rows == len(written)
+
+
+async def test_rule_9_a_column_of_several_changes_is_in_the_rows_from_when_sessions_have_it(world: World) -> None:
+    items = world.tidb.create_table("shop", "items", ITEMS)
+    world.start_ts = world.tidb.now()
+    run = world.run()
+    added = Column("late", "int", default=7)
+    for number, table in enumerate(columns.change_several(world.tidb, items, added, "price")):
+        names = [column.name for column in table.info.public]
+        insert(world, table, [number], **({"late": number} if "late" in names else {"price": number}))
+    shown = world.tidb.last_ddl_ts
+    await settled(world, run)
+    await run.drained()
+    found = rows(world, "items")
+    assert found == {world.start_ts: ["0,0", "1,1", "2,2"], shown: [f"{number},{number}" for number in range(3, 7)]}
+    assert (await verified(world)).rows == 7
+
+
+async def test_a_table_that_goes_into_a_system_database_and_comes_back(world: World) -> None:
+    run = world.run()
+    insert(world, world.orders, (1,), name="a")
+    hidden = tables.rename_table(world.tidb, world.orders, world.tidb.databases["mysql"], "hidden")
+    insert(world, hidden, (2,), name="b")
+    wide = world.tidb.add_column(hidden, NOTE)
+    insert(world, wide, (3,), name="c", note="x")
+    back = tables.rename_table(world.tidb, wide, world.orders.db, "Back")
+    shown = world.tidb.last_ddl_ts
+    insert(world, back, (4,), name="d", note="y")
+    await settled(world, run)
+    await run.drained()
+    assert rows(world, "orders") == {world.start_ts: ['1,"a"']}
+    assert rows(world, "Back") == {shown: ['4,"d","y"']}
+    assert statements(world, "Back") == {shown: (0, "")}
+    await verified(world)
 
 
 def partition_rows(world: World, table: str) -> dict[tuple[int, int], list[str]]:

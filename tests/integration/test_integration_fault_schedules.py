@@ -146,8 +146,8 @@ def note(line: dict[str, object]) -> None:
 @pytest.mark.parametrize("seed", seeds())
 async def test_every_row_once_whatever_is_drawn(tmp_path: Path, seed: int) -> None:
     draw, story = random.Random(seed), Story(seed)
-    new, is_gated = draw.randint(0, STORES), draw.random() < 0.7
-    with DevCluster(stores=STORES, min_ts_interval=0.05, new_stores=new, gated=is_gated) as cluster:
+    proposed, is_gated = draw.randint(0, STORES), draw.random() < 0.7
+    with DevCluster(stores=STORES, min_ts_interval=0.05, proposed_watermark=proposed, gated=is_gated) as cluster:
         world = World(cluster, tmp_path)
         bank = Bank(world.tidb, tables=2, regions=2, accounts=ACCOUNTS, seed=seed)
         bank.create()

@@ -15,25 +15,31 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from changefeed.errors import Fenced, NeedsHuman, Refused
+from changefeed.errors import Fenced, NeedsHuman, Refused, Transient
 from changefeed.model.tso import compose
 from changefeed.objectstore.patience import Patience
 from changefeed.pipeline.codec.kafka import message as kafka_message
 from changefeed.pipeline.codec.kafka.cloud_events import CloudEvents
-from changefeed.pipeline.codec.kafka.message import Message
-from changefeed.pipeline.codec.kafka.partition import by_values
-from changefeed.sink.contract import Claim
+from changefeed.pipeline.codec.kafka.message import Message, Messages
+from changefeed.pipeline.codec.kafka.partition import by_key, by_values
+from changefeed.sink.contract import Claim, Entry
 from changefeed.sink.kafka.client import Mechanism, Sasl
+from changefeed.sink.kafka.entry_writer import AtLeastOnceDelivery, ExactlyOnceDelivery
 from changefeed.sink.kafka.exactly_once import ExactlyOnce
+from changefeed.sink.kafka.options import progress_topic
 from changefeed.sink.kafka.producer import AtLeastOnce
 from changefeed.sink.kafka.progress import Verdict
 from changefeed.sink.kafka.to_all import ToAll
 from changefeed.sink.kafka.topics import create_topic, partitions_of
+from confluent_kafka import IsolationLevel, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, OffsetSpec
 from integration_kafka_broker import PASSWORD, USER, Broker, consumed, made_topic, messages_of, running
+from integration_kafka_history import table
 from integration_kafka_writer import FENCED, KEYS, entry_of, send
 
 PARTITIONS, ROWS, ENTRIES = 3, 400, 12
 PROGRESS = "progress"
+LARGE = "x" * 20_000
 
 
 @pytest.fixture(scope="module")
@@ -246,6 +252,69 @@ def test_what_a_person_must_mend_is_told_by_name(broker: Broker) -> None:
         written(AtLeastOnce(broker.cluster, Patience(30)), plan)
     with pytest.raises(NeedsHuman, match="can't have 3 replicas"):
         create_topic(broker.cluster, "three", 1, 3)
+
+
+@pytest.mark.parametrize("is_exactly_once", [True, False])
+def test_after_a_message_that_is_too_large_for_the_topic_the_next_entries_are_written(
+    broker: Broker, is_exactly_once: bool
+) -> None:
+    """By the same task, and no reader waits: the client's own next transaction in that partition would fail, too."""
+    topic = f"narrow-{is_exactly_once}"
+    made_topic(broker.cluster, topic, 1)
+    if is_exactly_once:
+        made_topic(broker.cluster, progress_topic(), 1, compacted=True)
+    limit = ConfigEntry("max.message.bytes", "5000", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[limit])
+    admin = AdminClient(broker.cluster.client_config() | {"log_level": 0})
+    admin.incremental_alter_configs([resource])[resource].result()
+    chosen = ExactlyOnceDelivery if is_exactly_once else AtLeastOnceDelivery
+    delivery = chosen(broker.cluster, Patience(60))
+    info = table()
+
+    def deliver(number: int, *values: str) -> None:
+        def sent(to: Any) -> int:
+            for value in values:
+                if value == LARGE:  # what is before it is in the topic
+                    to._sender.flush()
+                to.send(topic, Messages.of(None, pa.array([value])), np.zeros(1, np.int32))
+            return 1
+
+        claim = Claim("narrow", 7, 1, "n", 1)
+        delivery.deliver(Entry(claim, entry_of(number), 9, "", info, 1, info.output_columns, 1, "UTC", {}), sent)
+
+    deliver(1, "a", "b")
+    for number in (2, 4):
+        with pytest.raises(NeedsHuman, match=f"{topic}.*max.message.bytes"):
+            deliver(number, "before", LARGE, "after")
+        # The broker marks an aborted transaction's end a moment after it has answered.
+        Patience(30).call(topic, lambda: check_no_transaction_is_open(admin, topic))
+        deliver(number, "c", "d")
+        deliver(number + 1, "e")
+    written = [value.decode() for _, _, value in consumed(broker.cluster, topic)]
+    assert [value for value in written if value not in ("before", "after")] == ["a", "b", *["c", "d", "e"] * 2]
+    assert ("before" in written) == (not is_exactly_once)
+
+
+def test_a_key_has_the_partition_that_other_clients_give_it(broker: Broker) -> None:
+    """The client library's own murmur2_random, which it has for agreeing with Java's clients."""
+    made_topic(broker.cluster, "keyed", 12)
+    chance = random.Random(1)
+    keys = [chance.randbytes(chance.randrange(1, 40)) for _ in range(500)]
+    producer = Producer(broker.cluster.producer_config() | {"partitioner": "murmur2_random"})
+    for key in keys:
+        producer.produce("keyed", b"", key)
+    assert producer.flush(60) == 0
+    theirs = {key: partition for partition, key, _ in consumed(broker.cluster, "keyed")}
+    assert by_key("shop", "t", pa.array(keys, pa.binary()), 12).tolist() == [theirs[key] for key in keys]
+
+
+def check_no_transaction_is_open(admin: AdminClient, topic: str) -> None:
+    """Raises Transient while one is, which a read_committed reader waits for."""
+    place, ends = TopicPartition(topic, 0), set[int]()
+    for seen in IsolationLevel:
+        ends.add(admin.list_offsets({place: OffsetSpec.latest()}, isolation_level=seen)[place].result().offset)
+    if len(ends) > 1:
+        raise Transient(f"{topic}: a transaction is open at {min(ends)}.")
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])

@@ -3,81 +3,121 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from changefeed.errors import Fenced, NeedsHuman
+from changefeed.errors import (
+    ExecuteByHand,
+    Fenced,
+    NeedsHuman,
+    OtherDefinition,
+    StatementRefused,
+    UnclearDdl,
+    UnknownThing,
+)
 from changefeed.objectstore.patience import Patience
 from changefeed.schema.ddl.actions import Action
-from changefeed.schema.ddl.job import Job
+from changefeed.schema.ddl.job import parse_job
+from changefeed.schema.sql.statements import Statement
+from changefeed.schema.storage import Touched
 from changefeed.schema.table_info import TableInfo, parse_table_info
 from changefeed.sink.contract import Claim, Ddl
+from changefeed.sink.mysql import ddl as mysql_ddl
 from changefeed.sink.mysql.ddl import MysqlDdlSink
+from changefeed.sink.mysql.ddl_record import Subject
+from changefeed.sink.mysql.index_builds import Build, IndexBuilds
 from changefeed.sink.mysql.server import Session
 from changefeed.sink.mysql.syncpoint import Syncpoints
 from changefeed.sink.storage.schema_file import SchemaFile
+from changefeed_devcluster.tidb.schema import Column, make_table
 from integration_mariadb import MariaDb, running
+from integration_mysql_programs import every_server
 
 
 class Died(BaseException):
     """In the place of a driver's death."""
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDb]:
-    with running(tmp_path_factory.mktemp("mariadb")) as database:
-        yield database
-
-
 @pytest.fixture
-def database(server: MariaDb) -> MariaDb:
+def database(mariadb: MariaDb) -> MariaDb:
     """A table t of two columns and a partitioned p, in a database of its own."""
     for name in ("shop", "fresh", "changefeed", "tidb_cdc"):
-        server.query(f"DROP DATABASE IF EXISTS {name}")
-    server.query(
+        mariadb.query(f"DROP DATABASE IF EXISTS {name}")
+    mariadb.query(
         "CREATE DATABASE shop",
         "CREATE TABLE shop.t (id INT PRIMARY KEY, a INT)",
         "CREATE TABLE shop.p (id INT PRIMARY KEY, a INT) PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (9))",
         "INSERT INTO shop.t VALUES (1, 1)",
     )
-    return server
+    return mariadb
 
 
-def info(name: str) -> TableInfo:
-    return parse_table_info({"id": 1, "name": name}, "shop")
+ID, A = Column("id", "int"), Column("a", "int", nullable=True)
+B = Column("b", "int", nullable=True, default=5)
+P0, P1 = ({"id": 10 + n, "name": {"O": f"p{n}"}, "less_than": [str(below)]} for n, below in enumerate((9, 20)))
 
 
-def job(action: Action, query: str, table: str = "t", after: str | None = None, **more: Any) -> Job:
-    """`after`: the table's name after it."""
-    members: dict[str, Any] = {
-        "id": int(action), "type": int(action), "state": 6, "schema_id": 1, "table_id": 1, "schema_name": "shop",
-        "table_name": table, "query": query, "start_ts": 1, "finished_ts": 2, "schema_version": 1, "version": 1,
-        "raw_args": None, "charset": "utf8mb4", "collate": "utf8mb4_bin", "sql_mode": 0,
-        "table_info": info(after or table) if table else None, "database_info": None, "table_infos": (),
-    }  # fmt: skip
-    return Job(**members | more)
+def stored(name: str, *columns: Column, id_: int = 1, indexes: Sequence[Any] = (), **more: Any) -> TableInfo:
+    """A definition in the database shop, as TiDB keeps it. `indexes`: names and columns."""
+    info = make_table(id_, name, columns or (ID, A), "id").to_json()
+    by_name = [
+        {"id": n + 1, "idx_name": name, "idx_cols": [{"name": of, "length": -1}], "is_unique": unique, "state": 5}
+        for n, (name, of, unique) in enumerate(indexes)
+    ]
+    return parse_table_info(info | {"index_info": by_name} | more, "shop")
 
 
+def partitioned(*partitions: Any) -> TableInfo:
+    by = {"type": 1, "expr": "`id`", "enable": True, "definitions": list(partitions)}
+    return stored("p", id_=2, partition=by)
+
+
+def ddl(
+    action: Action,
+    before: Sequence[TableInfo] = (),
+    after: Sequence[TableInfo] = (),
+    *,
+    database: str = "",
+    ts: int = 10,
+    **more: Any,
+) -> Ddl:
+    """What the job itself calls databases and tables is nothing to go by."""
+    info = {"id": 1, "db_name": {"O": database}, "charset": "utf8mb4", "collate": "utf8mb4_bin", "state": 5}
+    members = {"id": int(action), "type": int(action), "state": 6, "schema_name": "elsewhere", "table_name": "nothing"}
+    job = parse_job(
+        {**members, "table_id": 1, "query": "SIGNAL", "binlog": {"DBInfo": info if database else None}, **more}
+    )
+    touched = Touched(tuple(before), tuple(after), frozenset({database} if database else ()))
+    files = (SchemaFile("shop", "t", ts, query=job.query),)
+    by_id = {table.id: table for table in before}, {table.id: table for table in after}
+    return Ddl(ts, job.id, job=job, before=by_id[0], tables=by_id[1], touched=touched, schema_files=files)
+
+
+T, P = stored("t"), partitioned(P0)
+VIEW = {"view_select": "SELECT `id` FROM `shop`.`t`"}
+FOREIGN = {"fk_name": "f", "cols": ["id"], "ref_schema": "", "ref_table": "t", "ref_cols": ["id"], "state": 5}
 #: Each would fail, or do something else, if it were executed twice.
-JOBS = [
-    job(Action.CREATE_SCHEMA, "CREATE DATABASE fresh", "", schema_name="fresh"),
-    job(Action.DROP_SCHEMA, "DROP DATABASE shop", ""),
-    job(Action.CREATE_TABLE, "CREATE TABLE n (id INT PRIMARY KEY)", "n"),
-    job(Action.DROP_TABLE, "DROP TABLE t, p"),
-    job(Action.CREATE_VIEW, "CREATE VIEW v AS SELECT id FROM t", "v"),
-    job(Action.ADD_COLUMN, "ALTER TABLE t ADD COLUMN b INT DEFAULT 5"),
-    job(Action.DROP_COLUMN, "ALTER TABLE t DROP COLUMN a"),
-    job(Action.MODIFY_COLUMN, "ALTER TABLE t CHANGE a c BIGINT"),
-    job(Action.ADD_INDEX, "ALTER TABLE t ADD INDEX (a)"),
-    job(Action.MULTI_SCHEMA_CHANGE, "ALTER TABLE t ADD COLUMN b INT, ADD INDEX (a), ADD UNIQUE (b)"),
-    job(Action.RENAME_TABLE, "RENAME TABLE t TO u", after="u"),
-    job(Action.ADD_TABLE_PARTITION, "ALTER TABLE p ADD PARTITION (PARTITION p1 VALUES LESS THAN (20))", "p"),
-    job(Action.ADD_FOREIGN_KEY, "ALTER TABLE t ADD FOREIGN KEY (id) REFERENCES t (id)"),
-    job(Action.TRUNCATE_TABLE, "TRUNCATE TABLE t"),
+DDLS = [
+    ddl(Action.CREATE_SCHEMA, database="fresh"),
+    ddl(Action.DROP_SCHEMA, database="shop"),
+    ddl(Action.CREATE_TABLE, after=[stored("n", ID, id_=3)]),
+    ddl(Action.CREATE_TABLES, after=[stored("n", ID, id_=3), stored("m", ID, id_=4)]),
+    ddl(Action.DROP_TABLE, [T]),
+    ddl(Action.CREATE_VIEW, after=[stored("v", ID, id_=3, view=VIEW)]),
+    ddl(Action.ADD_COLUMN, [T], [stored("t", ID, A, B)]),
+    ddl(Action.DROP_COLUMN, [T], [stored("t", ID)]),
+    ddl(Action.MODIFY_COLUMN, [T], [stored("t", ID, Column("c", "bigint", nullable=True))]),
+    ddl(Action.ADD_INDEX, [T], [stored("t", indexes=[("a", "a", True)])]),
+    ddl(Action.MULTI_SCHEMA_CHANGE, [T], [stored("t", ID, A, B, indexes=[("a", "a", False), ("b", "b", True)])]),
+    ddl(Action.RENAME_TABLE, [T], [stored("u")]),
+    ddl(Action.ADD_TABLE_PARTITION, [P], [partitioned(P0, P1)]),
+    ddl(Action.ADD_FOREIGN_KEY, [T], [stored("t", fk_info=[FOREIGN])]),
+    ddl(Action.TRUNCATE_TABLE, [T], [stored("t", id_=3)]),
 ]
 
 
@@ -86,19 +126,12 @@ SYNCPOINTS = Syncpoints("prod/feed", retention_s=3600)
 
 def open_sink(database: MariaDb, writer: int = 1) -> MysqlDdlSink:
     claim = Claim("cf", 0, 1, "n", writer)
-    return MysqlDdlSink(database.server(), "changefeed", claim, Patience(30), SYNCPOINTS)
+    return MysqlDdlSink(database.server(), "changefeed", claim, Patience(30), SYNCPOINTS, "Asia/Shanghai")
 
 
-def ddl_of(job: Job, ts: int = 10) -> Ddl:
-    files = (SchemaFile(job.schema_name, job.table_name, ts, query=job.query),)
-    return Ddl(ts, job.id, job=job, query=job.query, schema_files=files)
-
-
-def adds_index(query: str, *, is_unique: bool = False) -> Ddl:
+def adds_index(name: str = "a", *, is_unique: bool = False, of: str = "a") -> Ddl:
     """Of table t, which had none."""
-    index = {"id": 1, "idx_name": "a", "idx_cols": [{"name": "a", "length": -1}], "is_unique": is_unique, "state": 5}
-    after = parse_table_info({"id": 1, "name": "t", "index_info": [index]}, "shop")
-    return replace(ddl_of(job(Action.ADD_INDEX, query)), before={1: info("t")}, tables={1: after})
+    return ddl(Action.ADD_INDEX, [T], [stored("t", indexes=[(name, of, is_unique)])])
 
 
 def structure(database: MariaDb) -> list[tuple[Any, ...]]:
@@ -115,34 +148,43 @@ def structure(database: MariaDb) -> list[tuple[Any, ...]]:
     return found + database.query("SHOW DATABASES")
 
 
-@pytest.mark.parametrize("ddl", JOBS, ids=[Action(job.type).name for job in JOBS])
+@pytest.mark.parametrize("told", DDLS, ids=[each.job.type_name for each in DDLS if each.job])
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_rule_25_a_ddl_is_executed_once_wherever_its_driver_dies(
-    database: MariaDb, monkeypatch: pytest.MonkeyPatch, ddl: Job, moment: str
+    database: MariaDb, monkeypatch: pytest.MonkeyPatch, told: Ddl, moment: str
 ) -> None:
-    """`moment`: of the death, and of the statement."""
+    """`moment`: of the death, and of the first statement."""
     sink = open_sink(database)
     with monkeypatch.context() as patched:
-        _die(patched, moment, ddl)
+        _die(patched, moment)
         with pytest.raises(Died):
-            sink.execute(ddl_of(ddl, 10 << 18))
+            sink.execute(told)
     sink.close()
     left = structure(database)
     heir = open_sink(database, 2)
-    heir.execute(ddl_of(ddl, 10 << 18))
+    heir.execute(told)
     done = structure(database)
-    assert (left == done) == (moment == "after" or ddl.type == Action.TRUNCATE_TABLE)
-    heir.execute(ddl_of(ddl, 10 << 18))
+    assert (left == done) == (
+        told.job is not None
+        and (told.job.type == Action.TRUNCATE_TABLE or (moment == "after" and told.job.type != Action.CREATE_TABLES))
+    )
+    heir.execute(told)
     heir.close()
     assert structure(database) == done
     assert database.query("SELECT is_done FROM changefeed.ddls") == [(b"1",)]
 
 
-def _die(patched: pytest.MonkeyPatch, moment: str, ddl: Job) -> None:
-    run = Session.run
+_VERBS = (b"CREATE DATABASE `f", b"DROP", b"CREATE TABLE `s", b"CREATE VIEW", b"ALTER", b"RENAME", b"TRUNCATE")
 
-    def dying(self: Session, statements: list[bytes]) -> list[int]:
-        is_it = statements[0].startswith((ddl.query[:10].encode(), b"DROP TABLE `"))
+
+def _die(patched: pytest.MonkeyPatch, moment: str, statement: int = 1) -> None:
+    """At the DDL's `statement`, the first being 1."""
+    run, seen = Session.run, 0
+
+    def dying(self: Session, statements: Sequence[bytes]) -> list[int]:
+        nonlocal seen
+        seen += (is_one := statements[0].startswith(_VERBS))
+        is_it = is_one and seen == statement
         if is_it and moment == "before":
             raise Died
         changed = run(self, statements)
@@ -153,34 +195,184 @@ def _die(patched: pytest.MonkeyPatch, moment: str, ddl: Job) -> None:
     patched.setattr(Session, "run", dying)
 
 
+#: A new column whose older rows have another value than the default, at +08:00.
+AT = {"default": "CURRENT_TIMESTAMP", "origin_default": "2024-05-06 15:08:09"}
+
+
+@every_server
+@pytest.mark.parametrize("statement", [1, 2])
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_rule_25_a_ddl_of_two_statements_is_finished_wherever_its_driver_dies(
+    database: MariaDb, monkeypatch: pytest.MonkeyPatch, moment: str, statement: int
+) -> None:
+    after = stored("t", ID, A, Column("at", "datetime", nullable=True))
+    (*others, at), raw = after.columns, after.raw["cols"]
+    after = replace(
+        after,
+        columns=(*others, replace(at, **AT)),
+        raw={**after.raw, "cols": [*raw[:-1], raw[-1] | AT]},
+    )
+    told = ddl(Action.ADD_COLUMN, [T], [after])
+    sink = open_sink(database)
+    with monkeypatch.context() as patched:
+        _die(patched, moment, statement)
+        with pytest.raises(Died):
+            sink.execute(told)
+    sink.execute(told)
+    sink.close()
+    assert database.query("SELECT at FROM shop.t") == [(b"2024-05-06 15:08:09",)]
+    (default,) = database.query("SELECT column_default FROM information_schema.columns WHERE column_name = 'at'")
+    assert default[0].lower().startswith(b"current_timestamp")
+
+
+def test_a_text_that_is_executed_in_a_comment_changes_nothing(database: MariaDb) -> None:
+    """Some servers execute what others skip."""
+    query = "ALTER TABLE t ADD COLUMN b INT /*M! COMMENT 'executed' */ /*! DEFAULT 7 */; SELECT 1"
+    sink = open_sink(database)
+    sink.execute(ddl(Action.ADD_COLUMN, [T], [stored("t", ID, A, B)], query=query))
+    comment = {"generated_expr_string": "`id` + 1 /*M! + 1 */ /*! + 1 */"}
+    before, after = stored("t", ID, A, B), stored("t", ID, A, B, Column("g", "int", nullable=True))
+    raw = after.raw["cols"]
+    after = replace(after, raw={**after.raw, "cols": [*raw[:-1], raw[-1] | comment]})
+    sink.execute(ddl(Action.ADD_COLUMN, [before], [after], ts=11))
+    sink.close()
+    found = database.query(
+        "SELECT column_default, column_comment FROM information_schema.columns WHERE column_name='b'"
+    )
+    assert found == [(b"5", b"")]
+    assert database.query("SELECT g FROM shop.t") == [(b"2",)]
+
+
+def test_a_table_that_is_not_what_a_ddl_makes_of_it_stops_the_changefeed(database: MariaDb) -> None:
+    database.query("ALTER TABLE shop.t MODIFY a TINYINT")
+    added = ddl(Action.ADD_COLUMN, [T], [stored("t", ID, A, B)])
+    for writer in (1, 2):  # also the next driver, which finds the DDL executed
+        sink = open_sink(database, writer)
+        with pytest.raises(OtherDefinition, match=r"shop\.t differs .* a is tinyint\(4\).* MODIFY COLUMN `a` INT NULL"):
+            sink.execute(added)
+        sink.close()
+    database.query("ALTER TABLE shop.t MODIFY a INT")
+    sink = open_sink(database, 3)
+    sink.execute(added)
+    sink.close()
+
+
+def test_a_table_that_a_later_ddl_has_changed_is_not_held_against_an_earlier_one(database: MariaDb) -> None:
+    added = ddl(Action.ADD_COLUMN, [T], [stored("t", ID, A, B)])
+    sink = open_sink(database)
+    sink.execute(added)
+    sink.execute(ddl(Action.DROP_COLUMN, [stored("t", ID, A, B)], [T], ts=20))
+    sink.close()
+    heir = open_sink(database, 2)
+    heir.execute(added)
+    heir.close()
+
+
+def test_ddls_go_over_a_connection_that_takes_one_statement(database: MariaDb, monkeypatch: pytest.MonkeyPatch) -> None:
+    two = (Statement("DROP TABLE shop.t; DROP TABLE shop.p"),)
+    monkeypatch.setattr(mysql_ddl, "statements", lambda *_: two)
+    sink = open_sink(database)
+    with pytest.raises(StatementRefused, match=r"\(1064\)"):
+        sink.execute(ddl(Action.DROP_TABLE, [T]))
+    assert len(database.query("SHOW TABLES FROM shop")) == 2
+    sink.close()
+
+
+@every_server
+@pytest.mark.parametrize(
+    ("old", "new", "value", "wanted"),
+    [
+        ("datetime", "timestamp", "2024-01-01 08:00:00", b"2024-01-01 00:00:00"),
+        ("timestamp", "datetime", "2024-01-01 00:00:00", b"2024-01-01 08:00:00"),
+        ("varchar(40)", "timestamp", "2024-01-01 08:00:00", b"2024-01-01 00:00:00"),
+        ("timestamp", "varchar(40)", "2024-01-01 00:00:00", b"2024-01-01 08:00:00"),
+    ],
+)
+def test_a_cast_is_made_in_the_sessions_time_zone(
+    database: MariaDb, old: str, new: str, value: str, wanted: bytes
+) -> None:
+    """The server knows no names of zones: an offset is taken where the zone has only one in the time of all rows."""
+    database.query("DROP TABLE shop.t", f"CREATE TABLE shop.t (id INT PRIMARY KEY, a {old} NULL)")
+    database.query(f"INSERT INTO shop.t VALUES (1, '{value}'), (2, NULL)")
+    sink = open_sink(database)
+    tables = [stored("t", ID, Column("a", kind, nullable=True)) for kind in (old, new)]
+    sink.execute(ddl(Action.MODIFY_COLUMN, tables[:1], tables[1:]))
+    assert database.query("SELECT a FROM shop.t ORDER BY id") == [(wanted,), (None,)]
+    sink.close()
+
+
+def test_a_cast_that_no_offset_makes_is_refused_until_the_server_knows_the_zone(database: MariaDb) -> None:
+    database.query("DROP TABLE shop.t", "CREATE TABLE shop.t (id INT PRIMARY KEY, a DATETIME)")
+    database.query("INSERT INTO shop.t VALUES (1, '2024-01-01 08:00:00'), (2, '2024-07-01 08:00:00')")
+    sink = open_sink(database)
+    tables = [stored("t", ID, Column("a", kind, nullable=True)) for kind in ("datetime", "timestamp")]
+    berlin = {"location": {"name": "Europe/Berlin", "offset": 0}}
+    told = ddl(Action.MODIFY_COLUMN, tables[:1], tables[1:], reorg_meta=berlin)
+    with pytest.raises(ExecuteByHand, match=r"in the time zone Europe/Berlin only.*mysql_tzinfo_to_sql"):
+        sink.execute(told)
+    database.query("UPDATE shop.t SET a = '2024-01-01 08:00:00'")
+    sink.execute(told)
+    assert database.query("SELECT a FROM shop.t") == [(b"2024-01-01 07:00:00",)] * 2
+    sink.close()
+
+
+def test_what_the_server_does_not_know_is_refused_and_done_by_hand(database: MariaDb) -> None:
+    hidden = make_table(1, "t", (ID, A, Column("h", "int", nullable=True)), "id").to_json()["cols"]
+    hidden[2] |= {"hidden": True, "generated_expr_string": "`a` + 1"}
+    told = ddl(Action.ADD_INDEX, [T], [stored("t", indexes=[("odd", "h", False)], cols=hidden)])
+    sink = open_sink(database)
+    with pytest.raises(ExecuteByHand, match=r"knows no index of an expression, such as odd.*by hand.*is_done = 1"):
+        sink.execute(told)
+    database.query("ALTER TABLE shop.t ADD COLUMN h INT AS (a + 1), ADD INDEX odd (h)")
+    sink.execute(told)
+    assert database.query("SELECT is_done FROM changefeed.ddls") == [(b"1",)]
+    sink.close()
+
+
+@every_server
 def test_a_driver_that_was_replaced_executes_nothing(database: MariaDb) -> None:
     old, heir = open_sink(database, 1), open_sink(database, 2)
     with pytest.raises(Fenced):
-        old.execute(ddl_of(job(Action.DROP_COLUMN, "ALTER TABLE t DROP COLUMN a")))
+        old.execute(ddl(Action.DROP_COLUMN, [T], [stored("t", ID)]))
     assert database.query("SELECT a FROM shop.t") == [(b"1",)]
     old.close()
     heir.close()
 
 
-def test_a_statement_that_is_refused_can_be_mended_by_a_person(database: MariaDb) -> None:
-    ddl = job(Action.ADD_COLUMN, "ALTER TABLE gone ADD COLUMN b INT", "gone")
+def test_a_value_that_does_not_fit_stops_the_ddl(database: MariaDb) -> None:
+    """In the SQL mode of the upstream's session, without which the server would make it fit."""
+    strict = 1 << 21 | 1 << 22
+    narrower = stored("t", ID, Column("a", "tinyint", nullable=True))
+    database.query("UPDATE shop.t SET a = 1000")
     sink = open_sink(database)
-    with pytest.raises(NeedsHuman, match=r"gone.*\(1146\)"):
-        sink.execute(ddl_of(ddl))
+    with pytest.raises(
+        StatementRefused, match=r"\(1264\)\. The statement was ALTER TABLE `shop`\.`t` MODIFY COLUMN `a`"
+    ):
+        sink.execute(ddl(Action.MODIFY_COLUMN, [T], [narrower], sql_mode=strict))
+    assert database.query("SELECT a FROM shop.t") == [(b"1000",)]
+    sink.close()
+
+
+def test_a_statement_that_is_refused_can_be_mended_by_a_person(database: MariaDb) -> None:
+    told = ddl(Action.ADD_COLUMN, [stored("gone", ID)], [stored("gone", ID, B)])
+    sink = open_sink(database)
+    with pytest.raises(UnknownThing, match=r"gone.*\(1146\)\. The statement was ALTER TABLE `shop`\.`gone` ADD COLUMN"):
+        sink.execute(told)
     database.query("CREATE TABLE shop.gone (id INT PRIMARY KEY, b INT)")
-    sink.execute(ddl_of(ddl))
+    sink.execute(told)
     sink.close()
 
 
 def test_what_may_have_changed_places_needs_a_person(database: MariaDb, monkeypatch: pytest.MonkeyPatch) -> None:
-    ddl = job(Action.EXCHANGE_TABLE_PARTITION, "ALTER TABLE p EXCHANGE PARTITION p0 WITH TABLE t")
+    args = {"partition_id": 10, "pt_schema_id": 1, "pt_table_id": 2, "partition_name": "p0", "with_validation": True}
+    told = ddl(Action.EXCHANGE_TABLE_PARTITION, [T, P], [T, P], raw_args=args, version=2)
     sink = open_sink(database)
     with monkeypatch.context() as patched:
-        _die(patched, "after", ddl)
+        _die(patched, "after")
         with pytest.raises(Died):
-            sink.execute(ddl_of(ddl))
-    with pytest.raises(NeedsHuman, match="was executed downstream is unknown"):
-        sink.execute(ddl_of(ddl))
+            sink.execute(told)
+    with pytest.raises(UnclearDdl, match="was executed downstream is unknown"):
+        sink.execute(told)
     assert database.query("SELECT id FROM shop.p") == [(b"1",)]
     sink.close()
 
@@ -210,23 +402,23 @@ def wait_until(holds: Callable[[], bool]) -> None:
 def test_what_comes_after_an_index_does_not_wait_for_it(database: MariaDb) -> None:
     sink = open_sink(database)
     with read_by_another(database):
-        sink.execute(adds_index("ALTER TABLE t ADD INDEX (a)"))
+        sink.execute(adds_index())
         sink.write_checkpoint(11)
-        sink.execute(ddl_of(job(Action.CREATE_TABLE, "CREATE TABLE n (id INT PRIMARY KEY)", "n"), 20))
+        sink.execute(ddl(Action.CREATE_TABLE, after=[stored("n", ID, id_=3)], ts=20))
         assert indexes(database) == [b"PRIMARY"]
-    sink.execute(ddl_of(job(Action.ADD_COLUMN, "ALTER TABLE t ADD COLUMN b INT"), 30))
+    sink.execute(ddl(Action.ADD_COLUMN, [T], [stored("t", ID, A, B)], ts=30))
     assert indexes(database) == [b"PRIMARY", b"a"]
     sink.close()
     assert database.query("SELECT is_done FROM changefeed.ddls ORDER BY ts") == [(b"1",)] * 3
 
 
 def test_rule_25_the_next_driver_goes_on_with_an_index_and_it_is_built_once(database: MariaDb) -> None:
-    sink, ddl = open_sink(database), adds_index("ALTER TABLE t ADD INDEX (a)")
+    sink, told = open_sink(database), adds_index()
     with read_by_another(database):
-        sink.execute(ddl)
+        sink.execute(told)
         heir = open_sink(database, 2)
-    heir.execute(ddl)  # it is not in the log yet
-    heir.execute(ddl)
+    heir.execute(told)  # it is not in the log yet
+    heir.execute(told)
     assert indexes(database) == [b"PRIMARY", b"a"]
     assert database.query("SELECT is_done FROM changefeed.ddls") == [(b"1",)]
     sink.close()
@@ -239,7 +431,7 @@ def test_an_index_that_no_driver_has_seen_to_its_end_is_built_by_the_next(
     with monkeypatch.context() as patched:
         patched.setattr("changefeed.sink.mysql.index_builds.IndexBuilds.start", lambda self, build: None)
         sink = open_sink(database)
-        sink.execute(adds_index("ALTER TABLE t ADD INDEX (a)"))
+        sink.execute(adds_index())
         sink.close()
     assert indexes(database) == [b"PRIMARY"]
     heir = open_sink(database, 2)
@@ -248,9 +440,35 @@ def test_an_index_that_no_driver_has_seen_to_its_end_is_built_by_the_next(
     heir.close()
 
 
+def test_a_rename_waits_for_an_index_of_the_table(database: MariaDb, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for one whose statement the server has not been sent yet."""
+    asked, renamed = threading.Event(), threading.Event()
+    is_built, wait_for = MysqlDdlSink._is_built, IndexBuilds.wait_for
+
+    def late(self: MysqlDdlSink, session: Session, build: Build) -> bool:
+        assert asked.wait(30)
+        assert not renamed.wait(0.5), "it did not wait"
+        return is_built(self, session, build)
+
+    def waits(self: IndexBuilds, subjects: Sequence[Subject]) -> None:
+        if self._threads:
+            asked.set()
+        wait_for(self, subjects)
+
+    monkeypatch.setattr(MysqlDdlSink, "_is_built", late)
+    monkeypatch.setattr(IndexBuilds, "wait_for", waits)
+    indexed = [("a", "a", False)]
+    sink = open_sink(database)
+    sink.execute(adds_index())
+    sink.execute(ddl(Action.RENAME_TABLE, [stored("t", indexes=indexed)], [stored("u", indexes=indexed)], ts=20))
+    renamed.set()
+    assert [row[2] for row in database.query("SHOW INDEX FROM shop.u")] == [b"PRIMARY", b"a"]
+    sink.close()
+
+
 def test_an_index_that_is_refused_stops_the_changefeed(database: MariaDb) -> None:
     sink = open_sink(database)
-    sink.execute(adds_index("ALTER TABLE t ADD INDEX (gone)"))
+    sink.execute(adds_index(of="gone"))
     ended = []
 
     def has_failed() -> bool:
@@ -261,14 +479,14 @@ def test_an_index_that_is_refused_stops_the_changefeed(database: MariaDb) -> Non
         return True
 
     wait_until(has_failed)
-    with pytest.raises(NeedsHuman, match=r"gone.*\(1072\)"):
-        sink.execute(ddl_of(job(Action.CREATE_TABLE, "CREATE TABLE n (id INT PRIMARY KEY)", "n"), 20))
+    with pytest.raises(StatementRefused, match=r"gone.*\(1072\)"):
+        sink.execute(ddl(Action.CREATE_TABLE, after=[stored("n", ID, id_=3)], ts=20))
     sink.close()
 
 
 def test_rows_wait_for_an_index_that_may_refuse_them(database: MariaDb) -> None:
     sink = open_sink(database)
-    sink.execute(adds_index("ALTER TABLE t ADD UNIQUE INDEX (a)", is_unique=True))
+    sink.execute(adds_index(is_unique=True))
     assert indexes(database) == [b"PRIMARY", b"a"]
     sink.close()
 

@@ -13,26 +13,21 @@ from pathlib import Path
 
 import integration_mysql_bank as bank
 import pytest
-from changefeed.errors import Fenced, NeedsHuman
+from changefeed.errors import DuplicateKey, Fenced, NeedsHuman
 from changefeed.sink.contract import EntryId
 from changefeed.sink.mysql.rows.changes import Changes
 from changefeed.sink.mysql.server import Server, Session
-from integration_mariadb import MariaDb, Proxy, running
+from integration_mariadb import MariaDb, Proxy
+from integration_mysql_programs import every_server
 
 KILLS = 24
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDb]:
-    with running(tmp_path_factory.mktemp("mariadb")) as database:
-        yield database
-
-
 @pytest.fixture
-def database(server: MariaDb) -> MariaDb:
+def database(mariadb: MariaDb) -> MariaDb:
     """Without the tables of an earlier test."""
-    server.query("DROP DATABASE IF EXISTS bank", "DROP DATABASE IF EXISTS changefeed", *bank.CREATE)
-    return server
+    mariadb.query("DROP DATABASE IF EXISTS bank", "DROP DATABASE IF EXISTS changefeed", *bank.CREATE)
+    return mariadb
 
 
 def state_of(database: MariaDb) -> bank.State:
@@ -64,6 +59,7 @@ def test_rule_25_each_row_counts_once_whenever_the_writer_is_killed(database: Ma
     assert database.query("SELECT COUNT(*) FROM changefeed.nodes") == [(b"0",)]
 
 
+@every_server
 def test_rule_25_a_writer_that_was_replaced_adds_nothing(database: MariaDb) -> None:
     entries, after = bank.history()
     zombie, heir = bank.open_sink(database.server()), bank.open_sink(database.server())
@@ -115,6 +111,7 @@ def test_rule_25_who_was_replaced_is_fenced_by_the_rows_that_it_meets(database: 
     heir.close()
 
 
+@every_server
 def test_rule_25_an_earlier_driver_can_claim_nothing(database: MariaDb) -> None:
     sink = bank.open_sink(database.server())
     assert sink.claim(bank.claim(7, epoch=3)) == EntryId(-1, -1)
@@ -128,7 +125,7 @@ def test_rule_25_an_earlier_driver_can_claim_nothing(database: MariaDb) -> None:
 def test_a_foreign_row_stops_the_sink_and_says_what_to_do(database: MariaDb) -> None:
     database.query("INSERT INTO bank.accounts VALUES (3, 'somebody', 0)")
     sink = bank.open_sink(database.server())
-    with pytest.raises(NeedsHuman, match=r"Duplicate entry '3'.*1062.*set safeMode"):
+    with pytest.raises(DuplicateKey, match=r"bank\.accounts: the row id=3 can't be written: the row id=3 is there"):
         list(bank.write_all(sink, bank.claim(1), bank.history()[0]))
     sink.close()
 
@@ -159,8 +156,8 @@ def test_a_transaction_that_pauses_is_committed_by_its_own_connection(
     assert total_of(database) == 5
 
 
-def test_no_message_has_the_password(server: MariaDb) -> None:
-    session = Session(Server("127.0.0.1", server.port, "nobody", "hidden-password"))
+def test_no_message_has_the_password(mariadb: MariaDb) -> None:
+    session = Session(Server("127.0.0.1", mariadb.port, "nobody", "hidden-password"))
     with pytest.raises(NeedsHuman, match="Access denied for user 'nobody'") as refused:
         session.rows(b"SELECT 1")
     assert "hidden-password" not in f"{refused.value!r} {Path(__file__).name} {session!r}"

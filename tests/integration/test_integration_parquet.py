@@ -75,7 +75,7 @@ async def test_duckdb_and_spark_read_the_changes(world: World) -> None:
     assert types == [["_op", "string"], ["_commit_ts", "bigint"], ["id", "bigint"], ["name", "string"], ["_old", row]]
     assert by_spark == by_duckdb
     assert [{name: row[name] for name in row if name != "_commit_ts"} for row in by_duckdb] == wanted
-    assert all(record["codec"].startswith("parquet-1 ") for record in world.records("plan"))
+    assert all(record["codec"].startswith("parquet-2 ") for record in world.records("plan"))
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd"])

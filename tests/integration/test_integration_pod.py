@@ -22,7 +22,7 @@ from integration_s3_servers import S3Server, running, write_secret
 pytestmark = pytest.mark.timeout(1800)  # the first run builds the server
 ROOT = Path(__file__).parents[2]
 UID = "5f1c-7"
-#: As spark-submit writes it (facts/test-cluster.md, The driver pod), but for the master.
+#: As spark-submit writes it, but for the master.
 PROPERTIES = """#Java properties built from Kubernetes config map with name: spark-drv-1-conf-map
 spark.master=local[3,8]
 spark.submit.deployMode=cluster

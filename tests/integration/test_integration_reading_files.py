@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import duckdb
 import pytest
+from changefeed_devcluster.ddl import indexes
+from changefeed_devcluster.tidb.schema import Column
 from changefeed_devcluster.workload.bank import Bank
 from integration_inprocess import World, new_world
 
@@ -34,32 +36,98 @@ def recipe(title: str) -> str:
 
 class Place(NamedTuple):
     world: World
-    bank: Bank
     folder: Path
+    storage: dict[str, Any]
     checkpoint: int  # in the middle of the history
+    rows: dict[int, tuple[Any, ...]]  # as of then
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """A bank with some history, and a folder for what is written of it."""
+COLUMNS = (Column("id", "bigint"), Column("owner", "varchar(32)", nullable=True), Column("balance", "bigint"))
+
+
+def settle(world: World) -> None:
+    """A bank with some history."""
+    bank = Bank(world.tidb, tables=1, regions=2, accounts=200)
+    bank.create()
+    bank.load(threading.Event())
+    for _ in range(150):
+        bank.step()
+
+
+def put(world: World, *ids: int) -> None:
+    with world.tidb.begin() as txn:
+        for number in ids:
+            txn.insert(world.tidb.tables["bank.accounts_0"], {"id": number, "owner": f"o{number}", "balance": number})
+
+
+def truncate(world: World) -> None:
+    table = world.tidb.create_table("bank", "accounts_0", COLUMNS)
+    put(world, 1, 2, 3)
+    world.tidb.truncate_table(table)
+    put(world, 2, 4)
+
+
+def drop_and_create(world: World) -> None:
+    table = world.tidb.create_table("bank", "accounts_0", COLUMNS)
+    put(world, 1, 2, 3)
+    world.tidb.drop_table(table)
+    world.tidb.create_table("bank", "accounts_0", COLUMNS)
+    put(world, 3, 5)
+
+
+def move_between_partitions(world: World) -> None:
+    table = world.tidb.create_table("bank", "accounts_0", COLUMNS, partitions={"p0": 10, "p1": None})
+    put(world, 1, 2, 11, 12)
+    with world.tidb.begin() as txn:
+        txn.delete(table, 1)
+        txn.insert(table, {"id": 21, "owner": None, "balance": 1})
+    truncated = world.tidb.truncate_table(table)
+    put(world, 3, 13)
+    with world.tidb.begin() as txn:
+        txn.delete(truncated, 13)
+
+
+def change_twice(world: World) -> None:
+    """Between two DDLs nothing is written: the file that is planned there has zero bytes."""
+    table = world.tidb.create_table("bank", "accounts_0", COLUMNS)
+    put(world, 1, 2, 3)
+    for name in ("by_owner", "by_balance"):
+        table = world.tidb.remember(indexes.add_index(world.tidb, table, name, [name[3:]], is_unique=False))
+    put(world, 4)
+
+
+HISTORIES = {
+    settle: {},
+    truncate: {},
+    drop_and_create: {"dateSeparator": "none"},
+    move_between_partitions: {},
+    change_twice: {},
+}
+
+
+@pytest.fixture(scope="module", params=HISTORIES.items(), ids=lambda given: given[0].__name__)
+def place(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Place]:
+    """A history of one table, twice: the checkpoint is between the two."""
+    tell, storage = request.param
     folder = tmp_path_factory.mktemp("reading")
     with new_world(folder) as world:
-        bank = Bank(world.tidb, tables=1, regions=2, accounts=200)
-        bank.create()
+        world.tidb.create_database("bank")
+        world.tidb.create_table("bank", "other", COLUMNS)
         world.start_ts = world.tidb.now()
-        bank.load(threading.Event())
-        for _ in range(150):
-            bank.step()
+        tell(world)
         checkpoint = world.tidb.now()
-        for _ in range(150):
-            bank.step()
-        yield Place(world, bank, folder, checkpoint)
+        found = world.tidb.snapshot(world.tidb.tables["bank.accounts_0"], checkpoint)
+        rows = {key: (row["owner"], row["balance"]) for key, row in found.items()}
+        if tell is not settle:
+            world.tidb.drop_table(world.tidb.tables["bank.accounts_0"])
+        tell(world)
+        yield Place(world, folder, storage, checkpoint, rows)
 
 
 async def written(place: Place, name: str) -> dict[int, tuple[Any, ...]]:
     """Lets a changefeed write `name`; gives the table as it was at a checkpoint above which more already exists."""
     world, folder = place.world, place.folder
-    sink = {"uri": (folder / name).as_uri(), "flushInterval": "100ms", **FORMATS[name]}
+    sink = {"uri": (folder / name).as_uri(), "flushInterval": "100ms", **FORMATS[name], **place.storage}
     run = world.run(
         filter={"rules": ["bank.*"]}, state={"uri": (folder / f"state-{name}").as_uri()}, sink={"storage": sink}
     )
@@ -67,8 +135,7 @@ async def written(place: Place, name: str) -> dict[int, tuple[Any, ...]]:
     await run.until(lambda: run.driver is not None and run.driver._publication.checkpoint_ts >= now, "all is published")
     await run.drained()
     (folder / name / "metadata").write_text(json.dumps({"checkpoint-ts": place.checkpoint}))
-    rows = world.tidb.snapshot(place.bank.tables[0], place.checkpoint)
-    return {key: (row["owner"], row["balance"]) for key, row in rows.items()}
+    return place.rows
 
 
 async def test_duckdb(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,9 +152,10 @@ async def test_python(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     names: dict[str, Any] = {}
     exec(recipe("Python, without a library"), names)
     assert names["accounts"] == {key: (r"\N" if owner is None else owner, n) for key, (owner, n) in expected.items()}
-    assert list(names["reader"].read()) == []
+    assert names["reader"].read() == []
 
 
+@pytest.mark.parametrize("place", [(settle, {}), (move_between_partitions, {})], indirect=True)
 async def test_spark(place: Place) -> None:
     expected = await written(place, "lake-json")
     told = recipe("Spark") + "\nprint(json.dumps([row.asDict() for row in accounts.collect()]))\n"

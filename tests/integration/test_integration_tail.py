@@ -1,11 +1,16 @@
-"""`changefeed tail` over files that a changefeed writes meanwhile: every change once, in order."""
+"""`changefeed tail` over files that a changefeed writes meanwhile: every change once, in order.
+
+`CHANGEFEED_EVIDENCE=FILE`: the command is run 200 times over each format instead of twice, and how it ended goes there.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,13 +27,18 @@ FORMATS = [
     {"protocol": "csv", "csv": {"includeCommitTs": True}},
     {"protocol": "csv", "csv": {"includeCommitTs": True, "outputFieldHeader": True, "delimiter": ";"}},
     {"protocol": "canal-json", "canalJson": {"enableTidbExtension": True}},
+    {"protocol": "parquet"},
 ]
+EVIDENCE = os.environ.get("CHANGEFEED_EVIDENCE")
+RUNS = 200 if EVIDENCE else 2
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     with new_world(tmp_path) as made:
-        columns = (Column("id", "bigint"), Column("name", "varchar(64)", nullable=True))
+        virtual = Column("twice", "bigint", nullable=True, generated="`id` * 2")
+        indexed = Column("_V$_lower_0", "varchar(64)", nullable=True, generated="lower(`name`)")
+        columns = (Column("id", "bigint"), virtual, indexed, Column("name", "varchar(64)", nullable=True))
         made.bills = made.tidb.create_table("shop", "bills", columns)  # type: ignore[attr-defined]
         made.start_ts = made.tidb.now()
         yield made
@@ -59,7 +69,7 @@ def shown(changes: list[Change]) -> list[tuple[Any, ...]]:
     ]
 
 
-@pytest.mark.parametrize("options", FORMATS, ids=["csv", "csv with a header", "canal-json"])
+@pytest.mark.parametrize("options", FORMATS, ids=["csv", "csv with a header", "canal-json", "parquet"])
 async def test_each_round_has_what_has_come_since_the_last_one(world: World, options: dict[str, Any]) -> None:
     run = running(world, options)
     first = [write(world, number) for number in range(3)]
@@ -109,6 +119,26 @@ async def test_the_command_prints_a_line_for_each_change_and_ends_with_its_reade
     piped = f"{' '.join(command)} | head -1"
     one = await asyncio.to_thread(subprocess.run, piped, shell=True, capture_output=True, text=True)
     assert (len(one.stdout.splitlines()), one.stderr) == (1, "")
+
+
+def note(line: dict[str, Any]) -> None:
+    with Path(EVIDENCE or os.devnull).open("a") as out:
+        out.write(json.dumps(line) + "\n")
+
+
+@pytest.mark.timeout(3600 if EVIDENCE else 120)
+@pytest.mark.parametrize("options", [FORMATS[0], *FORMATS[2:]], ids=["csv", "canal-json", "parquet"])
+async def test_the_command_ends_well_each_time(world: World, options: dict[str, Any]) -> None:
+    run = running(world, options)
+    await published(run, [write(world, number) for number in range(50)][-1])
+    await run.drained()
+    command = [sys.executable, "-m", "changefeed.cli.main", "tail", world.lake.as_uri(), "--no-follow"]
+    ends: Counter[tuple[int, str, int]] = Counter()
+    for _ in range(RUNS):
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True)
+        ends[done.returncode, done.stderr, len(done.stdout.splitlines())] += 1
+    note({"test": "tail", "protocol": options["protocol"], "runs": RUNS, "right": ends[0, "", 100]})
+    assert ends == {(0, "", 100): RUNS}
 
 
 def test_what_is_no_sink_is_named(tmp_path: Path) -> None:

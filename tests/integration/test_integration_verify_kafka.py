@@ -58,10 +58,10 @@ class Scene:
     """A changefeed whose log is at a checkpoint, and whose topics hold what they should."""
 
     def __init__(
-        self, upstream: Upstream, broker: Broker, folder: Path, name: str, *, told: bool = True, **kafka: Any
+        self, upstream: Upstream, broker: Broker, folder: Path, name: str, *, told_of: str = "notes", **kafka: Any
     ) -> None:
-        """`told`: of DDLs."""
-        self.cluster, self.name, self._told = broker.cluster, name, told
+        """`told_of`: the table that the message of its DDL names, "" for no message."""
+        self.cluster, self.name, self._told_of = broker.cluster, name, told_of
         self.file = folder / "changefeed.json"
         self._upstream = upstream
         start_ts = self._write_history()
@@ -139,7 +139,7 @@ class Scene:
         try:
             lives = await lives_of(log.state, pd, self.checkpoint_ts)
             for life in sorted(lives.all, key=lambda life: life.from_ts):
-                if self._told and not life.is_first:
+                if self._told_of and not life.is_first:
                     self._tell_ddl(life, lives)
                 await self._write_rows(pd, life)
         finally:
@@ -150,7 +150,7 @@ class Scene:
         assert [ts for _, ts in lives.statements] == [life.from_ts]
         info = life.info
         query = "ALTER TABLE notes ADD COLUMN more INT"
-        event = DdlEvent(ALTER_COLUMN, query, info.schema_name, info.name, life.from_ts, info, info)
+        event = DdlEvent(ALTER_COLUMN, query, info.schema_name, self._told_of, life.from_ts, info, info)
         codec = codec_for(self._job, self._options, self._config["spec"]["timeZone"])
         self.send([(self.name, 0, codec.ddl(event, 1))])
 
@@ -238,7 +238,17 @@ def test_topics_are_held_against_the_upstream(
 def test_a_ddl_that_no_message_tells_of(
     upstream: Upstream, broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    scene = Scene(upstream, broker, tmp_path, "untold", told=False, protocol="open-protocol")
+    scene = Scene(upstream, broker, tmp_path, "untold", told_of="", protocol="open-protocol")
     assert main(["verify", "-f", str(scene.file), "--json"]) == 4
     problem = json.loads(capsys.readouterr().out)["first_problem"]
     assert problem.startswith("No message tells a reader of shop.notes of the DDL at ")
+
+
+def test_a_ddl_of_which_a_message_names_another_table(
+    upstream: Upstream, broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As one does that takes the names of TiDB's job: they are in lower case, and a rename's is the old one."""
+    scene = Scene(upstream, broker, tmp_path, "misnamed", told_of="NOTES", protocol="open-protocol")
+    assert main(["verify", "-f", str(scene.file), "--json"]) == 4
+    problem = json.loads(capsys.readouterr().out)["first_problem"]
+    assert problem.endswith("names shop.NOTES, but it is about shop.notes.")

@@ -48,8 +48,8 @@ LOG = (
         "a commit record forgets the tables that had no file in its plan",
         history,
         "_committed",
-        "dispatchers = {**state.dispatchers, **advanced}",
-        "dispatchers = advanced",
+        "dispatchers = {**state.dispatchers, **copies}",
+        "dispatchers = copies",
         rule=15,
     ),
     Mutation(

@@ -50,7 +50,7 @@ class Mutation:
     function: str
     old: str
     new: str
-    rule: int = 0  # of CORRECTNESS.md, which is broken by it
+    rule: int = 0  # which is broken by it, see docs/design/rules.md
     story: str = ""  # how it breaks a promise
     also: tuple[Edit, ...] = ()  # what is taken out with it, as it would refuse or hide it
 

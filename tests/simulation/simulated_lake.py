@@ -1,9 +1,11 @@
 """Drivers that commit to Iceberg tables of a catalog in memory: the product's own side of the driver.
 
 Tasks have written all files before it begins. Simulated are the catalog (commits that fail, whose answer is lost, that
-come behind another driver's), who else commits there, a log, and drivers that die, or stop right before a commit while
-another takes over. After each commit each table must have the first entries of each dispatcher, each once and in
-order; of a table that is upserted, what a TRUNCATE leaves of them.
+come behind another driver's, that are confirmed and not done; reads of what was; tables that go back to what they were,
+or are gone), who else commits there or rolls a table back, a log, and drivers that die, or stop right before a commit
+while another takes over. After each commit each table must have the first entries of each dispatcher, each once and in
+order, and all that the log says; of a table that is upserted, what a TRUNCATE leaves of them. A driver that finds
+something lost stops; then somebody registers the newest metadata again.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from changefeed.errors import Fenced
+from changefeed.errors import Fenced, NeedsHuman
 from changefeed.model.position import Position
 from changefeed.model.record import CommitRecord, FileCommitted, PlanEntry
 from changefeed.objectstore import Place
@@ -29,14 +31,15 @@ from changefeed.schema import table_info as ti
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.ddl.job import parse_job
 from changefeed.schema.table_info import TableInfo, parse_table_info
-from changefeed.sink.contract import Ddl
+from changefeed.sink.contract import Ddl, EntryId
 from changefeed.sink.iceberg import ddl_sink
 from changefeed.sink.iceberg.ddl_sink import IcebergDdlSink
 from changefeed.sink.iceberg.layout import deletes_file
+from changefeed.sink.iceberg.marks import SNAPSHOT, VERSION, Relied, version_of
 from changefeed.sink.iceberg.place import IcebergPlace
-from changefeed.sink.iceberg.shape import file_schema
+from changefeed.sink.iceberg.shape import file_schema, table_schema
 from changefeed.sink.iceberg.snapshot import Added, add_snapshots
-from changefeed.sink.iceberg.tables import LakeTables, Writer, version_of
+from changefeed.sink.iceberg.tables import Definition, LakeTables, Writer
 from changefeed.sink.storage.schema_file import SchemaFile
 from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.catalog.noop import NoopCatalog
@@ -45,7 +48,8 @@ from pyiceberg.io import load_file_io
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.update import RemoveSnapshotsUpdate, update_table_metadata
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.update import RemoveSnapshotsUpdate, SetSnapshotRefUpdate, update_table_metadata
 from simulated_world import Broken, Story
 
 _LOG = "uid/origin"
@@ -62,6 +66,12 @@ _ODDS = {
     "expiry": 0.1,
     "takeover": 0.15,  # the driver stops right before a commit, and another one takes its place
 }
+_LOSSES = {
+    "confirmed": 0.05,  # a commit comes to nothing, and the catalog says that it counts
+    "stale": 0.05,  # a read gives the table as it was
+    "back": 0.05,  # the table is what it was from now on, or is not there
+}
+_ROLLBACK = 0.05  # somebody has Spark show an earlier snapshot of the table, whose marks stay
 _TROUBLES = 60  # commits, then none fails
 _STEPS = 500
 _MOST_AT_ONCE = 3  # entries of a dispatcher in a record
@@ -95,7 +105,16 @@ class LakeWorld:
             kind: odds for kind, odds in _ODDS.items() if self._rng.random() < 0.5 and kind not in story.without
         }
         self._upsert = self._rng.random() < 0.5
-        self._commits = 0
+        self._losses = Random(f"{story.seed} losses")
+        self._losing = {
+            kind: odds for kind, odds in _LOSSES.items() if self._losses.random() < 0.3 and kind not in story.without
+        }
+        self._rollbacks = Random(f"{story.seed} rollbacks")
+        self._rolls_back = self._rollbacks.random() < 0.3 and "rolled back" not in story.without
+        self._lost: dict[tuple[str, ...], TableMetadata] = {}  # the newest of tables that have gone back
+        self._rolled_back: set[tuple[str, ...]] = set()
+        self._may_stop = False  # because of something that the catalog has done
+        self._commits = self._committing = 0  # epoch of who does
         self._epoch = self._records = 0
         self._is_truncated = False  # and recorded
         self._recorded: set[str] = set()
@@ -129,14 +148,23 @@ class LakeWorld:
                 next(driver)
             except StopIteration:
                 break
-            except (Fenced, Killed) as error:
-                self.say(f"{type(error).__name__}: {error}")
-                if driver is self._driver:
-                    self._driver = self._next_driver()
+            except (Fenced, Killed, NeedsHuman) as error:
+                self._ended(driver, error)
         assert len(self._recorded) == len(self._entries), "the end is not reached"
-        for name in self.catalog.tables:
+        for name in self.catalog.tables.keys() | self._lost.keys():
             lacking = [given for given in self._of(name[1]) if given.file.rows and given.path not in self._files(name)]
-            assert not lacking, f"{name[1]} lacks {lacking[0].path}"
+            assert not lacking or self._is_missed(name, lacking[0]), f"{name[1]} lacks {lacking[0].path}"
+
+    def _is_missed(self, name: tuple[str, ...], given: Given) -> bool:
+        """Whether a driver that comes after the last commit stops at the table, which went back behind that."""
+        tables = self._tables(self._epoch + 1, lambda: None)
+        table = _definition(_table_of(given.planned.dispatcher))
+        definition = Definition(table_schema(table, upsert=self._upsert), "memory", table.id, 0)
+        try:
+            tables.change((name[0], name[1]), definition, lambda table: None)
+        except NeedsHuman:
+            return True
+        return False
 
     # -- what there is to commit
 
@@ -172,8 +200,7 @@ class LakeWorld:
 
     def _drive(self, epoch: int, poll_fence: Callable[[], None]) -> Iterator[None]:
         """From what is recorded to the end, a record a step."""
-        writer, patience = Writer(_LOG, epoch, poll_fence), Patience(60, lambda _: None)
-        tables = LakeTables(Answers(self, epoch), "memory", writer, patience)  # type: ignore[arg-type]
+        tables = self._tables(epoch, poll_fence)
         sink = IcebergDdlSink(self._place, tables, self._upsert, _there(self._is_truncated))
         if epoch == 1:
             sink.create()
@@ -189,6 +216,20 @@ class LakeWorld:
                 poll_fence()
                 self._is_truncated = True
             yield
+
+    def _tables(self, epoch: int, poll_fence: Callable[[], None]) -> LakeTables:
+        writer, patience = Writer(_LOG, epoch, poll_fence), Patience(60, lambda _: None)
+        answers: Any = Answers(self, epoch)
+        return LakeTables(answers, "memory", writer, patience, self._relied())
+
+    def _relied(self) -> dict[int, dict[int, Relied]]:
+        """What the log says."""
+        relied: dict[int, dict[int, Relied]] = {_EMPTIED: {}} if self._is_truncated else {}
+        for given in self._entries:
+            if given.path in self._recorded and given.file.rows:
+                entry, last = given.planned, EntryId(given.file.plan, given.file.entry)
+                relied.setdefault(_table_of(entry.dispatcher), {})[entry.dispatcher] = Relied(entry.table_version, last)
+        return relied
 
     def _batch(self) -> list[Given]:
         """The next entries of some dispatchers; none: the DDL is next."""
@@ -220,7 +261,16 @@ class LakeWorld:
             raise Killed(f"driver {epoch} before a commit to {name[1]}")
         if self._has("refused"):
             raise CommitStateUnknownException("no answer")
-        answer = self.catalog.commit_table(table, requirements, updates)
+        if self._loses("back"):
+            self._go_back(name)
+        if self._loses("confirmed"):
+            self.say(f"a commit of driver {epoch} to {name[1]} is confirmed and not done")
+            return CommitTableResponse(metadata=table.metadata, metadata_location="memory")
+        self._committing = epoch
+        try:
+            answer = self.catalog.commit_table(table, requirements, updates)
+        finally:
+            self._committing = 0
         self.say(f"driver {epoch} has committed to {name[1]}: {', '.join(type(each).__name__ for each in updates)}")
         if self._has("dies behind it"):
             raise Killed(f"driver {epoch} behind a commit to {name[1]}")
@@ -231,16 +281,71 @@ class LakeWorld:
     def _has(self, kind: str) -> bool:
         return self._commits <= _TROUBLES and self._rng.random() < self._faults.get(kind, 0.0)
 
+    def load(self, name: tuple[str, ...]) -> Table:
+        """As a driver meets it."""
+        if self._loses("back"):
+            self._go_back(name)
+        if self._rolls_back and self._commits <= _TROUBLES and self._rollbacks.random() < _ROLLBACK:
+            self._roll_back(name)
+        if len(past := self.catalog.past.get(name, ())) > 1 and self._loses("stale"):
+            self.say(f"a read of {name[1]} is stale")
+            return self.catalog.table(name, past[self._losses.randrange(len(past) - 1)])
+        return self.catalog.load_table(name)
+
+    def _loses(self, kind: str) -> bool:
+        has = self._commits <= _TROUBLES and self._losses.random() < self._losing.get(kind, 0.0)
+        self._may_stop |= has
+        return has
+
+    def _go_back(self, name: tuple[str, ...]) -> None:
+        """Until somebody looks, or a driver that knows nothing of what is lost commits."""
+        if name not in self.catalog.tables:
+            return
+        past: list[Any] = self.catalog.past[name]
+        self._lost.setdefault(name, past[-1])
+        earlier = None if self._losses.random() < 0.4 else self._losses.choice(past[:-1] or [None])
+        self.say(f"{name[1]} {'is gone' if earlier is None else 'goes back'}")
+        self.catalog.put(name, earlier)
+        self._had.pop(name[1], None)
+
+    def _roll_back(self, name: tuple[str, ...]) -> None:
+        """To a snapshot from before the drivers' last one."""
+        table = self.catalog.tables.get(name)
+        sequence = int(table.properties[SNAPSHOT].partition("/")[2]) if table and SNAPSHOT in table.properties else 0
+        earlier = [each for each in table.snapshots if (each.sequence_number or 0) < sequence] if table else []
+        if table is None or not earlier:
+            return
+        self.say(f"{name[1]} is rolled back")
+        self._lost.setdefault(name, table)
+        self._rolled_back.add(name)
+        self._may_stop = True
+        shown = self._rollbacks.choice(earlier).snapshot_id
+        main = SetSnapshotRefUpdate(ref_name=MAIN_BRANCH, type=SnapshotRefType.BRANCH, snapshot_id=shown)
+        self.catalog.put(name, update_table_metadata(table, (main,)))
+        self._had.pop(name[1], None)
+
     def _take_over(self) -> None:
         """The next driver goes some steps; it may die as well."""
         self._driver = driver = self._next_driver()
         try:
             for _ in range(self._rng.randint(0, 3)):
                 next(driver, None)
-        except (Fenced, Killed) as error:
-            self.say(f"{type(error).__name__}: {error}")
-            if driver is self._driver:
-                self._driver = self._next_driver()
+        except (Fenced, Killed, NeedsHuman) as error:
+            self._ended(driver, error)
+
+    def _ended(self, driver: Iterator[None], error: Exception) -> None:
+        self.say(f"{type(error).__name__}: {error}")
+        if isinstance(error, NeedsHuman):
+            if (driver is self._driver and not self._may_stop) or "can't be written" in error.message:
+                raise error
+            self._may_stop = False
+            for name, metadata in self._lost.items():
+                self.say(f"somebody registers {name[1]} again")
+                self.catalog.put(name, metadata)
+            self._lost.clear()
+            self._rolled_back.clear()
+        if driver is self._driver:
+            self._driver = self._next_driver()
 
     def _disturb(self, name: tuple[str, ...]) -> None:
         if name in self.catalog.tables and (table := self.catalog.load_table(name)).current_snapshot() is not None:
@@ -248,6 +353,8 @@ class LakeWorld:
             self.catalog.commit_table(table, (), tuple(add_snapshots(table, [Added()], {})))
 
     def _expire(self, name: tuple[str, ...]) -> None:
+        if name in self._rolled_back:  # behind what has expired nothing is known
+            return
         if name in self.catalog.tables and (current := self.catalog.load_table(name).current_snapshot()) is not None:
             table = self.catalog.load_table(name)
             old = [each.snapshot_id for each in table.snapshots() if each.snapshot_id != current.snapshot_id]
@@ -260,13 +367,16 @@ class LakeWorld:
     def _of(self, table: str) -> list[Given]:
         """The entries that the table may have now."""
         ids = {"items": (_ITEMS, _EMPTIED), "orders": (_ORDERS,)}[table]
-        is_emptied = self._upsert and version_of(self.catalog.load_table(("shop", "items"))) >= _TRUNCATED_TS
+        items = self.catalog.tables.get(("shop", "items"))
+        is_emptied = self._upsert and items is not None and int(items.properties[VERSION]) >= _TRUNCATED_TS
         ids = tuple(id_ for id_ in ids if id_ != _ITEMS or not is_emptied)
         dispatchers = {dispatcher for id_ in ids for dispatcher in _DISPATCHERS[id_]}
         return [given for given in self._entries if given.planned.dispatcher in dispatchers]
 
     def _files(self, name: tuple[str, ...]) -> dict[str, int]:
         """Paths below the warehouse of all files, with their sequence numbers. Each is there once."""
+        if name not in self.catalog.tables:
+            return {}
         table, found = self.catalog.load_table(name), dict[str, int]()
         snapshot, root = table.current_snapshot(), self._place.location("")
         for manifest in snapshot.manifests(table.io) if snapshot is not None else ():
@@ -281,6 +391,8 @@ class LakeWorld:
         """After each commit."""
         if ("shop", "items") not in self.catalog.tables:
             return
+        if name in self._lost and self._committing != self._epoch:
+            return  # only who drives looks at what there must be
         files, may_have = self._files(name), self._of(name[1])
         for dispatcher in sorted({given.planned.dispatcher for given in may_have}):
             of = [given for given in may_have if given.planned.dispatcher == dispatcher and given.file.rows]
@@ -290,6 +402,12 @@ class LakeWorld:
                 sequences = [files[given.path] for given in there]
                 assert sequences == sorted(set(sequences)), f"{name[1]} has two entries of a dispatcher in one snapshot"
                 assert sequences == [files.get(deletes_file(given.path)) for given in there], "rows without deletes"
+        self._lost.pop(name, None)
+        lacking = [given.path for given in may_have if given.path in self._recorded and given.file.rows]
+        lacking = [path for path in lacking if path not in files]
+        assert not lacking, f"a commit to {name[1]}, which has lost {lacking[0]}"
+        version = version_of(self.catalog.load_table(name))
+        assert version >= _TRUNCATED_TS or name[1] != "items" or not self._is_truncated, "the TRUNCATE is lost"
         surplus = files.keys() - {path for given in may_have for path in (given.path, deletes_file(given.path))}
         assert not surplus, f"{name[1]} has {min(surplus)}"
         assert len(files) >= self._had.get(name[1], 0) or self._upsert, f"{name[1]} has lost files"
@@ -302,12 +420,24 @@ class MemoryCatalog(NoopCatalog):
     def __init__(self, committed: Callable[[tuple[str, ...]], None]) -> None:
         super().__init__("lake")
         self.tables: dict[tuple[str, ...], TableMetadata] = {}
+        self.past: dict[tuple[str, ...], list[TableMetadata]] = {}  # of each table, up to what it is
         self._committed = committed
 
     def load_table(self, identifier: Any) -> Table:
         if (metadata := self.tables.get(identifier)) is None:
             raise NoSuchTableError(identifier)
-        return Table(identifier, metadata, "memory", load_file_io({}, metadata.location), self)
+        return self.table(identifier, metadata)
+
+    def table(self, name: tuple[str, ...], metadata: TableMetadata) -> Table:
+        return Table(name, metadata, "memory", load_file_io({}, metadata.location), self)
+
+    def put(self, name: tuple[str, ...], metadata: TableMetadata | None) -> None:
+        """The table is that from now on; None: it is not there."""
+        if metadata is None:
+            del self.tables[name], self.past[name]
+            return
+        self.tables[name] = metadata
+        self.past.setdefault(name, []).append(metadata)
 
     def commit_table(self, table: Any, requirements: Any, updates: Any) -> CommitTableResponse:
         name = table.name()
@@ -315,7 +445,8 @@ class MemoryCatalog(NoopCatalog):
         for requirement in requirements:
             requirement.validate(now)
         base = now or MetastoreCatalog._empty_table_metadata()
-        self.tables[name] = made = update_table_metadata(base, updates, enforce_validation=now is None)
+        made = update_table_metadata(base, updates, enforce_validation=now is None)
+        self.put(name, made)
         self._committed(name)
         return CommitTableResponse(metadata=made, metadata_location="memory")
 
@@ -332,6 +463,9 @@ class Answers:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._world.catalog, name)
 
+    def load_table(self, name: tuple[str, ...]) -> Table:
+        return self._world.load(name)
+
     def commit_table(self, *call: Any) -> CommitTableResponse:
         return self._world.commit(self._epoch, *call)
 
@@ -343,6 +477,10 @@ def _there(is_truncated: bool) -> dict[int, tuple[TableInfo, int]]:
         for id_, version in (items, (_ORDERS, _FIRST))
         for dispatcher in _DISPATCHERS[id_]
     }
+
+
+def _table_of(dispatcher: int) -> int:
+    return next(table for table, dispatchers in _DISPATCHERS.items() if dispatcher in dispatchers)
 
 
 @cache

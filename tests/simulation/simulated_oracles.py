@@ -1,4 +1,4 @@
-"""What must hold in the simulated store, checked against the upstream's history (CORRECTNESS.md, promises 1, 2, 4, 6).
+"""What must hold in the simulated store, checked against the upstream's history (promises 1, 2, 4 and 6).
 
 The store calls `on_create` and `on_swap` for every object that appears, whoever wrote it and whether or not it heard;
 `check_store` reads everything that is there, as a reader would. All raise AssertionError.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _BASE_MS = 1_600_000_000_000
 START_TS = compose(_BASE_MS) + 1000
 _LARGE_KEYS = 3  # of each table
+_LONG = 300  # bytes of a value that no commit repeats
 
 
 class Row(NamedTuple):
@@ -108,7 +109,6 @@ class Transaction:
 class Lock:
     transaction: Transaction
     value: bytes | None
-    generation: int = 0
 
 
 @dataclass(frozen=True)
@@ -135,15 +135,23 @@ class Odds(NamedTuple):
 
 class Upstream:
     def __init__(
-        self, time: Timeline, rng: Random, shape: Shape, large: Random | None = None, copied: bool = False
+        self,
+        time: Timeline,
+        rng: Random,
+        shape: Shape,
+        large: Random | None = None,
+        copied: bool = False,
+        again: Random | None = None,
     ) -> None:
         """`large`: dice of large transactions, which have keys of their own; None: there are none.
 
-        `copied`: what stands at startTs is written as well.
+        `copied`: what stands at startTs is written as well. `again`: dice of worlds in which large transactions write
+        most of their keys again, values are empty or long, and regions begin anew meanwhile; None: they do not.
         """
         self._time = time
         self._rng = rng
         self._large = large if shape.transactions else None
+        self._again = again
         self._shape = shape
         self.copied = copied
         self._last_ts = START_TS
@@ -213,9 +221,9 @@ class Upstream:
         assert not any(lock.transaction.start_ts <= ts for lock in self.locks.values())
         found = []
         for key in sorted(key for key in self.versions if start <= key < end):
-            seen = [version.value for version in self.versions[key] if version.commit_ts <= ts]
-            if seen and seen[-1]:
-                found.append((key, seen[-1]))
+            seen = [version for version in self.versions[key] if version.commit_ts <= ts]
+            if seen and seen[-1].op != OP_DELETE:
+                found.append((key, seen[-1].value))
         return found
 
     def ahead(self, seconds: float) -> int:
@@ -302,29 +310,43 @@ class Upstream:
         transaction = Transaction(self.tso(), {}, keys[0], large=True)
         self._flush(transaction, keys, 1)
 
-    def _flush(self, transaction: Transaction, keys: list[bytes], generation: int) -> None:
+    def _flush(self, transaction: Transaction, keys: list[bytes], flush: int) -> None:
         """Some of `keys`, and maybe one that it has flushed before; the others later."""
         assert self._large is not None
         rng = self._large
-        count = rng.randint(1, len(keys))
+        count = rng.randint(1, len(keys)) if keys else 0
         again = rng.sample(sorted(transaction.writes), min(len(transaction.writes), rng.randint(0, 1)))
+        if self._again is not None:
+            again = [key for key in sorted(transaction.writes) if self._again.random() < 0.7]
         for key in (*keys[:count], *again):
             if transaction.over:
                 return
             if key not in transaction.writes and not self._free(key, transaction.start_ts):
                 self._roll_back(transaction)
                 return
-            value = None if rng.random() < 0.25 else b"l%d.%d" % (transaction.start_ts % 1000, generation)
-            transaction.writes[key] = value
-            self.locks[key] = Lock(transaction, value, generation)
-            self.changed().prewritten(key, transaction.start_ts, value, self.value_of(key), generation)
+            value = None if rng.random() < 0.25 else b"l%d.%d" % (transaction.start_ts % 1000, flush)
+            transaction.writes[key] = value = self._written(key, value)
+            self.locks[key] = Lock(transaction, value)
+            self.changed().prewritten(key, transaction.start_ts, value, self.value_of(key))
         if rng.random() < 0.7:
             transaction.promise = self.tso()
         rest = keys[count:]
         wait = rng.random() * 1.5
-        self._time.after(
-            wait, lambda: self._flush(transaction, rest, generation + 1) if rest else self._decide(transaction)
-        )
+        if self._again is not None and self._again.random() < (0.2, 0.8)[flush == 2]:  # a registration in the middle
+            region = self.region_of(self._again.choice(sorted(transaction.writes)))
+            self._replace([region], [replace(region, version=region.version + 1)])
+        goes_on = rest or (self._again is not None and self._again.random() < 0.7)
+        then = (lambda: self._flush(transaction, rest, flush + 1)) if goes_on else lambda: self._decide(transaction)
+        self._time.after(wait, then)
+
+    def _written(self, key: bytes, value: bytes | None) -> bytes | None:
+        """What a transaction writes that has just locked the key.
+
+        The feed can't tell a delete of an empty value from one of nothing: nobody makes it.
+        """
+        if self._again is not None and value is not None:
+            value = self._again.choice((value, value, value, value, value.ljust(_LONG, b"."), b""))
+        return b"put" if value is None and self.value_of(key) == b"" else value
 
     def _in_steps(
         self, keys: Sequence[bytes], within: float, step: Callable[[bytes], None], then: Callable[[], None]
@@ -351,6 +373,7 @@ class Upstream:
         self._end(transaction)
         if not all(self._free(key, transaction.start_ts) for key in transaction.writes):
             return
+        transaction.writes = {key: self._written(key, value) for key, value in transaction.writes.items()}
         transaction.commit_ts = max(self.read_ts, transaction.start_ts) + 1
         self._last_ts = max(self._last_ts, transaction.commit_ts)
         self._decided(transaction)
@@ -363,10 +386,11 @@ class Upstream:
         if not self._free(key, transaction.start_ts):
             self._roll_back(transaction)
             return
-        self.locks[key] = Lock(transaction, transaction.writes[key])
-        self.changed().prewritten(key, transaction.start_ts, transaction.writes[key], self.value_of(key))
+        transaction.writes[key] = value = self._written(key, transaction.writes[key])
+        self.locks[key] = Lock(transaction, value)
+        self.changed().prewritten(key, transaction.start_ts, value, self.value_of(key))
         if self._rng.random() < self.odds.heartbeat:
-            self.changed().heartbeat(key, transaction.start_ts, transaction.writes[key])
+            self.changed().heartbeat(key, transaction.start_ts, value, self.value_of(key))
 
     def _decide(self, transaction: Transaction) -> None:
         if transaction.over:
@@ -412,12 +436,12 @@ class Upstream:
 
     def _row(self, transaction: Transaction, key: bytes) -> Row:
         value, old = transaction.writes[key], self.value_of(key)
-        op = OP_DELETE if value is None else OP_INSERT if old is None else OP_UPDATE
-        return Row(transaction.commit_ts, transaction.start_ts, op, key, value or b"", old)
+        op = OP_DELETE if value is None else OP_UPDATE if old else OP_INSERT
+        return Row(transaction.commit_ts, transaction.start_ts, op, key, value or b"", old or None)
 
     def value_of(self, key: bytes) -> bytes | None:
         versions = self.versions[key]
-        return versions[-1].value or None if versions else None
+        return versions[-1].value if versions and versions[-1].op != OP_DELETE else None
 
     def _roll_back(self, transaction: Transaction) -> None:
         if transaction.over:
@@ -472,7 +496,7 @@ class Upstream:
         for key, versions in self.versions.items():
             seen = bisect.bisect_right(versions, ts, key=_commit_ts) - 1
             if seen >= 0:
-                self.versions[key] = versions[seen if versions[seen].value else seen + 1 :]
+                self.versions[key] = versions[seen if versions[seen].op != OP_DELETE else seen + 1 :]
 
     # Regions.
 

@@ -75,11 +75,9 @@ class Story:
         """As it is given to `make simulate`."""
         said = f"SEED={self.seed}"
         if self.without:
-            said += (
-                " WITHOUT=all"
-                if set(self.without) >= set(Faults(self.seed).kinds)
-                else f" WITHOUT={','.join(self.without)}"
-            )
+            kinds = Faults(self.seed).kinds
+            rest = [kind for kind in self.without if kind not in kinds]  # of what the world is like
+            said += f" WITHOUT={','.join(['all', *rest] if set(self.without) >= set(kinds) else self.without)}"
         return said if self.healed_at is None else f"{said} HEALED={self.healed_at:g}"
 
 
@@ -128,9 +126,20 @@ class World:
         # Dice of its own, as above: without them the world is what it was when found.json was written.
         large = None if "large" in story.without else Random(f"{story.seed} large")
         copied = "copy" not in story.without and Random(f"{story.seed} copy").random() < 0.2
-        self.upstream = Upstream(self.time, Random(f"{story.seed} upstream"), self.shape, large, copied)
-        new_stores = large.choice(((), (1,), (2,), (1, 2))) if large else ()
-        self.cdc = ChangeData(self.time, Random(f"{story.seed} stores"), self.upstream, self.faults.happens, new_stores)
+        # In every third world, and with dice of their own, live changes overtake scans that have older ones.
+        overtakes = story.seed % 3 == 0 and "overtaking" not in story.without
+        again, slow_scans = (Random(f"{story.seed} {what}") if overtakes else None for what in ("again", "slow scans"))
+        self.upstream = Upstream(self.time, Random(f"{story.seed} upstream"), self.shape, large, copied, again)
+        proposed_watermark = large.choice(((), (1,), (2,), (1, 2))) if large else ()
+        self.cdc = ChangeData(
+            self.time,
+            Random(f"{story.seed} stores"),
+            self.upstream,
+            self.faults.happens,
+            proposed_watermark,
+            slow_scans,
+            Random(f"{story.seed} wire"),
+        )
         self.pullers = 1 if takeovers or rows else rng.choice((1, 1, 2) if regions else (1, 2, 2, 3))
         self.flush_interval = rng.choice((0.05, 0.3) if takeovers else (0.05, 0.3, 2.0))
         self.file_size = rng.choice((30, 60) if takeovers else (30, 60, 200, 1000))

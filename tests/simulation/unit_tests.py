@@ -1,4 +1,4 @@
-"""Which mutations the unit tests of their part see as well: unit_tests.json, a column of docs/simulation.md.
+"""Which mutations the unit tests of their part see as well: unit_tests.json, a column of bench/results/mutations.md.
 
 unit_tests.py [WORD ...]    of the mutations whose names have one of these words, or of all
 
@@ -26,6 +26,7 @@ _OF = {
     "reports": "puller/test_puller_reports.py puller",
     "event buffer": "eventstore/test_eventstore_buffer.py",
     "feed": "puller/test_puller_feed.py puller/test_puller_hold.py puller",
+    "congestion": "puller/test_puller_congestion.py",
     "held history": "puller/test_puller_held_history.py puller",
     "sorter": "pipeline/test_pipeline_sorter.py",
     "sink": "sink/test_sink_owner_side.py",
@@ -42,7 +43,8 @@ _OF = {
     "quota": "owner/test_owner_quota.py owner",
     "memory": "owner/test_owner_memory.py owner",
     "initial copy": "owner/test_owner_copying.py puller/test_puller_initial_copy.py",
-    "Iceberg": "sink/test_sink_iceberg_publish.py sink/test_sink_iceberg_ddl.py",
+    "Iceberg": "sink/test_sink_iceberg_lost.py sink/test_sink_iceberg_publish.py sink/test_sink_iceberg_ddl.py "
+    "sink/test_sink_iceberg_maintenance.py",
 }
 
 

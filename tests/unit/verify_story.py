@@ -19,11 +19,14 @@ from changefeed.objectstore.open import open_store
 from changefeed.owner.planning.timeline import Timeline
 from changefeed.owner.transaction_log.log import Log
 from changefeed.schema.ddl.job import decode_job
+from changefeed.schema.effects import Effects
 from changefeed.schema.keys import DDL_JOB_SPAN, table_span
+from changefeed.schema.snapshot import load_schema
 from changefeed.sink.storage.schema_file import SchemaFile, write
 from changefeed.spec.filter.filters import Filter
 from changefeed.spec.parse import effective, parse
 from changefeed.upstream.access import Access
+from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
 from changefeed.verify.consumer.schema_file import schema_checksum
 from changefeed.verify.sink.formats import Format
@@ -152,14 +155,18 @@ async def _write(lake: Path, pd: PdClient, story: Story, config: dict[str, Any],
     for info in first.values():
         write(store, SchemaFile.of(info, story.start_ts))
     timeline = Timeline(tables.matches, tables.matches_schema, ignores, first)
+    schema = await load_schema(Snapshot(pd, story.start_ts), story.start_ts)
     jobs = Collected()
     await read_history(pd, *DDL_JOB_SPAN, story.start_ts, upto_ts, into=jobs)
     found = zip(jobs.table()["commit_ts"].to_pylist(), jobs.table()["value"].to_pylist(), strict=True)
-    decoded = [(ts, decode_job(value, lives.schema.ddl_job_table)) for ts, value in found if value]
-    for ts, job in sorted((each for each in decoded if each[1].is_done), key=lambda each: each[0]):
-        ddl = timeline.follow(job, ts, lives.schema.touches(job))
-        for file in ddl.schema_files if ddl else ():
-            write(store, file)
+    effects = Effects(schema, lambda ts: Snapshot(pd, ts))
+    decoded = [(ts, decode_job(value, schema.ddl_job_table)) for ts, value in found if value]
+    for ts, row in sorted(decoded, key=lambda each: (each[0], each[1].id)):
+        if (job := await effects.of(row, ts)) is not None:
+            schema.apply(job, ts)
+            ddl = timeline.follow(job, ts, schema.touches(job))
+            for file in ddl.schema_files if ddl else ():
+                write(store, file)
     for life in lives.all:
         await _write_rows(lake, pd, life, config)
 

@@ -1,4 +1,4 @@
-"""The change data service of a store: EventFeed and EventFeedV2 over gRPC (facts, tikv-wire 2.2-2.12).
+"""The change data service of a store: EventFeed and EventFeedV2 over gRPC (docs/design/tikv.md).
 
 The shell around `subscriptions.py`: streams in, bytes out, scans as tasks of the server's event loop. Whatever is wrong
 with a request becomes an error event; only an unknown feature ends a stream.
@@ -16,6 +16,7 @@ from changefeed.wire import cdcpb_pb2 as cdcpb
 
 from .connection import Connection, Frames, LiveRows, Message, Subscription
 from .events import MESSAGE_LIMIT
+from .requests import wrong_argument
 from .subscriptions import Subscriptions
 from .troubles import Trouble, Troubles, interleaved
 
@@ -26,7 +27,7 @@ _FLUSH_SECONDS = 0.003
 _REORDER_SECONDS = 0.05
 _REPEAT_SECONDS = 0.1
 UNREAD_SECONDS = 300.0
-"""After so long without reading a client is cut (facts, tikv-wire 2.4)."""
+"""After so long without reading a client is cut (docs/design/tikv.md, Events)."""
 _NUMBER = r"(0|[1-9]\d*)"
 _SEMVER = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?")
 
@@ -34,7 +35,10 @@ Context = grpc.aio.ServicerContext[cdcpb.ChangeDataRequest, bytes]
 
 
 def parse_version(text: str) -> tuple[int, int, int, int]:
-    """Strict semver as (major, minor, patch, 1 unless a pre-release); what is none counts as 0.0.0 (facts, 2.2)."""
+    """Strict semver as (major, minor, patch, 1 unless a pre-release); what is none counts as 0.0.0.
+
+    See docs/design/tikv.md, Streams.
+    """
     match = _SEMVER.fullmatch(text)
     if match is None:
         return 0, 0, 0, 1
@@ -84,10 +88,15 @@ class _Stream:
 class ChangeData:
     """The service of one store. All methods run in the server's event loop."""
 
-    def __init__(self, store_id: int, subscriptions: Subscriptions, troubles: Troubles) -> None:
+    def __init__(
+        self, store_id: int, subscriptions: Subscriptions, troubles: Troubles, scan_speed_limit: float = 0.0
+    ) -> None:
+        """`scan_speed_limit`: bytes a second of all scans; 0: none."""
         self._store_id = store_id
         self._subscriptions = subscriptions
         self._troubles = troubles
+        self._scan_speed_limit = scan_speed_limit
+        self._fetching = asyncio.Lock()
         self._scanning = asyncio.Semaphore(SCAN_CONCURRENCY)
         self._messages_left: int | None = None
         self._random = random.Random(store_id)
@@ -114,10 +123,10 @@ class ChangeData:
 
     async def _event_feed_v2(self, requests: AsyncIterator[cdcpb.ChangeDataRequest], context: Context) -> None:
         offered = [str(value) for key, value in context.invocation_metadata() or () if key == "features"]
-        features = {name.strip() for text in offered for name in text.split(",") if name.strip()}
-        unknown = sorted(features - {MULTIPLEXING})
+        features = [name.strip() for text in offered for name in text.split(",")]
+        unknown = [name for name in features if name != MULTIPLEXING]
         if unknown:
-            await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"unknown features: {','.join(unknown)}")
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, ",".join(unknown))
         await self._serve(requests, context, multiplexing=MULTIPLEXING in features)
 
     async def _serve(
@@ -149,11 +158,11 @@ class ChangeData:
             async for request in requests:
                 if connection.version is None:
                     connection.version = parse_version(request.header.ticdc_version)
-                which = request.WhichOneof("request")
-                if which == "deregister":
+                wrong = wrong_argument(request)
+                if wrong is not None:
+                    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, wrong)
+                if request.WhichOneof("request") == "deregister":
                     self._subscriptions.deregister(connection, request.request_id, request.region_id)
-                elif which == "notify_txn_status":
-                    await context.abort(grpc.StatusCode.INTERNAL, "NotifyTxnStatus would crash a real TiKV")
                 else:
                     self._register(stream, request)
         except grpc.aio.AbortError as error:
@@ -174,16 +183,28 @@ class ChangeData:
             if self._troubles.amount(Trouble.REPEAT):
                 await asyncio.sleep(_REPEAT_SECONDS)
                 snapshot = self._subscriptions.look_again(subscription, snapshot)
-            await self._pushing(stream, self._subscriptions.scan(subscription, snapshot))
-        await self._pushing(stream, self._subscriptions.play(subscription, snapshot))
+            for size in self._subscriptions.scan(subscription, snapshot):
+                await self._fetched(size)
+                await self._readable(stream)
+        for _ in self._subscriptions.play(subscription, snapshot):
+            await self._readable(stream)
 
-    async def _pushing(self, stream: _Stream, steps: Iterator[bool]) -> None:
-        """Takes the steps as fast as the client reads."""
-        for _ in steps:
-            await asyncio.sleep(0)
-            while stream.connection.backlog > _SCAN_BACKLOG:
-                stream.room.clear()
-                await stream.room.wait()
+    async def _fetched(self, size: int) -> None:
+        """Until the store's speed limit lets a batch of a scan come; live rows are sent meanwhile."""
+        clock = asyncio.get_running_loop().time
+        async with self._fetching:
+            begun = clock()
+            while limit := self._troubles.amount(Trouble.SLOW_SCAN, self._store_id) or self._scan_speed_limit:
+                if clock() - begun >= size / limit:
+                    return
+                await asyncio.sleep(_FLUSH_SECONDS)
+
+    async def _readable(self, stream: _Stream) -> None:
+        """What is not live comes as fast as the client reads."""
+        await asyncio.sleep(0)
+        while stream.connection.backlog > _SCAN_BACKLOG:
+            stream.room.clear()
+            await stream.room.wait()
 
     async def _write(self, stream: _Stream, context: Context) -> None:
         while True:

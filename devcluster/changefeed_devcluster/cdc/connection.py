@@ -20,16 +20,23 @@ _ROW_OVERHEAD = 64
 class RegionRows:
     """The rows of one change in one region, encoded at the first need and then shared by all subscriptions."""
 
-    __slots__ = ("_groups", "change", "high", "low", "rows", "size")
+    __slots__ = ("_groups", "_high", "_low", "change", "rows", "size")
 
     def __init__(self, change: Change, rows: list[RowChange]) -> None:
-        keys = [row.key for row in rows]
+        # An empty row has no key that a part of the region could be found by.
+        keys = [change.told_key(row) for row in rows]
         self.change = change
         self.rows = rows
-        self.low = min(keys)
-        self.high = max(keys)
+        self._low = min(keys)
+        self._high = max(keys)
         self.size = sum(len(row.key) + len(row.value) + len(row.old_value or b"") + _ROW_OVERHEAD for row in rows)
         self._groups: list[bytes] | None = None
+
+    def of(self, subscription: Subscription) -> list[RowChange] | None:
+        """Those that are in the subscription's range, None for all."""
+        if subscription.is_whole or subscription.covers(self._low, self._high):
+            return None
+        return [row for row in self.rows if subscription.covers(key := self.change.told_key(row), key)]
 
     def groups(self, picked: list[RowChange] | None) -> list[bytes]:
         """Entries bodies of all rows, or of some."""
@@ -44,7 +51,9 @@ class RegionRows:
 class Subscription:
     """One registration: (connection, request, region). `advancer` knows the PUT and DELETE locks of its range.
 
-    `held_ts`: the next start ts of a frozen history that is being played to it.
+    `is_whole`: its range is all of the region. `initialized`: its scan is queued. When it `is_ripe` it is told
+    resolved-ts: at the first tick if others of its region are told them already, else at the second. `held_ts`: the
+    next start ts of a frozen history that is being played.
     """
 
     connection: Connection
@@ -59,14 +68,16 @@ class Subscription:
     advancer: WatermarkAdvancer = field(default_factory=lambda: WatermarkAdvancer(spares_large=False))
     held_ts: int = MAX_TS
     resolved_ts: int = 0
+    is_whole: bool = False
     initialized: bool = False
+    is_ripe: bool = False
     closed: bool = False
 
     def covers(self, low: bytes, high: bytes) -> bool:
         return self.start <= low and (not self.end or high < self.end)
 
     def drops(self, txn_source: int) -> bool:
-        """Loop and lossy-DDL filtering (facts, 2.8)."""
+        """Loop and lossy-DDL filtering (docs/design/tikv.md, Transaction sources)."""
         return txn_source > 0 and (txn_source >> 8 != 0 or (self.filter_loop and txn_source & 0xFF != 0))
 
     def frames(self, groups: Sequence[bytes]) -> list[bytes]:

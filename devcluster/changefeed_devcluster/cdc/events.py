@@ -1,17 +1,19 @@
 """The bytes of cdcpb.Event, put together by hand: each row is encoded once, however many subscribers get it.
 
 Only what cdc.py sends row by row is built here; everything rare is a protobuf message. Field numbers are those of
-wire/cdcpb.proto (facts, tikv-wire 2.1), and the tests parse the result with the generated classes.
+wire/cdcpb.proto, and the tests parse the result with the generated classes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from ..store.mvcc import ScannedVersion
 from ..store.txn import Change, Kind, Lock, Op, RowChange
 
 EVENT_LIMIT = 32 << 10
+"""Bytes of keys, values and old values in an Event; with what is around them it is larger on the wire."""
 MESSAGE_LIMIT = 6 << 20
 
 PREWRITE, COMMIT, ROLLBACK, COMMITTED = 1, 2, 3, 4
@@ -28,16 +30,16 @@ def varint(number: int) -> bytes:
     return bytes(out)
 
 
+INITIALIZED_ROW = b"\x0a\x02\x18\x05"
+EMPTY_ROW = b"\x0a\x00"
+"""Elements of Entries: the end of a scan, and what comes of a committed key that was only locked."""
+
 _LENGTHS = tuple(varint(number) for number in range(1 << 12))
 
 
 def _length(data: bytes) -> bytes:
     size = len(data)
     return _LENGTHS[size] if size < len(_LENGTHS) else varint(size)
-
-
-INITIALIZED_ROW = b"\x0a\x02\x18\x05"
-"""An Entries with nothing but the INITIALIZED row."""
 
 
 def _row_head(log_type: int, op: Op, start_ts: int, commit_ts: int) -> bytes:
@@ -51,8 +53,15 @@ def _row_head(log_type: int, op: Op, start_ts: int, commit_ts: int) -> bytes:
     return head
 
 
-def _row(head: bytes, tail: bytes, key: bytes, value: bytes, old_value: bytes | None) -> bytes:
-    """One element of Entries.entries: key 5, value 6, old_value 7 between head and tail."""
+class Encoded(NamedTuple):
+    """An element of Entries.entries. `size`: bytes of key, value and old value."""
+
+    body: bytes
+    size: int
+
+
+def _row(head: bytes, tail: bytes, key: bytes, value: bytes, old_value: bytes | None) -> Encoded:
+    """Key 5, value 6, old_value 7 between head and tail."""
     parts = [head, b"\x2a", _length(key), key]
     if value:
         parts += (b"\x32", _length(value), value)
@@ -60,25 +69,27 @@ def _row(head: bytes, tail: bytes, key: bytes, value: bytes, old_value: bytes | 
         parts += (b"\x3a", _length(old_value), old_value)
     parts.append(tail)
     row = b"".join(parts)
-    return b"\x0a" + _length(row) + row
+    return Encoded(b"\x0a" + _length(row) + row, len(key) + len(value) + len(old_value or b""))
 
 
-def _row_tail(txn_source: int, generation: int = 0) -> bytes:
-    """txn_source 9, generation 10."""
-    tail = b"\x48" + varint(txn_source) if txn_source else b""
-    return tail + b"\x50" + varint(generation) if generation else tail
+def _row_tail(txn_source: int) -> bytes:
+    """txn_source 9."""
+    return b"\x48" + varint(txn_source) if txn_source else b""
 
 
-def change_rows(change: Change, rows: Iterable[RowChange]) -> list[bytes]:
-    """The rows of a live change, each as an element of Entries."""
+def change_rows(change: Change, rows: Iterable[RowChange]) -> list[Encoded]:
+    """The rows of a live change."""
     log_type = _LOG_TYPE[change.kind]
     heads = {op: _row_head(log_type, op, change.start_ts, change.commit_ts) for op in (Op.PUT, Op.DELETE)}
     heads[Op.LOCK] = heads[Op.PUT]
-    tail = _row_tail(change.txn_source, change.flush.generation if change.flush else 0)
-    return [_row(heads[op], tail, key, value, old_value) for key, op, value, old_value in rows]
+    tail = _row_tail(change.txn_source)
+    return [
+        Encoded(EMPTY_ROW, 0) if change.is_empty(row) else _row(heads[row.op], tail, row.key, row.value, row.old_value)
+        for row in rows
+    ]
 
 
-def scan_rows(found: Iterable[Lock | ScannedVersion]) -> list[bytes]:
+def scan_rows(found: Iterable[Lock | ScannedVersion]) -> list[Encoded]:
     """What an incremental scan met: locks as PREWRITE, versions as COMMITTED."""
     rows = []
     known: tuple[object, ...] = ()
@@ -86,7 +97,7 @@ def scan_rows(found: Iterable[Lock | ScannedVersion]) -> list[bytes]:
     for item in found:
         if isinstance(item, Lock):
             lock_head = _row_head(PREWRITE, item.op, item.start_ts, 0)
-            lock_tail = _row_tail(item.txn_source, item.generation)
+            lock_tail = _row_tail(item.txn_source)
             rows.append(_row(lock_head, lock_tail, item.key, item.value, item.old_value))
             continue
         key, (commit_ts, start_ts, op, value, txn_source, _), old_value = item
@@ -97,17 +108,17 @@ def scan_rows(found: Iterable[Lock | ScannedVersion]) -> list[bytes]:
     return rows
 
 
-def group_rows(rows: Sequence[bytes]) -> list[bytes]:
+def group_rows(rows: Sequence[Encoded]) -> list[bytes]:
     """Entries bodies below EVENT_LIMIT; a larger row stands alone."""
     groups = []
     group: list[bytes] = []
     size = 0
     for row in rows:
-        if group and size + len(row) >= EVENT_LIMIT:
+        if group and size + row.size >= EVENT_LIMIT:
             groups.append(b"".join(group))
             group, size = [], 0
-        group.append(row)
-        size += len(row)
+        group.append(row.body)
+        size += row.size
     if group:
         groups.append(b"".join(group))
     return groups

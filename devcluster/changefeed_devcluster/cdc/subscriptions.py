@@ -1,55 +1,43 @@
 """Who hears of which changes: the heart of the change data service, without a socket, thread or event loop.
 
 Everything runs inside the store's lock. A change costs its caller only the sorting of its rows into regions and one
-queue entry a subscription; encoding happens when a connection drains its queue (`cdc.py`). A slow reader delays nobody.
+queue entry a subscription; encoding happens when a connection drains its queue (`cdc.py`). A slow
+reader delays nobody; what waits for it counts against its store's quota.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator, Sequence
 
 from changefeed.wire import cdcpb_pb2 as cdcpb
 from changefeed.wire import errorpb_pb2 as errorpb
 
 from ..codec import decode_bound
-from ..frozen import LIVE, SCANNED, FrozenHistory, Piece
+from ..frozen import FrozenHistory, Piece
 from ..pd.oracle import Oracle
 from ..pd.regions import Region, RegionEvent, Regions
-from ..store.mvcc import ScannedVersion
 from ..store.store import MvccStore
 from ..store.txn import MAX_TS, Change, Lock, RowChange
 from ..watermark.advancer import WatermarkAdvancer
 from ..watermark.ranges import advancer_of, locks_of, track
 from ..watermark.watermarks import Watermarks
 from . import events
-from .answers import epoch_not_match, not_leader, push_event, push_resolved, region_not_found
-from .connection import CLUSTER_ID_SINCE, Connection, Frames, LiveRows, Message, RegionRows, Subscription
+from .answers import congested, epoch_not_match, not_leader, push_event, push_resolved, region_not_found
+from .connection import CLUSTER_ID_SINCE, Connection, Frames, LiveRows, RegionRows, Subscription
+from .scans import Snapshot, played, scanned
 from .troubles import Trouble, Troubles
 
 SINK_QUOTA = 512 << 20
-"""Bytes that wait on all connections of a store; who wants more is congested (facts, 2.4)."""
+"""Bytes that may wait on all connections of a store together; for the next row its region is congested.
+
+See docs/design/tikv.md, Events.
+"""
 PENDING_SCANS = 10_000
-_STEP_VERSIONS = 1024
-_BATCH_BYTES = 1 << 20
+"""Scans that wait or run on all connections of a store together."""
 _REPEATED_TS = 1000 << 18
 TICKS = 64
 """So many resolved-ts of a region may wait to be sent; later ones are left out, the next one says more anyway."""
-
-
-class Snapshot(NamedTuple):
-    """What a scan has to show: versions above `after_ts` of changes up to `seq`, and the locks of that
-    moment in key order.
-
-    `frozen`: pieces of the frozen history with the number of their transactions that had happened at that moment.
-    """
-
-    seq: int
-    after_ts: int
-    locks: deque[Lock]
-    frozen: list[tuple[Piece, int]]
 
 
 class Subscriptions:
@@ -64,6 +52,7 @@ class Subscriptions:
         frozen: FrozenHistory | None = None,
         troubles: Troubles | None = None,
         watermarks: Watermarks | None = None,
+        sink_quota: int = SINK_QUOTA,
     ) -> None:
         self.lock = store.lock
         self._watermarks = watermarks or Watermarks(store, regions)
@@ -75,6 +64,8 @@ class Subscriptions:
         self._cluster_id = cluster_id
         self._by_region: dict[int, list[Subscription]] = {}
         self._connections: list[Connection] = []
+        self._sink_quota = sink_quota
+        self._scanning: Counter[int] = Counter()  # registrations that are not initialized, by store
         store.observe(self._on_change)
         regions.observe(self._on_regions)
 
@@ -93,7 +84,10 @@ class Subscriptions:
     # --- requests ---
 
     def register(self, connection: Connection, request: cdcpb.ChangeDataRequest) -> Subscription | None:
-        """A new registration that waits for `attach`, or None when an error event was queued (order: facts, 2.3)."""
+        """A new registration that waits for `attach`, or None when an error event was queued.
+
+        See docs/design/tikv.md, Registration.
+        """
         with self.lock:
             region = self._regions.get(request.region_id)
             error = self._refusal(connection, request, region)
@@ -113,6 +107,7 @@ class Subscriptions:
                 tags=events.event_tags(region.id, request.request_id),
             )
             connection.subscriptions[request.request_id, region.id] = subscription
+            self._scanning[connection.store_id] += 1
             return subscription
 
     def deregister(self, connection: Connection, request_id: int, region_id: int) -> None:
@@ -130,13 +125,14 @@ class Subscriptions:
             if subscription.closed:
                 return None
             region = self._regions.get(subscription.region_id)
-            error = _placement_error(region, subscription)
+            error = self._placement_error(region, subscription)
             if error is not None or region is None:
                 self._close(subscription, error or region_not_found(subscription.region_id))
                 return None
             subscription.start = max(subscription.start, region.start)
             ends = [end for end in (subscription.end, region.end) if end]
             subscription.end = min(ends) if ends else b""
+            subscription.is_whole = (subscription.start, subscription.end) == (region.start, region.end)
             self._by_region.setdefault(region.id, []).append(subscription)
             locks = self._locks(subscription)
             subscription.advancer = advancer_of(locks, self._spares_large(subscription))
@@ -164,52 +160,29 @@ class Subscriptions:
                 subscription.held_ts = min(subscription.held_ts, shard.start_of(shard.happened))
         return [(piece, piece.shard.happened) for piece in pieces]
 
-    def scan(self, subscription: Subscription, snapshot: Snapshot) -> Iterator[bool]:
-        """Queues the snapshot's rows and INITIALIZED step by step; ends early when the registration has ended."""
-        position = subscription.start
-        for piece, happened in snapshot.frozen:
-            # Nobody writes to its keys, but they may be locked.
-            yield from self._scan_store(subscription, snapshot, position, piece.end)
-            first = piece.shard.first_after(snapshot.after_ts)
-            coming = self._coming(piece, piece.transactions(first, happened), SCANNED)
-            for message, _, _ in _batched(subscription, coming):
-                with self.lock:
-                    if subscription.closed:
-                        return
-                    subscription.connection.push(message)
-                yield True
-            position = piece.end
-        yield from self._scan_store(subscription, snapshot, position, subscription.end)
-        self._push_scan(subscription, [events.INITIALIZED_ROW], last=True)
+    def scan(self, subscription: Subscription, snapshot: Snapshot) -> Iterator[int]:
+        """Queues the snapshot's rows batch by batch, with INITIALIZED as the last row of the last Event.
 
-    def _scan_store(self, subscription: Subscription, snapshot: Snapshot, start: bytes, end: bytes) -> Iterator[bool]:
-        position: bytes | None = start
-        if end and start >= end:
-            position = None
-        while position is not None:
-            versions, following = self._store.scan_versions(
-                position, end, snapshot.after_ts, snapshot.seq, _STEP_VERSIONS
-            )
-            found = _with_locks(versions, snapshot.locks, following or end or None)
-            rows = events.scan_rows(item for item in found if not subscription.drops(_source(item)))
-            if not self._push_scan(subscription, events.group_rows(rows), last=False):
-                return
-            yield True
-            position = following
+        Gives the size of each batch before it is queued; ends early when the registration has ended.
+        """
+        last: list[bytes] = []
+        for batch in scanned(self._store, self._frozen, subscription, snapshot):
+            if last:
+                yield sum(map(len, last))
+                if not self._push_scan(subscription, last):
+                    return
+            last = batch
+        if last:
+            yield sum(map(len, last))
+        done = [*last[:-1], b"".join(last[-1:]) + events.INITIALIZED_ROW]
+        self._push_scan(subscription, done, ends=True)
 
     def play(self, subscription: Subscription, snapshot: Snapshot) -> Iterator[bool]:
         """Queues what of the frozen history had not happened at the snapshot, in the order of its ts, step by step.
 
         Ends early when the registration has ended. Call it after the scan.
         """
-        coming = heapq.merge(
-            *(
-                self._coming(piece, piece.transactions(happened, piece.shard.transactions), LIVE)
-                for piece, happened in snapshot.frozen
-            ),
-            key=lambda transaction: transaction[0].shard.start_of(transaction[1]),
-        )
-        for message, piece, number in _batched(subscription, coming):
+        for message, piece, number in played(self._frozen, subscription, snapshot):
             with self.lock:
                 if subscription.closed:
                     return
@@ -222,30 +195,31 @@ class Subscriptions:
         with self.lock:
             subscription.held_ts = MAX_TS
 
-    def _coming(
-        self, piece: Piece, numbers: range, log_types: Sequence[int]
-    ) -> Iterator[tuple[Piece, int, list[bytes]]]:
-        for number, bodies in piece.bodies(numbers, log_types, self._frozen.stored):
-            yield piece, number, bodies
-
-    def _push_scan(self, subscription: Subscription, groups: list[bytes], last: bool) -> bool:
-        frames = subscription.frames(groups)
+    def _push_scan(self, subscription: Subscription, bodies: list[bytes], ends: bool = False) -> bool:
+        """Whether the registration is still there. `ends`: the scan, with these bodies."""
+        frames = subscription.frames(bodies)
+        size = sum(map(len, frames))
         with self.lock:
             if subscription.closed:
                 return False
-            if frames:
-                lane = (subscription.request_id, subscription.region_id, "scan")
-                subscription.connection.push(Frames(sum(map(len, frames)), frames, lane))
-            subscription.initialized = last
+            if not self._has_room(subscription.connection.store_id, size):
+                self._close(subscription, congested(subscription.region_id))
+                return False
+            lane = (subscription.request_id, subscription.region_id, "scan")
+            subscription.connection.push(Frames(size, frames, lane))
+            if ends:
+                subscription.initialized = True
+                subscription.is_ripe = any(each.is_ripe for each in self._by_region[subscription.region_id])
+                self._scanning[subscription.connection.store_id] -= 1
             return True
 
     # --- resolved ts ---
 
     def advance(self) -> None:
-        """One tick of the watermark (facts, 2.12 point 5): call it every min-ts-interval."""
+        """One tick of the watermark (docs/design/tikv.md, Resolved-ts): call it every min-ts-interval."""
         if not self._by_region and not self._watermarks.safe_ts.is_asked_for:
             return
-        ts = self._oracle.next()
+        ts = self._oracle.allocate()
         with self.lock:
             if self._watermarks.statuses.is_due:
                 self._watermarks.ask(self._advancers())
@@ -268,7 +242,10 @@ class Subscriptions:
     def _advance_connection(self, connection: Connection, ts: int) -> None:
         by_request: dict[int, list[tuple[int, int]]] = {}
         for subscription in connection.subscriptions.values():
-            if not subscription.initialized or self._troubles.amount(Trouble.STALL_REGION, subscription.region_id):
+            if not subscription.is_ripe:
+                subscription.is_ripe = subscription.initialized
+                continue
+            if self._troubles.amount(Trouble.STALL_REGION, subscription.region_id):
                 continue
             upto = min(ts, subscription.advancer.lowest, subscription.held_ts)
             subscription.resolved_ts = max(subscription.resolved_ts, upto)
@@ -299,34 +276,34 @@ class Subscriptions:
             by_region.setdefault(locate(row.key), []).append(row)
         for region_id, rows in by_region.items():
             subscriptions = self._by_region.get(region_id)
-            if subscriptions:
-                region_rows = RegionRows(change, rows)
+            if subscriptions and not self._deliver(tuple(subscriptions), RegionRows(change, rows)):
                 for subscription in tuple(subscriptions):
-                    self._deliver(subscription, region_rows)
+                    self._close(subscription, congested(region_id))
 
-    def _deliver(self, subscription: Subscription, rows: RegionRows) -> None:
-        change = rows.change
-        picked = None
-        if not subscription.covers(rows.low, rows.high):
-            picked = [row for row in rows.rows if subscription.covers(row.key, row.key)]
-            if not picked:
-                return
-        track(subscription.advancer, change, picked or rows.rows)
-        if subscription.drops(change.txn_source):
-            return
-        store_id = subscription.connection.store_id
-        backlog = sum(other.backlog for other in self._connections if other.store_id == store_id)
-        if backlog + rows.size > SINK_QUOTA:
-            error = cdcpb.Error(congested=cdcpb.Congested(region_id=subscription.region_id))
-            self._close(subscription, error)
-            return
-        subscription.connection.push(LiveRows(subscription, rows, picked))
+    def _deliver(self, subscriptions: Sequence[Subscription], rows: RegionRows) -> bool:
+        """To all who hear of a region, as far as the store's quota has room, whoever has used it up."""
+        for subscription in subscriptions:
+            picked = rows.of(subscription)
+            if picked == []:
+                continue
+            track(subscription.advancer, rows.change, picked or rows.rows)
+            if subscription.drops(rows.change.txn_source):
+                continue
+            if not self._has_room(subscription.connection.store_id, rows.size):
+                return False
+            subscription.connection.push(LiveRows(subscription, rows, picked))
+        return True
+
+    def _has_room(self, store_id: int, size: int) -> bool:
+        if self._troubles.amount(Trouble.CONGESTION, store_id):
+            return False
+        return size + sum(each.backlog for each in self._connections if each.store_id == store_id) <= self._sink_quota
 
     def _on_regions(self, event: RegionEvent, old: Sequence[Region], new: Sequence[Region]) -> None:
         for region in old:
             for subscription in tuple(self._by_region.get(region.id, ())):
                 if event is RegionEvent.TRANSFER:
-                    error = not_leader(new[0])
+                    error = not_leader(new[0], new[0].leader)
                 else:
                     children = new if event is RegionEvent.SPLIT else ()
                     error = epoch_not_match(children)
@@ -343,14 +320,22 @@ class Subscriptions:
             return cdcpb.Error(cluster_id_mismatch=mismatch)
         if request.kv_api != cdcpb.ChangeDataRequest.TiDB:
             return cdcpb.Error(compatibility=cdcpb.Compatibility(required_version="6.2.0"))
-        waiting = sum(not subscription.initialized for subscription in connection.subscriptions.values())
-        if waiting >= PENDING_SCANS:
-            busy = errorpb.ServerIsBusy(reason="too many pending incremental scans", backoff_ms=1000)
+        if self._scanning[connection.store_id] >= PENDING_SCANS:
+            busy = errorpb.ServerIsBusy(reason="too many pending incremental scans")
             return cdcpb.Error(server_is_busy=busy)
         if region is None or not region.has_peer_on(connection.store_id):
             return region_not_found(request.region_id)
         if (request.request_id, region.id) in connection.subscriptions:
             return cdcpb.Error(duplicate_request=cdcpb.DuplicateRequest(region_id=region.id))
+        return None
+
+    def _placement_error(self, region: Region | None, subscription: Subscription) -> cdcpb.Error | None:
+        if region is None:
+            return region_not_found(subscription.region_id)
+        if region.leader_store != subscription.connection.store_id:
+            return not_leader(region, self._regions.living_leader(region))
+        if region.version != subscription.epoch_version:
+            return epoch_not_match([region])
         return None
 
     def _close(self, subscription: Subscription, error: cdcpb.Error) -> None:
@@ -359,6 +344,8 @@ class Subscriptions:
 
     def _remove(self, subscription: Subscription) -> None:
         subscription.closed = True
+        if not subscription.initialized:
+            self._scanning[subscription.connection.store_id] -= 1
         subscription.connection.subscriptions.pop((subscription.request_id, subscription.region_id))
         siblings = self._by_region.get(subscription.region_id, [])
         if subscription in siblings:
@@ -371,54 +358,11 @@ class Subscriptions:
 
 
 def _span(request: cdcpb.ChangeDataRequest) -> tuple[bytes, bytes]:
-    """The raw range of a request; one that can't be decoded means the whole region (facts, 2.3)."""
+    """The raw range of a request; one that can't be decoded means the whole region.
+
+    See docs/design/tikv.md, Registration.
+    """
     try:
         return decode_bound(request.start_key), decode_bound(request.end_key)
     except ValueError:
         return b"", b""
-
-
-def _placement_error(region: Region | None, subscription: Subscription) -> cdcpb.Error | None:
-    if region is None:
-        return region_not_found(subscription.region_id)
-    if region.leader_store != subscription.connection.store_id:
-        return not_leader(region)
-    if region.version != subscription.epoch_version:
-        return epoch_not_match([region])
-    return None
-
-
-def _batched(
-    subscription: Subscription, transactions: Iterable[tuple[Piece, int, list[bytes]]]
-) -> Iterator[tuple[Message, Piece, int]]:
-    """Messages of about _BATCH_BYTES of whole transactions, each with the last transaction in it."""
-    frames: list[bytes] = []
-    size = 0
-    last: tuple[Piece, int] | None = None
-    for piece, number, bodies in transactions:
-        made = subscription.frames(bodies)
-        length = sum(map(len, made))
-        if last and size + length > _BATCH_BYTES:
-            yield Message(size, b"".join(frames)), *last
-            frames, size = [], 0
-        frames += made
-        size += length
-        last = piece, number
-    if last:
-        yield Message(size, b"".join(frames)), *last
-
-
-def _with_locks(
-    versions: list[ScannedVersion], locks: deque[Lock], following: bytes | None
-) -> Sequence[Lock | ScannedVersion]:
-    """A step's versions with the locks of its keys, a key's lock first. Takes those locks."""
-    taken: list[Lock | ScannedVersion] = []
-    while locks and (following is None or locks[0].key < following):
-        taken.append(locks.popleft())
-    if not taken:
-        return versions
-    return list(heapq.merge(taken, versions, key=lambda item: item.key))
-
-
-def _source(item: Lock | ScannedVersion) -> int:
-    return item.txn_source if isinstance(item, Lock) else item.version.txn_source

@@ -23,6 +23,9 @@ class Trouble(Enum):
     DELAY = 3  # a store: `amount` seconds between a change and its delivery
     REPEAT = 4  # rows come live and from a scan, resolved-ts come twice and go back
     REORDER = 5  # what the protocol does not order comes in any order
+    SLOW_SCAN = 6  # a store: `amount` bytes a second for each scan; what is live meanwhile overtakes it
+    CONGESTION = 7  # a store: another client has used up the quota of what waits to be sent
+    FROZEN_PD = 8  # PD answers nothing, without an error
 
 
 class Troubles:

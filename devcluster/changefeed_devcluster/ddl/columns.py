@@ -8,7 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 from ..store.txn import KeyIsLocked, TxnError
 from ..tidb.field_types import PRIMARY_KEY, FieldType, Tp
-from ..tidb.schema import PUBLIC, WRITE_ONLY, Column, ColumnInfo, Table, TableInfo, make_column, with_column
+from ..tidb.schema import (
+    COMING,
+    DELETE_ONLY,
+    GOING,
+    PUBLIC,
+    WRITE_ONLY,
+    Column,
+    ColumnInfo,
+    Table,
+    TableInfo,
+    ci_str,
+    make_column,
+    with_column,
+)
 from .jobs import JobType
 from .running import RunningJob, States, about, sql
 
@@ -16,7 +29,9 @@ if TYPE_CHECKING:
     from ..tidb.tidb import Tidb
 
 FIRST = ""  # a place: before all columns; else the name of the column before it, None for the last place
-_REORG = 1 << 8  # txn_source of rows that a reorganisation rewrites, which no changefeed is sent (facts, 2.8)
+#: The txn_source of rows that a reorganisation rewrites, which no changefeed is sent (docs/design/tikv.md, Transaction
+#: sources).
+_REORG = 1 << 8
 _BATCH = 64
 _WIDTHS = {Tp.TINY: 1, Tp.SHORT: 2, Tp.INT24: 3, Tp.LONG: 4, Tp.LONGLONG: 8}
 
@@ -28,13 +43,14 @@ def add_column(tidb: Tidb, table: Table, column: Column, after: str | None = Non
     info = with_column(table.info, column)
     query = f"ALTER TABLE {sql(table)} ADD COLUMN {column.sql()}{_place(after)}"
     args = {
-        "column": info.columns[-1].to_json({}),
+        "column_info": info.columns[-1].to_json({}),
         "position": _position(after),
         "offset": 0,
         "ignore_existence_err": False,
     }
     job = about(tidb, JobType.ADD_COLUMN, table, query, args)
-    yield job.show(_with(table, _of_state(info, column.name, WRITE_ONLY)))
+    for state in COMING:
+        yield job.show(_with(table, _of_state(info, column.name, state)))
     yield job.finish(_with(table, _moved(info, column.name, after)))[0]
 
 
@@ -42,44 +58,58 @@ def drop_column(tidb: Tidb, table: Table, name: str) -> States:
     """Raises ValueError for one of a key."""
     _check_in_no_key(table, name)
     query = f"ALTER TABLE {sql(table)} DROP COLUMN `{name}`"
-    job = about(tidb, JobType.DROP_COLUMN, table, query, {"col_name": {"O": name, "L": name.lower()}})
-    dropping = _of_state(_moved(table.info, name, None), name, WRITE_ONLY)
-    yield job.show(_with(table, dropping))
-    yield job.finish(_with(table, _without(dropping, name)))[0]
+    job = about(tidb, JobType.DROP_COLUMN, table, query, {"column_info": {"name": ci_str(name)}})
+    yield from _dropped(job, table, _moved(table.info, name, None), name)
 
 
-def modify_column(tidb: Tidb, table: Table, name: str, column: Column, after: str | None = None) -> States:
+def _dropped(job: RunningJob, table: Table, info: TableInfo, name: str) -> States:
+    for state in GOING:
+        yield job.show(_with(table, _of_state(info, name, state)))
+    yield job.finish(_with(table, _without(info, name)))[0]
+
+
+def modify_column(
+    tidb: Tidb, table: Table, name: str, column: Column, after: str | None = None, online: bool = True
+) -> States:
     """Another type, name, default or place. A type that reads other bytes has every row rewritten first.
 
-    `after`: None leaves it where it is. Raises ValueError for one of a key.
+    `after`: None leaves it where it is. `online`: as TiDB does it since its pull request 62549, which later versions of
+    7.5, 8.1 and 8.5 have too: sessions use the new column before the job is done, while the old one is on its way out.
+    Raises ValueError for a column of a key.
     """
     old = table.info.column(name)
     new = replace(make_column(column, old.id, old.offset), origin_default=old.origin_default)
     verb = f"MODIFY COLUMN {column.sql()}" if column.name == name else f"CHANGE COLUMN `{name}` {column.sql()}"
-    job = about(tidb, JobType.MODIFY_COLUMN, table, f"ALTER TABLE {sql(table)} {verb}{_place(after)}")
+    query = f"ALTER TABLE {sql(table)} {verb}{_place(after)}"
+    args = {"column": new.to_json({}), "old_column_name": ci_str(name), "position": _position(after)}
+    job = about(tidb, JobType.MODIFY_COLUMN, table, query, args)
     if reads_alike(old.type, new.type):
         info = _renamed(_with_columns(table.info, (new if c.id == old.id else c for c in table.info.columns)), old, new)
         yield job.finish(_with(table, info if after is None else _moved(info, column.name, after)))[0]
         return
     _check_in_no_key(table, name)
     id_ = table.info.max_column_id + 1
-    changing = replace(
-        new, id=id_, name=f"_Col$_{name}_0", state=WRITE_ONLY, cast_of=name, offset=len(table.info.columns)
-    )
+    changing = replace(new, id=id_, name=f"_Col$_{name}_0", cast_of=name, offset=len(table.info.columns))
     both = replace(table.info, columns=(*table.info.columns, changing), max_column_id=id_)
-    shown = job.show(_with(table, both))
-    yield shown
+    for state in COMING:
+        shown = job.show(_with(table, _of_state(both, changing.name, state)))
+        yield shown
     yield from _rewritten(tidb, shown)
     done = replace(changing, name=column.name, state=PUBLIC, cast_of=None)
     columns = (done if c.id == old.id else c for c in both.columns if c.id != id_)
     info = _renamed(_with_columns(both, columns), old, done)
-    yield job.finish(_with(table, info if after is None else _moved(info, column.name, after)))[0]
+    info = info if after is None else _moved(info, column.name, after)
+    for state in (WRITE_ONLY, DELETE_ONLY) if online else ():
+        going = replace(old, name=f"_Tombstone$_{name}", state=state)
+        yield job.show(_with(table, _with_columns(info, (*info.columns, going))))
+    yield job.finish(_with(table, info))[0]
 
 
 def set_default(tidb: Tidb, table: Table, name: str, default: str | None) -> States:
     changed = [replace(c, default=default) if c.name == name else c for c in table.info.columns]
     to = "DROP DEFAULT" if default is None else f"SET DEFAULT '{default}'"
-    job = about(tidb, JobType.SET_DEFAULT_VALUE, table, f"ALTER TABLE {sql(table)} ALTER COLUMN `{name}` {to}")
+    args = {"column_info": next(column for column in changed if column.name == name).to_json({})}
+    job = about(tidb, JobType.SET_DEFAULT_VALUE, table, f"ALTER TABLE {sql(table)} ALTER COLUMN `{name}` {to}", args)
     yield job.finish(_with(table, _with_columns(table.info, changed)))[0]
 
 
@@ -88,12 +118,15 @@ def change_several(tidb: Tidb, table: Table, added: Column, dropped: str) -> Sta
     _check_in_no_key(table, dropped)
     info = with_column(table.info, added)
     query = f"ALTER TABLE {sql(table)} ADD COLUMN {added.sql()}, DROP COLUMN `{dropped}`"
-    sub_jobs: list[tuple[JobType, dict[str, Any]]] = [(JobType.ADD_COLUMN, {}), (JobType.DROP_COLUMN, {})]
+    sub_jobs: list[tuple[JobType, dict[str, Any]]] = [
+        (JobType.ADD_COLUMN, {"column_info": info.columns[-1].to_json({}), "position": _position(None)}),
+        (JobType.DROP_COLUMN, {"column_info": {"name": ci_str(dropped)}}),
+    ]
     job = RunningJob(tidb, JobType.MULTI_SCHEMA_CHANGE, table.db, (table.id, table.info.name), query, sub_jobs=sub_jobs)
-    yield job.show(_with(table, _of_state(info, added.name, WRITE_ONLY)))
-    dropping = _of_state(_moved(info, dropped, None), dropped, WRITE_ONLY)
-    yield job.show(_with(table, dropping))
-    yield job.finish(_with(table, _without(dropping, dropped)))[0]
+    for state in COMING:
+        yield job.show(_with(table, _of_state(info, added.name, state)))
+    # One step shows all that the statement leads to; what is left is to let the dropped column go.
+    yield from _dropped(job, table, _moved(info, dropped, None), dropped)
 
 
 def reads_alike(old: FieldType, new: FieldType) -> bool:

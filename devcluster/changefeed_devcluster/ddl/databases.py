@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..tidb.schema import DbInfo
+from ..tidb.schema import DELETE_ONLY, WRITE_ONLY, DbInfo
 from .jobs import JobType
-from .running import RunningJob
+from .running import RunningJob, involving_database
 
 if TYPE_CHECKING:
     from ..tidb.tidb import Tidb
@@ -30,7 +30,8 @@ def create_database(tidb: Tidb, name: str) -> DbInfo:
     (id_,) = tidb.allocate_ids(1)
     db = DbInfo(id_, name)
     args = {"db_info": db.to_json()}
-    RunningJob(tidb, JobType.CREATE_SCHEMA, db, (0, ""), f"CREATE DATABASE `{name}`", args).finish(db=db)
+    query, waits = f"CREATE DATABASE `{name}`", involving_database(name)
+    RunningJob(tidb, JobType.CREATE_SCHEMA, db, (0, ""), query, args, involving=waits).finish(db=db)
     tidb.databases[name] = db
     return db
 
@@ -40,7 +41,8 @@ def alter_database(tidb: Tidb, name: str, charset: str, collate: str) -> DbInfo:
     db = replace(tidb.databases[name], charset=charset, collate=collate)
     query = f"ALTER DATABASE `{name}` CHARACTER SET = {charset} COLLATE = {collate}"
     args = {"to_charset": charset, "to_collate": collate}
-    RunningJob(tidb, JobType.MODIFY_SCHEMA_CHARSET_AND_COLLATE, db, (0, ""), query, args).finish(db=db)
+    kind, waits = JobType.MODIFY_SCHEMA_CHARSET_AND_COLLATE, involving_database(name)
+    RunningJob(tidb, kind, db, (0, ""), query, args, involving=waits).finish(db=db)
     tidb.databases[name] = db
     for table in [table for table in tidb.tables.values() if table.db.id == db.id]:
         tidb.remember(replace(table, db=db))
@@ -52,11 +54,17 @@ def drop_database(tidb: Tidb, name: str) -> None:
     db = tidb.databases[name]
     tables = [table for table in tidb.tables.values() if table.db.id == db.id]
     ids = [id_ for table in tables for id_ in table.physical_ids]
-    job = RunningJob(tidb, JobType.DROP_SCHEMA, db, (0, ""), f"DROP DATABASE `{name}`", {"fk_check": True, "ids": ids})
+    args = {"fk_check": True, "all_dropped_table_ids": ids}
+    query, waits = f"DROP DATABASE `{name}`", involving_database(name)
+    job = RunningJob(tidb, JobType.DROP_SCHEMA, db, (0, ""), query, args, involving=waits)
+    for state in (WRITE_ONLY, DELETE_ONLY):
+        job.show_database(replace(db, state=state))
     job.finish(erased=tables, erased_db=db)
     del tidb.databases[name]
 
 
 def run_global(tidb: Tidb, kind: JobType, name: str) -> None:
     """One of GLOBAL."""
-    RunningJob(tidb, kind, _NO_DATABASE, (0, ""), GLOBAL[kind].format(name=name)).finish()
+    what = "policy" if "POLICY" in kind.name else "resource_group"
+    query, waits = GLOBAL[kind].format(name=name), [{what: name.lower()}]
+    RunningJob(tidb, kind, _NO_DATABASE, (0, ""), query, involving=waits).finish()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..tidb.partitions import Partition, partitions_sql
 from ..tidb.schema import Table
 from .jobs import JobType
-from .running import about, sql
+from .running import RunningJob, about, involving, sql
 from .tables import Partitions, new_partitions
 
 if TYPE_CHECKING:
@@ -55,10 +55,11 @@ def exchange_partition(tidb: Tidb, table: Table, name: str, other: Table) -> tup
     after = tuple(replace(each, id=other.id) if each is gone else each for each in table.info.partitions)
     args = {
         "partition_id": gone.id, "pt_schema_id": table.db.id, "pt_table_id": table.id,
-        "partition_name": name, "with_validation": False,
+        "partition_name": name.lower(), "with_validation": False,
     }  # fmt: skip
     query = f"ALTER TABLE {sql(table)} EXCHANGE PARTITION `{name}` WITH TABLE {sql(other)} WITHOUT VALIDATION"
-    job = about(tidb, JobType.EXCHANGE_TABLE_PARTITION, other, query, args)
+    named, waits = (other.id, other.info.name), involving(table, other)
+    job = RunningJob(tidb, JobType.EXCHANGE_TABLE_PARTITION, other.db, named, query, args, involving=waits)
     swapped = replace(other, info=replace(other.info, id=gone.id))
     done = job.finish(replace(table, info=replace(table.info, partitions=after)), swapped, erased=[other])
     return done[0], done[1]

@@ -2,18 +2,19 @@
 
 1. It is queued: a row of `mysql.tidb_ddl_job`.
 2. Each state that sessions have to know is a transaction: the definition in its meta key, a schema version, the row.
-3. Meta and the row in state Done are one transaction too, so its commit ts is the DDL's finish ts (facts, 4.5).
+3. Meta and the row in state Done are one transaction too, so its commit ts is the DDL's finish ts (docs/design/tidb.md,
+   DDL jobs).
 4. The row is deleted, the job goes to the history.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .. import keys
-from ..tidb.schema import DDL_JOB_TABLE, DbInfo, Table, TableInfo, dump
+from ..tidb.schema import DDL_JOB_TABLE, NONE, PUBLIC, DbInfo, Table, TableInfo, dump
 from .jobs import Job, JobState, JobType
 
 if TYPE_CHECKING:
@@ -37,25 +38,67 @@ class RunningJob:
         args: Mapping[str, Any] | None = None,
         sub_jobs: Iterable[tuple[JobType, Mapping[str, Any]]] = (),
         at_once: bool = False,
+        involving: Iterable[Mapping[str, Any]] = (),
     ) -> None:
-        """`table`: id and name of the one that it is about; (0, "") if none."""
+        """`table`: id and name of the one that it is about; (0, "") if none. `involving`: see `Job`."""
         self._tidb = tidb
         self._jobs = tidb.tables[f"mysql.{DDL_JOB_TABLE}"]
+        self._before = {each.id: _shape(each) for each in tidb.tables.values()}
+        self._shown_ts = 0
         (job_id,) = tidb.allocate_ids(1)
-        self._job = Job(job_id, kind, db, *table, query, args or {}, tidb.now(), sub_jobs=tuple(sub_jobs))
+        self._job = Job(
+            job_id, kind, db, *table, query, args or {}, tidb.now(), sub_jobs=tuple(sub_jobs),
+            involving=tuple(involving), session=replace(tidb.session),
+        )  # fmt: skip
         self._is_queued = not at_once
         if self._is_queued:
             with tidb.begin() as txn:
                 self._insert(txn, self._job)
 
-    def show(self, table: Table) -> Table:
-        """A state on the way: sessions use this definition from now on."""
+    def show(self, table: Table, *others: Table, erased: Iterable[Table] = ()) -> Table:
+        """A state on the way: sessions use these definitions from now on; the first of them.
+
+        Where they are what the job leads to, its other states are of what is on its way out.
+        """
+        erased = tuple(erased)
+        self._job = replace(self._job, **self._reached((table, *others)))
         with self._tidb.begin() as txn:
-            running = replace(self._job, state=JobState.RUNNING, schema_version=_next_version(txn))
-            _put_diff(txn, running)
-            shown = put_table(txn, table)
-            self._update(txn, running)
-        return self._tidb.remember(shown)
+            for each in erased:
+                txn.erase(_table_key(each))
+            self._step(txn)
+            shown = [put_table(txn, each) for each in (table, *others)]
+            self._update(txn, self._job)
+        self._reach(txn.commit_ts)
+        self._tidb.forget(*erased)
+        first, *_ = [self._tidb.remember(each) for each in shown]
+        return first
+
+    def show_database(self, db: DbInfo) -> None:
+        """A state on the way of a database to being gone."""
+        self._job = replace(self._job, schema_state=db.state)
+        with self._tidb.begin() as txn:
+            self._step(txn)
+            txn.write(keys.meta_hash("DBs", f"DB:{db.id}"), dump(db.to_json()))
+            self._update(txn, self._job)
+
+    def _reached(self, tables: Iterable[Table]) -> dict[str, Any]:
+        """The members of the job that say how far it is, with these definitions in force."""
+        hidden = [each for table in tables for each in [table.info.state] if each != PUBLIC]
+        hidden += [column.state for table in tables for column in table.info.columns if not column.is_public]
+        is_shown = any(_shape(table) != self._before.get(table.id) for table in tables)
+        is_behind = is_shown and self._job.type is JobType.MODIFY_COLUMN
+        state = PUBLIC if is_shown and (is_behind or not hidden) else hidden[0] if hidden else NONE
+        return {"schema_state": state, "is_shown": is_shown}
+
+    def _step(self, txn: Transaction) -> None:
+        started = self._job.real_start_ts or txn.start_ts
+        version = _next_version(txn)
+        self._job = replace(self._job, state=JobState.RUNNING, schema_version=version, real_start_ts=started)
+        _put_diff(txn, self._job)
+
+    def _reach(self, ts: int) -> None:
+        if self._job.is_shown and not self._shown_ts:
+            self._tidb.last_ddl_ts = self._shown_ts = ts
 
     def finish(
         self,
@@ -72,7 +115,9 @@ class RunningJob:
         erased = tuple(erased)
         if self._is_queued:
             with self._tidb.begin() as txn:
-                self._update(txn, replace(self._job, state=JobState.RUNNING))
+                started = self._job.real_start_ts or txn.start_ts
+                self._job = replace(self._job, state=JobState.RUNNING, real_start_ts=started)
+                self._update(txn, self._job)
         with self._tidb.begin() as txn:
             for table in erased:
                 txn.erase(_table_key(table))
@@ -82,14 +127,22 @@ class RunningJob:
             if erased_db is not None:
                 txn.erase(keys.meta_hash("DBs", f"DB:{erased_db.id}"))
             several = tuple(replace(info, update_ts=txn.start_ts) for info in carried)
-            own = stored[0].info if stored and not several else None
-            done = replace(self._job, state=JobState.DONE, schema_version=_next_version(txn), table=own, tables=several)
+            done = replace(self._job, state=JobState.DONE, schema_version=_next_version(txn), tables=several)
+            done = replace(done, table=self._own(stored, several, erased))
             _put_diff(txn, done)
             (self._update if self._is_queued else self._insert)(txn, done)
-        self._tidb.last_ddl_ts = txn.commit_ts
+        self._tidb.last_ddl_ts = self._shown_ts or txn.commit_ts
         self._into_history(replace(done, state=JobState.SYNCED))
         self._tidb.forget(*erased)
         return tuple(self._tidb.remember(table) for table in stored)
+
+    def _own(self, stored: Sequence[Table], several: Sequence[TableInfo], erased: Sequence[Table]) -> TableInfo | None:
+        """The definition that the job carries as its own; a dropped table's too."""
+        if several:
+            return several[-1] if self._job.type is JobType.RENAME_TABLES else None
+        if self._job.type in (JobType.DROP_TABLE, JobType.DROP_VIEW, JobType.DROP_SEQUENCE):
+            return erased[0].info.of_state(NONE)
+        return stored[0].info if stored else None
 
     def roll_back(self, table: Table) -> Table:
         """The job fails: `table` is as it was before."""
@@ -135,6 +188,29 @@ def last(states: States) -> Table:
 
 def sql(table: Table) -> str:
     return f"`{table.db.name}`.`{table.info.name}`"
+
+
+def _shape(table: Table) -> tuple[Any, ...]:
+    """What sessions see of it by name."""
+    columns = [(column.id, column.name) for column in table.info.public]
+    return table.db.id, table.info.name, columns
+
+
+def involving(*tables: Table, shared: Iterable[Table] = ()) -> list[dict[str, Any]]:
+    """What a job waits for, as it names that: in lower case. `shared`: what it only reads."""
+    return [
+        {
+            "database": table.db.name.lower(),
+            "table": table.info.name.lower(),
+            **({"mode": 1} if table in shared else {}),
+        }
+        for table in (*tables, *shared)
+    ]
+
+
+def involving_database(name: str) -> list[dict[str, Any]]:
+    """With all of its tables."""
+    return [{"database": name.lower(), "table": "*"}]
 
 
 def _table_key(table: Table) -> bytes:

@@ -8,9 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 from .. import keys
 from ..tidb.partitions import Partition, partitions_sql
-from ..tidb.schema import Column, DbInfo, PrimaryKey, Table, TableInfo, ci_str, create_table_sql, make_table
+from ..tidb.schema import (
+    DELETE_ONLY,
+    WRITE_ONLY,
+    Column,
+    DbInfo,
+    PrimaryKey,
+    Table,
+    TableInfo,
+    ci_str,
+    create_table_sql,
+    full_name,
+    make_table,
+)
 from .jobs import JobType
-from .running import RunningJob, about, sql
+from .running import RunningJob, about, involving, sql
 
 if TYPE_CHECKING:
     from ..tidb.tidb import Tidb
@@ -40,7 +52,7 @@ def create_table(
         raise ValueError(f"table {table.name} can't be split: its handle is not an integer")
     for n in range(1, regions):
         tidb.split(keys.record_key(table.id, 1 + n * handles // regions))
-    args = {"table_info": table.info.to_json(), "on_exist": 0, "old_view_tbl_id": 0, "fk_check": True}
+    args = {"table_info": table.info.to_json(), "fk_check": True}
     named = table.id, table.info.name
     job = RunningJob(tidb, JobType.CREATE_TABLE, table.db, named, query, args, at_once=at_once)
     (table,) = job.finish(table)
@@ -53,7 +65,7 @@ def create_tables(tidb: Tidb, db: str, several: Sequence[NewTable]) -> tuple[Tab
     tables = [table for table, _ in made]
     args = {"tables": [{"table_info": table.info.to_json()} for table in tables], "fk_check": True}
     query = "; ".join(query for _, query in made)
-    job = RunningJob(tidb, JobType.CREATE_TABLES, tables[0].db, (0, ""), query, args)
+    job = RunningJob(tidb, JobType.CREATE_TABLES, tables[0].db, (0, ""), query, args, involving=involving(*tables))
     return job.finish(*tables, carried=[table.info for table in tables])
 
 
@@ -62,9 +74,11 @@ def create_like(tidb: Tidb, table: Table, name: str) -> Table:
     (id_,) = tidb.new_physical_ids(1)
     info = replace(table.info, id=id_, name=_free(tidb, table.db.name, name), partitions=())
     query = f"CREATE TABLE `{table.db.name}`.`{name}` LIKE {sql(table)}"
-    args = {"table_info": info.to_json(), "on_exist": 0, "old_view_tbl_id": 0, "fk_check": True}
-    (made,) = RunningJob(tidb, JobType.CREATE_TABLE, table.db, (id_, name), query, args).finish(Table(table.db, info))
-    return made
+    args = {"table_info": info.to_json(), "fk_check": True}
+    made = Table(table.db, info)
+    waits = involving(made, shared=[table])
+    job = RunningJob(tidb, JobType.CREATE_TABLE, table.db, (id_, name), query, args, involving=waits)
+    return job.finish(made)[0]
 
 
 def _made(tidb: Tidb, db: str, new: NewTable) -> tuple[Table, str]:
@@ -87,15 +101,23 @@ def new_partitions(tidb: Tidb, given: Partitions) -> tuple[Partition, ...]:
 
 def drop_table(tidb: Tidb, table: Table) -> None:
     """Takes the table out of the catalog; its rows stay in the store, without an event, as in TiKV before GC."""
-    args = {"identifiers": None, "fk_check": True}
-    about(tidb, JobType.DROP_TABLE, table, f"DROP TABLE {sql(table)}", args).finish(erased=[table])
+    named = [{"Schema": ci_str(table.db.name), "Name": ci_str(table.info.name)}]
+    args = {"identifiers": named, "fk_check": True, "old_partition_ids": [each.id for each in table.info.partitions]}
+    _dropped(about(tidb, JobType.DROP_TABLE, table, f"DROP TABLE {sql(table)}", args), table)
+
+
+def _dropped(job: RunningJob, table: Table) -> None:
+    for state in (WRITE_ONLY, DELETE_ONLY):
+        job.show(replace(table, info=table.info.of_state(state)))
+    job.finish(erased=[table])
 
 
 def recover_table(tidb: Tidb, table: Table, name: str) -> Table:
     """A table that was dropped, under its old id with its old rows."""
     recovered = replace(table, info=replace(table.info, name=_free(tidb, table.db.name, name)))
     query = f"FLASHBACK TABLE `{table.info.name}` TO `{name}`"
-    args = {"recover_info": {"SchemaID": table.db.id, "OldTableName": table.info.name}, "recover_check_flag": 0}
+    info = {"SchemaID": table.db.id, "OldSchemaName": table.db.name, "OldTableName": table.info.name}
+    args = {"recover_info": {"RecoverTableInfos": [info]}}
     (recovered,) = about(tidb, JobType.RECOVER_TABLE, recovered, query, args).finish(recovered)
     return recovered
 
@@ -123,9 +145,11 @@ def rename_table(tidb: Tidb, table: Table, db: DbInfo, name: str) -> Table:
     after = Table(db, replace(table.info, name=name))
     args = {"old_schema_id": table.db.id, "old_schema_name": ci_str(table.db.name), "new_table_name": ci_str(name)}
     query = f"RENAME TABLE {sql(table)} TO {sql(after)}"
-    # The job's database is the new one.
-    job = RunningJob(tidb, JobType.RENAME_TABLE, db, (table.id, table.info.name), query, args)
-    (after,) = job.finish(after, erased=[table])
+    # The job's database is the new one, its table the old one. Sessions use the new name before it is done.
+    named, waits = (table.id, table.info.name), involving(table, after)
+    job = RunningJob(tidb, JobType.RENAME_TABLE, db, named, query, args, involving=waits)
+    job.show(after, erased=[table])
+    (after,) = job.finish(after)
     return after
 
 
@@ -142,8 +166,10 @@ def swap_tables(tidb: Tidb, one: Table, other: Table) -> tuple[Table, Table]:
         for old, new in steps
     ]  # fmt: skip
     query = f"RENAME TABLE {', '.join(f'{sql(old)} TO {sql(new)}' for old, new in steps)}"
-    job = RunningJob(tidb, JobType.RENAME_TABLES, one.db, (0, ""), query, {"rename_table_infos": infos})
-    after, before = job.finish(steps[2][1], steps[1][1], erased=[one, other], carried=[new.info for _, new in steps])
+    args, waits = {"rename_table_infos": infos}, [each for step in steps for each in involving(*step)]
+    job = RunningJob(tidb, JobType.RENAME_TABLES, steps[-1][1].db, (one.id, ""), query, args, involving=waits)
+    job.show(steps[2][1], steps[1][1], erased=[one, other])
+    after, before = job.finish(steps[2][1], steps[1][1], carried=[new.info for _, new in steps])
     return after, before
 
 
@@ -152,7 +178,7 @@ def _named(table: Table, as_: Table) -> Table:
 
 
 def _free(tidb: Tidb, db: str, name: str) -> str:
-    if f"{db}.{name}" in tidb.tables:
+    if full_name(db, name) in tidb.tables:
         raise ValueError(f"table {db}.{name} exists")
     return name
 
@@ -171,8 +197,8 @@ def create_view(tidb: Tidb, name: str, of: Table, replaced: Table | None = None)
     }  # fmt: skip
     info = TableInfo(id_, name, columns, max_column_id=len(columns), attributes={"view": view})
     args = {
-        "table_info": info.to_json(), "on_exist": 2 if replaced else 0,
-        "old_view_tbl_id": replaced.id if replaced else 0, "fk_check": True,
+        "table_info": info.to_json(), "on_exist_replace": replaced is not None,
+        "old_view_tbl_id": replaced.id if replaced else 0,
     }  # fmt: skip
     query = f"CREATE{' OR REPLACE' if replaced else ''} VIEW `{of.db.name}`.`{name}` AS {select}"
     job = RunningJob(tidb, JobType.CREATE_VIEW, of.db, (id_, name), query, args)
@@ -181,7 +207,7 @@ def create_view(tidb: Tidb, name: str, of: Table, replaced: Table | None = None)
 
 
 def drop_view(tidb: Tidb, view: Table) -> None:
-    about(tidb, JobType.DROP_VIEW, view, f"DROP VIEW {sql(view)}", {"fk_check": True}).finish(erased=[view])
+    _dropped(about(tidb, JobType.DROP_VIEW, view, f"DROP VIEW {sql(view)}"), view)
 
 
 def create_sequence(tidb: Tidb, db: DbInfo, name: str) -> Table:
@@ -198,4 +224,4 @@ def create_sequence(tidb: Tidb, db: DbInfo, name: str) -> Table:
 
 
 def drop_sequence(tidb: Tidb, sequence: Table) -> None:
-    about(tidb, JobType.DROP_SEQUENCE, sequence, f"DROP SEQUENCE {sql(sequence)}").finish(erased=[sequence])
+    _dropped(about(tidb, JobType.DROP_SEQUENCE, sequence, f"DROP SEQUENCE {sql(sequence)}"), sequence)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 LOGICAL_BITS = 18
 _LOGICAL_END = 1 << LOGICAL_BITS
 _WINDOW_MS = 500
+_POLL_S = 0.003
 
 
 def compose(physical_ms: int, logical: int = 0) -> int:
@@ -20,11 +21,20 @@ def compose(physical_ms: int, logical: int = 0) -> int:
 
 
 class Oracle:
-    """`save(ms)` is called before any ts at or above the last saved ms is given out. Thread-safe."""
+    """`save(ms)` is called before any ts at or above the last saved ms is given out. Thread-safe.
 
-    def __init__(self, save: Callable[[int], None] | None = None, clock: Callable[[], float] = time.time) -> None:
+    While it `is_frozen`, `next` waits as a client of PD does.
+    """
+
+    def __init__(
+        self,
+        save: Callable[[int], None] | None = None,
+        clock: Callable[[], float] = time.time,
+        is_frozen: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._save = save
         self._clock = clock
+        self._is_frozen = is_frozen
         self._lock = threading.Lock()
         self._last = 0
         self._saved_ms = 0
@@ -33,6 +43,11 @@ class Oracle:
         """Every later ts is above `ts`."""
         with self._lock:
             self._last = max(self._last, ts)
+
+    @property
+    def latest(self) -> int:
+        """A ts that is not behind any that was given out, nor behind the clock."""
+        return max(self._last, compose(int(self._clock() * 1000)))
 
     def allocate(self, count: int = 1) -> int:
         """The largest of `count` consecutive ts of one millisecond; count is 1 to 262,143."""
@@ -52,5 +67,7 @@ class Oracle:
             return self._last
 
     def next(self) -> int:
-        """One new ts."""
+        """One new ts, for whoever may be kept waiting."""
+        while self._is_frozen():
+            time.sleep(_POLL_S)
         return self.allocate(1)

@@ -1,4 +1,6 @@
-"""Regions: who may be asked for which keys. Ranges are raw here; PD's view of them is encoded (facts, 1.2 and 1.8).
+"""Regions: who may be asked for which keys. Ranges are raw here; PD's view of them is encoded.
+
+See docs/design/tikv.md, Regions.
 
 Immutable regions in an ordered list without holes. Changes happen inside the store's lock, so that a reader of both
 sees them as one moment, and are reported to observers inside it.
@@ -13,12 +15,16 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
+from itertools import pairwise
 
 from changefeed.wire import metapb_pb2 as metapb
 from changefeed.wire import pdpb_pb2 as pdpb
 
 from ..codec import decode_bound, encode_bound
 from ..journal import Journal, Record
+
+ELECTION_S = 9.0
+"""From a store's end to the moment that PD knows the new leaders of its regions."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +74,15 @@ RegionObserver = Callable[[RegionEvent, Sequence[Region], Sequence[Region]], Non
 """Called with what happened, the regions before and the regions after."""
 
 
+BORDERS = (b"x\0\0\0", b"x\0\0\1")
+"""Between the regions of a fresh cluster: those of the default keyspace, which PD splits off."""
+
+
 class Regions:
-    """The layout. `lock` is the store's. Starts as one region over everything on all stores."""
+    """The layout. `lock` is the store's. Starts as three regions on all stores, led by the first one.
+
+    `down`: stores that can't be made leader of a region at the moment.
+    """
 
     def __init__(
         self, lock: AbstractContextManager[bool], store_ids: Sequence[int], journal: Journal | None = None
@@ -77,15 +90,17 @@ class Regions:
         self._lock = lock
         self.store_ids = tuple(store_ids)
         self._journal = journal
+        self.down: set[int] = set()
         self._last_id = 1000
         self._observers: list[RegionObserver] = []
         self._set([])
 
     def bootstrap(self) -> None:
-        """Makes the first region, unless a layout was restored."""
+        """Makes the first regions, unless a layout was restored."""
         with self._lock:
             if not self._ordered:
-                self._set([Region(self.alloc_id(), b"", b"", 1, 1, self.store_ids[0], self._new_peers())])
+                bounds = pairwise((b"", *BORDERS, b""))
+                self._set([self._first(start, end) for start, end in bounds])
                 self._record()
 
     def observe(self, observer: RegionObserver) -> None:
@@ -113,7 +128,12 @@ class Regions:
         return self._ids[bisect_right(self._starts, key) - 1]
 
     def scan_encoded(self, start: bytes, end: bytes, limit: int) -> list[Region]:
-        """Regions that meet [start, end) in encoded keys, an empty `end` has no bound, at most `limit` (≤ 0: all)."""
+        """Regions that meet [start, end) in encoded keys, an empty `end` has no bound, at most `limit` (≤ 0: all).
+
+        None if `end` lies below `start`.
+        """
+        if end and end < start:
+            return []
         with self._lock:
             first = bisect_right(self._encoded_starts, start) - 1
             last = bisect_left(self._encoded_starts, end) if end else len(self._ordered)
@@ -137,7 +157,7 @@ class Regions:
             return self._last_id
 
     def split(self, key: bytes) -> tuple[Region, Region]:
-        """Splits at a raw key; the right part keeps the id, the left one is new, led by the store with fewest leaders.
+        """Splits at a raw key; the right part keeps the id, the left one is new. The same store leads both.
 
         A second split at the same key changes nothing and gives the two neighbours.
         """
@@ -149,18 +169,21 @@ class Regions:
             if old.start == key:
                 return self._ordered[index - 1], old
             version = old.version + 1
-            left = Region(self.alloc_id(), old.start, key, version, old.conf_ver, self._idle_store(), self._new_peers())
+            left = Region(self.alloc_id(), old.start, key, version, old.conf_ver, old.leader_store, self._new_peers())
             right = replace(old, start=key, version=version)
             self._change(RegionEvent.SPLIT, [old], [left, right])
             return left, right
 
     def merge(self, left_id: int, right_id: int) -> Region:
-        """The right region swallows the left one, its neighbour."""
+        """The right region swallows the left one, its neighbour.
+
+        The left one's version rises when the merge is prepared, the merged one's above both when it is done.
+        """
         with self._lock:
             left, right = self._known(left_id), self._known(right_id)
             if left.end != right.start or not left.end:
                 raise ValueError(f"region {left_id} does not end where region {right_id} starts")
-            merged = replace(right, start=left.start, version=max(left.version, right.version) + 1)
+            merged = replace(right, start=left.start, version=max(left.version + 1, right.version) + 1)
             self._change(RegionEvent.MERGE, [left, right], [merged])
             return merged
 
@@ -168,12 +191,35 @@ class Regions:
         """Makes the peer on a store the leader; the epoch stays."""
         with self._lock:
             old = self._known(region_id)
+            if store_id in self.down:
+                raise ValueError(f"store {store_id} is down, it can't lead region {region_id}")
             if not old.has_peer_on(store_id):
                 raise ValueError(f"region {region_id} has no peer on store {store_id}")
             new = replace(old, leader_store=store_id)
             if new != old:
                 self._change(RegionEvent.TRANSFER, [old], [new])
             return new
+
+    def living_leader(self, region: Region) -> metapb.Peer | None:
+        """None while another one is being elected."""
+        return None if region.leader_store in self.down else region.leader
+
+    def scatter(self, region_id: int) -> Region:
+        """Moves the leadership to the store that leads fewest regions."""
+        with self._lock:
+            leaders = Counter(region.leader_store for region in self._ordered)
+            able = [store for store in self.store_ids if store not in self.down]
+            if not able:
+                return self._known(region_id)
+            return self.transfer(region_id, min(able, key=lambda store: (leaders[store], store)))
+
+    def elect(self) -> None:
+        """Regions whose leader is down get another one, where a peer is left that can lead."""
+        with self._lock:
+            for region in [region for region in self._ordered if region.leader_store in self.down]:
+                able = [store for store, _ in region.peers if store not in self.down]
+                if able:
+                    self.transfer(region.id, able[region.id % len(able)])
 
     # --- replay ---
 
@@ -195,9 +241,8 @@ class Regions:
     def _new_peers(self) -> tuple[tuple[int, int], ...]:
         return tuple((store, self.alloc_id()) for store in self.store_ids)
 
-    def _idle_store(self) -> int:
-        leaders = Counter(region.leader_store for region in self._ordered)
-        return min(self.store_ids, key=lambda store: (leaders[store], store))
+    def _first(self, start: bytes, end: bytes) -> Region:
+        return Region(self.alloc_id(), start, end, 1, 1, self.store_ids[0], self._new_peers())
 
     def _change(self, event: RegionEvent, old: Sequence[Region], new: Sequence[Region]) -> None:
         index = self._ordered.index(old[0])

@@ -1,4 +1,9 @@
-"""Who holds history back, and how far it is gone: service GC safepoints, which newer PDs call GC barriers (facts, 1.9).
+"""Who holds history back, and how far it is gone: service GC safepoints, which newer PDs call GC barriers.
+
+See docs/design/tikv.md, Service safepoints.
+
+The newest PD has a transaction safepoint, which GC moves first and which stops at the lowest barrier; the GC safepoint
+follows it. PDs of up to 8.5 have the services' safepoints alone, and GC is one of the services.
 
 A plain state machine: the second of the day is handed in, what must be kept is handed to `save`, and a GC safepoint
 that has moved to `collect`, which deletes the history below it.
@@ -22,7 +27,12 @@ class Hold(NamedTuple):
 
 
 class SafePoints:
-    """`save` gets each hold that changes; one with expires_at 0 is removed. `gc_safe_point` only rises."""
+    """Those of the newest PD. The GC worker's hold is the transaction safepoint.
+
+    `save` gets each hold that changes; one with expires_at 0 is removed. `gc_safe_point` only rises.
+    """
+
+    knows_barriers = True
 
     def __init__(
         self, save: Callable[[Hold], None] | None = None, collect: Callable[[int], None] | None = None
@@ -35,15 +45,48 @@ class SafePoints:
     # --- holds ---
 
     def update(self, service_id: bytes, ttl: int, safe_point: int, now: int) -> Hold:
-        """Sets (ttl > 0) or removes a hold; gives the lowest living one after it.
+        """Sets (ttl > 0) or removes a hold; gives the transaction safepoint, the GC worker what has stopped it.
 
-        A safepoint below the lowest living one is refused: what comes back is then above what was asked for.
+        A safepoint below the transaction safepoint is refused: what comes back is then above what was asked for.
+        Raises ValueError when the GC worker wants to go back.
         """
         if ttl <= 0:
             self.remove(service_id)
-        elif safe_point >= self.lowest(now).safe_point:
+        elif service_id == GC_WORKER:
+            return self.advance_transactions(safe_point, now)
+        elif safe_point >= self.transaction_safe_point:
             self._keep(Hold(service_id, min(now + ttl, NEVER), safe_point))
-        return self.lowest(now)
+        return self._holds[GC_WORKER]
+
+    @property
+    def transaction_safe_point(self) -> int:
+        """No transaction may begin below it."""
+        return self._holds[GC_WORKER].safe_point
+
+    def advance_transactions(self, target: int, now: int) -> Hold:
+        """Moves the transaction safepoint up to `target`, or to the lowest barrier below it, which is then given.
+
+        Barriers that have expired are forgotten. Raises ValueError for one that lies back.
+        """
+        if target < self.transaction_safe_point:
+            raise ValueError(
+                f"ErrDecreasingTxnSafePoint: {target} is below the transaction safepoint {self.transaction_safe_point}"
+            )
+        barriers = [hold for hold in self._holds.values() if hold.service_id != GC_WORKER]
+        for hold in barriers:
+            if hold.expires_at < now:
+                self._keep(Hold(hold.service_id, 0, 0))
+        blockers = [hold for hold in barriers if hold.expires_at >= now and hold.safe_point < target]
+        blocker = min(blockers, key=lambda hold: (hold.safe_point, hold.service_id), default=None)
+        reached = Hold(GC_WORKER, NEVER, blocker.safe_point if blocker else target)
+        self._keep(reached)
+        return blocker or reached
+
+    def may_collect(self, target: int, now: int) -> int:
+        """How far the GC worker may go that wants to go to `target`."""
+        if target > self.transaction_safe_point:
+            self.advance_transactions(target, now)
+        return min(target, self.transaction_safe_point)
 
     def remove(self, service_id: bytes) -> Hold | None:
         """Ends a hold, the GC worker's never; gives what it was."""
@@ -56,14 +99,15 @@ class SafePoints:
         """As `update`, but a barrier below the transaction safepoint, or a wrong one, raises ValueError."""
         if ttl <= 0 or not service_id or service_id == GC_WORKER:
             raise ValueError(f"a GC barrier needs a name of its own and a ttl above 0: {service_id!r}, {ttl}")
-        lowest = self.lowest(now).safe_point
-        if safe_point < lowest:
-            raise ValueError(f"GC barrier {safe_point} is below the transaction safe point {lowest}")
+        reached = self.transaction_safe_point
+        if safe_point < reached:
+            why = f"GC barrier {safe_point} is below the transaction safepoint {reached}"
+            raise ValueError(f"ErrGCBarrierTSBehindTxnSafePoint: {why}")
         self.update(service_id, ttl, safe_point, now)
         return self._holds[service_id]
 
     def lowest(self, now: int) -> Hold:
-        """The lowest living hold; the GC worker's never expires. Its ts is the transaction safepoint of newer PDs."""
+        """The lowest living hold; the GC worker's never expires."""
         return min(
             (hold for hold in self._holds.values() if hold.expires_at >= now),
             key=lambda hold: (hold.safe_point, hold.service_id),
@@ -71,6 +115,11 @@ class SafePoints:
 
     def living(self, now: int) -> list[Hold]:
         return sorted(hold for hold in self._holds.values() if hold.expires_at >= now)
+
+    @property
+    def barriers(self) -> list[Hold]:
+        """All that are known: an expired one until the transaction safepoint moves the next time."""
+        return sorted(hold for hold in self._holds.values() if hold.service_id != GC_WORKER)
 
     # --- garbage collection ---
 
@@ -94,3 +143,23 @@ class SafePoints:
         self.restore(hold)
         if self._save:
             self._save(hold)
+
+
+class ServiceSafePoints(SafePoints):
+    """Those of PDs up to 8.5: the GC worker is a service like others, and every service is told the least of all."""
+
+    knows_barriers = False
+
+    def update(self, service_id: bytes, ttl: int, safe_point: int, now: int) -> Hold:
+        """Sets (ttl > 0) or removes a hold; gives the lowest living one after it.
+
+        A safepoint below the lowest living one is refused: what comes back is then above what was asked for.
+        """
+        if ttl <= 0:
+            self.remove(service_id)
+        elif safe_point >= self.lowest(now).safe_point:
+            self._keep(Hold(service_id, min(now + ttl, NEVER), safe_point))
+        return self.lowest(now)
+
+    def may_collect(self, target: int, now: int) -> int:
+        return min(target, self.update(GC_WORKER, NEVER, target, now).safe_point)

@@ -1,4 +1,7 @@
-"""Whether a call has come to the right store and region: the region errors of every KvXxx call (facts, 3.2 and 3.3)."""
+"""Whether a call has come to the right store and region: the region errors of every KvXxx call.
+
+See docs/design/tikv.md, Region errors.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +38,13 @@ def find_region(
         missing = errorpb.RegionNotFound(region_id=context.region_id)
         raise RegionMismatch(errorpb.Error(message=f"region {context.region_id} not found", region_not_found=missing))
     if region.leader_store != store_id and not any_peer:
-        moved = errorpb.NotLeader(region_id=region.id, leader=region.leader)
+        moved = errorpb.NotLeader(region_id=region.id, leader=regions.living_leader(region))
         raise RegionMismatch(errorpb.Error(message=f"region {region.id} is led elsewhere", not_leader=moved))
     peer_id = region.peer_on(store_id)
     if context.peer.id != peer_id:
         other = errorpb.MismatchPeerId(request_peer_id=context.peer.id, store_peer_id=peer_id)
         raise RegionMismatch(errorpb.Error(message=f"peer of region {region.id} changed", mismatch_peer_id=other))
-    epoch = context.region_epoch
-    if (epoch.version, epoch.conf_ver) != (region.version, region.conf_ver):
+    if context.region_epoch.version != region.version:  # conf_ver says nothing about keys: it is not looked at
         changed = errorpb.EpochNotMatch(current_regions=_current_regions(regions, region))
         raise RegionMismatch(errorpb.Error(message=f"epoch of region {region.id} changed", epoch_not_match=changed))
     for key in keys:
@@ -56,6 +58,18 @@ def find_region(
             text = f"key {key.hex()} is not in region {region.id}"
             raise RegionMismatch(errorpb.Error(message=text, key_not_in_region=outside))
     return region
+
+
+class OutOfRegion(Exception):
+    """A read asks for keys that the region does not hold."""
+
+
+def whole(region: Region, start: bytes, end: bytes) -> tuple[bytes, bytes]:
+    """The range [start, end) of a read; an empty end is the region's. Raises OutOfRegion if it leaves the region."""
+    if start < region.start or (region.end and end > region.end) or (region.end and start >= region.end):
+        borders = f"[{region.start.hex()}, {region.end.hex()})"
+        raise OutOfRegion(f"request range [{start.hex()}, {end.hex()}) is out of region {region.id} {borders}")
+    return start, end or region.end
 
 
 def clip(region: Region, start: bytes, end: bytes) -> tuple[bytes, bytes]:

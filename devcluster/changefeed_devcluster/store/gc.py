@@ -1,11 +1,13 @@
-"""Garbage collection as TiDB's GC worker does it: ask the holds, end old transactions, forget (facts, 1.9 and 3.5).
+"""Garbage collection as TiDB's GC worker does it: ask the holds, end old transactions, forget.
+
+See docs/design/tikv.md, Transactions.
 
 The worker decides nothing of its own: how far it may go is PD's word, how a transaction ends its locks'.
 """
 
 from __future__ import annotations
 
-from ..pd.safepoints import GC_WORKER, NEVER, SafePoints
+from ..pd.safepoints import SafePoints
 from .store import MvccStore
 from .txn import MAX_TS, Lock
 
@@ -15,7 +17,7 @@ def collect_garbage(store: MvccStore, safepoints: SafePoints, target: int, now: 
 
     `now`: the unix second, for holds that have expired.
     """
-    safe_point = min(target, safepoints.update(GC_WORKER, NEVER, target, now).safe_point)
+    safe_point = safepoints.may_collect(target, now)
     if safe_point > safepoints.gc_safe_point:
         resolve_locks(store, safe_point)
         safepoints.advance_gc(safe_point)

@@ -1,4 +1,4 @@
-"""The store's refusals as kvrpcpb messages (facts, tikv-wire 3.1 and 3.6)."""
+"""The store's refusals as kvrpcpb messages (docs/design/tikv.md, Transactions)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from .txn import (
 )
 
 
-def lock_info(lock: Lock) -> kvrpcpb.LockInfo:
+def lock_info(lock: Lock, key: bytes | None = None) -> kvrpcpb.LockInfo:
+    """`key`: what it is said to lock; CheckTxnStatus names the primary, whichever key it was asked about."""
     return kvrpcpb.LockInfo(
         primary_lock=lock.primary,
         lock_version=lock.start_ts,
-        key=lock.key,
+        key=lock.key if key is None else key,
         lock_ttl=lock.ttl_ms,
         txn_size=lock.txn_size,
         lock_type=kvrpcpb.Op.Name(lock.op),
@@ -52,7 +53,7 @@ def key_error(error: TxnError) -> kvrpcpb.KeyError:
                 conflict_commit_ts=error.conflict_commit_ts,
                 reason=kvrpcpb.WriteConflict.Reason.Name(error.reason),
             )
-            return kvrpcpb.KeyError(conflict=conflict)
+            return kvrpcpb.KeyError(retryable=str(error), conflict=conflict)
         case AlreadyExist():
             return kvrpcpb.KeyError(already_exist=kvrpcpb.AlreadyExist(key=error.key))
         case CommitTsExpired():

@@ -2,7 +2,7 @@
 
 Only changes that were checked come here; nothing is refused. Replay applies a journaled change again without telling.
 Pessimistic locks are not journaled, like those that TiKV keeps in memory: a restart loses them, and the prewrite mends
-that (facts, 3.6).
+that.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from changefeed.wire import kvrpcpb_pb2 as kvrpcpb
 
 from ..journal import Journal, Record
 from .mvcc import Mvcc
-from .txn import MAX_TS, Change, Flush, Kind, Lock, Op, RowChange, Version
+from .txn import FLUSHED_SIZE, MAX_TS, SHORT_VALUE, Change, Kind, Lock, Op, RowChange, Version
 
 _MESSAGE_OP = {Op.PUT: kvrpcpb.Put, Op.DELETE: kvrpcpb.Del, Op.LOCK: kvrpcpb.Lock}
 
@@ -65,8 +65,16 @@ class Ledger:
         for lock in locks:
             self._mvcc.locks[lock.key] = lock
         rows = [RowChange(lock.key, lock.op, lock.value, lock.old_value) for lock in locks if lock.writes]
-        flush = Flush(first.generation, first.primary) if first.generation else None
-        self._report(Kind.PREWRITE, first.start_ts, 0, first.txn_source, rows, flush)
+        self._report(Kind.PREWRITE, first.start_ts, 0, first.txn_source, rows, first.large_primary)
+
+    def rewrite(self, lock: Lock) -> None:
+        """Tells of a lock that has got another ttl or min_commit_ts: its row comes once more if the lock has its value.
+
+        A long one is not written again with the lock, so a PUT of it is not told.
+        """
+        if lock.writes and len(lock.value) <= SHORT_VALUE:
+            rows = [RowChange(lock.key, lock.op, lock.value, lock.old_value)]
+            self._report(Kind.PREWRITE, lock.start_ts, 0, lock.txn_source, rows, lock.large_primary)
 
     def commit(self, locks: Sequence[Lock], commit_ts: int) -> None:
         """Turns locks of one transaction, none of them pessimistic, into versions."""
@@ -78,7 +86,7 @@ class Ledger:
                 kvrpcpb.CommitRequest(start_version=first.start_ts, keys=keys, commit_version=commit_ts),
             )
         self._write_commit(locks, commit_ts)
-        rows = [RowChange(lock.key, lock.op) for lock in locks if lock.writes]
+        rows = [RowChange(lock.key, lock.op, lock.short_value) for lock in locks]
         self._report(Kind.COMMIT, first.start_ts, commit_ts, first.txn_source, rows)
 
     def one_pc(self, rows: Sequence[RowChange], start_ts: int, commit_ts: int, txn_source: int) -> None:
@@ -94,14 +102,16 @@ class Ledger:
                 ),
             )
         self._write_one_pc(rows, start_ts, commit_ts, txn_source)
-        stored = [row for row in rows if row.op is not Op.LOCK]
-        self._report(Kind.ONE_PC, start_ts, commit_ts, txn_source, stored)
+        self._report(Kind.ONE_PC, start_ts, commit_ts, txn_source, list(rows))
 
-    def rollback(self, keys: Sequence[bytes], start_ts: int) -> None:
-        """Removes the transaction's locks on keys, and leaves a rollback record on each."""
+    def rollback(self, keys: Sequence[bytes], start_ts: int, protects: bool = False) -> None:
+        """Removes the transaction's locks on keys, and leaves a rollback record on each.
+
+        That of a primary key, or of a key of a large transaction, is a protected one; without a lock, if `protects`.
+        """
         if self._journal:
             self._journal.append(Record.ROLLBACK, kvrpcpb.BatchRollbackRequest(start_version=start_ts, keys=keys))
-        self._report(Kind.ROLLBACK, start_ts, 0, 0, self._write_rollback(keys, start_ts))
+        self._report(Kind.ROLLBACK, start_ts, 0, 0, self._write_rollback(keys, start_ts, protects))
 
     def lock(self, lock: Lock) -> None:
         """Sets a pessimistic lock: nobody is told."""
@@ -143,7 +153,7 @@ class Ledger:
                 value=mutation.value,
                 old_value=self._mvcc.value_at(mutation.key, request.start_ts),
                 ttl_ms=request.lock_ttl,
-                txn_size=0,
+                txn_size=FLUSHED_SIZE,
                 min_commit_ts=request.min_commit_ts,
                 txn_source=request.context.txn_source,
                 floor=0,
@@ -165,14 +175,17 @@ class Ledger:
                 del self._mvcc.locks[key]
             self._mvcc.append(key, Version(commit_ts, start_ts, op, value, txn_source, self.seq))
 
-    def _write_rollback(self, keys: Iterable[bytes], start_ts: int) -> list[RowChange]:
+    def _write_rollback(self, keys: Iterable[bytes], start_ts: int, protects: bool = False) -> list[RowChange]:
         rows = []
         for key in keys:
             lock = self._mvcc.own_lock(key, start_ts)
+            protected = protects and not self._mvcc.has_version_at(key, start_ts)
+            self._mvcc.rollbacks.setdefault(key, set()).add(start_ts)
             if lock is not None:
                 del self._mvcc.locks[key]
-            self._mvcc.rollbacks.setdefault(key, set()).add(start_ts)
-            rows.append(RowChange(key, lock.op if lock is not None and lock.writes else Op.LOCK))
+                protected = key == lock.primary or lock.generation > 0
+            op = lock.op if lock is not None and lock.writes else Op.LOCK
+            rows.append(RowChange(key, op, b"p" if protected else b""))
         return rows
 
     def _report(
@@ -182,10 +195,10 @@ class Ledger:
         commit_ts: int,
         txn_source: int,
         rows: list[RowChange],
-        flush: Flush | None = None,
+        large_primary: bytes = b"",
     ) -> None:
         if rows and self.observers:
-            change = Change(kind, start_ts, commit_ts, txn_source, rows, flush)
+            change = Change(kind, start_ts, commit_ts, txn_source, rows, large_primary)
             for observer in self.observers:
                 observer(change)
 

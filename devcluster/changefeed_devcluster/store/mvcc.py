@@ -1,8 +1,10 @@
-"""The records of the key space: versions, locks and rollbacks by raw key, and how they are read (facts, 3.4 and 6.1).
+"""The records of the key space: versions, locks and rollbacks by raw key, and how they are read.
+
+See docs/design/tikv.md, Transactions.
 
 Data only: who may change what is decided in `store.py` and `rules.py`, and every change comes through `ledger.py`.
 Nothing here locks, journals or reports. Every rollback record is kept until garbage collection, as TiKV keeps those
-that it calls protected; a version at the same ts takes nothing away from one (TiKV: overlapped rollback).
+that it calls protected; a version that comes to the same ts takes nothing away from one (TiKV: overlapped rollback).
 """
 
 from __future__ import annotations
@@ -26,7 +28,10 @@ class ScannedVersion(NamedTuple):
 
 
 class View(NamedTuple):
-    """How a reader sees locks (facts, 3.2): start ts to be ignored, start ts to be read as committed, isolation RC."""
+    """How a reader sees locks: start ts to be ignored, start ts to be read as committed, isolation RC.
+
+    See docs/design/tikv.md, Snapshot reads.
+    """
 
     resolved: Collection[int] = ()
     committed: Collection[int] = ()
@@ -85,6 +90,10 @@ class Mvcc:
             if version.commit_ts <= start_ts:
                 break
         return None
+
+    def has_version_at(self, key: bytes, ts: int) -> bool:
+        """Whether some transaction has committed the key at just that ts."""
+        return any(version.commit_ts == ts for version in self.versions.get(key, ()))
 
     def rolled_back(self, key: bytes, start_ts: int) -> bool:
         return start_ts in self.rollbacks.get(key, ())

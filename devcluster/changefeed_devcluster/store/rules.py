@@ -1,4 +1,4 @@
-"""What is checked before a key may be locked: prewrites and pessimistic locks (facts, tikv-wire 3.6).
+"""What is checked before a key may be locked: prewrites and pessimistic locks (docs/design/tikv.md, Transactions).
 
 Functions of the records and the request; they raise or say what has to be written, and change nothing.
 """

@@ -1,4 +1,4 @@
-"""The transactional store: Percolator over sorted keys in memory (facts, tikv-wire 3.4-3.7 and 6).
+"""The transactional store: Percolator over sorted keys in memory (docs/design/tikv.md, Transactions).
 
 One store object holds the whole key space; regions are only a view of who may be asked (`regions.py`). Every method
 takes the one lock, changes everything or nothing, and may be repeated: a second prewrite, commit or rollback of the
@@ -17,6 +17,7 @@ from .ledger import Ledger
 from .mvcc import SNAPSHOT, Mvcc, ScannedVersion, View
 from .rules import check_pessimistic_lock, check_prewrite
 from .txn import (
+    FLUSHED_SIZE,
     MAX_TS,
     Action,
     AlreadyCommitted,
@@ -136,7 +137,7 @@ class MvccStore:
             locks = []
             for row in checked.rows:
                 lock = Lock(
-                    row.key, primary, start_ts, row.op, row.value, row.old_value, ttl_ms, 0,
+                    row.key, primary, start_ts, row.op, row.value, row.old_value, ttl_ms, FLUSHED_SIZE,
                     max(min_commit_ts, start_ts + 1), txn_source, self.resolved_floor, generation=generation,
                 )  # fmt: skip
                 before = self._mvcc.own_lock(row.key, start_ts)
@@ -232,9 +233,12 @@ class MvccStore:
             lock = self._mvcc.own_lock(primary, start_ts)
             if lock is None:
                 raise TxnNotFound(primary, start_ts)
+            before = lock.ttl_ms, lock.min_commit_ts
             lock.ttl_ms = max(lock.ttl_ms, advise_ttl_ms)
             if lock.generation:
                 lock.min_commit_ts = max(lock.min_commit_ts, min_commit_ts)
+            if (lock.ttl_ms, lock.min_commit_ts) != before:
+                self._ledger.rewrite(lock)
             return lock.ttl_ms
 
     # --- ends of a transaction ---
@@ -260,18 +264,24 @@ class MvccStore:
             if prewritten:
                 self._ledger.commit(prewritten, commit_ts)
 
-    def rollback(self, keys: Iterable[bytes], start_ts: int) -> None:
-        """Removes the transaction's locks and bars its later prewrites. Raises AlreadyCommitted."""
+    def rollback(self, keys: Iterable[bytes], start_ts: int, protects: bool = False) -> None:
+        """Removes the transaction's locks and bars its later prewrites. Raises AlreadyCommitted.
+
+        `protects`: so do the records of keys that were not locked, for a later transaction of the same ts too. Without
+        it nothing is left on a key that another transaction has committed at just that ts: its version has the place.
+        """
         with self.lock:
             todo = []
             for key in dict.fromkeys(keys):
                 commit_ts = self._mvcc.commit_of(key, start_ts)
                 if commit_ts is not None:
                     raise AlreadyCommitted(key, start_ts, commit_ts)
-                if not self._mvcc.rolled_back(key, start_ts):
+                locked = self._mvcc.own_lock(key, start_ts) is not None
+                displaced = not locked and not protects and self._mvcc.has_version_at(key, start_ts)
+                if not displaced and not self._mvcc.rolled_back(key, start_ts):
                     todo.append(key)
             if todo:
-                self._ledger.rollback(todo, start_ts)
+                self._ledger.rollback(todo, start_ts, protects)
 
     def cleanup(self, key: bytes, start_ts: int, current_ts: int) -> None:
         """Rolls one key back if its lock has expired, whatever its age if current_ts is 0.
@@ -282,7 +292,7 @@ class MvccStore:
             lock = self._mvcc.own_lock(key, start_ts)
             if lock is not None and current_ts and not lock.expired(current_ts):
                 raise KeyIsLocked([lock])
-            self.rollback([key], start_ts)
+            self.rollback([key], start_ts, protects=True)
 
     def check_txn_status(
         self,
@@ -311,7 +321,7 @@ class MvccStore:
             if lock.async_commit and not force_sync_commit:
                 return TxnStatus(Action.NO_ACTION, ttl_ms=lock.ttl_ms, lock=lock)
             if not lock.expired(current_ts):
-                return _push_min_commit_ts(lock, caller_start_ts, current_ts)
+                return self._push_min_commit_ts(lock, caller_start_ts, current_ts)
             if resolving_pessimistic_lock and lock.op is Op.PESSIMISTIC:
                 self._ledger.unlock([lock])
                 return TxnStatus(Action.TTL_EXPIRE_PESSIMISTIC_ROLLBACK)
@@ -328,8 +338,20 @@ class MvccStore:
             raise TxnNotFound(primary, lock_ts)
         if pessimistic:
             return TxnStatus(Action.LOCK_NOT_EXIST_DO_NOTHING)
-        self._ledger.rollback([primary], lock_ts)
+        self._ledger.rollback([primary], lock_ts, protects=True)
         return TxnStatus(Action.LOCK_NOT_EXIST_ROLLBACK)
+
+    def _push_min_commit_ts(self, lock: Lock, caller_start_ts: int, current_ts: int) -> TxnStatus:
+        """A living transaction; a reader that can be let past its locks is told so.
+
+        See docs/design/tikv.md, Resolving locks.
+        """
+        if 0 < lock.min_commit_ts <= caller_start_ts < MAX_TS:
+            lock.min_commit_ts = max(caller_start_ts + 1, current_ts)
+            self._ledger.rewrite(lock)
+        pushed = 0 < caller_start_ts < lock.min_commit_ts or caller_start_ts == MAX_TS
+        action = Action.MIN_COMMIT_TS_PUSHED if pushed else Action.NO_ACTION
+        return TxnStatus(action, ttl_ms=lock.ttl_ms, lock=lock)
 
     def check_secondary_locks(self, keys: Sequence[bytes], start_ts: int) -> Secondaries:
         """Whether an async commit has locked all these keys. One that is missing is barred: then it never commits."""
@@ -342,7 +364,7 @@ class MvccStore:
                     continue
                 commit_ts = self._mvcc.commit_of(key, start_ts)
                 if commit_ts is None and not self._mvcc.rolled_back(key, start_ts):
-                    self._ledger.rollback([key], start_ts)
+                    self._ledger.rollback([key], start_ts, protects=True)
                 return Secondaries([], commit_ts or 0)
             return Secondaries(locks)
 
@@ -444,8 +466,8 @@ class MvccStore:
     def collect_garbage(self, safe_point: int) -> int:
         """Forgets versions and rollbacks that no read at or above safe_point needs; gives the number of versions gone.
 
-        A read below it is answered with what is left, as TiKV does: TiDB and PD guard against it (facts, 1.9). Resolve
-        the locks below it first (`gc.py`).
+        A read below it is answered with what is left, as TiKV does: TiDB and PD guard against it (docs/design/tikv.md,
+        Service safepoints). Resolve the locks below it first (`gc.py`).
         """
         with self.lock:
             self.gc_safe_point = max(self.gc_safe_point, safe_point)
@@ -473,12 +495,3 @@ def _check_commit_ts(lock: Lock, commit_ts: int) -> None:
     lowest = max(lock.min_commit_ts, lock.floor + 1)
     if commit_ts < lowest:
         raise CommitTsExpired(lock.key, lock.start_ts, commit_ts, lowest)
-
-
-def _push_min_commit_ts(lock: Lock, caller_start_ts: int, current_ts: int) -> TxnStatus:
-    """A living transaction; a reader that can be let past its locks is told so (facts, 3.6)."""
-    if 0 < lock.min_commit_ts <= caller_start_ts < MAX_TS:
-        lock.min_commit_ts = max(caller_start_ts + 1, current_ts)
-    pushed = 0 < caller_start_ts < lock.min_commit_ts or caller_start_ts == MAX_TS
-    action = Action.MIN_COMMIT_TS_PUSHED if pushed else Action.NO_ACTION
-    return TxnStatus(action, ttl_ms=lock.ttl_ms, lock=lock)

@@ -1,6 +1,6 @@
 """The words of Percolator: mutations, locks, versions, changes, and every way a transaction call can fail.
 
-Plain values only; `store.py` holds the rules. Keys are raw everywhere (facts, tikv-wire 3.6 and 6).
+Plain values only; `store.py` holds the rules. Keys are raw everywhere (docs/design/tikv.md, Transactions).
 """
 
 from __future__ import annotations
@@ -11,6 +11,10 @@ from enum import Enum, IntEnum
 from typing import NamedTuple
 
 MAX_TS = (1 << 64) - 1
+SHORT_VALUE = 255
+"""A value of up to so many bytes stands in the lock and in the commit record itself: there the change feed shows it."""
+FLUSHED_SIZE = (1 << 64) - 1
+"""The size of a large (pipelined) transaction, which nobody knows before its end."""
 
 
 class Op(IntEnum):
@@ -81,14 +85,24 @@ class Lock:
         """Whether its commit changes the key's value: what change data is made of."""
         return self.op is Op.PUT or self.op is Op.DELETE
 
+    @property
+    def short_value(self) -> bytes:
+        """The value if it is a short one."""
+        return self.value if len(self.value) <= SHORT_VALUE else b""
+
+    @property
+    def large_primary(self) -> bytes:
+        """The primary of a large transaction."""
+        return self.primary if self.generation else b""
+
     def blocks_read_at(self, ts: int) -> bool:
-        """The reader and lock conflict rule of snapshot isolation (facts, 3.4)."""
+        """The reader and lock conflict rule of snapshot isolation (docs/design/tikv.md, Snapshot reads)."""
         if not self.writes or self.start_ts > ts or self.min_commit_ts > ts:
             return False
         return not (ts == MAX_TS and self.key == self.primary and not self.async_commit)
 
     def expired(self, current_ts: int) -> bool:
-        """True once its time to live has passed, by the oracle's physical time (facts, 3.6, CheckTxnStatus)."""
+        """True once its time to live has passed, by the oracle's physical time (docs/design/tikv.md, Transactions)."""
         return (self.start_ts >> 18) + self.ttl_ms < (current_ts >> 18)
 
 
@@ -113,9 +127,10 @@ class Kind(Enum):
 
 
 class RowChange(NamedTuple):
-    """One key of a change, `op` PUT or DELETE. COMMIT and ROLLBACK have no values.
+    """One key of a change. `op`: PUT, DELETE; LOCK in a COMMIT or ONE_PC of a key that was only locked, and in a
+    ROLLBACK that met no PUT or DELETE lock of its own.
 
-    A ROLLBACK that met no PUT or DELETE lock of its own has op LOCK.
+    COMMIT has a short value only, ROLLBACK the value `p` if its record is a protected one; neither has an old value.
     """
 
     key: bytes
@@ -124,22 +139,25 @@ class RowChange(NamedTuple):
     old_value: bytes | None = None
 
 
-class Flush(NamedTuple):
-    """What a prewrite of a large transaction says beside its rows; one with a higher generation may follow."""
-
-    generation: int
-    primary: bytes
-
-
 class Change(NamedTuple):
-    """What one call changed, reported inside the store's lock. `commit_ts` is 0 for PREWRITE and ROLLBACK."""
+    """What one call changed, reported inside the store's lock. `commit_ts` is 0 for PREWRITE and ROLLBACK.
+
+    `large_primary`: the primary key, in a PREWRITE of a large (pipelined) transaction.
+    """
 
     kind: Kind
     start_ts: int
     commit_ts: int
     txn_source: int
     rows: list[RowChange]
-    flush: Flush | None = None
+    large_primary: bytes = b""
+
+    def is_empty(self, row: RowChange) -> bool:
+        """Whether nothing but that there is one is told of a row: its key was only locked, and is committed."""
+        return row.op is Op.LOCK and self.kind is not Kind.ROLLBACK
+
+    def told_key(self, row: RowChange) -> bytes:
+        return b"" if self.is_empty(row) else row.key
 
 
 class Action(IntEnum):

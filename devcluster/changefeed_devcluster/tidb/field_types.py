@@ -1,4 +1,4 @@
-"""Column types as TiDB stores them (facts, tikv-wire 4.4), and what a type is in SQL's words."""
+"""Column types as TiDB stores them (docs/design/tidb.md, Definitions), and what a type is in SQL's words."""
 
 from __future__ import annotations
 
@@ -97,6 +97,20 @@ class FieldType:
     @property
     def is_text(self) -> bool:
         return self.charset != "binary"
+
+    @property
+    def zero_text(self) -> str:
+        """What rows that are older than a column have in it, if it is NOT NULL and was given no default."""
+        if self.tp is Tp.ENUM:
+            return self.elems[0]
+        if self.tp is Tp.STRING and not self.is_text:
+            return "\0" * self.flen
+        if self.is_text or self.tp is Tp.VARCHAR or Tp.TINY_BLOB <= self.tp <= Tp.BLOB:
+            return ""
+        times = {Tp.DATE: "0000-00-00", Tp.DURATION: "00:00:00"} | dict.fromkeys(
+            (Tp.DATETIME, Tp.TIMESTAMP), "0000-00-00 00:00:00"
+        )
+        return times.get(self.tp, "0")
 
     def to_json(self) -> Json:
         return {

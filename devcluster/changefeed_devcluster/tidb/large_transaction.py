@@ -1,4 +1,4 @@
-"""A large transaction of a TiDB session: pipelined DML (facts, tikv-wire 2.9 and 3.7).
+"""A large transaction of a TiDB session: pipelined DML (docs/design/tikv.md, Large transactions).
 
 Its rows reach the store flush after flush while it is open, and a heartbeat tells again and again that it lives and
 that it will commit late. It ends as every transaction does: the primary key first, then all others.

@@ -1,7 +1,9 @@
-"""Row values in TiDB's format v2 (facts, tikv-wire 5.1-5.5): an encoder, one for many rows at once, and a decoder.
+"""Row values in TiDB's format v2: an encoder, one for many rows at once, and a decoder.
 
-The decoder serves the cluster's own reads and the tests' oracle. It is written from the facts alone and shares
-nothing with the product's.
+See docs/design/tidb.md, Row format v2.
+
+The decoder serves the cluster's own reads and the tests' oracle. It shares nothing with
+the product's.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import numpy.typing as npt
 from .. import keys
 from ..codec import GROUP, decode_bytes, encode_bytes
 from .field_types import CHOICES, INTEGERS, TIMES, Tp
-from .schema import NONE, ROWID, ColumnInfo, TableInfo
+from .schema import ROWID, ColumnInfo, TableInfo
 from .values import (
     absent_value,
     cast,
@@ -68,7 +70,7 @@ def encode_row(table: TableInfo, row: Mapping[str, Any]) -> bytes:
         raise ValueError(f"table {table.name} has no column {', '.join(sorted(unknown))}")
     values: dict[int, bytes | None] = {}
     for column in table.columns:
-        if column.name in table.only_in_key or column.state == NONE:
+        if column.name in table.only_in_key or not column.is_written:
             continue
         value = _written(table, column, row)
         if value is None and not column.nullable:
@@ -89,7 +91,10 @@ def _written(table: TableInfo, column: ColumnInfo, row: Mapping[str, Any]) -> An
 
 
 def decode_row(table: TableInfo, value: bytes) -> Row:
-    """All columns but those that only the key has. One that the row lacks has its origin default (facts, 5.9)."""
+    """All columns but those that only the key has. One that the row lacks has its origin default.
+
+    See docs/design/tidb.md, Visible columns.
+    """
     version, flags, filled, empty = _HEADER.unpack_from(value)
     if version != _VERSION:
         raise ValueError(f"not a row of format v2: {value[:32].hex()}")
@@ -103,7 +108,7 @@ def decode_row(table: TableInfo, value: bytes) -> Row:
         found[ids[n]] = data[ends[n] : ends[n + 1]]
     row: Row = {}
     for column in table.public:
-        if column.name in table.only_in_key:
+        if column.name in table.only_in_key or column.generated:
             continue
         if column.id in found:
             encoded = found[column.id]
@@ -117,7 +122,7 @@ def decode_row(table: TableInfo, value: bytes) -> Row:
 
 
 def encode_datum(column: ColumnInfo, value: Any) -> bytes:
-    """A value in an index key or a common handle: flag and memcomparable form (facts, 4.1 and 4.2)."""
+    """A value in an index key or a common handle: flag and memcomparable form (docs/design/tidb.md, Encodings)."""
     field = column.type
     if field.tp in INTEGERS or field.tp is Tp.YEAR:
         is_unsigned = field.unsigned and field.tp is not Tp.YEAR

@@ -1,4 +1,6 @@
-"""Table and database definitions and DDL jobs, as JSON in TiDB's own form (facts, tikv-wire 4.4 and 4.6).
+"""Table and database definitions and DDL jobs, as JSON in TiDB's own form.
+
+See docs/design/tidb.md, Definitions, Job contents.
 
 A `Column` is what a caller asks for, in SQL's words; a `TableInfo` what TiDB would store for it.
 """
@@ -27,28 +29,37 @@ from .field_types import (
 )
 from .partitions import Partition, partition_holding, partitions_from_json, partitions_to_json
 
-#: Schema states of a column: nobody sees it, sessions write it, everybody sees it.
-NONE, WRITE_ONLY, PUBLIC = 0, 2, 5
+#: Schema states: nobody sees it, sessions delete it, write it, write it while old rows get it, delete it while old rows
+#: lose it, everybody sees it.
+NONE, DELETE_ONLY, WRITE_ONLY, WRITE_REORGANIZATION, DELETE_REORGANIZATION, PUBLIC = range(6)
+#: On the way to being seen, and to being gone.
+COMING = DELETE_ONLY, WRITE_ONLY, WRITE_REORGANIZATION
+GOING = WRITE_ONLY, DELETE_ONLY, DELETE_REORGANIZATION
 
 MYSQL_DB_ID = 1
 DDL_JOB_TABLE_ID = (1 << 48) - 2
 DDL_JOB_TABLE = "tidb_ddl_job"
 ROWID = "_tidb_rowid"
 PRIMARY = "PRIMARY"
+EXPRESSION = "_V$_"  # begins the name of the hidden column that an index on an expression has
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column to be made. `type` is SQL text; `default` a text or number; `unique` makes a secondary unique index."""
+    """A column to be made. `type` is SQL text; `default` a text or number; `unique` makes a secondary unique index;
+    `generated` is the expression of a virtual column.
+    """
 
     name: str
     type: str
     nullable: bool = False
     default: str | int | None = None
     unique: bool = False
+    generated: str = ""
 
     def sql(self) -> str:
-        parts = [f"`{self.name}`", self.type, "NULL" if self.nullable else "NOT NULL"]
+        computed = f"GENERATED ALWAYS AS ({self.generated}) VIRTUAL"
+        parts = [f"`{self.name}`", self.type, computed if self.generated else "NULL" if self.nullable else "NOT NULL"]
         if self.default is not None:
             quoted = str(self.default).replace("'", "''")
             parts.append(f"DEFAULT '{quoted}'")
@@ -70,6 +81,7 @@ class ColumnInfo:
     origin_default: str | None = None
     state: int = PUBLIC
     cast_of: str | None = None
+    generated: str = ""  # the expression of a virtual column, which no row holds
 
     @property
     def nullable(self) -> bool:
@@ -79,14 +91,20 @@ class ColumnInfo:
     def is_public(self) -> bool:
         return self.state == PUBLIC
 
+    @property
+    def is_written(self) -> bool:
+        """Whether sessions write it."""
+        return self.state in (WRITE_ONLY, WRITE_REORGANIZATION, PUBLIC) and not self.generated
+
     def to_json(self, offsets: Mapping[str, int]) -> Json:
         (origin, origin_bit), (default, bit) = _kept(self.type, self.origin_default), _kept(self.type, self.default)
         return {
             "id": self.id, "name": ci_str(self.name), "offset": self.offset,
             "origin_default": origin, "origin_default_bit": origin_bit,
             "default": default, "default_bit": bit, "default_is_expr": False,
-            "generated_expr_string": "", "generated_stored": False, "dependences": None,
-            "type": self.type.to_json(), "state": self.state, "comment": "", "hidden": False,
+            "generated_expr_string": self.generated, "generated_stored": False, "dependences": None,
+            "type": self.type.to_json(), "state": self.state, "comment": "",
+            "hidden": self.name.startswith(EXPRESSION),
             "change_state_info": self.cast_of and {"relative_col_offset": offsets[self.cast_of]}, "version": 2,
         }  # fmt: skip
 
@@ -96,7 +114,8 @@ class ColumnInfo:
         default, origin = (_given(data[name], data[f"{name}_bit"]) for name in ("default", "origin_default"))
         change = data["change_state_info"]
         cast_of = names[change["relative_col_offset"]] if change else None
-        return cls(data["id"], data["name"]["O"], data["offset"], field, default, origin, data["state"], cast_of)
+        name, expression = data["name"]["O"], data["generated_expr_string"]
+        return cls(data["id"], name, data["offset"], field, default, origin, data["state"], cast_of, expression)
 
 
 def _kept(field: FieldType, default: str | None) -> tuple[str | None, str | None]:
@@ -183,6 +202,14 @@ class TableInfo:
         types = {column.name: column.type for column in self.columns}
         return frozenset(c for c in self.clustered if not (types[c].is_text and types[c].tp is Tp.VARCHAR))
 
+    @property
+    def state(self) -> int:
+        """PUBLIC, or on the way to being gone."""
+        return int(self.attributes.get("state", PUBLIC))
+
+    def of_state(self, state: int) -> TableInfo:
+        return replace(self, attributes={**self.attributes, "state": state})
+
     def column(self, name: str) -> ColumnInfo:
         """Raises ValueError for one that no session sees."""
         for column in self.public:
@@ -231,16 +258,17 @@ class DbInfo:
     name: str
     charset: str = CHARSET
     collate: str = COLLATE
+    state: int = PUBLIC
 
     def to_json(self) -> Json:
         return {
             "id": self.id, "db_name": ci_str(self.name), "charset": self.charset, "collate": self.collate,
-            "Deprecated": {}, "state": PUBLIC, "policy_ref_info": None,
+            "Deprecated": {}, "state": self.state, "policy_ref_info": None,
         }  # fmt: skip
 
     @classmethod
     def from_json(cls, data: Json) -> DbInfo:
-        return cls(data["id"], data["db_name"]["O"], data["charset"], data["collate"])
+        return cls(data["id"], data["db_name"]["O"], data["charset"], data["collate"], data["state"])
 
 
 def ci_str(name: str) -> Json:
@@ -262,7 +290,7 @@ def make_column(column: Column, column_id: int, offset: int, is_pk: bool = False
     if column.unique:
         flag |= UNIQUE_KEY
     default = None if column.default is None else str(column.default)
-    return ColumnInfo(column_id, column.name, offset, replace(base, flag=flag), default)
+    return ColumnInfo(column_id, column.name, offset, replace(base, flag=flag), default, generated=column.generated)
 
 
 PrimaryKey = str | Sequence[str] | None  # a column, several, or none: `_tidb_rowid`
@@ -288,10 +316,11 @@ def make_table(table_id: int, name: str, columns: Sequence[Column], pk: PrimaryK
 
 
 def with_column(info: TableInfo, column: Column) -> TableInfo:
-    """The table after ADD COLUMN: old rows have the column's default."""
+    """The table after ADD COLUMN: old rows have the column's default, or where NULL is forbidden the type's zero."""
     column_id = info.max_column_id + 1
     added = make_column(column, column_id, len(info.columns))
-    added = replace(added, origin_default=added.default)
+    zero = None if added.nullable else added.type.zero_text
+    added = replace(added, origin_default=zero if added.default is None else added.default)
     return replace(info, columns=(*info.columns, added), max_column_id=column_id)
 
 
@@ -304,7 +333,7 @@ def create_table_sql(db: str, name: str, columns: Sequence[Column], pk: PrimaryK
 
 
 def ddl_job_table() -> TableInfo:
-    """`mysql.tidb_ddl_job`, where changefeeds learn of DDLs (facts, 4.5)."""
+    """`mysql.tidb_ddl_job`, where changefeeds learn of DDLs (docs/design/tidb.md, DDL jobs)."""
     columns = [
         Column("job_id", "bigint"),
         Column("reorg", "int", nullable=True),
@@ -315,6 +344,11 @@ def ddl_job_table() -> TableInfo:
         Column("processing", "int", nullable=True),
     ]
     return make_table(DDL_JOB_TABLE_ID, DDL_JOB_TABLE, columns, "job_id")
+
+
+def full_name(db: str, name: str) -> str:
+    """By which `Tidb.tables` has a table: a name with a dot in it stands between backticks."""
+    return ".".join(f"`{each}`" if "." in each else each for each in (db, name))
 
 
 @dataclass(frozen=True)
@@ -330,7 +364,7 @@ class Table:
 
     @property
     def name(self) -> str:
-        return f"{self.db.name}.{self.info.name}"
+        return full_name(self.db.name, self.info.name)
 
     @property
     def physical_ids(self) -> tuple[int, ...]:

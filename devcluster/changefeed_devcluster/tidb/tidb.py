@@ -1,7 +1,7 @@
 """The SQL layer of the development cluster without SQL: databases, tables, DDL jobs, transactions, history.
 
 What it leaves in the store is what TiDB leaves there: meta keys, job rows of `mysql.tidb_ddl_job`, record and index
-keys (facts, tikv-wire 4 and 5). The store is the truth: a `Tidb` over a restarted cluster reads its catalog from it.
+keys (docs/design/tidb.md). The store is the truth: a `Tidb` over a restarted cluster reads its catalog from it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import numpy.typing as npt
 from .. import keys
 from ..ddl.columns import add_column
 from ..ddl.databases import create_database
+from ..ddl.jobs import Session
 from ..ddl.running import last, put_table
 from ..ddl.tables import NewTable, Partitions, create_table, drop_table, truncate_table
 from ..store.gc import resolve_locks
 from ..store.txn import MAX_TS, KeyIsLocked, Lock, Mutation, Op
 from .large_transaction import LargeTransaction
 from .rows import Row, address_of, encode_rows, row_of
-from .schema import MYSQL_DB_ID, Column, DbInfo, PrimaryKey, Table, TableInfo, ddl_job_table, dump
+from .schema import MYSQL_DB_ID, PUBLIC, Column, DbInfo, PrimaryKey, Table, TableInfo, ddl_job_table, dump
 from .transaction import Cluster, Transaction
 
 _BOOTSTRAP_VERSION = b"218"  # TiDB 8.5's
@@ -46,7 +47,8 @@ class SnapshotTooOld(LookupError):
 
 
 class Tidb:
-    """One TiDB server. `last_ddl_ts`: the finish ts of the last DDL that this object ran.
+    """One TiDB server. `last_ddl_ts`: at which sessions began to use what the last DDL that this object ran leads to.
+    `session`: in which DDLs are typed.
 
     Transactions may run in several threads, DDLs in one at a time.
     """
@@ -57,6 +59,7 @@ class Tidb:
         self.databases: dict[str, DbInfo] = {}
         self.tables: dict[str, Table] = {}
         self.last_ddl_ts = 0
+        self.session = Session()
 
     def bootstrap(self) -> None:
         """Makes the `mysql` database with its job table, unless it is there; reads the catalog.
@@ -87,11 +90,13 @@ class Tidb:
     def read_catalog(self) -> None:
         """Databases and tables as they are now."""
         ts = self.now()
-        for db_json in self._hash_values("DBs", "DB:", ts):
-            db = DbInfo.from_json(db_json)
+        for db in map(DbInfo.from_json, self._hash_values("DBs", "DB:", ts)):
+            if db.state != PUBLIC:
+                continue
             self.databases[db.name] = db
-            for table_json in self._hash_values(f"DB:{db.id}", "Table:", ts):
-                self.remember(Table(db, TableInfo.from_json(table_json)))
+            for info in map(TableInfo.from_json, self._hash_values(f"DB:{db.id}", "Table:", ts)):
+                if info.state == PUBLIC:
+                    self.remember(Table(db, info))
 
     def _hash_values(self, name: str, field: str, ts: int) -> list[dict[str, Any]]:
         prefix = keys.meta_hash_prefix(name)
@@ -139,8 +144,9 @@ class Tidb:
         return truncate_table(self, table)
 
     def split(self, raw_key: bytes) -> None:
-        """A region begins at the key."""
-        self._cluster.split(raw_key)
+        """A region begins at the key; PD scatters the new one, as TiDB asks it to."""
+        left, _ = self._cluster.split(raw_key)
+        self._cluster.regions.scatter(left.id)
 
     def new_physical_ids(self, count: int) -> range:
         """Each with a region of its own."""

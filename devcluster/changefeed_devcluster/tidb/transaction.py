@@ -1,4 +1,4 @@
-"""A TiDB session's transaction: rows in, optimistic two-phase commit out (facts, tikv-wire 3.6, client defaults).
+"""A TiDB session's transaction: rows in, optimistic two-phase commit out (docs/design/tikv.md, Transactions).
 
 It reads the snapshot of its start ts and its own writes. Nothing reaches the store before `prewrite`.
 """
@@ -11,6 +11,7 @@ from typing import Any, Protocol, Self
 
 from .. import keys
 from ..pd.oracle import Oracle
+from ..pd.regions import Region, Regions
 from ..store.store import MvccStore
 from ..store.txn import AlreadyExist, CommitTsExpired, Mutation, Op, TxnError
 from .rows import Row, encode_datum, encode_row, handle_of, row_of
@@ -26,7 +27,10 @@ class Cluster(Protocol):
     @property
     def oracle(self) -> Oracle: ...
 
-    def split(self, raw_key: bytes, /) -> object: ...
+    @property
+    def regions(self) -> Regions: ...
+
+    def split(self, raw_key: bytes, /) -> tuple[Region, Region]: ...
 
 
 class RowMissing(LookupError):
@@ -43,7 +47,7 @@ class Transaction:
     def __init__(self, cluster: Cluster, one_phase: bool = False, source: int = 0) -> None:
         """`one_phase`: commit without locks (1PC), as TiDB does with small transactions in one region.
 
-        `source`: TiKV's txn_source (facts, tikv-wire 2.8).
+        `source`: TiKV's txn_source (docs/design/tikv.md, Transaction sources).
         """
         self._store = cluster.store
         self._oracle = cluster.oracle

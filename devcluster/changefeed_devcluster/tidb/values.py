@@ -1,4 +1,4 @@
-"""Values as they stand in rows (facts, tikv-wire 5.2-5.4), and in other types.
+"""Values as they stand in rows (docs/design/tidb.md, Values), and in other types.
 
 They are Python's: int, float, Decimal, str (text; bytes that are not UTF-8 by "surrogateescape"), bytes (binary), date,
 datetime, timedelta (TIME), None; ENUM and SET are their names in one string; a date that Python lacks (0000-00-00) is

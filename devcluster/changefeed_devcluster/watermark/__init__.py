@@ -1,1 +1,1 @@
-"""How far a range of keys is settled, and who is asked for it: source design 2, pure but for the store that is read."""
+"""How far a range of keys is settled, and who is asked for it: pure but for the store that is read."""

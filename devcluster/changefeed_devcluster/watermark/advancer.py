@@ -1,12 +1,14 @@
-"""The watermark of a range of keys, by the transactions that are open in it (source design 2, WatermarkAdvancer).
+"""The watermark of a range of keys, by the transactions that are open in it (design 2 of docs/design/README.md).
 
-A normal transaction holds it at its start ts until its last lock is gone. A large one, of which only start ts and
-primary are kept however many keys it locks, holds it below the ts that it has promised to commit at or above; with its
-first commit or rollback in the range it is decided, and holds nothing any more.
+A transaction holds it at its start ts until its last lock is gone: so does every TiKV, whatever the transaction is.
+
+The rest is a proposal, and only in a cluster that was started for it. There a large transaction, of which only start ts
+and primary are kept however many keys it locks, holds it below the ts that it has promised to commit at or above; with
+its first commit or rollback in the range it is decided, and holds nothing any more.
 
 The range is what one subscriber hears of, or one reader reads: a commit in the region but outside the range decides
 nothing that the subscriber has been told. And one that is known to be committed at C holds its range at C - 1 until a
-commit of it is seen there: its rows are still to come (CORRECTNESS.md, rule 18).
+commit of it is seen there: its rows are still to come (docs/design/rules.md, Rule 18).
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ class WatermarkAdvancer:
     """Locks of PUT and DELETE in, in the order of their changes; a watermark out."""
 
     def __init__(self, spares_large: bool) -> None:
-        """Without `spares_large` it is the old mechanism, to which a large transaction is one of many keys."""
+        """Without `spares_large` it is TiKV's mechanism, to which a large transaction is one of many keys."""
         self.spares_large = spares_large
         self._start_ts_by_key: dict[bytes, int] = {}
         self._locks: Counter[int] = Counter()  # by start ts

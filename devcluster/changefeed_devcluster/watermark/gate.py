@@ -1,4 +1,8 @@
-"""Which stores spare large transactions: a rolling upgrade changes the mechanism of all stores at once, at its end."""
+"""Which stores spare large transactions, as a design proposes: no TiKV does that for change data.
+
+A rolling upgrade changes the mechanism of all stores at once, at its end. In a cluster without any store that has the
+proposed mechanism an upgrade changes nothing but the version.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +10,21 @@ from collections.abc import Sequence
 
 from ..pd.pd import VERSION
 
-NEW_VERSION = "9.0.0"
+NEWER_VERSION = "9.0.0"
 
 
 class VersionGate:
-    """`store_ids`: the first `new` of them are upgraded already.
+    """`store_ids`: the first `proposed` of them have the proposed mechanism already.
 
-    While `is_shut` the old mechanism is everybody's until every store is new; without it each store goes by its own
-    version, as in a cluster whose gate has failed.
+    While `is_shut` the old mechanism is everybody's until every store has the proposed one; without it each store goes
+    by its own, as in a cluster whose gate has failed.
     """
 
-    def __init__(self, store_ids: Sequence[int], new: int = 0, is_shut: bool = True) -> None:
-        if not 0 <= new <= len(store_ids):
-            raise ValueError(f"{new} of {len(store_ids)} stores can't be new")
-        self._old = set(store_ids[new:])
+    def __init__(self, store_ids: Sequence[int], proposed: int = 0, is_shut: bool = True) -> None:
+        if not 0 <= proposed <= len(store_ids):
+            raise ValueError(f"{proposed} of {len(store_ids)} stores can't have the proposed watermark")
+        self._old = set(store_ids[proposed:])
+        self._is_proposed = proposed > 0
         self._is_shut = is_shut
 
     def upgrade(self, store_id: int) -> None:
@@ -31,7 +36,7 @@ class VersionGate:
 
     def spares_large(self, store_id: int) -> bool:
         """Whether the store's watermarks go by what large transactions have promised."""
-        return self.is_new(store_id) and not (self._is_shut and self._old)
+        return self._is_proposed and self.is_new(store_id) and not (self._is_shut and self._old)
 
     def version(self, store_id: int) -> str:
-        return NEW_VERSION if self.is_new(store_id) else VERSION
+        return NEWER_VERSION if self.is_new(store_id) else VERSION

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..store.store import MvccStore
-from ..store.txn import Change, Kind, Lock, RowChange
+from ..store.txn import Change, Kind, Lock, Op, RowChange
 from .advancer import WatermarkAdvancer
 
 
@@ -16,7 +16,7 @@ def advancer_of(locks: Iterable[Lock], spares_large: bool) -> WatermarkAdvancer:
     """`locks`: of PUT and DELETE in the range."""
     made = WatermarkAdvancer(spares_large)
     for lock in locks:
-        made.locked(lock.start_ts, [lock.key], lock.primary if lock.generation else b"")
+        made.locked(lock.start_ts, [lock.key], lock.large_primary)
     return made
 
 
@@ -28,6 +28,8 @@ def locks_of(store: MvccStore, start: bytes, end: bytes) -> Iterable[Lock]:
 def track(advancer: WatermarkAdvancer, change: Change, rows: Iterable[RowChange]) -> None:
     """`rows`: those of the change that are in the range."""
     if change.kind is Kind.PREWRITE:
-        advancer.locked(change.start_ts, (row.key for row in rows), change.flush.primary if change.flush else b"")
-    elif change.kind is not Kind.ONE_PC:
+        advancer.locked(change.start_ts, (row.key for row in rows), change.large_primary)
+    elif change.kind is Kind.COMMIT:
+        advancer.unlocked(change.start_ts, [row.key for row in rows if row.op is not Op.LOCK])
+    elif change.kind is Kind.ROLLBACK:
         advancer.unlocked(change.start_ts, (row.key for row in rows))

@@ -1,4 +1,4 @@
-"""What stores know of large transactions that have their primary key elsewhere (source design 2, store level requests).
+"""What stores know of large transactions that have their primary key elsewhere, as it is proposed.
 
 A store asks for all its ranges together, once in a while: each other store gets at most one request of it, so with N
 stores the one of a primary key answers at most N a round, however many ranges the transaction has.

@@ -188,6 +188,8 @@ def _exchange_partition(storm: Storm, busy: frozenset[int]) -> Begun:
     def exchange() -> Iterator[object]:
         other = tables.create_like(storm.tidb, table, storm.name("twin"))
         yield other
+        if storm.tidb.tables.get(other.name) is not other:  # altered meanwhile: TiDB refuses what differs
+            raise NotNow
         yield partitions.exchange_partition(storm.tidb, table, name, other)
 
     return [table], exchange()

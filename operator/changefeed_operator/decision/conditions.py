@@ -1,6 +1,6 @@
 """How the operator reports a changefeed's situation: kstatus conditions, a TiCDC-style state, and one message.
 
-All three are derived from one `Situation`, so they can't contradict each other (facts/kubernetes.md 6.1). Messages
+All three are derived from one `Situation`, so they can't contradict each other. Messages
 contain nothing that changes on its own, such as an age: every change is a write. Pure.
 """
 
@@ -18,7 +18,8 @@ from changefeed_operator.actions import Event
 from changefeed_operator.api import Json
 
 HANDS_OFF: Final = "ReconcilePaused"
-OWN_CONDITIONS: Final = ("Ready", "Reconciling", "Stalled", "HistoryHeld", HANDS_OFF)
+CLEAR_TEXT: Final = "CredentialsInClearText"  # only while it is so
+OWN_CONDITIONS: Final = ("Ready", "Reconciling", "Stalled", "HistoryHeld", CLEAR_TEXT, HANDS_OFF)
 #: The driver's conditions, and the reason the operator gives them while no driver reports.
 DRIVERS_CONDITIONS: Final = ("SinkAvailable", "UpstreamAvailable", "WithinLag")
 NO_DRIVER: Final = "NoDriver"
@@ -60,11 +61,11 @@ class Situation:
 
 
 def conditions(
-    situation: Situation, held: tuple[Held, str], before: Json, generation: int, now: float
+    situation: Situation, held: tuple[Held, str], clear_text: str, before: Json, generation: int, now: float
 ) -> list[dict[str, Any]]:
-    """Ready, Reconciling, Stalled and HistoryHeld. `before`: the observed status, whose transition times are kept.
+    """Ready, Reconciling, Stalled, HistoryHeld and, with `clear_text`, CredentialsInClearText, which that explains.
 
-    `held`: reason and message of HistoryHeld.
+    `held`: reason and message of HistoryHeld. `before`: the observed status, whose transition times are kept.
     """
     told = (situation.shown_reason, situation.message)
     answers = {
@@ -72,6 +73,7 @@ def conditions(
         "Reconciling": ("True" if situation.shown.is_reconciling and not situation.is_ready else "False", *told),
         "Stalled": ("True" if situation.is_stalled else "False", *told),
         "HistoryHeld": (held[0].status, str(held[0]), held[1]),
+        **({CLEAR_TEXT: ("True", "NoTls", clear_text)} if clear_text else {}),
     }
     return [
         {
@@ -111,6 +113,13 @@ def events(situation: Situation, before: Json) -> list[Event]:
     if reason is Reason.RUNNING and api.text_at(was, "status") == "True":
         return []  # lag comes and goes
     return [Event(reason, situation.message)]
+
+
+def warnings(clear_text: str, before: Json) -> list[Event]:
+    """The event for what the spec leaves unprotected, once."""
+    if not clear_text or api.text_at(condition(before, CLEAR_TEXT), "message") == clear_text:
+        return []
+    return [Event(Reason.CREDENTIALS_IN_CLEAR_TEXT, clear_text)]
 
 
 def condition(status: Json, kind: str) -> Json:

@@ -1,4 +1,4 @@
-"""Decides what to do from what was observed: pure and total (DESIGN.md 4).
+"""Decides what to do from what was observed: pure and total.
 
 The status is written before any action is taken, and holds everything the next pass must know. Nothing here may raise,
 read a clock or keep state.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from changefeed.spec.clear_text import in_clear_text
 from changefeed.spec.reasons import Reason
 
 from changefeed_operator import api
@@ -26,6 +27,7 @@ from changefeed_operator.decision.conditions import (
     conditions,
     events,
     unknown,
+    warnings,
 )
 from changefeed_operator.decision.evidence.pods import is_short
 from changefeed_operator.decision.hands_off import hands_off
@@ -99,6 +101,7 @@ def decide(observed: Observed, settings: Settings) -> Decision:
     actions += held.create
     actions += step.actions
     actions += (*upkeep.events, *step.events, *held.events, *mode_changed(observed), *events(situation, before))
+    actions += warnings(_clear_text(want), before)
     wait = _wait(observed, bool(upkeep.in_the_way), step.look_again_at, upkeep.look_again_at, held.look_again_at)
     return Decision(tuple(actions), wait)
 
@@ -180,11 +183,15 @@ def _status(observed: Observed, step: Step, situation: Situation, want: Wanted, 
         **held.fields,
         **_image(observed, step.ledger, before),
         "conditions": [
-            *conditions(situation, held.answer, before, generation, observed.now),
+            *conditions(situation, held.answer, _clear_text(want), before, generation, observed.now),
             *([] if is_heard(observed) else unknown(before, generation, observed.now)),
         ],
     }
     return {**status, "sink": want.target.sink} if want.target else status
+
+
+def _clear_text(want: Wanted) -> str:
+    return in_clear_text(want.target.resource) if want.target else ""
 
 
 def _image(observed: Observed, ledger: Ledger, before: Json) -> dict[str, Any]:

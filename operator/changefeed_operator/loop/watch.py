@@ -1,7 +1,7 @@
 """The watches that wake the operator and fill its caches, by kopf.
 
 kopf only lists and watches; nothing here decides, writes, or keeps state for kopf in the cluster: no timers, daemons,
-finalizers or patches (they end silently, facts/kubernetes.md 5.3). kopf's index is not the cache either: it blocks an
+finalizers or patches (they end silently). kopf's index is not the cache either: it blocks an
 operator with more objects than workers forever, and never drops what was deleted while a watch had expired (410). kopf
 doesn't report such deletions at all, so a new kopf then lists everything again. Nor does it report bookmarks: responses
 are observed as they arrive, which is how the age of a watch is known.

@@ -1,7 +1,7 @@
 """The SparkApplication of an attempt. Pure.
 
 Sets every field that the Spark operator would default, and puts pod settings in the templates, so that its webhook
-isn't needed (facts/kubernetes.md 1.1, 1.7).
+isn't needed.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ APPLICATION_FILE = "local:///opt/changefeed/changefeed_app.py"
 
 _MI = 1 << 20
 _SPARK_CONF = {
-    # Spark 4.2 and later create a NetworkPolicy at submission, which the Spark operator's chart has no permission for
-    # (facts/test-cluster.md).
+    # Spark 4.2 and later create a NetworkPolicy at submission, which the Spark operator's chart has no permission for.
     "spark.kubernetes.driver.pod.excludedFeatureSteps": (
         "org.apache.spark.deploy.k8s.features.NetworkPolicyFeatureStep"
     ),

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from changefeed.cli.servers_reference import servers_reference
 from changefeed.metrics import METRICS, Declared
 from changefeed.schema.ddl.ddls import DDLS, Ddl, Effect
 from changefeed.spec.crd import crd_yaml
@@ -56,6 +57,7 @@ def files() -> dict[str, str]:
         "docs/reference/events.md": events_reference(),
         "docs/reference/metrics.md": metrics_reference(),
         "docs/reference/ddls.md": ddl_reference(),
+        "docs/reference/mysql-servers.md": servers_reference(),
     }
 
 

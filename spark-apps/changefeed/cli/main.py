@@ -36,7 +36,7 @@ _POD_VERBS = frozenset({"run", "hold", "close"})  # the main ones of a container
 
 app = App(
     name="changefeed",
-    help="Stream row changes from a TiKV/TiDB cluster to files, tables and topics, exactly once.",
+    help="Stream row changes from a TiKV/TiDB cluster to files, tables and topics.",
     help_epilogue="""Examples:
   changefeed validate -f examples/demo.yaml
   changefeed run -f examples/demo.yaml
@@ -109,7 +109,7 @@ app.command(resources, name="*")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; gives the exit code (INTERFACES.md, Exit codes).
+    """Run one command; gives the exit code (docs/running.md, Exit codes).
 
     What is not a ChangefeedError is a fault of ours and keeps its traceback.
     """

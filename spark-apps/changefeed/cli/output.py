@@ -24,6 +24,11 @@ def write_text(text: str) -> None:
     Console(file=sys.stdout).print(Text(text), soft_wrap=True)
 
 
+def write_warning(text: str) -> None:
+    """A line for a person on standard error, where it is in no answer's way."""
+    Console(file=sys.stderr).print(Text(f"warning: {text}"), soft_wrap=True)
+
+
 def write_error(name: str, message: str, next_step: str, as_json: bool, **more: Any) -> None:
     """What failed, with which value, and what to do next: one screen, never a traceback.
 

@@ -1,4 +1,4 @@
-"""What logs say about changefeeds, for the web page: how far their drivers had got at the last write."""
+"""This module reads changefeeds' logs for the web page: how far each driver had got when it last wrote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the bytes of segments stand: files of this machine, or objects of a store. Both are a cache (DESIGN.md 3.2).
+"""Where the bytes of segments stand: files of this machine, or objects of a store. Both are a cache.
 
 Paths are relative to the changefeed's state. A segment is created if-absent and never changed; neither kind may ever
 give the bytes of another object for those that were asked for.

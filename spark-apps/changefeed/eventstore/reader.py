@@ -1,4 +1,4 @@
-"""Reading a plan's manifest: exactly the segments it names, whole, or a failure (CORRECTNESS.md, rule 3).
+"""Reading a plan's manifest: exactly the segments it names, whole, or a failure (docs/design/rules.md, Rule 3).
 
 It must never list a folder, and never take a file of another run, size or number for the one that was meant.
 """

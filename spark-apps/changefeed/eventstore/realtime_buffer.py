@@ -1,4 +1,4 @@
-"""The newest segments of a puller, in memory until they are written into files or nobody needs them (source design 3).
+"""The newest segments of a puller, in memory until they are written into files or nobody needs them.
 
 Pure: time is handed in, memory is counted and not touched. A segment stands here, or in the archive, which is files, or
 in both while it moves. The owner is the reader: it says where tasks find a segment, and when memory may be used again.

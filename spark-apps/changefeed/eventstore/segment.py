@@ -1,4 +1,4 @@
-"""One segment: the rows of several spans, sorted, as one Arrow IPC file (INTERFACES.md, Segment; DESIGN.md 3.2).
+"""One segment: the rows of several spans, sorted, as one Arrow IPC file (docs/design/layouts.md, Segments).
 
 A cache: it is created if-absent and never synced, because whatever is lost is pulled again. Rows are handled as columns
 only; a position is read from a column's buffers, one a MiB.

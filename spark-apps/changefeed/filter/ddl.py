@@ -1,4 +1,4 @@
-"""Which DDLs are not handed on, by kind and by text, as TiCDC decides it (facts, ticdc-compatibility 1.1).
+"""Which DDLs are not handed on, by kind and by text, as TiCDC decides it (docs/event-filters.md).
 
 A DDL that is ignored still changes the definitions that later rows are decoded with: it is only not written.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from changefeed.schema.ddl.ddls import DDLS
 from changefeed.schema.ddl.job import Job
 from changefeed.spec.filter.event_types import ALL_DDL, ALTER_TABLE
+from changefeed.spec.filter.event_types import DDLS as DDLS_BY_NAME
 from changefeed.spec.filter.filters import EventFilter, Filter
 from changefeed.spec.filter.go_regex import compiled, from_go
 from changefeed.spec.filter.table_filter import TableFilter
@@ -53,6 +54,13 @@ def ignores_ddl(spec: Filter, job: Job, schema: str, table: str) -> bool:
         _is_about(rule, spec.case_sensitive, schema, table) and _ignores(rule, event_type, job.query)
         for rule in spec.event_filters
     )
+
+
+def leaves_ddls_out(spec: Filter) -> bool:
+    """Whether some DDL, of whatever table, may not be handed on."""
+    kinds = {*DDLS_BY_NAME, ALL_DDL, ALTER_TABLE}
+    rules = spec.event_filters
+    return bool(spec.ignore_txn_start_ts) or any(rule.ignore_sql or kinds & {*rule.ignore_event} for rule in rules)
 
 
 def _is_about(rule: EventFilter, case_sensitive: bool, schema: str, table: str) -> bool:

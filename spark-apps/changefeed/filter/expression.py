@@ -19,6 +19,7 @@ from sqlglot import TokenType, exp
 from sqlglot.errors import SqlglotError
 
 from changefeed.filter import collation as co
+from changefeed.filter import letter_case
 from changefeed.filter import values as va
 from changefeed.filter.values import BadExpression, Value
 
@@ -348,7 +349,7 @@ _RULES: dict[type[exp.Expression], _Rule] = {
     exp.Mod: _calculated(_remainder),
     exp.Coalesce: _coalesce,
     exp.If: _if,
-    exp.Lower: _of_text(lambda text: text.str.to_lowercase(), "text"),
-    exp.Upper: _of_text(lambda text: text.str.to_uppercase(), "text"),
+    exp.Lower: _of_text(letter_case.lower, "text"),
+    exp.Upper: _of_text(letter_case.upper, "text"),
     exp.Length: _length,
 }

@@ -1,6 +1,6 @@
 """Which row changes are dropped: by transaction, by kind, by value, and by what an update touches.
 
-The rules are TiCDC's (facts, ticdc-compatibility 1.1). They meet the rows after updates of unique keys were split: the
+The rules are TiCDC's (docs/event-filters.md). They meet the rows after updates of unique keys were split: the
 halves of such an update count as a delete and an insert. Any rule that fits drops the row; of an update, both sides.
 A pure function of rows, definition and configuration (rule 10).
 """
@@ -30,7 +30,7 @@ from changefeed.spec.filter.table_filter import TableFilter
 
 Mask = npt.NDArray[np.bool_]
 
-VERSION = 1
+VERSION = 2
 
 _KINDS = {OP_DELETE: "delete", OP_UPDATE: "update", OP_INSERT: "insert"}
 
@@ -100,7 +100,7 @@ class RowFilter:
 
     def _fits(self, rows: pa.RecordBatch, test: Test) -> Mask:
         values = pc.fill_null(rows.column(test.side), b"")
-        arrays = decode_rows(self.table, rows.column("key"), values, self.time_zone, test.columns)
+        arrays = decode_rows(self.table, rows.column("key"), values, self.time_zone, test.columns, are_whole=True)
         for column, array in zip(test.columns, arrays, strict=True):
             if is_broken(column, array):
                 raise self._not_judged(column, rows.column("key")[first_broken(array)].as_py())
@@ -121,8 +121,9 @@ class RowFilter:
         wanted = [column for column in self.table.output_columns if column.name not in ignored]
         keys = rows.column("key")
         # In UTC: two points in time can look the same on another clock.
-        new = decode_rows(self.table, keys, rows.column("value"), UTC, wanted)
-        old = decode_rows(self.table, keys, pc.fill_null(rows.column("old_value"), b""), UTC, wanted)
+        new = decode_rows(self.table, keys, rows.column("value"), UTC, wanted, are_whole=True)
+        values = pc.fill_null(rows.column("old_value"), b"")
+        old = decode_rows(self.table, keys, values, UTC, wanted, are_whole=True)
         changed = np.zeros(rows.num_rows, np.bool_)
         for after, before in zip(new, old, strict=True):
             changed |= _differ(_comparable(after), _comparable(before))

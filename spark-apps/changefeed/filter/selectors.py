@@ -1,4 +1,4 @@
-"""Which columns of a table are written (facts, ticdc-compatibility 1.1, `column-selectors`)."""
+"""Which columns of a table are written (docs/event-filters.md, Columns)."""
 
 from __future__ import annotations
 

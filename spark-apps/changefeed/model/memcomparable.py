@@ -1,4 +1,4 @@
-"""EncodeBytes: byte strings that sort as their originals and are self-delimiting (facts, tikv-wire 4.1).
+"""EncodeBytes: byte strings that sort as their originals and are self-delimiting (docs/design/tidb.md, Encodings).
 
 PD and the change data service speak of keys in this form; every KvXxx call and every row event has them raw.
 """

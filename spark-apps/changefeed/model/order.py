@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-#: Of segments, entries and files (INTERFACES.md, Position); of the search for repeats (rule 4).
+#: Of segments, entries and files (docs/design/layouts.md, Position); of the search for repeats (rule 4).
 BY_POSITION = ("commit_ts", "start_ts", "op", "key")
 BY_IDENTITY = ("commit_ts", "key")
 

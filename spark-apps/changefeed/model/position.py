@@ -1,4 +1,4 @@
-"""`Position`: the one sort order of segments, entries and files (INTERFACES.md, Position)."""
+"""`Position`: the one sort order of segments, entries and files (docs/design/layouts.md, Position)."""
 
 from __future__ import annotations
 

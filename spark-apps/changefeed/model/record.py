@@ -1,4 +1,4 @@
-"""The transaction log's records and the work that is derived from them (INTERFACES.md, Log record).
+"""The transaction log's records and the work that is derived from them (docs/design/layouts.md, Log records).
 
 Every ts is a string in JSON. A record is immutable and its JSON is canonical: the same record always gives the same
 bytes, because after an unknown outcome only the same bytes may be tried again (rule 16).

@@ -1,4 +1,4 @@
-"""Arrow schemas of what flows between the stages (DESIGN.md 3.1)."""
+"""Arrow schemas of what flows between the stages (docs/design/layouts.md, Raw rows)."""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@ class Object:
 class Place:
     """Where a store is and whose credentials open it; holds no secret itself, so it may travel to tasks.
 
-    `secret`: a folder with a file for each key of a Secret (INTERFACES.md); None: the environment's own credentials.
+    `secret`: a folder with a file for each key of a Secret (docs/design/layouts.md, Secrets); None: the environment's
+    own credentials.
     """
 
     uri: str

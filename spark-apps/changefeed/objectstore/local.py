@@ -1,4 +1,6 @@
-"""Local files as an object store: what is published is complete and survives power loss (CORRECTNESS.md, rule 19).
+"""Local files as an object store: what is published is complete and survives power loss.
+
+See docs/design/rules.md, Rule 19.
 
 An object is written to a temporary file outside the published tree, synced, then linked to its name, which fails if the
 name exists. It must never expose a partial object, overwrite one except by `swap`, or leave anything else in the tree.

@@ -1,4 +1,4 @@
-"""Tests at start whether a store keeps its promises, with many concurrent writers (CORRECTNESS.md, rule 28).
+"""Tests at start whether a store keeps its promises, with many concurrent writers (docs/design/rules.md, Rule 28).
 
 A store that checks and then writes passes every sequential test; only a race exposes it.
 """

@@ -1,4 +1,6 @@
-"""`<state>/alive.json`: on a store without lock files, warns a second driver that another is running (INTERFACES.md).
+"""`<state>/alive.json`: on a store without lock files, warns a second driver that another is running.
+
+See docs/design/layouts.md, State folder.
 
 It is only a courtesy to whoever starts the second driver: the log is what keeps drivers apart. It also keeps two
 resources with the same spec.state.id from stealing the changefeed from each other. Its age is measured by PD's clock

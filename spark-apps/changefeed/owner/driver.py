@@ -60,9 +60,10 @@ from changefeed.owner.writing.writing import Run
 from changefeed.schema.keys import table_span
 from changefeed.sink.job import PipelineJob
 from changefeed.spec.model import Changefeed
+from changefeed.upstream.safepoint import RENEW_S
 from changefeed.wire import owner_pb2 as pb
 
-_SAFEPOINT_INTERVAL_S = 60.0
+_SAFEPOINT_INTERVAL_S = RENEW_S
 _IDLE_STEP_S = 0.2
 _PD_S = 0.2  # an answer of PD's is its time for so long
 _WATCH_S = 0.5
@@ -82,7 +83,7 @@ class RunOptions:
     pd_deadline_s: float = 10.0
     secrets_dir: Path | None = None  # None: the environment's own credentials
     take_over: bool = False  # also from a driver that says it is alive
-    attempt: int = 0  # INTERFACES.md, Epoch and attempt; 0 where nobody counts
+    attempt: int = 0  # docs/design/layouts.md, Epoch and attempt; 0 where nobody counts
     pod: Pod | None = None  # None: on a laptop
     status: StatusWriter | None = None
 
@@ -215,7 +216,7 @@ class Driver:
         by_id = prepared.changefeed.spec.sink.has_ids_for_paths
         ignores = partial(ignores_ddl, filter_)
         timeline = Timeline(tables.matches, tables.matches_schema, ignores, prepared.tables, by_id)
-        await stack.enter_async_context(
+        ddl_span = await stack.enter_async_context(
             DdlSpan(prepared.pd, prepared.schema, timeline, self._barrier, self._wake.set, self._fail)
         )
 
@@ -241,6 +242,7 @@ class Driver:
                 self._expiry.keep(lambda: self._owner.state.expired_before),
                 self._keep_alive(),
                 self._show(),
+                self._watch_stores(ddl_span),
                 self._service.crashed(),
                 *([self._reports.keep()] if self._reports else []),
             )
@@ -438,6 +440,12 @@ class Driver:
         while True:
             self._show_once()
             await asyncio.sleep(_VIEW_INTERVAL_S)
+
+    async def _watch_stores(self, ddl_span: DdlSpan) -> None:
+        while True:
+            stopped = ddl_span.stopped()
+            self._meter.tikv_stopped("ddl span", (stopped.reason, stopped.message) if stopped else None)
+            await asyncio.sleep(_WATCH_S)
 
     def _show_once(self) -> None:
         self._view.update(self._meter.progress(time.monotonic()))

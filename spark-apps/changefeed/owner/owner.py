@@ -1,4 +1,4 @@
-"""The owner: makes one changefeed's decisions, built from the cores beside it (DESIGN.md 3.3).
+"""The owner: makes one changefeed's decisions, built from the cores beside it.
 
 Pure. Reports, DDLs and finished files come in; `step` returns the one action to take next, and is told when it is
 done. It never does two things at once, so the order of publication (data file, index, commit record, metadata) is the

@@ -1,9 +1,10 @@
-"""Where a changefeed's upstream, state and sink are, and the folders of their Secrets (INTERFACES.md, State, sink
-ownership, secrets)."""
+"""Where a changefeed's upstream, state and sink are, and the folders of their Secrets (docs/design/layouts.md, State
+folder, Secrets)."""
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from changefeed.errors import InvalidSpec
@@ -18,6 +19,8 @@ from changefeed.upstream.tls import Tls
 
 LOG = "log"
 _IDS = "_id"
+_HOLD_OF_ID = re.compile(rf"(changefeed-{_IDS}-.+)-[0-9a-f]{{8}}")
+_HOLD = re.compile(r"changefeed-[a-z0-9][^-]*-.+-.+")  # as against changefeed-spark-<hex>, changefeed-verify-<hex>
 _FILES = "Give the folder DIR with a file DIR/{secret}/KEY for each key of it."
 _SECRET_FILES = "Give the folder DIR with DIR/<secretRef.name>/ca.crt, and tls.crt and tls.key for mutual TLS."
 STATE_FIELD = "spec.state.uri"
@@ -32,7 +35,9 @@ def state_place(changefeed: Changefeed, secrets_dir: Path | None = None) -> Plac
     metadata, state = changefeed.metadata, changefeed.spec.state
     folders = (_IDS, state.id) if state.id else (metadata.namespace, metadata.name, metadata.uid)
     if state.uri:
-        return Place(below(state.uri, *folders, field=STATE_FIELD), _secret(state.uri, state.credentials, secrets_dir))
+        return Place(
+            below(state.uri, *folders, field=STATE_FIELD), store_secret(state.uri, state.credentials, secrets_dir)
+        )
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Place((Path(home).absolute() / "changefeed").joinpath(*folders[:2]).as_uri())
 
@@ -50,10 +55,26 @@ def service_id(changefeed: Changefeed) -> str:
     return f"changefeed-{_IDS}-{changefeed.spec.state.id}-{place}"
 
 
+def hold_stem(name: str) -> str:
+    """Of a changefeed's hold at PD: what tells it from others below one state URI. "": it is no changefeed's.
+
+    A state id's place is left out: its URI may be written in several ways.
+    """
+    if match := _HOLD_OF_ID.fullmatch(name):
+        return match[1]
+    return name if _HOLD.fullmatch(name) else ""
+
+
+def folder_stem(folder: str) -> str:
+    """The same, of the hold of the changefeed whose state is in `folder`, a path below a state URI."""
+    *_, namespace, name, last = ["", "", *folder.split("/")]
+    return f"changefeed-{_IDS}-{last}" if name == _IDS else f"changefeed-{namespace}-{name}-{last}"
+
+
 def sink_place(changefeed: Changefeed, secrets_dir: Path | None = None) -> Place:
     """The sink's root, absolute."""
     storage = changefeed.storage
-    return Place(canonical(storage.uri, SINK_FIELD), _secret(storage.uri, storage.credentials, secrets_dir))
+    return Place(canonical(storage.uri, SINK_FIELD), store_secret(storage.uri, storage.credentials, secrets_dir))
 
 
 def upstream_access(changefeed: Changefeed, secrets_dir: Path | None = None) -> Access:
@@ -88,8 +109,8 @@ def secret_folder(field: str, named: Credentials | SinkTls | None, secrets_dir: 
     return secrets_dir.absolute() / secret
 
 
-def _secret(uri: str, credentials: Credentials | None, secrets_dir: Path | None) -> Path | None:
-    """Without files, the environment's own credentials are used."""
+def store_secret(uri: str, credentials: Credentials | None, secrets_dir: Path | None) -> Path | None:
+    """The folder of a Secret's files, for a store. Without files, the environment's own credentials are used."""
     if not in_bucket(uri) or credentials is None or secrets_dir is None:
         return None
     return secrets_dir.absolute() / credentials.secret_ref.name

@@ -19,10 +19,10 @@ from changefeed.schema.table_info import ColumnInfo, TableInfo
 class Records:
     """What a codec writes, in order; one array per output column, all of one length.
 
-    A column's Arrow type follows from its SQL type (`schema.cells.arrow_type`): integers and YEAR int64 or uint64, BIT
-    uint64, FLOAT float32, DOUBLE float64, text, DECIMAL and times string, binary strings and blobs binary, ENUM and SET
-    struct<number: uint64, text: string>, whose members are null where the struct is. Text in which some bytes are not
-    UTF-8 is binary, too (`schema.cells.is_broken`).
+    A column's Arrow type follows from its SQL type (`schema.row.cells.arrow_type`): integers and YEAR int64 or uint64,
+    BIT uint64, FLOAT float32, DOUBLE float64, text, DECIMAL and times string, binary strings and blobs binary, ENUM and
+    SET struct<number: uint64, text: string>, whose members are null where the struct is. Text in which some bytes are
+    not UTF-8 is binary, too (`schema.row.cells.is_broken`).
     """
 
     table: TableInfo
@@ -68,7 +68,7 @@ def mount(
     is_update = np.zeros(len(op), np.bool_)
     if halve_updates and (op == OP_UPDATE).any():
         rows, op, is_update = _halve(rows, op)
-    columns = decode_rows(table, rows.column("key"), _shown(rows, op), time_zone, written)
+    columns = decode_rows(table, rows.column("key"), _shown(rows, op), time_zone, written, are_whole=True)
     old_columns = _before_updates(rows, op, table, time_zone, written) if with_old else None
     return Records(
         table, op, is_update, rows.column("commit_ts"), columns, old_columns, written, rows.column("start_ts")
@@ -86,7 +86,8 @@ def _before_updates(
     before = rows.select(["key", "old_value"])
     if not updates.all():
         before = before.filter(pa.array(updates))
-    old = decode_rows(table, before.column("key"), pc.fill_null(before.column("old_value"), b""), time_zone, written)
+    values = pc.fill_null(before.column("old_value"), b"")
+    old = decode_rows(table, before.column("key"), values, time_zone, written, are_whole=True)
     if before.num_rows == len(op):
         return old
     places = pa.array(np.cumsum(updates) - 1, mask=~updates)

@@ -65,8 +65,8 @@ def sort_rows(
     """The rows in `(from_, to]` of the slices of one dispatcher, each once, ordered by position.
 
     `part`: those of it alone.
-    `split`: an update that changes a column of a NOT NULL unique key becomes a delete and an insert (facts,
-    ticdc-compatibility 2.10). Raises ProtocolViolation when two copies of a row differ.
+    `split`: an update that changes a column of a NOT NULL unique key becomes a delete and an insert, as in
+    TiCDC (docs/sink-files.md, Reading). Raises ProtocolViolation when two copies of a row differ.
     """
     part = part or Part(from_.commit_ts + from_.is_end_of_ts, to.commit_ts)
     pieces = [(piece, part.select(rows)) for piece, rows in slices]

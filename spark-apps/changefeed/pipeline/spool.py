@@ -1,4 +1,4 @@
-"""One file's encoded bytes until they are put: in memory while they are few, then on local disk (DESIGN.md 3.4)."""
+"""One file's encoded bytes until they are put: in memory while they are few, then on local disk."""
 
 from __future__ import annotations
 

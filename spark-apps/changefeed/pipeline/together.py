@@ -1,11 +1,11 @@
-"""Small entries made together: those of one order whose tables decode alike share every step.
+"""This module processes small entries together, when they are in one work order and their tables decode alike.
 
-Some forty calls into numpy and Arrow make five rows a file's, and they make five thousand: of a thousand quiet tables,
-or partitions, each pays for itself alone what all of them could share. Here their rows are sorted and mounted as one
-table's, by entry first, and parted again.
+An entry takes some forty calls into numpy and Arrow, whether it has five rows or five thousand. With a thousand quiet
+tables or partitions, each entry would pay for these calls alone. Here, the rows of several entries are sorted by entry
+first, mounted as if they were one table's, and split again.
 
-It gives each entry what `EntryRows` gives it, neighbours or none (rule 10). Where anything is amiss nothing is made:
-each is then made by itself, and the error is that one's and names its own table.
+Each entry gets the same rows as from `EntryRows`, whatever is processed with it (rule 10). If anything fails, the joint
+result is discarded and each entry is processed by itself, so that the error names the table it belongs to.
 """
 
 from __future__ import annotations

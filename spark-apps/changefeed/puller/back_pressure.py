@@ -1,4 +1,4 @@
-"""Which subscriptions run while a quota is short: back-pressure is per subscription (CORRECTNESS.md, rule 17).
+"""Which subscriptions run while a quota is short: back-pressure is per subscription (docs/design/rules.md, Rule 17).
 
 Pure; used by a puller for its memory and by the owner for the event store. Streams are always read: what is held is not
 subscribed, so nothing arrives for it.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from random import Random
 from types import TracebackType
@@ -18,7 +18,15 @@ from typing import Protocol
 import pyarrow as pa
 
 from changefeed.clock import Clock, SystemClock, until_set
-from changefeed.errors import ChangefeedError, NeedsHuman, ProtocolViolation, Refused, Transient, Unavailable
+from changefeed.errors import (
+    ChangefeedError,
+    InvalidRequest,
+    NeedsHuman,
+    ProtocolViolation,
+    Refused,
+    Transient,
+    Unavailable,
+)
 from changefeed.model.memcomparable import decode_bytes, encode_bytes
 from changefeed.model.rows import raw_bytes
 from changefeed.model.table_copy import TableCopy
@@ -28,7 +36,8 @@ from changefeed.puller.initial_copy import CopyScan
 from changefeed.puller.matching.scratch import Scratch
 from changefeed.puller.pipeline_metrics import FeedMetrics
 from changefeed.puller.range_lock import RangeLock
-from changefeed.puller.reaction import Fatal, Leader, Retry, backoff, reaction
+from changefeed.puller.reaction import Fatal, Leader, Wait, backoff, reaction
+from changefeed.puller.stopped_stores import BEHIND, READ, REFUSED, Stopped, StoppedStores
 from changefeed.puller.store_stream import GATHER_SECONDS, Ask, StoreStream
 from changefeed.puller.stuck_regions import LOOK_SECONDS, Blocked, StuckRegions, Sweep
 from changefeed.upstream.lock_sweep import LockSweep
@@ -124,6 +133,7 @@ class SpanFeed:
         self._history = HeldHistory()
         self._to_confirm = asyncio.Event()
         self._stuck = StuckRegions()
+        self._stopped = StoppedStores()
         self._locks = LockSweep(pd)
         self._subscriptions: dict[int, _Subscription] = {}
         self.metrics = FeedMetrics()
@@ -202,6 +212,15 @@ class SpanFeed:
             if blocked.sub_id in self._subscriptions
         ]
 
+    def stopped(self) -> Stopped | None:
+        """A store that sends nothing or not all, with the reason; None while no such store is known."""
+        congested = sorted(self.congested(), key=lambda stopped: (stopped.reason != BEHIND, stopped.store_id))
+        return self._stopped.first(self._clock.monotonic()) or next(iter(congested), None)
+
+    def congested(self) -> list[Stopped]:
+        """The stores that have taken no registrations for a while."""
+        return [stopped for stream in self._streams.values() if (stopped := stream.stopped()) is not None]
+
     @property
     def backlog_bytes(self) -> int:
         """Bytes that stores have sent and that wait for `emit`. Holding subscriptions is what stops their growth."""
@@ -235,6 +254,8 @@ class SpanFeed:
     async def advanced(self, advances: list[tuple[Ask, int]]) -> None:
         """From a store stream: regions got on. At most one Resolved a subscription."""
         self.metrics.pending_rows = sum(stream.pending_rows for stream in self._streams.values())
+        for store_id in {ask.store_id for ask, _ in advances}:
+            self._stopped.sends(store_id)
         await self._advance([(ask, ts) for ask, ts in advances if self._history.counts(ask, ts)])
 
     async def _advance(self, advances: list[tuple[Ask, int]]) -> None:
@@ -268,18 +289,19 @@ class SpanFeed:
             await self._advance(verdict.advances)
 
     async def _unlock_stuck(self) -> None:
-        """Finish what dead transactions left: nobody else does (tikv-wire 2.13)."""
+        """Finish what dead transactions left: nobody else does (docs/design/tikv.md, Stuck locks)."""
         while True:
             await self._clock.sleep(LOOK_SECONDS)
             try:
                 now_ts = await self._pd.tso()
             except (Transient, Unavailable):
                 continue
+            waits = {piece for stream in self._streams.values() for piece in stream.waits()}
             pieces = [
                 (sub_id, piece)
                 for sub_id, subscription in self._subscriptions.items()
                 for piece in subscription.ranges.pieces
-                if piece.locked
+                if piece.locked and piece not in waits
             ]
             for sweep in self._stuck.look(pieces, self._clock.monotonic(), now_ts):
                 await self._sweep(sweep)
@@ -294,7 +316,7 @@ class SpanFeed:
         except (Transient, Unavailable, Refused, ProtocolViolation):
             self.metrics.errors["lock_sweep"] += 1
             return
-        except NeedsHuman as error:
+        except (NeedsHuman, InvalidRequest) as error:
             subscription = self._subscriptions.get(sweep.sub_id)
             if subscription is not None:
                 self._fail(subscription, error)
@@ -307,13 +329,15 @@ class SpanFeed:
         ]
         self._stuck.found(sweep, living)
 
-    async def failed(self, ask: Ask, error: cdcpb_pb2.Error | ProtocolViolation) -> None:
+    async def failed(self, ask: Ask, error: cdcpb_pb2.Error | ChangefeedError) -> None:
         """From a store stream: one region's registration is over."""
         self._history.over(ask)
         subscription = self._subscriptions.get(ask.sub_id)
         if subscription is None:
             return
-        wait = 0.0
+        if isinstance(error, InvalidRequest):
+            self._fail(subscription, error)
+            return
         self.metrics.errors[_reason(error)] += 1
         if isinstance(error, cdcpb_pb2.Error):
             match reaction(error):
@@ -322,20 +346,27 @@ class SpanFeed:
                     return
                 case Leader(store_id):
                     subscription.leaders[ask.region_id] = store_id
-                case Retry(after):
-                    wait = after
-        self._unlock(subscription, ask, wait)
+                case Wait():  # with all others of that store, which decides when it is sent again
+                    if subscription.locator is not None and subscription.ranges.has(ask.piece):
+                        self._register(replace(ask, checkpoint_ts=ask.piece.resolved_ts))
+                    return
+        self._unlock(subscription, ask)
 
     async def lost(self, asks: list[Ask], error: ChangefeedError) -> None:
         """From a store stream: it broke, with all that it pulled."""
         self.metrics.errors["stream_lost"] += 1
+        for store_id in {ask.store_id for ask in asks}:
+            if isinstance(error, Refused):
+                self._stopped.met(Stopped(store_id, REFUSED, str(error)), self._clock.monotonic())
+            else:
+                self._stopped.sends(store_id)
         for ask in asks:
             self._history.over(ask)
             subscription = self._subscriptions.get(ask.sub_id)
             if subscription is None:
                 continue
-            if isinstance(error, Transient | ProtocolViolation):
-                self._unlock(subscription, ask, 0.0)
+            if isinstance(error, Transient | Refused | ProtocolViolation):
+                self._unlock(subscription, ask)
             else:
                 self._fail(subscription, error)
 
@@ -346,9 +377,9 @@ class SpanFeed:
         self.release(subscription.sub_id)
         self._start(tell())  # a task of its own: the stream that brought the error may be over with the subscription
 
-    def _unlock(self, subscription: _Subscription, ask: Ask, wait: float) -> None:
+    def _unlock(self, subscription: _Subscription, ask: Ask) -> None:
         own = backoff(ask.piece.failures + 1, self._rng)
-        subscription.ranges.unlock(ask.piece, self._clock.monotonic() + max(wait, own))
+        subscription.ranges.unlock(ask.piece, self._clock.monotonic() + own)
         subscription.changed.set()
 
     async def _locate(self, subscription: _Subscription) -> None:
@@ -367,6 +398,7 @@ class SpanFeed:
         """Its rows as of the copy's ts; nothing else is pulled of it meanwhile."""
 
         async def take(batch: pa.RecordBatch) -> None:
+            self._stopped.sends(READ)
             await self._count_and_emit(Data(subscription.sub_id, subscription.span_id, batch))
 
         async def whole(ts: int) -> None:
@@ -377,8 +409,10 @@ class SpanFeed:
         try:
             await self._copies.run(copy, subscription.span_id, subscription.ranges.resolved_ts, take, whole)
             subscription.copy = None
-        except (Transient, Unavailable) as error:
+        except (Transient, Unavailable, Refused) as error:
             self.metrics.errors["copy"] += 1
+            if isinstance(error, Refused):
+                self._stopped.met(Stopped(READ, REFUSED, str(error)), self._clock.monotonic())
             await self._clock.sleep(error.retry_after if isinstance(error, Transient) else _PD_DOWN_SECONDS)
         except ChangefeedError as error:
             self._fail(subscription, error)
@@ -408,16 +442,20 @@ class SpanFeed:
                     region.id,
                     region.conf_ver,
                     region.version,
+                    store_id,
                 )
-                self._stream(store_id).register(ask)
-                self.metrics.registrations += 1
+                self._register(ask)
         own = backoff(subscription.ranges.failures(start, end) + 1, self._rng)
         subscription.ranges.postpone(start, end, self._clock.monotonic() + max(wait, own))
+
+    def _register(self, ask: Ask) -> None:
+        self._stream(ask.store_id).register(ask)
+        self.metrics.registrations += 1
 
     def _stream(self, store_id: int) -> StoreStream:
         if store_id not in self._streams:
             stream = StoreStream(
-                store_id, self._pd.cluster_id, self._pd, self, self._clock, self._scratch, self._gather_s
+                store_id, self._pd.cluster_id, self._pd, self, self._clock, self._scratch, self._gather_s, self._rng
             )
             self._streams[store_id] = stream
             self._start(stream.run())
@@ -430,8 +468,10 @@ class SpanFeed:
         return task
 
 
-def _reason(error: cdcpb_pb2.Error | ProtocolViolation) -> str:
-    if isinstance(error, ProtocolViolation):
+def _reason(error: cdcpb_pb2.Error | ChangefeedError) -> str:
+    if isinstance(error, Transient):
+        return "unclear_order"
+    if isinstance(error, ChangefeedError):
         return "protocol_violation"
     named = error.ListFields()
     return named[0][0].name if named else "unknown"

@@ -1,4 +1,4 @@
-"""Which registrations are known to have seen complete history (CORRECTNESS.md, rule 14).
+"""Which registrations are known to have seen complete history (docs/design/rules.md, Rule 14).
 
 TiKV scans below the GC safepoint without an error, silently omitting the rows that GC has removed. So what a
 registration has resolved counts only after a read of the safepoint that started after its INITIALIZED and shows it at

@@ -1,4 +1,4 @@
-"""A puller's metrics as increments for the owner, including the seven of source design 1."""
+"""A puller's metrics as increments for the owner, including the seven of the span pipeline."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ class FeedMetrics:
     finished_locks: int = 0  # of dead transactions
     pending_rows: int = 0  # now
     blocking_transactions: int = 0  # now: living ones that hold a resolved-ts back, as far as known
+    congested_stores: int = 0  # now: those that have taken no registrations for a while
     blocking_s: float = 0.0  # since the oldest of them began
 
     def count(self, batch: pa.RecordBatch, size: int) -> None:
@@ -73,6 +74,7 @@ class MetricDeltas:
         now["changefeed_puller_held_subscriptions_count"] = self._metrics.held_subscriptions
         now["changefeed_puller_matcher_pending_rows"] = self._feed.pending_rows
         now["changefeed_puller_blocking_transactions"] = self._feed.blocking_transactions
+        now["changefeed_puller_congested_stores"] = self._feed.congested_stores
         now["changefeed_event_store_buffer_used_bytes"] = self._capture.buffer.used
         now["changefeed_event_store_buffer_lag_segments"] = self._capture.buffer.only_here
         own = {

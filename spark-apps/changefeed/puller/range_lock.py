@@ -1,4 +1,4 @@
-"""Which parts of a subscription's span are being pulled, and how far each has got (tikv-wire 2.11).
+"""Which parts of a subscription's span are being pulled, and how far each has got (docs/design/tikv.md, Coverage).
 
 The pieces of a span cover it without a gap: each is either locked by one registration or a hole. Two rules are enforced
 here: a subscription never pulls the same key twice at once, and the span's resolved-ts is the minimum over all pieces
@@ -91,6 +91,11 @@ class RangeLock:
         self._pieces = kept
         self._stale = True
         return locked
+
+    def has(self, piece: Piece) -> bool:
+        """Whether it is one of the pieces still; `release` and `lock` put others in its place."""
+        at = bisect_right(self._pieces, piece.start, key=lambda each: each.start) - 1
+        return at >= 0 and self._pieces[at] is piece
 
     def unlock(self, piece: Piece, due: float) -> None:
         """The piece is a hole that keeps its resolved-ts, not to be tried before `due`."""

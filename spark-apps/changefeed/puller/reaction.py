@@ -1,4 +1,4 @@
-"""What to do about a region's error event: the table of tikv-wire 2.10 as a pure function.
+"""What to do about a region's error event: a table as a pure function (docs/design/tikv.md, Error events).
 
 An ignored error event would leave a silent stream and a resolved-ts stuck forever, so the function is total: it retries
 what it does not know.
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from random import Random
 
 from changefeed.errors import ChangefeedError, InvalidSpec, ProtocolViolation, Unavailable
+from changefeed.puller.stopped_stores import BUSY, CONGESTED
 from changefeed.wire import cdcpb_pb2
 
 _MAX_BUSY_SECONDS = 600.0
@@ -18,10 +19,14 @@ _LAST_BACKOFF = 2.0
 
 
 @dataclass(frozen=True)
-class Retry:
-    """Register the region again, `after` seconds or the own back-off from now, whichever is later."""
+class Wait:
+    """The store takes no registration for now, whatever region it is of: see puller/congestion.
 
-    after: float
+    `seconds`: that it asks to wait, 0 for none. `reason`: see puller/stopped_stores.
+    """
+
+    seconds: float
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,7 @@ class Fatal:
     error: ChangefeedError
 
 
-Reaction = Retry | Relocate | Leader | Fatal
+Reaction = Wait | Relocate | Leader | Fatal
 
 
 def reaction(error: cdcpb_pb2.Error) -> Reaction:
@@ -71,8 +76,10 @@ def reaction(error: cdcpb_pb2.Error) -> Reaction:
     if error.HasField("region_not_found") or error.HasField("epoch_not_match"):
         return Relocate()
     if error.HasField("server_is_busy"):
-        return Retry(min(error.server_is_busy.backoff_ms / 1000, _MAX_BUSY_SECONDS))
-    return Retry(0.0)  # congested, and whatever a newer server may say
+        return Wait(min(error.server_is_busy.backoff_ms / 1000, _MAX_BUSY_SECONDS), BUSY)
+    if error.HasField("congested"):
+        return Wait(0.0, CONGESTED)
+    return Relocate()  # whatever a newer server may say
 
 
 def backoff(attempt: int, rng: Random) -> float:

@@ -37,6 +37,8 @@ class Reports:
         self._told_trouble = ""
         self._blocked: owner_pb2.Blocked | None = None
         self._told_blocked: owner_pb2.Blocked | None = None
+        self._stopped: owner_pb2.Stopped | None = None
+        self._told_stopped: owner_pb2.Stopped | None = None
 
     def subscribed(self, sub_id: int) -> None:
         self._subscriptions[sub_id] = _Subscription()
@@ -98,6 +100,10 @@ class Reports:
         """A living transaction holds a resolved-ts back, and each report says so; None: no more."""
         self._blocked = blocked
 
+    def stopped(self, stopped: owner_pb2.Stopped | None) -> None:
+        """A store sends no change data, and each report says so; None: no more."""
+        self._stopped = stopped
+
     def first(self) -> owner_pb2.Report:
         """What opens the stream."""
         return owner_pb2.Report(puller=self._puller, task=self._attempt)
@@ -122,10 +128,11 @@ class Reports:
             del self._archived[seq]
         failures, self._failures = self._failures, []
         metrics, self._metrics = self._metrics, []
-        same = (self._trouble, self._blocked) == (self._told_trouble, self._told_blocked)
+        state = (self._trouble, self._blocked, self._stopped)
+        same = state == (self._told_trouble, self._told_blocked, self._told_stopped)
         if not (segments or archived or resolved or failures or metrics) and same:
             return None
-        self._told_trouble, self._told_blocked = self._trouble, self._blocked
+        self._told_trouble, self._told_blocked, self._told_stopped = state
         return owner_pb2.Report(
             puller=self._puller,
             task=self._attempt,
@@ -137,4 +144,5 @@ class Reports:
             trouble=self._trouble,
             answered=self._answered,
             blocked=self._blocked,
+            stopped=self._stopped,
         )

@@ -1,11 +1,11 @@
-"""When a resolved-ts may be reported: the state machine of source design 1, with its byte quota and its seven metrics.
+"""When a resolved-ts may be reported: design 1 of docs/design/README.md, with its byte quota and metrics.
 
 Its only guarantee: a subscription's resolved-ts is advanced once every data batch that entered before it is persisted,
 in whatever order the persists complete. "Before" is the order in which the puller received them. There is no order
-between subscriptions. Pure: events in, actions out. One object holds all subscriptions of a task: the source design has
+between subscriptions. Pure: events in, actions out. One object holds all subscriptions of a task: that design has
 workers to separate goroutines, but here there is one event loop.
 
-It differs from the source design in one respect: data never waits for quota, because it would block the stream that all
+It differs from the design in one respect: data never waits for quota, because it would block the stream that all
 others share (rule 17). What has arrived is accepted, and subscriptions are held until there is room again.
 """
 

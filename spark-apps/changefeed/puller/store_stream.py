@@ -1,4 +1,4 @@
-"""The region request worker: one multiplexed EventFeedV2 stream to one TiKV store (source design 1, tikv-wire 2.2).
+"""The region request worker: one multiplexed EventFeedV2 stream to one TiKV store (docs/design/tikv.md, Streams).
 
 A thin shell: it registers, reads whatever arrives, has it decoded and matched in a thread chunk by chunk, and passes on
 the results in order. It decides nothing about a region. A stream that breaks, or is silent for too long, takes all its
@@ -9,7 +9,7 @@ stops what arrives for it. A scan arrives as fast as it is read, and a large tra
 files part by part: before each chunk of the one, and each part of the other, the receiver may make the stream wait, for
 a bounded time; a subscription that is then held returns no more parts. Only the last bound, MAX_BACKLOG_BYTES per
 stream, stops the reading; the store then buffers up to its own quota and fails registrations as `congested`, and they
-are made again.
+are made again when the store has room (puller/congestion).
 
 A store without EventFeedV2 (TiKV before 7.3) is refused. EventFeed's resolved-ts name no request, and after a merge two
 pieces of one subscription may be registered for one region: it would be unclear whose resolved-ts it is.
@@ -20,22 +20,25 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass
+from random import Random
 from typing import Any, Protocol
 
 import grpc
 import grpc.aio
 import pyarrow as pa
 
-from changefeed.clock import Clock
-from changefeed.errors import ChangefeedError, ProtocolViolation, Refused, Transient, Unavailable
+from changefeed.clock import Clock, until_set
+from changefeed.errors import ChangefeedError, InvalidRequest, ProtocolViolation, Refused, Transient, Unavailable
+from changefeed.puller.congestion import Congestion
 from changefeed.puller.matching.region_events import Outcome, RegionEvents, Registration
 from changefeed.puller.matching.scratch import Scratch, give_back_memory
 from changefeed.puller.range_lock import Piece
-from changefeed.wire import cdcpb_pb2, kvrpcpb_pb2, metapb_pb2
+from changefeed.puller.reaction import Wait, reaction
+from changefeed.puller.stopped_stores import BEHIND, CONGESTED, Stopped, turns_away
+from changefeed.upstream.channels import kept_out
+from changefeed.upstream.requests import change_data
+from changefeed.wire import cdcpb_pb2
 
-EVENT_FEED_V2 = "/cdcpb.ChangeData/EventFeedV2"
-#: Bare digits: with a version that TiKV can't parse it never sends a resolved-ts (tikv-wire 2.2).
-CLIENT_VERSION = "8.5.0"
 #: Registrations whose scan runs; more only queue inside the store, whose own default is 6 at a time.
 MAX_SCANS = 16
 MAX_CHUNK_BYTES = 8 << 20
@@ -51,6 +54,10 @@ INLINE_BYTES = 64 << 10
 SILENCE_SECONDS = 20.0
 #: While all that is registered is being scanned, or waits for that inside the store, silence means less.
 SCAN_SILENCE_SECONDS = 300.0
+#: A store that turns registrations away for so long is named.
+NAMED_SECONDS = 30.0
+#: What a store says comes behind all that it had sent before, so it may be of a time when the reading was stopped.
+BEHIND_SECONDS = 60.0
 
 _Call = grpc.aio.StreamStreamCall[cdcpb_pb2.ChangeDataRequest, bytes]
 
@@ -76,6 +83,7 @@ class Ask:
     region_id: int
     conf_ver: int
     version: int
+    store_id: int
 
 
 class Receiver(Protocol):
@@ -97,7 +105,7 @@ class Receiver(Protocol):
 
     async def advanced(self, advances: list[tuple[Ask, int]]) -> None: ...
 
-    async def failed(self, ask: Ask, error: cdcpb_pb2.Error | ProtocolViolation) -> None: ...
+    async def failed(self, ask: Ask, error: cdcpb_pb2.Error | ChangefeedError) -> None: ...
 
     async def lost(self, asks: list[Ask], error: ChangefeedError) -> None: ...
 
@@ -112,6 +120,7 @@ class StoreStream:
         clock: Clock,
         scratch: Scratch | None = None,
         gather_s: float = GATHER_SECONDS,
+        rng: Random | None = None,
     ) -> None:
         self._store_id = store_id
         self._cluster_id = cluster_id
@@ -124,6 +133,9 @@ class StoreStream:
         self._released: list[int] = []
         self._refused: list[Registration] = []
         self._asked = asyncio.Event()
+        self._congestion = Congestion(MAX_SCANS, rng or Random())
+        self._turned_away_for = ""
+        self._read_on = float("-inf")
         self._begin()
 
     def _begin(self) -> None:
@@ -144,6 +156,18 @@ class StoreStream:
     def is_pulling(self) -> bool:
         return bool(self._asks)
 
+    def waits(self) -> list[Piece]:
+        """Of which no registration is sent yet."""
+        return [ask.piece for ask in self._waiting]
+
+    def stopped(self) -> Stopped | None:
+        """Why the store has taken no registrations for a while; None: it has, or none were wanted."""
+        since = self._congestion.since
+        wanted = self._waiting or self._scanning
+        if since is None or not wanted or self._clock.monotonic() - since < NAMED_SECONDS:
+            return None
+        return turns_away(self._store_id, self._turned_away_for)
+
     def register(self, ask: Ask) -> None:
         self._waiting.append(ask)
         self._asked.set()
@@ -163,6 +187,7 @@ class StoreStream:
             asks = [*self._asks.values(), *self._waiting]
             self._waiting, self._released, self._refused = deque(), [], []
             self._begin()
+            self._congestion.lost()
             self._asked.clear()
             await self._receiver.lost(asks, error)
             await self._clock.sleep(RECONNECT_SECONDS)
@@ -172,13 +197,15 @@ class StoreStream:
         self._begin()
         try:
             address = await self._pd.store_address(self._store_id)
-        except (Transient, Unavailable, Refused) as error:
+        except Refused as error:
+            return error
+        except (Transient, Unavailable) as error:
             return Transient(f"Store {self._store_id} can't be reached: {error}", "Retrying.")
         method: Any = self._pd.store_channel(address).stream_stream(
-            EVENT_FEED_V2,
+            change_data.METHOD,
             request_serializer=cdcpb_pb2.ChangeDataRequest.SerializeToString,
         )
-        call: _Call = method(metadata=(("features", "stream-multiplexing"),))
+        call: _Call = method(metadata=change_data.METADATA)
         parts = [
             asyncio.create_task(part)
             for part in (self._read(call), self._ask(call), self._turns(), self._until_silent())
@@ -200,6 +227,8 @@ class StoreStream:
             if isinstance(ending, _Silence):
                 return Transient(f"{where} has said nothing for {ending.seconds:.0f} s.", "It is opened again.")
             if isinstance(ending, grpc.aio.AioRpcError):
+                if refused := kept_out(f"Store {self._store_id} at {address}", "TiKV", ending):
+                    return refused
                 if ending.code() != grpc.StatusCode.UNIMPLEMENTED:
                     return Transient(f"{where} broke: {ending.code().name} {ending.details()}.", "It is opened again.")
                 return Unavailable(
@@ -220,16 +249,19 @@ class StoreStream:
             while self.backlog_bytes > MAX_BACKLOG_BYTES:
                 self._room.clear()
                 await self._room.wait()
+                self._read_on = self._clock.monotonic()
 
     async def _ask(self, call: _Call) -> None:
         """All that is written to the stream, whatever the receiver is busy with."""
         while True:
-            await self._asked.wait()
+            await until_set(self._asked, self._clock, self._next_look())
             self._asked.clear()
             async with self._events_free:
-                requests = self._requests()
+                requests, refused = self._requests()
             for request in requests:
                 await call.write(request)
+            for ask, error in refused:
+                await self._receiver.failed(ask, error)
 
     async def _turns(self) -> None:
         while True:
@@ -285,24 +317,42 @@ class StoreStream:
     def _some_initialized(self) -> bool:
         return len(self._asks) > len(self._scanning)
 
-    def _requests(self) -> list[cdcpb_pb2.ChangeDataRequest]:
+    def _requests(self) -> tuple[list[cdcpb_pb2.ChangeDataRequest], list[tuple[Ask, InvalidRequest]]]:
+        """What is to be sent, and what must not be."""
+        invalid: list[tuple[Ask, InvalidRequest]] = []
         requests = [self._deregister(refused) for refused in self._refused]
         self._refused = []
         released, self._released = set(self._released), []
         for sub_id in released:
             requests += map(self._deregister, self._events.release(sub_id))
         if released:
-            self._asks = {reg: ask for reg, ask in self._asks.items() if ask.sub_id not in released}
+            for reg in [reg for reg, ask in self._asks.items() if ask.sub_id in released]:
+                del self._asks[reg]
+                self._congestion.ended(reg)
             self._scanning &= self._asks.keys()
-        while self._waiting and len(self._scanning) < MAX_SCANS:
+        now = self._clock.monotonic()
+        while self._waiting and len(self._scanning) < MAX_SCANS and self._congestion.may_go(now):
             ask = self._waiting.popleft()
             registration = self._events.register(ask.sub_id, ask.span_id, ask.region_id, ask.checkpoint_ts)
+            try:
+                requests.append(self._register(ask, registration))
+            except InvalidRequest as error:  # it ends the subscription, and this registration with it
+                invalid.append((ask, error))
+                continue
             if not self._some_initialized():
-                self._heard = self._clock.monotonic()
+                self._heard = now
             self._asks[registration.reg] = ask
             self._scanning.add(registration.reg)
-            requests.append(self._register(ask, registration))
-        return requests
+            self._congestion.gone(registration.reg, now)
+        return requests, invalid
+
+    def _next_look(self) -> float | None:
+        """Seconds until more of what waits may be sent, if nothing happens before; None: not before something does."""
+        if not self._waiting or len(self._scanning) >= MAX_SCANS:
+            return None
+        now = self._clock.monotonic()
+        at = self._congestion.next_look(now)
+        return None if at is None else at - now
 
     async def _hand_on(self, outcome: Outcome) -> None:
         """Rows before resolved-ts before failures."""
@@ -312,24 +362,38 @@ class StoreStream:
                 await self._receiver.data(*data.pop(0))
             data = await self._more(outcome)
         self.pending_rows = self._events.pending_rows  # a region that has ended is forgotten after the last of its rows
+        now = self._clock.monotonic()
         complete = [reg for reg in outcome.initialized if reg in self._asks]
+        for reg in complete:
+            self._congestion.complete(reg, now)
         self._receiver.initialized([self._asks[reg] for reg in complete])
         if complete and not self._some_initialized():
-            self._heard = self._clock.monotonic()
+            self._heard = now
         self._scanning.difference_update(complete)
         await self._receiver.advanced(
             [(self._asks[reg], ts) for reg, ts in outcome.resolved.items() if reg in self._asks]
         )
         for failure in outcome.failed:
             registration = failure.registration
-            if isinstance(failure.error, ProtocolViolation):
+            if isinstance(failure.error, ChangefeedError):
                 self._refused.append(registration)
+            elif isinstance(wait := reaction(failure.error), Wait):
+                self._turned_away(wait)
             self._scanning.discard(registration.reg)
+            self._congestion.ended(registration.reg)
             ask = self._asks.pop(registration.reg, None)
             if ask is not None:
                 await self._receiver.failed(ask, failure.error)
         if self._waiting or self._refused:
             self._asked.set()
+        else:
+            self._congestion.nothing_waits(now)
+
+    def _turned_away(self, wait: Wait) -> None:
+        now = self._clock.monotonic()
+        self._congestion.turned_away(now, wait.seconds)
+        is_behind = self.backlog_bytes > MAX_BACKLOG_BYTES or now - self._read_on < BEHIND_SECONDS
+        self._turned_away_for = BEHIND if wait.reason == CONGESTED and is_behind else wait.reason
 
     async def _more(self, outcome: Outcome) -> list[tuple[int, pa.RecordBatch]] | None:
         if not outcome.has_more:
@@ -340,28 +404,19 @@ class StoreStream:
             return await asyncio.to_thread(next, outcome.more, None)
 
     def _register(self, ask: Ask, registration: Registration) -> cdcpb_pb2.ChangeDataRequest:
-        return cdcpb_pb2.ChangeDataRequest(
-            header=self._header(),
-            region_id=ask.region_id,
-            region_epoch=metapb_pb2.RegionEpoch(conf_ver=ask.conf_ver, version=ask.version),
-            checkpoint_ts=ask.checkpoint_ts,
-            start_key=ask.piece.start,
-            end_key=ask.piece.end,
-            request_id=registration.request_id,
-            extra_op=kvrpcpb_pb2.ReadOldValue,
-            register=cdcpb_pb2.ChangeDataRequest.Register(),
+        return change_data.register(
+            self._cluster_id,
+            registration.request_id,
+            ask.region_id,
+            ask.conf_ver,
+            ask.version,
+            ask.checkpoint_ts,
+            ask.piece.start,
+            ask.piece.end,
         )
 
     def _deregister(self, registration: Registration) -> cdcpb_pb2.ChangeDataRequest:
-        return cdcpb_pb2.ChangeDataRequest(
-            header=self._header(),
-            region_id=registration.region_id,
-            request_id=registration.request_id,
-            deregister=cdcpb_pb2.ChangeDataRequest.Deregister(),
-        )
-
-    def _header(self) -> cdcpb_pb2.Header:
-        return cdcpb_pb2.Header(cluster_id=self._cluster_id, ticdc_version=CLIENT_VERSION)
+        return change_data.deregister(self._cluster_id, registration.request_id, registration.region_id)
 
 
 class _Silence(Exception):

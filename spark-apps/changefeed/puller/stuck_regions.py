@@ -1,4 +1,6 @@
-"""Which regions may be held back by locks of a dead transaction, and when to check them (tikv-wire 2.13).
+"""Which regions may be held back by locks of a dead transaction, and when to check them.
+
+See docs/design/tikv.md, Stuck locks.
 
 Pure: range lock pieces and the time in, sweeps to run out. It also remembers which transactions the sweeps found alive,
 so that a resolved-ts that is held back can be attributed to them.

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -275,19 +275,19 @@ class PullerTask:
                 self._reportable.set()
 
     async def _room(self) -> None:
-        """Before more of a scan or of a large transaction is taken in: until little waits to be written, or nothing
-        gets on.
+        """Waits until few bytes are left to be written, or until nothing has been written for _ROOM_SECONDS.
 
-        What waits here are the turns of one store's stream; it is read meanwhile, up to its last bound, and reports,
-        metrics, commands and the other streams go on. Why nobody waits for ever (rule 17):
+        A store's stream calls it before it takes in more of a scan or of a large transaction. Only that stream's
+        processing waits: the stream is still read, up to its last bound, and reports, metrics, commands and other
+        streams continue. The wait always ends (rule 17):
 
-        1. *Segments are written, slower than rows come.* Each that is written is waited for: what is in memory stays
-           at some segments, and no subscription is held for it.
-        2. *None can be written: the disk is full, the store is away, or the owner does not hear.* Then after
-           _ROOM_SECONDS the next part comes all the same. From 80 % of the quota on subscriptions are held. One that is
-           held has no registration any more: the rest of its rows is given up, and pulled again when there is room.
-        3. *The owner's store is full, and gets room only by a subscription whose rows stand behind these in a stream.*
-           As in 2: a part goes by each time, until it is through or its subscription is held.
+        1. *Segments are written, but more slowly than rows arrive.* The wait ends with one of these writes. Memory
+           holds a few segments, and no subscription is held for that.
+        2. *No segment can be written: the disk is full, the store is away, or the owner does not answer.* The next part
+           is taken in after _ROOM_SECONDS all the same. From 80 % of the quota on, subscriptions are held. A held
+           subscription has no registration: the rest of its rows is dropped, and pulled again when there is room.
+        3. *The owner's store is full, and only a subscription whose rows come later in the same stream can make room.*
+           As in 2, one part passes at a time, until those rows are through or this subscription is held.
         """
         while self._pipeline.metrics.inflight_bytes > _ROOM_ROLLS * self._limits.roll_bytes:
             self._persisted.clear()
@@ -375,10 +375,13 @@ class PullerTask:
         while True:
             await self._clock.sleep(_METRICS_SECONDS)
             self._feed.metrics.cpu_seconds = time.process_time()
+            self._feed.metrics.congested_stores = len(self._feed.congested())
             requests = self._requests.take().items()
             counted = [owner_pb2.MetricDelta(name=name, label=label, value=n) for (name, label), n in requests]
             self._reports.measured(self._deltas.take() + counted)
             self._reports.blocked(_oldest(self._feed.blocked()))
+            stopped = self._feed.stopped()
+            self._reports.stopped(owner_pb2.Stopped(**asdict(stopped)) if stopped else None)
             self._reportable.set()
 
 

@@ -51,7 +51,7 @@ class Database:
 
     def define(self, database: str, statements: Sequence[str]) -> None:
         """The upstream's statements, in a session of their own: a backslash means another thing there than in rows."""
-        session = Session(self._server)
+        session = Session(self._server, one_by_one=True)
         try:
             for statement in statements:
                 session.run([b"USE " + identifier(database), _OF_DDLS, statement.encode()])
@@ -78,7 +78,7 @@ class Database:
     def written(self, table: tuple[str, str], segment: Segment) -> list[int]:
         """Numbers of the columns that are written: those that the server does not compute."""
         where = b"table_schema=%s AND table_name=%s" % (text_literal(table[0]), text_literal(table[1]))
-        query = b"SELECT column_name FROM information_schema.columns WHERE generation_expression <> '' AND " + where
+        query = b"SELECT column_name FROM information_schema.columns WHERE extra LIKE '% GENERATED%' AND " + where
         computed = {name.decode().lower() for (name,) in self.rows(query)}
         return [n for n, column in enumerate(segment.columns) if column.name.lower() not in computed]
 
@@ -159,7 +159,8 @@ class Restoring:
         if int(there) != (rows_wanted := changes.count()):
             raise NeedsHuman(
                 f"{self._database.where}: of {rows_wanted} rows of {table.name} only {int(there)} are there.",
-                "Its collations or indexes treat some as equal: restore into a folder, and create the table by hand.",
+                "A collation or an index there takes some for equal. Restore into a folder, make the table by hand "
+                "with the upstream's collations and unique keys, and load its file.",
             )
         self._renames.append((name[1], table.now.name))
         return Restored(table.name, rows_wanted)

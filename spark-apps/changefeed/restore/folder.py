@@ -11,8 +11,9 @@ from changefeed.errors import InvalidSpec
 from changefeed.restore import parquet
 from changefeed.restore.report import Restored
 from changefeed.restore.rows import Changes
-from changefeed.restore.schema.definition import definition, is_as_said, quoted
+from changefeed.restore.schema.definition import definition, is_as_said
 from changefeed.restore.schema.table import Table
+from changefeed.schema.sql.text import quoted
 
 
 class Folder:
@@ -30,11 +31,10 @@ class Folder:
         self._beside.mkdir(parents=True)
 
     def write(self, table: Table, db: duckdb.DuckDBPyConnection, changes: Changes) -> Restored:
-        schema, name = table.now.name
-        folder = self._beside / schema
-        folder.mkdir(exist_ok=True)
-        rows, notes = parquet.write(db, changes, table.now, folder / f"{name}.parquet")
-        (folder / f"{name}.sql").write_text(script(table))
+        path = parquet_of(self._beside, table.now.name)
+        path.parent.mkdir(exist_ok=True)
+        rows, notes = parquet.write(db, changes, table.now, path)
+        path.with_name(path.name.removesuffix(".parquet") + ".sql").write_text(script(table))
         return Restored(table.name, rows, tuple(notes))
 
     def discard(self) -> None:
@@ -44,6 +44,17 @@ class Folder:
         if self._path.exists():
             self._path.rmdir()  # an empty one
         self._beside.rename(self._path)
+
+
+def parquet_of(folder: Path, name: tuple[str, str]) -> Path:
+    """The file of a table, always two levels below `folder`: what a file's name can't hold is percent-encoded."""
+    schema, table = map(_as_file_name, name)
+    return folder / schema / f"{table}.parquet"
+
+
+def _as_file_name(name: str) -> str:
+    encoded = name.replace("%", "%25").replace("/", "%2F").replace("\0", "%00")
+    return encoded.replace(".", "%2E") if encoded in (".", "..") else encoded
 
 
 def script(table: Table) -> str:

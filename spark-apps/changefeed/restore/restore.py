@@ -8,6 +8,7 @@ from typing import Protocol
 
 import duckdb
 
+from changefeed.restore.folder import parquet_of
 from changefeed.restore.rebuild import rebuilt
 from changefeed.restore.report import Left, Report, Restored
 from changefeed.restore.rows import Changes
@@ -73,6 +74,5 @@ def restore(
 
 def _base_of(table: Table, base: Path | None) -> Path | None:
     """The file with its rows of before the changefeed; None: it needs none, or there is none."""
-    schema, name = table.segments[0].name
-    path = base and base / schema / f"{name}.parquet"
+    path = base and parquet_of(base, table.segments[0].name)
     return path if path and table.never_known and path.exists() else None

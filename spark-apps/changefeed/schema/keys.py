@@ -1,4 +1,4 @@
-"""TiDB's keys: a table's records, and the meta keys that hold the schema (facts, tikv-wire 4.2, 4.3).
+"""TiDB's keys: a table's records, and the meta keys that hold the schema (docs/design/tidb.md, Record keys, Meta keys).
 
 All keys here are raw; PD and the change data service expect them in `model.memcomparable` form. Nothing here may treat
 a key as a table's record without having checked all of its 19 bytes.
@@ -16,7 +16,7 @@ from changefeed.errors import NeedsHuman
 from changefeed.model.memcomparable import decode_bytes, encode_bytes
 from changefeed.schema.row.binary_view import BinaryView, Ints
 
-#: Row changes of `mysql.tidb_ddl_job` are the DDLs (facts, tikv-wire 4.5).
+#: Row changes of `mysql.tidb_ddl_job` are the DDLs (docs/design/tidb.md, DDL jobs).
 DDL_JOB_TABLE_ID = 281474976710654
 DDL_JOB_TABLE = ("mysql", "tidb_ddl_job")
 

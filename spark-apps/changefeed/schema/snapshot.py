@@ -1,22 +1,32 @@
-"""The schema as it was at a ts, read from TiDB's meta keys (facts, tikv-wire 4.3)."""
+"""The schema as it was at a ts, read from TiDB's meta keys (docs/design/tidb.md, Meta keys)."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Container, Iterable, Mapping
 from typing import Any, Protocol
 
 from changefeed.errors import NeedsHuman
-from changefeed.schema.keys import DATABASES, DDL_JOB_TABLE, decode_meta_hash_key, hash_span
+from changefeed.schema.ddl.actions import Action
+from changefeed.schema.ddl.ddls import Effect, effect_of
+from changefeed.schema.ddl.job import decode_job
+from changefeed.schema.keys import (
+    DATABASES,
+    DDL_JOB_SPAN,
+    DDL_JOB_TABLE,
+    decode_meta_hash_key,
+    hash_span,
+    table_key,
+)
 from changefeed.schema.storage import SchemaStorage
 from changefeed.schema.table_info import (
     STATE_PUBLIC,
-    SYSTEM_SCHEMAS,
     DatabaseInfo,
     TableInfo,
     parse_database_info,
     parse_table_info,
 )
+from changefeed.spec.filter.table_filter import SYSTEM_SCHEMAS
 
 
 class Reader(Protocol):
@@ -30,40 +40,49 @@ class Reader(Protocol):
 
 
 async def load_schema(reader: Reader, ts: int) -> SchemaStorage:
-    """All public user databases and tables at `ts`, which `reader` must read at.
+    """All databases at `ts`, which `reader` must read at, and the tables of those that are the users'.
 
     Raises NeedsHuman if `mysql.tidb_ddl_job`, where DDLs are seen, is not there.
     """
-    databases: list[DatabaseInfo] = []
-    tables: list[TableInfo] = []
-    ddl_job_table: TableInfo | None = None
-    for database in [d async for d in _databases(reader)]:
-        if database.name.lower() == DDL_JOB_TABLE[0]:
-            ddl_job_table = await _ddl_job_table(reader, database)
-        if database.name.lower() in SYSTEM_SCHEMAS:
-            continue
-        databases.append(database)
-        tables += [table async for table in _tables(reader, database)]
+    stored = [database async for database in _databases(reader)]
+    ddl_job_table = await _ddl_job_table(reader, stored)
     if ddl_job_table is None:
         raise NeedsHuman(
             f"the upstream has no table {'.'.join(DDL_JOB_TABLE)} at ts {ts}: its DDLs cannot be seen.",
             "Use TiDB 7.5 or later with at least one TiDB server bootstrapped, and a start ts after that.",
         )
-    return SchemaStorage(ts, databases, tables, ddl_job_table)
+    jobs = [decode_job(value, ddl_job_table) async for _, value in reader.scan(*DDL_JOB_SPAN)]
+    going = {job.schema_id for job in jobs if job.is_under_way and job.type == Action.DROP_SCHEMA}
+    databases = [database for database in stored if database.state == STATE_PUBLIC or database.id in going]
+    dropped = {job.table_id for job in jobs if job.is_under_way and effect_of(job.type) is Effect.TABLE_DROP}
+    tables: list[TableInfo] = []
+    for database in databases:
+        if database.name.lower() not in SYSTEM_SCHEMAS:
+            tables += [table async for table in _tables(reader, database, dropped)]
+    return SchemaStorage(ts, databases, tables, ddl_job_table, (job.id for job in jobs if job.is_shown))
+
+
+async def read_table(reader: Reader, database_id: int, table_id: int) -> TableInfo | None:
+    """A table's definition as sessions use it then, without the name of its database; None: it is not there."""
+    key = table_key(database_id, table_id)
+    value = await reader.get(key)
+    return None if value is None else parse_table_info(_before_its_job(_json(key, value)), "")
 
 
 async def _databases(reader: Reader) -> AsyncIterator[DatabaseInfo]:
     async for key, value in reader.scan(*hash_span(DATABASES)):
         if decode_meta_hash_key(key)[1].startswith(b"DB:"):
-            database = parse_database_info(_json(key, value))
-            if database.state == STATE_PUBLIC:
-                yield database
+            yield parse_database_info(_json(key, value))
 
 
-async def _tables(reader: Reader, database: DatabaseInfo) -> AsyncIterator[TableInfo]:
+async def _tables(reader: Reader, database: DatabaseInfo, dropped: Container[int] = ()) -> AsyncIterator[TableInfo]:
+    """The public ones, and those that are being dropped: they are there until their job is done (schema.effects)."""
     async for key, value in reader.scan(*hash_span(b"DB:%d" % database.id)):
         if decode_meta_hash_key(key)[1].startswith(b"Table:"):
-            table = parse_table_info(_before_its_job(_json(key, value)), database.name)
+            info = _before_its_job(_json(key, value))
+            if info.get("id") in dropped:
+                info = {**info, "state": STATE_PUBLIC}
+            table = parse_table_info(info, database.name)
             if table.state == STATE_PUBLIC:
                 yield table
 
@@ -84,10 +103,12 @@ def _before_its_job(table: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**table, "partition": None if is_none else {**partition, "definitions": list(here.values())}}
 
 
-async def _ddl_job_table(reader: Reader, database: DatabaseInfo) -> TableInfo | None:
-    async for table in _tables(reader, database):
-        if table.name.lower() == DDL_JOB_TABLE[1]:
-            return table
+async def _ddl_job_table(reader: Reader, databases: Iterable[DatabaseInfo]) -> TableInfo | None:
+    for database in databases:
+        if database.name.lower() == DDL_JOB_TABLE[0]:
+            async for table in _tables(reader, database):
+                if table.name.lower() == DDL_JOB_TABLE[1]:
+                    return table
     return None
 
 

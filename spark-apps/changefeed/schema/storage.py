@@ -11,9 +11,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from changefeed.errors import NeedsHuman
+from changefeed.schema.ddl.actions import Action
 from changefeed.schema.ddl.ddls import Effect, effect_of
 from changefeed.schema.ddl.job import Job, exchange_args, renamed_schema_ids
-from changefeed.schema.table_info import SYSTEM_SCHEMAS, DatabaseInfo, TableInfo
+from changefeed.schema.table_info import DatabaseInfo, TableInfo
+from changefeed.spec.filter.table_filter import SYSTEM_SCHEMAS
+
+RENAMES = (Action.RENAME_TABLE, Action.RENAME_TABLES)
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,35 @@ class Touched:
     before: tuple[TableInfo, ...] = ()  # as they were
     after: tuple[TableInfo, ...] = ()  # as they are then; of one that is renamed twice at once the last one counts
     databases: frozenset[str] = frozenset()  # created, altered or dropped themselves
+
+    @property
+    def own(self) -> TableInfo | None:
+        """The table that the statement alters, makes or ends, as it is then, or was if it is gone; None: a database's.
+
+        Of an exchange it is the partitioned one; of several that are made or renamed the last one.
+        """
+        if self.databases or not (tables := self.after or self.before):
+            return None
+        return tables[-1]
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """(database, table) of `own`, as they are defined; table "": the statement is the database's."""
+        if (own := self.own) is not None:
+            return own.schema_name, own.name
+        return next(iter(sorted(self.databases)), ""), ""
+
+    def was(self, table: TableInfo) -> TableInfo | None:
+        """One of `after` as it was before the job; None: it is new, or was in no database that is looked at."""
+        return next((each for each in self.before if each.id == table.id), None)
+
+    def named(self, job: Job, table: TableInfo) -> TableInfo:
+        """The definition whose name the statement has for what it does to `table`, which event filters are asked by."""
+        if job.type in RENAMES:
+            return self.was(table) or table
+        if job.type == Action.EXCHANGE_TABLE_PARTITION and self.own is not None:
+            return self.own
+        return table
 
     @property
     def tables(self) -> frozenset[tuple[str, str]]:
@@ -52,18 +85,24 @@ class SchemaStorage:
         databases: Iterable[DatabaseInfo],
         tables: Iterable[TableInfo],
         ddl_job_table: TableInfo,
+        applied: Iterable[int] = (),
     ) -> None:
-        """`databases` and `tables` as they were at `snapshot_ts`, DDLs with that very finish ts included (rule 24)."""
+        """`databases` and `tables` as they were at `snapshot_ts`, DDLs with that very finish ts included (rule 24).
+
+        The system databases are among the `databases`, and their tables are not kept: no filter selects one, and a
+        rename may lead out of one or into it. `applied`: ids of jobs that are not done then, and whose effect is there
+        (`schema.effects`).
+        """
         self.snapshot_ts = snapshot_ts
         self.ddl_job_table = ddl_job_table
         self._base = ({database.id: database for database in databases}, tuple(tables))
         self._jobs: list[tuple[int, int, Job]] = []
-        self._ids: set[int] = set()
+        self._ids: set[int] = set(applied)
         self._touched: dict[int, Touched] = {}
         self._restart()
 
     def apply(self, job: Job, finished_ts: int) -> None:
-        """Takes a finished job in, `finished_ts` being the commit ts of its row.
+        """Takes a job in that takes effect at `finished_ts`, the commit ts of its row then.
 
         A job that is applied already, or is part of the snapshot, changes nothing. Jobs count in the order of
         (finish ts, job id), in whatever order they come (rule 9). Raises NeedsHuman for a job that cannot be followed.
@@ -80,6 +119,19 @@ class SchemaStorage:
             self._put(job, finished_ts)
             self._jobs.append(entry)
         self._ids.add(job.id)
+
+    def has(self, job_id: int) -> bool:
+        """Whether the job was applied, or is part of the snapshot without being done then."""
+        return job_id in self._ids
+
+    def newest(self, table_id: int) -> TableInfo | None:
+        """The table after all jobs that were applied."""
+        return self._tables.get(table_id)
+
+    def database_name(self, database_id: int) -> str | None:
+        """After all jobs that were applied; None: there is no such database."""
+        database = self._databases.get(database_id)
+        return None if database is None else database.name
 
     def touches(self, job: Job) -> Touched:
         """What `job` involves: as applied, or as it would be applied now, after all the others."""
@@ -124,13 +176,12 @@ class SchemaStorage:
             self._databases.pop(change.dropped_database, None)
 
     def _set(self, table_id: int, table: TableInfo | None, ts: int) -> None:
-        if table is None:
-            self._tables.pop(table_id, None)
-        elif _is_kept(table):
-            self._tables[table_id] = table
-        else:
+        kept = table if table is not None and _is_kept(table) else None
+        if kept is not None:
+            self._tables[table_id] = kept
+        elif self._tables.pop(table_id, None) is None:
             return
-        self._history.setdefault(table_id, []).append((ts, table))
+        self._history.setdefault(table_id, []).append((ts, kept))
 
     # -- what a job means
 
@@ -141,16 +192,14 @@ class SchemaStorage:
                 f"{job} changes tables in a way that a changefeed cannot follow.",
                 "Compare the sink with the upstream, then start a new changefeed behind this DDL.",
             )
-        if job.schema_name.lower() in SYSTEM_SCHEMAS:
-            return _Change()
         match effect:
             case Effect.NOTHING:
                 return _Change()
             case Effect.DATABASE:
                 return _Change(database=job.database_info)
             case Effect.DATABASE_DROP:
-                name = self._database_name(job.schema_id, job).lower()
-                dropped = tuple(i for i, table in self._tables.items() if table.schema_name.lower() == name)
+                name = self._database_name(job.schema_id, job)
+                dropped = tuple(i for i, table in self._tables.items() if table.schema_name == name)
                 return _Change(dropped=dropped, dropped_database=job.schema_id)
             case Effect.TABLE_DROP:
                 return _Change(dropped=(job.table_id,))
@@ -171,24 +220,27 @@ class SchemaStorage:
         table = self._in_database(job.table_info, job.schema_id, job)
         dropped = {job.table_id} - {table.id}
         if table.is_view:  # CREATE OR REPLACE VIEW
-            dropped |= {i for i, old in self._tables.items() if old.full_name == table.full_name and i != table.id}
+            dropped |= {i for i, old in self._tables.items() if old.qualified == table.qualified and i != table.id}
         return _Change(dropped=tuple(sorted(dropped)), tables=(table,))
 
     def _exchange(self, job: Job) -> _Change:
         """The job's table takes the partition's physical id, the partition takes the table's."""
         args = exchange_args(job)
         table = self._tables.get(job.table_id)
-        if job.table_info is None or table is None:
+        is_of_system = _is_system(self._database_name(job.schema_id, job))
+        if job.table_info is None or (table is None and not is_of_system):
             raise NeedsHuman(f"{job} exchanges a partition with table {job.table_id}, which is not known.", _RECREATE)
+        exchanged = () if table is None else (replace(table, id=args.partition_id),)
         partitioned = self._in_database(job.table_info, args.pt_schema_id, job)
-        return _Change(dropped=(job.table_id,), tables=(replace(table, id=args.partition_id), partitioned))
+        return _Change(dropped=(job.table_id,), tables=(*exchanged, partitioned))
 
     def _in_database(self, table: TableInfo, database_id: int, job: Job) -> TableInfo:
         return replace(table, schema_name=self._database_name(database_id, job))
 
     def _database_name(self, database_id: int, job: Job) -> str:
-        database = self._databases.get(database_id)
-        return database.name if database else job.schema_name
+        if (name := self.database_name(database_id)) is None:
+            raise NeedsHuman(f"{job} is about database {database_id}, which is not known.", _RECREATE)
+        return name
 
     def _involved(self, change: _Change) -> Touched:
         ids = sorted({*change.dropped, *(table.id for table in change.tables)})
@@ -210,4 +262,8 @@ _RECREATE = "Start a new changefeed behind this DDL, or report the job."
 
 
 def _is_kept(table: TableInfo) -> bool:
-    return not table.is_sequence and not table.is_temporary
+    return not table.is_sequence and not table.is_temporary and not _is_system(table.schema_name)
+
+
+def _is_system(database: str) -> bool:
+    return database.lower() in SYSTEM_SCHEMAS

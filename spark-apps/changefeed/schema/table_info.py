@@ -1,4 +1,6 @@
-"""TableInfo and DBInfo as TiDB stores them, reduced to what affects decoding and output (facts, tikv-wire 4.4).
+"""TableInfo and DBInfo as TiDB stores them, reduced to what affects decoding and output.
+
+See docs/design/tidb.md, Definitions.
 
 Parsing ignores unknown fields and fills in missing ones with zero values, because each TiDB version adds and drops
 some. A field that affects no output byte (update_timestamp, auto ids, comments) must never get into `TableInfo.hash`:
@@ -29,7 +31,6 @@ BLOBS = frozenset({TINY_BLOB, MEDIUM_BLOB, LONG_BLOB, BLOB})
 FLAG_NOT_NULL, FLAG_PRI_KEY, FLAG_UNIQUE_KEY, FLAG_UNSIGNED = 1, 2, 4, 32
 
 STATE_PUBLIC = 5
-SYSTEM_SCHEMAS = frozenset({"mysql", "information_schema", "performance_schema", "metrics_schema", "sys"})
 
 _TYPE_NAMES = {
     TINY: "TINYINT",
@@ -57,7 +58,7 @@ _TYPE_NAMES = {
     MEDIUM_BLOB: "MEDIUMTEXT",
     LONG_BLOB: "LONGTEXT",
     BLOB: "TEXT",
-    VAR_STRING: "VARCHAR",
+    VAR_STRING: "VAR_STRING",
     STRING: "CHAR",
     GEOMETRY: "GEOMETRY",
 }
@@ -149,7 +150,13 @@ class TableInfo:
 
     @property
     def full_name(self) -> str:
+        """For people: of another table it can be the same text."""
         return f"{self.schema_name}.{self.name}"
+
+    @property
+    def qualified(self) -> tuple[str, str]:
+        """(database, table), by which a table is known."""
+        return self.schema_name, self.name
 
     @property
     def physical_ids(self) -> tuple[int, ...]:
@@ -158,7 +165,10 @@ class TableInfo:
 
     @cached_property
     def output_columns(self) -> tuple[ColumnInfo, ...]:
-        """The columns that a sink sees: virtual generated ones are not on the wire (facts, tikv-wire 5.9)."""
+        """The columns that a sink sees: virtual generated ones are not on the wire.
+
+        See docs/design/tidb.md, Visible columns.
+        """
         return tuple(column for column in self.columns if not column.is_generated_virtual)
 
     @cached_property
@@ -210,7 +220,7 @@ class TableInfo:
 
 
 def column_type_name(column: ColumnInfo) -> str:
-    """The upper-case type as TiCDC's schema file has it, e.g. "INT UNSIGNED" (facts, ticdc-compatibility 2.3)."""
+    """The upper-case type as TiCDC's schema file has it, e.g. "INT UNSIGNED" (docs/sink-files.md, The schema file)."""
     name = _TYPE_NAMES.get(column.tp, f"TYPE{column.tp}")
     if column.is_binary:
         name = name.replace("TEXT", "BLOB").replace("VARCHAR", "VARBINARY").replace("CHAR", "BINARY")
@@ -234,7 +244,7 @@ def parse_database_info(info: Mapping[str, Any]) -> DatabaseInfo:
     with as_tidb_writes("a database's definition"):
         return DatabaseInfo(
             id=_int(info, "id"),
-            name=_name(info.get("db_name")),
+            name=name_of(info.get("db_name")),
             charset=info.get("charset") or "",
             collate=info.get("collate") or "",
             state=_int(info, "state"),
@@ -253,7 +263,7 @@ def _table(info: Mapping[str, Any], schema_name: str) -> TableInfo:
     definitions = (partition.get("definitions") or ()) if partition.get("enable") else ()
     return TableInfo(
         id=_int(info, "id"),
-        name=_name(info.get("name")),
+        name=name_of(info.get("name")),
         schema_name=schema_name,
         columns=tuple(sorted(columns, key=lambda column: column.offset)),
         pk_is_handle=bool(info.get("pk_is_handle")),
@@ -272,7 +282,7 @@ def _column(info: Mapping[str, Any]) -> ColumnInfo:
     field_type = info.get("type") or {}
     return ColumnInfo(
         id=_int(info, "id"),
-        name=_name(info.get("name")),
+        name=name_of(info.get("name")),
         offset=_int(info, "offset"),
         tp=_int(field_type, "Tp"),
         flag=_int(field_type, "Flag"),
@@ -321,8 +331,8 @@ def _column_json(column: ColumnInfo) -> dict[str, Any]:
 def _index(info: Mapping[str, Any]) -> IndexInfo:
     return IndexInfo(
         id=_int(info, "id"),
-        name=_name(info.get("idx_name")),
-        columns=tuple((_name(c.get("name")), _int(c, "length", -1)) for c in info.get("idx_cols") or ()),
+        name=name_of(info.get("idx_name")),
+        columns=tuple((name_of(c.get("name")), _int(c, "length", -1)) for c in info.get("idx_cols") or ()),
         is_unique=bool(info.get("is_unique")),
         is_primary=bool(info.get("is_primary")),
     )
@@ -348,7 +358,7 @@ def _int(info: Mapping[str, Any], member: str, absent: int = 0) -> int:
     return absent if value is None else int(value)
 
 
-def _name(value: object) -> str:
+def name_of(value: object) -> str:
     """An identifier: TiDB's {"O": original, "L": lower case}, or the original alone."""
     if isinstance(value, Mapping):
         return str(value.get("O") or "")

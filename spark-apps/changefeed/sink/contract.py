@@ -1,4 +1,4 @@
-"""The sink interface (source design 5): an `EventSink` in each pipeline task, and a `DdlSink` in the driver.
+"""The sink interface: an `EventSink` in each pipeline task, and a `DdlSink` in the driver.
 
 An event is a plan entry: all rows of a dispatcher in `(from, upto]`, in chunks sorted by (commit_ts, start_ts, op,
 key). The rules for an EventSink, to which tests/integration/test_integration_sink_conformance.py holds every sink:
@@ -35,6 +35,7 @@ from changefeed.model.record import CommitRecord, PlanEntry
 from changefeed.objectstore.patience import Patience
 from changefeed.pipeline.mounter import Records
 from changefeed.schema.ddl.job import Job
+from changefeed.schema.storage import Touched
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.sink.storage.schema_file import SchemaFile
 
@@ -140,6 +141,7 @@ class Ddl:
 
     `involved`: those that are there before it. Of them `left` end with it, the others go on under a new version.
     `before`, `tables`: definitions, by dispatcher, of those that were there, and of those that go on or join.
+    `touched`: definitions of all tables, views and databases of the job. Names come from there, never from the job.
     """
 
     ts: int  # finish ts
@@ -151,6 +153,7 @@ class Ddl:
     left: frozenset[int] = frozenset()
     before: Mapping[int, TableInfo] = field(default_factory=dict, compare=False)
     tables: Mapping[int, TableInfo] = field(default_factory=dict, compare=False)
+    touched: Touched = field(default_factory=Touched, compare=False)
     schema_files: tuple[SchemaFile, ...] = field(default=(), compare=False)
 
     @property

@@ -1,4 +1,4 @@
-"""How far a table's events are written, in whatever order they are acknowledged (source design 5).
+"""How far a table's events are written, in whatever order they are acknowledged.
 
 Pure. Events are numbered as they are added. Each is a bit, set once it is written; a resolved-ts lies between two
 events. The checkpoint is the last resolved-ts before the first unset bit.

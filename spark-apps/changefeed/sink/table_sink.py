@@ -1,6 +1,6 @@
 """`TableSink`: one dispatcher's entries on their way into an event sink, and how far they are written.
 
-Source design 5. It knows nothing about the downstream. Each entry is an event of a progress tracker, whose checkpoint
+It knows nothing about the downstream. Each entry is an event of a progress tracker, whose checkpoint
 says what is done.
 """
 

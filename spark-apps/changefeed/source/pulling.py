@@ -7,6 +7,7 @@ event loop.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Collection
@@ -28,6 +29,7 @@ from changefeed.upstream.pd import PdClient
 from changefeed.wire import owner_pb2 as pb
 from changefeed.wire.owner import error_of
 
+_LOG = logging.getLogger(__name__)
 #: Bytes of segments beyond which pulling pauses while there is something to read.
 QUOTA = 4 << 30
 #: Raw bytes in memory waiting to be written.
@@ -50,6 +52,7 @@ class Pulling:
         self._commands: asyncio.Queue[pb.Command] = asyncio.Queue()
         self._troubled_since: float | None = None
         self._trouble = ""
+        self._stopped = ""  # why a store sends no change data
 
     async def run(self) -> None:
         """Run until `end`, or forever. Raises what the puller raises."""
@@ -109,6 +112,9 @@ class Pulling:
 
     async def write(self, report: pb.Report) -> None:
         self._note_trouble(report.trouble)
+        if report.stopped.message != self._stopped:
+            self._stopped = report.stopped.message
+            _LOG.warning("%s", self._stopped or "The stores send change data again.")
         self._spans.on_report(_PULLER, report)
         for failure in report.failures:
             raise error_of(failure)

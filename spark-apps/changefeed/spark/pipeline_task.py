@@ -1,4 +1,4 @@
-"""A pipeline task: writes the entries that the owner orders, for as long as the run lasts (DESIGN.md 3.4).
+"""A pipeline task: writes the entries that the owner orders, for as long as the run lasts.
 
 One thread makes rows of segments and hands them to the sink, one entry after the other; the sink's threads write. What
 stands downstream is told on the stream. Any failure ends the task: Spark starts it again, and the owner hands its

@@ -88,7 +88,7 @@ class MountedSecret:
         why = f"the API server answered {answer.status}" if answer else "the API server does not answer"
         raise Unavailable(
             f"The Secret for Spark's own traffic was not created: {why}.",
-            "The driver's account must be allowed to create Secrets (docs/operator.md, RBAC).",
+            "The driver's account must be allowed to create Secrets (docs/operator/security.md, RBAC).",
         )
 
 

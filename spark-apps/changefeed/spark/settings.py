@@ -106,7 +106,7 @@ class Laptop:
         }
 
     def environment(self, scratch: Path) -> dict[str, str]:
-        # Workers otherwise take the first python3 of the PATH, which lacks the libraries (facts, Spark 5.7).
+        # Workers otherwise take the first python3 of the PATH, which lacks the libraries.
         python = str(_worker_python(scratch))
         address = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
         return {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": "none", "SPARK_LOCAL_IP": address}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from changefeed.errors import stopping
 from changefeed.spec.reasons import Held, Policy, Reason, Shown
 
 _HEAD = """# Events, reasons and failures
@@ -25,10 +26,10 @@ _REASONS = """
 
 All three conditions carry the same reason. kstatus reads them as `Current` when Ready, `InProgress` while
 Reconciling, and `Failed` when Stalled. When the driver stopped with an error that requires manual intervention, the
-reason is the class of that error, such as `SinkOwned` or `SnapshotLostByGC`, instead of `Stalled`.
+reason is [the class of that error](#errors-that-require-manual-intervention) instead of `Stalled`.
 
-| Reason | Ready | kstatus | State | Means |
-|---|---|---|---|---|
+| Reason | Ready | kstatus | State | Means | What to do |
+|---|---|---|---|---|---|
 """
 _HELD = """
 ## Reasons of HistoryHeld
@@ -55,15 +56,23 @@ one, because someone has to raise the limit in the spec: when the budget is exce
 |---|---|---|---|
 """
 _FOOT = """
-Errors that require manual intervention (exit 2, or exit 1 with `NeedsHuman`, `OutputConflict`, `SinkOwned`,
-`SnapshotLostByGC`, `Superseded` and the like) are not retried: the changefeed is Stalled at once. To start it again,
-change `spec.restartNonce` or anything else in the spec that takes a restart, or pause and resume it.
+## Errors that require manual intervention
+
+These are not retried: the changefeed is Stalled at once, with the error's class as the reason. To start it again, do
+what the message ends with, then change `spec.restartNonce` or anything else in the spec that takes a restart, or pause
+and resume it. A driver whose error has one of the classes below exits with the code beside it; codes of other errors
+are in [running.md](../running.md#exit-codes).
+
+| Class | Exit code | Means |
+|---|---|---|
 """
 
 
 def events_reference() -> str:
     """The page, Markdown."""
-    return "".join([_HEAD, *_events(), _REASONS, *_reasons(), _HELD, *_holds(), _FAILURES, *_failures(), _FOOT])
+    return "".join(
+        [_HEAD, *_events(), _REASONS, *_reasons(), _HELD, *_holds(), _FAILURES, *_failures(), _FOOT, *_errors()]
+    )
 
 
 def _events() -> Iterator[str]:
@@ -80,7 +89,8 @@ def _reasons() -> Iterator[str]:
                 if reason is Reason.INVALID_SPEC
                 else shown.state
             )
-            yield _row(f"`{reason}`", _ready(shown), _kstatus(shown), state, shown.means)
+            todo = reason.sent.todo if reason.sent else shown.todo
+            yield _row(f"`{reason}`", _ready(shown), _kstatus(shown), state, shown.means, todo)
 
 
 def _ready(shown: Shown) -> str:
@@ -101,6 +111,11 @@ def _failures() -> Iterator[str]:
     for reason in Reason:
         if policy := reason.policy:
             yield _row(f"`{reason}`", _budget(policy), f"{policy.first_s:g} s to {policy.most_s:g} s", policy.means)
+
+
+def _errors() -> Iterator[str]:
+    for name, error in stopping().items():
+        yield _row(f"`{name}`", str(error.exit_code), " ".join((error.__doc__ or "").split()))
 
 
 def _budget(policy: Policy) -> str:

@@ -22,6 +22,7 @@ class Shown:
     is_ready: bool = False
     is_stalled: bool = False
     beside: bool = False
+    todo: str = "Nothing."  # where no event says it
 
     @property
     def is_reconciling(self) -> bool:
@@ -86,18 +87,30 @@ class Reason(StrEnum):
         Sent("The driver is reporting and the checkpoint is advancing.", type="Normal"),
     )
     IDLE = "Idle", Shown("The checkpoint is advancing; the selected tables have no changes.", "Normal", is_ready=True)
-    CATCHING_UP = "CatchingUp", Shown("The checkpoint lags by more than `spec.lagThreshold`.", "Warning", is_ready=True)
+    CATCHING_UP = (
+        "CatchingUp",
+        Shown(
+            "The checkpoint lags by more than `spec.lagThreshold`.",
+            "Warning",
+            is_ready=True,
+            todo="After a start or a pause, wait; otherwise see [ChangefeedLagging](../runbooks/ChangefeedLagging.md).",
+        ),
+    )
     BLOCKED_BY_LOCK = (
         "BlockedByLock",
         Shown("An open transaction's locks hold back the checkpoint.", "Warning", is_ready=True),
-        Sent("An open transaction's locks hold back the checkpoint.", "Commit the transaction or roll it back."),
+        Sent(
+            "An open transaction's locks hold back the checkpoint.",
+            "Commit the transaction or roll it back "
+            "([ChangefeedBlockedByTransaction](../runbooks/ChangefeedBlockedByTransaction.md)).",
+        ),
     )
     PAUSED = (
         "Paused",
-        Shown("Paused as requested; nothing is running.", "Stopped", is_ready=True),
+        Shown("Paused as requested; nothing is running. The upstream's history is held.", "Stopped", is_ready=True),
         Sent(
             "The changefeed is paused and nothing is running. A CronJob renews the hold on the upstream's history.",
-            "Set `spec.paused: false` to resume.",
+            "Set `spec.paused: false` to resume. Delete it rather than leave it paused for weeks.",
             "Normal",
         ),
     )
@@ -113,7 +126,11 @@ class Reason(StrEnum):
     STARTING = "Starting", Shown("An attempt is starting; its driver has not reported yet.", "Pending")
     REFUSED = (
         "Refused",
-        Shown("The API server rejects one of the changefeed's objects or pods.", "Warning", beside=True),
+        Shown(
+            "The API server rejects one of the changefeed's objects or pods; the message quotes it.",
+            "Warning",
+            beside=True,
+        ),
         Sent(
             "The API server rejects one of the changefeed's objects, or a pod that Spark creates, because of a quota, "
             "a LimitRange, a policy, Pod Security, a webhook or a missing permission. The message quotes it.",
@@ -138,14 +155,14 @@ class Reason(StrEnum):
     IMAGE_PULL_FAILED = (
         "ImagePullFailed",
         Shown("The image can't be pulled; the pod is replaced after 5 minutes.", "Warning"),
-        Sent("The driver's image can't be pulled.", "Fix `spec.spark.image`, or the access to its registry."),
+        Sent("The driver's image can't be pulled.", "Fix `spec.spark.image`, its registry or the pull secrets."),
     )
     EXECUTORS_PENDING = (
         "ExecutorsPending",
         Shown("An executor's pod does not start, or Spark has not created it.", "Warning"),
         Sent(
             "The driver is running, but an executor's pod does not start or Spark has not created it.",
-            "As for the driver's pod.",
+            "As for the driver's pod, in `spec.spark.executor`.",
         ),
     )
     EXECUTOR_OUT_OF_MEMORY = (
@@ -159,13 +176,16 @@ class Reason(StrEnum):
     SINK_UNAVAILABLE = (
         "SinkUnavailable",
         Shown("The driver can't write to the sink.", "Warning"),
-        Sent("The driver can't write to the sink; it keeps retrying.", "Check the sink and the credentials."),
+        Sent(
+            "The driver can't write to the sink; it keeps retrying.", "Check the store, its credentials and its quota."
+        ),
     )
     UPSTREAM_UNAVAILABLE = (
         "UpstreamUnavailable",
-        Shown("PD or TiKV does not respond.", "Warning"),
+        Shown("PD or TiKV does not respond, or a store sends no changes or not all.", "Warning"),
         Sent(
-            "PD or TiKV does not respond; the driver keeps retrying.", "Check the upstream and the network path to it."
+            "PD or TiKV does not respond, or a store sends no changes or not all; the driver keeps retrying.",
+            "Follow the message; check the upstream, and network policies on the way to it.",
         ),
     )
     BUFFER_OVERFLOWED = (
@@ -189,7 +209,7 @@ class Reason(StrEnum):
     )
     DRAINING = (
         "Draining",
-        Shown("The driver is draining before it stops.", "Pending"),
+        Shown("The driver writes what is resolved, then stops.", "Pending"),
         Sent(
             "The driver is draining, because of a pause or a changed spec. It has `spec.drainTimeout` to finish.",
             "Wait.",
@@ -198,19 +218,31 @@ class Reason(StrEnum):
     )
     CLEANING_UP = (
         "CleaningUp",
-        Shown("The previous attempt is being cleaned up; the next one waits for that.", "Pending"),
+        Shown(
+            "The previous attempt is being cleaned up; the next one waits for that.",
+            "Pending",
+            todo="If its pods don't terminate, check their node.",
+        ),
     )
     BACK_OFF = (  # AttemptFailed is its event
         "BackOff",
-        Shown("The attempt failed; `status.lastError.nextRetryTime` says when the next one starts.", "Warning"),
+        Shown(
+            "An attempt failed; the message says why, and `status.lastError.nextRetryTime` when the next one starts.",
+            "Warning",
+            todo="Nothing, unless it recurs: see [the classes](#failures-and-their-budgets).",
+        ),
     )
     DELETING = (
         "Deleting",
-        Shown("The driver drains, then a Job closes the log; the message says which step is pending.", "Pending"),
+        Shown(
+            "The driver drains, then a Job closes the log; the message says which step is pending.",
+            "Pending",
+            todo="Wait, or [give up](../operator/changefeeds.md#deletion).",
+        ),
     )
     INVALID_SPEC = (
         "InvalidSpec",
-        Shown("The spec is invalid.", "Failed", is_stalled=True),
+        Shown("The spec is invalid; the message names the field.", "Failed", is_stalled=True),
         Sent(
             "The spec is invalid; the message names the field and the allowed values.",
             "Fix it. The last valid spec keeps running meanwhile.",
@@ -264,6 +296,15 @@ class Reason(StrEnum):
             "The hold has expired, or GC has already passed it: the upstream may have garbage-collected changes that "
             "have not been read yet.",
             "[ChangefeedHistoryNotHeld](../runbooks/ChangefeedHistoryNotHeld.md).",
+        ),
+    )
+    CREDENTIALS_IN_CLEAR_TEXT = (
+        "CredentialsInClearText",
+        None,
+        Sent(
+            "Credentials of the sink go over the network without encryption, to a host other than the pod's own. "
+            "The condition of this name stays until they no longer do.",
+            "Do what the message says, and change the password or token.",
         ),
     )
     CLOSED = (

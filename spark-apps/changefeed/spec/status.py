@@ -30,7 +30,8 @@ class Condition(Section):
     """One condition of the changefeed, as kstatus and `kubectl wait` read it."""
 
     type: Annotated[str, _shape(maxLength=316, minLength=1)]
-    """Ready, Reconciling, Stalled, HistoryHeld, ReconcilePaused, SinkAvailable, UpstreamAvailable or WithinLag."""
+    """Ready, Reconciling, Stalled, HistoryHeld, CredentialsInClearText, ReconcilePaused, SinkAvailable,
+    UpstreamAvailable or WithinLag."""
     status: Annotated[str, _shape(enum=["True", "False", "Unknown"], maxLength=7)]
     """True, False or Unknown."""
     observed_generation: _Count | None = None

@@ -19,6 +19,9 @@ _DATE = re.compile(r"\d{4}(-\d\d){0,2}")
 Selects = Callable[[str, str], bool]
 """Whether a table, by schema and name, is to be shown. A database's own DDLs have the name ""."""
 
+Place = tuple[str, ...]
+"""Schema, table and, of a partitioned one, the folder of a partition."""
+
 
 @dataclass(frozen=True)
 class Change:
@@ -51,7 +54,7 @@ class Changes:
         self._format_of = format_of
         self._selects = selects
         self._done_ts = self._began_ts = checkpoint(store) if after_ts is None else after_ts
-        self._streams: dict[str, Stream] = {}
+        self._streams: dict[Place, Stream] = {}
         self._versions = Versions(store)
 
     def round(self) -> Iterator[Change]:
@@ -61,7 +64,7 @@ class Changes:
             return
         versions = self._versions.upto(upto_ts)
         ddls = [ddl for version in versions for ddl in self._ddls(version)]
-        files: dict[str, list[DataFile]] = {}
+        files: dict[Place, list[DataFile]] = {}
         ends: dict[str, int] = {}  # of each table, the version behind the one that is looked at
         for version in reversed(versions):
             self._gather(version, ends, files)
@@ -75,7 +78,7 @@ class Changes:
             if file.query and version.ts > self._done_ts and self._selects(file.schema, file.table):
                 yield Change(version.ts, file.schema, file.table, query=file.query)
 
-    def _gather(self, version: Version, ends: dict[str, int], files: dict[str, list[DataFile]]) -> None:
+    def _gather(self, version: Version, ends: dict[str, int], files: dict[Place, list[DataFile]]) -> None:
         """Adds the version's data files, by table and partition; the last version comes first."""
         named = self._versions.named(version)
         for data in reversed(version.data):
@@ -84,15 +87,15 @@ class Changes:
                 continue
             levels = data.directory.path.removeprefix(f"{data.place}/{version.ts}").split("/")
             partition = [data.place] if self._versions.by_id else [x for x in levels if x and not _DATE.fullmatch(x)]
-            place = "/".join([file.schema, file.table, *partition])
-            columns, end = [column.name for column in file.columns], ends.get(data.place)
+            place = (file.schema, file.table, *partition)
+            columns, end = [column.name for column in file.written], ends.get(data.place)
             files.setdefault(place, [])[:0] = [DataFile(path, columns, end) for path in data.directory.readable]
         ends.update(dict.fromkeys(named, version.ts))
 
-    def _rows(self, place: str, files: list[DataFile], upto_ts: int) -> Iterator[Change]:
+    def _rows(self, place: Place, files: list[DataFile], upto_ts: int) -> Iterator[Change]:
         if place not in self._streams:
             self._streams[place] = Stream(self._store, self._format_of, self._began_ts)
-        schema, table = place.split("/")[:2]
+        schema, table, *_ = place
         for row in self._streams[place].read(files, upto_ts):
             yield Change(row.commit_ts, schema, table, row)
 

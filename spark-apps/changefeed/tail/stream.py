@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from changefeed.errors import NotFound
 from changefeed.objectstore import ObjectStore
+from changefeed.tail import parquet
 from changefeed.verify.result import Break
 from changefeed.verify.sink.contents import read_rows
 from changefeed.verify.sink.formats import Format
@@ -17,7 +18,7 @@ from changefeed.verify.sink.lines import Shape
 
 
 class Row(NamedTuple):
-    """`values`: as they stand in the file, by column; None for NULL, bytes where text is not UTF-8."""
+    """`values` by column: as they stand in the file, of Parquet as text; None for NULL, bytes for what is not UTF-8."""
 
     commit_ts: int
     op: str  # I, U, D
@@ -78,6 +79,9 @@ class Stream:
             body = self._store.get(file.path).body
         except NotFound:
             raise Break(f"{file.path} is gone, although its index names it.", "Files may have been deleted.") from None
+        if fmt.protocol == "parquet":
+            yield from map(Row._make, parquet.read_rows(body, file.path))
+            return
         names = _header(body, fmt) or list(file.columns)
         shape = Shape(names, [pa.string()] * len(names))
         for piece in read_rows(body, file.path, shape, fmt):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from changefeed.errors import Transient
 
@@ -20,6 +22,15 @@ class Attempts:
         """It got somewhere: the deadline and the back-off start again."""
         self._until = asyncio.get_running_loop().time() + self._patience
         self._failures = 0
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """What is done inside has a patience of its own: the deadline moves on by as long as it takes."""
+        began = asyncio.get_running_loop().time()
+        try:
+            yield
+        finally:
+            self._until += asyncio.get_running_loop().time() - began
 
     @property
     def left(self) -> float:

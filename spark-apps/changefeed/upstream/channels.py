@@ -1,4 +1,4 @@
-"""gRPC channels to PD and TiKV, as TiCDC opens them (facts, tikv-wire 2.11)."""
+"""gRPC channels to PD and TiKV, as TiCDC opens them (docs/design/tikv.md, Channels)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 import grpc
 import grpc.aio
 
-from changefeed.errors import InvalidSpec
+from changefeed.errors import InvalidSpec, Refused
 from changefeed.upstream.tls import Tls, handshake
 
 OPTIONS = (
@@ -24,6 +24,23 @@ OPTIONS = (
     # The cluster is on our own network; a proxy that the environment names can't carry its long-lived streams.
     ("grpc.enable_http_proxy", 0),
 )
+
+
+_KEPT_OUT = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+_WRONG_NAME = "Common name check fail"  # TiKV's word for it
+_SHOWN = 400
+
+
+def kept_out(who: str, server: str, error: grpc.aio.AioRpcError) -> Refused | None:
+    """What a call has failed for, if it is our common name; None: it is not. `server`: what `who` is, PD or TiKV."""
+    why = (error.details() or "").rstrip(".")
+    if error.code() not in _KEPT_OUT and _WRONG_NAME not in why:
+        return None
+    return Refused(
+        f"{who} does not let us in: {why[:_SHOWN] or error.code().name}.",
+        f"Add the client certificate's common name to security.cert-allowed-cn of {server}, or use a certificate with "
+        "a name of that list.",
+    )
 
 
 def parse_address(address: str) -> tuple[str, bool]:

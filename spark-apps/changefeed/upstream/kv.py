@@ -1,4 +1,6 @@
-"""Reading keys as they stood at a ts: meta data, and what verify compares files with (facts, tikv-wire 3.4).
+"""Reading keys as they stood at a ts: meta data, and what verify compares files with.
+
+See docs/design/tikv.md, Snapshot reads.
 
 A read at ts must never miss a transaction that commits at or below ts: a lock is waited for, or finished.
 """
@@ -17,12 +19,13 @@ from changefeed.upstream.attempts import Attempts
 from changefeed.upstream.locks import LockResolver
 from changefeed.upstream.pd import PATIENCE, Region
 from changefeed.upstream.regions import RegionCalls, Upstream, raw_end
+from changefeed.upstream.requests import to_store
 from changefeed.wire import kvrpcpb_pb2
 from changefeed.wire.thinned import Columns
 
 #: Of a call that is answered in columns. TiKV takes a row count only.
 _PAGE_BYTES = 1 << 20
-_FIRST_ROWS, _MOST_ROWS = 256, 8192
+_FIRST_ROWS = 256
 
 
 class Snapshot:
@@ -33,16 +36,19 @@ class Snapshot:
         self._patience = patience
         self._calls = RegionCalls(pd)
         self._locks = LockResolver(pd, self._calls, ts)
+        self._pd = pd
+        self._now = 0
 
     async def get(self, key: bytes) -> bytes | None:
         """The value at `ts`; None: there is none."""
         attempts = Attempts(f"Reading key {key.hex()} at {self.ts}", self._patience)
+        now = await self._later()
 
-        def request(_: Region) -> kvrpcpb_pb2.GetRequest:
-            return kvrpcpb_pb2.GetRequest(context=self._context(), key=key, version=self.ts)
+        def request(_: Region) -> to_store.Request[kvrpcpb_pb2.GetResponse]:
+            return to_store.get(key, self.ts, now, self._locks.ignored)
 
         while True:
-            response, _ = await self._calls.send("KvGet", key, request, kvrpcpb_pb2.GetResponse, attempts)
+            response, _ = await self._calls.send(key, request, attempts)
             if not response.HasField("error"):
                 return None if response.not_found else response.value
             await self._locks.resolve([_lock_of(response.error, key)], attempts)
@@ -63,19 +69,18 @@ class Snapshot:
         limit = batch or _FIRST_ROWS
         attempts = Attempts(f"Scanning [{start.hex()}, {end.hex()}) at {self.ts}", self._patience)
         position = start
+        now = await self._later()
 
         def upper(region: Region) -> bytes:
             region_end = raw_end(region)
             return min(region_end, end) if region_end and end else region_end or end
 
-        def request(region: Region) -> kvrpcpb_pb2.ScanRequest:
-            return kvrpcpb_pb2.ScanRequest(
-                context=self._context(), start_key=position, end_key=upper(region), limit=limit, version=self.ts
-            )
+        def request(region: Region) -> to_store.Request[_Page]:
+            return to_store.scan(position, upper(region), limit, self.ts, now, _Page, self._locks.ignored)
 
         while not end or position < end:
             asked = limit
-            page, region = await self._calls.send("KvScan", position, request, _Page, attempts)
+            page, region = await self._calls.send(position, request, attempts)
             response, good = page.message, page.good
             blocked = response.error if response.HasField("error") else None
             if good < len(response.pairs):
@@ -84,7 +89,7 @@ class Snapshot:
                 yield page
                 position = response.pairs[good - 1].key + b"\0"
                 attempts.progress()
-                limit = batch or max(1, min(_MOST_ROWS, _PAGE_BYTES * good // page.size))
+                limit = batch or max(1, min(to_store.MOST_ROWS, _PAGE_BYTES * good // page.size))
             if blocked is not None:
                 await self._locks.resolve([_lock_of(blocked, position)], attempts)
             elif len(response.pairs) < asked:
@@ -93,8 +98,11 @@ class Snapshot:
                 if not position:
                     return
 
-    def _context(self) -> kvrpcpb_pb2.Context:
-        return kvrpcpb_pb2.Context(resolved_locks=sorted(self._locks.ignored))
+    async def _later(self) -> int:
+        """A ts of PD's that shows `ts` to be past: what a store is read at, nobody commits at any more."""
+        if not self._now:
+            self._now = await self._pd.tso()
+        return self._now
 
 
 class _Page:

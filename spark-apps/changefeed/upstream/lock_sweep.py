@@ -1,5 +1,5 @@
 """Finishing the locks that dead transactions left: TiKV never does by itself, and change data waits for them
-(facts, tikv-wire 2.13, 3.5).
+(docs/design/tikv.md, Stuck locks).
 
 It must never touch a living transaction, nor push its commit ts: who sweeps reads nothing.
 """
@@ -13,9 +13,10 @@ from changefeed.upstream.attempts import Attempts
 from changefeed.upstream.locks import LockResolver, holds_back
 from changefeed.upstream.pd import Region
 from changefeed.upstream.regions import RegionCalls, Upstream, raw_end
+from changefeed.upstream.requests import to_store
 from changefeed.wire import kvrpcpb_pb2
 
-SCAN_LIMIT = 1024
+SCAN_LIMIT = to_store.MOST_LOCKS
 _PATIENCE = 10.0
 
 
@@ -29,15 +30,17 @@ class Swept:
 
 class LockSweep:
     def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
         self._calls = RegionCalls(upstream)
         self._locks = LockResolver(upstream, self._calls, read_ts=0)
 
     async def sweep(self, start: bytes, end: bytes, max_version: int) -> Swept:
         """Finish what is dead of the locks in the raw range `[start, end)` with start_ts <= `max_version`.
 
-        Raises Transient, NeedsHuman (a flashback), ProtocolViolation.
+        Raises Transient, NeedsHuman (a flashback), ProtocolViolation, InvalidRequest.
         """
         attempts = Attempts(f"Sweeping the locks of [{start.hex()}, {end.hex()}) up to {max_version}", _PATIENCE)
+        now = await self._upstream.tso()
         swept = Swept()
         alive: set[int] = set()  # a large transaction may have locked every key of the range: it is asked for once
         position = start
@@ -45,15 +48,11 @@ class LockSweep:
         def upper(region: Region) -> bytes:
             return min(raw_end(region) or end, end)
 
-        def request(region: Region) -> kvrpcpb_pb2.ScanLockRequest:
-            return kvrpcpb_pb2.ScanLockRequest(
-                max_version=max_version, start_key=position, end_key=upper(region), limit=SCAN_LIMIT
-            )
+        def request(region: Region) -> to_store.Request[kvrpcpb_pb2.ScanLockResponse]:
+            return to_store.scan_locks(position, upper(region), SCAN_LIMIT, max_version, now)
 
         while position < end:
-            found, region = await self._calls.send(
-                "KvScanLock", position, request, kvrpcpb_pb2.ScanLockResponse, attempts
-            )
+            found, region = await self._calls.send(position, request, attempts)
             if found.HasField("error"):
                 raise Transient(f"KvScanLock of {position.hex()}: {str(found.error).strip()}", retry_after=1.0)
             unknown = [lock for lock in found.locks if lock.lock_version not in alive]

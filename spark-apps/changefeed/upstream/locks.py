@@ -1,4 +1,4 @@
-"""Locks in the way: wait for a living transaction, finish a dead one (facts, tikv-wire 3.5).
+"""Locks in the way: wait for a living transaction, finish a dead one (docs/design/tikv.md, Resolving locks).
 
 It must never roll back a transaction that may be committed: the primary's store decides, with async commit all of its
 secondaries.
@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from changefeed.errors import ProtocolViolation
-from changefeed.model.tso import MAX_TS, physical_ms
+from changefeed.model.tso import physical_ms
 from changefeed.upstream.attempts import Attempts
 from changefeed.upstream.pd import Region, encode_bound
 from changefeed.upstream.regions import RegionCalls, Upstream
+from changefeed.upstream.requests import to_store
 from changefeed.wire import kvrpcpb_pb2
 
 #: A transaction with more locks in the way than this is finished in the whole region at once.
 _WHOLE_REGION_AT = 16
-#: They neither block a read nor hold change data back (facts, tikv-wire 2.6, 3.4).
+#: They neither block a read nor hold change data back (docs/design/tikv.md, Order of rows, Snapshot reads).
 _HARMLESS = (kvrpcpb_pb2.Lock, kvrpcpb_pb2.PessimisticLock, kvrpcpb_pb2.SharedLock)
 
 
@@ -83,19 +84,11 @@ class LockResolver:
         """`sync`: it fell back from async commit, so its primary alone decides."""
         now = await self._upstream.tso()
         expired = _expired(lock.lock_version, lock.lock_ttl, now)
-        request = kvrpcpb_pb2.CheckTxnStatusRequest(
-            primary_key=lock.primary_lock,
-            lock_ts=lock.lock_version,
-            caller_start_ts=self._read_ts,
-            current_ts=now if lock.lock_ttl else MAX_TS,
-            rollback_if_not_exist=expired,
-            force_sync_commit=sync,
-            resolving_pessimistic_lock=lock.lock_type == kvrpcpb_pb2.PessimisticLock,
-            verify_is_primary=True,
-        )
-        status, _ = await self._calls.send(
-            "KvCheckTxnStatus", lock.primary_lock, lambda _: request, kvrpcpb_pb2.CheckTxnStatusResponse, attempts
-        )
+
+        def request(_: Region) -> to_store.Request[kvrpcpb_pb2.CheckTxnStatusResponse]:
+            return to_store.check_transaction(lock, self._read_ts, now, expired, force_sync_commit=sync)
+
+        status, _ = await self._calls.send(lock.primary_lock, request, attempts)
         if status.HasField("error"):
             return Alive()
         if status.action == kvrpcpb_pb2.MinCommitTSPushed:
@@ -104,14 +97,15 @@ class LockResolver:
         if primary.use_async_commit and not sync and not status.commit_version:
             if not _expired(lock.lock_version, status.lock_ttl or primary.lock_ttl, now):
                 return Alive(status.lock_ttl)
-            return await self._async_commit_fate(primary, attempts) or await self._fate(lock, attempts, sync=True)
+            fate = await self._async_commit_fate(primary, now, attempts)
+            return fate or await self._fate(lock, attempts, sync=True)
         return Alive(status.lock_ttl) if status.lock_ttl else Fate(status.commit_version)
 
-    async def _async_commit_fate(self, primary: kvrpcpb_pb2.LockInfo, attempts: Attempts) -> Fate | None:
+    async def _async_commit_fate(self, primary: kvrpcpb_pb2.LockInfo, now: int, attempts: Attempts) -> Fate | None:
         """Committed if all keys are locked or one is committed; a missing one rolls it back. None: no async commit."""
         commit_ts = primary.min_commit_ts
         for key in primary.secondaries:
-            found = await self._check_secondary(key, primary.lock_version, attempts)
+            found = await self._check_secondary(key, primary.lock_version, now, attempts)
             if found.commit_ts or not found.locks:
                 return Fate(found.commit_ts)
             if not all(lock.use_async_commit for lock in found.locks):
@@ -120,12 +114,9 @@ class LockResolver:
         return Fate(commit_ts)
 
     async def _check_secondary(
-        self, key: bytes, start_ts: int, attempts: Attempts
+        self, key: bytes, start_ts: int, now: int, attempts: Attempts
     ) -> kvrpcpb_pb2.CheckSecondaryLocksResponse:
-        request = kvrpcpb_pb2.CheckSecondaryLocksRequest(keys=[key], start_version=start_ts)
-        found, _ = await self._calls.send(
-            "KvCheckSecondaryLocks", key, lambda _: request, kvrpcpb_pb2.CheckSecondaryLocksResponse, attempts
-        )
+        found, _ = await self._calls.send(key, lambda _: to_store.check_secondary(key, start_ts, now), attempts)
         _no_error(found.error, "KvCheckSecondaryLocks", key)
         return found
 
@@ -138,24 +129,17 @@ class LockResolver:
         whole = len(keys) > _WHOLE_REGION_AT
         start_ts = locks[0].lock_version
 
-        def request(region: Region) -> kvrpcpb_pb2.ResolveLockRequest:
+        def request(region: Region) -> to_store.Request[kvrpcpb_pb2.ResolveLockResponse]:
             here = [] if whole else [key for key in keys if _contains(region, key)]
-            return kvrpcpb_pb2.ResolveLockRequest(start_version=start_ts, commit_version=fate.commit_ts, keys=here)
+            return to_store.resolve_locks(keys[0], start_ts, fate.commit_ts, here)
 
         while keys:
-            response, region = await self._calls.send(
-                "KvResolveLock", keys[0], request, kvrpcpb_pb2.ResolveLockResponse, attempts
-            )
+            response, region = await self._calls.send(keys[0], request, attempts)
             _no_error(response.error, "KvResolveLock", keys[0])
             keys = [key for key in keys if not _contains(region, key)]
 
     async def _roll_pessimistic_back(self, lock: kvrpcpb_pb2.LockInfo, attempts: Attempts) -> None:
-        request = kvrpcpb_pb2.PessimisticRollbackRequest(
-            start_version=lock.lock_version, for_update_ts=lock.lock_for_update_ts, keys=[lock.key]
-        )
-        response, _ = await self._calls.send(
-            "KVPessimisticRollback", lock.key, lambda _: request, kvrpcpb_pb2.PessimisticRollbackResponse, attempts
-        )
+        response, _ = await self._calls.send(lock.key, lambda _: to_store.roll_back_pessimistic(lock), attempts)
         for error in response.errors:
             _no_error(error, "KVPessimisticRollback", lock.key)
 

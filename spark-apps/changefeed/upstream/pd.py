@@ -1,13 +1,14 @@
-"""PD: who leads, what time it is, where the regions are, and how far GC may go (facts, tikv-wire 1.3-1.9).
+"""PD: who leads, what time it is, where the regions are, and how far GC may go (docs/design/tikv.md, PD).
 
 It must never answer from another cluster than the one it was connected to, nor hand out a region list with a hole.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self, TypeVar
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -16,36 +17,23 @@ from changefeed.errors import InvalidSpec, NeedsHuman, Refused, Transient, Unava
 from changefeed.model.memcomparable import encode_bytes
 from changefeed.model.tso import physical_ms
 from changefeed.upstream.attempts import Attempts
-from changefeed.upstream.channels import Channels, parse_address
+from changefeed.upstream.channels import Channels, kept_out, parse_address
+from changefeed.upstream.requests import to_pd
+from changefeed.upstream.requests.to_pd import Response
 from changefeed.upstream.timestamps import Timestamps
 from changefeed.upstream.tls import NoAnswer, Tls
 from changefeed.wire import metapb_pb2, pdpb_pb2
 
 PATIENCE = 20.0
+#: PD that has restarted knows of a region's leader after that one's next heartbeat: up to 64 s later (measured).
+LEADERS_PATIENCE = 90.0
+_LEADERS_PAUSE = 2.0  # at most: many spans ask at once
 _CALL_TIMEOUT = 3.0
-_SCAN_LIMIT = 1024
+_LOCK_TURNS = 2
 _CHECK_ADDRESSES = "Check spec.upstream.pdAddresses and that PD runs and can be reached from here."
 _NOT_A_PD = "Give PD's client address in spec.upstream.pdAddresses: by default port 2379, https:// where there is TLS."
 _GIVE_TLS = "Name the Secret that holds PD's CA; commands take it with -f FILE and --secrets-dir DIR."
-_LET_IN = "Use a client certificate whose common name the cluster allows (security.cert-allowed-cn)."
-_KEPT_OUT = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 _NOT_GRPC = ("http1.x server", "Failed parsing HTTP/2")
-
-
-class _Request(Protocol):
-    header: pdpb_pb2.RequestHeader
-
-    def SerializeToString(self) -> bytes: ...
-
-
-class _HasHeader(Protocol):
-    header: pdpb_pb2.ResponseHeader
-
-    @classmethod
-    def FromString(cls, data: bytes, /) -> Self: ...
-
-
-_Response = TypeVar("_Response", bound=_HasHeader)
 
 
 @dataclass(frozen=True)
@@ -80,9 +68,11 @@ class PdClient:
             raise InvalidSpec("spec.upstream.tls", "missing, and PD's address has https://", _GIVE_TLS)
         self._targets = {target: address for (target, _), address in zip(parsed, addresses, strict=True)}
         self._configured = tuple(self._targets)
+        self.tls = tls
         self._channels = Channels(tls)
         self._leader = ""
         self._stores: dict[int, str] = {}
+        self._lock_turns: dict[int, asyncio.Semaphore] = {}
         self._timestamps = Timestamps(self, PATIENCE)
         self.cluster_id = cluster_id
 
@@ -149,19 +139,12 @@ class PdClient:
     async def _members(self, target: str, seconds: float) -> pdpb_pb2.GetMembersResponse:
         await self._check(target, seconds)
         address = self._targets[target]
-        call = self._channels.get(target).unary_unary(
-            "/pdpb.PD/GetMembers",
-            request_serializer=pdpb_pb2.GetMembersRequest.SerializeToString,
-            response_deserializer=pdpb_pb2.GetMembersResponse.FromString,
-        )
         try:
-            members: pdpb_pb2.GetMembersResponse = await call(
-                pdpb_pb2.GetMembersRequest(header=pdpb_pb2.RequestHeader()), timeout=seconds
-            )
+            members = await self._send(target, to_pd.members(), seconds)
         except grpc.aio.AioRpcError as error:
+            if refused := kept_out(f"PD at {address}", "PD", error):
+                raise refused from error
             why = reason(error)
-            if error.code() in _KEPT_OUT:
-                raise Refused(f"PD at {address} does not let us in: {_short(why)}.", _LET_IN) from error
             if error.code() is grpc.StatusCode.UNIMPLEMENTED or any(sign in why for sign in _NOT_GRPC):
                 raise _NotAPd(f"What answers at {address} is not a PD ({_short(why)}).") from error
             raise _Silent(f"PD at {address} does not answer: {_short(why)}.") from error
@@ -197,15 +180,15 @@ class PdClient:
     async def scan_regions(self, start: bytes, end: bytes) -> list[Region]:
         """The regions that cover the RAW range `[start, end)` (b"": unbounded) without a hole, in order, not clipped.
 
-        Waits for holes to close and leaders to be elected. Raises Transient after `PATIENCE` seconds without progress.
+        Waits for holes to close, and for leaders to be elected and made known. Raises Transient after
+        `LEADERS_PATIENCE` seconds without progress.
         """
         low, high = encode_bound(start), encode_bound(end)
-        attempts = Attempts(f"Finding the regions of [{start.hex()}, {end.hex()})", PATIENCE)
+        attempts = Attempts(f"Finding the regions of [{start.hex()}, {end.hex()})", LEADERS_PATIENCE)
         found: list[Region] = []
         position = low
         while True:
-            request = pdpb_pb2.ScanRegionsRequest(start_key=position, end_key=high, limit=_SCAN_LIMIT)
-            response = await self.call("ScanRegions", request, pdpb_pb2.ScanRegionsResponse)
+            response = await self._call(to_pd.regions(self.cluster_id, position, high))
             taken, problem = _without_holes(response.regions, position, first=not found)
             found += taken
             if found and (not found[-1].end_key or (high and found[-1].end_key >= high)):
@@ -214,7 +197,7 @@ class PdClient:
                 attempts.progress()
                 position = taken[-1].end_key
             if problem:
-                await attempts.pause(problem)
+                await attempts.pause(problem, cap=_LEADERS_PAUSE)
                 if problem is _OVERLAP:
                     found, position = [], low
 
@@ -224,10 +207,7 @@ class PdClient:
         Raises Transient when there is no such store now or it does not answer, Refused (TLS).
         """
         if store_id not in self._stores:
-            response = await self.call(
-                "GetStore", pdpb_pb2.GetStoreRequest(store_id=store_id), pdpb_pb2.GetStoreResponse
-            )
-            store = response.store
+            store = (await self._call(to_pd.store(self.cluster_id, store_id))).store
             if store.state == metapb_pb2.Tombstone or not store.address:
                 raise Transient(f"Store {store_id} is gone.", "Its regions have moved: look them up again.")
             try:
@@ -246,46 +226,58 @@ class PdClient:
         return self._channels.get(address)
 
     async def update_safepoint(self, service_id: str, ttl_seconds: int, safe_point: int) -> int:
-        """Set (`ttl_seconds` > 0) or remove a service's safepoint; the minimum of all services' after that.
+        """Set (`ttl_seconds` > 0) a service's safepoint, or remove it (0). Gives the ts that PD answers.
 
-        A minimum above `safe_point` means that it was not honoured: see upstream.safepoint.
+        If that is above `safe_point`, the safepoint was not taken: see upstream.safepoint. It says no more than that:
+        an older PD answers the least safepoint of all services, a newer one how far GC may go by now.
         """
-        request = pdpb_pb2.UpdateServiceGCSafePointRequest(
-            service_id=service_id.encode(), TTL=ttl_seconds, safe_point=safe_point
-        )
-        response = await self.call("UpdateServiceGCSafePoint", request, pdpb_pb2.UpdateServiceGCSafePointResponse)
-        return response.min_safe_point
+        if ttl_seconds:
+            request = to_pd.safepoint(self.cluster_id, service_id, ttl_seconds, safe_point)
+        else:
+            request = to_pd.no_safepoint(self.cluster_id, service_id)
+        return (await self._call(request)).min_safe_point
 
     async def gc_safepoint(self) -> int:
-        """How far GC may have gone when the call began: history above it was whole then (facts, tikv-wire 1.4, 1.9)."""
-        try:
-            request = pdpb_pb2.GetGCSafePointRequest()
-            return (await self.call("GetGCSafePoint", request, pdpb_pb2.GetGCSafePointResponse)).safe_point
-        except _UnknownCall:
-            state = await self.call("GetGCState", pdpb_pb2.GetGCStateRequest(), pdpb_pb2.GetGCStateResponse)
-            return state.gc_state.gc_safe_point
+        """How far GC may have gone when the call began: history above it was whole then.
 
-    async def call(self, method: str, request: _Request, response_type: type[_Response]) -> _Response:
-        """One unary call to the leader, whoever that comes to be; `request.header` is filled in here."""
-        attempts = Attempts(f"PD's {method}", PATIENCE)
-        request.header.cluster_id = self.cluster_id
+        See docs/design/tikv.md, Service safepoints.
+        """
+        try:
+            return (await self._call(to_pd.gc_safepoint(self.cluster_id))).safe_point
+        except UnknownCall:
+            return (await self.gc_state()).gc_safe_point
+
+    async def gc_state(self) -> pdpb_pb2.GCState:
+        """With its barriers. Raises UnknownCall: PDs before 9.0 have none."""
+        return (await self._call(to_pd.gc_state(self.cluster_id))).gc_state
+
+    def lock_turn(self, store_id: int) -> asyncio.Semaphore:
+        """To be held during a call to the store that settles a lock: this process makes two of them at a time."""
+        return self._lock_turns.setdefault(store_id, asyncio.Semaphore(_LOCK_TURNS))
+
+    async def _send(self, target: str, request: to_pd.Request[Response], seconds: float) -> Response:
+        rpc: grpc.aio.UnaryUnaryMultiCallable[Any, Response] = self._channels.get(target).unary_unary(
+            f"/pdpb.PD/{request.method}",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=request.response.FromString,
+        )
+        return await rpc(request.message, timeout=seconds)
+
+    async def _call(self, request: to_pd.Request[Response]) -> Response:
+        """One unary call to the leader, whoever that comes to be."""
+        attempts = Attempts(f"PD's {request.method}", PATIENCE)
         while True:
-            rpc: grpc.aio.UnaryUnaryMultiCallable[_Request, _Response] = self.leader_channel().unary_unary(
-                f"/pdpb.PD/{method}",
-                request_serializer=lambda message: message.SerializeToString(),
-                response_deserializer=response_type.FromString,
-            )
             try:
-                response: _Response = await rpc(request, timeout=min(_CALL_TIMEOUT, attempts.left))
+                response = await self._send(self._leader, request, min(_CALL_TIMEOUT, attempts.left))
             except grpc.aio.AioRpcError as error:
-                await self.recover(error, attempts, method)
+                await self.recover(error, attempts, request.method)
                 continue
             problem = response.header.error
             if problem.type == pdpb_pb2.OK:
                 return response
             why = f"PD answers {pdpb_pb2.ErrorType.Name(problem.type)}: {problem.message}"
             if problem.type != pdpb_pb2.NOT_BOOTSTRAPPED:
-                raise Transient(f"{method}: {why}", retry_after=1.0)
+                raise Transient(f"{request.method}: {why}", retry_after=1.0)
             await attempts.pause(why, base=0.1)
 
     async def recover(self, error: grpc.aio.AioRpcError, attempts: Attempts, method: str) -> None:
@@ -297,7 +289,7 @@ class PdClient:
                 _CHECK_ADDRESSES,
             ) from error
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-            raise _UnknownCall(
+            raise UnknownCall(
                 f"PD at {self._targets[self._leader]} does not know {method}.", "Upgrade the cluster to 7.5.0 or later."
             ) from error
         await self.relocate(why, attempts)
@@ -309,8 +301,14 @@ class PdClient:
             await self.find_leader()
         except Unavailable as unavailable:
             await attempts.pause(unavailable.message.rstrip("."), base=0.1)
-        except Refused as refused:  # it may be mended meanwhile, and what is to be mended is said
-            await attempts.pause(str(refused).rstrip("."), base=0.1)
+        except Refused as refused:
+            # It may be mended meanwhile: a run asks again, and says at once what is to be mended.
+            raise Transient(str(refused), retry_after=1.0) from refused
+
+    @property
+    def leader(self) -> str:
+        """`host:port` of the leader, as known."""
+        return self._leader
 
     def leader_channel(self) -> grpc.aio.Channel:
         return self._channels.get(self._leader)
@@ -324,7 +322,7 @@ class _NotAPd(Exception):
     """Something else answers at that address."""
 
 
-class _UnknownCall(NeedsHuman):
+class UnknownCall(NeedsHuman):
     """PD is too old, or too new, for the call."""
 
 

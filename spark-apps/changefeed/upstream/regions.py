@@ -1,14 +1,16 @@
-"""Calling the leader of the region that holds a key, whoever that is by now (facts, tikv-wire 3.2, 3.3).
+"""Calling the leader of the region that holds a key, whoever that is by now (docs/design/tikv.md, Region errors).
 
 It must never take a region error for an answer.
 """
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol
 
 import grpc
 import grpc.aio
@@ -16,8 +18,10 @@ import grpc.aio
 from changefeed.errors import NeedsHuman, Transient
 from changefeed.model.memcomparable import decode_bytes
 from changefeed.upstream.attempts import Attempts
+from changefeed.upstream.channels import kept_out
 from changefeed.upstream.pd import Region, encode_bound, reason
-from changefeed.wire import errorpb_pb2, kvrpcpb_pb2, metapb_pb2
+from changefeed.upstream.requests.to_store import Request, Response
+from changefeed.wire import errorpb_pb2, metapb_pb2
 
 _CALL_TIMEOUT = 10.0
 
@@ -38,23 +42,7 @@ class Upstream(Protocol):
 
     def store_channel(self, address: str) -> grpc.aio.Channel: ...
 
-
-class _HasRegionError(Protocol):
-    region_error: errorpb_pb2.Error
-
-    def HasField(self, field_name: Any) -> bool: ...
-
-    @classmethod
-    def FromString(cls, data: bytes, /) -> Self: ...
-
-
-class _Request(Protocol):
-    context: kvrpcpb_pb2.Context
-
-    def SerializeToString(self) -> bytes: ...
-
-
-_Response = TypeVar("_Response", bound=_HasRegionError)
+    def lock_turn(self, store_id: int) -> asyncio.Semaphore: ...
 
 
 @dataclass(frozen=True)
@@ -90,7 +78,7 @@ def error_name(error: errorpb_pb2.Error) -> str:
 
 
 def reaction_to(error: errorpb_pb2.Error) -> Reaction:
-    """The table of facts 3.3; an unknown error relocates. Raises NeedsHuman during a flashback (rule 29)."""
+    """An unknown error relocates. Raises NeedsHuman during a flashback (rule 29)."""
     name = error_name(error)
     if name in _FLASHBACK:
         raise NeedsHuman(
@@ -111,22 +99,18 @@ class RegionCalls:
         self._regions: list[Region] = []  # disjoint, by start_key
 
     async def send(
-        self,
-        method: str,
-        key: bytes,
-        build: Callable[[Region], _Request],
-        response_type: type[_Response],
-        attempts: Attempts,
-    ) -> tuple[_Response, Region]:
-        """Call `method` at the region of the raw `key`, again and again until there is no region error.
+        self, key: bytes, build: Callable[[Region], Request[Response]], attempts: Attempts
+    ) -> tuple[Response, Region]:
+        """Call the region of the raw `key`, again and again until there is no region error.
 
-        `build` makes the request for the region it is sent to; its context is filled in here.
-        Raises Transient, NeedsHuman.
+        `build` makes the request for the region it is sent to.
+        Raises Transient, Refused, NeedsHuman, InvalidRequest.
         """
         while True:
-            region = await self._locate(key)
+            with attempts.apart():
+                region = await self._locate(key)
             try:
-                response = await self._call(method, region, build(region), response_type, attempts)
+                response = await self._call(region, build(region), attempts)
             except grpc.aio.AioRpcError as error:
                 why, then = f"store {region.leader_store_id}: {reason(error)}", _LOST_CALL
             except Transient as gone:
@@ -144,25 +128,23 @@ class RegionCalls:
                 self._pd.forget_store(region.leader_store_id)
             await attempts.pause(why, then.base, then.cap)
 
-    async def _call(
-        self, method: str, region: Region, request: _Request, response_type: type[_Response], attempts: Attempts
-    ) -> _Response:
-        request.context.MergeFrom(
-            kvrpcpb_pb2.Context(
-                region_id=region.id,
-                region_epoch=metapb_pb2.RegionEpoch(conf_ver=region.conf_ver, version=region.version),
-                peer=metapb_pb2.Peer(id=region.leader_peer_id, store_id=region.leader_store_id),
-                cluster_id=self._pd.cluster_id,
-            )
-        )
-        channel = self._pd.store_channel(await self._pd.store_address(region.leader_store_id))
-        rpc: grpc.aio.UnaryUnaryMultiCallable[_Request, _Response] = channel.unary_unary(
-            f"/tikvpb.Tikv/{method}",
+    async def _call(self, region: Region, request: Request[Response], attempts: Attempts) -> Response:
+        message = request.addressed(region, self._pd.cluster_id)
+        store_id = region.leader_store_id
+        address = await self._pd.store_address(store_id)
+        channel = self._pd.store_channel(address)
+        rpc: grpc.aio.UnaryUnaryMultiCallable[Any, Response] = channel.unary_unary(
+            f"/tikvpb.Tikv/{request.method}",
             request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=response_type.FromString,
+            response_deserializer=request.response.FromString,
         )
-        response: _Response = await rpc(request, timeout=max(0.1, min(_CALL_TIMEOUT, attempts.left)))
-        return response
+        try:
+            async with self._pd.lock_turn(store_id) if request.settles_locks else nullcontext():
+                return await rpc(message, timeout=max(0.1, min(_CALL_TIMEOUT, attempts.left)))
+        except grpc.aio.AioRpcError as error:
+            if refused := kept_out(f"Store {store_id} at {address}", "TiKV", error):
+                raise refused from error
+            raise
 
     async def _locate(self, key: bytes) -> Region:
         position = encode_bound(key)

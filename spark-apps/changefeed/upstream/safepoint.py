@@ -1,4 +1,4 @@
-"""Holding back the upstream's GC (CORRECTNESS.md, rule 14): history is held before it is needed.
+"""Holding back the upstream's GC (docs/design/rules.md, Rule 14): history is held before it is needed.
 
 TiKV answers a read below its GC safepoint with an incomplete scan and no error, so nothing may be read at a ts before
 `hold(ts)` has returned.
@@ -12,11 +12,26 @@ from changefeed.errors import SnapshotLostByGC
 from changefeed.model.tso import MAX_TS, to_datetime
 from changefeed.upstream.pd import PdClient
 
+_START_LATER = "Start a new changefeed from a later startTs, with an empty sink or a new snapshot of the data."
+#: How often who drives a changefeed renews its hold, in seconds.
+RENEW_S = 60.0
 
-def check_held(ts: int, min_safe_point: int) -> None:
-    """Raise SnapshotLostByGC when a hold of `ts` was not honoured: GC may have passed it."""
-    if min_safe_point > ts - 1:
-        raise lost_history(ts, min_safe_point)
+
+def check_held(ts: int, answer: int, gc_safe_point: int) -> None:
+    """Raise SnapshotLostByGC when a hold of `ts` was not taken: GC has passed it, or may do so at any moment.
+
+    `answer`: PD's to a safepoint of `ts` - 1. Whatever kind of ts that is (upstream.pd), above what was asked for it
+    means that, and below it nothing.
+    """
+    if gc_safe_point > ts - 1:
+        raise lost_history(ts, gc_safe_point)
+    if answer > ts - 1:
+        removed = f"what is older than {_moment(gc_safe_point)}" if gc_safe_point else "nothing"
+        raise SnapshotLostByGC(
+            f"SnapshotLostByGC: the changes since {_moment(ts)} can't be held any more: the cluster has released its "
+            f"history up to {_moment(answer)} to GC, which has removed {removed} so far.",
+            _START_LATER,
+        )
 
 
 def lost_history(ts: int, safepoint: int) -> SnapshotLostByGC:
@@ -24,7 +39,7 @@ def lost_history(ts: int, safepoint: int) -> SnapshotLostByGC:
     return SnapshotLostByGC(
         f"SnapshotLostByGC: the changes since {_moment(ts)} are not all there any more: "
         f"the cluster's GC safepoint is {_moment(safepoint)}.",
-        "Start a new changefeed from a later startTs, with an empty sink or a new snapshot of the data.",
+        _START_LATER,
     )
 
 
@@ -48,18 +63,16 @@ class Safepoint:
         self.ttl_seconds = ttl_seconds
         self.held: Held | None = None
 
-    async def hold(self, ts: int) -> int:
+    async def hold(self, ts: int) -> None:
         """Keep every change with commit_ts >= `ts` readable; `ts` > 0, and normally rises.
 
-        Returns the cluster's least safepoint, read after the call began. Raises SnapshotLostByGC, Transient.
+        Raises SnapshotLostByGC, Transient.
         """
         asked_at_ms = await self._pd.pd_ms()
-        least = await self._pd.update_safepoint(self._service_id, self.ttl_seconds, ts - 1)
+        answer = await self._pd.update_safepoint(self._service_id, self.ttl_seconds, ts - 1)
         # GC that had passed before the services were asked, or by somebody who asks none.
-        least = max(least, await self._pd.gc_safepoint())
-        check_held(ts, least)
+        check_held(ts, answer, await self._pd.gc_safepoint())
         self.held = Held(ts, asked_at_ms + self.ttl_seconds * 1000)
-        return least
 
     async def remove(self) -> None:
         """Let GC go on; only after the changefeed's `closed` record."""

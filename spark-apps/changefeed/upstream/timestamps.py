@@ -1,4 +1,6 @@
-"""Timestamps over one long-lived Tso stream: callers that come while a request is out share the next one (facts 1.7).
+"""Timestamps over one long-lived Tso stream: callers that come while a request is out share the next one.
+
+See docs/design/tikv.md, Timestamps.
 
 It must never hand out a timestamp twice, nor one of a request that was sent before the caller asked.
 """
@@ -15,6 +17,7 @@ import grpc.aio
 from changefeed.errors import ChangefeedError, Transient
 from changefeed.model.tso import compose
 from changefeed.upstream.attempts import Attempts
+from changefeed.upstream.requests import to_pd
 from changefeed.wire import pdpb_pb2
 
 if TYPE_CHECKING:
@@ -82,14 +85,13 @@ class Timestamps:
             stream.cancel()
 
     async def _one_request(self, stream: grpc.aio.StreamStreamCall[Any, pdpb_pb2.TsoResponse]) -> None:
-        asked = [future for future in self._waiting if not future.done()]
-        self._waiting = asked
+        self._waiting = [future for future in self._waiting if not future.done()]
+        asked = self._waiting[: to_pd.MOST_TIMESTAMPS]
         if not asked:
             self._wake.clear()
             return
-        header = pdpb_pb2.RequestHeader(cluster_id=self._pd.cluster_id)
         try:
-            await stream.write(pdpb_pb2.TsoRequest(header=header, count=len(asked)))
+            await stream.write(to_pd.timestamps(self._pd.cluster_id, len(asked)))
         except asyncio.InvalidStateError:  # while nobody asked; `read` would say so, `write` doesn't
             raise _Broken("PD ended the Tso stream") from None
         try:

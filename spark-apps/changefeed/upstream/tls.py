@@ -117,11 +117,15 @@ async def handshake(who: str, target: str, tls: Tls, identity: Identity, seconds
     allowed = tls.allowed_common_names
     if allowed and not set(allowed).intersection(peer.common_names):
         raise Refused(
-            f"{who} shows a certificate with the common name {', '.join(peer.common_names) or '(none)'}; "
+            f"{who} shows a certificate with the common name {_listed(peer.common_names)}; "
             f"allowed: {', '.join(allowed)}.",
             "If it is a server of the upstream, add the name to spec.upstream.tls.allowedCommonNames.",
         )
     return peer
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(names) or "(none)"
 
 
 async def _shaken(target: str, identity: Identity) -> Peer | None:
@@ -142,11 +146,14 @@ async def _shaken(target: str, identity: Identity) -> Peer | None:
             return None
         certificate = shaken.getpeercert(binary_form=True)
         assert certificate, "a context for clients verifies"
-        subject = x509.load_der_x509_certificate(certificate).subject
-        names = tuple(str(name.value) for name in subject.get_attributes_for_oid(NameOID.COMMON_NAME))
+        names = _common_names(x509.load_der_x509_certificate(certificate))
         return Peer(names, ssl.DER_cert_to_PEM_cert(certificate).encode())
     finally:
         writer.transport.abort()
+
+
+def _common_names(certificate: x509.Certificate) -> tuple[str, ...]:
+    return tuple(str(name.value) for name in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME))
 
 
 def _untrusted(who: str, tls: Tls, error: ssl.SSLCertVerificationError) -> Refused:
@@ -177,5 +184,7 @@ def _refusal(who: str, tls: Tls, identity: Identity, why: str) -> Refused:
         )
     return Refused(
         f"{who} does not accept the client certificate of Secret {tls.secret} ({said}).",
-        f"Put one into {CERTIFICATE} and {KEY} that is valid and of a CA that the cluster trusts.",
+        f"Put one into {CERTIFICATE} and {KEY} that is valid, of a CA that the cluster trusts, and with a common name "
+        "that security.cert-allowed-cn allows, where the cluster sets it; this one's is "
+        f"{_listed(_common_names(x509.load_pem_x509_certificate(identity.certificate)))}.",
     )

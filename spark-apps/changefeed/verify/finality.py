@@ -1,4 +1,4 @@
-"""O2: what is published is final (CORRECTNESS.md, promise 4; facts, oracles 6.3).
+"""O2: what is published is final (promise 4).
 
 A pure core over listings of a sink, in the order in which they were taken: it finds what no reader of the sink may ever
 see. A listing reads the checkpoint first, then the indexes, then the files; so all rows up to its checkpoint are in its

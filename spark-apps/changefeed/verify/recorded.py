@@ -21,7 +21,7 @@ from changefeed.spec.filter.filters import Filter
 from changefeed.spec.filter.table_filter import TableFilter
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.pd import PdClient
-from changefeed.verify.result import NotVerifiable
+from changefeed.verify.result import NotVerifiable, Verdict
 from changefeed.verify.upstream.lives import Lives, read_lives
 
 
@@ -123,6 +123,12 @@ async def lives_of(state: State, pd: PdClient, upto_ts: int) -> Lives:
         return rules.matches(table.schema_name, table.name)
 
     return await read_lives(pd, selects, ignores, state.from_ts, upto_ts, by_id(state), copies)
+
+
+def say_unexplained(lives: Lives, result: Verdict) -> None:
+    """The changefeed has missed a DDL, and so would verify, which finds its end in the same jobs."""
+    for table in lives.unexplained:
+        result.problem(f"TiDB's sessions see another {table.full_name} than the finished DDLs have made.")
 
 
 def by_id(state: State) -> bool:

@@ -21,7 +21,7 @@ from changefeed.verify.consumer.replay import replay
 from changefeed.verify.finality import Finality
 from changefeed.verify.held import held
 from changefeed.verify.progress import Progress, Silent
-from changefeed.verify.recorded import by_id, check_cluster, lives_of, rules_of
+from changefeed.verify.recorded import by_id, check_cluster, lives_of, rules_of, say_unexplained
 from changefeed.verify.result import Break, NotVerifiable, Result
 from changefeed.verify.sink import files
 from changefeed.verify.sink.formats import Formats, read_formats
@@ -166,6 +166,7 @@ async def _compare(subject: StoredSubject, state: State) -> None:
             "folder. They were not compared."
         )
     _check_published(state, sink, result)
+    say_unexplained(lives, result)
     for table, ts in lives.statements:
         if (table, ts) not in sink.schemas:
             result.problem(f"No file {table}/meta/schema_{ts}_….json tells a reader of the DDL at {ts}.")

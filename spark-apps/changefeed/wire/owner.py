@@ -1,4 +1,4 @@
-"""How to reach the owner service: address, credentials, method paths (INTERFACES.md, Owner service).
+"""How to reach the owner service: address, credentials, method paths (docs/design/layouts.md, Owner service).
 
 The address travels inside the pickled task closure only: its token and the run's key must never stand in Spark's conf,
 the environment or a log.

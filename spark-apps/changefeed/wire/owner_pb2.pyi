@@ -131,7 +131,7 @@ class Failure(_message.Message):
     def __init__(self, sub_id: _Optional[int] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., next_step: _Optional[str] = ..., answered: _Optional[bool] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("puller", "resolved", "segments", "metrics", "failures", "trouble", "answered", "task", "archived", "blocked")
+    __slots__ = ("puller", "resolved", "segments", "metrics", "failures", "trouble", "answered", "task", "archived", "blocked", "stopped")
     PULLER_FIELD_NUMBER: _ClassVar[int]
     RESOLVED_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -142,6 +142,7 @@ class Report(_message.Message):
     TASK_FIELD_NUMBER: _ClassVar[int]
     ARCHIVED_FIELD_NUMBER: _ClassVar[int]
     BLOCKED_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
     puller: int
     resolved: _containers.RepeatedCompositeFieldContainer[Resolved]
     segments: _containers.RepeatedCompositeFieldContainer[SegmentMeta]
@@ -152,7 +153,8 @@ class Report(_message.Message):
     task: int
     archived: _containers.RepeatedCompositeFieldContainer[Archived]
     blocked: Blocked
-    def __init__(self, puller: _Optional[int] = ..., resolved: _Optional[_Iterable[_Union[Resolved, _Mapping]]] = ..., segments: _Optional[_Iterable[_Union[SegmentMeta, _Mapping]]] = ..., metrics: _Optional[_Iterable[_Union[MetricDelta, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., trouble: _Optional[str] = ..., answered: _Optional[bool] = ..., task: _Optional[int] = ..., archived: _Optional[_Iterable[_Union[Archived, _Mapping]]] = ..., blocked: _Optional[_Union[Blocked, _Mapping]] = ...) -> None: ...
+    stopped: Stopped
+    def __init__(self, puller: _Optional[int] = ..., resolved: _Optional[_Iterable[_Union[Resolved, _Mapping]]] = ..., segments: _Optional[_Iterable[_Union[SegmentMeta, _Mapping]]] = ..., metrics: _Optional[_Iterable[_Union[MetricDelta, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., trouble: _Optional[str] = ..., answered: _Optional[bool] = ..., task: _Optional[int] = ..., archived: _Optional[_Iterable[_Union[Archived, _Mapping]]] = ..., blocked: _Optional[_Union[Blocked, _Mapping]] = ..., stopped: _Optional[_Union[Stopped, _Mapping]] = ...) -> None: ...
 
 class Blocked(_message.Message):
     __slots__ = ("span_id", "start_ts", "ttl_ms")
@@ -163,6 +165,16 @@ class Blocked(_message.Message):
     start_ts: int
     ttl_ms: int
     def __init__(self, span_id: _Optional[int] = ..., start_ts: _Optional[int] = ..., ttl_ms: _Optional[int] = ...) -> None: ...
+
+class Stopped(_message.Message):
+    __slots__ = ("store_id", "reason", "message")
+    STORE_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    store_id: int
+    reason: str
+    message: str
+    def __init__(self, store_id: _Optional[int] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class Subscribe(_message.Message):
     __slots__ = ("sub_id", "span_id", "start_key", "end_key", "start_ts", "copy")

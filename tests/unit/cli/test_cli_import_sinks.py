@@ -29,12 +29,12 @@ def _convert(uri: str, config: str = "", name: str = "imported") -> Converted:
             {"kafka": {"uri": "kafka://b:9092/t", "protocol": "open-protocol"}},
         ),
         (
-            "kafka://a:9092,b:9093/t?protocol=canal-json",
-            {"kafka": {"uri": "kafka://a:9092,b:9093/t", "protocol": "canal-json"}},
+            "kafka://a:9092,b:9093/t?protocol=simple",
+            {"kafka": {"uri": "kafka://a:9092,b:9093/t", "protocol": "simple"}},
         ),
         (
-            "kafka+ssl://[::1]:9092,[::2]:9092/t?protocol=canal-json",
-            {"kafka": {"uri": "kafka://[::1]:9092,[::2]:9092/t", "protocol": "canal-json"}},
+            "kafka+ssl://[::1]:9092,[::2]:9092/t?protocol=simple",
+            {"kafka": {"uri": "kafka://[::1]:9092,[::2]:9092/t", "protocol": "simple"}},
         ),
         ("blackhole://", {"blackhole": {}}),
     ],
@@ -68,9 +68,25 @@ def test_an_option_of_mysql_in_the_uri_and_in_the_file(parameter: str, config: s
 
 
 def _of_kafka(converted: Converted) -> dict[str, Any]:
-    """What stands there beside where it is, and in which format."""
-    fields: dict[str, Any] = converted.resource["spec"]["sink"]["kafka"]
-    return {name: value for name, value in fields.items() if name not in ("uri", "protocol")}
+    """What stands there beside where it is, in which format, and what is told beside rows."""
+    kafka: dict[str, Any] = converted.resource["spec"]["sink"]["kafka"]
+    fields = {name: value for name, value in kafka.items() if name not in ("uri", "protocol", "debezium")}
+    canal = {name: value for name, value in fields.pop("canalJson", {}).items() if name != "ddls"}
+    return fields | ({"canalJson": canal} if canal else {})
+
+
+@pytest.mark.parametrize(
+    ("protocol", "told"),
+    [
+        ("canal-json", {"canalJson": {"ddls": True}}),
+        ("canal-json&enable-tidb-extension=true", {"canalJson": {"enableTidbExtension": True}}),
+        ("debezium", {"debezium": {"watermarks": True, "ddls": True}}),
+        ("simple", {}),
+    ],
+)
+def test_consumers_are_told_what_ticdc_tells_them(protocol: str, told: dict[str, Any]) -> None:
+    kafka = _convert(f"kafka://b:9092/t?protocol={protocol}").resource["spec"]["sink"]["kafka"]
+    assert {name: value for name, value in kafka.items() if name not in ("uri", "protocol")} == told
 
 
 @pytest.mark.parametrize(
@@ -120,6 +136,12 @@ def test_an_option_of_kafka_in_the_uri_and_in_the_file(parameter: str, config: s
             "avro",
             "[sink.kafka-config.codec-config]\nenable-tidb-extension = true",
             {"canalJson": {"enableTidbExtension": True}},
+        ),
+        (
+            "avro",
+            "[sink.kafka-config.codec-config]\navro-decimal-handling-mode = 'string'\n"
+            "avro-bigint-unsigned-handling-mode = 'string'",
+            {"avro": {"decimalHandlingMode": "string", "bigintUnsignedHandlingMode": "string"}},
         ),
         (
             "simple",
@@ -300,7 +322,7 @@ _CANAL_JSON = "kafka://b:9092/t?protocol=canal-json"
             _CANAL_JSON,
             '[sink]\nschema-registry = "http://u:hunter2@r:8081?x=hunter2"',
             "sink.schema-registry: its user, x: no equivalent; "
-            "the registry is asked as the user of spec.sink.kafka.credentials",
+            "name a Secret with username and password in spec.sink.kafka.schemaRegistryCredentials",
         ),
         (
             _CANAL_JSON,

@@ -117,6 +117,15 @@ def test_run_refuses_a_master_on_which_it_would_hang(
     assert "local[N,8] with N from 3 on" in capsys.readouterr().err
 
 
+def test_run_warns_of_a_password_in_clear_text(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sink = "{mysql: {uri: 'mysql://db.prod:3306', credentials: {secretRef: {name: writer}}}}"
+    file.write_text(RESOURCE.replace("{storage: {uri: file://./lake, protocol: csv}}", sink))
+    main(["run", "-f", str(file), "--master", "local[1,8]"])
+    out, err = capsys.readouterr()
+    assert "warning: spec.sink.mysql.credentials go to db.prod in clear text" in err
+    assert "warning" not in out
+
+
 def test_run_refuses_a_paused_changefeed(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text(RESOURCE + "  paused: true\n")
     assert main(["run", "-f", str(file)]) == 2

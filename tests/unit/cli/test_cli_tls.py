@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from changefeed.cli.main import main
 from changefeed.spark.launch import Launch
 from changefeed_devcluster.certificates import Certificates
+from changefeed_devcluster.pd.safepoints import GC_WORKER
 from changefeed_devcluster.server import DevCluster
 
 SECRET = "client"
@@ -114,6 +116,39 @@ def test_a_start_is_refused(
         arguments = ["run", "-f", str(_file(tmp_path, upstream)), "--secrets-dir", str(secret.parent), *mode]
         assert main(arguments) == code
         _said(capfd.readouterr(), bool(mode), said)
+    assert not list(tmp_path.rglob("log/*.json"))
+
+
+@pytest.mark.parametrize(
+    ("at", "names", "said"),
+    [
+        (
+            "TiKV",
+            {"common_names": ["tidb"], "pd_common_names": ["changefeed"]},
+            ("Store 1 at", "x509_common_name from peer is changefeed", "security.cert-allowed-cn of TiKV"),
+        ),
+        (
+            "PD",
+            {"pd_common_names": ["tidb"]},
+            ("PD at", "does not accept the client certificate", "security.cert-allowed-cn", "this one's is changefeed"),
+        ),
+    ],
+)
+def test_a_start_is_refused_by_common_name_and_leaves_no_hold(
+    at: str,
+    names: dict[str, list[str]],
+    said: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(Launch, "begin", lambda _: None)
+    with DevCluster(stores=1, certificates=Certificates(tmp_path / "tls", ["127.0.0.1"]), **names) as cluster:
+        upstream = {"pdAddresses": [f"https://{cluster.pd_address}"], "tls": {"secretRef": {"name": SECRET}}}
+        arguments = ["run", "-f", str(_file(tmp_path, upstream)), "--secrets-dir", str(tmp_path / "tls"), "--json"]
+        assert main(arguments) == FAILED, at
+        _said(capfd.readouterr(), True, said)
+        assert [each.service_id for each in cluster.safepoints.living(int(time.time()))] == [GC_WORKER]
     assert not list(tmp_path.rglob("log/*.json"))
 
 

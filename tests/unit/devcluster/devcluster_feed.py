@@ -142,3 +142,14 @@ def failure(call: Callable[[], object]) -> tuple[grpc.StatusCode, str]:
     with pytest.raises(grpc.RpcError) as caught:
         call()
     return caught.value.code(), caught.value.details() or ""
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Waits until it holds."""
+    waits = threading.Event()
+    deadline = time.monotonic() + DEADLINE
+    while time.monotonic() < deadline:
+        if holds():
+            return
+        waits.wait(0.01)
+    raise AssertionError("it never holds")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from changefeed.wire import cdcpb_pb2 as cdcpb
 from changefeed_devcluster.cdc.cdc import messages, parse_version
 from changefeed_devcluster.cdc.connection import Connection, Subscription
-from changefeed_devcluster.cdc.subscriptions import Subscriptions
+from changefeed_devcluster.cdc.subscriptions import SINK_QUOTA, Subscriptions
 from changefeed_devcluster.cdc.troubles import Troubles
 from changefeed_devcluster.frozen import FrozenHistory
 from changefeed_devcluster.pd.oracle import Oracle
@@ -26,20 +26,21 @@ class Rig:
         version: str = "8.5.0",
         multiplexing: bool = True,
         frozen: FrozenHistory | None = None,
-        new_stores: int = 0,
+        proposed: int = 0,
         gated: bool = True,
+        sink_quota: int = SINK_QUOTA,
     ) -> None:
-        """`new_stores`: so many of the three spare large transactions; they ask one another when `now` has moved."""
+        """`proposed`: so many of the three spare large transactions; they ask one another when `now` has moved."""
         self.troubles = Troubles()
         self.store = MvccStore()
         self.oracle = Oracle(clock=lambda: 1.0)
         self.regions = Regions(self.store.lock, [1, 2, 3])
         self.regions.bootstrap()
         self.now = 0.0
-        self.gate = VersionGate([1, 2, 3], new_stores, gated)
+        self.gate = VersionGate([1, 2, 3], proposed, gated)
         self.watermarks = Watermarks(self.store, self.regions, self.gate, lambda: self.now)
         self.subscriptions = Subscriptions(
-            self.store, self.regions, self.oracle, CLUSTER, frozen, self.troubles, self.watermarks
+            self.store, self.regions, self.oracle, CLUSTER, frozen, self.troubles, self.watermarks, sink_quota
         )
         self.connection = self.connect(version, multiplexing)
 
@@ -68,10 +69,12 @@ class Rig:
         return subscription
 
     def run_scan(self, subscription: Subscription) -> None:
+        """To its end, and a tick longer: the next one tells the subscription a resolved-ts."""
         snapshot = self.subscriptions.attach(subscription)
         assert snapshot is not None
         for _ in self.subscriptions.scan(subscription, snapshot):
             pass
+        subscription.is_ripe = True
 
     def subscribe(self, **changed: object) -> Subscription:
         subscription = self.register(**changed)

@@ -181,6 +181,7 @@ class Feed:
             snapshot = self.subscriptions.attach(subscription)
             assert snapshot is not None
             assert list(self.subscriptions.scan(subscription, snapshot)) is not None
+            subscription.is_ripe = True
         self.listen()
 
     def tick(self) -> None:

@@ -1,11 +1,13 @@
-"""`EventFeed` without multiplexing, and the clients that use it (facts, tikv-wire 2.2)."""
+"""`EventFeed` without multiplexing, and the clients that use it (docs/design/tikv.md, Streams)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import grpc
 import pytest
 from changefeed.wire import cdcpb_pb2 as cdcpb
+from changefeed_devcluster.codec import encode_bytes
 from changefeed_devcluster.keys import record_key, record_range
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.store.txn import Mutation, Op
@@ -24,7 +26,7 @@ def put(cluster: DevCluster, *keys: bytes) -> int:
 
 def test_the_java_client_is_served_without_cluster_id_and_with_raw_keys(cluster: DevCluster) -> None:
     """It says 5.0.0 and sends raw bounds, which are no encoded keys: it gets the whole region, as from a real store."""
-    (region,) = cluster.regions.all()
+    region = cluster.regions.all()[0]
     put(cluster, record_key(7, 1), record_key(8, 1))
     start, end = record_range(7)
     with Feed(cluster, metadata=(), method="EventFeed", version="5.0.0") as feed:
@@ -51,8 +53,21 @@ def test_one_stream_carries_many_regions_and_batches_their_resolved_ts(cluster: 
         assert told[-1].resolved_ts.request_id == 0
 
 
+def test_a_region_that_is_registered_twice_is_listed_once_with_the_lower_ts(cluster: DevCluster) -> None:
+    region = cluster.regions.all()[0]
+    start_ts = cluster.oracle.next()
+    cluster.store.prewrite([Mutation(Op.PUT, b"a", b"v")], b"a", start_ts)
+    with Feed(cluster, metadata=(), method="EventFeed") as feed:
+        feed.register(region, request_id=2, start_key=encode_bytes(b"b"))
+        feed.until(lambda message: message.HasField("resolved_ts"))
+        feed.register(region, request_id=1)
+        told = feed.until(lambda message: message.resolved_ts.ts == start_ts)[-1].resolved_ts
+        assert (list(told.regions), told.request_id) == ([region.id], 0)
+        assert {feed.next().resolved_ts.ts for _ in range(5)} == {start_ts}
+
+
 def test_a_version_before_batches_gets_a_resolved_ts_event_a_region(cluster: DevCluster) -> None:
-    (region,) = cluster.regions.all()
+    region = cluster.regions.all()[0]
     with Feed(cluster, metadata=(), method="EventFeed", version="4.0.7") as feed:
         feed.register(region, request_id=3)
         told = feed.until(lambda message: any(event.resolved_ts for event in message.events))
@@ -62,7 +77,7 @@ def test_a_version_before_batches_gets_a_resolved_ts_event_a_region(cluster: Dev
 
 
 def test_multiplexing_is_no_feature_of_the_first_event_feed(cluster: DevCluster) -> None:
-    (region,) = cluster.regions.all()
+    region = cluster.regions.all()[0]
     with Feed(cluster, metadata=MULTIPLEXING, method="EventFeed") as feed:
         feed.register(region, request_id=9)
         told = feed.until(lambda message: message.HasField("resolved_ts"))
@@ -70,7 +85,7 @@ def test_multiplexing_is_no_feature_of_the_first_event_feed(cluster: DevCluster)
 
 
 def test_a_wrong_cluster_id_is_an_error_from_5_3_on(cluster: DevCluster) -> None:
-    (region,) = cluster.regions.all()
+    region = cluster.regions.all()[0]
     with Feed(cluster, metadata=(), method="EventFeed", version="5.3.0") as feed:
         feed.register(region, header=cdcpb.Header(ticdc_version="5.3.0"))
         assert feed.error().error.cluster_id_mismatch.current == cluster.cluster_id
@@ -101,11 +116,14 @@ def test_a_merge_and_a_transfer_end_registrations_of_both_feeds(cluster: DevClus
 
 
 def test_an_unknown_feature_ends_only_the_second_feed(cluster: DevCluster) -> None:
-    (region,) = cluster.regions.all()
+    region = cluster.regions.all()[0]
     unknown = (("features", "stream-multiplexing,time-travel"),)
     with Feed(cluster, metadata=unknown) as feed:
         feed.register(region)
-        assert "time-travel" in failure(feed.next)[1]
+        assert failure(feed.next) == (grpc.StatusCode.UNIMPLEMENTED, "time-travel")
+    for features, names in (("", ""), (" stream-multiplexing , ", ""), ("foo, bar", "foo,bar")):
+        with Feed(cluster, metadata=(("features", features),)) as feed:
+            assert failure(feed.next) == (grpc.StatusCode.UNIMPLEMENTED, names)
     with Feed(cluster, metadata=unknown, method="EventFeed") as feed:
         feed.register(region)
         feed.until_initialized()

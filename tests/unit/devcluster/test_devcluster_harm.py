@@ -19,7 +19,7 @@ from changefeed_devcluster.codec import encode_bytes
 from changefeed_devcluster.control import HARM_METHOD
 from changefeed_devcluster.harm import narrowest_pair
 from changefeed_devcluster.keys import record_key
-from changefeed_devcluster.pd.regions import Region
+from changefeed_devcluster.pd.regions import BORDERS, Region
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.store.txn import MAX_TS, Mutation, Op
 from changefeed_devcluster.terminal import CommandFailed
@@ -72,8 +72,9 @@ def test_a_merge_is_seen_by_pd_stores_and_subscribers(cluster: DevCluster) -> No
         (merged,) = harm(cluster, "merge", left=left.id, right=right.id)["regions"]
         for feed in (one, other):
             assert not feed.error().error.epoch_not_match.current_regions
-    assert (merged["id"], merged["version"], merged["start"], merged["end"]) == (right.id, right.version + 1, "", "")
-    (known,) = pd(cluster, "ScanRegions").regions
+    assert (merged["id"], merged["version"]) == (right.id, right.version + 2)
+    assert (merged["start"], merged["end"]) == ("", BORDERS[0].hex())
+    known = pd(cluster, "ScanRegions").regions[0]
     assert (known.region.id, known.leader.store_id) == (right.id, right.leader_store)
     assert not pd(cluster, "GetRegionByID", region_id=left.id).HasField("region")
     assert kv(cluster, "Get", left, key=b"a", version=1).region_error.HasField("region_not_found")
@@ -83,7 +84,7 @@ def test_a_merge_is_seen_by_pd_stores_and_subscribers(cluster: DevCluster) -> No
 
 
 def test_a_transfer_is_seen_by_pd_stores_and_subscribers(cluster: DevCluster) -> None:
-    (region,) = cluster.regions.all()
+    region = cluster.regions.all()[0]
     with listening(cluster, region) as feed:
         (moved,) = harm(cluster, "transfer", region=region.id, store=3)["regions"]
         assert feed.error().error.not_leader.leader.store_id == 3
@@ -98,7 +99,7 @@ def test_a_transfer_is_seen_by_pd_stores_and_subscribers(cluster: DevCluster) ->
 
 
 def test_a_stream_is_cut_in_the_middle_and_the_store_lives_on(cluster: DevCluster) -> None:
-    (region,) = cluster.regions.all()
+    region = cluster.regions.all()[0]
     harm(cluster, "cut", store=1, messages=3)
     with Feed(cluster) as feed:
         feed.register(region)
@@ -115,7 +116,7 @@ def test_a_stream_is_cut_in_the_middle_and_the_store_lives_on(cluster: DevCluste
 
 
 def test_a_stalled_stream_is_silent_and_tells_all_when_healed(cluster: DevCluster) -> None:
-    (region,) = cluster.regions.all()
+    region = cluster.regions.all()[0]
     with listening(cluster, region) as feed:
         harm(cluster, "stall", store=1)
         mark = put(cluster, b"a")
@@ -125,7 +126,7 @@ def test_a_stalled_stream_is_silent_and_tells_all_when_healed(cluster: DevCluste
 
 
 def test_a_stall_ends_by_itself(cluster: DevCluster) -> None:
-    (region,) = cluster.regions.all()
+    region = cluster.regions.all()[0]
     with listening(cluster, region) as feed:
         harm(cluster, "stall", seconds=0.05)
         until_resolved(feed, cluster.oracle.next())
@@ -145,22 +146,22 @@ def test_one_region_stalls_and_the_other_goes_on(cluster: DevCluster) -> None:
 
 
 def test_a_held_lock_holds_the_watermark_until_it_is_let_go(cluster: DevCluster) -> None:
-    (region,) = cluster.regions.all()
+    region = cluster.regions.all()[0]
     put(cluster, b"k", b"as it was")
     with listening(cluster, region) as feed:
         start_ts = int(harm(cluster, "lock", key=b"k".hex())["start_ts"])
         until_resolved(feed, start_ts)
         assert waits(feed, start_ts + 1)
-        tomorrow = start_ts + (86_400_000 << 18)
-        status = kv(cluster, "CheckTxnStatus", region, primary_key=b"k", lock_ts=start_ts, current_ts=tomorrow)
-        assert status.lock_ttl > 0
+        now = cluster.oracle.next()
+        status = kv(cluster, "CheckTxnStatus", region, primary_key=b"k", lock_ts=start_ts, current_ts=now)
+        assert status.lock_ttl > 86_400_000
         harm(cluster, "heal")
         until_resolved(feed, cluster.oracle.next())
         assert cluster.store.get(b"k", cluster.oracle.next()) == b"as it was"
 
 
 def test_a_lock_is_let_go_after_its_seconds(cluster: DevCluster) -> None:
-    (region,) = cluster.regions.all()
+    region = cluster.regions.all()[0]
     with listening(cluster, region) as feed:
         harm(cluster, "lock", key=b"k".hex(), seconds=0.05)
         until_resolved(feed, cluster.oracle.next())
@@ -168,7 +169,7 @@ def test_a_lock_is_let_go_after_its_seconds(cluster: DevCluster) -> None:
 
 
 def test_an_abandoned_lock_stays_until_a_client_rolls_it_back(cluster: DevCluster) -> None:
-    (region,) = cluster.regions.all()
+    region = cluster.regions.all()[0]
     with listening(cluster, region) as feed:
         start_ts = int(harm(cluster, "abandon", key=b"k".hex())["start_ts"])
         until_resolved(feed, start_ts)
@@ -180,7 +181,7 @@ def test_an_abandoned_lock_stays_until_a_client_rolls_it_back(cluster: DevCluste
 
 
 def test_a_secondary_of_a_committed_transaction_is_abandoned(cluster: DevCluster) -> None:
-    (region,) = cluster.regions.all()
+    region = cluster.regions.all()[0]
     for key in (b"a", b"b", b"c"):
         put(cluster, key, b"of " + key)
     answer = harm(cluster, "abandon", key=b"a5".hex(), committed=True)
@@ -193,7 +194,7 @@ def test_a_secondary_of_a_committed_transaction_is_abandoned(cluster: DevCluster
 
 
 def test_a_delay_comes_before_every_message(cluster: DevCluster) -> None:
-    (region,) = cluster.regions.all()
+    region = cluster.regions.all()[0]
     with listening(cluster, region) as feed:
         harm(cluster, "delay", by=0.15)
         mark = put(cluster, b"a")
@@ -202,7 +203,7 @@ def test_a_delay_comes_before_every_message(cluster: DevCluster) -> None:
 
 
 def test_repeats_are_told_until_healed(cluster: DevCluster) -> None:
-    (region,) = cluster.regions.all()
+    region = cluster.regions.all()[0]
     put(cluster, b"a")
     harm(cluster, "repeat")
     with Feed(cluster) as feed:
@@ -217,7 +218,7 @@ def test_reordered_rows_of_two_regions_are_whole_and_below_no_resolved_ts(cluste
     left, right = cluster.split(b"m")
     for region in (left, right):
         cluster.transfer(region.id, 1)
-    left, right = cluster.regions.all()
+    left, right = cluster.regions.all()[:2]
     harm(cluster, "reorder")
     with Feed(cluster) as feed:
         feed.register(left)
@@ -225,13 +226,13 @@ def test_reordered_rows_of_two_regions_are_whole_and_below_no_resolved_ts(cluste
         feed.until(lambda message: len(message.resolved_ts.regions) == 2)
         for number in range(40):
             put(cluster, b"a%03d" % number)
-            put(cluster, b"z%03d" % number)
+            put(cluster, b"r%03d" % number)
         mark = cluster.oracle.next()
         told = feed.until(lambda message: message.resolved_ts.ts >= mark)
     keys = [row.key for row in rows(told)]
     assert [key for key in keys if key < b"m"] == [b"a%03d" % number for number in range(40)]
-    assert [key for key in keys if key > b"m"] == [b"z%03d" % number for number in range(40)]
-    assert keys != [b"%c%03d" % (letter, number) for number in range(40) for letter in b"az"]
+    assert [key for key in keys if key > b"m"] == [b"r%03d" % number for number in range(40)]
+    assert keys != [b"%c%03d" % (letter, number) for number in range(40) for letter in b"ar"]
     resolved = 0
     for message in told:
         assert all(row.commit_ts > resolved for row in rows([message]))
@@ -242,7 +243,7 @@ def test_reordered_rows_of_two_regions_are_whole_and_below_no_resolved_ts(cluste
 
 
 def test_resolved_ts_does_not_pile_up_for_who_does_not_read(cluster: DevCluster) -> None:
-    (region,) = cluster.regions.all()
+    region = cluster.regions.all()[0]
     with listening(cluster, region) as feed:
         harm(cluster, "stall")
         subscriptions = cluster._subscriptions
@@ -254,24 +255,82 @@ def test_resolved_ts_does_not_pile_up_for_who_does_not_read(cluster: DevCluster)
         until_resolved(feed, cluster.oracle.next())
 
 
-def test_a_store_that_holds_too_much_for_its_readers_is_congested(
-    cluster: DevCluster, monkeypatch: pytest.MonkeyPatch
+def test_a_store_that_holds_too_much_for_its_readers_is_congested() -> None:
+    with DevCluster(min_ts_interval=0.01, sink_quota=10_000) as cluster:
+        region = cluster.regions.all()[0]
+        with listening(cluster, region) as one, listening(cluster, region) as other:
+            harm(cluster, "stall")
+            for number in range(8):
+                put(cluster, b"k%d" % number, bytes(1000))
+            assert sum(connection.backlog for connection in cluster._subscriptions._connections) < 12_000
+            harm(cluster, "heal")
+            for feed in (one, other):
+                assert feed.error().error.congested.region_id == region.id
+
+
+def test_a_congested_store_ends_registrations_with_their_next_row_and_scans_until_it_is_healed(
+    cluster: DevCluster,
 ) -> None:
-    monkeypatch.setattr(core, "SINK_QUOTA", 10_000)
-    (region,) = cluster.regions.all()
-    with listening(cluster, region) as one, listening(cluster, region) as other:
-        harm(cluster, "stall")
-        for number in range(8):
-            put(cluster, b"k%d" % number, bytes(1000))
-        assert sum(connection.backlog for connection in cluster._subscriptions._connections) < 12_000
+    region = cluster.regions.all()[0]
+    with listening(cluster, region) as feed:
+        harm(cluster, "congest", store=region.leader_store)
+        feed.register(region, request_id=2)
+        scanning = feed.error()
+        assert (scanning.request_id, scanning.error.congested.region_id) == (2, region.id)
+        until_resolved(feed, cluster.oracle.next())
+        put(cluster, b"a")
+        listened = feed.error()
+        assert (listened.request_id, listened.error.congested.region_id) == (1, region.id)
         harm(cluster, "heal")
-        for feed in (one, other):
-            assert feed.error().error.congested.region_id == region.id
+        feed.register(region)
+        feed.until_initialized()
+
+
+def test_a_slow_scan_is_overtaken_by_what_is_written_meanwhile(cluster: DevCluster) -> None:
+    region = cluster.regions.all()[0]
+    start_ts = cluster.oracle.next()
+    keys = (b"a", b"b")
+    cluster.store.flush([Mutation(Op.PUT, key, b"first") for key in keys], b"a", start_ts, 1)
+    harm(cluster, "slow-scans", bytes_per_second=1, store=region.leader_store)
+    with Feed(cluster, region.leader_store) as feed:
+        feed.register(region)
+        until_attached(cluster)
+        cluster.store.flush([Mutation(Op.PUT, b"a", b"second")], b"a", start_ts, 2)
+        assert [row.value for row in rows(feed.until(lambda message: bool(message.events)))] == [b"second"]
+        assert not feed.hears(lambda message: bool(message.events), 0.1)
+        harm(cluster, "heal")
+        told = feed.until_initialized()
+        assert [(row.type, row.key, row.value, row.generation) for row in told] == [
+            (1, b"a", b"first", 0),
+            (1, b"b", b"first", 0),
+            (5, b"", b"", 0),
+        ]
+
+
+def test_scans_are_as_slow_as_the_cluster_was_made_for() -> None:
+    with DevCluster(min_ts_interval=0.01, scan_speed_limit=0.1) as cluster:
+        region = cluster.regions.all()[0]
+        put(cluster, b"a")
+        with Feed(cluster, region.leader_store) as feed:
+            feed.register(region)
+            until_attached(cluster)
+            put(cluster, b"b")
+            assert [row.key for row in rows([feed.next()])] == [b"b"]
+
+
+def until_attached(cluster: DevCluster) -> None:
+    """Until a registration's scan has taken its snapshot."""
+    gone = threading.Event()
+    for _ in range(200):
+        if cluster._subscriptions._by_region:
+            return
+        gone.wait(0.05)
+    raise AssertionError("the registration is not there")
 
 
 def test_a_client_that_does_not_read_for_long_is_cut(cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cdc, "UNREAD_SECONDS", 0.2)
-    (region,) = cluster.regions.all()
+    region = cluster.regions.all()[0]
     cluster.store.one_pc([Mutation(Op.PUT, b"%06d" % n, bytes(10_000)) for n in range(3000)], cluster.oracle.next())
     options = [("grpc.max_receive_message_length", 1 << 28), ("grpc.http2.bdp_probe", 0)]
     with grpc.insecure_channel(cluster.store_addresses[1], options=options) as channel:

@@ -1,4 +1,7 @@
-"""Pessimistic transactions in the dev cluster: locks that keep writers off, and their prewrites (facts, 3.6)."""
+"""Pessimistic transactions in the dev cluster: locks that keep writers off, and their prewrites.
+
+See docs/design/tikv.md, Transactions.
+"""
 
 from __future__ import annotations
 

@@ -81,20 +81,28 @@ def test_tso_gives_the_largest_of_each_block(shared: DevCluster) -> None:
     assert shared.oracle.next() > ends[-1]
 
 
+@pytest.mark.parametrize("count", [0, 300_000])
+def test_so_many_timestamps_are_not_given(shared: DevCluster, count: int) -> None:
+    request = pdpb.TsoRequest(header=pdpb.RequestHeader(cluster_id=shared.cluster_id), count=count)
+    with grpc.insecure_channel(shared.pd_address) as channel:
+        assert failure(lambda: next(tso(channel, request)))[0] is grpc.StatusCode.UNKNOWN
+
+
 def test_regions_are_found_by_encoded_keys(cluster: DevCluster) -> None:
     cluster.split(b"b")
     cluster.split(b"c")
-    first, second, third = cluster.regions.all()
+    first, second, third, *borders = cluster.regions.all()
+    ids = [region.id for region in (first, second, third, *borders)]
     everything = pd(cluster, "ScanRegions")
-    assert [region.region.id for region in everything.regions] == [first.id, second.id, third.id]
-    assert [region.id for region in everything.region_metas] == [first.id, second.id, third.id]
+    assert [region.region.id for region in everything.regions] == ids
+    assert [region.id for region in everything.region_metas] == ids
     assert list(everything.leaders) == [region.leader for region in everything.regions]
     assert everything.regions[1].region.start_key == encode_bytes(b"b")
     assert everything.regions[1].region.end_key == encode_bytes(b"c") == everything.regions[2].region.start_key
-    assert sorted(region.leader.store_id for region in everything.regions) == [1, 2, 3]
     part = pd(cluster, "ScanRegions", start_key=encode_bytes(b"bb"), end_key=encode_bytes(b"c"))
     assert [region.region.id for region in part.regions] == [second.id]
     assert len(pd(cluster, "ScanRegions", limit=2).regions) == 2
+    assert not pd(cluster, "ScanRegions", start_key=encode_bytes(b"c"), end_key=encode_bytes(b"b")).regions
     assert pd(cluster, "GetRegion", region_key=encode_bytes(b"bx")).region.id == second.id
     assert pd(cluster, "GetPrevRegion", region_key=encode_bytes(b"c")).region.id == second.id
     assert not pd(cluster, "GetPrevRegion", region_key=b"").HasField("region")
@@ -102,11 +110,26 @@ def test_regions_are_found_by_encoded_keys(cluster: DevCluster) -> None:
     assert not pd(cluster, "GetRegionByID", region_id=9).HasField("region")
     ranges = [
         pdpb.KeyRange(start_key=b"", end_key=encode_bytes(b"a")),
-        pdpb.KeyRange(start_key=encode_bytes(b"a")),
+        pdpb.KeyRange(start_key=encode_bytes(b"a"), end_key=third.message.end_key),
     ]
     batch = pd(cluster, "BatchScanRegions", ranges=ranges, contain_all_key_range=True)
     assert [region.region.id for region in batch.regions] == [first.id, second.id, third.id]
     assert pd(cluster, "BatchScanRegions", ranges=ranges[::-1]).header.error.type == pdpb.UNKNOWN
+
+
+def test_a_fresh_cluster_has_the_borders_of_the_default_keyspace(shared: DevCluster) -> None:
+    keys = [(region.region.start_key, region.region.end_key) for region in pd(shared, "ScanRegions").regions]
+    low, high = encode_bytes(b"x\0\0\0"), encode_bytes(b"x\0\0\1")
+    assert keys == [(b"", low), (low, high), (high, b"")]
+
+
+def test_a_split_leaves_both_parts_to_their_leader_until_they_are_scattered(cluster: DevCluster) -> None:
+    cluster.transfer(cluster.regions.locate(b"m").id, 2)
+    left, right = cluster.split(b"m")
+    assert (left.leader_store, right.leader_store) == (2, 2)
+    assert (left.version, right.version) == (2, 2)
+    pd(cluster, "ScatterRegion", regions_id=[left.id])
+    assert cluster.regions.locate(b"a").leader_store == 3
 
 
 def test_stores_are_known_by_address(shared: DevCluster) -> None:
@@ -134,7 +157,7 @@ def test_pd_and_stores_are_at_the_host_that_was_given() -> None:
 
 
 def test_a_transaction_over_grpc_is_read_back(cluster: DevCluster) -> None:
-    (region,) = cluster.regions.all()
+    region = cluster.regions.all()[0]
     start = cluster.oracle.next()
     mutations = [kvrpcpb.Mutation(op="Put", key=key, value=b"v") for key in (b"a", b"b")]
     assert not kv(cluster, "Prewrite", region, mutations=mutations, primary_lock=b"a", start_version=start).errors
@@ -164,7 +187,7 @@ def test_a_transaction_over_grpc_is_read_back(cluster: DevCluster) -> None:
     error = kv(cluster, "Commit", region, keys=[b"c"], start_version=now, commit_version=later).error
     assert error.txn_lock_not_found.key == b"c"
     assert kv(cluster, "BatchRollback", region, keys=[b"a"], start_version=start).error.abort
-    one = kv(cluster, "Prewrite", region, mutations=mutations, start_version=later, try_one_pc=True)
+    one = kv(cluster, "Prewrite", region, mutations=mutations, primary_lock=b"a", start_version=later, try_one_pc=True)
     assert one.one_pc_commit_ts > later
 
 
@@ -183,7 +206,7 @@ def test_a_wrong_context_is_a_region_error(shared: DevCluster, context: dict[str
 
 def test_keys_leaders_and_clusters_are_checked(cluster: DevCluster) -> None:
     left, right = cluster.split(b"m")
-    outside = kv(cluster, "Get", left, key=b"z", version=1).region_error.key_not_in_region
+    outside = kv(cluster, "BatchGet", left, keys=[b"z"], version=1).region_error.key_not_in_region
     assert (outside.key, outside.end_key) == (encode_bytes(b"z"), encode_bytes(b"m"))
     cluster.transfer(right.id, 3)
     assert kv(cluster, "Get", right, key=b"z", version=1).region_error.not_leader.leader.store_id == 3
@@ -195,7 +218,7 @@ def test_keys_leaders_and_clusters_are_checked(cluster: DevCluster) -> None:
 
 
 def test_a_feed_scans_then_streams_then_resolves(cluster: DevCluster) -> None:
-    (region,) = cluster.regions.all()
+    region = cluster.regions.all()[0]
     cluster.store.one_pc([put(b"a", b"1")], cluster.oracle.next())
     with Feed(cluster) as feed:
         feed.register(region, register=cdcpb.ChangeDataRequest.Register())
@@ -257,7 +280,7 @@ def test_resolved_ts_never_passes_a_later_commit_under_load() -> None:
 
 
 def test_a_split_a_transfer_and_a_deregister_are_error_events(cluster: DevCluster) -> None:
-    (region,) = cluster.regions.all()
+    region = cluster.regions.all()[0]
     with Feed(cluster) as feed:
         feed.register(region)
         feed.until_initialized()
@@ -279,6 +302,7 @@ def test_a_split_a_transfer_and_a_deregister_are_error_events(cluster: DevCluste
 
 def test_a_cut_breaks_the_streams_of_its_store_only(cluster: DevCluster) -> None:
     left, right = cluster.split(b"m")
+    left = cluster.transfer(left.id, 2)
     with Feed(cluster, left.leader_store) as one, Feed(cluster, right.leader_store) as other:
         one.register(left)
         other.register(right)
@@ -287,7 +311,7 @@ def test_a_cut_breaks_the_streams_of_its_store_only(cluster: DevCluster) -> None
         cluster.cut(left.leader_store)
         code, _ = failure(lambda: one.until(lambda message: False))
         assert code is grpc.StatusCode.UNAVAILABLE
-        cluster.store.one_pc([put(b"z", b"1")], cluster.oracle.next())
+        cluster.store.one_pc([put(b"r", b"1")], cluster.oracle.next())
         other.until(lambda message: bool(rows([message])))
     with Feed(cluster, left.leader_store) as again:
         again.register(left)
@@ -295,7 +319,7 @@ def test_a_cut_breaks_the_streams_of_its_store_only(cluster: DevCluster) -> None
 
 
 def test_a_cut_reaches_a_client_that_does_not_read(cluster: DevCluster) -> None:
-    (region,) = cluster.regions.all()
+    region = cluster.regions.all()[0]
     for block in range(40):
         keys = [f"{block:02}{number:05}".encode() for number in range(1000)]
         cluster.store.one_pc([put(key, b"x" * 1000) for key in keys], cluster.oracle.next())
@@ -314,6 +338,14 @@ def test_a_cut_reaches_a_client_that_does_not_read(cluster: DevCluster) -> None:
         requests.put(None)
 
 
+def test_a_request_that_the_protocol_does_not_mean_ends_the_stream(shared: DevCluster) -> None:
+    with Feed(shared) as feed:
+        feed.register(shared.regions.all()[0], request_id=0)
+        code, details = failure(feed.next)
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert details.startswith("request_id ")
+
+
 def test_an_unknown_feature_is_unimplemented(shared: DevCluster) -> None:
     with Feed(shared, metadata=(("features", "stream-multiplexing,time-travel"),)) as feed:
         code, details = failure(feed.next)
@@ -323,7 +355,7 @@ def test_an_unknown_feature_is_unimplemented(shared: DevCluster) -> None:
 
 
 def test_a_large_scan_comes_whole_in_messages_below_the_limit(cluster: DevCluster) -> None:
-    (region,) = cluster.regions.all()
+    region = cluster.regions.all()[0]
     for block in range(10):
         keys = [f"{block:02}{number:05}".encode() for number in range(2000)]
         cluster.store.one_pc([put(key, b"x" * 1000) for key in keys], cluster.oracle.next())
@@ -345,14 +377,14 @@ def test_harm_from_another_process(cluster: DevCluster) -> None:
         return answer
 
     split = harm(action="split", key=b"m".hex())
-    assert [region["id"] for region in split["regions"]] == [region.id for region in cluster.regions.all()]
+    assert [region["id"] for region in split["regions"]] == [region.id for region in cluster.regions.all()[:2]]
     moved = harm(action="transfer", region=split["regions"][0]["id"], store=3)
     assert moved["regions"][0]["leader_store"] == cluster.regions.locate(b"a").leader_store == 3
     lock_ts = int(harm(action="lock", key=b"k".hex())["start_ts"])
     assert [lock.start_ts for lock in cluster.store.scan_locks(cluster.oracle.next())] == [lock_ts]
     assert harm(action="cut")["ok"]
     assert harm(action="stall", seconds=0.01)["ok"]
-    assert len(harm(action="regions")["regions"]) == 2
+    assert len(harm(action="regions")["regions"]) == 4
     assert "one of" in harm(action="melt")["error"]
     assert "key" in harm(action="split")["error"]
 

@@ -1,4 +1,4 @@
-"""What subscribers and stale readers see while a large transaction is open, by versions of stores (source design 2)."""
+"""What subscribers and stale readers see of an open large transaction, as TiKV does it and as it is proposed."""
 
 from __future__ import annotations
 
@@ -34,8 +34,12 @@ def alive(rig: Rig, start_ts: int, primary: str) -> int:
 # --- subscribers ---
 
 
-def test_by_the_old_mechanism_the_watermark_waits_for_the_last_key() -> None:
+@pytest.mark.parametrize("upgraded", [False, True])
+def test_as_in_a_real_cluster_of_any_version_the_watermark_waits_for_the_last_key(upgraded: bool) -> None:
     rig = Rig()
+    if upgraded:
+        for store_id in (1, 2, 3):
+            rig.gate.upgrade(store_id)
     rig.subscribe()
     start_ts = begun(rig, "a", "b")
     alive(rig, start_ts, "a")
@@ -46,8 +50,8 @@ def test_by_the_old_mechanism_the_watermark_waits_for_the_last_key() -> None:
     assert rig.later() > start_ts
 
 
-def test_by_the_new_one_it_follows_the_promise_and_passes_with_the_first_commit() -> None:
-    rig = Rig(new_stores=3)
+def test_by_the_proposed_one_it_follows_the_promise_and_passes_with_the_first_commit() -> None:
+    rig = Rig(proposed=3)
     rig.subscribe()
     start_ts = begun(rig, "a", "b")
     assert rig.later() == start_ts
@@ -58,11 +62,11 @@ def test_by_the_new_one_it_follows_the_promise_and_passes_with_the_first_commit(
     rig.store.commit([b"a"], start_ts, commit_ts)
     assert rig.later() > commit_ts
     rig.store.commit([b"b"], start_ts, commit_ts)
-    assert rig.rows() == [(COMMIT, "b", "")]
+    assert rig.rows() == [(COMMIT, "b", "v")]
 
 
 def test_a_region_without_a_commit_waits_below_it_though_it_is_known() -> None:
-    rig = Rig(new_stores=3)
+    rig = Rig(proposed=3)
     left, right = rig.regions.split(b"m")
     rig.regions.transfer(left.id, 2)
     rig.subscribe(region_id=right.id)
@@ -75,7 +79,7 @@ def test_a_region_without_a_commit_waits_below_it_though_it_is_known() -> None:
 
 
 def test_a_commit_elsewhere_in_the_region_decides_nothing_for_who_does_not_hear_of_it() -> None:
-    rig = Rig(new_stores=3)
+    rig = Rig(proposed=3)
     rig.subscribe(start_key=encode_bytes(b"m"))
     start_ts = begun(rig, "a", "x")
     commit_ts = rig.oracle.next()
@@ -84,17 +88,17 @@ def test_a_commit_elsewhere_in_the_region_decides_nothing_for_who_does_not_hear_
 
 
 def test_one_that_is_rolled_back_half_sent_is_passed_with_its_first_rollback() -> None:
-    rig = Rig(new_stores=3)
+    rig = Rig(proposed=3)
     rig.subscribe()
     start_ts = begun(rig, "a", "b")
     rig.store.rollback([b"b"], start_ts)
     assert rig.later() > start_ts
     rig.store.rollback([b"a"], start_ts)
-    assert rig.rows() == [(ROLLBACK, "a", "")]
+    assert rig.rows() == [(ROLLBACK, "a", "p")]
 
 
 def test_who_subscribes_in_the_middle_waits_for_a_commit_of_its_own() -> None:
-    rig = Rig(new_stores=3)
+    rig = Rig(proposed=3)
     start_ts = begun(rig, "a", "b", "c")
     commit_ts = rig.oracle.next()
     rig.store.commit([b"a"], start_ts, commit_ts)
@@ -105,7 +109,7 @@ def test_who_subscribes_in_the_middle_waits_for_a_commit_of_its_own() -> None:
 
 
 def test_normal_transactions_hold_it_beside_large_ones() -> None:
-    rig = Rig(new_stores=3)
+    rig = Rig(proposed=3)
     rig.subscribe()
     large = begun(rig, "a")
     normal = rig.oracle.next()
@@ -118,7 +122,7 @@ def test_normal_transactions_hold_it_beside_large_ones() -> None:
 
 
 def test_a_rolling_upgrade_changes_it_at_its_end_and_nothing_that_was_told_comes_back() -> None:
-    rig = Rig(new_stores=1)
+    rig = Rig(proposed=1)
     rig.subscribe()
     start_ts = begun(rig, "a", "b")
     promised = alive(rig, start_ts, "a")
@@ -130,7 +134,7 @@ def test_a_rolling_upgrade_changes_it_at_its_end_and_nothing_that_was_told_comes
 
 
 def test_without_a_gate_each_store_goes_by_its_own_version() -> None:
-    rig = Rig(new_stores=1, gated=False)
+    rig = Rig(proposed=1, gated=False)
     left, right = rig.regions.split(b"m")
     rig.regions.transfer(left.id, 1)
     rig.regions.transfer(right.id, 2)
@@ -151,7 +155,7 @@ def test_without_a_gate_each_store_goes_by_its_own_version() -> None:
 
 @pytest.fixture
 def cluster() -> Iterator[DevCluster]:
-    with DevCluster(stores=2, min_ts_interval=0.01, new_stores=2) as cluster:
+    with DevCluster(stores=2, min_ts_interval=0.01, proposed_watermark=2) as cluster:
         yield cluster
 
 
@@ -180,27 +184,27 @@ def test_a_stale_read_meets_the_locks_of_a_transaction_that_is_committed_and_ask
     cluster.transfer(left.id, 1)
     cluster.transfer(right.id, 2)
     store, oracle = cluster.store, cluster.oracle
-    store.one_pc([Mutation(Op.PUT, key, b"old") for key in (b"a", b"x", b"y", b"z")], oracle.next())
+    store.one_pc([Mutation(Op.PUT, key, b"old") for key in (b"a", b"r", b"s", b"t")], oracle.next())
     start_ts = oracle.next()
-    store.flush([Mutation(Op.PUT, key, b"new") for key in (b"a", b"x", b"y")], b"a", start_ts, 1)
-    store.flush([Mutation(Op.PUT, b"z", b"dead")], b"z", open_ts := oracle.next(), 1)
-    store.txn_heart_beat(b"z", open_ts, 0, promised := oracle.next() + (1 << 40))
-    right = cluster.regions.locate(b"x")
-    assert stale(cluster, right, b"x", start_ts).value == b"old"
+    store.flush([Mutation(Op.PUT, key, b"new") for key in (b"a", b"r", b"s")], b"a", start_ts, 1)
+    store.flush([Mutation(Op.PUT, b"t", b"dead")], b"t", open_ts := oracle.next(), 1)
+    store.txn_heart_beat(b"t", open_ts, 0, promised := oracle.next() + (1 << 40))
+    right = cluster.regions.locate(b"r")
+    assert stale(cluster, right, b"r", start_ts).value == b"old"
     commit_ts = oracle.next()
-    store.commit([b"a", b"x"], start_ts, commit_ts)
-    found = {key: stale(cluster, right, key, commit_ts).value for key in (b"x", b"y", b"z")}
-    assert found == {b"x": b"new", b"y": b"new", b"z": b"old"}
+    store.commit([b"a", b"r"], start_ts, commit_ts)
+    found = {key: stale(cluster, right, key, commit_ts).value for key in (b"r", b"s", b"t")}
+    assert found == {b"r": b"new", b"s": b"new", b"t": b"old"}
     assert promised > commit_ts
-    assert stale(cluster, right, b"y", start_ts).value == b"old"
+    assert stale(cluster, right, b"s", start_ts).value == b"old"
     assert cluster.watermarks.statuses.reads.total() > 0
-    store.rollback([b"z"], open_ts)
-    assert stale(cluster, right, b"z", oracle.next()).value == b"old"
+    store.rollback([b"t"], open_ts)
+    assert stale(cluster, right, b"t", oracle.next()).value == b"old"
 
 
 def test_by_the_old_mechanism_a_stale_read_waits_for_the_last_key_and_looks_at_no_lock() -> None:
     with DevCluster(stores=2, min_ts_interval=0.01) as cluster:
-        (region,) = cluster.regions.all()
+        region = cluster.regions.all()[0]
         cluster.store.one_pc([Mutation(Op.PUT, b"a", b"old")], cluster.oracle.next())
         start_ts = cluster.oracle.next()
         cluster.store.flush([Mutation(Op.PUT, b"a", b"new")], b"a", start_ts, 1)
@@ -222,10 +226,10 @@ def test_by_the_old_mechanism_a_stale_read_waits_for_the_last_key_and_looks_at_n
 
 
 def test_a_running_cluster_is_upgraded_store_by_store_and_pd_tells_so(cluster: DevCluster) -> None:
-    with DevCluster(stores=2, min_ts_interval=0.01, new_stores=1) as cluster:
+    with DevCluster(stores=2, min_ts_interval=0.01, proposed_watermark=1) as cluster:
         told = do_harm(cluster, "watermark", {})["stores"]
-        assert [(store["version"], store["new"]) for store in told] == [("9.0.0", False), ("8.5.3", False)]
+        assert [(store["version"], store["proposed"]) for store in told] == [("9.0.0", False), ("8.5.3", False)]
         assert do_harm(cluster, "upgrade", {"store": 2}) == {}
         told = do_harm(cluster, "watermark", {})["stores"]
-        assert [(store["version"], store["new"], store["requests"]) for store in told] == [("9.0.0", True, 0)] * 2
+        assert [(store["version"], store["proposed"], store["requests"]) for store in told] == [("9.0.0", True, 0)] * 2
         assert {store.version for store in pd(cluster, "GetAllStores").stores} == {"9.0.0"}

@@ -8,7 +8,7 @@ import pytest
 from changefeed_devcluster.codec import decode_bytes, encode_bytes
 from changefeed_devcluster.journal import Journal, Record
 from changefeed_devcluster.pd.oracle import Oracle, compose
-from changefeed_devcluster.pd.safepoints import GC_WORKER, NEVER, SafePoints
+from changefeed_devcluster.pd.safepoints import GC_WORKER, NEVER, SafePoints, ServiceSafePoints
 from changefeed_devcluster.store.mvcc import View
 from changefeed_devcluster.store.store import MvccStore
 from changefeed_devcluster.store.txn import (
@@ -175,7 +175,7 @@ def test_changes_carry_old_values_except_commits() -> None:
     store.one_pc([Mutation(Op.DELETE, b"a")], 50)
     assert changes == [
         Change(Kind.PREWRITE, 30, 0, 0, [RowChange(b"a", Op.PUT, b"2", b"1")]),
-        Change(Kind.COMMIT, 30, 40, 0, [RowChange(b"a", Op.PUT)]),
+        Change(Kind.COMMIT, 30, 40, 0, [RowChange(b"a", Op.PUT, b"2"), RowChange(b"z", Op.LOCK)]),
         Change(Kind.ONE_PC, 50, 51, 0, [RowChange(b"a", Op.DELETE, b"", b"2")]),
     ]
 
@@ -373,8 +373,8 @@ def test_oracle_goes_to_the_next_millisecond_when_one_is_used_up() -> None:
         oracle.allocate(0)
 
 
-def test_safepoints_answer_the_lowest_living_hold() -> None:
-    points = SafePoints()
+def test_safepoints_of_an_old_pd_answer_the_lowest_living_hold() -> None:
+    points = ServiceSafePoints()
     assert points.update(GC_WORKER, NEVER, 100, now=0).safe_point == 100
     assert points.update(b"feed", 10, 90, now=0).safe_point == 100, "below the lowest: refused, and told so"
     assert points.update(b"feed", 10, 110, now=0).safe_point == 100
@@ -385,3 +385,21 @@ def test_safepoints_answer_the_lowest_living_hold() -> None:
     assert [hold.service_id for hold in points.living(12)] == [b"feed", GC_WORKER]
     points.update(b"feed", 0, MAX_TS, now=12)
     assert [hold.service_id for hold in points.living(12)] == [GC_WORKER]
+
+
+def test_safepoints_of_the_newest_pd_answer_how_far_gc_may_go() -> None:
+    points = SafePoints()
+    assert points.update(b"feed", 10, 90, now=0) == (GC_WORKER, NEVER, 0), "not the least of the services"
+    assert points.update(GC_WORKER, NEVER, 80, now=0) == (GC_WORKER, NEVER, 80)
+    assert points.update(GC_WORKER, NEVER, 200, now=1) == (b"feed", 10, 90), "what has stopped it"
+    assert points.transaction_safe_point == 90
+    assert points.update(b"late", 10, 89, now=1) == (GC_WORKER, NEVER, 90), "below it: refused, and told so"
+    assert points.update(b"just", 10, 90, now=1) == (GC_WORKER, NEVER, 90)
+    assert [hold.service_id for hold in points.living(1)] == [b"feed", GC_WORKER, b"just"]
+    with pytest.raises(ValueError, match="ErrDecreasingTxnSafePoint"):
+        points.update(GC_WORKER, NEVER, 89, now=1)
+    assert [hold.service_id for hold in points.barriers] == [b"feed", b"just"], "expired, and known until it moves"
+    assert points.update(GC_WORKER, NEVER, 150, now=12) == (GC_WORKER, NEVER, 150)
+    assert points.barriers == []
+    assert points.may_collect(140, now=12) == 140
+    assert points.may_collect(160, now=12) == points.transaction_safe_point == 160

@@ -1,4 +1,7 @@
-"""What a subscriber is told, in which order: the change data core, driven step by step (facts, tikv-wire 2.6, 2.12)."""
+"""What a subscriber is told, in which order: the change data core, driven step by step.
+
+See docs/design/tikv.md, Order of rows.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ from changefeed_devcluster.cdc import subscriptions as core
 from changefeed_devcluster.cdc.cdc import parse_version
 from changefeed_devcluster.cdc.events import group_rows, varint
 from changefeed_devcluster.codec import encode_bytes
-from changefeed_devcluster.store.txn import Mutation, Op
+from changefeed_devcluster.pd.regions import BORDERS
+from changefeed_devcluster.store.txn import Action, Mutation, Op
 from devcluster_rig import CLUSTER, Rig, entries, put
 
 Row = cdcpb.Event.Row
@@ -26,6 +30,7 @@ def test_live_rows_say_what_the_protocol_says() -> None:
     rig.subscribe()
     rig.store.prewrite([put("a", "2"), Mutation(Op.DELETE, b"b"), Mutation(Op.LOCK, b"c")], b"a", 20, txn_source=3)
     rig.store.commit([b"a", b"b", b"c"], 20, 30)
+    rig.store.one_pc([Mutation(Op.LOCK, b"c")], 35)
     rig.store.one_pc([put("a", "3")], 40)
     rig.store.prewrite([put("a", "4")], b"a", 50)
     rig.store.rollback([b"a"], 50)
@@ -35,12 +40,105 @@ def test_live_rows_say_what_the_protocol_says() -> None:
     assert entries(events) == [
         Row(start_ts=20, type="PREWRITE", op_type="PUT", key=b"a", value=b"2", old_value=b"1", txn_source=3),
         Row(start_ts=20, type="PREWRITE", op_type="DELETE", key=b"b", old_value=b"1", txn_source=3),
-        Row(start_ts=20, commit_ts=30, type="COMMIT", op_type="PUT", key=b"a", txn_source=3),
+        Row(start_ts=20, commit_ts=30, type="COMMIT", op_type="PUT", key=b"a", value=b"2", txn_source=3),
         Row(start_ts=20, commit_ts=30, type="COMMIT", op_type="DELETE", key=b"b", txn_source=3),
+        Row(),
+        Row(),
         Row(start_ts=40, commit_ts=41, type="COMMITTED", op_type="PUT", key=b"a", value=b"3", old_value=b"2"),
         Row(start_ts=50, type="PREWRITE", op_type="PUT", key=b"a", value=b"4", old_value=b"3"),
-        Row(start_ts=50, type="ROLLBACK", key=b"a"),
+        Row(start_ts=50, type="ROLLBACK", key=b"a", value=b"p"),
     ]
+
+
+def test_a_commit_has_a_value_of_up_to_255_bytes() -> None:
+    rig = Rig()
+    rig.subscribe()
+    rig.store.prewrite([put("a", "x" * 255), put("b", "x" * 256)], b"a", 10)
+    rig.store.commit([b"a", b"b"], 10, 20)
+    assert [len(row.value) for row in entries(rig.events())] == [255, 256, 255, 0]
+
+
+def test_a_key_that_was_only_locked_is_committed_as_an_empty_row_to_who_hears_of_the_whole_region() -> None:
+    rig = Rig()
+    rig.subscribe(request_id=1)
+    rig.subscribe(request_id=2, start_key=encode_bytes(b"b"))
+    rig.store.prewrite([put("c", "1"), Mutation(Op.LOCK, b"d")], b"c", 10)
+    rig.store.commit([b"c", b"d"], 10, 20)
+    rig.store.prewrite([Mutation(Op.LOCK, b"d")], b"d", 30)
+    rig.store.commit([b"d"], 30, 40)
+    rig.store.prewrite([Mutation(Op.LOCK, b"d")], b"d", 50)
+    rig.store.rollback([b"d"], 50)
+    told = [(event.request_id, [(row.type, row.key) for row in event.entries.entries]) for event in rig.events()]
+    assert [kinds for request, kinds in told if request == 1] == [
+        [(PREWRITE, b"c")],
+        [(COMMIT, b"c"), (0, b"")],
+        [(0, b"")],
+        [(ROLLBACK, b"d")],
+    ]
+    assert [kinds for request, kinds in told if request == 2] == [
+        [(PREWRITE, b"c")],
+        [(COMMIT, b"c")],
+        [(ROLLBACK, b"d")],
+    ]
+    rig.run_scan(rig.register(request_id=3))
+    assert rig.rows() == [(COMMITTED, "c", "1"), (INITIALIZED, "", "")]
+
+
+def test_a_protected_rollback_says_so() -> None:
+    rig = Rig()
+    overlapped = rig.store.one_pc([put("o", "1")], 5)
+    rig.subscribe()
+    rig.store.prewrite([put("a", "1"), put("b", "1")], b"a", 10, ttl_ms=0)
+    rig.store.rollback([b"a", b"b", b"never"], 10)
+    rig.store.flush([put("c", "1"), put("d", "1")], b"c", 20, 1)
+    rig.store.resolve_lock(20, 0)
+    rig.store.pessimistic_lock([b"e", b"f"], b"e", 30, 30)
+    rig.store.rollback([b"e", b"f"], 30)
+    rig.store.check_txn_status(b"g", 40, 50, rollback_if_not_exist=True)
+    rig.store.check_secondary_locks([b"h"], 41)
+    rig.store.cleanup(b"i", 42, 0)
+    rig.store.rollback([b"o"], overlapped)
+    status = rig.store.check_txn_status(b"o", overlapped, overlapped + 1, rollback_if_not_exist=True)
+    assert status.action is Action.LOCK_NOT_EXIST_ROLLBACK
+    told = {row.key: row.value for row in entries(rig.events()) if row.type == ROLLBACK}
+    assert {key for key, value in told.items() if value == b"p"} == {b"a", b"c", b"d", b"e", b"g", b"h", b"i"}
+    assert {key for key, value in told.items() if not value} == {b"b", b"f", b"never", b"o"}
+
+
+def test_a_heartbeat_and_a_push_of_min_commit_ts_repeat_what_the_lock_holds_of_the_primary() -> None:
+    rig = Rig()
+    rig.store.one_pc([put("d", "0")], 1)
+    rig.subscribe()
+    for mutations in ([put("s", "short"), put("other", "x")], [put("l", "x" * 256)]):
+        rig.store.prewrite(mutations, mutations[0].key, 10, min_commit_ts=11)
+    rig.store.prewrite([Mutation(Op.DELETE, b"d")], b"d", 10, min_commit_ts=11)
+    rig.store.prewrite([Mutation(Op.LOCK, b"k")], b"k", 10, min_commit_ts=11)
+    rig.store.flush([put("f", "flushed")], b"f", 10, 1)
+    rig.drain()
+    for key in (b"s", b"l", b"d", b"k", b"f"):
+        rig.store.txn_heart_beat(key, 10, 5000)
+        rig.store.txn_heart_beat(key, 10, 4000)
+    rig.store.txn_heart_beat(b"f", 10, 0, 100)
+    for key in (b"s", b"l", b"d"):
+        for caller in (20, 15):
+            rig.store.check_txn_status(key, 10, 30, caller_start_ts=caller)
+    copies = [(row.type, row.key, row.value, row.old_value) for row in entries(rig.events())]
+    assert copies == [
+        (PREWRITE, b"s", b"short", b""),
+        (PREWRITE, b"d", b"", b"0"),
+        (PREWRITE, b"f", b"flushed", b""),
+        (PREWRITE, b"f", b"flushed", b""),
+        (PREWRITE, b"s", b"short", b""),
+        (PREWRITE, b"d", b"", b"0"),
+    ]
+
+
+def test_initialized_is_the_last_row_of_the_last_event_of_a_scan() -> None:
+    rig = Rig()
+    rig.store.one_pc([put(f"k{number:05}", "v") for number in range(2048)], 10)
+    rig.run_scan(rig.register())
+    counts = [len(event.entries.entries) for event in rig.events()]
+    assert counts == [1024, 1025]
 
 
 def test_scan_shows_the_lock_then_versions_newest_first_and_initialized_last() -> None:
@@ -75,7 +173,7 @@ def test_a_live_commit_may_come_before_the_prewrite_of_the_scan() -> None:
     rig.store.commit([b"a"], 10, 20)
     rig.store.one_pc([put("b", "2")], 30)
     list(rig.subscriptions.scan(subscription, snapshot))
-    assert rig.rows() == [(COMMIT, "a", ""), (COMMITTED, "b", "2"), (PREWRITE, "a", "1"), (INITIALIZED, "", "")]
+    assert rig.rows() == [(COMMIT, "a", "1"), (COMMITTED, "b", "2"), (PREWRITE, "a", "1"), (INITIALIZED, "", "")]
 
 
 def test_live_rows_interleave_with_a_long_scan() -> None:
@@ -85,6 +183,7 @@ def test_live_rows_interleave_with_a_long_scan() -> None:
     snapshot = rig.subscriptions.attach(subscription)
     assert snapshot is not None
     steps = rig.subscriptions.scan(subscription, snapshot)
+    next(steps)
     next(steps)
     rig.store.one_pc([put("k02999", "late")], 20)
     list(steps)
@@ -98,11 +197,12 @@ def test_live_rows_interleave_with_a_long_scan() -> None:
 def test_a_long_scan_keeps_key_order_and_holds_resolved_ts_to_its_end() -> None:
     rig = Rig()
     rig.store.one_pc([put(f"k{number:05}", "v") for number in range(3000)], 10)
-    rig.store.prewrite([put("k02500", "new"), put("z", "new")], b"k02500", 20)
+    rig.store.prewrite([put("k02500", "new"), put("s", "new")], b"k02500", 20)
     subscription = rig.register()
     snapshot = rig.subscriptions.attach(subscription)
     assert snapshot is not None
     steps = rig.subscriptions.scan(subscription, snapshot)
+    next(steps)
     next(steps)
     keys = [row[1] for row in rig.rows()]
     assert rig.resolved() == []
@@ -112,6 +212,7 @@ def test_a_long_scan_keeps_key_order_and_holds_resolved_ts_to_its_end() -> None:
     assert keys == sorted(keys)
     assert len(keys) == 3002
     assert rows.index((PREWRITE, "k02500", "new")) + 1 == rows.index((COMMITTED, "k02500", "v"))
+    assert rig.resolved() == []
     assert rig.resolved() == [([subscription.region_id], 20, 1)]
 
 
@@ -120,12 +221,11 @@ def test_a_span_gets_its_own_rows_only() -> None:
     rig.store.one_pc([put("a", "0"), put("b", "0"), put("c", "0")], 5)
     rig.run_scan(rig.register(start_key=encode_bytes(b"b"), end_key=encode_bytes(b"c")))
     rig.run_scan(rig.register(request_id=2, start_key=b"not memcomparable"))
-    rig.run_scan(rig.register(request_id=3, start_key=encode_bytes(b"c"), end_key=encode_bytes(b"b")))
     rig.store.one_pc([put("a", "1"), put("b", "1"), put("c", "1")], 10)
     by_request: dict[int, list[str]] = {}
     for event in rig.events():
         by_request.setdefault(event.request_id, []).extend(row.key.decode() for row in event.entries.entries)
-    assert by_request == {1: ["b", "", "b"], 2: ["a", "b", "c", "", "a", "b", "c"], 3: [""]}
+    assert by_request == {1: ["b", "", "b"], 2: ["a", "b", "c", "", "a", "b", "c"]}
 
 
 def test_rows_of_lossy_ddl_are_dropped_and_loops_where_asked() -> None:
@@ -147,11 +247,12 @@ def test_events_stay_below_32_kib_unless_one_row_is_larger() -> None:
     rig.subscribe()
     rig.store.one_pc([put(f"{number:04}", "x" * 1000) for number in range(100)], 10)
     rig.store.one_pc([put("large", "x" * 70_000)], 20)
+    rig.store.one_pc([put(f"{number:06}", "x" * 120) for number in range(300)], 30)
     events = rig.events()
-    assert len(entries(events)) == 101
-    assert all(event.ByteSize() < 33_000 for event in events[:-1])
-    assert 4 <= len(events) <= 6
-    assert events[-1].ByteSize() > 70_000
+    sizes = [sum(len(row.key) + len(row.value) for row in event.entries.entries) for event in events]
+    assert all(size < 32 << 10 for size in sizes if size != 70_005)
+    assert [len(event.entries.entries) for event in events] == [32, 32, 32, 4, 1, 260, 40]
+    assert (sizes[4], events[5].ByteSize() > 33_000) == (70_005, True)
     assert group_rows([]) == []
 
 
@@ -181,7 +282,7 @@ def test_varint_is_protobufs() -> None:
 # --- resolved ts ---
 
 
-def test_resolved_ts_waits_for_initialized() -> None:
+def test_resolved_ts_comes_with_the_second_tick_after_initialized() -> None:
     rig = Rig()
     subscription = rig.register()
     snapshot = rig.subscriptions.attach(subscription)
@@ -189,7 +290,19 @@ def test_resolved_ts_waits_for_initialized() -> None:
     assert rig.resolved() == []
     list(rig.subscriptions.scan(subscription, snapshot))
     rig.drain()
+    assert rig.resolved() == []
     assert rig.resolved() == [([subscription.region_id], rig.oracle.next() - 1, 1)]
+
+
+def test_who_joins_a_region_that_others_hear_of_is_told_with_the_first_tick() -> None:
+    rig = Rig()
+    rig.subscribe()
+    joining = rig.register(request_id=2)
+    snapshot = rig.subscriptions.attach(joining)
+    assert snapshot is not None
+    list(rig.subscriptions.scan(joining, snapshot))
+    rig.drain()
+    assert [request_id for _, _, request_id in rig.resolved()] == [1, 2]
 
 
 def test_resolved_ts_stops_at_the_oldest_lock_of_the_span() -> None:
@@ -229,8 +342,8 @@ def test_no_commit_comes_at_or_below_a_told_resolved_ts() -> None:
 
 def test_resolved_ts_goes_slowest_first_in_growing_groups() -> None:
     rig = Rig()
-    for number in range(44):
-        rig.regions.split(f"{number:02}".encode())
+    for number in range(300):
+        rig.regions.split(f"{number:03}".encode())
     for region in rig.regions.all():
         rig.regions.transfer(region.id, 1)
         request = rig.request(region_id=region.id)
@@ -238,14 +351,14 @@ def test_resolved_ts_goes_slowest_first_in_growing_groups() -> None:
         subscription = rig.subscriptions.register(rig.connection, request)
         assert subscription is not None
         rig.run_scan(subscription)
-    locked = rig.regions.locate(b"05x")
+    locked = rig.regions.locate(b"005x")
     start = rig.oracle.next()
-    rig.store.prewrite([put("05x", "1")], b"05x", start)
+    rig.store.prewrite([put("005x", "1")], b"005x", start)
     rig.drain()
     groups = rig.resolved()
-    assert [len(regions) for regions, _, _ in groups] == [8, 32, 5]
+    assert [len(regions) for regions, _, _ in groups] == [8, 32, 128, 128, 7]
     assert groups[0][0][0] == locked.id
-    assert groups[0][1] == start < groups[1][1] == groups[2][1]
+    assert groups[0][1] == start < groups[1][1] == groups[3][1]
 
 
 @pytest.mark.parametrize(
@@ -344,13 +457,12 @@ def test_a_split_ends_registrations_with_both_children() -> None:
 def test_a_merge_ends_registrations_with_an_empty_list() -> None:
     rig = Rig()
     left, right = rig.regions.split(b"m")
-    rig.regions.transfer(left.id, 1)
     rig.subscribe()
     merged = rig.regions.merge(left.id, right.id)
     error = rig.error()
     assert error.HasField("epoch_not_match")
     assert list(error.epoch_not_match.current_regions) == []
-    assert (merged.id, merged.version, merged.start, merged.end) == (right.id, 3, b"", b"")
+    assert (merged.id, merged.version, merged.start, merged.end) == (right.id, 4, b"", BORDERS[0])
 
 
 def test_a_transfer_ends_registrations_with_the_new_leader() -> None:
@@ -389,9 +501,8 @@ def test_deregister_ends_a_scan_that_is_under_way() -> None:
     assert rig.error().HasField("region_not_found")
 
 
-def test_a_reader_that_never_reads_is_congested_and_delays_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core, "SINK_QUOTA", 10_000)
-    rig = Rig()
+def test_a_reader_that_never_reads_is_congested_and_delays_nobody() -> None:
+    rig = Rig(sink_quota=10_000)
     rig.subscribe()
     for number in range(20):
         rig.store.one_pc([put("a", "x" * 1000)], 10 + 10 * number)
@@ -399,6 +510,51 @@ def test_a_reader_that_never_reads_is_congested_and_delays_nobody(monkeypatch: p
     assert events[-1].error.HasField("congested")
     assert 5 < len(events) < 11
     assert rig.connection.subscriptions == {}
+
+
+def test_who_does_not_read_congests_all_that_hear_of_a_region_and_scans_of_the_store() -> None:
+    rig = Rig(sink_quota=10_000)
+    rig.regions.split(b"m")
+    for region in rig.regions.all():
+        rig.regions.transfer(region.id, 1)
+    left, right = rig.regions.locate(b"a"), rig.regions.locate(b"n")
+    rig.subscribe(region_id=left.id)
+    slow = rig.connection
+    reads = rig.connection = rig.connect()
+    for request_id, region in ((1, left), (2, left), (3, right)):
+        rig.subscribe(region_id=region.id, request_id=request_id)
+    for number in range(20):
+        rig.store.one_pc([put("a", "x" * 1000)], 10 + 10 * number)
+        rig.drain()
+    assert (slow.subscriptions, [request for request, _ in reads.subscriptions]) == ({}, [3])
+    rig.run_scan(rig.register(region_id=left.id, request_id=4))
+    assert rig.error().congested.region_id == left.id
+    rig.store.one_pc([put("n", "x" * 4000)], 1000)
+    assert rig.error().congested.region_id == right.id
+    assert reads.subscriptions == {}
+    rig.connection = slow
+    assert rig.events()[-1].error.congested.region_id == left.id
+    rig.connection = reads
+    rig.subscribe(region_id=right.id)
+    rig.store.one_pc([put("n", "again")], 2000)
+    assert rig.rows() == [(COMMITTED, "n", "again")]
+
+
+def test_scans_are_counted_by_store_and_busy_says_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core, "PENDING_SCANS", 2)
+    rig = Rig()
+    first = rig.register(request_id=1)
+    other = rig.connection = rig.connect()
+    rig.register(request_id=2)
+    assert rig.subscriptions.register(rig.connection, rig.request(request_id=3)) is None
+    busy = rig.error().server_is_busy
+    assert (busy.reason, busy.backoff_ms) == ("too many pending incremental scans", 0)
+    rig.run_scan(first)
+    rig.register(request_id=3)
+    rig.subscriptions.disconnect(other)
+    rig.connection = rig.connect()
+    for request_id in (4, 5):
+        rig.register(request_id=request_id)
 
 
 def test_a_closed_connection_hears_nothing_more() -> None:

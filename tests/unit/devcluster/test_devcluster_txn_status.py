@@ -12,8 +12,10 @@ from changefeed_devcluster.store.txn import (
     AlreadyRolledBack,
     Assertion,
     AssertionFailed,
+    Change,
     CommitTsExpired,
     KeyIsLocked,
+    Kind,
     Mutation,
     Op,
     TxnLockNotFound,
@@ -106,13 +108,25 @@ def test_a_commit_at_the_ts_of_a_rollback_leaves_both() -> None:
     with pytest.raises(AlreadyRolledBack):
         store.prewrite([put(A, b"x")], A, 31)
     store.one_pc([put(B, b"1")], 20)
-    store.rollback([B], 31)
+    store.rollback([B], 31, protects=True)
     assert store.get(B, 31) == b"1"
     with pytest.raises(AlreadyRolledBack):
         store.prewrite([put(B, b"x")], B, 31)
     status = store.check_txn_status(B, 31, MAX_TS)
     assert (status.ttl_ms, status.commit_ts) == (0, 0)
     assert store.check_txn_status(B, 20, MAX_TS).commit_ts == 31
+
+
+def test_a_rollback_that_is_not_protected_leaves_nothing_where_a_commit_has_its_ts() -> None:
+    store = MvccStore()
+    changes: list[Change] = []
+    store.observe(changes.append)
+    commit_ts = store.one_pc([put(A, b"1")], 20)
+    store.rollback([A], commit_ts)
+    assert [change.kind for change in changes] == [Kind.ONE_PC]
+    absent = store.check_txn_status(A, commit_ts, MAX_TS, rollback_if_not_exist=True)
+    assert absent.action is Action.LOCK_NOT_EXIST_ROLLBACK
+    assert [change.kind for change in changes] == [Kind.ONE_PC, Kind.ROLLBACK]
 
 
 def test_cleanup_waits_for_the_ttl_unless_told_not_to() -> None:

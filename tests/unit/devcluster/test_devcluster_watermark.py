@@ -1,4 +1,4 @@
-"""How far a range is settled while large transactions are open: the scenarios of source design 2, and a naive model."""
+"""How far a range is settled while large transactions are open: the scenarios of the proposal, and a naive model."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_by_the_old_mechanism_a_large_one_is_like_all_others() -> None:
 
 
 def test_a_gate_opens_when_the_last_store_is_new_and_without_one_each_store_goes_by_itself() -> None:
-    shut, none = VersionGate([1, 2, 3], new=1), VersionGate([1, 2, 3], new=1, is_shut=False)
+    shut, none = VersionGate([1, 2, 3], proposed=1), VersionGate([1, 2, 3], proposed=1, is_shut=False)
     assert [[gate.spares_large(store) for store in (1, 2, 3)] for gate in (shut, none)] == [
         [False, False, False],
         [True, False, False],
@@ -93,7 +93,7 @@ def test_a_gate_opens_when_the_last_store_is_new_and_without_one_each_store_goes
     assert all(shut.spares_large(store) for store in (1, 2, 3))
     assert [none.version(store) for store in (1, 2)] == ["9.0.0", "8.5.3"]
     with pytest.raises(ValueError, match="4 of 3 stores"):
-        VersionGate([1, 2, 3], new=4)
+        VersionGate([1, 2, 3], proposed=4)
 
 
 # --- what stores ask one another ---
@@ -106,7 +106,7 @@ class Stores:
         self.now = 0.0
         self.store = MvccStore()
         ids = [1, 2, 3, 4, 5]
-        gate = gate or VersionGate(ids, new=5)
+        gate = gate or VersionGate(ids, proposed=5)
         self.statuses = Statuses(self.store, lambda key: int(key[:1]), gate, lambda: self.now)
         self.advancers = {id_: [WatermarkAdvancer(spares_large=True) for _ in range(20)] for id_ in ids}
 
@@ -171,7 +171,7 @@ def test_a_primary_that_is_not_locked_yet_is_no_rollback() -> None:
 
 
 def test_an_old_store_has_no_answer() -> None:
-    stores = Stores(VersionGate([1, 2, 3, 4, 5], new=2, is_shut=False))
+    stores = Stores(VersionGate([1, 2, 3, 4, 5], proposed=2, is_shut=False))
     stores.flush(100, b"3")
     stores.store.txn_heart_beat(b"3", 100, 0, 200)
     stores.later(1.0)

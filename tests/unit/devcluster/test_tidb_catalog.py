@@ -1,4 +1,7 @@
-"""Databases, tables and DDL jobs, as a changefeed finds them in the store (facts, tikv-wire 4.3-4.6)."""
+"""Databases, tables and DDL jobs, as a changefeed finds them in the store.
+
+See docs/design/tidb.md, Meta keys, DDL jobs.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +90,7 @@ def test_a_dropped_table_leaves_the_catalog_only(tidb: Tidb, cluster: DevCluster
     before = tidb.now()
     tidb.drop_table(table)
     _, job = _jobs(tidb, before)[-1]
-    assert (job["type"], job["table_id"], job["binlog"]["TableInfo"]) == (4, table.id, None)
+    assert (job["type"], job["table_id"], job["binlog"]["TableInfo"]["id"]) == (4, table.id, table.id)
     assert cluster.store.get(keys.meta_hash(f"DB:{table.db.id}", f"Table:{table.id}"), tidb.now()) is None
     tidb.create_table("shop", "orders", _COLUMNS)
 

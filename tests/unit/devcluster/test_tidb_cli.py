@@ -92,11 +92,19 @@ def test_a_frozen_history_is_ready_and_harmed(capsys: pytest.CaptureFixture[str]
         assert int(ready["startTs"]) < int(stopped["ts"])
         for action in ("merge", "transfer", "lock", "stall-region", "heal", "abandon"):
             app(["harm", action, "--pd", ready["pd"]], result_action="return_value")
-        for arguments in (["repeat"], ["reorder", "--seconds", "1"], ["delay", "--by", "0.1"], ["stall"], ["heal"]):
+        lasting = (
+            ["repeat"],
+            ["reorder", "--seconds", "1"],
+            ["delay", "--by", "0.1"],
+            ["slow-scans", "--bytes-per-second", "1000"],
+            ["congest", "--store", "1"],
+            ["stall"],
+        )
+        for arguments in (*lasting, ["heal"]):
             app(["harm", *arguments, "--pd", ready["pd"]], result_action="return_value")
         answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         assert [list(answer) for answer in answers] == [
-            ["regions"], ["regions"], ["key", "start_ts"], ["region"], [], ["key", "start_ts"], *([[]] * 5),
+            ["regions"], ["regions"], ["key", "start_ts"], ["region"], [], ["key", "start_ts"], *([[]] * 7),
         ]  # fmt: skip
         with pytest.raises(CommandFailed, match=r"no two rows|frozen history"):
             app(["harm", "abandon", "--committed", "--pd", ready["pd"]], result_action="return_value")
@@ -112,7 +120,7 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path, capfd: pytest.Cap
             (("--store-port", str(int(port) - 1)), port),
             (("--store-port", "65535"), "65535"),
             (("--data", str(file)), str(file)),
-            (("--new-stores", "4"), "3 stores"),
+            (("--proposed-watermark", "4"), "3 stores"),
             (("--workload", "bank", "--rows", "3"), "at least 4 accounts"),
             (("--replay",), "--data"),
             (("--replay", "--data", str(tmp_path / "none")), "--data"),

@@ -128,7 +128,7 @@ def test_several_changes_are_one_job(tidb: Tidb, orders: Table) -> None:
     before = tidb.now()
     done = last(columns.change_several(tidb, orders, Column("late", "int", default=1), "v"))
     assert names(done) == ["id", "n", "late"]
-    assert job_states(tidb, before) == [8, 1, 1, 1, 4]
+    assert job_states(tidb, before) == [8, 1, 1, 1, 1, 1, 1, 1, 4]
 
 
 def test_a_unique_key_over_duplicates_is_rolled_back(tidb: Tidb, orders: Table) -> None:

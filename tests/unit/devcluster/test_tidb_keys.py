@@ -1,4 +1,4 @@
-"""Keys against literals of TiKV's, TiDB's, TiCDC's and TiSpark's test-suites (facts, tikv-wire 4.1-4.3)."""
+"""Keys against literals of TiKV's, TiDB's, TiCDC's and TiSpark's test-suites (docs/design/tidb.md, Record keys)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Row format v2 against literals of TiKV's and TiSpark's test-suites (facts, tikv-wire 5)."""
+"""Row format v2 against literals of TiKV's and TiSpark's test-suites (docs/design/tidb.md, Row format v2)."""
 
 from __future__ import annotations
 

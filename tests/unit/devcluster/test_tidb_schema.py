@@ -1,4 +1,4 @@
-"""Definitions and jobs have TiDB's JSON form, as real clusters stored it (facts, tikv-wire 4.4 and 4.6)."""
+"""Definitions and jobs have TiDB's JSON form, as real clusters stored it (docs/design/tidb.md, Definitions)."""
 
 from __future__ import annotations
 

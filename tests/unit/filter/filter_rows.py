@@ -35,6 +35,7 @@ COLUMNS = (
     column(14, "c", ti.VARCHAR, collate="utf8mb4_unicode_ci"),
     column(15, "odd", ti.VARCHAR, collate="latin1_swedish_ci"),
     column(16, "wide", ti.NEW_DECIMAL, flen=65, decimal=30),
+    column(17, "z", ti.VARCHAR, collate="gb18030_chinese_ci"),
 )
 TYPES = {
     "i": pl.Int64,
@@ -68,10 +69,10 @@ def holds(sql: str, **values: Any) -> list[bool]:
 
 
 def stored(i: int | None = None, s: str | bytes | None = None) -> bytes:
-    """A row in row format v2 whose other columns are NULL (facts, tikv-wire 5.1)."""
+    """A row in row format v2 whose other columns are NULL (docs/design/tidb.md, Row format v2)."""
     cells = {2: None if i is None else struct.pack("<q", i), 6: s.encode() if isinstance(s, str) else s}
-    ids = [id_ for id_ in range(2, 17) if cells.get(id_) is not None]
-    nulls = [id_ for id_ in range(2, 17) if cells.get(id_) is None]
+    ids = [id_ for id_ in range(2, 18) if cells.get(id_) is not None]
+    nulls = [id_ for id_ in range(2, 18) if cells.get(id_) is None]
     data = [cells[id_] or b"" for id_ in ids]
     ends = [sum(map(len, data[: n + 1])) for n in range(len(data))]
     head = bytes([128, 0]) + struct.pack("<HH", len(ids), len(nulls)) + bytes([*ids, *nulls])

@@ -194,4 +194,4 @@ def test_the_parser_is_part_of_what_a_choice_depends_on() -> None:
     rules = {"matcher": ["*.*"], "ignoreEvent": ["delete"]}
     assert fingerprint(Filter.model_validate({"eventFilters": [rules]})) == ""
     with_condition = Filter.model_validate({"eventFilters": [rules | {"ignoreInsertValueExpr": "i = 1"}]})
-    assert fingerprint(with_condition).startswith("filter-1 sqlglot-")
+    assert fingerprint(with_condition).startswith("filter-2 sqlglot-")

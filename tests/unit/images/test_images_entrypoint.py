@@ -19,7 +19,7 @@ SAYS = f"""#!{sys.executable}
 import json, os, sys
 print(json.dumps({{"argv": sys.argv, "env": dict(os.environ), "pid": os.getpid()}}))
 """
-#: As the kubelet starts a driver's container (facts/test-cluster.md, The driver pod).
+#: As the kubelet starts a driver's container.
 DRIVER = [
     "driver",
     "--properties-file",

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 REQUIREMENTS = Path(__file__).parents[3] / "requirements"
+LOCKS = ["dev.txt", "operator.txt", "dataplane.txt", "build.txt", "uv.txt", "spark-4.1.txt", "consumers.txt"]
 _PIN = re.compile(r"^([A-Za-z0-9_.-]+)==([^ ;]+)(.*)$", re.MULTILINE)
 
 
@@ -21,7 +22,7 @@ def test_an_image_has_what_was_tested(lock: str) -> None:
     assert pins(lock).items() <= pins("dev.txt").items()
 
 
-@pytest.mark.parametrize("lock", ["dev.txt", "operator.txt", "dataplane.txt", "build.txt", "uv.txt"])
+@pytest.mark.parametrize("lock", LOCKS)
 def test_everything_is_hashed_and_no_registry_is_named(lock: str) -> None:
     text = (REQUIREMENTS / lock).read_text()
     assert "://" not in text

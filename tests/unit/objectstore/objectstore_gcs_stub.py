@@ -1,7 +1,7 @@
 """A small Google Cloud Storage for tests: the calls of the XML API that obstore makes, and nothing else.
 
 It is strict: a request that it does not know, or a PUT without a precondition, is answered with 400. No emulator takes
-these calls (facts, test-servers), so this says what the product sends, not what Google does.
+these calls, so this says what the product sends, not what Google does.
 """
 
 from __future__ import annotations

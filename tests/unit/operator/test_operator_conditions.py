@@ -11,7 +11,7 @@ from changefeed.spec.reasons import Held, Reason
 from changefeed_operator.actions import Event
 from changefeed_operator.decision.attempt.ledger import Ledger, Outcome, Phase
 from changefeed_operator.decision.attempt.restart import FAILURES, is_exhausted, wait_s
-from changefeed_operator.decision.conditions import Situation, conditions, events
+from changefeed_operator.decision.conditions import CLEAR_TEXT, Situation, conditions, events, warnings
 from changefeed_operator.decision.decide import OWN_FIELDS
 from operator_world import World
 
@@ -20,8 +20,8 @@ NOW = 1_800_000_000.0
 
 
 def _kstatus(situation: Situation) -> str:
-    """As kubernetes-sigs/cli-utils reads it (facts/kubernetes.md 6.1)."""
-    answers = {each["type"]: each["status"] for each in conditions(situation, HELD, {}, 3, NOW)}
+    """As kubernetes-sigs/cli-utils reads it (https://github.com/kubernetes-sigs/cli-utils, pkg/kstatus)."""
+    answers = {each["type"]: each["status"] for each in conditions(situation, HELD, "", {}, 3, NOW)}
     if answers["Reconciling"] == "True":
         return "InProgress"
     if answers["Stalled"] == "True":
@@ -45,29 +45,29 @@ def test_what_kstatus_reads_and_the_state_agree(reason: Reason) -> None:
 
 
 def test_a_transition_time_moves_with_the_answer_only() -> None:
-    before = {"conditions": conditions(Situation(Reason.RUNNING, "a"), HELD, {}, 1, NOW)}
-    later = conditions(Situation(Reason.CATCHING_UP, "b"), HELD, before, 1, NOW + 60)
+    before = {"conditions": conditions(Situation(Reason.RUNNING, "a"), HELD, "", {}, 1, NOW)}
+    later = conditions(Situation(Reason.CATCHING_UP, "b"), HELD, "", before, 1, NOW + 60)
     assert {each["lastTransitionTime"] for each in later} == {"2027-01-15T08:00:00Z"}
-    ended = {each["type"]: each for each in conditions(Situation(Reason.BACK_OFF, "c"), HELD, before, 1, NOW + 60)}
+    ended = {each["type"]: each for each in conditions(Situation(Reason.BACK_OFF, "c"), HELD, "", before, 1, NOW + 60)}
     assert ended["Ready"]["lastTransitionTime"] == "2027-01-15T08:01:00Z"
     assert ended["Stalled"]["lastTransitionTime"] == "2027-01-15T08:00:00Z"
 
 
 def test_what_stopped_a_driver_is_the_reason() -> None:
-    ready = conditions(Situation(Reason.STALLED, "x", "SinkOwned"), HELD, {}, 1, NOW)[0]
+    ready = conditions(Situation(Reason.STALLED, "x", "SinkOwned"), HELD, "", {}, 1, NOW)[0]
     assert ready["reason"] == "SinkOwned"
-    assert conditions(Situation(Reason.STALLED, "x", "no class at all"), HELD, {}, 1, NOW)[0]["reason"] == "Stalled"
+    assert conditions(Situation(Reason.STALLED, "x", "no class at all"), HELD, "", {}, 1, NOW)[0]["reason"] == "Stalled"
 
 
 def test_an_event_is_sent_once_for_a_change() -> None:
     situation = Situation(Reason.SINK_UNAVAILABLE, "The sink is away.")
     (event,) = events(situation, {})
     assert (event.type, event.reason) == ("Warning", Reason.SINK_UNAVAILABLE)
-    assert events(situation, {"conditions": conditions(situation, HELD, {}, 1, NOW)}) == []
+    assert events(situation, {"conditions": conditions(situation, HELD, "", {}, 1, NOW)}) == []
 
 
 def test_lag_that_comes_and_goes_sends_no_events() -> None:
-    before = {"conditions": conditions(Situation(Reason.RUNNING, "a"), HELD, {}, 1, NOW)}
+    before = {"conditions": conditions(Situation(Reason.RUNNING, "a"), HELD, "", {}, 1, NOW)}
     assert events(Situation(Reason.CATCHING_UP, "b"), before) == []
 
 
@@ -150,3 +150,14 @@ def test_every_word_has_a_place_and_the_reference_tells_it_there() -> None:
     assert _told("Reasons of HistoryHeld") == set(Held)
     assert all(reason.shown or reason.sent or reason.policy for reason in Reason)
     assert [event.type for event in (Event(Reason.PAUSED, ""), Event(Reason.STALLED, ""))] == ["Normal", "Warning"]
+
+
+def test_credentials_in_clear_text_are_told_once_and_as_long_as_they_are() -> None:
+    situation = Situation(Reason.RUNNING, "a")
+    (event,) = warnings("Set tls.", {})
+    assert (event.type, event.reason) == ("Warning", Reason.CREDENTIALS_IN_CLEAR_TEXT)
+    before = {"conditions": conditions(situation, HELD, "Set tls.", {}, 1, NOW)}
+    assert before["conditions"][-1]["type"] == CLEAR_TEXT
+    assert warnings("Set tls.", before) == []
+    assert warnings("Set another tls.", before) != []
+    assert CLEAR_TEXT not in {each["type"] for each in conditions(situation, HELD, "", before, 2, NOW)}

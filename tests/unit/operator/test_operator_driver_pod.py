@@ -1,4 +1,4 @@
-"""How a driver's end is read: exit code, last words, and what comes of it (INTERFACES.md, Exit codes)."""
+"""How a driver's end is read: exit code, last words, and what comes of it (docs/running.md, Exit codes)."""
 
 from __future__ import annotations
 
@@ -41,6 +41,8 @@ def _said(cause: str) -> str:
         (_pod(0, _said("Drained")), Outcome.FAILED, "Lost", Reason.LOST),
         (_pod(0), Outcome.FAILED, "Lost", Reason.LOST),
         (_pod(1, _said("NeedsHuman")), Outcome.STALLED, "NeedsHuman", None),
+        (_pod(1, _said("DuplicateKey")), Outcome.STALLED, "DuplicateKey", None),
+        (_pod(1, _said("ExecuteByHand")), Outcome.STALLED, "ExecuteByHand", None),
         (_pod(1, _said("SnapshotLostByGC")), Outcome.STALLED, "SnapshotLostByGC", None),
         (_pod(1, _said("ProtocolViolation")), Outcome.FAILED, "ProtocolViolation", Reason.CRASH),
         (_pod(1, "Traceback ..."), Outcome.FAILED, "Crash", Reason.CRASH),

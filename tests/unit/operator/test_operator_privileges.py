@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from changefeed.spec.reasons import Reason
-from changefeed_operator.template import privilege_problem
+from changefeed_operator.privileges import privilege_problem
 from operator_world import SETTINGS, World
 
 
@@ -39,6 +39,47 @@ def _container(**fields: Any) -> dict[str, Any]:
             {"spec": {"initContainers": [{"name": "i", "securityContext": {"privileged": True}}]}},
             ".spec.initContainers[i].securityContext.privileged: true",
         ),
+        (_container(securityContext={"procMount": "Unmasked"}), ".spec.containers[a].securityContext.procMount: set"),
+        (
+            _container(securityContext={"seccompProfile": {"type": "Unconfined"}}),
+            ".spec.containers[a].securityContext.seccompProfile.type: set; allowed: Localhost, RuntimeDefault",
+        ),
+        (
+            _container(securityContext={"appArmorProfile": {"type": "Unconfined"}}),
+            ".spec.containers[a].securityContext.appArmorProfile.type: set",
+        ),
+        (
+            _container(securityContext={"seLinuxOptions": {"type": "spc_t"}}),
+            ".spec.containers[a].securityContext.seLinuxOptions.type: set",
+        ),
+        (
+            _container(securityContext={"seLinuxOptions": {"user": "system_u"}}),
+            ".spec.containers[a].securityContext.seLinuxOptions.user: set",
+        ),
+        (
+            {"spec": {"securityContext": {"windowsOptions": {"hostProcess": True}}}},
+            ".spec.securityContext.windowsOptions.hostProcess: true",
+        ),
+        (
+            {"spec": {"securityContext": {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}}},
+            ".spec.securityContext.sysctls[kernel.msgmax].name: set",
+        ),
+        ({"spec": {"securityContext": {"procMount": "Default"}}}, ".spec.securityContext.procMount: set"),
+        (_container(securityContext={"newPower": 1}), ".spec.containers[a].securityContext.newPower: set"),
+        (_container(securityContext=["privileged"]), ".spec.containers[a].securityContext: set; allowed: a mapping"),
+        ({"spec": {"volumes": [{"name": "v", "nfs": {"server": "s", "path": "/"}}]}}, ".spec.volumes[v].nfs: set"),
+        (
+            _container(livenessProbe={"httpGet": {"host": "10.0.0.1", "port": 80}}),
+            ".spec.containers[a].livenessProbe.httpGet.host: set",
+        ),
+        (
+            _container(lifecycle={"preStop": {"tcpSocket": {"host": "10.0.0.1", "port": 80}}}),
+            ".spec.containers[a].lifecycle.preStop.tcpSocket.host: set",
+        ),
+        (
+            {"metadata": {"annotations": {"container.apparmor.security.beta.kubernetes.io/a": "unconfined"}}},
+            ".metadata.annotations[container.apparmor.security.beta.kubernetes.io/a]: set",
+        ),
         # Not the type that it should be: the API server may still make something of it.
         ({"spec": {"hostNetwork": "true"}}, ".spec.hostNetwork: set"),
     ],
@@ -55,7 +96,24 @@ def test_a_template_that_wants_the_node_is_told_where(template: dict[str, Any], 
         {"spec": {"hostNetwork": False, "hostPID": None, "volumes": [{"name": "v", "hostPath": None, "emptyDir": {}}]}},
         _container(securityContext={"privileged": False, "capabilities": {"drop": ["ALL"], "add": []}}),
         _container(securityContext=None, ports=[{"name": "p", "containerPort": 9, "hostPort": 0}]),
-        _container(securityContext={"runAsUser": 1000, "capabilities": None}),
+        _container(securityContext={"runAsUser": 1000, "capabilities": None, "newPower": None}),
+        _container(
+            securityContext={
+                "procMount": "Default",
+                "readOnlyRootFilesystem": True,
+                "seccompProfile": {"type": "Localhost", "localhostProfile": "audit.json"},
+                "seLinuxOptions": {"type": "container_t", "level": "s0:c1,c2"},
+            },
+            livenessProbe={"httpGet": {"host": "", "port": 80}},
+        ),
+        {
+            "metadata": {"annotations": {"container.apparmor.security.beta.kubernetes.io/a": "runtime/default"}},
+            "spec": {
+                "securityContext": {"fsGroup": 0, "runAsUser": 0, "sysctls": [{"name": "net.ipv4.tcp_syncookies"}]},
+                "volumes": [{"name": "a", "projected": {}}, {"name": "b", "persistentVolumeClaim": {"claimName": "c"}}],
+                "tolerations": [{"key": "spot"}],
+            },
+        },
     ],
 )
 def test_an_ordinary_template_is_fine(template: dict[str, Any]) -> None:

@@ -211,7 +211,9 @@ def _line(action: Action) -> str:
 
 
 def _status_line(status: Any) -> str:
-    *kstatus, held = [each for each in status["conditions"] if each["reason"] != "NoDriver"]
+    said = {each["type"]: each for each in status["conditions"] if each["reason"] != "NoDriver"}
+    held = said.pop("HistoryHeld")
+    kstatus = said.values()
     answers = " ".join(f"{'' if each['status'] == 'True' else '!'}{each['type']}" for each in kstatus)
     history = "" if held["status"] == "True" else f" [history: {held['reason']}]"
     reason = status["conditions"][0]["reason"]

@@ -9,16 +9,21 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
-from changefeed.errors import ChangefeedError, NeedsHuman, Unavailable
+from changefeed.errors import ChangefeedError, NeedsHuman, Transient, Unavailable
 from changefeed.owner.planning import ddl_span as ddl_span_module
 from changefeed.owner.planning.barrier import Barrier
 from changefeed.owner.planning.ddl_span import SUB_ID, DdlSpan
 from changefeed.owner.planning.timeline import Timeline
-from changefeed.puller.feed import Failed, Resolved
+from changefeed.puller.feed import Data, Failed, FeedEvent, Resolved
+from changefeed.schema.ddl.job import Job
+from changefeed.schema.effects import Effects
 from changefeed.schema.snapshot import load_schema
 from changefeed.schema.storage import SchemaStorage
+from changefeed.sink.contract import Ddl
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
+from changefeed_devcluster.ddl import columns, tables
+from changefeed_devcluster.ddl.running import last
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb.schema import Column
 from changefeed_devcluster.tidb.tidb import Tidb
@@ -125,6 +130,37 @@ async def test_ddls_up_to_the_start_are_part_of_the_snapshot(tidb: Tidb, pd: PdC
         assert followed.barrier.checkpoint_limit() >= later
 
 
+async def test_rule_9_an_event_waits_while_definitions_of_the_one_before_are_read(
+    tidb: Tidb, pd: PdClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else two would take the same row, and the second resolved-ts could pass a DDL that is not followed yet."""
+    entered, may_end, effect = asyncio.Event(), asyncio.Event(), Effects.of
+    at_once = [0]
+
+    async def slow(self: Effects, job: Job, ts: int) -> Job | None:
+        at_once.append(at_once[-1] + 1)
+        entered.set()
+        await may_end.wait()
+        try:
+            return await effect(self, job, ts)
+        finally:
+            at_once.append(at_once[-1] - 1)
+
+    monkeypatch.setattr(Effects, "of", slow)
+    async with following(tidb, pd) as followed:
+        await asyncio.to_thread(tidb.add_column, tidb.tables["shop.orders"], Column("note", "varchar(8)", True))
+        later = tidb.now()
+        await asyncio.wait_for(entered.wait(), DEADLINE)
+        other = asyncio.create_task(followed.span._on_event(Resolved(SUB_ID, later)))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        may_end.set()
+        await other
+        assert (max(at_once), followed.errors) == (1, [])
+        assert followed.barrier.resolved_ts >= later
+        assert followed.barrier.limit(tidb.tables["shop.orders"].id) == tidb.last_ddl_ts
+
+
 async def test_rule_29_nothing_counts_behind_a_job_that_cant_be_followed(
     tidb: Tidb, pd: PdClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,3 +197,104 @@ async def test_a_span_that_cant_be_pulled_fails(tidb: Tidb, pd: PdClient) -> Non
         before = followed.barrier.resolved_ts
         await followed.span._on_event(Resolved(SUB_ID, tidb.now()))
         assert followed.barrier.resolved_ts == before
+
+
+async def ddls_of(tidb: Tidb, pd: PdClient, do: Callable[[], object]) -> list[Ddl]:
+    """All that the changefeed is told of what `do` does."""
+    async with following(tidb, pd) as followed:
+        await asyncio.to_thread(do)
+        later = tidb.now()
+        await followed.until(lambda: followed.barrier.resolved_ts >= later or bool(followed.errors))
+        assert followed.errors == []
+        return list(followed.barrier._pending)
+
+
+async def test_a_ddl_comes_at_the_ts_from_which_on_rows_have_what_it_leads_to(tidb: Tidb, pd: PdClient) -> None:
+    """Not when its job is done: in each of these sessions use it before."""
+    orders = tidb.add_column(tidb.tables["shop.orders"], Column("n", "int"))
+    shown: list[int] = []
+
+    def all_of_them() -> None:
+        text = last(columns.modify_column(tidb, orders, "n", Column("n", "varchar(24)")))
+        shown.append(tidb.last_ddl_ts)
+        both = last(columns.change_several(tidb, text, Column("late", "int", default=1), "n"))
+        shown.append(tidb.last_ddl_ts)
+        one = last(columns.drop_column(tidb, both, "late"))
+        shown.append(tidb.last_ddl_ts)
+        tables.rename_table(tidb, one, one.db, "Sales")
+        shown.append(tidb.last_ddl_ts)
+
+    ddls = await ddls_of(tidb, pd, all_of_them)
+    assert [ddl.ts for ddl in ddls] == shown
+    kinds = [ddl.description.partition(":")[0] for ddl in ddls]
+    assert kinds == [
+        "MODIFY_COLUMN of shop.orders",
+        "MULTI_SCHEMA_CHANGE of shop.orders",
+        "DROP_COLUMN of shop.orders",
+        "RENAME_TABLE of shop.Sales",
+    ]
+    assert [[column.name for column in ddl.tables[orders.id].columns] for ddl in ddls] == [
+        ["id", "n"],
+        ["id", "late"],
+        ["id"],
+        ["id"],
+    ]
+
+
+async def test_a_run_that_begins_between_a_ddls_effect_and_its_end_has_it_already(tidb: Tidb, pd: PdClient) -> None:
+    orders = tidb.add_column(tidb.tables["shop.orders"], Column("n", "int"))
+    states = columns.drop_column(tidb, orders, "n")
+    next(states)
+    async with following(tidb, pd) as followed:
+        await asyncio.to_thread(last, states)
+        later = tidb.now()
+        await followed.until(lambda: followed.barrier.resolved_ts >= later)
+        assert [column.name for column in followed.schema.table(orders.id, later).columns] == ["id"]
+        assert (list(followed.barrier._pending), followed.errors) == ([], [])
+
+
+async def test_a_definition_that_cant_be_read_now_is_read_with_the_next_resolved_ts(
+    tidb: Tidb, pd: PdClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing passes meanwhile."""
+    orders = tidb.add_column(tidb.tables["shop.orders"], Column("n", "int"))
+    of, failures, resolved = Effects.of, [Transient("PD is away.")] * 3, list[int]()
+
+    async def away(effects: Effects, job: Job, ts: int) -> Job | None:
+        resolved.append(followed.barrier.resolved_ts)
+        if failures:
+            raise failures.pop()
+        return await of(effects, job, ts)
+
+    monkeypatch.setattr(Effects, "of", away)
+    async with following(tidb, pd) as followed:
+        await asyncio.to_thread(last, columns.drop_column(tidb, orders, "n"))
+        later = tidb.now()
+        await followed.until(lambda: followed.barrier.resolved_ts >= later)
+        assert max(resolved) < tidb.last_ddl_ts
+        assert ([ddl.ts for ddl in followed.barrier._pending], followed.errors) == ([tidb.last_ddl_ts], [])
+
+
+async def test_rows_that_come_again_are_no_ddls_again(
+    tidb: Tidb, pd: PdClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a store's death: the span is pulled from below."""
+    orders = tidb.add_column(tidb.tables["shop.orders"], Column("n", "int"))
+    taken: list[Data] = []
+    take = DdlSpan._take
+
+    async def remember(span: DdlSpan, event: FeedEvent) -> None:
+        if isinstance(event, Data):
+            taken.append(event)
+        await take(span, event)
+
+    monkeypatch.setattr(DdlSpan, "_take", remember)
+    async with following(tidb, pd) as followed:
+        await asyncio.to_thread(last, columns.modify_column(tidb, orders, "n", Column("n", "varchar(9)")))
+        later = tidb.now()
+        await followed.until(lambda: followed.barrier.resolved_ts >= later)
+        assert taken
+        for event in tuple(taken):
+            await followed.span._on_event(event)
+        await followed.span._on_event(Resolved(SUB_ID, tidb.now()))
+        assert ([ddl.ts for ddl in followed.barrier._pending], followed.errors) == ([tidb.last_ddl_ts], [])

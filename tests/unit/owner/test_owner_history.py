@@ -11,7 +11,7 @@ from changefeed.errors import Fenced, NeedsHuman, Superseded
 from changefeed.model.position import Position
 from changefeed.model.record import DdlRecord, FileCommitted, Record, RewindRecord, decode_record, encode_record
 from changefeed.owner.transaction_log.history import apply, check_claim, is_stale_attempt
-from changefeed.owner.transaction_log.state import Generation, State, restore, snapshot
+from changefeed.owner.transaction_log.state import Generation, NewestEntry, State, restore, snapshot
 
 
 def planned(to: int = 110) -> State:
@@ -36,6 +36,17 @@ def test_a_plan_and_its_commit_move_the_dispatcher() -> None:
     assert restore(snapshot(committed())).rows == 1
     state = apply(committed(), made.plan(committed(), made.entry(committed(), 120)))
     assert apply(state, made.commit(state, 115)).rows == 2
+
+
+def test_the_newest_entry_with_rows_is_known_through_plans_and_ddls_of_its_table() -> None:
+    state = committed()
+    assert state.dispatchers[1].newest == (newest := NewestEntry(plan=3, entry=0, table_version=1))
+    state = apply(state, made.plan(state, made.entry(state, 120)))
+    state = apply(state, made.commit(state, 115, files=(made.file(state.n, rows=0),)))
+    assert restore(snapshot(state)).dispatchers[1].newest == newest, "one without rows is none"
+    values = {**made.owned(state), "ts": 130, "job_id": 1, "query": "", "dispatchers": (1,)}
+    assert apply(state, DdlRecord(**values, involved=(1,))).dispatchers[1].newest == newest
+    assert apply(state, DdlRecord(**values)).dispatchers[1].newest is None, "it joins: its table may be another one"
 
 
 def test_what_no_driver_can_have_written_is_refused() -> None:

@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import owner_records as made
 import pytest
-from changefeed.errors import Conflict, Fenced, InvalidSpec, NeedsHuman
+from changefeed.errors import Conflict, Fenced, InvalidSpec, NeedsHuman, Unavailable
 from changefeed.model.position import Position
 from changefeed.model.record import CommitRecord, DdlRecord
 from changefeed.objectstore.local import LocalStore
+from changefeed.owner.closing.undriven import hold
 from changefeed.owner.preparation import prepare as prepare_module
 from changefeed.owner.preparation.prepare import open_places, prepare
 from changefeed.owner.preparation.prepared import Prepared
 from changefeed.owner.transaction_log.log import Log
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import parse
+from changefeed.upstream import pd as pd_module
 from changefeed.upstream.pd import PdClient
 from changefeed.upstream.safepoint import Safepoint
+from changefeed_devcluster.pd.safepoints import GC_WORKER
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb.schema import Column
 from changefeed_devcluster.tidb.tidb import Tidb
 
+HOLDER = b"changefeed-default-test-local"
 COLUMNS = (Column("id", "bigint"), Column("name", "varchar(64)", nullable=True))
 
 
@@ -78,11 +83,11 @@ class Place:
         resource = {"apiVersion": "changefeed.dev/v1alpha1", "kind": "Changefeed", "metadata": {"name": "test"}}
         return parse(json.dumps(resource | {"spec": members | spec}))
 
-    async def prepare(self, **spec: Any) -> Prepared:
+    async def prepare(self, attempt: int = 0, **spec: Any) -> Prepared:
         changefeed = self.changefeed(**spec)
         state, sink = open_places(changefeed)
         try:
-            return await prepare(changefeed, self.pd, state, sink)
+            return await prepare(changefeed, self.pd, state, sink, attempt=attempt)
         finally:
             state.release()
             sink.release()
@@ -192,6 +197,93 @@ async def test_rule_24_a_hold_that_is_refused_leaves_no_record(place: Place, mon
     with pytest.raises(NeedsHuman, match="SnapshotLostByGC"):
         await place.prepare()
     assert place.kinds() == []
+
+
+async def test_a_first_start_right_after_a_restart_of_pd_waits_for_the_leaders(
+    place: Place, tidb: Tidb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PD hears of them one after the other, for longer than a call to it may take."""
+    monkeypatch.setattr(pd_module, "PATIENCE", 1.5)
+    place.cluster.restart_pd(heartbeat_s=4.0)
+    await place.prepare()
+    assert place.kinds() == ["start", "epoch"]
+
+
+def held_names(place: Place) -> list[bytes]:
+    living = place.cluster.safepoints.living(int(time.time()))
+    return [each.service_id for each in living if each.service_id != GC_WORKER]
+
+
+@pytest.mark.parametrize("with_start_ts", [False, True])
+async def test_a_first_start_that_fails_removes_the_hold_that_it_has_made(
+    place: Place, tidb: Tidb, with_start_ts: bool
+) -> None:
+    no_hold_is_left(place)
+    spec: dict[str, Any] = {"startTs": str(tidb.now())} if with_start_ts else {}
+    with pytest.raises(InvalidSpec, match="match no table"):
+        await place.prepare(filter={"rules": ["nothing.*"]}, **spec)
+    assert held_names(place) == []
+    await place.prepare(**spec)
+    assert held_names(place) == [HOLDER]
+    with pytest.raises(InvalidSpec, match="match no table"):
+        await place.prepare(filter={"rules": ["nothing.*"]}, **spec)
+    assert held_names(place) == [HOLDER], "it has a log by now"
+
+
+@pytest.mark.parametrize("held_by", ["changefeed hold", "the operator"])
+async def test_a_first_start_that_fails_leaves_the_hold_that_was_there(place: Place, tidb: Tidb, held_by: str) -> None:
+    """Who has held from startTs on before the start needs it for the next one."""
+    no_hold_is_left(place)
+    spec: dict[str, Any] = {"startTs": str(tidb.now()), "filter": {"rules": ["nothing.*"]}}
+    if held_by == "changefeed hold":
+        await hold(place.changefeed(**spec))
+    with pytest.raises(InvalidSpec, match="match no table"):
+        await place.prepare(attempt=0 if held_by == "changefeed hold" else 1, **spec)
+    assert held_names(place) == [HOLDER]
+
+
+async def test_rule_14_a_first_start_that_something_kept_from_starting_holds_for_the_next_one(
+    place: Place, tidb: Tidb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Start it again, says exit code 69: nothing is lost."""
+    no_hold_is_left(place)
+
+    async def away(*_: object) -> object:
+        raise Unavailable("A store does not answer.")
+
+    monkeypatch.setattr(prepare_module, "load_schema", away)
+    with pytest.raises(Unavailable):
+        await place.prepare(startTs=str(tidb.now()))
+    assert held_names(place) == [HOLDER]
+    no_hold_is_left(place)
+    with pytest.raises(Unavailable):
+        await place.prepare()
+    assert held_names(place) == [], "the next start begins at another ts"
+
+
+async def test_a_hold_that_another_start_relies_on_by_now_is_left(
+    place: Place, tidb: Tidb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_hold_is_left(place)
+    other = Place(place.folder, place.cluster, place.pd)
+    spec: dict[str, Any] = {"startTs": str(tidb.now())}
+    load = prepare_module.load_schema
+
+    async def overtaken(*arguments: Any) -> Any:
+        monkeypatch.setattr(prepare_module, "load_schema", load)
+        monkeypatch.setattr(LocalStore, "hold", lambda self: None)  # as on a store without lock files
+        await other.prepare(**spec)
+        raise NeedsHuman("This one fails.")
+
+    monkeypatch.setattr(prepare_module, "load_schema", overtaken)
+    with pytest.raises(NeedsHuman, match="This one fails"):
+        await place.prepare(**spec)
+    assert held_names(place) == [HOLDER]
+
+
+def no_hold_is_left(place: Place) -> None:
+    for name in held_names(place):
+        place.cluster.safepoints.remove(name)
 
 
 async def test_rule_24_the_schema_is_that_at_start_ts(place: Place, tidb: Tidb) -> None:

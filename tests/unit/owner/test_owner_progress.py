@@ -16,6 +16,7 @@ from changefeed.owner.pulling.known_files import Reader
 from changefeed.owner.reporting.progress import Meter, _mode
 from changefeed.owner.reporting.status import Blocked, Trouble
 from changefeed.owner.writing.open_entries import EntryKey
+from changefeed.puller.stopped_stores import BEHIND, CONGESTED
 from changefeed.wire import owner_pb2 as pb
 
 
@@ -214,18 +215,33 @@ def test_a_store_that_fails_at_first_each_time_stays_a_warning_and_is_not_given_
     assert meter.progress(seconds).state == "Running, epoch 1."
 
 
+def test_a_store_that_has_worked_at_last_is_no_warning_soon_though_nobody_asks_it_again(meter: Meter) -> None:
+    meter.pd_answered(0.0, 1_000_000)
+    meter.store_failed("publication", Transient("sqlite:///catalog is locked."))
+    meter.store_works("publication", at_once=False)
+    meter.pd_answered(2.9, 1_002_900)
+    assert "is locked" in meter.progress(2.9).state
+    meter.pd_answered(3.0, 1_003_000)
+    assert meter.progress(3.0).state == "Running, epoch 1."
+    meter.store_failed("publication", Transient("sqlite:///catalog is locked."))
+    meter.pd_answered(60.0, 1_060_000)
+    assert "is locked" in meter.progress(60.0).state  # it fails again, and still
+
+
 def test_a_store_that_fails_for_too_long_is_given_up(meter: Meter) -> None:
     meter.pd_answered(0.0, 1_000_000)
     assert meter.given_up(10_000.0) is None
     meter.pd_answered(10_000.0, 11_000_000)
     meter.store_failed("files", Transient("s3://lake answers 503."))
     meter.store_failed("files", Transient("s3://lake is away."))
+    meter.store_failed("log", Transient("s3://state answers 503."))
+    meter.store_works("log", at_once=False)
     assert meter.given_up(10_000.0 + RUN_S - 1) is None
     error = meter.given_up(10_000.0 + RUN_S)
     assert error is not None
     assert error.message == "A store has failed for 900 s. s3://lake answers 503."
     meter.store_works("files")
-    assert meter.given_up(20_000.0) is None
+    assert meter.given_up(20_000.0) is None, "the log's store has worked since it failed"
 
 
 def test_where_segments_are_read_is_shown_and_each_change_said(
@@ -254,3 +270,36 @@ def test_the_resource_says_archive_as_soon_as_one_buffer_has_overflowed() -> Non
         "Buffer",
         "Archive",
     ]
+
+
+def test_what_our_own_pullers_do_not_read_is_blamed_on_no_other_client(meter: Meter) -> None:
+    """The puller that reads slowly may have no registration on that store that is turned away; another one has."""
+    meter.pd_answered(0.0, 5_000)
+    meter.report(0, pb.Report(stopped=pb.Stopped(store_id=3, reason=CONGESTED, message="another client")))
+    meter.pd_answered(1.0, 6_000)
+    meter.report(1, pb.Report(stopped=pb.Stopped(store_id=3, reason=BEHIND, message="this changefeed")))
+    seen = meter.seen(1.0, 1).tikv
+    assert seen is not None
+    assert (seen.reason, seen.message) == (BEHIND, "this changefeed")
+
+
+def test_a_store_of_the_upstream_that_refuses_is_in_every_view_until_it_sends_again(
+    meter: Meter, caplog: pytest.LogCaptureFixture
+) -> None:
+    meter.pd_answered(0.0, 5_000)
+    refused = pb.Stopped(store_id=1, reason="TikvRefuses", message="Store 1 does not let us in. Do this.")
+    for _ in range(2):
+        meter.report(0, pb.Report(stopped=refused))
+    meter.report(1, pb.Report())
+    seen = meter.seen(0.0, 1).tikv
+    assert seen is not None
+    assert (seen.since_ms, seen.reason, seen.message) == (5_000, "TikvRefuses", refused.message)
+    assert meter.word == "Warning"
+    assert meter.progress(1.0).state == f"Waiting for the upstream and retrying: {refused.message}"
+    assert meter.last_error is not None
+    assert (meter.last_error.kind, meter.last_error.over) == ("TikvRefuses", False)
+    meter.report(0, pb.Report())
+    assert meter.seen(0.0, 1).tikv is None
+    assert meter.word == "Normal"
+    assert meter.last_error.over
+    assert [record.getMessage() for record in caplog.records] == [refused.message, "The stores send change data again."]

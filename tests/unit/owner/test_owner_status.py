@@ -5,6 +5,7 @@ A story is commands, `----`, and what they print; blank lines part it. `#` start
     at TIME                        PD's clock; a second on it is one on the monotonic clock
     checkpoint TIME | resolved TIME | pulled ROWS | blocked [TABLE STARTED TTL] | held SPANS | complete
     sink-fails WHY | sink-away WHY | sink-refuses WHY | sink-works | pd-fails WHY | pd-works
+    tikv-refuses WHY | tikv-sends
     due                            what is to be written now: the lag, and each condition with its last transition
     say TYPE                       a condition's message, as last written
 """
@@ -92,7 +93,13 @@ class Teller:
         self.troubles.upstream_failed(self.seen.pd_ms, why)
 
     def do_pd_works(self, _: str) -> None:
-        self.troubles.upstream_answered()
+        self.troubles.upstream_answered(self.seen.pd_ms)
+
+    def do_tikv_refuses(self, why: str) -> None:
+        self.troubles.tikv_stopped("puller-0", self.seen.pd_ms, "TikvRefuses", why)
+
+    def do_tikv_sends(self, _: str) -> None:
+        self.troubles.tikv_sends("puller-0")
 
     def do_due(self, _: str) -> str:
         body = self.status.due(self.seen.pd_ms / 1000, self._now())
@@ -105,7 +112,7 @@ class Teller:
         return self.said[kind]["message"]
 
     def _now(self) -> Seen:
-        return replace(self.seen, sink=self.troubles.sink, upstream=self.troubles.upstream)
+        return replace(self.seen, sink=self.troubles.sink, upstream=self.troubles.upstream, tikv=self.troubles.tikv)
 
 
 def _short(condition: dict[str, str]) -> str:

@@ -14,7 +14,8 @@ from changefeed.schema.table_info import parse_database_info, parse_table_info
 from changefeed.sink.contract import Ddl
 
 START_TS = 100
-SHOP, OTHER = 1, 2
+SHOP, OTHER, SYSTEM = 1, 2, 3
+DATABASES = {SHOP: "shop", OTHER: "other", SYSTEM: "mysql"}
 ORDERS, ITEMS, SCRATCH, ELSEWHERE = 10, 11, 12, 20
 
 
@@ -25,7 +26,7 @@ def raw(id_: int, name: str, column: str = "id", **more: Any) -> dict[str, Any]:
 
 class Followed:
     def __init__(self, by_id: bool = False) -> None:
-        databases = [parse_database_info({"id": i, "db_name": {"O": n}}) for i, n in ((SHOP, "shop"), (OTHER, "other"))]
+        databases = [parse_database_info({"id": i, "db_name": {"O": n}}) for i, n in DATABASES.items()]
         tables = [
             parse_table_info(raw(ORDERS, "orders"), "shop"),
             parse_table_info(raw(ITEMS, "items"), "shop"),
@@ -46,7 +47,6 @@ class Followed:
 
     def ddl(self, type_: Action, schema_id: int = SHOP, table: dict[str, Any] | None = None, **more: Any) -> Ddl | None:
         self.ts += 10
-        name = {SHOP: "shop", OTHER: "other"}[schema_id]
         binlog = {"TableInfo": table, "MultipleTableInfos": more.pop("tables", None)}
         job = parse_job(
             {
@@ -54,7 +54,7 @@ class Followed:
                 "type": int(type_),
                 "state": 4,
                 "schema_id": schema_id,
-                "schema_name": name,
+                "schema_name": DATABASES[schema_id],
                 "table_id": table["id"] if table else 0,
                 "query": f"{type_.name} at {self.ts}",
                 "binlog": binlog,
@@ -114,6 +114,67 @@ def test_renames_within_out_of_and_into_the_filter(followed: Followed) -> None:
     assert shown(out) == ({ORDERS}, {ORDERS}, set(), [("shop/tmp_sales", True)])
     again = followed.ddl(Action.RENAME_TABLE, table=raw(ORDERS, "orders"))
     assert shown(again) == (set(), set(), {ORDERS}, [("shop/orders", False)]), "a reader has no table to rename"
+
+
+def test_renames_into_and_out_of_a_system_database(followed: Followed) -> None:
+    out = followed.ddl(Action.RENAME_TABLE, SYSTEM, raw(ORDERS, "orders"))
+    assert shown(out) == ({ORDERS}, {ORDERS}, set(), [("mysql/orders", True)])
+    assert followed.ddl(Action.ADD_COLUMN, SYSTEM, raw(ORDERS, "orders", "wide")) is None
+    back = followed.ddl(Action.RENAME_TABLE, table=raw(ORDERS, "orders", "wide"))
+    assert shown(back) == (set(), set(), {ORDERS}, [("shop/orders", False)])
+
+
+def test_a_statement_of_several_renames_has_a_database_for_each(followed: Followed) -> None:
+    args = [[SHOP] * 2, [SYSTEM, SHOP], [], [ORDERS, ITEMS], [], None]
+    tables = [raw(ORDERS, "hidden"), raw(ITEMS, "shown")]
+    ddl = followed.ddl(Action.RENAME_TABLES, tables=tables, raw_args=args, version=1)
+    told = [("mysql/hidden", True), ("shop/shown", True)]
+    assert shown(ddl) == ({ORDERS, ITEMS}, {ORDERS}, {ITEMS}, told)
+
+
+def test_a_ddl_is_described_by_the_name_of_the_definition(followed: Followed) -> None:
+    """TiDB's job has names in lower case."""
+    followed.ddl(Action.CREATE_TABLE, table=raw(30, "New"), table_name="new")
+    altered = followed.ddl(Action.ADD_COLUMN, table=raw(30, "New", "wide"), table_name="new")
+    dropped = followed.ddl(Action.DROP_TABLE, table_id=30, table_name="new")
+    gone = followed.ddl(Action.DROP_SCHEMA, schema_name="SHOP")
+    described = [ddl.description.partition(":")[0] for ddl in (altered, dropped, gone) if ddl]
+    assert described == ["ADD_COLUMN of shop.New", "DROP_TABLE of shop.New", "DROP_SCHEMA of shop"]
+
+
+def test_readers_are_told_both_names_of_a_rename_in_full(followed: Followed) -> None:
+    """As it was typed, it would mean a table of whatever database its session had chosen."""
+    ddl = followed.ddl(Action.RENAME_TABLE, OTHER, raw(ORDERS, "archive"), query="RENAME TABLE orders TO other.archive")
+    assert ddl is not None
+    wanted = "RENAME TABLE `shop`.`orders` TO `other`.`archive`"
+    assert [ddl.query, *(file.query for file in ddl.schema_files)] == [wanted, wanted]
+
+
+def test_an_event_filter_is_asked_by_the_name_that_a_rename_begins_with(followed: Followed) -> None:
+    followed.ignored = {"orders", "sales"}
+    away = followed.ddl(Action.RENAME_TABLE, table=raw(ORDERS, "other"))
+    assert shown(away) == ({ORDERS}, set(), {ORDERS}, [("shop/other", False)])
+    into = followed.ddl(Action.RENAME_TABLE, table=raw(ITEMS, "sales"))
+    assert shown(into) == ({ITEMS}, set(), {ITEMS}, [("shop/sales", True)])
+    several = followed.ddl(
+        Action.RENAME_TABLES,
+        tables=[raw(ORDERS, "orders"), raw(ITEMS, "things")],
+        raw_args={"rename_table_infos": [{"new_schema_id": SHOP}] * 2},
+    )
+    assert shown(several)[3] == [("shop/orders", True), ("shop/things", False)]
+
+
+def test_an_event_filter_is_asked_by_the_partitioned_table_of_an_exchange(followed: Followed) -> None:
+    exchange = {"table": partitioned(60, "parted", ORDERS, 62), "table_id": ORDERS}
+    exchange["raw_args"] = [61, SHOP, 60, "p0", True]
+    for ignored, is_told in (({"orders"}, True), ({"parted"}, False)):
+        again = Followed()
+        again.ddl(Action.CREATE_TABLE, table=partitioned(60, "parted", 61, 62))
+        again.ignored = ignored
+        assert shown(again.ddl(Action.EXCHANGE_TABLE_PARTITION, **exchange))[3] == [
+            ("shop/orders", is_told),
+            ("shop/parted", False),
+        ]
 
 
 def test_tables_that_swap_names_at_once_go_on_under_each_others(followed: Followed) -> None:

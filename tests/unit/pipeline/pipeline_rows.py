@@ -87,7 +87,7 @@ def key(handle: int, table_id: int = TABLE_ID) -> bytes:
 
 
 def value(k: int, name: str | None) -> bytes:
-    """A row of PEOPLE in row format v2 (facts, tikv-wire 5.1)."""
+    """A row of PEOPLE in row format v2 (docs/design/tidb.md, Row format v2)."""
     cells = [struct.pack("<q", k)] + ([] if name is None else [name.encode()])
     ids, nulls = ([2, 3], []) if name is not None else ([2], [3])
     ends = [sum(map(len, cells[: i + 1])) for i in range(len(cells))]

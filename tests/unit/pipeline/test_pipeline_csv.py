@@ -48,7 +48,7 @@ def test_corpus_rows(vector):
     line = one_row(
         args["values"],
         format_of(args["config"]),
-        OPS[args["op"]],
+        golden.known(OPS, args["op"]),
         int(args["commit_ts"]),
         (args["schema"], args["table"]),
     )
@@ -88,13 +88,18 @@ def test_corpus_values(vector):
     if "elems" in args:
         elems, number = args["elems"], int(args["value"])
         value: Any = elems[number - 1] if tp == 247 else ",".join(e for i, e in enumerate(elems) if number >> i & 1)
+    elif expected is None:
+        value = pa.array([None], pa.string())
     elif isinstance(expected, float):
         value = pa.array([float(args["value"])], pa.float32() if tp == 4 else pa.float64())
     else:
         value = int(args["value"]) if isinstance(expected, int) else args["value"]
     fmt = CsvFormat(terminator="", binary_encoding_method=args.get("encoding", "base64"))
     cell = one_row([value], fmt, tp=tp, charset=args.get("charset", "utf8mb4")).split(",", 3)[3]
-    assert cell == (f'"{expected}"' if isinstance(expected, str) else str(expected))
+    if expected is None:
+        assert cell == "\\N"
+    else:
+        assert cell == (f'"{expected}"' if isinstance(expected, str) else str(expected))
 
 
 def test_a_decimal_is_text_though_tidb_calls_its_charset_binary():

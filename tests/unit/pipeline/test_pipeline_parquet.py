@@ -14,7 +14,7 @@ from changefeed.model.position import Position
 from changefeed.pipeline import run
 from changefeed.pipeline.codec import parquet
 from changefeed.pipeline.codec.choice import codec_of
-from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, LONGLONG, TIMESTAMP, VARCHAR
+from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, LONGLONG, NEW_DECIMAL, TIMESTAMP, VARCHAR
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pipeline_rows import (
@@ -99,6 +99,19 @@ def test_rule_10_other_segments_and_chunks_give_the_same_bytes(
         assert written(tmp_path, *shuffled(rows, seed, segments), old_values=True) == whole
 
 
+@pytest.mark.parametrize(
+    ("digits", "stored"), [(9, "INT32"), (10, "INT64"), (18, "INT64"), (19, "FIXED_LEN_BYTE_ARRAY")]
+)
+def test_a_decimal_that_fits_an_integer_is_stored_as_one(tmp_path: Path, digits: int, stored: str) -> None:
+    """In fixed bytes, which are Arrow's default, Flink's reader fails on a dictionary of them."""
+    amount = column(2, "amount", NEW_DECIMAL)
+    amount["type"] |= {"Flen": digits, "Decimal": 2}
+    table = make_table([column(1, "id", LONGLONG, FLAG_NOT_NULL | FLAG_PRI_KEY), amount])
+    found = pq.read_metadata(pa.BufferReader(written(tmp_path, ROWS, table=table, to=Position.end_of(4)))).schema
+    assert found.column(3).physical_type == stored
+    assert found.to_arrow_schema().field("amount").type == pa.decimal128(digits, 2)
+
+
 def test_row_groups_are_bounded_by_rows_and_bytes_and_have_statistics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,7 +134,7 @@ def test_pages_are_compressed_as_the_resource_says(tmp_path: Path, compression: 
 
 
 def test_the_fingerprint_names_what_writes_the_files() -> None:
-    assert codec_of(STORAGE | {"protocol": "parquet"}).fingerprint == f"parquet-1 pyarrow-{pa.__version__}"
+    assert codec_of(STORAGE | {"protocol": "parquet"}).fingerprint == f"parquet-2 pyarrow-{pa.__version__}"
 
 
 def test_timestamps_are_mounted_in_utc() -> None:

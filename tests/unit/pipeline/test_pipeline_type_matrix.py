@@ -1,6 +1,6 @@
 """Every type by NULL, its least, its greatest and an odd value: what csv and canal-json write of it, byte by byte.
 
-`type_matrix.md` holds what is written, to be read beside the formats' rules (facts, ticdc-compatibility 2.7 and 2.8);
+`type_matrix.md` holds what is written, to be read beside the formats' rules (docs/sink-files.md, Types);
 `CHANGEFEED_REWRITE=1` writes it anew. Rows come from the development cluster's encoder, but for JSON and VECTOR, whose
 bytes stand here.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -10,7 +11,9 @@ from contextlib import asynccontextmanager
 import pytest
 from changefeed.errors import InvalidSpec, Unavailable
 from changefeed.model.rows import RAW_SCHEMA
+from changefeed.puller import store_stream
 from changefeed.puller.feed import Data, Failed, FeedEvent, Resolved, SpanFeed
+from changefeed.puller.stopped_stores import CONGESTED
 from changefeed.upstream.pd import PdClient
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.store.txn import Mutation, Op
@@ -214,6 +217,34 @@ async def test_released_subscription_is_silent_and_leaves_the_other_alone(cluste
         await received.until_resolved(2, cluster.oracle.next())
         assert received.resolved[1] == last
         assert received.rows == {}
+
+
+async def test_store_without_room_is_named_and_pulled_from_again_when_it_has_room(
+    cluster: DevCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_stream, "NAMED_SECONDS", 0.5)
+    written = Written(cluster)
+    start_ts = cluster.oracle.next()
+    async with feeding(cluster) as (feed, received):
+        feed.subscribe(1, 77, START, END, start_ts)
+        await received.until_resolved(1, cluster.oracle.next())
+        cluster.congest()
+        registered = feed.metrics.registrations
+        commit_ts = written.transaction([key(1)])
+        async with asyncio.timeout(DEADLINE):
+            for _ in itertools.count():
+                if (stopped := feed.stopped()) is not None:
+                    break
+                await asyncio.sleep(0.05)
+        assert stopped.reason == CONGESTED
+        assert "another client of its change feed does not read" in stopped.message
+        assert received.resolved[1] < commit_ts
+        assert feed.metrics.registrations - registered < 10
+        cluster.heal()
+        await received.until_resolved(1, commit_ts)
+        assert feed.stopped() is None
+    assert received.rows == written.rows
+    assert received.failed == []
 
 
 class Misled:

@@ -164,7 +164,7 @@ async def test_rule_14_each_new_registration_is_asked_about() -> None:
 def test_rule_14_all_that_is_resolved_before_the_verdict_waits_for_it() -> None:
     """The stream says 200, then 300, while the read of the safepoint is under way."""
     piece = Piece(b"a", b"z", START_TS, locked=True)
-    history, ask = HeldHistory(), Ask(1, 77, START_TS, piece, 11, 1, 1)
+    history, ask = HeldHistory(), Ask(1, 77, START_TS, piece, 11, 1, 1, 1)
     history.initialized(ask)
     assert not history.counts(ask, 200)
     assert not history.counts(ask, 300)

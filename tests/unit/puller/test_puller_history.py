@@ -13,7 +13,7 @@ from changefeed.puller.matching.history import history, is_history
 from changefeed.puller.matching.matcher import Matcher
 from changefeed.puller.matching.region_events import Outcome, RegionEvents
 from changefeed.wire import cdcpb_pb2
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 Event = cdcpb_pb2.Event
@@ -65,6 +65,7 @@ def outcomes(chunks: list[Messages]) -> list[tuple[Any, ...]]:
     return found
 
 
+@settings(deadline=None)
 @given(CHUNKS)
 @example([[(9, row(b"a", 9))], [(9, row(b"b", 9, PREWRITE)), (9, Row(type=INITIALIZED))]])  # the first tells the fate
 @example([[(9, row(b"b", 9, PREWRITE))], [(9, Row(type=INITIALIZED))], [(9, row(b"a", 9))]])  # one waits for it

@@ -7,9 +7,11 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from changefeed.errors import SnapshotLostByGC
+from changefeed.errors import Refused, SnapshotLostByGC
 from changefeed.model.table_copy import COPY_TICKS, TableCopy
+from changefeed.puller import feed as feed_module
 from changefeed.puller.initial_copy import Pace
+from changefeed.upstream.pd import PdClient
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.store.txn import Mutation, Op
 from test_puller_feed import DEADLINE, END, START, Written, feeding, key
@@ -71,6 +73,38 @@ async def test_a_lock_from_before_the_snapshot_is_waited_for(cluster: DevCluster
         cluster.store.commit([key(1)], open_ts, commit_ts)
         await received.until_resolved(1, ts)
     assert received.rows[key(1), copy.from_ts + 1] == (0, 2, b"x")
+
+
+async def test_a_store_that_refuses_a_copy_is_named_and_asked_again(
+    cluster: DevCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run waits: it may be mended meanwhile."""
+    Written(cluster).transaction([key(1)])
+    ts = cluster.oracle.next()
+    copy = TableCopy(ts - COPY_TICKS, (START, END))
+    address, refuses, asked_again = PdClient.store_address, [True], asyncio.Event()
+
+    async def refused(self: PdClient, store_id: int) -> str:
+        if refuses:
+            if len(refuses) == 2:
+                asked_again.set()
+            refuses.append(True)
+            raise Refused("Store 1 does not let us in.", "Mend it.")
+        return await address(self, store_id)
+
+    monkeypatch.setattr(PdClient, "store_address", refused)
+    monkeypatch.setattr(feed_module, "_PD_DOWN_SECONDS", 0.05)
+    async with feeding(cluster) as (feed, received):
+        feed.subscribe(1, 77, START, END, copy.from_ts, copy)
+        async with asyncio.timeout(DEADLINE):
+            await asked_again.wait()
+        stopped = feed.stopped()
+        assert stopped is not None
+        assert (stopped.reason, stopped.message) == ("TikvRefuses", "Store 1 does not let us in. Mend it.")
+        refuses.clear()
+        await received.until_resolved(1, ts)
+        assert feed.stopped() is None
+    assert (len(received.rows), received.failed) == (1, [])
 
 
 async def test_a_snapshot_that_gc_has_passed_is_not_believed(cluster: DevCluster) -> None:

@@ -11,7 +11,8 @@ from changefeed.model.rows import RAW_SCHEMA, ROW_OVERHEAD, raw_bytes
 from changefeed.puller.matching import matcher, region_events
 from changefeed.puller.matching.decode import decode
 from changefeed.puller.matching.region_events import Outcome, RegionEvents
-from changefeed.puller.reaction import Fatal, Leader, Relocate, Retry, backoff, reaction
+from changefeed.puller.reaction import Fatal, Leader, Relocate, Wait, backoff, reaction
+from changefeed.puller.stopped_stores import BUSY, CONGESTED
 from changefeed.wire import cdcpb_pb2, errorpb_pb2, metapb_pb2
 from puller_memory_scratch import MemoryFile
 
@@ -53,7 +54,6 @@ def test_decode_loses_nothing() -> None:
         value=b"",
         old_value=b"\xff",
         txn_source=2**63,
-        generation=7,
     )
     both = cdcpb_pb2.ChangeDataEvent(resolved_ts=cdcpb_pb2.ResolvedTs(regions=[2**64 - 1], ts=5, request_id=4))
     both.events.add(region_id=1, request_id=2, entries=Event.Entries(entries=[full, full]))
@@ -72,7 +72,6 @@ def test_decode_loses_nothing() -> None:
             "value": b"",
             "old_value": b"\xff",
             "txn_source": 2**63,
-            "generation": 7,
         }
     ]
     assert (decoded.request_id.tolist(), decoded.region_id.tolist(), decoded.rows_of.tolist()) == (
@@ -259,10 +258,11 @@ def test_every_error_event_has_a_reaction() -> None:
     assert reaction(error(not_leader=errorpb_pb2.NotLeader(region_id=1))) == Relocate()
     assert reaction(error(region_not_found=errorpb_pb2.RegionNotFound())) == Relocate()
     assert reaction(error(epoch_not_match=errorpb_pb2.EpochNotMatch())) == Relocate()
-    assert reaction(error(server_is_busy=errorpb_pb2.ServerIsBusy(backoff_ms=250))) == Retry(0.25)
-    assert reaction(error(server_is_busy=errorpb_pb2.ServerIsBusy(backoff_ms=10**9))) == Retry(600)
-    assert reaction(error(congested=cdcpb_pb2.Congested())) == Retry(0)
-    assert reaction(error()) == Retry(0)
+    assert reaction(error(server_is_busy=errorpb_pb2.ServerIsBusy(backoff_ms=250))) == Wait(0.25, BUSY)
+    assert reaction(error(server_is_busy=errorpb_pb2.ServerIsBusy(backoff_ms=10**9))) == Wait(600, BUSY)
+    assert reaction(error(server_is_busy=errorpb_pb2.ServerIsBusy(reason="too many scans"))) == Wait(0, BUSY)
+    assert reaction(error(congested=cdcpb_pb2.Congested())) == Wait(0, CONGESTED)
+    assert reaction(error()) == Relocate()
     fatal = {
         "duplicate_request": (cdcpb_pb2.DuplicateRequest(region_id=1), ProtocolViolation),
         "compatibility": (cdcpb_pb2.Compatibility(required_version="9.0.0"), Unavailable),

@@ -1,4 +1,4 @@
-"""What a puller tells the owner, and when (CORRECTNESS.md, rule 2)."""
+"""What a puller tells the owner, and when (docs/design/rules.md, Rule 2)."""
 
 from __future__ import annotations
 

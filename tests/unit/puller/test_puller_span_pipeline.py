@@ -1,4 +1,4 @@
-"""Source design 1 by script: barriers, out-of-order persists, merge, quota, compaction, release."""
+"""The span pipeline by script: barriers, out-of-order persists, merge, quota, compaction, release."""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ import pytest
 from changefeed.errors import Unavailable
 from changefeed.puller.matching import matcher as matcher_module
 from changefeed.puller.matching import slot_index, spilled
-from changefeed.puller.matching.matcher import ROWS, Matched, Matcher
+from changefeed.puller.matching.matcher import Matched, Matcher
+from changefeed.puller.matching.rows import ROWS
 from changefeed.puller.matching.scratch import LocalFile
 from changefeed.puller.matching.slot_index import SlotIndex
 from puller_memory_scratch import MemoryFile
@@ -34,7 +35,7 @@ def rows(
 ) -> pl.DataFrame:
     value = os.urandom(VALUE) if kind == PREWRITE else b""
     return pl.DataFrame(
-        [(start_ts, commit_ts, kind, 1, b"%06d" % handle, value, old, 0, 0, reg) for handle in handles],
+        [(start_ts, commit_ts, kind, 1, b"%06d" % handle, value, old, 0, reg, False) for handle in handles],
         schema=ROWS,
         orient="row",
     )

@@ -1,4 +1,4 @@
-"""Silent streams, old stores, and every error event of tikv-wire 2.10: no registration is left alone."""
+"""Silent streams, old stores, and every error event: no registration is left alone."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 import grpc
 import pytest
-from changefeed.errors import ChangefeedError, InvalidSpec, ProtocolViolation, Unavailable
+from changefeed.errors import ChangefeedError, InvalidRequest, InvalidSpec, ProtocolViolation, Unavailable
 from changefeed.puller.feed import Data, Failed, FeedEvent, Resolved, SpanFeed
+from changefeed.puller.stopped_stores import REFUSED, Stopped, StoppedStores
 from changefeed.wire import cdcpb_pb2 as cdcpb
 from changefeed.wire import errorpb_pb2 as errorpb
 from changefeed.wire import metapb_pb2 as metapb
@@ -143,6 +144,66 @@ async def test_store_without_eventfeedv2_is_refused_and_asked_again_by_the_next_
         assert len(seen.of(Failed)) == 1
 
 
+# --- stores that refuse us ---
+
+
+async def test_store_that_refuses_is_named_until_it_sends_again() -> None:
+    """It may be mended meanwhile: nothing fails, and the reason is told instead of a lag alone."""
+    seen = Seen()
+    async with FakeStore([ALL]) as store, SpanFeed(store, seen.emit) as feed:
+        feed.subscribe(1, 77, b"a", b"z", 100)
+        stream, _ = await first_registration(store)
+        assert feed.stopped() is None
+        stream.end(grpc.StatusCode.UNAUTHENTICATED)
+        await store.until(lambda: len(store.streams) == 2 and store.streams[1].registered())
+        stopped = feed.stopped()
+        assert stopped is not None
+        assert (stopped.store_id, stopped.reason) == (1, "TikvRefuses")
+        assert f"Store 1 at {store.address} does not let us in: the test says so." in stopped.message
+        assert "security.cert-allowed-cn of TiKV" in stopped.message
+        store.streams[1].initialize(store.streams[1].registered()[0])
+        store.streams[1].resolve(store.streams[1].registered()[0], 200)
+        await seen.until(lambda: Resolved(1, 200) in seen.events)
+        assert feed.stopped() is None
+        assert seen.of(Failed) == []
+
+
+def test_store_that_nobody_asks_any_more_is_forgotten() -> None:
+    """Its regions have other leaders; of several, the first is told."""
+    stores = StoppedStores()
+    one, two = (Stopped(store_id, REFUSED, "why") for store_id in (1, 2))
+    stores.met(two, 10.0)
+    stores.met(one, 11.0)
+    assert stores.first(12.0) == one
+    stores.met(two, 15.0)
+    assert stores.first(31.0) == two
+    assert stores.first(35.0) is None
+    stores.met(one, 36.0)
+    stores.sends(1)
+    assert stores.first(36.0) is None
+
+
+# --- our own requests ---
+
+
+async def test_request_that_is_not_in_order_is_not_sent_and_ends_the_subscription() -> None:
+    """A store would take it for another range than was meant; the other subscriptions go on."""
+    seen = Seen()
+    regions = [FakeRegion(11, b"a", b"m", version=0), FakeRegion(12, b"m", b"z")]
+    async with FakeStore(regions) as store, SpanFeed(store, seen.emit) as feed:
+        feed.subscribe(1, 71, b"a", b"m", 100)
+        feed.subscribe(2, 72, b"m", b"z", 100)
+        await seen.until(lambda: seen.of(Failed))
+        (failed,) = seen.of(Failed)
+        assert (failed.sub_id, type(failed.error)) == (1, InvalidRequest)
+        assert "version must be set, not 0" in failed.error.message
+        stream, request = await first_registration(store)
+        stream.initialize(request)
+        stream.resolve(request, 150)
+        await seen.until(lambda: Resolved(2, 150) in seen.events)
+        assert [request.region_id for request in stream.registered()] == [12]
+
+
 # --- errors ---
 
 
@@ -174,6 +235,32 @@ async def test_region_that_fails_is_registered_again_from_its_resolved_ts(error:
         stream.initialize(again)
         stream.resolve(again, 160)
         await seen.until(lambda: Resolved(1, 160) in seen.events)
+
+
+async def test_what_nobody_can_tell_apart_is_asked_for_again_and_the_store_told() -> None:
+    """1. A large transaction writes a row again while its region is scanned. 2. It commits. 3. The next scan has it."""
+    seen = Seen()
+    async with FakeStore([ALL]) as store, SpanFeed(store, seen.emit) as feed:
+        feed.subscribe(1, 77, b"a", b"z", 100)
+        stream, request = await first_registration(store)
+        for value in (b"new", b"old"):
+            stream.rows(request, cdcpb.Event.Row(type=1, op_type=1, start_ts=150, key=b"k", value=value))
+        stream.initialize(request)
+        stream.resolve(request, 150)
+        await seen.until(lambda: Resolved(1, 150) in seen.events)
+        stream.rows(request, cdcpb.Event.Row(type=2, op_type=1, start_ts=150, commit_ts=200, key=b"k"))
+        stream.resolve(request, 250)
+        await store.until(lambda: len(stream.registered()) == 2 and stream.deregistered())
+        again = stream.registered()[1]
+        assert again.checkpoint_ts == 150
+        assert again.request_id != stream.deregistered()[0].request_id == request.request_id
+        stream.rows(again, row(b"k", 200, b"new"))
+        stream.initialize(again)
+        stream.resolve(again, 250)
+        await seen.until(lambda: Resolved(1, 250) in seen.events)
+        values = [value for data in seen.of(Data) for value in data.batch["value"].to_pylist()]
+        assert values == [b"new"]
+        assert feed.metrics.errors == {"unclear_order": 1}
 
 
 async def test_region_goes_to_the_leader_that_the_error_names() -> None:

@@ -1,4 +1,4 @@
-"""When locks are looked for (tikv-wire 2.13), and which transaction a person is told of."""
+"""When locks are looked for (docs/design/tikv.md, Stuck locks), and which transaction a person is told of."""
 
 from __future__ import annotations
 

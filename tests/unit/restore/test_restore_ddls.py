@@ -114,6 +114,20 @@ def widen_a_column(story: Story, mark: Callable[[], int]) -> None:
     story.insert("items", (40,), price=1 << 40, note="x" * 50)
 
 
+def compute_columns(story: Story, mark: Callable[[], int]) -> None:
+    """Virtual ones, between others; no row has a value for them."""
+    twice = Column("twice", "int", True, generated="`price` * 2")
+    story.tidb.create_table(story.db, "computed", (*ITEMS[:2], twice, ITEMS[2]))
+    story.insert("computed", (1, 2), price=5, note="first")
+    mark()
+    thrice = Column("thrice", "int", True, generated="`price` * 3")
+    last(columns.add_column(story.tidb, story.table("computed"), thrice, columns.FIRST))
+    story.insert("computed", (3,), price=7, note="second")
+    mark()
+    last(columns.drop_column(story.tidb, story.table("computed"), "twice"))
+    story.update("computed", 2, note="third")
+
+
 def change_an_index(story: Story, mark: Callable[[], int]) -> None:
     indexes.add_index(story.tidb, story.table("items"), "i", ["note"], False)
     story.update("items", 1, note="with an index")
@@ -145,8 +159,8 @@ def drop_a_database(story: Story, mark: Callable[[], int]) -> None:
 
 STORIES: tuple[Tell, ...] = (
     rows, drop_truncate_and_create, truncate_what_was_there_before, create_several, rename, swap, rename_out, recover,
-    add_and_drop_columns, add_columns_that_forbid_null, rename_and_move_columns, widen_a_column, change_an_index,
-    move_partitions, drop_a_database,
+    add_and_drop_columns, add_columns_that_forbid_null, rename_and_move_columns, widen_a_column, compute_columns,
+    change_an_index, move_partitions, drop_a_database,
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.open import open_store
 from changefeed.owner.transaction_log.log import Log
 from changefeed.restore import parquet
+from changefeed.restore.folder import parquet_of
 from changefeed.restore.parquet import write as write_parquet
 from changefeed.restore.source import NotRestorable, Source, text_in_utc
 from changefeed.sink.storage.schema_file import SchemaFile, write
@@ -173,3 +174,21 @@ async def test_a_folder_appears_as_a_whole_or_not_at_all(
     assert files_in(tmp_path, ".out*/**") == []
     with pytest.raises(InvalidSpec, match="not empty"):
         restored(sink.uri, sink.checkpoint_ts, out)
+
+
+NAMES = ["t", "表", "a.b", ".t", "..", ".", "../t", "/t", "a/b", "a%2Fb", "a\0b", "%"]
+
+
+@pytest.mark.parametrize("schema", NAMES)
+def test_whatever_its_name_a_table_is_below_the_folder_in_a_file_of_its_own(tmp_path: Path, schema: str) -> None:
+    paths = [parquet_of(tmp_path, (schema, name)) for name in NAMES]
+    assert {path.resolve().parents[1] for path in paths} == {tmp_path.resolve()}
+    assert len({path.resolve() for path in paths}) == len(NAMES)
+    assert len({parquet_of(tmp_path, (each, "t")).parent for each in NAMES}) == len(NAMES)
+    for path in paths:
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+
+
+def test_usual_names_are_those_of_files(tmp_path: Path) -> None:
+    assert parquet_of(tmp_path, ("shop", "orders 2")) == tmp_path / "shop" / "orders 2.parquet"

@@ -1,6 +1,6 @@
 """What the schema tests share: short ways to write definitions, and a scalar encoder of rows.
 
-The encoder is written from the facts alone, one value at a time, so that it cannot err in the decoder's way.
+The encoder follows docs/design/tidb.md one value at a time, so that it cannot err in the decoder's way.
 """
 
 from __future__ import annotations

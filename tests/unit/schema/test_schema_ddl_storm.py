@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from changefeed.schema.ddl.job import decode_job
+from changefeed.schema.effects import Effects
 from changefeed.schema.keys import DDL_JOB_SPAN
 from changefeed.schema.snapshot import load_schema
 from changefeed.schema.storage import SchemaStorage
@@ -14,18 +15,20 @@ from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb.tidb import Tidb
 from changefeed_devcluster.workload.ddl_storm import DdlStorm
 
-DDLS = 150
+DDLS, MOMENTS = 120, 10
 
 
 async def followed(pd: PdClient, schema: SchemaStorage, from_ts: int, to_ts: int) -> None:
-    """Takes all jobs in between in."""
+    """Takes all jobs in between in, each when it takes effect."""
+    effects = Effects(schema, lambda ts: Snapshot(pd, ts))
     found = Collected()
     await read_history(pd, *DDL_JOB_SPAN, from_ts, to_ts, into=found)
     rows = found.table().to_pylist()
     for row in sorted(rows, key=lambda row: row["commit_ts"]):
-        job = decode_job(row["value"], schema.ddl_job_table) if row["value"] else None
-        if job is not None and job.is_done:
-            schema.apply(job, row["commit_ts"])
+        if row["value"]:
+            job = await effects.of(decode_job(row["value"], schema.ddl_job_table), row["commit_ts"])
+            if job is not None:
+                schema.apply(job, row["commit_ts"])
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -42,8 +45,8 @@ async def test_definitions_that_jobs_made_are_those_of_the_meta_keys(seed: int) 
             moments = []
             while storm.done.total() < DDLS:
                 storm.step()
-                # A column that comes or goes is so in the keys before its job is done.
-                if not storm.is_amid_ddl and storm.done.total() >= DDLS * (len(moments) + 1) // 5:
+                is_due = storm.done.total() >= DDLS * len(moments) // MOMENTS
+                if is_due and (storm.is_amid_ddl or len(moments) % 4 == 0):
                     moments.append(tidb.now())
             storm.settle()
             end = tidb.now()
@@ -51,6 +54,9 @@ async def test_definitions_that_jobs_made_are_those_of_the_meta_keys(seed: int) 
             for ts in (*moments, end):
                 read = await load_schema(Snapshot(pd, ts), ts)
                 assert schema.tables_at(ts) == read.tables_at(ts)
+                await followed(pd, read, ts, end)
+                assert schema.tables_at(end) == read.tables_at(end), "who begins there comes to the same"
         finally:
             await pd.close()
     assert len(storm.done) > 20, storm.done
+    assert len(moments) > MOMENTS // 2

@@ -15,6 +15,7 @@ from schema_fixtures import column, job_json, table, table_json
 
 ID = column(1, "id", 3, 3)
 SHOP, ARCHIVE = DatabaseInfo(1, "shop", "utf8mb4", "", 5), DatabaseInfo(2, "archive", "utf8mb4", "", 5)
+SYSTEM = DatabaseInfo(9, "mysql", "utf8mb4", "", 5)
 DDL_TABLE = table([ID])
 
 
@@ -32,7 +33,7 @@ def partitions(*ids):
 
 
 def storage(*tables, ts=100):
-    return SchemaStorage(ts, [SHOP, ARCHIVE], tables or [info(10, "orders"), info(11, "items")], DDL_TABLE)
+    return SchemaStorage(ts, [SHOP, ARCHIVE, SYSTEM], tables or [info(10, "orders"), info(11, "items")], DDL_TABLE)
 
 
 def names(schema, ts):
@@ -120,10 +121,36 @@ CASES = {
         set(),
     ),
     "system-table": (
-        job(1, Action.CREATE_TABLE, table_id=12, schema_id=9, schema_name="mysql", table=definition(12, "stats")),
+        job(1, Action.CREATE_TABLE, table_id=12, schema_id=9, table=definition(12, "stats")),
         START,
-        set(),
-        set(),
+        {("mysql", "stats")},
+        {12},
+    ),
+    "rename-into-a-system-database": (
+        job(1, Action.RENAME_TABLE, schema_id=9, schema_name="mysql", table_id=10, table=definition(10, "hidden")),
+        START - {(10, "shop.orders", 1)},
+        {("shop", "orders"), ("mysql", "hidden")},
+        {10},
+    ),
+    "rename-out-of-a-system-database": (
+        job(1, Action.RENAME_TABLE, table_id=12, table=definition(12, "shown")),
+        START | {(12, "shop.shown", 1)},
+        {("shop", "shown")},
+        {12},
+    ),
+    "rename-of-several-the-last-one-into-a-system-database": (
+        job(
+            1,
+            Action.RENAME_TABLES,
+            schema_id=9,
+            schema_name="mysql",
+            version=1,
+            raw_args=[[1, 1], [2, 9], [], [10, 11], [], None],
+            tables=[definition(10, "old"), definition(11, "hidden")],
+        ),
+        {(10, "archive.old", 1)},
+        {("shop", "orders"), ("archive", "old"), ("shop", "items"), ("mysql", "hidden")},
+        {10, 11},
     ),
 }
 
@@ -146,6 +173,51 @@ def test_dropping_a_database_drops_and_touches_its_tables():
     assert names(schema, 200) == {(11, "archive.items", 1)}
     touched = schema.touches(drop)
     assert (touched.databases, touched.tables, touched.table_ids) == ({"shop"}, {("shop", "orders")}, {10})
+
+
+def test_a_table_that_went_through_a_system_database_comes_back_as_it_is_then():
+    """What was done to it there is not followed."""
+    schema = storage()
+    away = job(1, Action.RENAME_TABLE, schema_id=9, schema_name="mysql", table_id=10, table=definition(10, "orders"))
+    altered = job(
+        2, Action.ADD_COLUMN, schema_id=9, schema_name="mysql", table_id=10, table=definition(10, "orders", 2)
+    )
+    back = job(3, Action.RENAME_TABLE, table_id=10, table=definition(10, "orders", 2))
+    for ts, ddl in enumerate((away, altered, back), 200):
+        schema.apply(ddl, ts)
+    assert [names(schema, ts) - START for ts in (200, 201, 202)] == [set(), set(), {(10, "shop.orders", 2)}]
+    assert schema.table(10, 201) is None
+    assert (schema.touches(altered).before, schema.touches(back).before) == ((), ())
+
+
+def test_the_jobs_own_names_name_nothing():
+    """TiDB has them in lower case."""
+    capital = DatabaseInfo(3, "Shop", "utf8mb4", "", 5)
+    schema = SchemaStorage(100, [capital], [info(10, "Orders", schema="Shop")], DDL_TABLE)
+    lower = {"schema_id": 3, "schema_name": "shop", "table_id": 10, "table_name": "orders"}
+    altered = job(1, Action.ADD_COLUMN, table=definition(10, "Orders", 2), **lower)
+    schema.apply(altered, 200)
+    assert (schema.touches(altered).name, names(schema, 200)) == (("Shop", "Orders"), {(10, "Shop.Orders", 2)})
+    dropped = job(2, Action.DROP_TABLE, **lower)
+    schema.apply(dropped, 201)
+    assert schema.touches(dropped).name == ("Shop", "Orders")
+    gone = job(3, Action.DROP_SCHEMA, schema_id=3, schema_name="shop")
+    assert (schema.touches(gone).name, schema.touches(gone).own) == (("Shop", ""), None)
+
+
+def test_exchanging_a_partition_with_a_table_of_a_system_database():
+    schema = storage(info(10, "parted", **partitions(21, 22)))
+    table_ = definition(10, "parted", **partitions(21, 11))
+    exchange = job(
+        1, Action.EXCHANGE_TABLE_PARTITION, schema_id=9, table_id=11, table=table_, raw_args=[22, 1, 10, "p1", True]
+    )
+    schema.apply(exchange, 200)
+    assert [(t.name, t.physical_ids) for t in schema.tables_at(200)] == [("parted", (21, 11))]
+
+
+def test_a_database_that_is_not_known_is_not_guessed():
+    with pytest.raises(NeedsHuman, match=r"DDL job 1 .*is about database 77, which is not known"):
+        storage().apply(job(1, Action.CREATE_TABLE, schema_id=77, table_id=12, table=definition(12, "t")), 200)
 
 
 def test_a_created_database_gives_its_tables_their_name():

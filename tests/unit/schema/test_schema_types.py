@@ -6,6 +6,7 @@ corpus/vectors.jsonl (mounted_value).
 
 from __future__ import annotations
 
+import re
 import struct
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -256,9 +257,9 @@ def test_rows_older_than_a_column_have_the_default_of_the_time(sql, default, tex
 @pytest.mark.parametrize(
     ("sql", "zero"),
     [
-        ("int", 0), ("year", 0), ("bit(4)", 0), ("float", 0.0), ("decimal(5,2)", "0"), ("char(3)", ""), ("blob", b""),
-        ("date", "0000-00-00"), ("datetime(3)", "0000-00-00 00:00:00"), ("timestamp", "0000-00-00 00:00:00"),
-        ("time(2)", "00:00:00"), ("enum('x','y')", "x"), ("set('x','y')", ""),
+        ("int", 0), ("year", 0), ("bit(4)", 0), ("float", 0.0), ("decimal(5,2)", "0.00"), ("char(3)", ""),
+        ("blob", b""), ("date", "0000-00-00"), ("datetime(3)", "0000-00-00 00:00:00.000"),
+        ("timestamp", "0000-00-00 00:00:00"), ("time(2)", "00:00:00.00"), ("enum('x','y')", "x"), ("set('x','y')", ""),
     ],
 )  # fmt: skip
 def test_without_a_default_they_have_the_types_zero(sql, zero):
@@ -284,7 +285,7 @@ def test_names_of_choices_of_the_corpus(vector):
     args = vector["args"]
     column_ = column(1, "c", 247 if vector["kind"] == "enum_text" else 248)
     column_["type"]["Elems"] = args["elems"]
-    row = encode_row({1: args["value"].to_bytes(8, "little")})
+    row = encode_row({1: int(args["value"]).to_bytes(8, "little")})
     (got,) = decode_rows(table([column_]), binary([record_key(1, 1)]), binary([row]), "UTC")
     assert got.to_pylist()[0]["text"] == vector["expected"]["text"]
 
@@ -296,28 +297,43 @@ def is_inserted(vector):
 
 @golden.each("mounted_value", which=is_inserted)
 def test_inserted_values_of_the_corpus(vector):
-    sql, text = vector["args"]["column_type"], vector["args"]["inserted"]
+    sql, text = str(vector["args"]["column_type"]), str(vector["args"]["inserted"])
     value: Any = text
     if text.startswith(("x'", "0x")):
         value = bytes.fromhex(text[2:].strip("'"))
-    elif sql.startswith("bit"):
+    elif text.startswith("b'"):
         value = int(text[2:-1], 2)
-    elif sql in ("float", "year"):
-        value = float(text) if sql == "float" else int(text)
-    upstream = make_table(5, "t", [Column("c", sql.replace(" CHARACTER SET gbk", ""))], None)
-    (got,) = decode(upstream, [encode(upstream, {"_tidb_rowid": 1, "c": value})])["c"]
+    elif sql.partition(" ")[0] in ("float", "double"):
+        value = float(text)
+    elif re.match("time($|[^s])", sql):
+        hours, minutes, seconds = text.split(":")
+        value = timedelta(hours=int(hours), minutes=int(minutes), seconds=float(seconds))
+    elif sql.startswith(("bit", "year", "bool")) or "int" in sql:
+        value = int({"true": "1", "false": "0"}.get(text.lower(), text))
+    upstream = defined(sql.replace(" CHARACTER SET gbk", "").replace("boolean", "bool").replace("bool", "tinyint(1)"))
+    (got,) = decode(upstream, [encode(upstream, {"_tidb_rowid": 1, "c": value})], "UTC")["c"]
     kind, want = next(iter(vector["expected"].items()))
     if kind == "float32":
         assert struct.pack("f", got) == struct.pack("f", float(want))
+    elif kind.startswith("float"):
+        assert got == float(want)
+    elif kind == "uint" and isinstance(got, dict):
+        assert str(got["number"]) == want
     else:
         assert (got.hex() if kind == "bytes_hex" else str(got)) == want
+
+
+def defined(sql: str) -> Upstream:
+    try:
+        return make_table(5, "t", [Column("c", sql)], None)
+    except (KeyError, TypeError, ValueError) as error:
+        raise golden.UnknownShape(f"type {sql}: {error}") from None
 
 
 @golden.each("mounted_value", which=lambda vector: "inserted" not in vector["args"])
 def test_values_in_rows_of_the_corpus(vector):
     args, (want,) = vector["args"], vector["expected"].values()
-    sql = {"bit": "bit(8)"}.get(args["column_type"], args["column_type"])
-    upstream = make_table(5, "t", [Column("c", sql)], None)
+    upstream = defined({"bit": "bit(8)"}.get(args["column_type"], args["column_type"]))
     if "value" in args:
         key, value = encode(upstream, {"_tidb_rowid": 1, "c": float(args["value"])})
     else:

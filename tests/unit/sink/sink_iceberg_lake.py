@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from changefeed.sink.contract import Claim, Ddl, Entry, EntryId
 from changefeed.sink.iceberg.ddl_sink import IcebergDdlSink
 from changefeed.sink.iceberg.files import encode_files
 from changefeed.sink.iceberg.layout import FileNames
+from changefeed.sink.iceberg.marks import Relied
 from changefeed.sink.iceberg.place import IcebergPlace
 from changefeed.sink.iceberg.tables import LakeTables, Writer
 from changefeed.sink.storage.schema_file import SchemaFile
@@ -78,6 +80,7 @@ class Lake:
         wrap: Callable[[Catalog], Any] = lambda catalog: catalog,
         slept: Callable[[float], None] = lambda _: None,
         log: str = LOG,
+        relied: Mapping[int, Mapping[int, Relied]] | None = None,
     ) -> IcebergDdlSink:
         self.newest_epoch = max(self.newest_epoch, epoch)
 
@@ -86,7 +89,7 @@ class Lake:
                 raise Fenced(f"epoch {self.newest_epoch} drives")
 
         lake = LakeTables(
-            wrap(self.place.open()), self.place.catalog_uri, Writer(log, epoch, poll_fence), Patience(60, slept)
+            wrap(self.place.open()), self.place.catalog_uri, Writer(log, epoch, poll_fence), Patience(60, slept), relied
         )
         there = {each: (table, 5) for table in tables for each in table.physical_ids}
         return IcebergDdlSink(self.place, lake, self.upsert, there)
@@ -127,6 +130,14 @@ class Lake:
         for path, spool in encode_files(entry, chunks, self.folder / "spool").items():
             create_once(self.store, path, spool.body(), spool.hash)
             spool.discard()
+
+    def located(self, location: str | None = None) -> str:
+        """Where the catalog has the table's metadata; from now on it has those that are given."""
+        with sqlite3.connect(self.folder / "catalog.db") as catalog:
+            ((was,),) = catalog.execute("SELECT metadata_location FROM iceberg_tables WHERE table_name = 't'")
+            if location is not None:
+                catalog.execute("UPDATE iceberg_tables SET metadata_location = ? WHERE table_name = 't'", (location,))
+        return str(was)
 
     def table(self, name: str = "t", schema: str = "shop") -> Table:
         return self.place.open().load_table((schema, name))

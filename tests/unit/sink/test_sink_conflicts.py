@@ -57,7 +57,7 @@ class Model:
 
 
 def test_the_example_of_the_design() -> None:
-    """DML1 to 6 of source design 5, in which only DML5 has to wait, for DML3 and DML4 alone."""
+    """DML1 to 6 of the talk on TiCDC's sinks, in which only DML5 has to wait, for DML3 and DML4 alone."""
     pk, uk = 0, 100
     model = Model(2)
     model.add([[pk + 1, uk + 2], [pk + 2, uk + 3]])

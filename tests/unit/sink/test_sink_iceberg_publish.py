@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from changefeed.errors import Fenced, NeedsHuman, Unavailable
-from changefeed.sink.iceberg.tables import LOG as LOG_PROPERTY
+from changefeed.sink.iceberg.marks import LOG as LOG_PROPERTY
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitStateUnknownException
 from pyiceberg.table.update import SetPropertiesUpdate
@@ -84,6 +84,20 @@ def test_what_is_there_counts_after_its_snapshot_has_expired(tmp_path: Path) -> 
     table.maintenance.expire_snapshots().by_id(table.snapshots()[0].snapshot_id).commit()
     publish(lake.driver(T, epoch=2), 12, first, second, epoch=2)
     assert len(lake.rows()) == 3
+
+
+def test_a_running_driver_goes_on_when_the_snapshot_that_it_knows_is_gone(tmp_path: Path) -> None:
+    """Somebody has committed, and the snapshot before that has expired with its files, as after a compaction."""
+    lake = Lake(tmp_path)
+    driver = lake.driver(T)
+    publish(driver, 7, lake.written(3, T, TWO))
+    table = lake.table()
+    table.append(table.scan().to_arrow().slice(0, 0))
+    for old in [each for each in table.snapshots() if each != table.current_snapshot()]:
+        table.maintenance.expire_snapshots().by_id(old.snapshot_id).commit()
+        Path(old.manifest_list.removeprefix("file://")).unlink()
+    publish(driver, 8, lake.written(4, T, [(INSERT, 3, 30)]))
+    assert lake.rows() == [A, B, ("I", 40, 3, 30)]
 
 
 def test_somebody_who_commits_at_the_same_time_is_not_undone(tmp_path: Path) -> None:

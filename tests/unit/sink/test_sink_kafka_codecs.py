@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import struct
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -17,7 +18,9 @@ from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.objectstore.local import LocalStore
 from changefeed.pipeline.codec.by_op import narrowed, sliced, taken
 from changefeed.pipeline.codec.canal_json import CanalJsonFormat
+from changefeed.pipeline.codec.kafka.avro.binary import field
 from changefeed.pipeline.codec.kafka.avro.codec import Avro
+from changefeed.pipeline.codec.kafka.avro.schema import AvroTypes, schema_of
 from changefeed.pipeline.codec.kafka.canal import CanalJson
 from changefeed.pipeline.codec.kafka.debezium.codec import Debezium
 from changefeed.pipeline.codec.kafka.large import Limit, encoded, keeper
@@ -27,6 +30,9 @@ from changefeed.pipeline.codec.kafka.simple import Simple
 from changefeed.pipeline.mounter import Records
 from changefeed.schema import table_info as ti
 from changefeed.schema.ddl.actions import Action
+from changefeed.schema.row.cells import arrow_type
+from changefeed.schema.row.defaults import absent_value
+from changefeed.schema.table_info import ColumnInfo, parse_table_info
 from sink_kafka_rows import ELEMS, records, table
 
 SOURCE = Source(77, 400, "shop.t")
@@ -307,6 +313,74 @@ def check_avro(found: dict[str, Any], row: dict[str, Any]) -> None:
             assert found[name] == value, name
 
 
+def column(name: str, tp: int, flag: int = 0, **more: Any) -> ColumnInfo:
+    """`more`: of the column, of its type where that has it."""
+    kind = {"Tp": tp, "Flag": flag, "Flen": 20, "Decimal": 0, "Charset": "utf8mb4", "Collate": "utf8mb4_bin"}
+    kind |= {key: more.pop(key) for key in list(more) if key in (*kind, "Elems")}
+    info = {"id": 1, "name": {"O": name}, "offset": 0, "type": kind, "state": 5} | more
+    return parse_table_info({"id": 77, "name": {"O": "t"}, "cols": [info], "state": 5}, "shop").columns[0]
+
+
+SURE, TEXT = ti.FLAG_NOT_NULL, {"bigint_unsigned_as_text": True, "decimal_as_text": True}
+BINARY = {"Charset": "binary", "Collate": "binary"}
+
+
+@pytest.mark.parametrize(
+    ("made", "types", "default"),
+    [
+        (column("a", ti.LONG, SURE, default="5"), {}, 5),
+        (column("a", ti.LONG, SURE, default="6", origin_default="5"), {}, 5),
+        (column("a", ti.LONG, default="5"), {}, 5),
+        (column("a", ti.LONG), {}, None),
+        (column("a", ti.LONG, SURE), {}, None),
+        (column("a", ti.LONGLONG, SURE | ti.FLAG_UNSIGNED, default=str((1 << 64) - 1)), {}, -1),
+        (column("a", ti.LONGLONG, SURE | ti.FLAG_UNSIGNED, default=str((1 << 64) - 1)), TEXT, str((1 << 64) - 1)),
+        (column("a", ti.DOUBLE, SURE, default="0.5", Decimal=-1), {}, 0.5),
+        (column("a", ti.NEW_DECIMAL, SURE, default="0.50", Flen=9, Decimal=2), {}, None),
+        (column("a", ti.NEW_DECIMAL, SURE, default="0.5", Flen=9, Decimal=2), TEXT, "0.50"),
+        (column("a", ti.VARCHAR, SURE, default="x"), {}, "x"),
+        (column("a", ti.VARCHAR, SURE, default=""), {}, ""),
+        (column("a", ti.VARCHAR, default="null"), {}, "null"),
+        (column("a", ti.VARCHAR, SURE, default="\u00e9", **BINARY), {}, "\u00c3\u00a9"),
+        (column("a", ti.BIT, SURE, default_bit="AQI=", Flen=12), {}, "\x01\x02"),
+        (column("a", ti.ENUM, SURE, default="y", Elems=["x", "y"]), {}, "y"),
+        (column("a", ti.DATETIME, SURE, default="2020-01-02 03:04:05"), {}, "2020-01-02 03:04:05"),
+        (column("a", ti.DATETIME, SURE, default="CURRENT_TIMESTAMP"), {}, None),
+        (
+            column("a", ti.TIMESTAMP, SURE, default="2020-01-02 03:04:05", version=1),
+            {"time_zone": "Asia/Tokyo"},
+            "2020-01-02 12:04:05",
+        ),
+        (column("a", ti.YEAR, SURE, default="2020"), {}, 2020),
+    ],
+)
+def test_avros_defaults(made: ColumnInfo, types: dict[str, Any], default: Any) -> None:
+    """A union's first type is the default's, and a value of either is read."""
+    chosen = AvroTypes(**types)
+    (said,) = json.loads(schema_of(table(), [made], "feed", chosen, with_extension=False))["fields"]
+    assert said.get("default") == default
+    assert ("default" in said) == (made.nullable or default is not None)
+    if made.nullable:
+        kinds = [each if isinstance(each, str) else each["type"] for each in said["type"]]
+        assert kinds[0 if default is None else 1] == "null"
+        for value in (None, absent_value(replace(made, origin_default="7"), "UTC")[0].as_py()):
+            (raw,) = field(made, pa.array([value], arrow_type(made)), chosen).to_pylist()
+            assert Reader(raw).value(said["type"]) == value
+
+
+@pytest.mark.parametrize(("name", "of_text"), [("big", str), ("dec", str)])
+def test_avro_tells_numbers_as_text_if_that_is_asked_for(name: str, of_text: Any) -> None:
+    made, rows = records(1, ROWS)
+    (shown,) = [each for each in made.shown if each.name == name]
+    values = made.columns[list(made.shown).index(shown)]
+    types = AvroTypes(**TEXT)
+    (said,) = json.loads(schema_of(table(), [shown], "feed", types, with_extension=False))["fields"]
+    assert said["type"][1]["type"] == "string"
+    assert "logicalType" not in said["type"][1]
+    read = [Reader(raw).value(said["type"]) for raw in field(shown, values, types).to_pylist()]
+    assert read == [None if row[name] is None else of_text(row[name]) for _, _, row, _ in rows]
+
+
 EVENT = DdlEvent(
     Action.ADD_COLUMN, 'ALTER TABLE t ADD c INT DEFAULT "<1>"', "shop", "t<1>", 5 << 18, table(), table(), 9
 )
@@ -314,9 +388,11 @@ EVENT = DdlEvent(
 
 def test_ddl_messages() -> None:
     canal = CanalJson(CanalJsonFormat(terminator="", enable_tidb_extension=True)).ddl(EVENT, BUILD_MS)
-    assert canal.value is not None
-    assert json.loads(canal.value)["_tidb"] == {"commitTs": 5 << 18}
-    assert b'"isDdl":true,"type":"ALTER","es":5,' in canal.value
+    value = parts(canal)[1]
+    assert json.loads(value)["_tidb"] == {"commitTs": 5 << 18}
+    assert b'"isDdl":true,"type":"ALTER","es":5,' in value
+    assert CanalJson().ddl(EVENT, BUILD_MS) is None
+    assert b'"isDdl":true,"type":"ALTER","es":5,' in parts(CanalJson(ddls=True).ddl(EVENT, BUILD_MS))[1]
     key, value = parts(OpenProtocol().ddl(EVENT, BUILD_MS))
     ((key, value),) = unframed(key, value)
     assert json.loads(key) == {"ts": 5 << 18, "scm": "shop", "tbl": "t<1>", "t": 2}
@@ -324,7 +400,10 @@ def test_ddl_messages() -> None:
     simple = json.loads(parts(Simple().ddl(EVENT, BUILD_MS))[1])
     assert (simple["type"], simple["sql"], simple["tableSchema"]["version"]) == ("ALTER", EVENT.query, 9)
     assert simple["tableSchema"]["indexes"][0]["columns"] == ["id"]
-    assert json.loads(parts(Debezium("c").ddl(EVENT, BUILD_MS))[1])["payload"]["ddl"] == EVENT.query
+    assert Debezium("c").ddl(EVENT, BUILD_MS) is None
+    said = json.loads(parts(Debezium("c", ddls=True).ddl(EVENT, BUILD_MS))[1])
+    assert said["payload"]["ddl"] == EVENT.query
+    assert said["schema"]["name"] == "c.ddl.Envelope"
     assert Avro(lambda subject, schema: 1).ddl(EVENT, BUILD_MS) is None
 
 
@@ -343,17 +422,20 @@ def test_watermarks() -> None:
     assert parts(Simple().resolved(7, BUILD_MS))[1] == (
         b'{"version":1,"type":"WATERMARK","commitTs":7,"buildTs":1700000000000}'
     )
-    payload = json.loads(parts(Debezium("c").resolved(7 << 18, BUILD_MS))[1])["payload"]
+    assert Debezium("c").resolved(7 << 18, BUILD_MS) is None
+    key, value = parts(Debezium("c", watermarks=True).resolved(7 << 18, BUILD_MS))
+    payload = json.loads(value)["payload"]
     assert (payload["op"], payload["source"]["commit_ts"]) == ("m", 7 << 18)
-    key, value = parts(Debezium("c").resolved(7 << 18, BUILD_MS))
     assert json.loads(key)["schema"]["name"] == "c.watermark.Key"
     assert [field["field"] for field in json.loads(value)["schema"]["fields"]] == [
+        "before",
+        "after",
         "source",
         "op",
         "ts_ms",
         "transaction",
     ]
-    bare = parts(Debezium("c", with_schema=False).resolved(7 << 18, BUILD_MS))
+    bare = parts(Debezium("c", with_schema=False, watermarks=True).resolved(7 << 18, BUILD_MS))
     assert bare[0] == b'{"payload":{}}'
     assert list(json.loads(bare[1])) == ["payload"]
 

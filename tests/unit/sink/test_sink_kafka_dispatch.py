@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from changefeed.errors import InvalidSpec, NeedsHuman
-from changefeed.pipeline.codec.kafka.partition import by_table, by_ts, by_values, crc32_after, partitions_of
+from changefeed.pipeline.codec.kafka.partition import by_key, by_table, by_ts, by_values, crc32_after, partitions_of
 from changefeed.sink.kafka.topics import Rule, Rules, check_expression, topic_of
 from sink_kafka_rows import records
 
@@ -47,6 +47,27 @@ def test_the_crc_of_many_texts_is_that_of_each() -> None:
     array = pa.array([b"before", *texts], pa.binary()).slice(1)
     assert crc32_after(b"name", array).tolist() == [zlib.crc32(b"name" + text) for text in texts]
     assert crc32_after(b"", pa.array([], pa.binary())).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("key", "number"),
+    [
+        (b"21", -973932308),
+        (b"foobar", -790332482),
+        (b"a-little-bit-long-string", -985981536),
+        (b"a-little-bit-longer-string", -1486304829),
+        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+        (b"abc", 479470107),
+    ],
+)
+def test_by_key(key: bytes, number: int) -> None:
+    """The numbers are those of the test of Kafka's own client, UtilsTest.testMurmur2."""
+    others = [b"", b"a longer one than the others, by far, so that it goes first", key[:-1]]
+    keys = pa.array([b"before", *others, key, None], pa.binary()).slice(1)
+    for partitions in (1, 7, 12):
+        found = by_key("shop", "t", keys, partitions).tolist()
+        assert found[3] == (number & 0x7FFFFFFF) % partitions
+        assert found[4] == by_table("shop", "t", 1, partitions)[0]
 
 
 def test_records_are_dispatched_by_the_values_that_they_show() -> None:

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Any, ClassVar
-
 import pytest
-from changefeed.errors import Fenced, NeedsHuman, NotFound, Refused, Transient
+from changefeed.errors import Fenced, NeedsHuman, Refused, Transient
 from changefeed.sink.contract import Claim, EntryId
 from changefeed.sink.kafka.client import Cluster, Sasl, error_of
 from changefeed.sink.kafka.progress import Progress, Verdict, decide, decode, encode
-from changefeed.sink.kafka.registry import Registry
 from confluent_kafka import KafkaError
 
 
@@ -85,61 +78,3 @@ def test_a_password_is_told_to_the_client_alone() -> None:
     cluster = Cluster("b:1", Sasl("PLAIN", "me", "verysecret"))
     assert cluster.client_config()["sasl.password"] == "verysecret"
     assert "verysecret" not in repr(cluster)
-
-
-class _Answers(BaseHTTPRequestHandler):
-    schemas: ClassVar[list[tuple[str, str]]] = []
-
-    def do_POST(self) -> None:
-        said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        known = (self.path.split("/")[2], said["schema"])
-        if known[1] == "bad":
-            return self._answer(409, {"message": "incompatible"})
-        if known not in self.schemas:
-            self.schemas.append(known)
-        return self._answer(200, {"id": self.schemas.index(known) + 1})
-
-    def do_GET(self) -> None:
-        last = self.path.split("/")[-1]
-        if last == "latest":
-            subject = self.path.split("/")[2]
-            found = [(number, text) for number, (of, text) in enumerate(self.schemas, 1) if of == subject]
-            if not found:
-                return self._answer(404, {"message": "no subject"})
-            return self._answer(200, {"id": found[-1][0], "schema": found[-1][1]})
-        return self._answer(200, {"schema": self.schemas[int(last) - 1][1]})
-
-    def _answer(self, status: int, body: dict[str, Any]) -> None:
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(json.dumps(body).encode())
-
-    def log_message(self, *_: Any) -> None: ...
-
-
-@pytest.fixture
-def registry() -> Iterator[Registry]:
-    _Answers.schemas = []
-    with HTTPServer(("127.0.0.1", 0), _Answers) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield Registry(f"http://127.0.0.1:{server.server_port}/", "me", "verysecret")
-        server.shutdown()
-        thread.join()
-
-
-def test_schemas_have_the_numbers_that_the_registry_gives(registry: Registry) -> None:
-    assert registry.number_of("t-value", "{}") == registry.number_of("t-value", "{}") == 1
-    assert registry.number_of("t-value", "[]") == 2
-    assert registry.schema(1) == "{}"
-    assert registry.latest("t-value") == (2, "[]")
-    with pytest.raises(NotFound, match="answers 404"):
-        registry.latest("nothing")
-    with pytest.raises(NeedsHuman, match=r"answers 409.*compatibility to NONE") as told:
-        registry.number_of("t-value", "bad")
-    assert "verysecret" not in str(told.value) + repr(registry)
-
-
-def test_a_registry_that_is_away_may_come_back() -> None:
-    with pytest.raises(Transient, match=r"schema registry at http://127\.0\.0\.1:1"):
-        Registry("http://127.0.0.1:1").latest("t")

@@ -1,4 +1,4 @@
-"""Which folders of TiCDC's a changefeed can go on in: paths as in the facts, ticdc-compatibility 2.1."""
+"""Which folders of TiCDC's a changefeed can go on in: paths as in docs/sink-files.md."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from changefeed.errors import NeedsHuman, ProtocolViolation, Transient
+from changefeed.errors import NeedsHuman, ProtocolViolation, Refused, Transient
 from changefeed.model.tso import compose
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
@@ -46,6 +46,7 @@ async def test_get(pd: PdClient, cluster: FakeCluster) -> None:
         region_epoch=metapb_pb2.RegionEpoch(conf_ver=1, version=1),
         peer=metapb_pb2.Peer(id=10, store_id=1),
         cluster_id=CLUSTER,
+        request_origin=kv.RequestOriginTiDB,
     )
     assert len(cluster.scans) == 1  # the region is remembered
 
@@ -215,16 +216,18 @@ def async_lock(key: bytes, min_commit_ts: int, use_async_commit: bool = True) ->
 @pytest.mark.parametrize(
     ("secondaries", "fate"),
     [
-        ([{"locks": [async_lock(b"k", 11)]}, {"locks": [async_lock(b"s", 13)]}], 13),
-        ([{"locks": [async_lock(b"k", 11)]}, {"commit_ts": 15}], 15),
-        ([{"locks": [async_lock(b"k", 11)]}, {}], 0),
+        ([{"locks": [async_lock(b"k", LOCK_TS + 1)]}, {"locks": [async_lock(b"s", LOCK_TS + 3)]}], LOCK_TS + 3),
+        ([{"locks": [async_lock(b"k", LOCK_TS + 1)]}, {"commit_ts": LOCK_TS + 5}], LOCK_TS + 5),
+        ([{"locks": [async_lock(b"k", LOCK_TS + 1)]}, {}], 0),
     ],
 )
 async def test_an_expired_async_commit_is_decided_by_all_its_keys(
     pd: PdClient, cluster: FakeCluster, secondaries: list[dict[str, Any]], fate: int
 ) -> None:
-    cluster.kv["KvGet"] = replies(blocked(async_lock(b"k", 11)), kv.GetResponse(value=b"v"))
-    cluster.kv["KvCheckTxnStatus"] = replies(kv.CheckTxnStatusResponse(lock_ttl=400, lock_info=async_lock(b"p", 12)))
+    cluster.kv["KvGet"] = replies(blocked(async_lock(b"k", LOCK_TS + 1)), kv.GetResponse(value=b"v"))
+    cluster.kv["KvCheckTxnStatus"] = replies(
+        kv.CheckTxnStatusResponse(lock_ttl=400, lock_info=async_lock(b"p", LOCK_TS + 2))
+    )
     cluster.kv["KvCheckSecondaryLocks"] = replies(*(kv.CheckSecondaryLocksResponse(**answer) for answer in secondaries))
     cluster.kv["KvResolveLock"] = replies(kv.ResolveLockResponse())
     assert await Snapshot(pd, READ_TS).get(b"k") == b"v"
@@ -235,11 +238,11 @@ async def test_an_expired_async_commit_is_decided_by_all_its_keys(
 async def test_a_transaction_that_fell_back_from_async_commit_is_decided_by_its_primary(
     pd: PdClient, cluster: FakeCluster
 ) -> None:
-    cluster.kv["KvGet"] = replies(blocked(async_lock(b"k", 11)), kv.GetResponse(value=b"v"))
+    cluster.kv["KvGet"] = replies(blocked(async_lock(b"k", LOCK_TS + 1)), kv.GetResponse(value=b"v"))
     cluster.kv["KvCheckTxnStatus"] = lambda request: (
         kv.CheckTxnStatusResponse(action=kv.TTLExpireRollback)
         if request.force_sync_commit
-        else kv.CheckTxnStatusResponse(lock_ttl=400, lock_info=async_lock(b"p", 12))
+        else kv.CheckTxnStatusResponse(lock_ttl=400, lock_info=async_lock(b"p", LOCK_TS + 2))
     )
     fallen_back = async_lock(b"k", 0, use_async_commit=False)
     cluster.kv["KvCheckSecondaryLocks"] = replies(kv.CheckSecondaryLocksResponse(locks=[fallen_back]))
@@ -249,8 +252,8 @@ async def test_a_transaction_that_fell_back_from_async_commit_is_decided_by_its_
 
 
 async def test_a_living_async_commit_is_left_alone(pd: PdClient, cluster: FakeCluster) -> None:
-    primary = async_lock(b"p", 12)
-    cluster.kv["KvGet"] = replies(blocked(async_lock(b"k", 11)), kv.GetResponse(value=b"v"))
+    primary = async_lock(b"p", LOCK_TS + 2)
+    cluster.kv["KvGet"] = replies(blocked(async_lock(b"k", LOCK_TS + 1)), kv.GetResponse(value=b"v"))
     cluster.kv["KvCheckTxnStatus"] = replies(kv.CheckTxnStatusResponse(lock_ttl=20_000, lock_info=primary))
     assert await Snapshot(pd, READ_TS).get(b"k") == b"v"
     assert calls(cluster, "KvCheckSecondaryLocks") == []
@@ -283,3 +286,17 @@ async def test_another_key_error_is_no_answer(pd: PdClient, cluster: FakeCluster
     cluster.kv["KvGet"] = replies(kv.GetResponse(error=kv.KeyError(abort="corrupt")))
     with pytest.raises(ProtocolViolation, match="corrupt"):
         await Snapshot(pd, READ_TS).get(b"k")
+
+
+async def test_a_store_that_does_not_allow_our_common_name_says_so_at_once(pd: PdClient, cluster: FakeCluster) -> None:
+    """PD allows it, the handshake succeeds, and each call fails: trying again can't help."""
+    why = 'x509_common_name from peer is stranger, cert_allowed_cn: {"tidb", "tikv"}'
+    cluster.kept_out = f"Common name check fail, reason: {why}"
+    with pytest.raises(Refused) as caught:
+        await Snapshot(pd, READ_TS).get(b"k")
+    assert (
+        caught.value.message
+        == f"Store 1 at {cluster.address} does not let us in: Common name check fail, reason: {why}."
+    )
+    assert "security.cert-allowed-cn of TiKV" in caught.value.next_step
+    assert len(cluster.kv_calls) == 1

@@ -1,4 +1,7 @@
-"""Locks that dead transactions left are finished, those of living ones are left alone (facts, tikv-wire 2.13, 3.5)."""
+"""Locks that dead transactions left are finished, those of living ones are left alone.
+
+See docs/design/tikv.md, Stuck locks.
+"""
 
 from __future__ import annotations
 

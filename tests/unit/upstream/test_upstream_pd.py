@@ -12,8 +12,12 @@ from changefeed.model.tso import compose
 from changefeed.upstream import pd as pd_module
 from changefeed.upstream import timestamps
 from changefeed.upstream.channels import parse_address
+from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
+from changefeed.upstream.requests import to_pd
 from changefeed.upstream.safepoint import Safepoint, check_held
+from changefeed.wire import errorpb_pb2
+from changefeed.wire import kvrpcpb_pb2 as kv
 from upstream_fake import CLUSTER, FakeCluster, region
 
 
@@ -226,7 +230,7 @@ async def test_close_ends_what_waits(cluster: FakeCluster) -> None:
 async def test_regions_are_whole_and_in_order(
     pd: PdClient, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pd_module, "_SCAN_LIMIT", 2)
+    monkeypatch.setattr(to_pd, "MOST_REGIONS", 2)
     cluster.regions = [[region(1, b"", b"b"), region(2, b"b", b"d"), region(3, b"d", b"f"), region(4, b"f", b"")]]
     found = await pd.scan_regions(b"c", b"e")
     assert [(r.id, r.start_key, r.end_key) for r in found] == [
@@ -258,10 +262,25 @@ async def test_a_merge_between_two_pages_starts_over(pd: PdClient, cluster: Fake
 async def test_a_hole_that_stays_is_transient(
     pd: PdClient, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pd_module, "PATIENCE", 0.1)
+    monkeypatch.setattr(pd_module, "LEADERS_PATIENCE", 0.1)
     cluster.regions = [[region(1, b"", b"b"), region(3, b"d", b"")]]
     with pytest.raises(Transient, match=r"regions of \[61, 7a\) .* no region covers"):
         await pd.scan_regions(b"a", b"z")
+
+
+async def test_leaders_that_a_restarted_pd_does_not_know_yet_are_waited_for(
+    pd: PdClient, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It learns of them from heartbeats, up to a minute later: longer than it may take to answer a call."""
+    monkeypatch.setattr(pd_module, "PATIENCE", 0.3)
+    leaderless, led = [region(1, b"", b"", leader=False)], [region(1, b"", b"")]
+    cluster.regions = [*[leaderless] * 9, led]
+    assert [r.id for r in await pd.scan_regions(b"a", b"z")] == [1]
+    answers = [kv.GetResponse(region_error=errorpb_pb2.Error(message="later")), kv.GetResponse(value=b"v")]
+    cluster.kv["KvGet"] = lambda _: answers.pop(0)
+    cluster.regions = [*[leaderless] * 9, led]
+    assert await Snapshot(pd, 1, patience=0.3).get(b"k") == b"v", "a read has its own patience after that"
+    assert pd_module.LEADERS_PATIENCE > 64
 
 
 async def test_store_addresses_are_remembered(pd: PdClient, cluster: FakeCluster) -> None:
@@ -275,10 +294,17 @@ async def test_store_addresses_are_remembered(pd: PdClient, cluster: FakeCluster
         await pd.store_address(99)
 
 
+@pytest.fixture(params=["services", "txn_safe_point"])
+def both_answers(request: pytest.FixtureRequest, cluster: FakeCluster) -> None:
+    """An older PD answers the least safepoint of all services, the newest its own txn safe point."""
+    cluster.answers_txn_safe_point = request.param == "txn_safe_point"
+
+
+@pytest.mark.usefixtures("both_answers")
 async def test_rule_14_history_is_held_one_below_the_ts(pd: PdClient, cluster: FakeCluster) -> None:
     name = "changefeed-shop-orders-uid-1"
     hold = Safepoint(pd, name, 86_400)
-    assert await hold.hold(500) == 499
+    await hold.hold(500)
     assert cluster.safepoints == {b"changefeed-shop-orders-uid-1": (499, 86_400)}
     assert hold.held is not None
     assert hold.held.ts == 500
@@ -287,20 +313,38 @@ async def test_rule_14_history_is_held_one_below_the_ts(pd: PdClient, cluster: F
     assert cluster.safepoints == {}
 
 
+@pytest.mark.usefixtures("both_answers")
+async def test_rule_14_a_hold_is_taken_whatever_others_hold(pd: PdClient, cluster: FakeCluster) -> None:
+    """A service that holds less, or more, does not show in whether ours is taken."""
+    for others in (10, 10_000):
+        cluster.safepoints = {b"other": (others, 60)}
+        await Safepoint(pd, "s", 60).hold(500)
+        assert cluster.safepoints[b"s"] == (499, 60)
+
+
+@pytest.mark.usefixtures("both_answers")
 async def test_rule_14_a_hold_that_gc_has_passed_needs_a_human(pd: PdClient, cluster: FakeCluster) -> None:
     hold = Safepoint(pd, "s", 60)
-    cluster.min_safe_point = 499
+    cluster.txn_safe_point = 499
     await hold.hold(500)
-    cluster.min_safe_point = compose(1_700_000_000_000)
-    with pytest.raises(NeedsHuman, match=r"SnapshotLostByGC: .* since 500 .*2023-11-14 22:13:20 UTC") as caught:
+    cluster.txn_safe_point = compose(1_700_000_000_000)
+    cluster.safepoints = {}  # it had lapsed
+    released = r"SnapshotLostByGC: .* since 500 .* released its history up to .*2023-11-14 22:13:20 UTC\) to GC, "
+    with pytest.raises(NeedsHuman, match=released + "which has removed nothing so far") as caught:
         await hold.hold(500)
     assert "later startTs" in caught.value.next_step
+    cluster.gc_safe_point = 400
+    with pytest.raises(NeedsHuman, match=released + r"which has removed what is older than 400 \(.* so far"):
+        await hold.hold(500)
+    cluster.gc_safe_point = 600
+    with pytest.raises(NeedsHuman, match=r"since 500 .* are not all there any more: .* GC safepoint is 600 "):
+        await hold.hold(500)
 
 
 def test_rule_14_one_ts_too_late_is_too_late() -> None:
-    check_held(500, 499)
+    check_held(500, 499, 0)
     with pytest.raises(NeedsHuman):
-        check_held(500, 500)
+        check_held(500, 500, 500)
 
 
 async def test_rule_14_a_start_below_what_gc_has_done_is_refused(pd: PdClient, cluster: FakeCluster) -> None:

@@ -15,6 +15,7 @@ from changefeed.upstream import pd as pd_module
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
 from changefeed.upstream.tls import Tls
+from changefeed.verify.upstream.history import Collected, read_history
 from changefeed.wire import pdpb_pb2
 from changefeed_devcluster.certificates import Certificates, retire, rotate
 from changefeed_devcluster.server import DevCluster
@@ -85,6 +86,8 @@ async def test_a_client_certificate_of_another_ca(cluster: DevCluster, secret: P
         shutil.copy(tmp_path / "another" / "client" / name, secret)
     error = await _refused(cluster, Tls(secret))
     assert "does not accept the client certificate of Secret tidb-client" in error.message
+    assert "of a CA that the cluster trusts" in error.next_step
+    assert "security.cert-allowed-cn allows, where the cluster sets it; this one's is changefeed." in error.next_step
 
 
 async def test_a_common_name_that_is_not_allowed(cluster: DevCluster, secret: Path) -> None:
@@ -122,12 +125,31 @@ async def test_a_host_name_that_the_certificate_does_not_bear(folder: Path, secr
     assert "subject alternative name" in error.next_step
 
 
-async def test_the_cluster_keeps_us_out_by_our_common_name(tmp_path: Path) -> None:
-    certificates = Certificates(tmp_path, [HOST])
-    with DevCluster(stores=1, certificates=certificates, common_names=["tidb"]) as cluster:
-        error = await _refused(cluster, Tls(tmp_path / "client"))
-    assert "does not let us in: Common name check fail" in error.message
-    assert "cert-allowed-cn" in error.next_step
+async def test_pd_keeps_us_out_by_our_common_name(folder: Path, secret: Path) -> None:
+    """In the handshake, as it does a certificate that it does not trust: nobody can tell which of the two it is."""
+    with DevCluster(stores=1, certificates=Certificates(folder, [HOST]), pd_common_names=["tidb"]) as cluster:
+        error = await _refused(cluster, Tls(secret))
+    assert "does not accept the client certificate of Secret tidb-client (sslv3 alert bad certificate)" in error.message
+    assert "of a CA that the cluster trusts" in error.next_step
+    assert "security.cert-allowed-cn allows, where the cluster sets it; this one's is changefeed." in error.next_step
+
+
+async def test_a_store_keeps_us_out_by_our_common_name(folder: Path, secret: Path) -> None:
+    """PD does not, and the handshake succeeds: each call fails. So do verify's own."""
+    certificates, names = Certificates(folder, [HOST]), {"common_names": ["tidb"], "pd_common_names": ["changefeed"]}
+    with DevCluster(stores=1, certificates=certificates, **names) as cluster:
+        pd = await _connect(cluster, Tls(secret))
+        for reading in (
+            Snapshot(pd, await pd.tso()).get(b"k"),
+            read_history(pd, b"a", b"z", 1, await pd.tso(), Collected()),
+        ):
+            with pytest.raises(Refused) as caught:
+                await reading
+            assert "does not let us in: Common name check fail, reason: x509_common_name from peer is changefeed, " in (
+                caught.value.message
+            )
+            assert "security.cert-allowed-cn of TiKV" in caught.value.next_step
+        await pd.close()
 
 
 async def test_a_cluster_without_tls(secret: Path) -> None:
@@ -216,8 +238,10 @@ async def test_rotated_certificates_are_used_for_new_connections_without_a_resta
         snapshot = Snapshot(pd, await pd.tso(), patience=10.0)
         assert await snapshot.get(b"k") is None
         rotate(folder)
-        retire(folder)  # from now on the first certificate is refused
+        cluster.restart_pd(heartbeat_s=0)
+        retire(folder)
         assert await snapshot.get(b"k") is None  # what is open stays open
+        cluster.restart_pd(heartbeat_s=0)  # from now on the first certificate is refused
         assert await pd.tso()
         cluster.cut(1)
         assert await snapshot.get(b"k") is None
@@ -236,7 +260,8 @@ async def test_a_stream_outlives_any_number_of_rotations(tmp_path: Path) -> None
         )()
         answer = asyncio.ensure_future(stream.read())
         for _ in range(3):
-            rotate(folder)
+            (folder / "client" / "tls.crt").unlink()
+            Certificates(folder, [HOST])  # issues another one of the same CA: PD knows no other before it restarts
             await pd.find_leader()
         await stream.write(pdpb_pb2.TsoRequest(header=pdpb_pb2.RequestHeader(cluster_id=pd.cluster_id), count=1))
         async with asyncio.timeout(10):
@@ -258,7 +283,7 @@ async def test_a_store_that_is_not_trusted_any_more_says_so(tmp_path: Path) -> N
         await pd.close()
 
 
-async def test_a_run_waits_for_a_pd_that_refuses_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_waits_for_a_pd_that_refuses_it(tmp_path: Path) -> None:
     """It may be mended meanwhile, unlike at the start."""
     folder, data = tmp_path / "rotated", tmp_path / "data"
     with DevCluster(stores=1, data_dir=data, certificates=Certificates(folder, [HOST])) as cluster:
@@ -267,9 +292,8 @@ async def test_a_run_waits_for_a_pd_that_refuses_it(tmp_path: Path, monkeypatch:
         port = int(cluster.pd_address.rpartition(":")[2])
     rotate(folder)
     with DevCluster(stores=1, data_dir=data, pd_port=port, certificates=Certificates(folder, [HOST])):
-        with monkeypatch.context() as patch:
-            patch.setattr(pd_module, "PATIENCE", 0.5)
-            with pytest.raises(Transient, match=r"is not trusted: .* Put the CA that signed it into ca\.crt"):
+        with pytest.raises(Transient, match=r"is not trusted: .* Put the CA that signed it into ca\.crt"):
+            async with asyncio.timeout(pd_module.PATIENCE / 2):  # said at once
                 await pd.gc_safepoint()
         shutil.copytree(folder / "client", stale, dirs_exist_ok=True)
         assert await pd.gc_safepoint() == 0

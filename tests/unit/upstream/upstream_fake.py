@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -53,11 +53,14 @@ class FakeCluster:
     regions: list[list[pdpb_pb2.Region]] = field(default_factory=lambda: [[region(1, b"", b"")]])
     scans: list[tuple[bytes, bytes]] = field(default_factory=list)
     store_asks: int = 0
-    min_safe_point: int = 0
+    txn_safe_point: int = 0  # how far GC has told that it will go: no service gets a safepoint below it
+    answers_txn_safe_point: bool = False  # as PD does since it has GC barriers; before: the services' least
     gc_safe_point: int = 0
     gc_calls: tuple[str, ...] = ("GetGCSafePoint",)  # of the two, those that it knows
+    barriers: list[pdpb_pb2.GCBarrierInfo] = field(default_factory=list)
     safepoints: dict[bytes, tuple[int, int]] = field(default_factory=dict)
     kv: dict[str, Callable[[Any], Any]] = field(default_factory=dict)
+    kept_out: str = ""  # why calls of the store are refused
     kv_calls: list[tuple[str, Any]] = field(default_factory=list)
 
     def header(self) -> pdpb_pb2.ResponseHeader:
@@ -112,10 +115,16 @@ class FakeCluster:
         await self.check(request, context)
         if request.TTL <= 0:
             self.safepoints.pop(request.service_id, None)
-        elif request.safe_point >= self.min_safe_point:
+        elif request.safe_point >= self.txn_safe_point:
             self.safepoints[request.service_id] = (request.safe_point, request.TTL)
-        least = max(self.min_safe_point, min((ts for ts, _ in self.safepoints.values()), default=0))
-        return pdpb_pb2.UpdateServiceGCSafePointResponse(header=self.header(), min_safe_point=least)
+        answer, service = self.txn_safe_point, b"gc_worker"
+        if not self.answers_txn_safe_point:
+            services = {b"gc_worker": self.txn_safe_point} if self.txn_safe_point else {}
+            services |= {name: ts for name, (ts, _) in self.safepoints.items()}
+            service, answer = min(services.items(), key=lambda each: each[1], default=(b"", 0))
+        return pdpb_pb2.UpdateServiceGCSafePointResponse(
+            header=self.header(), service_id=service, min_safe_point=answer
+        )
 
     async def gc_safepoint(self, request: Any, context: Any) -> pdpb_pb2.GetGCSafePointResponse:
         await self.check(request, context)
@@ -123,7 +132,9 @@ class FakeCluster:
 
     async def gc_state(self, request: Any, context: Any) -> pdpb_pb2.GetGCStateResponse:
         await self.check(request, context)
-        state = pdpb_pb2.GCState(txn_safe_point=self.gc_safe_point + 1, gc_safe_point=self.gc_safe_point)
+        state = pdpb_pb2.GCState(
+            txn_safe_point=self.gc_safe_point + 1, gc_safe_point=self.gc_safe_point, gc_barriers=self.barriers
+        )
         return pdpb_pb2.GetGCStateResponse(header=self.header(), gc_state=state)
 
     async def gc_call(self, method: str, request: Any, context: Any) -> Any:
@@ -138,7 +149,10 @@ class FakeCluster:
         def kv(method: str) -> Any:
             async def answer(request: Any, context: Any) -> Any:
                 self.kv_calls.append((method, request))
-                return self.kv[method](request)
+                if self.kept_out:
+                    await context.abort(grpc.StatusCode.UNAUTHENTICATED, self.kept_out)
+                reply = self.kv[method](request)
+                return await reply if isinstance(reply, Awaitable) else reply
 
             return answer
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,14 @@ def fmt(**options: Any) -> Format:
     return Format(**given | options)
 
 
+#: It ends while a file is read no further than its first rows.
+ABANDONED = r"""
+import pyarrow as pa
+from changefeed.verify.sink.formats import Format
+from changefeed.verify.sink.lines import Shape, read_lines
+csv = Format("csv", ",", '"', "\\N", "\n", False, "base64", True, "UTC")
+next(read_lines(b'"I","t","s",1,"v"\n' * 10, "f", Shape(["v"], [pa.string()]), csv))
+"""
 CSV = fmt()
 JSON = fmt(protocol="canal-json", binary="latin-1")
 TEXT = Shape(["v"], [pa.string()])
@@ -240,3 +250,9 @@ def test_the_lowest_commit_ts_of_a_file(tmp_path: Path) -> None:
     assert lowest_commit_ts(store, "a.json", Formats({}, [JSON])) == 7
     assert lowest_commit_ts(store, "empty.csv", Formats({}, [CSV])) is None
     assert lowest_commit_ts(store, "gone.csv", Formats({}, [CSV])) is None
+
+
+def test_a_reader_of_which_nobody_takes_the_rest_does_not_abort_the_process() -> None:
+    """One of seven did, by a thread that let go of Python's memory while the interpreter ended."""
+    for _ in range(8):
+        subprocess.run([sys.executable, "-c", ABANDONED], check=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -20,19 +20,6 @@ from changefeed_devcluster.tidb.schema import Column, Table
 from changefeed_devcluster.tidb.tidb import Tidb
 
 COLUMNS = (Column("id", "bigint"), Column("v", "int"))
-
-
-@pytest.fixture
-def cluster() -> Iterator[DevCluster]:
-    with DevCluster() as cluster:
-        yield cluster
-
-
-@pytest.fixture
-async def pd(cluster: DevCluster) -> AsyncIterator[PdClient]:
-    client = await PdClient.connect([cluster.pd_address])
-    yield client
-    await client.close()
 
 
 @pytest.fixture
@@ -97,20 +84,20 @@ def expected(tidb: Tidb, table: Table, after_ts: int, upto_ts: int) -> list[tupl
 
 async def test_both_bounds(pd: PdClient, tidb: Tidb, table: Table) -> None:
     first, second = sorted({change.commit_ts for change in tidb.history(table, 0, tidb.now())})
-    assert changes(await read(pd, table, 0, second)) == expected(tidb, table, 0, second)
+    assert changes(await read(pd, table, 1, second)) == expected(tidb, table, 0, second)
     assert {commit_ts for commit_ts, *_ in changes(await read(pd, table, first, second))} == {second}
-    assert {commit_ts for commit_ts, *_ in changes(await read(pd, table, 0, second - 1))} == {first}
+    assert {commit_ts for commit_ts, *_ in changes(await read(pd, table, 1, second - 1))} == {first}
     assert (await read(pd, table, second, tidb.now())).num_rows == 0
 
 
 async def test_a_region_and_a_table_without_rows(pd: PdClient, tidb: Tidb, table: Table) -> None:
     empty = tidb.create_table("shop", "empty", COLUMNS, regions=3)
-    assert (await read(pd, empty, 0, tidb.now())).schema == history.SCAN_SCHEMA
+    assert (await read(pd, empty, 1, tidb.now())).schema == history.SCAN_SCHEMA
     with tidb.begin() as txn:
         txn.insert(empty, {"id": 500, "v": 1})
     with tidb.begin() as txn:
         txn.delete(empty, 500)
-    assert changes(await read(pd, empty, 0, tidb.now())) == expected(tidb, empty, 0, tidb.now())
+    assert changes(await read(pd, empty, 1, tidb.now())) == expected(tidb, empty, 0, tidb.now())
 
 
 def split(cluster: DevCluster, table: Table, pk: int) -> None:
@@ -158,7 +145,7 @@ async def test_every_version_once_while_regions_change(
 
     monkeypatch.setattr(history, "_read_region", changing)
     now = tidb.now()
-    assert changes(await read(pd, table, 0, now)) == expected(tidb, table, 0, now)
+    assert changes(await read(pd, table, 1, now)) == expected(tidb, table, 0, now)
 
 
 async def test_a_store_that_sends_the_whole_region(
@@ -168,7 +155,7 @@ async def test_a_store_that_sends_the_whole_region(
     while len(regions := cluster.regions.all()) > 1:
         cluster.merge(regions[0].id, regions[1].id)
     now = tidb.now()
-    assert changes(await read(pd, table, 0, now)) == expected(tidb, table, 0, now)
+    assert changes(await read(pd, table, 1, now)) == expected(tidb, table, 0, now)
 
 
 async def test_a_transaction_that_may_still_commit_is_waited_for(pd: PdClient, tidb: Tidb, table: Table) -> None:
@@ -177,8 +164,8 @@ async def test_a_transaction_that_may_still_commit_is_waited_for(pd: PdClient, t
     txn.prewrite()
     now = tidb.now()
     with pytest.raises(Transient, match=f"began at {txn.start_ts}, before the checkpoint, is still open"):
-        await read(pd, table, 0, now, patience=0.2)
-    reading = asyncio.create_task(read(pd, table, 0, now))
+        await read(pd, table, 1, now, patience=0.2)
+    reading = asyncio.create_task(read(pd, table, 1, now))
     await asyncio.sleep(0)
     txn.commit()
     assert changes(await reading) == expected(tidb, table, 0, now)
@@ -189,13 +176,13 @@ async def test_a_transaction_that_began_later_is_not(pd: PdClient, tidb: Tidb, t
     txn = tidb.begin()
     txn.update(table, {"id": 50, "v": 7})
     txn.prewrite()
-    assert changes(await read(pd, table, 0, now)) == expected(tidb, table, 0, now)
+    assert changes(await read(pd, table, 1, now)) == expected(tidb, table, 0, now)
 
 
 async def test_a_silent_store_ends_the_wait(cluster: DevCluster, pd: PdClient, tidb: Tidb, table: Table) -> None:
     cluster.stall(60)
     with pytest.raises(Transient, match="is silent"):
-        await read(pd, table, 0, tidb.now(), patience=0.2)
+        await read(pd, table, 1, tidb.now(), patience=0.2)
 
 
 async def test_regions_that_never_answer_end_the_wait(
@@ -203,7 +190,7 @@ async def test_regions_that_never_answer_end_the_wait(
 ) -> None:
     monkeypatch.setattr(subscriptions, "PENDING_SCANS", 0)
     with pytest.raises(Transient, match="server_is_busy"):
-        await read(pd, table, 0, tidb.now(), patience=0.2)
+        await read(pd, table, 1, tidb.now(), patience=0.2)
 
 
 async def test_a_region_that_fails_on_its_way_counts_once(
@@ -223,5 +210,5 @@ async def test_a_region_that_fails_on_its_way_counts_once(
 
     monkeypatch.setattr(history, "_read_region", failing)
     now = tidb.now()
-    assert changes(await read(pd, table, 0, now)) == expected(tidb, table, 0, now)
+    assert changes(await read(pd, table, 1, now)) == expected(tidb, table, 0, now)
     assert reads == 12

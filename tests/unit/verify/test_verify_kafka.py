@@ -143,8 +143,20 @@ def cut(topic: HandTopic, shop: Shop) -> tuple[str, str]:
     return "", f"Topic shop, partition 1, offset {len(topic.parts[1]) - 1} can't be decoded: "
 
 
+def statement(topic: HandTopic, shop: Shop) -> tuple[str, str]:
+    """Of no DDL of the upstream."""
+    ts = shop.start_ts + 1
+    message = {"database": "shop", "table": "item", "type": "ALTER", "isDdl": True, "_tidb": {"commitTs": ts}}
+    told = (None, json.dumps(message).encode())
+    if topic.protocol == "open-protocol":
+        told = framed({"ts": ts, "scm": "shop", "tbl": "item", "t": 2}), framed({"q": "ALTER TABLE item", "t": 5})[8:]
+    topic.parts[0].insert(0, told)
+    return "", f"offset 0: a message of the DDL at {ts} names shop.item, but it is about nothing."
+
+
 HARMS: dict[str, Harm] = {
-    each.__name__: each for each in (drop, double, change, swap, early, back, ahead, foreign, from_before, cut)
+    each.__name__: each
+    for each in (drop, double, change, swap, early, back, ahead, foreign, from_before, cut, statement)
 }
 
 

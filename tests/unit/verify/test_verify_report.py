@@ -208,7 +208,7 @@ def garbage(shop: Shop) -> Iterator[None]:
 @pytest.mark.usefixtures("garbage")
 async def test_rule_23_history_that_is_gone_is_not_verifiable(shop: Shop, sink: HandSink) -> None:
     collect_garbage(shop)
-    with pytest.raises(NotVerifiable, match=f"collected its history up to {shop.start_ts}"):
+    with pytest.raises(NotVerifiable, match=f"collection may have gone up to {shop.start_ts}"):
         await verify(sink.uri, shop.pd)
 
 
@@ -221,7 +221,7 @@ async def test_rule_23_history_that_goes_while_it_is_read_is_not_verifiable(
         await read_history(*arguments, **named)
 
     monkeypatch.setattr(table, "read_history", slow)
-    with pytest.raises(NotVerifiable, match="collected its history"):
+    with pytest.raises(NotVerifiable, match="collection may have gone up to"):
         await verify(sink.uri, shop.pd)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from changefeed.errors import stopping
 from changefeed.spec.reasons import Reason
 
 from changefeed_operator import api
@@ -17,19 +18,8 @@ from changefeed_operator.decision.attempt.restart import FAST_S
 from changefeed_operator.decision.evidence.pods import failed_probe, not_pulled, unmounted
 from changefeed_operator.decision.evidence.spark_words import AGAINST_REFUSAL, refusal_in
 
-#: Error classes (`changefeed.errors`) for which a retry would end the same way.
-_FOR_A_PERSON = frozenset(
-    {
-        "InvalidResource",
-        "InvalidSpec",
-        "NeedsHuman",
-        "OutputConflict",
-        "SchemaIncompatible",
-        "SinkOwned",
-        "SnapshotLostByGC",
-        "Superseded",
-    }
-)
+#: Error classes for which a retry would end the same way; `InvalidResource` is an `InvalidSpec`.
+_FOR_A_PERSON = frozenset({*stopping(), "InvalidResource"})
 #: Credentials or certificates that must be fixed outside the resource: a retry succeeds after that.
 _REFUSED = "Refused"
 _BAD_INPUT, _UNAVAILABLE, _FENCED = 2, 69, 75

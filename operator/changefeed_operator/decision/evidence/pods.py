@@ -13,7 +13,7 @@ from changefeed_operator.api import Json
 from changefeed_operator.observe import Observed
 
 #: Seconds after a pod's creation during which volume errors are ignored: Spark creates the driver's ConfigMaps after
-#: its pod (facts/test-cluster.md).
+#: its pod.
 SETTLED_S = 10.0
 #: Seconds after the start of the driver within which Spark creates its executors.
 EXECUTORS_S = 45.0

@@ -11,9 +11,10 @@ from cyclopts import Parameter
 
 from changefeed.cli.arguments import AsJson, File, SecretsDir
 from changefeed.cli.config_file import read_accepted
-from changefeed.cli.output import time_of, write_json, write_text
+from changefeed.cli.output import time_of, write_json, write_text, write_warning
 from changefeed.cli.termination import termination_log, write_termination
 from changefeed.errors import InvalidSpec
+from changefeed.spec.clear_text import in_clear_text
 
 if TYPE_CHECKING:
     from changefeed.owner.pod import Pod
@@ -57,6 +58,8 @@ def run(
         raise InvalidSpec("--attempt", f"{attempt}; allowed: 0 (attempts are not counted) or more")
     if changefeed.spec.paused:
         raise InvalidSpec("spec.paused", "true: a paused changefeed does not run", "Set it to false, or leave it out.")
+    if told := in_clear_text(changefeed):
+        write_warning(told)
     slots = _slots(master, changefeed)
 
     from changefeed.owner.pod import pod_of

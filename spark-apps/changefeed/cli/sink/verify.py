@@ -30,6 +30,9 @@ def verify(
     Files (by FILE or URI) and Kafka topics can be checked at any time, a MySQL database only while the changefeed is
     not running.
 
+    Files and topics are compared with the upstream's history since startTs, which must still be there: TiDB's GC keeps
+    ten minutes unless tidb_gc_life_time says more.
+
     Exit codes: 0 every promise holds, 3 can't be checked, 4 a promise is broken.
 
     Parameters

@@ -1,4 +1,4 @@
-"""Converts a TiCDC changefeed's sink URI and configuration to a Changefeed (facts/ticdc-compatibility.md 1.1).
+"""Converts a TiCDC changefeed's sink URI and configuration to a Changefeed (docs/running.md, From TiCDC).
 
 Nothing is dropped silently: a setting without an equivalent that differs from TiCDC's default is named in a note. No
 note and no resource contains a credential. Does no I/O.
@@ -17,6 +17,7 @@ from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 import yaml
 
 from changefeed.cli.ticdc.keys import (
+    EXTENSION,
     FLAGS,
     KINDS,
     MEMBERS,
@@ -109,6 +110,8 @@ def convert(source: Source) -> Converted:
         draft.notes.append("spec.startTs: without it, it starts now; give TiCDC's checkpoint to continue from there")
     keys = dict(_flat("", source.config)) | _sink(draft, source.sink_uri)
     _settings(draft, {key: value for key, value in keys.items() if value != "" or key.startswith("sink.csv.")})
+    if draft.kind == "kafka":
+        _told(draft, keys)
     try:
         parse(json.dumps(draft.resource))
     except InvalidResource as refused:
@@ -212,6 +215,15 @@ def _settings(draft: _Draft, keys: dict[str, object]) -> None:
             draft.notes.append(_unknown(key, [*SAME, *OF_SINKS, *WITHOUT]))
         elif value:
             draft.notes.append(f"{_shown(key, value)}: of another kind of sink")
+
+
+def _told(draft: _Draft, keys: dict[str, object]) -> None:
+    """What TiCDC sends beside rows, whatever its options, and a Changefeed if it is asked to."""
+    protocol = keys.get("sink.protocol")
+    if protocol == "canal-json" and not keys.get(EXTENSION):
+        draft.put("spec.sink.kafka.canalJson.ddls", True)
+    elif protocol == "debezium":
+        draft.put("spec.sink.kafka.debezium", {"watermarks": True, "ddls": True})
 
 
 def _value(draft: _Draft, key: str, path: str, value: object) -> object:

@@ -1,4 +1,4 @@
-"""TiCDC's keys, and their equivalents here: the same, a Secret's key, or none and why (facts 1.1)."""
+"""TiCDC's keys, and their equivalents here: the same, a Secret's key, or none and why."""
 
 from __future__ import annotations
 
@@ -38,11 +38,16 @@ SAME = {
     "integrity.integrity-check-level": "spec.integrity.level",
     "integrity.corruption-handle-level": "spec.integrity.onCorruption",
 }
+EXTENSION = f"{_CODEC}.enable-tidb-extension"
 _CANAL = {
-    f"{_CODEC}.enable-tidb-extension": "canalJson.enableTidbExtension",
+    EXTENSION: "canalJson.enableTidbExtension",
     "sink.only-output-updated-columns": "canalJson.onlyOutputUpdatedColumns",
     "sink.delete-only-output-handle-key-columns": "canalJson.deleteOnlyOutputHandleKeyColumns",
     "sink.content-compatible": "canalJson.contentCompatible",
+}
+_AVRO = {
+    f"{_CODEC}.avro-decimal-handling-mode": "avro.decimalHandlingMode",
+    f"{_CODEC}.avro-bigint-unsigned-handling-mode": "avro.bigintUnsignedHandlingMode",
 }
 #: Of each kind of sink: TiCDC's key -> the field of that sink.
 SAME_OF = {
@@ -80,6 +85,7 @@ SAME_OF = {
         "sink.dispatchers": "dispatchers",
         "sink.schema-registry": "schemaRegistry",
         **_CANAL,
+        **_AVRO,
         f"{_KAFKA}.partition-num": "partitionNum",
         f"{_KAFKA}.replication-factor": "replicationFactor",
         f"{_KAFKA}.max-message-bytes": "maxMessageBytes",
@@ -92,7 +98,11 @@ SAME_OF = {
     "blackhole": {},
 }
 #: The protocols that heed a key here.
-PROTOCOLS = dict.fromkeys(_CANAL, ("canal-json",)) | {f"{_CODEC}.enable-tidb-extension": ("canal-json", "avro")}
+PROTOCOLS = {
+    **dict.fromkeys(_CANAL, ("canal-json",)),
+    EXTENSION: ("canal-json", "avro"),
+    **dict.fromkeys(_AVRO, ("avro",)),
+}
 #: Of the keys whose value is a list of tables: the members of one.
 MEMBERS = {
     "filter.event-filters": {
@@ -183,8 +193,6 @@ WITHOUT: dict[str, tuple[object, str]] = {
     f"{_KAFKA}.glue-schema-registry-config": (None, LATER),
     f"{_CODEC}.max-batch-size": (16, _OWN),
     f"{_CODEC}.avro-enable-watermark": (False, LATER),
-    f"{_CODEC}.avro-decimal-handling-mode": ("precise", LATER),
-    f"{_CODEC}.avro-bigint-unsigned-handling-mode": ("long", LATER),
     f"{_CODEC}.encoding-format": ("json", LATER),
     f"{_CODEC}.output-row-key": (False, LATER),
     f"{_LARGE}.large-message-handle-compression": ("none", "see spec.sink.kafka.compression"),
@@ -219,7 +227,7 @@ _SECRET_KEYS = [key for sections in SECRETS.values() for keys in sections.values
 OF_SINKS = (*_SECRET_KEYS, *(key for fields in SAME_OF.values() for key in fields))
 #: Keys whose value is a URI, and who we are there.
 WHO = {
-    "sink.schema-registry": "the registry is asked as the user of spec.sink.kafka.credentials",
+    "sink.schema-registry": "name a Secret with username and password in spec.sink.kafka.schemaRegistryCredentials",
     f"{_LARGE}.claim-check-storage-uri": "the pods' environment must have the credentials",
 }
 #: Of an object store, by its scheme here: parameters of its URI, and what they are in ours. Google's endpoint is of

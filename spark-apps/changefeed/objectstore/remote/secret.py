@@ -1,4 +1,7 @@
-"""Secrets are files, `<dir>/<secretName>/<key>` (INTERFACES.md); their contents only go to a client library."""
+"""Secrets are files, `<dir>/<secretName>/<key>`; their contents only go to a client library.
+
+See docs/design/layouts.md, Secrets.
+"""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class BucketStore:
             if name_taken(error, self._service):
                 raise AlreadyExists(f"{path} exists already in {self.uri}.") from None
             failure = self._failure(error, "create", path, writes=True)
-            # A server may answer a big body before it is read and close (facts, test-servers): then who has the name
+            # A server may answer a big body before it is read, and close: then who has the name
             # is known by looking.
             if isinstance(failure, OutcomeUnknown) and self._exists(path):
                 raise AlreadyExists(f"{path} exists in {self.uri}; {failure.message}") from failure

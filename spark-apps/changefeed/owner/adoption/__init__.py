@@ -1,1 +1,1 @@
-"""`changefeed adopt`: takes over a sink that something else wrote (CORRECTNESS.md, rule 7)."""
+"""`changefeed adopt`: takes over a sink that something else wrote (docs/design/rules.md, Rule 7)."""

@@ -1,4 +1,6 @@
-"""`changefeed adopt`: hands an existing sink and its log to a Changefeed with a spec.state.id (CORRECTNESS.md, rule 7).
+"""`changefeed adopt`: hands an existing sink and its log to a Changefeed with a spec.state.id.
+
+See docs/design/rules.md, Rule 7.
 
 The log is the only record of what is in the sink, so it moves along with it, and with it the checkpoint and every
 index: nothing is lost or written twice. Without the log nothing can be adopted.

@@ -1,4 +1,4 @@
-"""`changefeed adopt --ticdc`: continues a changefeed in a folder that TiCDC wrote (CORRECTNESS.md, rule 7).
+"""`changefeed adopt --ticdc`: continues a changefeed in a folder that TiCDC wrote (docs/design/rules.md, Rule 7).
 
 TiCDC has no log, so it is unknown what the files hold above its checkpoint. The changefeed starts at the checkpoint, in
 directories of its own (sink/storage/ticdc.py). What TiCDC wrote above it is delivered a second time (sink-files.md).

@@ -7,10 +7,11 @@ is never touched.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from changefeed.errors import ChangefeedError, Conflict, NeedsHuman, Unavailable
+from changefeed.errors import ChangefeedError, Conflict, NeedsHuman, Refused, Transient, Unavailable
 from changefeed.eventstore.files import EVENTS
 from changefeed.objectstore import Place
 from changefeed.objectstore.open import below, open_store
@@ -22,6 +23,7 @@ from changefeed.owner.transaction_log.state import State
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import from_effective
 from changefeed.spec.problem import InvalidResource
+from changefeed.upstream.holds import Hold
 
 #: A driver says that it is alive every 5 s. So much longer ago, in ms, it isn't, whatever this machine's clock is off.
 SILENT_MS = 300_000
@@ -43,11 +45,20 @@ class StateFolder:
     event_bytes: int
     silent_ms: int | None
     problem: str = ""  # why nothing more is known
+    changefeed: Changefeed | None = None  # as its last driver ran it; None: not known, or the folder is a copy
+    cluster_id: int = 0
+    hold: Hold | None = None  # on the upstream's history; see holds.held
+    hold_problem: str = ""  # why that is not known
 
     @property
     def is_left_over(self) -> bool:
         """Something of it remains that nobody uses now."""
-        return not self.is_driven and (not self.is_closed or self.event_bytes > 0)
+        return not self.is_driven and (not self.is_closed or self.event_bytes > 0 or self.hold is not None)
+
+    @property
+    def may_be_closed(self) -> bool:
+        """So may what is closed already, as long as it may still hold history."""
+        return self.is_left_over or (not self.is_driven and bool(self.hold_problem))
 
 
 def find(state: Place, now_ms: int) -> list[StateFolder]:
@@ -67,7 +78,8 @@ def find(state: Place, now_ms: int) -> list[StateFolder]:
 async def close_left_over(state: Place, folder: str, secrets_dir: Path | None, now_ms: int) -> str:
     """End the log of one, delete its stored events and its hold; a word about what could not be done, or "".
 
-    Raises Conflict when its driver is alive, NeedsHuman when its log does not tell whose it is.
+    May be repeated. Raises Conflict when its driver is alive, NeedsHuman when its log does not tell whose it is,
+    InvalidSpec and Refused as `undriven.close`: all of them before anything is changed.
     """
     found = await asyncio.to_thread(_look, state, folder, 0, now_ms)
     if found.is_driven:
@@ -76,8 +88,8 @@ async def close_left_over(state: Place, folder: str, secrets_dir: Path | None, n
     recorded = await asyncio.to_thread(lambda: Log(open_store(place.uri, "--state", place.secret), places.LOG).read())
     try:
         await close(_changefeed(recorded, place, secrets_dir), secrets_dir, place)
-    except Unavailable as error:
-        if not await asyncio.to_thread(_is_closed, place):
+    except (Unavailable, Transient, NeedsHuman) as error:
+        if isinstance(error, Refused) or not await asyncio.to_thread(_is_closed, place):
             raise
         return f"its hold on the upstream's history will expire: {error.message}"
     return ""
@@ -98,6 +110,9 @@ def _look(state: Place, folder: str, event_bytes: int, now_ms: int) -> StateFold
         recorded, problem = Log(store, places.LOG).read(), ""
     except NeedsHuman as error:
         recorded, problem = State(), error.message
+    changefeed = None
+    with suppress(NeedsHuman):
+        changefeed = _changefeed(recorded, place, None)
     return StateFolder(
         folder=folder,
         is_driven=is_locked or (silent_ms is not None and silent_ms < SILENT_MS),
@@ -107,6 +122,8 @@ def _look(state: Place, folder: str, event_bytes: int, now_ms: int) -> StateFold
         event_bytes=event_bytes,
         silent_ms=silent_ms,
         problem=problem,
+        changefeed=changefeed,
+        cluster_id=recorded.cluster_id,
     )
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from changefeed.errors import Fenced, NeedsHuman
+from changefeed.errors import ChangefeedError, Fenced, NeedsHuman, Refused, Unavailable
 from changefeed.eventstore.house import House
 from changefeed.model.record import ClosedRecord, EpochRecord, StartRecord
 from changefeed.objectstore import Place
@@ -71,12 +72,21 @@ async def close(changefeed: Changefeed, secrets_dir: Path | None = None, place: 
     Gives False when it was closed before; the rest is done all the same, so it may be repeated until it succeeds. When
     another resource drives the changefeed (history.py, 10), everything is left to that one.
     The log stays, the event store is deleted. `place`: its state, opened otherwise than by the changefeed's own
-    credentials. Raises Conflict (a driver runs on this machine), Unavailable.
+    credentials.
+    Raises InvalidSpec, Refused (PD lets nobody in with that Secret) and Conflict (a driver runs on this machine) before
+    anything is written; Unavailable and NeedsHuman (another cluster's PD) after all but the hold is removed.
     """
     place = place or places.state_place(changefeed, secrets_dir)
     store = open_store(place.uri, places.STATE_FIELD, place.secret)
-    store.hold()
-    try:
+    state = await asyncio.to_thread(Log(store, places.LOG).read)
+    if _is_left_to_another(state, changefeed.metadata.uid):
+        return False
+    async with AsyncExitStack() as stack:
+        pd = await _reach(changefeed, secrets_dir, state)
+        if isinstance(pd, PdClient):
+            stack.push_async_callback(pd.close)
+        store.hold()
+        stack.callback(store.release)
         closed_now = await asyncio.to_thread(_append_closed, changefeed, store)
         if closed_now is None:
             return False
@@ -84,13 +94,9 @@ async def close(changefeed: Changefeed, secrets_dir: Path | None = None, place: 
         state = await asyncio.to_thread(Log(store, places.LOG).read)
         if is_of_another(state, changefeed.metadata.uid):
             return closed_now  # what is held by now is held for that one
-        pd = await _connect(changefeed, secrets_dir, state)
-        try:
-            await _safepoint(changefeed, pd).remove()
-        finally:
-            await pd.close()
-    finally:
-        store.release()
+        if isinstance(pd, ChangefeedError):
+            raise pd
+        await _safepoint(changefeed, pd).remove()
     return closed_now
 
 
@@ -112,13 +118,16 @@ def _over(changefeed: Changefeed, state: State) -> str:
     return _DELETED if state.closed and not is_of_another(state, uid) else ""
 
 
+def _is_left_to_another(state: State, uid: str) -> bool:
+    """Another resource drives it, which has taken over, or was there first."""
+    return uid in state.superseded or (is_of_another(state, uid) and not state.closed)
+
+
 def _append_closed(changefeed: Changefeed, store: Store) -> bool | None:
-    """Whether it is closed now; False: it was before. None: another resource drives it, which has taken over, or was
-    there first.
-    """
+    """Whether it is closed now; False: it was before. None: it is left to another."""
     log, nonce, uid = Log(store, places.LOG), secrets.token_hex(8), changefeed.metadata.uid
     while not (state := log.read()).closed or is_of_another(state, uid):
-        if uid in state.superseded or (is_of_another(state, uid) and not state.closed):
+        if _is_left_to_another(state, uid):
             return None
         try:
             if state.n == 0:
@@ -159,6 +168,19 @@ async def _connect(changefeed: Changefeed, secrets_dir: Path | None, state: Stat
     """Raises NeedsHuman when PD is of another cluster than the changefeed: the history there is not the one wanted."""
     cluster_id = state.cluster_id or changefeed.spec.upstream.cluster_id or 0
     return await replace(places.upstream_access(changefeed, secrets_dir), cluster_id=cluster_id).connect(_PD_DEADLINE_S)
+
+
+async def _reach(changefeed: Changefeed, secrets_dir: Path | None, state: State) -> PdClient | ChangefeedError:
+    """The error: why PD can't be asked, whatever Secret is given. The cluster may be gone for good.
+
+    Raises InvalidSpec, Refused.
+    """
+    try:
+        return await _connect(changefeed, secrets_dir, state)
+    except Refused:
+        raise
+    except (Unavailable, NeedsHuman) as error:
+        return error
 
 
 def _safepoint(changefeed: Changefeed, pd: PdClient) -> Safepoint:

@@ -1,4 +1,4 @@
-"""The checkpoint: every row at or below it is in committed files (CORRECTNESS.md, promise 4, rules 1, 9, 11).
+"""The checkpoint: every row at or below it is in committed files (promise 4; rules 1, 9 and 11).
 
 Pure. It never goes back, and never passes a row that could still be written, the DDL span, a pending DDL or the target.
 

@@ -1,22 +1,29 @@
 """The DDL span, pulled by the driver itself because every minimum depends on it (rule 1).
 
 It is an ordinary span, of `mysql.tidb_ddl_job`; its few rows go to schema storage, the timeline and the barrier. The
-meaning of a DDL depends on those before it, so jobs are held until the span is resolved up to them, then processed in
-order.
+meaning of a DDL depends on those before it, so rows are held until the span is resolved up to them, then processed in
+order. A job has a row for each of its states; `schema.effects` decides at which it takes effect.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable
 
-from changefeed.errors import ChangefeedError, ProtocolViolation
+from changefeed.errors import ChangefeedError, ProtocolViolation, Transient
 from changefeed.owner.planning.barrier import Barrier
 from changefeed.owner.planning.timeline import Timeline
 from changefeed.puller.feed import Data, Failed, FeedEvent, Resolved, SpanFeed
+from changefeed.puller.stopped_stores import Stopped
 from changefeed.schema.ddl.job import Job, decode_job
+from changefeed.schema.effects import EARLY, Effects
 from changefeed.schema.keys import DDL_JOB_TABLE_ID, table_span
 from changefeed.schema.storage import SchemaStorage
+from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
+
+_LOG = logging.getLogger(__name__)
 
 SUB_ID = 1
 
@@ -43,9 +50,11 @@ class DdlSpan:
         self._changed = changed
         self._failed = failed
         self._feed = SpanFeed(pd, self._on_event)
-        self._waiting: dict[int, tuple[int, Job]] = {}  # by job id, with its finish ts
-        self._done: set[int] = set()  # job ids
+        self._effects = Effects(schema, lambda ts: Snapshot(pd, ts))
+        self._waiting: dict[tuple[int, int], Job] = {}  # by commit ts and job id
+        self._upto: dict[int, int] = {}  # by job id: the commit ts up to which its rows are processed
         self._broken = False
+        self._turn = asyncio.Lock()  # the streams of two stores may have an event each while meta keys are read
 
     async def __aenter__(self) -> DdlSpan:
         await self._feed.__aenter__()
@@ -57,17 +66,22 @@ class DdlSpan:
         # What ended the block goes on by itself; the feed adds its own failure, if it has one.
         await self._feed.__aexit__(None, None, None)
 
-    async def _on_event(self, event: FeedEvent) -> None:
-        if self._broken:
-            return  # a resolved-ts behind a job that was not taken in would let rows pass it (rules 1, 29)
-        try:
-            self._take(event)
-        except ChangefeedError as error:
-            self._broken = True
-            self._failed(error)
-        self._changed()
+    def stopped(self) -> Stopped | None:
+        """As SpanFeed.stopped."""
+        return self._feed.stopped()
 
-    def _take(self, event: FeedEvent) -> None:
+    async def _on_event(self, event: FeedEvent) -> None:
+        async with self._turn:
+            if self._broken:
+                return  # a resolved-ts behind a job that was not taken in would let rows pass it (rules 1, 29)
+            try:
+                await self._take(event)
+            except ChangefeedError as error:
+                self._broken = True
+                self._failed(error)
+            self._changed()
+
+    async def _take(self, event: FeedEvent) -> None:
         match event:
             case Data(batch=batch):
                 # A handful of rows a day, each a JSON document: read one by one.
@@ -75,27 +89,33 @@ class DdlSpan:
                     if value:  # else: moved to the history table
                         self._row(ts, value)
             case Resolved(ts=ts):
-                self._go_on(ts)
-                self._barrier.on_resolved(ts)
+                try:
+                    await self._go_on(ts)
+                except Transient as error:
+                    _LOG.warning("%s It is read again with the next resolved-ts.", error.message)
+                else:
+                    self._barrier.on_resolved(ts)
             case Failed(error=error):
                 raise error
 
     def _row(self, commit_ts: int, value: bytes) -> None:
         job = decode_job(value, self._schema.ddl_job_table)
-        if not job.is_done or job.id in self._done or commit_ts <= self._schema.snapshot_ts:
+        is_of_no_effect = not job.is_done and job.type not in EARLY
+        if is_of_no_effect or commit_ts <= max(self._upto.get(job.id, 0), self._schema.snapshot_ts):
             return
         if commit_ts <= self._barrier.resolved_ts:
             raise ProtocolViolation(
                 f"{job} at {commit_ts} came after the DDL span resolved to {self._barrier.resolved_ts}.",
                 "Restart the changefeed; if this happens again, report it as a bug.",
             )
-        self._waiting[job.id] = commit_ts, job
+        self._waiting[commit_ts, job.id] = job
 
-    def _go_on(self, resolved_ts: int) -> None:
-        due = sorted((ts, job_id) for job_id, (ts, _) in self._waiting.items() if ts <= resolved_ts)
-        for ts, job_id in due:
-            _, job = self._waiting.pop(job_id)
-            self._done.add(job_id)
-            self._schema.apply(job, ts)
-            if (ddl := self._timeline.follow(job, ts, self._schema.touches(job))) is not None:
-                self._barrier.on_ddl(ddl)
+    async def _go_on(self, resolved_ts: int) -> None:
+        for ts, job_id in sorted(row for row in self._waiting if row[0] <= resolved_ts):
+            job = await self._effects.of(self._waiting[ts, job_id], ts)
+            if job is not None:
+                self._schema.apply(job, ts)
+                if (ddl := self._timeline.follow(job, ts, self._schema.touches(job))) is not None:
+                    self._barrier.on_ddl(ddl)
+            self._upto[job_id] = ts
+            del self._waiting[ts, job_id]

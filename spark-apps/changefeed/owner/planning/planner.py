@@ -1,4 +1,4 @@
-"""Cuts what has been pulled into plan entries (DESIGN.md 3.3, source design 4).
+"""Cuts what has been pulled into plan entries.
 
 Pure. It decides where files end, never what is in them: an entry is all rows of a dispatcher between two ts. It never
 cuts above a dispatcher's limit and never leaves a gap between two cuts.

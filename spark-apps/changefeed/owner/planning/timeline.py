@@ -9,7 +9,8 @@ The set of dispatchers is a function of ts: one for each physical table that the
 3. *A partition is exchanged.* The ids swap: each dispatcher continues with the other table's definition.
 4. *The definition does not change*, as when an index is added. Rows after T still have version T, as in TiCDC.
 5. *An event filter ignores it.* Rows after T are still in the new definition, so its schema file is written without the
-   statement; readers are told nothing about what has ended.
+   statement; readers are told nothing about what has ended. The filter is asked by the table that the statement names:
+   of a rename by the old name, of an exchange by the partitioned table.
 6. *Folders are named by ids.* The table's own folder gets the statement, and each partition's the definition. A
    database has no folder, so readers are told nothing about what is done to it as a whole.
 """
@@ -21,7 +22,8 @@ from collections.abc import Callable, Iterable
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.ddl.job import Job
 from changefeed.schema.row.rowv2 import check_supported
-from changefeed.schema.storage import Touched
+from changefeed.schema.sql.told import told
+from changefeed.schema.storage import RENAMES, Touched
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.contract import Ddl
 from changefeed.sink.storage.schema_file import SchemaFile
@@ -64,17 +66,18 @@ class Timeline:
             check_supported(table)
         left = involved - tables.keys()
         self._dispatchers = (self._dispatchers - left) | tables.keys()
-        name = f"{job.schema_name}.{job.table_name}".rstrip(".")
+        name = ".".join(touched.name).rstrip(".")
         return Ddl(
             ts=ts,
             job_id=job.id,
             job=job,
-            query=job.query,
+            query=told(job, touched),
             description=f"{job.type_name} of {name}: {job.query}".rstrip(": "),
             involved=frozenset(involved),
             left=frozenset(left),
             before={id_: table for table in touched.before for id_ in table.physical_ids if id_ in involved},
             tables=tables,
+            touched=touched,
             schema_files=files,
         )
 
@@ -84,8 +87,9 @@ class Timeline:
     def _schema_files(self, job: Job, ts: int, touched: Touched, after: dict[int, TableInfo]) -> tuple[SchemaFile, ...]:
         """Of what was or is selected: a reader who has a table is told what becomes of it."""
         had = {table.id for table in touched.before if self._is_selected(table)}
+        query = told(job, touched)
         files = [
-            SchemaFile(name, "", ts, query=job.query, type=job.type)
+            SchemaFile(name, "", ts, query=query, type=job.type)
             for name in sorted(touched.databases)
             if not self._by_id and self._selects_database(name) and not self._ignores(job, name, "")
         ]
@@ -93,11 +97,12 @@ class Timeline:
         for table in [*after.values(), *(gone if not touched.databases else ())]:
             if table.id not in had and not self._is_selected(table):
                 continue
-            is_ignored = self._ignores(job, table.schema_name, table.name)
+            named = touched.named(job, table)
+            is_ignored = self._ignores(job, named.schema_name, named.name)
             says_why = not is_ignored and self._is_of_statement(job, table, had, touched)
             if not is_ignored or self._has_rows(table, after):
-                told = (job.query, job.type) if says_why else ("", 0)
-                files.append(SchemaFile.of(table, ts, *told, table.id if self._by_id else None))
+                statement = (query, job.type) if says_why else ("", 0)
+                files.append(SchemaFile.of(table, ts, *statement, table.id if self._by_id else None))
                 if self._by_id and self._has_rows(table, after):
                     files += [SchemaFile.of(table, ts, table_id=partition) for partition in table.partition_ids]
         return tuple(files)
@@ -110,5 +115,4 @@ class Timeline:
         """Whether a reader executes the statement for the sake of this table: once a statement, on what it has."""
         if job.type == Action.EXCHANGE_TABLE_PARTITION:
             return not table.partition_ids
-        is_new_name = job.type in (Action.RENAME_TABLE, Action.RENAME_TABLES)
-        return not is_new_name or table.id in had
+        return job.type not in RENAMES or table.id in had

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from changefeed.errors import InvalidSpec, NeedsHuman
+from changefeed.model.record import PlanEntry
 from changefeed.objectstore.open import canonical
 from changefeed.owner.transaction_log.state import State
 from changefeed.schema.storage import SchemaStorage
-from changefeed.schema.table_info import TableInfo
 from changefeed.spec.model import Changefeed, Restart
 from changefeed.spec.parse import from_effective
 from changefeed.spec.sink.choice import Sink
@@ -71,18 +73,21 @@ def due_restart(changefeed: Changefeed, state: State) -> Restart | None:
     return restart
 
 
-def check_plans_are_selected(state: State, tables: dict[int, TableInfo], schema: SchemaStorage, ts: int) -> None:
-    """Nobody pulls what is not selected: a plan with rows of such a table would wait for ever (rules 3, 10)."""
-    for plan, entry in state.open_entries():
-        if entry.dispatcher not in tables:
-            table = schema.table(entry.dispatcher, ts)
-            raise InvalidSpec(
-                "spec.filter.rules",
-                f"{table.full_name if table else entry.dispatcher} is no longer selected, but plan {plan} "
-                "still has rows of it to write",
-                "Select it again and let a run drain before you change the rules. If that plan fails, rewind "
-                "(spec.restart).",
-            )
+def unselected(state: State, selected: Set[int]) -> list[tuple[int, PlanEntry]]:
+    """(plan, entry) that wait for ever: nobody pulls what is not selected (rules 3, 10)."""
+    return [(plan, entry) for plan, entry in state.open_entries() if entry.dispatcher not in selected]
+
+
+def check_plans_are_selected(state: State, selected: Set[int], schema: SchemaStorage) -> None:
+    for plan, entry in unselected(state, selected):
+        table = schema.table(entry.dispatcher, schema.snapshot_ts)
+        raise InvalidSpec(
+            "spec.filter.rules",
+            f"{table.full_name if table else entry.dispatcher} is no longer selected, but plan {plan} "
+            "still has rows of it to write",
+            "Select it again and let a run drain before you change the rules. If that plan fails, rewind "
+            "(spec.restart).",
+        )
 
 
 async def check_not_ahead(start_ts: int, pd: PdClient) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -22,14 +22,22 @@ from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.open import Store, open_store, probe_store
 from changefeed.owner import places
 from changefeed.owner.alive import Alive
-from changefeed.owner.preparation.checks import check_not_ahead, check_plans_are_selected, check_same, due_restart
+from changefeed.owner.preparation.checks import (
+    check_not_ahead,
+    check_plans_are_selected,
+    check_same,
+    due_restart,
+    unselected,
+)
 from changefeed.owner.preparation.copying import check_can_copy, check_copies_are_selected, copy_record, tables_to_copy
+from changefeed.owner.preparation.held import held, makes_hold
 from changefeed.owner.preparation.prepared import Prepared
-from changefeed.owner.preparation.records import epoch_record, rewind_record, start_record
+from changefeed.owner.preparation.records import epoch_record, left_out_record, rewind_record, start_record
 from changefeed.owner.sinks.choice import sink_of
 from changefeed.owner.sinks.driven import DrivenSink, Taken
 from changefeed.owner.transaction_log.history import check_claim
 from changefeed.owner.transaction_log.log import Log
+from changefeed.owner.transaction_log.state import State
 from changefeed.schema.row.rowv2 import check_supported
 from changefeed.schema.row.times import check_time_zone
 from changefeed.schema.snapshot import load_schema
@@ -95,8 +103,8 @@ async def prepare(
 ) -> Prepared:
     """Take the changefeed over. Everything that blocks runs in threads.
 
-    `take_over`: also from a driver that has said it is alive less than 15 s ago. `attempt`: INTERFACES.md, Epoch and
-    attempt; 0 where nobody counts.
+    `take_over`: also from a driver that has said it is alive less than 15 s ago. `attempt`: 0 where nobody
+    counts (docs/design/layouts.md, Epoch and attempt).
     """
     uid, identity = changefeed.metadata.uid, changefeed.identity
     alive = None if isinstance(state_store, LocalStore) else Alive(state_store, uid, changefeed.name)
@@ -117,20 +125,20 @@ async def prepare(
             start_ts -= COPY_TICKS
     else:
         start_ts = restart.from_ts if restart else state.checkpoint_ts
-    await safepoint.hold(start_ts)
-    # DDLs that were executed above the checkpoint are a part of what the run begins with.
-    schema_ts = max(start_ts, state.last_ddl[0]) if state.last_ddl and not restart else start_ts
-    if changefeed.spec.initial_copy:
-        begins_at = state.from_ts if state.n and not restart else start_ts
-        schema_ts = max(schema_ts, begins_at + COPY_TICKS)
-    schema = await load_schema(Snapshot(pd, schema_ts), schema_ts)
-    tables = select(changefeed, schema, schema_ts, may_be_none=state.last_ddl is not None)
-    if not restart:
-        check_plans_are_selected(state, tables, schema, schema_ts)
-        check_copies_are_selected(state, tables.keys())
-    await asyncio.to_thread(sink.check_free, state, identity, state_store.uri)
-    if restart:
-        await asyncio.to_thread(sink.check_rewind, state, state_store.uri)
+    is_made_here = state.n == 0 and await makes_hold(changefeed, pd, attempt)
+    async with held(safepoint, start_ts, log if is_made_here else None, changefeed.spec.start_ts is not None):
+        # DDLs that were executed above the checkpoint are a part of what the run begins with.
+        schema_ts = max(start_ts, state.last_ddl[0]) if state.last_ddl and not restart else start_ts
+        if changefeed.spec.initial_copy:
+            begins_at = state.from_ts if state.n and not restart else start_ts
+            schema_ts = max(schema_ts, begins_at + COPY_TICKS)
+        schema = await load_schema(Snapshot(pd, schema_ts), schema_ts)
+        tables = select(changefeed, schema, schema_ts, may_be_none=state.last_ddl is not None)
+        if not restart:
+            _check_selected(state, sink, tables.keys(), schema)
+        await asyncio.to_thread(sink.check_free, state, identity, state_store.uri)
+        if restart:
+            await asyncio.to_thread(sink.check_rewind, state, state_store.uri)
     if state.n == 0:
         await asyncio.to_thread(log.append, start_record(changefeed, nonce, start_ts, pd.cluster_id))
     state = await asyncio.to_thread(log.claim_epoch, lambda before: epoch_record(changefeed, before, nonce, attempt))
@@ -138,6 +146,7 @@ async def prepare(
     if restart and restart.nonce != state.restart_nonce:
         await asyncio.to_thread(log.append, rewind_record(state, restart))
         state = log.state
+    state = await _leave_out(log, sink, tables.keys())
     if to_copy := tables_to_copy(state, tables.keys()):
         await check_can_copy(changefeed, to_copy, tables, state, schema_ts, pd)
         await asyncio.to_thread(log.append, await copy_record(state, to_copy, pd))
@@ -163,6 +172,19 @@ async def prepare(
     )
     await asyncio.to_thread(_settle_in, prepared, state_store)
     return prepared
+
+
+def _check_selected(state: State, sink: DrivenSink, selected: Set[int], schema: SchemaStorage) -> None:
+    if not sink.may_leave_out:
+        check_plans_are_selected(state, selected, schema)
+    check_copies_are_selected(state, selected)
+
+
+async def _leave_out(log: Log, sink: DrivenSink, selected: Set[int]) -> State:
+    """Nothing is planned of what is not selected, where that may be."""
+    if sink.may_leave_out and (left_out := unselected(log.state, selected)):
+        await asyncio.to_thread(log.append, left_out_record(log.state, left_out))
+    return log.state
 
 
 def select(

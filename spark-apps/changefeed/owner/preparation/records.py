@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterable
 from importlib.metadata import version
 from typing import Any
 
-from changefeed.model.record import EpochRecord, RewindRecord, StartRecord
+from changefeed.model.record import CommitRecord, EpochRecord, FileCommitted, PlanEntry, RewindRecord, StartRecord
 from changefeed.owner.transaction_log.state import State
 from changefeed.spec.model import Changefeed, Restart
 from changefeed.spec.parse import effective
@@ -38,6 +39,21 @@ def rewind_record(state: State, restart: Restart) -> RewindRecord:
         nonce=state.epoch.nonce,
         restart_nonce=restart.nonce,
         from_ts=restart.from_ts,
+    )
+
+
+def left_out_record(state: State, entries: Iterable[tuple[int, PlanEntry]]) -> CommitRecord:
+    """By which nobody waits any more for these entries, (plan, entry): each is as one without rows."""
+    files = [
+        FileCommitted(plan=plan, entry=entry.entry, rows=0, raw_rows=0, filtered_rows=0, bytes=0, hash="")
+        for plan, entry in entries
+    ]
+    return CommitRecord(
+        n=state.n + 1,
+        epoch=state.epoch.number,
+        nonce=state.epoch.nonce,
+        checkpoint_ts=state.checkpoint_ts,
+        files=tuple(files),
     )
 
 

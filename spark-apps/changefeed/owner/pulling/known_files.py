@@ -1,4 +1,4 @@
-"""The segments that exist, where to read them, and which are still needed (source design 3).
+"""The segments that exist, where to read them, and which are still needed.
 
 Pure. No memory is released and no file deleted while a task may be reading a segment in it.
 """
@@ -42,7 +42,7 @@ class Memory(NamedTuple):
 
 @dataclass
 class Reader:
-    """Where the segments of one puller are read (source design 3): in its buffer, or in the archive.
+    """Where the segments of one puller are read: in its buffer, or in the archive.
 
     It begins in the archive. An overflow of the buffer sends it there, until all that has gone there is written and
     released: up to the next head of the buffer. What is archived because it is old changes nothing.
@@ -82,7 +82,7 @@ class _File:
 class KnownFiles:
     """The segments of this run that exist, as far as the owner was told, in memory or as files.
 
-    One is needed while a span uses it. It is read in memory until it is archived, then in its file (source design 3).
+    One is needed while a span uses it. It is read in memory until it is archived, then in its file.
     """
 
     def __init__(self) -> None:

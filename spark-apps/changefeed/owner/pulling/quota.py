@@ -1,4 +1,4 @@
-"""The event store's quota: which spans are held back, and whose segments are evicted (CORRECTNESS.md, rule 17).
+"""The event store's quota: which spans are held back, and whose segments are evicted (docs/design/rules.md, Rule 17).
 
 Pure; `back_pressure` decides who runs. The lowest span must never wait for room that only the lowest itself can make.
 

@@ -1,4 +1,4 @@
-"""Which puller pulls which span, and how far it is known to be complete (CORRECTNESS.md, rules 2, 4, 17, 21).
+"""Which puller pulls which span, and how far it is known to be complete (rules 2, 4, 17 and 21).
 
 Pure: commands and reports in, facts and orders out. It never lets a resolved-ts count before every segment that may
 hold rows at or below it is known, and never credits a report to an assignment that it was not made for.
@@ -14,9 +14,10 @@ holds, and so why a resolved-ts is never early:
    used again in a run, and another run's pullers are refused by their epoch. A segment of an earlier stream, known by
    its older sub_ids, does not pass for this stream's segment of that number.
 3. *An assignment ends: its puller is lost, the span moves or is held back.* All segments with a row <= the resolved-ts
-   are kept, so the invariant stands as it stood; what waits for a missing segment is forgotten and never counts. The
-   resolved-ts does not go on until the next assignment, which begins there, says so. What lies above is pulled again:
-   a segment that has rows on both sides stays, its rows above come twice, and the sorter keeps one (rule 4).
+   are kept, so the invariant still holds; a resolved-ts that was waiting for a missing segment is dropped and never
+   counts. The next assignment starts at the current resolved-ts, which stays there until that assignment reports a
+   higher one. Rows above it are pulled again: of a segment with rows on both sides, the upper ones arrive twice, and
+   the sorter keeps one copy (rule 4).
 4. *A segment of the span stands where only its puller's machine can read it, and that may be gone.* When the puller
    has left or the span moves, the invariant holds for nothing that is kept: the span goes back to its flushed ts and
    all its segments are forgotten (rule 21). What was published is the log's and the checkpoint's business.

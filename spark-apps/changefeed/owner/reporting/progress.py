@@ -56,7 +56,7 @@ class Meter:
         """`now`: monotonic seconds."""
         self.pd_ms, self._pd_at = pd_ms, now
         self.started_ms = self.started_ms or pd_ms
-        self._troubles.upstream_answered()
+        self._troubles.upstream_answered(pd_ms)
 
     def pd_age(self, now: float) -> float:
         """Seconds since PD has answered."""
@@ -79,7 +79,7 @@ class Meter:
 
     def given_up(self, now: float) -> Unavailable | None:
         """That a store has failed for longer than a run waits; tasks wait for as long as they are let."""
-        trouble = self._troubles.sink
+        trouble = self._troubles.failing
         if trouble is None or self.clock(now) - trouble.since_ms < RUN_S * 1000:
             return None
         return given_up("A store", RUN_S, trouble.message, trouble.answered)
@@ -95,6 +95,8 @@ class Meter:
         self.blocked.pop(puller, None)
         if report.HasField("blocked"):
             self.blocked[puller] = report.blocked
+        stopped = report.stopped if report.HasField("stopped") else None
+        self.tikv_stopped(f"puller-{puller}", (stopped.reason, stopped.message) if stopped else None)
         for delta in report.metrics:
             self._registry.apply_delta(delta.name, delta.label, delta.value, delta.gauge, f"puller-{puller}")
         for segment in report.segments:
@@ -109,6 +111,20 @@ class Meter:
         self._registry.forget(f"puller-{puller}")
         self.store_works(f"puller-{puller}")
         self.blocked.pop(puller, None)
+        self.tikv_stopped(f"puller-{puller}", None)
+
+    def tikv_stopped(self, who: str, why: tuple[str, str] | None) -> None:
+        """A TiKV store sends `who` no change data; `why`: the condition's reason, the message. None: they all do."""
+        before = self._troubles.tikv
+        if why is None:
+            self._troubles.tikv_sends(who)
+        elif self._troubles.tikv_stopped(who, self.pd_ms, *why):
+            self._failed(*why, "It is tried again.")
+        now = self._troubles.tikv
+        if now and (before is None or before.message != now.message):
+            _LOG.warning("%s", now.message)
+        if before and now is None:
+            _LOG.warning("The stores send change data again.")
 
     def written(self, now: float, key: EntryKey) -> None:
         """The sink has an entry's rows. `now`: monotonic seconds."""
@@ -209,6 +225,7 @@ class Meter:
             held=len(spans.held),
             sink=self._troubles.sink,
             upstream=self._troubles.upstream,
+            tikv=self._troubles.tikv,
             mode=_mode(spans.files.readers.values()),
             copied=self._copies.say(now, state),
         )
@@ -255,7 +272,7 @@ class Meter:
     def last_error(self) -> DriverError | None:
         """The newest one, of a store or of the upstream; it may be over."""
         error, troubles = self._last_error, self._troubles
-        return error and error.model_copy(update={"over": not (troubles.sink or troubles.upstream)})
+        return error and error.model_copy(update={"over": not (troubles.sink or troubles.upstream or troubles.tikv)})
 
     def _failed(self, kind: str, message: str, next_step: str = "") -> None:
         step = next_step or "It is tried again; look at the store if this lasts."
@@ -266,14 +283,14 @@ class Meter:
         """Of _STATES."""
         if self._owner.state.finished:
             return "Finished"
-        if self._troubles.sink or self._troubles.upstream:
+        if self._troubles.sink or self._troubles.upstream or self._troubles.tikv:
             return "Warning"
         return "Normal" if self._owner.spans.complete else "Pending"
 
     def _sentence(self, now: float, state: State) -> str:
         if trouble := self._troubles.sink:
             return f"Waiting for a store and retrying: {trouble.message}"
-        if trouble := self._troubles.upstream:
+        if trouble := self._troubles.upstream or self._troubles.tikv:
             return f"Waiting for the upstream and retrying: {trouble.message}"
         if self.draining:
             return "Draining: resolved changes are being written. Press Ctrl-C again to stop at once."

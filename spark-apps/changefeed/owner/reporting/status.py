@@ -1,4 +1,4 @@
-"""The driver's part of the resource's status: fields and conditions (INTERFACES.md, The resource).
+"""The driver's part of the resource's status: fields and conditions (docs/operator/monitoring.md, Status).
 
 Pure. Status is a copy (rule 22): nothing may be decided from it. All times in it are PD's (rule 27). Messages contain
 nothing that changes by itself, because every change of a condition is a write.
@@ -6,18 +6,21 @@ nothing that changes by itself, because every change of a condition is a write.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from changefeed.model.tso import compose, physical_ms, to_datetime
 from changefeed.objectstore.patience import outcome
+from changefeed.puller.stopped_stores import BEHIND
 from changefeed.upstream.safepoint import Held
 
 _EVERY_S = 10.0
 _AT_MOST_EVERY_S = 1.0
-_HEARTBEAT_TTL_MS = 20_000  # TiDB prolongs a transaction's life to that from each heartbeat on (tikv-wire 3.6)
+#: TiDB prolongs a transaction's life to that from each heartbeat on (docs/design/tikv.md, Transactions).
+_HEARTBEAT_TTL_MS = 20_000
 _QUIET_S = 60.0  # without rows: idle; without rows and resolved-ts: stuck
+_CALM_MS = 3_000  # a store that has worked at last, and not failed since, is in no trouble any more
 
 #: The condition's reason, by how requests end.
 _FAILED = {"away": "StoreAway", "refused": "StoreRefuses", "failed": "WriteFailed"}
@@ -31,6 +34,7 @@ class Trouble:
     since_ms: int  # PD's clock
     message: str
     answered: bool | None = None  # see ChangefeedError
+    reason: str = ""  # of TiKV's: the condition's
 
 
 class Troubles:
@@ -38,31 +42,63 @@ class Troubles:
 
     def __init__(self) -> None:
         self._stores: dict[str, Trouble] = {}  # by who can't use the sink or the state
+        self._late: set[str] = set()  # of these, for whom it has worked since it failed last
         self.upstream: Trouble | None = None
+        self._tikv: dict[str, Trouble] = {}  # by who pulls from it
 
     @property
     def sink(self) -> Trouble | None:
         """The oldest: the sink or the state can't be used."""
-        return min(self._stores.values(), key=lambda trouble: trouble.since_ms, default=None)
+        return _oldest(self._stores.values())
+
+    @property
+    def failing(self) -> Trouble | None:
+        """The oldest of a store that has not worked since."""
+        return _oldest(trouble for who, trouble in self._stores.items() if who not in self._late)
 
     def store_failed(self, who: str, pd_ms: int, message: str, answered: bool | None = None) -> None:
         """`who` could not read or write something; it will be tried again."""
         self._stores.setdefault(who, Trouble(pd_ms, message, answered))
+        self._late.discard(who)
 
     def store_works(self, who: str) -> None:
         self._stores.pop(who, None)
+        self._late.discard(who)
 
     def store_worked_late(self, who: str, pd_ms: int) -> None:
         """After it had failed: what fails each time at first is in trouble still, from now on."""
         if (known := self._stores.get(who)) is not None:
             self._stores[who] = replace(known, since_ms=pd_ms)
+            self._late.add(who)
 
     def upstream_failed(self, pd_ms: int, message: str) -> None:
         """PD did not answer; it will be asked again."""
         self.upstream = self.upstream or Trouble(pd_ms, message)
 
-    def upstream_answered(self) -> None:
+    def upstream_answered(self, pd_ms: int) -> None:
         self.upstream = None
+        for who in [who for who in self._late if self._stores[who].since_ms + _CALM_MS <= pd_ms]:
+            self.store_works(who)
+
+    @property
+    def tikv(self) -> Trouble | None:
+        """The oldest: a TiKV store sends no or not all change data. One that is of our making comes first: what
+        one puller does not read may be all that another one sees of it."""
+        return min(self._tikv.values(), key=lambda each: (each.reason != BEHIND, each.since_ms), default=None)
+
+    def tikv_stopped(self, who: str, pd_ms: int, reason: str, message: str) -> bool:
+        """`who` gets no change data from a store. Whether that is new."""
+        known = self._tikv.get(who)
+        is_new = known is None or (known.reason, known.message) != (reason, message)
+        self._tikv[who] = Trouble(known.since_ms if known else pd_ms, message, reason=reason)
+        return is_new
+
+    def tikv_sends(self, who: str) -> None:
+        self._tikv.pop(who, None)
+
+
+def _oldest(troubles: Iterable[Trouble]) -> Trouble | None:
+    return min(troubles, key=lambda trouble: trouble.since_ms, default=None)
 
 
 @dataclass(frozen=True)
@@ -92,6 +128,7 @@ class Seen:
     blocked: Blocked | None = None  # by the oldest transaction whose locks hold a resolved-ts back
     sink: Trouble | None = None
     upstream: Trouble | None = None
+    tikv: Trouble | None = None
     history: Held | None = None  # None: not held yet
     sink_uri: str = ""  # of the newest generation
     ddl: tuple[int, str] | None = None  # the newest that is written: its ts, its statement
@@ -184,6 +221,9 @@ class Status:
         if seen.upstream is not None:
             why = f"PD has not answered since {_time(seen.upstream.since_ms)}: {seen.upstream.message}"
             return Condition("UpstreamAvailable", "False", PD_AWAY, f"{why} Check PD and the network to it.")
+        if seen.tikv is not None:
+            why = f"Change data has been held up since {_time(seen.tikv.since_ms)}: {seen.tikv.message}"
+            return Condition("UpstreamAvailable", "False", seen.tikv.reason, why)
         if not seen.complete:
             return Condition("UpstreamAvailable", "Unknown", "Starting", "The pullers are catching up.")
         if self._is_stuck(seen):
@@ -209,6 +249,8 @@ class Status:
             return "SinkUnavailable", f"Nothing has been written since {_time(seen.sink.since_ms)}."
         if seen.upstream is not None:
             return "UpstreamUnavailable", f"PD has not answered since {_time(seen.upstream.since_ms)}."
+        if seen.tikv is not None:
+            return "UpstreamUnavailable", f"A store has held up change data since {_time(seen.tikv.since_ms)}."
         if not seen.complete:
             return "Starting", "The pullers are catching up."
         if seen.pd_ms - physical_ms(seen.resolved_ts) <= seen.lag_threshold * 1000:

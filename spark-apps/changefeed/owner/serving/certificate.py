@@ -1,4 +1,7 @@
-"""Creates certificates at every driver start, so that owner and tasks use TLS without any setup (INTERFACES.md)."""
+"""Creates certificates at every driver start, so that owner and tasks use TLS without any setup.
+
+See docs/design/layouts.md, Owner service.
+"""
 
 from __future__ import annotations
 

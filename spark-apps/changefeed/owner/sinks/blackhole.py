@@ -17,6 +17,7 @@ class DrivenBlackhole:
 
     uri = "blackhole://"
     in_order = True
+    may_leave_out = False
     names = Unfiled()
     fingerprint = "blackhole"
     file_size = _ENTRY_BYTES

@@ -38,6 +38,11 @@ class DrivenSink(Protocol):
         ...
 
     @property
+    def may_leave_out(self) -> bool:
+        """Whether what is planned may stay unwritten: tasks' work shows only when the driver commits it, in order."""
+        ...
+
+    @property
     def names(self) -> Names: ...
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,10 +14,12 @@ from changefeed.owner import places
 from changefeed.owner.sinks.driven import Taken, Versions, name_of
 from changefeed.owner.transaction_log.state import State
 from changefeed.schema.table_info import TableInfo
+from changefeed.sink.contract import EntryId
 from changefeed.sink.iceberg.ddl_sink import IcebergDdlSink
 from changefeed.sink.iceberg.event_sink import IcebergJob
 from changefeed.sink.iceberg.files import FINGERPRINT
 from changefeed.sink.iceberg.layout import WAREHOUSE, FileNames
+from changefeed.sink.iceberg.marks import Relied
 from changefeed.sink.iceberg.place import CATALOG, IcebergPlace
 from changefeed.sink.iceberg.shape import table_schema
 from changefeed.sink.iceberg.tables import LakeTables, Writer
@@ -48,6 +51,7 @@ class DrivenIceberg:
     """Implements DrivenSink."""
 
     in_order = False
+    may_leave_out = True
     fingerprint = FINGERPRINT
 
     def __init__(self, changefeed: Changefeed, secrets_dir: Path | None = None) -> None:
@@ -90,11 +94,27 @@ class DrivenIceberg:
     def ddl_sink(self, taken: Taken, poll_fence: Callable[[], object], patience: Patience) -> IcebergDdlSink:
         place, epoch = self._place, taken.state.epoch.number
         catalog = patience.call(place.catalog_uri, place.open)
-        tables = LakeTables(catalog, place.catalog_uri, Writer(name_of(taken.state), epoch, poll_fence), patience)
+        writer = Writer(name_of(taken.state), epoch, poll_fence)
+        tables = LakeTables(catalog, place.catalog_uri, writer, patience, self._relied(taken.state))
         sink = IcebergDdlSink(place, tables, self._upsert, self._tables)
         if epoch == _FIRST_EPOCH:
             sink.create()
+        sink.redefine(
+            {each: known for each, known in self._tables.items() if taken.state.is_redefined(each, known[0].hash)}
+        )
         return sink
+
+    def _relied(self, state: State) -> dict[int, dict[int, Relied]]:
+        """What the log says of each table that it knows to be there, whoever has committed it."""
+        relied: dict[int, dict[int, Relied]] = defaultdict(dict)
+        for dispatcher, (table, _) in self._tables.items():
+            known = state.dispatchers.get(dispatcher)
+            if known is not None and known.table_version != state.first_version(dispatcher):
+                relied[table.id] |= {}  # a DDL has made it, or was followed
+            if known is not None and (newest := known.newest) is not None:
+                last = EntryId(newest.plan, newest.entry)
+                relied[table.id][dispatcher] = Relied(newest.table_version, last)
+        return relied
 
     def expired(self, before: str) -> Iterator[Callable[[], None]]:
         return iter(())

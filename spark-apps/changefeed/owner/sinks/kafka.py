@@ -17,11 +17,25 @@ from changefeed.sink.contract import DdlSink
 from changefeed.sink.kafka.ddl_sink import KafkaDdlSink
 from changefeed.sink.kafka.entry_writer import KafkaJob
 from changefeed.sink.kafka.options import KafkaPlace, rules_of
+from changefeed.sink.kafka.registry import RegistryPlace
 from changefeed.sink.kafka.topics import partitions_of
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective
+from changefeed.spec.sink.kafka import Kafka
 
 _ENTRY_BYTES = 16 << 20
+
+
+def registry_of(spec: Kafka, secrets_dir: Path | None) -> RegistryPlace | None:
+    """Raises as `place_of`."""
+    if spec.schema_registry is None:
+        return None
+    field = "spec.sink.kafka.schemaRegistry"
+    return RegistryPlace(
+        spec.schema_registry,
+        places.secret_folder(f"{field}Credentials", spec.schema_registry_credentials, secrets_dir),
+        places.secret_folder(f"{field}Tls", spec.schema_registry_tls, secrets_dir),
+    )
 
 
 def place_of(changefeed: Changefeed, secrets_dir: Path | None = None) -> KafkaPlace:
@@ -39,6 +53,7 @@ class DrivenKafka:
     """Implements DrivenSink."""
 
     in_order = True
+    may_leave_out = False
     names = Unfiled()
     file_size = _ENTRY_BYTES
 
@@ -60,8 +75,15 @@ class DrivenKafka:
                 "Set it to the registry's address.",
             )
         case_sensitive = changefeed.spec.filter.case_sensitive
-        rules_of(self._options, place.topic, case_sensitive)
-        self._job = KafkaJob(place, spec.delivery == "exactly-once", case_sensitive, spec.schema_registry)
+        self._rules = rules_of(self._options, place.topic, case_sensitive)
+        large = spec.large_messages
+        self._job = KafkaJob(
+            place,
+            spec.delivery == "exactly-once",
+            case_sensitive,
+            registry_of(spec, secrets_dir),
+            places.store_secret(large.claim_check_uri or "", large.credentials, secrets_dir),
+        )
         self._tables: list[tuple[TableInfo, int]] = []
 
     def open(self) -> None:
@@ -83,6 +105,22 @@ class DrivenKafka:
 
     def settle_in(self, taken: Taken, tables: Versions) -> None:
         self._tables = list({table.id: (table, version) for _, table, version, _ in tables}.values())
+        if self._options["protocol"] == "avro" and not taken.state.rows and not taken.state.plans:
+            self._check_topics()
+
+    def _check_topics(self) -> None:
+        """Of avro, before anything is written: a subject's schemas are of one table to registries that compare them."""
+        of_topics: dict[str, TableInfo] = {}
+        for table, _ in self._tables:
+            topic = self._rules.topic(table.schema_name, table.name)
+            other = of_topics.setdefault(topic, table)
+            if other is not table:
+                raise InvalidSpec(
+                    "spec.sink.kafka.dispatchers",
+                    f"{other.full_name} and {table.full_name} would both go to topic {topic}, and with protocol: avro "
+                    "a topic's schema is one table's",
+                    'Give each table a topic: [{matcher: ["*.*"], topic: "{schema}_{table}"}].',
+                )
 
     def job(self) -> KafkaJob:
         return self._job

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from changefeed.errors import InvalidSpec
+from changefeed.errors import InvalidSpec, UnknownThing
+from changefeed.filter.ddl import leaves_ddls_out
 from changefeed.objectstore.patience import Patience
 from changefeed.owner import places
 from changefeed.owner.sinks.driven import Taken, Unfiled, Versions, name_of
 from changefeed.owner.transaction_log.state import State
+from changefeed.schema.table_info import TableInfo
 from changefeed.sink.contract import Claim
 from changefeed.sink.mysql.ddl import MysqlDdlSink
+from changefeed.sink.mysql.ddl_record import DdlTable
+from changefeed.sink.mysql.definitions.check import check
 from changefeed.sink.mysql.entry_writer import MysqlJob, MysqlPlace
 from changefeed.sink.mysql.rows.keys import TableKeys
 from changefeed.sink.mysql.server import Session
@@ -38,6 +42,7 @@ class DrivenMysql:
     """Implements DrivenSink."""
 
     in_order = True
+    may_leave_out = False
     names = Unfiled()
     fingerprint = "mysql-1"
     file_size = _ENTRY_BYTES
@@ -47,6 +52,7 @@ class DrivenMysql:
         assert spec is not None, "the sink is mysql"
         self.uri = spec.uri
         self._place = place_of(changefeed, secrets_dir)
+        self._time_zone, self._leaves_out = changefeed.spec.time_zone, leaves_ddls_out(changefeed.spec.filter)
         metadata = changefeed.metadata
         self._syncpoints: Syncpoints | None = None
         if spec.enable_sync_point:
@@ -60,11 +66,7 @@ class DrivenMysql:
         )
 
     def open(self) -> None:
-        session = Session(self._place.server())
-        try:
-            Patience().call(self.uri, lambda: session.rows(b"SELECT 1"))
-        finally:
-            session.close()
+        self._ask(lambda session: session.rows(b"SELECT 1"))
 
     def check_free(self, state: State, identity: str, state_uri: str) -> None:
         pass
@@ -80,8 +82,12 @@ class DrivenMysql:
         pass
 
     def settle_in(self, taken: Taken, tables: Versions) -> None:
-        for _, table, _, _ in tables:
+        """Without tables of ours nobody knows which DDLs were executed, so that the others are not compared yet."""
+        selected = list({table.id: table for _, table, _, _ in tables}.values())
+        for table in selected:
             TableKeys.of(table)
+        if (database := self._options.progress_database) is not None:
+            self._ask(lambda session: self._check(session, selected, lambda: is_past(session, database, taken.state)))
 
     def job(self) -> MysqlJob:
         return MysqlJob(self._place, self._options)
@@ -90,10 +96,37 @@ class DrivenMysql:
         epoch = taken.state.epoch
         claim = Claim(name_of(taken.state), _DDLS, epoch.number, epoch.nonce, 0)
         database = self._options.progress_database
-        return MysqlDdlSink(self._place.server(), database, claim, patience, self._syncpoints)
+        return MysqlDdlSink(
+            self._place.server(),
+            database,
+            claim,
+            patience,
+            self._syncpoints,
+            self._time_zone,
+            leaves_out=self._leaves_out,
+        )
 
     def expired(self, before: str) -> Iterator[Callable[[], None]]:
         return iter(())
 
     def release(self) -> None:
         pass
+
+    def _check(self, session: Session, tables: Iterable[TableInfo], is_past: Callable[[], bool]) -> None:
+        check(session, self.uri, tables, leaves_out=self._leaves_out, is_past=is_past)
+
+    def _ask(self, attempt: Callable[[Session], object]) -> None:
+        session = Session(self._place.server())
+        try:
+            Patience().call(self.uri, lambda: attempt(session))
+        finally:
+            session.close()
+
+
+def is_past(session: Session, progress_database: str, state: State) -> bool:
+    """Whether a DDL was executed, or begun, which is not in the log yet."""
+    ts, job = max((state.checkpoint_ts, 0), state.last_ddl or (0, 0))
+    try:
+        return bool(session.rows(DdlTable(progress_database).later(name_of(state), ts, job)))
+    except UnknownThing:
+        return False

@@ -29,6 +29,7 @@ class DrivenStorage:
     """Implements DrivenSink."""
 
     in_order = False
+    may_leave_out = False
 
     def __init__(self, changefeed: Changefeed, secrets_dir: Path | None = None) -> None:
         place = places.sink_place(changefeed, secrets_dir)

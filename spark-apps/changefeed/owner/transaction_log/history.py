@@ -1,4 +1,4 @@
-"""What the transaction log says, folded into one State (INTERFACES.md, Log record; CORRECTNESS.md).
+"""What the transaction log says, folded into one State (docs/design/layouts.md, Log records).
 
 `apply` is the only interpretation of a record. It is total and strict: what no correct driver can have written is
 refused with the record's name, because going on would turn one fault into wrong files. It never guesses, repairs or
@@ -71,6 +71,7 @@ from changefeed.owner.transaction_log.state import (
     DispatcherState,
     Epoch,
     Generation,
+    NewestEntry,
     OpenPlan,
     RecordedCopy,
     State,
@@ -310,6 +311,7 @@ def _advance(record: PlanRecord, state: State, entries: list[PlanEntry]) -> Disp
             date=entry.date,
             table_info=entry.table_info,
             definition=entry.table_info,
+            newest=now.newest,
         )
     return now
 
@@ -317,38 +319,40 @@ def _advance(record: PlanRecord, state: State, entries: list[PlanEntry]) -> Disp
 def _commit(state: State, record: CommitRecord) -> dict[str, Any]:
     if record.checkpoint_ts < state.checkpoint_ts:
         _refuse(record, f"its checkpoint {record.checkpoint_ts} is below {state.checkpoint_ts}")
-    named = {(file.plan, file.entry) for file in record.files}
-    if len(named) != len(record.files):
+    rows = {(file.plan, file.entry): file.rows for file in record.files}
+    if len(rows) != len(record.files):
         _refuse(record, "it names a file twice")
-    left, flushed = _without(state, record, named)
+    left, advanced = _without(state, record, rows)
     if left and record.finished:
         _refuse(record, f"{len(left)} files are not written yet")
     for plan, entry in left:
         if record.checkpoint_ts > (before := _whole_ts(entry.from_)):
             _refuse(record, f"plan {plan} still has to write rows above {before}")
     changes: dict[str, Any] = {"checkpoint_ts": record.checkpoint_ts, "finished": record.finished}
-    return {**changes, **_committed(state, record, flushed)} if record.files else changes
+    return {**changes, **_committed(state, record, advanced)} if record.files else changes
 
 
 def _without(
-    state: State, record: CommitRecord, named: set[tuple[int, int]]
-) -> tuple[list[tuple[int, PlanEntry]], dict[int, int]]:
-    """What stays open, and the flushed ts of each dispatcher that has files in the record."""
+    state: State, record: CommitRecord, rows: dict[tuple[int, int], int]
+) -> tuple[list[tuple[int, PlanEntry]], dict[int, dict[str, Any]]]:
+    """What stays open, and what the record changes of each dispatcher that has files in it, which `rows` names."""
     left: list[tuple[int, PlanEntry]] = []
     waiting: set[int] = set()
-    flushed: dict[int, int] = {}
+    advanced: dict[int, dict[str, Any]] = {}
     for plan, entry in state.open_entries():
-        if (plan, entry.entry) not in named:
+        if (plan, entry.entry) not in rows:
             left.append((plan, entry))
             waiting.add(entry.dispatcher)
             continue
-        named.remove((plan, entry.entry))
         if entry.dispatcher in waiting:
             _refuse(record, f"it commits {entry.path}, but not what dispatcher {entry.dispatcher} has before it")
-        flushed[entry.dispatcher] = _whole_ts(entry.to)
-    if named:
-        _refuse(record, "plan {} has no open entry {}".format(*min(named)))
-    return left, flushed
+        changes = advanced.setdefault(entry.dispatcher, {})
+        changes["flushed_ts"] = _whole_ts(entry.to)
+        if rows.pop((plan, entry.entry)):
+            changes["newest"] = NewestEntry(plan=plan, entry=entry.entry, table_version=entry.table_version)
+    if rows:
+        _refuse(record, "plan {} has no open entry {}".format(*min(rows)))
+    return left, advanced
 
 
 def _whole_ts(position: Position) -> int:
@@ -356,7 +360,7 @@ def _whole_ts(position: Position) -> int:
     return position.commit_ts if position.is_end_of_ts else position.commit_ts - 1
 
 
-def _committed(state: State, record: CommitRecord, flushed: Mapping[int, int]) -> dict[str, Any]:
+def _committed(state: State, record: CommitRecord, advanced: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
     done: dict[int, list[int]] = {}
     for file in record.files:
         done.setdefault(file.plan, []).append(file.entry)
@@ -365,11 +369,10 @@ def _committed(state: State, record: CommitRecord, flushed: Mapping[int, int]) -
         committed = tuple(sorted([*each.committed, *done.get(each.plan.n, ())]))
         if len(committed) < len(each.plan.entries):
             plans.append(each.model_copy(update={"committed": committed}))
-    advanced = {
-        dispatcher: state.dispatchers[dispatcher].model_copy(update={"flushed_ts": ts})
-        for dispatcher, ts in flushed.items()
+    copies = {
+        dispatcher: state.dispatchers[dispatcher].model_copy(update=changes) for dispatcher, changes in advanced.items()
     }
-    dispatchers = {**state.dispatchers, **advanced}
+    dispatchers = {**state.dispatchers, **copies}
     infos = state.table_infos
     if any(each.plan.table_infos for each in state.plans):  # to look over all tables each time would cost too much
         used = set(map(_TABLE_INFO, dispatchers.values()))
@@ -423,5 +426,6 @@ def _follow(state: State, record: DdlRecord, dispatcher: int, definition: str) -
             "directory": "",
             "next_index": 1,
             "definition": definition,
+            "newest": known.newest if dispatcher in record.involved else None,
         }
     )

@@ -1,4 +1,4 @@
-"""The transaction log in an object store: one history however many drivers are running (CORRECTNESS.md, promise 6).
+"""The transaction log in an object store: one history however many drivers are running (promise 6).
 
 A shell: it lists, reads, creates and deletes; what records mean stands in `history`. It never overwrites an object,
 never tries other bytes at a number whose outcome it does not know, and never deletes what a zombie could create anew.

@@ -25,6 +25,14 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
+class NewestEntry(_Frozen):
+    """Of a dispatcher's committed entries that have rows. `table_version`: the entry's."""
+
+    plan: int
+    entry: int
+    table_version: Ts
+
+
 class DispatcherState(_Frozen):
     """How far one dispatcher's files have got, and where the next one goes."""
 
@@ -38,6 +46,7 @@ class DispatcherState(_Frozen):
     date: str = ""  # of `directory`
     table_info: str = ""  # hash of the newest entry's TableInfo
     definition: str = ""  # hash of the TableInfo of `table_version`; "": not known
+    newest: NewestEntry | None = None  # also None: it was committed before this was kept
 
 
 class Epoch(_Frozen):

@@ -1,4 +1,4 @@
-"""TiCDC's canal-json for storage sinks: an object a line (facts, ticdc-compatibility 2.8), made of whole columns.
+"""TiCDC's canal-json for storage sinks: an object a line (docs/sink-files.md, canal-json), made of whole columns.
 
 A pure function of records, plan time and format (rule 10): `ts` is the plan's PD time, and `mysqlType`, whose order
 is random in TiCDC, has the columns' order.

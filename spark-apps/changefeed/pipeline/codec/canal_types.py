@@ -1,6 +1,6 @@
 """What canal-json says of columns: Java's and MySQL's types, and which columns are the handle key.
 
-As TiCDC derives them from TiDB's own definition (facts, ticdc-compatibility 2.8). Pure functions of a definition.
+As TiCDC derives them from TiDB's own definition (docs/sink-files.md, canal-json). Pure functions of a definition.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def larger_java_type(column: ColumnInfo) -> tuple[int, int] | None:
 
 def mysql_type(column: ColumnInfo, *, full: bool) -> str:
     """The type as a definition has it, in small letters; `full`: with its lengths, as MySQL's information_schema."""
-    name = "var_string" if column.tp == ti.VAR_STRING else column_type_name(column).lower().removesuffix(" unsigned")
+    name = column_type_name(column).lower().removesuffix(" unsigned")
     if full:
         name += _lengths(column)
     if column.is_unsigned and column.tp not in _UNSIGNED_SILENTLY:

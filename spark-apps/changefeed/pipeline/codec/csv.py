@@ -1,4 +1,4 @@
-"""TiCDC's CSV, to the letter (facts, ticdc-compatibility 2.7), made of whole columns.
+"""TiCDC's CSV, to the letter (docs/sink-files.md, csv), made of whole columns.
 
 A pure function of records and format: where chunks are cut, the machine and the locale never reach a byte (rule 10).
 """

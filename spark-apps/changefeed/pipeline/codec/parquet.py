@@ -20,7 +20,7 @@ from changefeed.pipeline.codec.typed import schema_of, typed
 from changefeed.pipeline.mounter import Records
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 
-VERSION = 1
+VERSION = 2
 
 #: A row group ends at so many rows, or at the row that reaches so many bytes of text and numbers.
 GROUP_ROWS = 128 << 10
@@ -52,7 +52,7 @@ class ParquetFile:
         self._with_old = fmt.old_values
         self._drain = Drain()
         schema = schema_of(table, columns, with_old=fmt.old_values)
-        self._writer = pq.ParquetWriter(self._drain, schema, compression=fmt.compression)
+        self._writer = pq.ParquetWriter(self._drain, schema, compression=fmt.compression, store_decimal_as_integer=True)
         self._waiting: list[pa.RecordBatch] = []  # of a row group that has not ended
         self._rows = self._bytes = 0  # of them
 

@@ -1,8 +1,9 @@
 """Decodes ChangeDataEvents into columns: the only module that knows the wire format of row changes.
 
-A message is never unpacked row by row (DESIGN.md, idea 1): ptars turns many of them into one nested Arrow batch, and
+A message is never unpacked row by row: ptars turns many of them into one nested Arrow batch, and
 this module splits the lists by their offsets. It drops nothing that a client has to read: bytes that are not a
-ChangeDataEvent raise ProtocolViolation. `admin` and `long_txn` events are never sent, and ignored (tikv-wire 2.4).
+ChangeDataEvent raise ProtocolViolation. `admin` and `long_txn` events are never sent, and ignored (docs/design/tikv.md,
+Events).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ PUT, DELETE = 1, 2
 
 U64 = npt.NDArray[np.uint64]
 
-_ROW_FIELDS = ("start_ts", "commit_ts", "type", "op_type", "key", "value", "old_value", "txn_source", "generation")
+_ROW_FIELDS = ("start_ts", "commit_ts", "type", "op_type", "key", "value", "old_value", "txn_source")
 _FIELDS = {
     "ChangeDataEvent": ("events", "resolved_ts"),
     "ResolvedTs": ("regions", "ts", "request_id"),
@@ -57,7 +58,7 @@ class ErrorEvent:
 class Decoded:
     """Some messages of one stream, in columns.
 
-    rows: start_ts, commit_ts, txn_source, generation u64, type, op_type i32, key, value, old_value binary.
+    rows: start_ts, commit_ts, txn_source u64, type, op_type i32, key, value, old_value binary.
     request_id, region_id, rows_of: one element an Event with rows, in their order; rows_of sums to rows.num_rows.
     """
 

@@ -3,7 +3,7 @@
 One object per stream to a store. All events of a region pass through it in order, so a region's resolved-ts never
 overtakes its rows: a chunk's rows are passed on first, then what the chunk resolved. It must never deliver an event to
 the wrong registration: on the wire a registration is named by `(request_id, region_id)`, and a deregistered name is not
-reused before the store has acknowledged it (tikv-wire 2.3).
+reused before the store has acknowledged it (docs/design/tikv.md, Registration).
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from changefeed.errors import ProtocolViolation
+from changefeed.errors import ProtocolViolation, Transient
 from changefeed.model.rows import RAW_SCHEMA, ROW_OVERHEAD
-from changefeed.puller.matching.decode import Decoded, ResolvedEvent, decode
+from changefeed.puller.matching.decode import INITIALIZED, Decoded, ResolvedEvent, decode
 from changefeed.puller.matching.history import history, is_history
-from changefeed.puller.matching.matcher import COMMITTED_ROWS, Matched, Matcher
+from changefeed.puller.matching.matcher import Matched, Matcher
+from changefeed.puller.matching.rows import NO_COMMITTED_ROWS
 from changefeed.puller.matching.scratch import Scratch
 from changefeed.wire import cdcpb_pb2
 
 #: A large transaction comes out as several batches, so that a quota can meter them and 32-bit offsets suffice.
 MAX_BATCH_BYTES = 32 << 20
-_NOTHING = Matched(pl.DataFrame(schema=COMMITTED_ROWS), [], {})
+_NOTHING = Matched(NO_COMMITTED_ROWS, [], {})
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,13 @@ class Registration:
 
 @dataclass(frozen=True)
 class RegionFailed:
-    """The registration is over. `error` is the store's; a ProtocolViolation is ours, and the store has to be told."""
+    """The registration is over. `error` is the store's, or ours: then the store has to be told.
+
+    Ours is a ProtocolViolation, or Transient for what can't be told apart and is the store's fault no more than ours.
+    """
 
     registration: Registration
-    error: cdcpb_pb2.Error | ProtocolViolation
+    error: cdcpb_pb2.Error | ProtocolViolation | Transient
 
 
 @dataclass
@@ -109,11 +113,15 @@ class RegionEvents:
         matched = self._matcher.feed(self._rows(decoded), streams) if is_fed else _NOTHING
         data = list(self._split(matched.rows)) if scanned is None else scanned
         out = Outcome(data, list(matched.initialized), has_more=matched.has_more)
-        for reg, what in matched.violations.items():
+        ours: list[tuple[int, ProtocolViolation | Transient]] = [
+            *((reg, self._violation(reg, what)) for reg, what in matched.violations.items()),
+            *((reg, self._unclear(reg, what)) for reg, what in matched.unclear.items()),
+        ]
+        for reg, reason in ours:
             registration = self._registrations[reg]
             self._close(registration)
             self._by_name[registration.request_id, registration.region_id] = None
-            out.failed.append(RegionFailed(registration, _violation(registration, what)))
+            out.failed.append(RegionFailed(registration, reason))
         for event in decoded.resolved:
             self._resolve(event, out)
         over: list[Registration] = []
@@ -132,6 +140,19 @@ class RegionEvents:
     def pending_rows(self) -> int:
         """Prewritten, not yet committed, in all regions of the stream."""
         return self._matcher.uncommitted_rows
+
+    def _violation(self, reg: int, what: str) -> ProtocolViolation:
+        return ProtocolViolation(
+            f"{self._named(reg)} {what}.",
+            "It is registered again from its resolved-ts. If this happens again, check that store's log.",
+        )
+
+    def _unclear(self, reg: int, what: str) -> Transient:
+        return Transient(f"{self._named(reg)} {what}.", "It is registered again from its resolved-ts.")
+
+    def _named(self, reg: int) -> str:
+        registration = self._registrations[reg]
+        return f"Region {registration.region_id} of subscription {registration.sub_id}"
 
     def _more(
         self, parts: Iterator[pl.DataFrame], over: list[Registration]
@@ -175,7 +196,9 @@ class RegionEvents:
     def _rows(self, decoded: Decoded) -> pl.DataFrame:
         regs = self._regs(decoded)
         frame: Any = pl.from_arrow(decoded.rows)
-        rows: pl.DataFrame = frame.insert_column(frame.width, pl.Series("reg", regs))
+        last = decoded.rows["type"].to_numpy()[np.cumsum(decoded.rows_of) - 1]  # of each Event
+        scanned = np.repeat(last == INITIALIZED, decoded.rows_of)
+        rows: pl.DataFrame = frame.hstack([pl.Series("reg", regs), pl.Series("scanned", scanned)])
         return rows.filter(pl.col("reg") >= 0) if (regs < 0).any() else rows
 
     def _resolve(self, event: ResolvedEvent, out: Outcome) -> None:
@@ -227,10 +250,3 @@ def _raw_batch(rows: pl.DataFrame, span_ids: npt.NDArray[np.uint64]) -> pa.Recor
         for name in RAW_SCHEMA.names
     ]
     return pa.RecordBatch.from_arrays(columns, schema=RAW_SCHEMA)
-
-
-def _violation(registration: Registration, what: str) -> ProtocolViolation:
-    return ProtocolViolation(
-        f"Region {registration.region_id} of subscription {registration.sub_id} {what}.",
-        "It is registered again from its resolved-ts. If this happens again, check that store's log.",
-    )

@@ -23,17 +23,16 @@ from changefeed.puller.matching.fates import Fates
 from changefeed.puller.matching.pairs import Numbers
 from changefeed.puller.matching.scratch import Block, Scratch, ScratchFile
 from changefeed.puller.matching.slot_index import SlotIndex
+from changefeed.puller.matching.slots import Flags
 
 #: Of rows that are read back at once, as they are in memory.
 BATCH_BYTES = 8 << 20
 #: Bits of a row. It is undecided; it is to be given out; its own COMMIT has not been seen.
 PENDING, DUE, UNCONFIRMED = 1, 2, 4
 
-_VALUES = ["type", "op_type", "value", "old_value", "txn_source", "generation"]
+_VALUES = ["type", "op_type", "value", "old_value", "txn_source"]
 _ROW_BYTES = 64  # of the columns that are numbers, about
 _NONE = np.empty(0, np.intp)
-
-Flags = npt.NDArray[np.bool_]
 
 
 class Stretch(NamedTuple):

@@ -102,7 +102,7 @@ class Catalog:
         if (there := self.get(file.schema, file.table)) is not None:  # it went with its database, of which no id tells
             self._drop(there, file)
         table = Table(next(self._numbers), ddls=[file])
-        stored = tuple(self._stored(column.arrow_type(self._choice)) for column in file.columns)
+        stored = tuple(self._stored(column.arrow_type(self._choice)) for column in file.written)
         table.turn(Segment(file.version, (file.schema, file.table), file.columns, stored))
         self._put(table)
         return table
@@ -136,7 +136,7 @@ class Catalog:
             table = self._tables.pop(key_of(old), None) or self._by_name(old[1])
             if table is not None:
                 now = table.now
-                table.turn(Segment(file.version, (new[0], new[1]), now.columns, now.stored))
+                table.turn(Segment(file.version, (new[0], new[1]), now.defined, now.stored))
                 self._put(table)
 
     def _by_name(self, name: str) -> Table | None:
@@ -167,7 +167,7 @@ class Catalog:
                 table.ddls.append(file)
                 table.gap(f"no file says which rows EXCHANGE PARTITION has moved at {file.version}")
                 now = table.now
-                table.turn(Segment(file.version, now.name, now.columns, now.stored))
+                table.turn(Segment(file.version, now.name, now.defined, now.stored))
         return names
 
     def _unexplained(self, file: SchemaFile) -> None:

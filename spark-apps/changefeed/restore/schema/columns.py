@@ -22,10 +22,10 @@ def followed(
 ) -> tuple[list[Stored], list[str]]:
     """Where the values of the file's columns are stored, and why rows up to its version are not known in them."""
     gaps: list[str] = []
-    same = [column.shape for column in before.columns] == [column.shape for column in file.columns]
+    same = [column.shape for column in before.defined] == [column.shape for column in file.columns]
     if statement is None and not same:
         gaps.append(f"the statement at {file.version} can't be read: {file.query!r}")
-    elif statement is not None and (odd := unmade(before.columns, file.columns, statement)):
+    elif statement is not None and (odd := unmade(before.defined, file.columns, statement)):
         gaps.append(f"{file.query!r} does not determine how its columns changed ({odd})")
     if statement is not None and file.type == Action.MULTI_SCHEMA_CHANGE and statement.added:
         # What is added is there for writers a little before the DDL ends, and rows of that time have it in no file.
@@ -33,7 +33,7 @@ def followed(
     statement = statement or Statement("")
     old_names = {name: old for old, name in statement.changed.items()}
     stored = []
-    for column in file.columns:
+    for column in file.written:
         name = column.name.lower()
         old = before.of(old_names.get(name, name))
         is_new = old is None or (name in statement.added and name in statement.dropped)

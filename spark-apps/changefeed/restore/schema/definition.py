@@ -7,6 +7,8 @@ from sqlglot.errors import SqlglotError
 
 from changefeed.restore.schema.table import Table
 from changefeed.schema.ddl.actions import Action
+from changefeed.schema.sql.text import literal, quoted
+from changefeed.schema.sql.typed import standalone
 from changefeed.verify.consumer.columns import Column
 from changefeed.verify.consumer.schema_file import SchemaFile
 from changefeed.verify.consumer.statement import parse
@@ -57,7 +59,7 @@ def _renamed(file: SchemaFile, name: tuple[str, str]) -> str | None:
     end = begin + 2 if words[begin + 1 : begin + 2] == ["."] else begin
     if {"LIKE", "SELECT"} & set(words[end + 1 : end + 4]) or "REFERENCES" in words or ";" in words[:-1]:
         return None
-    return text[: tokens[begin].start] + quoted(*name) + text[tokens[end].end + 1 :].rstrip().rstrip(";")
+    return standalone(text[: tokens[begin].start] + quoted(*name) + text[tokens[end].end + 1 :])
 
 
 def _of_columns(table: Table, name: tuple[str, str]) -> str:
@@ -82,7 +84,7 @@ def _type(column: Column) -> str:
     elif base in _TIMES and int(column.scale or 0):
         size = f"({column.scale})"
     elif base in ("ENUM", "SET"):
-        size = f"({', '.join(_text(elem) for elem in column.elems)})"
+        size = f"({', '.join(literal(elem) for elem in column.elems)})"
     return f"{base}{size}{' ' + rest if rest else ''}"
 
 
@@ -91,13 +93,4 @@ def _default(column: Column) -> str:
         return ""
     text = str(column.default)
     is_now = text.upper().startswith("CURRENT_TIMESTAMP")
-    return f" DEFAULT {text if is_now else _text(text)}"
-
-
-def _text(text: str) -> str:
-    """For a session in which a backslash escapes, as in the upstream's statements."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
-
-
-def quoted(*names: str) -> str:
-    return ".".join("`" + name.replace("`", "``") + "`" for name in names)
+    return f" DEFAULT {text if is_now else literal(text)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -29,12 +30,19 @@ class Stored:
 
 @dataclass(frozen=True)
 class Segment:
-    """A version of a table: rows behind `version` have these columns. `name`: the table's then."""
+    """A version of a table: rows behind `version` have these columns. `name`: the table's then. `defined`: also the
+    virtual ones, of which no file has values.
+    """
 
     version: int
     name: tuple[str, str]
-    columns: tuple[Column, ...]
-    stored: tuple[Stored, ...]
+    defined: tuple[Column, ...]
+    stored: tuple[Stored, ...]  # of `columns`
+
+    @cached_property
+    def columns(self) -> tuple[Column, ...]:
+        """Those of which files have values."""
+        return tuple(column for column in self.defined if not column.is_virtual)
 
     @property
     def shape(self) -> Shape:

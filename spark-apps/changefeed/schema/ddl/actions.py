@@ -1,4 +1,4 @@
-"""TiDB's DDL action types by number (facts, tikv-wire 4.6)."""
+"""TiDB's DDL action types by number (docs/design/tidb.md, Job contents)."""
 
 from __future__ import annotations
 

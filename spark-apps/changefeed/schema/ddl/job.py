@@ -1,4 +1,4 @@
-"""DDL jobs: the contents of a row of `mysql.tidb_ddl_job` (facts, tikv-wire 4.5, 4.6).
+"""DDL jobs: the contents of a row of `mysql.tidb_ddl_job` (docs/design/tidb.md, DDL jobs, Job contents).
 
 Plain Python, because jobs come one at a time. A job counts once its state is Done; its finish ts is the commit ts of
 that row, which the JSON does not contain yet.
@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 
 from changefeed.errors import NeedsHuman
@@ -17,19 +18,44 @@ from changefeed.schema.ddl.actions import ALL, Action
 from changefeed.schema.keys import DDL_JOB_TABLE
 from changefeed.schema.row.rowv2 import FLAG_LARGE, HEADER, VERSION
 from changefeed.schema.table_info import (
+    STATE_PUBLIC,
     DatabaseInfo,
     TableInfo,
     as_tidb_writes,
+    name_of,
     parse_database_info,
     parse_table_info,
 )
 
-STATE_DONE = 4
+STATE_DONE, STATE_SYNCED = 4, 6
+STATE_ROLLING_BACK, STATE_ROLLBACK_DONE, STATE_CANCELLED = 2, 3, 5
+_WRITE_ONLY, _DELETE_ONLY, _DELETE_REORGANIZATION = 2, 1, 4  # of what is on its way out
+
+
+@dataclass(frozen=True)
+class SubJob:
+    """One of several changes in an ALTER TABLE."""
+
+    type: int
+    state: int
+    schema_state: int
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether sessions use what it leads to."""
+        if self.type == Action.DROP_COLUMN:
+            return self.schema_state in (_WRITE_ONLY, _DELETE_ONLY, _DELETE_REORGANIZATION)
+        return self.state == STATE_DONE or (self.type == Action.MODIFY_COLUMN and self.schema_state == STATE_PUBLIC)
 
 
 @dataclass(frozen=True)
 class Job:
-    """One DDL job. `table_info`, `database_info` and `table_infos` are the definitions after the DDL."""
+    """One DDL job. `table_info`, `database_info` and `table_infos` are the definitions after the DDL, without the name
+    of their database: `schema.storage` knows it by its id.
+
+    `schema_name` and `table_name` are no identifiers: TiDB fills them in lower case, with the database that the
+    statement leads to, which of several tables is the last one's.
+    """
 
     id: int
     type: int
@@ -50,6 +76,34 @@ class Job:
     table_info: TableInfo | None
     database_info: DatabaseInfo | None
     table_infos: tuple[TableInfo, ...]
+    schema_state: int = 0
+    sub_jobs: tuple[SubJob, ...] = ()
+    time_zone: str = ""  # the session's; "": not said, or TiDB's host's
+    utc_offset: int = 0  # seconds, of a session whose zone has no name
+
+    @property
+    def is_undone(self) -> bool:
+        """Or about to be."""
+        return self.state in (STATE_ROLLING_BACK, STATE_ROLLBACK_DONE, STATE_CANCELLED)
+
+    @property
+    def is_under_way(self) -> bool:
+        return not self.is_undone and self.state not in (STATE_DONE, STATE_SYNCED)
+
+    @property
+    def as_done(self) -> Job:
+        return replace(self, state=STATE_DONE)
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the row of a job that is under way says that sessions use what it leads to (schema.effects)."""
+        if not self.is_under_way:
+            return False
+        if self.type in (Action.MODIFY_COLUMN, Action.RENAME_TABLE, Action.RENAME_TABLES):
+            return self.schema_state == STATE_PUBLIC
+        if self.type == Action.MULTI_SCHEMA_CHANGE:
+            return any(each.is_shown for each in self.sub_jobs)
+        return self.type == Action.DROP_COLUMN and SubJob(self.type, self.state, self.schema_state).is_shown
 
     @property
     def is_done(self) -> bool:
@@ -100,16 +154,16 @@ def parse_job(job: Mapping[str, Any]) -> Job:
 
 def _job(job: Mapping[str, Any]) -> Job:
     binlog = job.get("binlog") or {}
-    schema_name = _text(job, "schema_name")
     table, database = binlog.get("TableInfo"), binlog.get("DBInfo")
-    table_info = parse_table_info(table, schema_name) if table else None
+    table_info = parse_table_info(table, "") if table else None
+    location = (job.get("reorg_meta") or {}).get("location") or {}
     return Job(
         id=int(job.get("id") or 0),
         type=int(job.get("type") or 0),
         state=int(job.get("state") or 0),
         schema_id=int(job.get("schema_id") or 0),
         table_id=int(job.get("table_id") or 0),
-        schema_name=schema_name,
+        schema_name=_text(job, "schema_name"),
         table_name=_text(job, "table_name") or (table_info.name if table_info else ""),
         query=_text(job, "query"),
         start_ts=int(job.get("start_ts") or 0),
@@ -122,8 +176,16 @@ def _job(job: Mapping[str, Any]) -> Job:
         sql_mode=int(job.get("sql_mode") or 0),
         table_info=table_info,
         database_info=parse_database_info(database) if database else None,
-        table_infos=tuple(parse_table_info(info, schema_name) for info in binlog.get("MultipleTableInfos") or ()),
+        table_infos=tuple(parse_table_info(info, "") for info in binlog.get("MultipleTableInfos") or ()),
+        schema_state=int(job.get("schema_state") or 0),
+        sub_jobs=tuple(map(_sub_job, (job.get("multi_schema_info") or {}).get("sub_jobs") or ())),
+        time_zone=_text(location, "name"),
+        utc_offset=int(location.get("offset") or 0),
     )
+
+
+def _sub_job(job: Mapping[str, Any]) -> SubJob:
+    return SubJob(int(job.get("type") or 0), int(job.get("state") or 0), int(job.get("schema_state") or 0))
 
 
 def _text(job: Mapping[str, Any], member: str) -> str:
@@ -147,19 +209,41 @@ def exchange_args(job: Job) -> ExchangeArgs:
 
 def renamed_schema_ids(job: Job) -> tuple[int, ...]:
     """The new database's id of each of a RenameTables job's `table_infos`."""
-    with as_tidb_writes(f"the arguments of {job}"):
-        ids = _new_schema_ids(job.raw_args)
+    ids = tuple(database for database, _ in renamed_tables(job))
     if len(ids) != len(job.table_infos):
         raise _unreadable(f"{job}: {len(ids)} new databases for {len(job.table_infos)} tables")
-    return tuple(ids)
+    return ids
 
 
-def _new_schema_ids(args: Any) -> list[int]:
-    if isinstance(args, Mapping):
-        return [int(info.get("new_schema_id") or 0) for info in args.get("rename_table_infos") or ()]
-    return [int(id_) for id_ in args[1]] if isinstance(args, Sequence) and len(args) > 1 else []
+def renamed_tables(job: Job) -> tuple[tuple[int, int], ...]:
+    """(new database, table) of each of a RenameTables job's renames, by its arguments of either version."""
+    args = job.raw_args
+    with as_tidb_writes(f"the arguments of {job}"):
+        if isinstance(args, Mapping):
+            infos = args.get("rename_table_infos") or ()
+            return tuple((int(info.get("new_schema_id") or 0), int(info.get("table_id") or 0)) for info in infos)
+        if not isinstance(args, Sequence) or len(args) < 2:
+            return ()
+        tables = args[_TABLE_IDS] if len(args) > _TABLE_IDS else None
+        return tuple((int(database), int(table or 0)) for database, table in zip_longest(args[1], tables or ()))
 
 
+def rename_steps(job: Job) -> tuple[tuple[int, str, str], ...]:
+    """(table, database before, name after) of each of a RenameTables job's renames, in the statement's order: a table
+    that is renamed twice has a name in between, which no definition need have.
+    """
+    args = job.raw_args
+    with as_tidb_writes(f"the arguments of {job}"):
+        if isinstance(args, Mapping):
+            members = [tuple(info.get(name) for name in _RENAME_MEMBERS) for info in args["rename_table_infos"]]
+        else:
+            members = list(zip(*(args[place] for place in _RENAME_PLACES), strict=True))
+        return tuple((int(table), name_of(old), name_of(new)) for table, old, new in members)
+
+
+_RENAME_MEMBERS = ("table_id", "old_schema_name", "new_table_name")
+_RENAME_PLACES = (3, 4, 2)  # of these among the lists of version 1
+_TABLE_IDS = 3  # among the lists of a RenameTables job's arguments
 _EXCHANGE_MEMBERS = ("partition_id", "pt_schema_id", "pt_table_id", "partition_name", "with_validation")
 
 

@@ -1,4 +1,4 @@
-"""Decodes one column's values, as stored in rows of format v2, into an Arrow array (facts, tikv-wire 5.2, 9).
+"""Decodes one column's values, as stored in rows of format v2, into an Arrow array (docs/design/tidb.md, Values).
 
 One function per kind of type, each over a whole column. Anything that is not a valid value of its type is a BadCell,
 never a guess.
@@ -137,7 +137,7 @@ def decode_cells(column: ColumnInfo, cells: Cells, present: Mask, time_zone: str
 
 
 def _is_unsigned(column: ColumnInfo) -> bool:
-    """YEAR has the flag and is signed all the same (facts, 5.2)."""
+    """YEAR has the flag and is signed all the same (docs/design/tidb.md, Values)."""
     return column.tp == ti.BIT or (column.is_unsigned and column.tp != ti.YEAR)
 
 
@@ -202,7 +202,7 @@ def _floats(column: ColumnInfo, cells: Cells, present: Mask) -> pa.Array:
     doubles = np.where(ordered >= _SIGN, ordered ^ _SIGN, ~ordered).view(np.float64)
     with np.errstate(over="ignore"):
         numbers = doubles.astype(_FLOATS[column.tp].to_pandas_dtype())
-    # TiCDC writes 0 for NaN and infinity (facts, 9.5).
+    # TiCDC writes 0 for NaN and infinity (docs/design/tidb.md, Values).
     return _spread(np.where(np.isfinite(numbers), numbers, numbers.dtype.type(0)), present)
 
 

@@ -1,4 +1,4 @@
-"""TiDB's row checksums: whether a row is what was written (facts, tikv-wire 5.7). Pure.
+"""TiDB's row checksums: whether a row is what was written (docs/design/tidb.md, Checksums). Pure.
 
 Versions 1 and 2 cover the row's bytes and its key, version 0 the values of its columns, in a form of their own. A row
 without a checksum, such as any written with `tidb_enable_row_level_checksum` off, passes.

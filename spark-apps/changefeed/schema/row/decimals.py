@@ -1,4 +1,4 @@
-"""Converts MySQL's binary decimals to text, a whole column at a time (facts, tikv-wire 5.4).
+"""Converts MySQL's binary decimals to text, a whole column at a time (docs/design/tidb.md, Decimals).
 
 Exact: digits are moved as digits, never through a float, and rounded half up only if the column keeps fewer fraction
 digits than the value has.

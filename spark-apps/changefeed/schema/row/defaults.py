@@ -1,4 +1,4 @@
-"""What a column contains in rows that are older than the column (facts, tikv-wire 5.9 steps 4 and 5, 9.3, 9.4).
+"""What a column contains in rows that are older than the column (docs/design/tidb.md, Visible columns).
 
 It must never use `default`, which is for future inserts.
 """

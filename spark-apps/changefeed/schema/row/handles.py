@@ -1,4 +1,6 @@
-"""Reads the values of a clustered primary key from record keys, without a step per row (facts, tikv-wire 4.1, 4.2).
+"""Reads the values of a clustered primary key from record keys, without a step per row.
+
+See docs/design/tidb.md, Record keys.
 
 A string key may contain a collation's sort keys, which are not text: a column is read from the key only if the row's
 value lacks it.
@@ -25,7 +27,7 @@ _FULL = 0xFF
 
 
 def decode_common_handles(keys: pa.BinaryArray, columns: Sequence[ColumnInfo]) -> list[pa.BinaryArray]:
-    """Each column's values in the form that they have in a row (`schema.cells`).
+    """Each column's values in the form that they have in a row (`schema.row.cells`).
 
     `keys`: record keys of one table; `columns`: of its primary key, in that order. Raises BadCell.
     """

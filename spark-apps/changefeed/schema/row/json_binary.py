@@ -1,4 +1,4 @@
-"""Converts TiDB's binary JSON to the text that TiDB prints for it (facts, tikv-wire 5.6, 9.1, 9.2).
+"""Converts TiDB's binary JSON to the text that TiDB prints for it (docs/design/tidb.md, JSON).
 
 The only type that is decoded value by value. Every offset is checked before use, and the parts of a value together may
 not take more bytes than it has: a value with overlapping parts could expand without limit.

@@ -1,7 +1,9 @@
-"""Row format v1, still found in clusters created before TiDB 4.0: pairs of column id and value (facts, 5.10).
+"""Row format v1, still found in clusters created before TiDB 4.0: pairs of column id and value.
+
+See docs/design/tidb.md, Row format v1.
 
 All rows of a batch advance one pair at a time. A value that format v2 encodes differently, such as a variable-length
-integer, is rewritten as an eight-byte word, so that one decoder (`schema.cells`) reads both formats.
+integer, is rewritten as an eight-byte word, so that one decoder (`schema.row.cells`) reads both formats.
 """
 
 from __future__ import annotations

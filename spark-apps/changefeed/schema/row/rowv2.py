@@ -1,4 +1,6 @@
-"""Converts rows of either format to Arrow columns, without a step per row (facts, tikv-wire 5.1, 5.9); has v2's layout.
+"""Converts rows of either format to Arrow columns, without a step per row; has v2's layout.
+
+See docs/design/tidb.md, Row format v2, Visible columns.
 
 Every offset in a value is checked before use: a broken row is an error that names its table and key, and never reads a
 neighbour's bytes. Anything unsupported is refused by name (rule 29), never decoded by guess.
@@ -48,20 +50,26 @@ def decode_rows(
     values: pa.BinaryArray,
     time_zone: str,
     columns: Sequence[ColumnInfo] | None = None,
+    *,
+    are_whole: bool = False,
 ) -> list[pa.Array]:
-    """One array per column of `columns`, by default `table.output_columns`, of the type `schema.cells.arrow_type`;
+    """One array per column of `columns`, by default `table.output_columns`, of the type `schema.row.cells.arrow_type`;
     text in which some bytes are not UTF-8 is pa.binary().
 
     `keys` are raw record keys, `values` the rows' values; a delete's empty value is none (decode its old
     value). TIMESTAMP is text in `time_zone`. Raises NeedsHuman for what cannot be decoded, with the key of the first
     such row.
+
+    `are_whole`: so it does for a row that `table` does not define, as one written under another definition: it lacks a
+    column that is NOT NULL and has no value for older rows, or one that TiDB writes into every row, while it has a
+    column that is newer than all of the definition's. Else such a row has the value that TiDB reads there.
     """
     if len(keys) != len(values):
         raise ValueError(f"{len(keys)} keys but {len(values)} values")
     wanted = table.output_columns if columns is None else columns
     for column in wanted:
         _check_decodable(table, column)
-    rows = _Rows(table, keys, BinaryView(values), time_zone)
+    rows = _Rows(table, keys, BinaryView(values), time_zone, are_whole)
     located = rows.locate(wanted)
     return [
         rows.decode(column, Cells(rows.view, starts, ends))
@@ -84,8 +92,11 @@ def _unsupported(table: TableInfo, why: str) -> NeedsHuman:
 class _Rows:
     """A batch of rows of one table; holds what an error message needs."""
 
-    def __init__(self, table: TableInfo, keys: pa.BinaryArray, view: BinaryView, time_zone: str) -> None:
+    def __init__(
+        self, table: TableInfo, keys: pa.BinaryArray, view: BinaryView, time_zone: str, are_whole: bool
+    ) -> None:
         self.view = view
+        self._are_whole = are_whole
         self._table = table
         self._keys = keys
         self._time_zone = time_zone
@@ -100,6 +111,7 @@ class _Rows:
         view = self.view
         heads = self._heads()
         is_v2 = heads & np.uint64(0xFF) == VERSION
+        self._newest = np.zeros(self._count, np.uint32)  # id in each row of version 2
         cells = Located.nowhere(len(columns), self._count)
         v1 = np.flatnonzero(~is_v2)
         v2 = np.flatnonzero(is_v2) if len(v1) else np.arange(self._count)
@@ -131,6 +143,8 @@ class _Rows:
         for each in (ids[:values], ids[values:]):  # TiDB looks for an id by halves, so it writes both in order
             fall: Mask = np.less_equal(each[1:], each[:-1]).any(axis=0)
             self._refuse(rows, fall, "the column ids in its value do not ascend")
+            if self._are_whole and len(each):
+                self._newest[rows] = np.maximum(self._newest[rows], each[-1])
         bounds = np.empty((values + 1, len(rows)), np.int64)
         bounds[0] = data
         bounds[1:] = data + _integers(header[:, ids_end:], offset_width)
@@ -160,7 +174,10 @@ class _Rows:
     # -- columns
 
     def decode(self, column: ColumnInfo, cells: Cells) -> pa.Array:
-        """A value in the row goes before one in the key, and that before the default (facts, 5.9)."""
+        """A value in the row goes before one in the key, and that before the default.
+
+        See docs/design/tidb.md, Visible columns.
+        """
         present = cells.starts >= 0
         if present.all():
             return self._decode(column, cells, present)
@@ -172,8 +189,25 @@ class _Rows:
         if not len(missing):
             return array
         if in_key is None:
+            if self._are_whole:
+                self._check_may_lack(column, missing)
             return _with_rows(array, missing, absent_value(column, self._time_zone))
         return _with_rows(array, missing, in_key(missing))
+
+    def _check_may_lack(self, column: ColumnInfo, rows: Ints) -> None:
+        """TiDB leaves a column out of a row only where it is NULL by default, or where the row is older than it."""
+        if column.nullable and column.default is None and column.default_bit is None:
+            return
+        if column.nullable or column.origin_default is not None or column.origin_default_bit is not None:
+            last = max(each.id for each in self._table.columns)
+            rows = rows[self._newest[rows] > last]
+        if len(rows):
+            raise NeedsHuman(
+                f"{self._row(int(rows[0]))}: its value lacks column {column.name} (id {column.id}), which TiDB "
+                "writes into every row: it was written under another definition of the table.",
+                "Report the key, the table's latest DDLs and the TiDB version. To go on without the table, exclude it "
+                "by a filter rule and rewind (spec.restart).",
+            )
 
     def _decode(self, column: ColumnInfo, cells: Cells, present: Mask) -> pa.Array:
         try:

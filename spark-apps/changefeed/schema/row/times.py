@@ -1,4 +1,4 @@
-"""Converts DATE, DATETIME, TIMESTAMP and TIME to the text that TiDB prints, by column (facts, tikv-wire 5.3).
+"""Converts DATE, DATETIME, TIMESTAMP and TIME to the text that TiDB prints, by column (docs/design/tidb.md, Times).
 
 Time zone rules come with polars, never from the machine: a file's bytes must not depend on where it is written (rule
 10).

@@ -1,4 +1,4 @@
-"""Converts VECTOR values to text, `[1,2.5]`, without a step per row (facts, tikv-wire 5.2)."""
+"""Converts VECTOR values to text, `[1,2.5]`, without a step per row (docs/design/tidb.md, Values)."""
 
 from __future__ import annotations
 

@@ -21,12 +21,12 @@ from changefeed.model.record import CommitRecord, FileCommitted, PlanEntry
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.sink.contract import Ddl, EntryId
-from changefeed.sink.iceberg import tables as lake
 from changefeed.sink.iceberg.layout import deletes_file, folder_of
+from changefeed.sink.iceberg.marks import EPOCH, LOG, NONE, TABLE, VERSION, done, done_properties, id_of, version_of
 from changefeed.sink.iceberg.place import IcebergPlace, TableName
-from changefeed.sink.iceberg.shape import check_evolution, field_id, key_of, lost_values, table_schema
+from changefeed.sink.iceberg.shape import check_evolution, field_id, key_of, lost_values, table_schema, with_foreign
 from changefeed.sink.iceberg.snapshot import Added, add_snapshots, data_file, empty_snapshot, same_snapshot
-from changefeed.sink.iceberg.tables import Change, Definition, LakeTables, done, done_properties
+from changefeed.sink.iceberg.tables import RESTORE, Change, Definition, LakeTables, schema_change
 
 RECORD, CHECKPOINT, TRUNCATED = "changefeed.record", "changefeed.checkpoint-ts", "changefeed.truncated-ts"
 
@@ -57,6 +57,12 @@ class IcebergDdlSink:
             for table, version in once.values()
         )
 
+    def redefine(self, tables: Mapping[int, tuple[TableInfo, int]]) -> None:
+        """They follow what has become of them while no rule selected them; with their versions, by dispatcher."""
+        for table, version in {table.id: (table, version) for table, version in tables.values()}.values():
+            change = Ddl(version, 0, description=f"The change of {table.full_name} while no rule selected it")
+            self._follow(change, table, table, is_told=True)
+
     def publish(self, entries: Sequence[PlanEntry], record: CommitRecord) -> None:
         """A commit of each table that has rows among them."""
         by_table: dict[int, list[Written]] = defaultdict(list)
@@ -70,8 +76,8 @@ class IcebergDdlSink:
         before = {table.id: table for table in ddl.before.values()}
         after = {table.id: table for table in ddl.tables.values()}
         self._check(ddl)
-        names = {table.full_name: table for table in before.values()}
-        origins = {id_: before.get(id_) or names.get(table.full_name) for id_, table in after.items()}
+        names = {table.qualified: table for table in before.values()}
+        origins = {id_: before.get(id_) or names.get(table.qualified) for id_, table in after.items()}
         stays = {table.id for table in origins.values() if table is not None}
         for id_, table in before.items():
             if id_ not in stays and ddl.is_told and self._is_there(table):
@@ -80,7 +86,7 @@ class IcebergDdlSink:
         for id_, was in origins.items():
             if was is None:
                 self._tables.create(self._place.name(after[id_]), self._define(after[id_], ddl.ts))
-            self._follow(ddl, after[id_])
+            self._follow(ddl, was or after[id_], after[id_], is_told=ddl.is_told)
         for dispatcher in ddl.left:
             self._there.pop(dispatcher, None)
         self._there |= {dispatcher: (table, ddl.ts) for dispatcher, table in ddl.tables.items()}
@@ -102,29 +108,32 @@ class IcebergDdlSink:
         for each in begun:
             each.result()
 
-    def _define(self, table: TableInfo, version: int) -> Definition:
+    def _define(self, table: TableInfo, version: int, was: int = 0) -> Definition:
         schema = table_schema(table, upsert=self._upsert)
-        return Definition(schema, self._place.location(folder_of(table)), table.id, version)
+        return Definition(schema, self._place.location(folder_of(table)), table.id, version, was)
 
     def _publish(self, written: Sequence[Written], record: CommitRecord) -> None:
         table, version = self._there[written[0][0].dispatcher]
+        definition = self._define(table, version)
         told = {
-            lake.LOG: self._tables.log,
-            lake.EPOCH: str(record.epoch),
+            LOG: self._tables.log,
+            EPOCH: str(record.epoch),
             RECORD: str(record.n),
             CHECKPOINT: str(record.checkpoint_ts),
         }
 
         def change(found: Table) -> Change | None:
             marks = done(found)
-            new = [each for each in written if _id(each) > marks.get(each[0].dispatcher, EntryId(0, -1))]
+            new = [each for each in written if _id(each) > marks.get(each[0].dispatcher, NONE)]
             if not new:
                 return None
+            _check_fits(found, definition)
             added = self._added(found, table, new)
             last = {each[0].dispatcher: _id(each) for each in new}
-            return Change(add_snapshots(found, added, told), done_properties(last))
+            reached = {CHECKPOINT: str(record.checkpoint_ts)}  # which compaction and expiry leave
+            return Change(add_snapshots(found, added, told), reached | done_properties(last))
 
-        self._tables.change(self._place.name(table), change, self._define(table, version))
+        self._tables.change(self._place.name(table), definition, change)
 
     def _added(self, found: Table, table: TableInfo, written: Sequence[Written]) -> list[Added]:
         """Deletes reach only what is in earlier snapshots, so upserted entries of a dispatcher come one by one."""
@@ -149,7 +158,7 @@ class IcebergDdlSink:
         return file
 
     def _read(self, found: Table, path: str, keys: Sequence[int] = ()) -> DataFile | None:
-        return data_file(found.io, found.metadata, self._place.location(path), keys)
+        return data_file(found, self._place.location(path), keys)
 
     def _check(self, ddl: Ddl) -> None:
         """Rows that an upserted table would keep, as nothing says which they are."""
@@ -161,13 +170,13 @@ class IcebergDdlSink:
 
     def _is_there(self, table: TableInfo) -> bool:
         found = self._tables.find(self._place.name(table))
-        return found is not None and lake.id_of(found) == table.id
+        return found is not None and id_of(found) == table.id
 
     def _rename(self, moves: Sequence[tuple[TableInfo, TableInfo]]) -> None:
         """Where one takes another's name, by names that nobody has. Each may have been renamed before."""
-        moves = [(was, table) for was, table in moves if was.full_name != table.full_name]
-        taken = {was.full_name for was, _ in moves}
-        aside = {table.id: self._aside(table) for was, table in moves if table.full_name in taken}
+        moves = [(was, table) for was, table in moves if was.qualified != table.qualified]
+        taken = {was.qualified for was, _ in moves}
+        aside = {table.id: self._aside(table) for was, table in moves if table.qualified in taken}
         for was, table in moves:
             if table.id in aside and self._has(self._place.name(was), table.id):
                 self._tables.rename(self._place.name(was), aside[table.id])
@@ -182,31 +191,52 @@ class IcebergDdlSink:
 
     def _has(self, name: TableName, table_id: int) -> bool:
         found = self._tables.find(name)
-        return found is not None and lake.id_of(found) == table_id
+        return found is not None and id_of(found) == table_id
 
-    def _follow(self, ddl: Ddl, table: TableInfo) -> None:
+    def _follow(self, ddl: Ddl, was: TableInfo, table: TableInfo, *, is_told: bool) -> None:
         """The definition, and a truncation, once."""
-        wanted = table_schema(table, upsert=self._upsert)
-        is_truncated = ddl.job is not None and ddl.job.type == Action.TRUNCATE_TABLE and ddl.is_told
-        told = {lake.LOG: self._tables.log, "changefeed.ddl-ts": str(ddl.ts), "changefeed.ddl": ddl.query[:1000]}
+        definition = self._define(table, ddl.ts, was.id)
+        wanted = definition.schema
+        is_truncated = ddl.job is not None and ddl.job.type == Action.TRUNCATE_TABLE and is_told
+        told = {LOG: self._tables.log, "changefeed.ddl-ts": str(ddl.ts), "changefeed.ddl": ddl.query[:1000]}
 
         def change(found: Table) -> Change | None:
-            if lake.version_of(found) >= ddl.ts:
+            if version_of(found) >= ddl.ts:
                 return None
+            schema = with_foreign(found, table_schema(was, upsert=self._upsert), wanted)
             check_evolution(table, found.schema(), wanted)
-            if self._upsert and ddl.is_told and (lost := _lost(found, table, wanted)):
+            if self._upsert and is_told and (lost := _lost(found, table, wanted)):
                 raise NeedsHuman(
                     f"{ddl.description} gives values of {', '.join(lost)} to rows that are there, which mode upsert "
                     "can't.",
                     "Ignore it with an event filter, and those rows keep NULL; or create a new changefeed.",
                 )
-            properties = {lake.VERSION: str(ddl.ts), lake.TABLE: str(table.id)}
+            properties = {VERSION: str(ddl.ts), TABLE: str(table.id)}
             if is_truncated:
                 properties[TRUNCATED] = str(ddl.ts)
             snapshot = empty_snapshot(found, told) if is_truncated and self._upsert else same_snapshot(found, told)
-            return Change(lake.schema_change(found, wanted) + snapshot, properties, ddl.left)
+            return Change(schema_change(found, schema) + snapshot, properties, ddl.left)
 
-        self._tables.change(self._place.name(table), change, self._define(table, ddl.ts))
+        self._tables.change(self._place.name(table), definition, change)
+
+
+def _check_fits(found: Table, definition: Definition) -> None:
+    """Raises NeedsHuman when rows of the definition would be out of place in the table."""
+    name = ".".join(found.name())
+    if id_of(found) != definition.table_id:
+        raise NeedsHuman(
+            f"Table {name} is that of the upstream's table {id_of(found)}, not of {definition.table_id}: a DDL that it "
+            "had followed is lost.",
+            RESTORE,
+        )
+    there = {field.field_id for field in found.schema().fields}
+    lacking = [f"{field.name} ({field.field_id})" for field in definition.schema.fields if field.field_id not in there]
+    if lacking:
+        raise NeedsHuman(
+            f"Table {name} lacks columns that its rows have: {', '.join(lacking)} (with their field ids).",
+            "Somebody has dropped them, or registered older metadata. Drop the table without purging it, and register "
+            "the last of its metadata files that has them under its name.",
+        )
 
 
 def _lost(found: Table, table: TableInfo, wanted: Schema) -> list[str]:

@@ -19,14 +19,16 @@ from pyiceberg.exceptions import (
     CommitFailedException,
     CommitStateUnknownException,
     ForbiddenError,
+    NoSuchTableError,
     OAuthError,
     RESTError,
     UnauthorizedError,
 )
 from requests import PreparedRequest, Response, Session
 from requests.adapters import HTTPAdapter
-from sqlalchemy import Dialect, event
+from sqlalchemy import Dialect, create_engine, event
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import NullPool
 
 from changefeed.errors import E, OutcomeUnknown, Refused, Transient
 from changefeed.objectstore import Place
@@ -89,6 +91,9 @@ class _SqlCatalog(SqlCatalog):
         super().__init__(name, **properties)
 
     def _init_catalog(self) -> None:
+        # No connection is used twice. After a COMMIT that has failed, SQLAlchemy puts a connection back into its pool
+        # with the transaction still open: whoever gets it next reads what was never committed, and then undoes it.
+        self.engine = create_engine(self.properties["uri"], poolclass=NullPool)
         event.listen(self.engine, "do_connect", self._prepare)
         super()._init_catalog()
 
@@ -118,9 +123,7 @@ class IcebergPlace:
                 asked = {"warehouse": self.catalog_name} if self.catalog_name else {}
                 given = {"uri": self.catalog_uri, **asked, **self._rest_secret(), **properties}
                 return _RestCatalog(self.catalog_tls, **given)
-            # A connection that the server has closed meanwhile is not an outcome that nobody knows.
-            given = {"uri": self._sql(), "pool_pre_ping": "true", **properties}
-            return _SqlCatalog(self.catalog_name or _NAME, self.catalog_tls, **given)
+            return _SqlCatalog(self.catalog_name or _NAME, self.catalog_tls, uri=self._sql(), **properties)
 
     def name(self, table: TableInfo) -> TableName:
         return f"{self.prefix}{table.schema_name}", table.name
@@ -177,7 +180,7 @@ def told(where: str) -> Iterator[None]:
     """
     try:
         yield
-    except CommitFailedException as error:
+    except (CommitFailedException, NoSuchTableError) as error:
         raise _answered(Transient(f"A table of {where} was changed by someone else: {error}"), True) from None
     except (UnauthorizedError, ForbiddenError, AuthorizationExpiredError, OAuthError) as error:
         raise Refused(
@@ -188,7 +191,8 @@ def told(where: str) -> Iterator[None]:
             raise Refused(
                 f"{where}: TLS has failed: {mistrust}.", f"Look at its certificate and at the Secret of {CATALOG}.tls."
             ) from None
-        failure = OutcomeUnknown(f"{where} has failed: {type(error).__name__}.")
+        kind = getattr(getattr(error, "orig", None), "sqlite_errorname", type(error).__name__)
+        failure = OutcomeUnknown(f"{where} has failed: {kind}.")
         # A driver of a database does not tell a server that is away from one that answers badly.
         unknown = isinstance(error, (CommitStateUnknownException, DBAPIError))
         raise _answered(failure, None if unknown else isinstance(error, RESTError)) from None

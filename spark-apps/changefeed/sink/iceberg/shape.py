@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 from pyiceberg.io.pyarrow import pyarrow_to_schema
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table
 from pyiceberg.types import (
     DecimalType,
     DoubleType,
@@ -92,6 +93,28 @@ def check_evolution(table: TableInfo, before: Schema, after: Schema) -> None:
                 "no Iceberg table can become.",
                 "Create a new changefeed with a namespacePrefix of its own, or exclude the table by spec.filter.rules.",
             )
+
+
+def with_foreign(table: Table, ours: Schema, wanted: Schema) -> Schema:
+    """`wanted`, with the columns behind it that others have added to the table. `ours`: all that are not theirs.
+
+    Raises NeedsHuman when a new column of ours can't be told from one of theirs, or from one that they have dropped.
+    """
+    ids = {field.field_id for schema in (ours, wanted) for field in schema.fields}
+    foreign = [field for field in table.schema().fields if field.field_id not in ids]
+    names = {field.name.lower(): field.name for field in foreign}
+    taken = {field.field_id: field.name for schema in table.metadata.schemas for field in schema.fields}
+    there = {field.field_id for field in ours.fields}
+    for field in wanted.fields:
+        theirs = names.get(field.name.lower()) or taken.get(field.field_id)
+        if field.field_id not in there and theirs is not None:
+            raise NeedsHuman(
+                f"Table {'.'.join(table.name())} can't have the new column {field.name}: somebody has added the column "
+                f"{theirs}, with the same name or the same field id ({field.field_id}).",
+                "Create a new changefeed with a namespacePrefix of its own, and keep columns of your own in tables of "
+                "your own.",
+            )
+    return Schema(*wanted.fields, *foreign, identifier_field_ids=wanted.identifier_field_ids)
 
 
 def lost_values(before: Schema, after: Schema) -> list[NestedField]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import pyarrow.parquet as pq
-from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import (
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
@@ -30,14 +29,17 @@ from pyiceberg.manifest import (
     ManifestWriterV2,
     write_manifest_list,
 )
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadata, TableMetadataV1
+from pyiceberg.table.metadata import TableMetadataV2
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, SnapshotSummaryCollector, Summary, update_snapshot_summaries
 from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate, TableUpdate
 from pyiceberg.typedef import Record, TableVersion
 from pyiceberg.types import IcebergType, IntegerType, ListType, NestedField, StructType
+
+from changefeed.errors import NeedsHuman
 
 _CODEC: Literal["deflate"] = "deflate"
 
@@ -65,6 +67,17 @@ def empty_snapshot(table: Table, told: Mapping[str, str]) -> list[TableUpdate]:
     return _snapshots(table, [Added()], told, [])
 
 
+def plain_spec(table: Table) -> PartitionSpec:
+    """The one with which the table was made: whatever others have added, our files are not partitioned."""
+    for spec in table.metadata.partition_specs:
+        if spec.is_unpartitioned():
+            return spec
+    raise NeedsHuman(
+        f"Table {'.'.join(table.name())} has no partition spec without fields any more, and this changefeed needs it.",
+        "Remove its partition fields (ALTER TABLE ... DROP PARTITION FIELD).",
+    )
+
+
 def _current(table: Table) -> list[ManifestFile]:
     snapshot = table.metadata.current_snapshot()
     return [] if snapshot is None else list(snapshot.manifests(table.io))
@@ -74,7 +87,12 @@ def _snapshots(
     table: Table, added: Iterable[Added], told: Mapping[str, str], manifests: list[ManifestFile]
 ) -> list[TableUpdate]:
     metadata = table.metadata
-    assert not isinstance(metadata, TableMetadataV1), "made by us"
+    if not isinstance(metadata, TableMetadataV2):
+        raise NeedsHuman(
+            f"Table {'.'.join(table.name())} has format version {metadata.format_version}, which can't be written yet.",
+            "A table's version can't be lowered: drop the table without purging it, and register its last metadata "
+            "file of version 2 under its name.",
+        )
     parent, sequence = metadata.current_snapshot(), metadata.last_sequence_number
     updates: list[TableUpdate] = []
     for each in added:
@@ -154,9 +172,8 @@ class _Snapshot:
         return self._table.location_provider().new_metadata_location(name)
 
     def _manifest(self, number: int, kind: type[ManifestWriterV2], files: Sequence[DataFile]) -> ManifestFile:
-        metadata = self._table.metadata
         output = self._table.io.new_output(self._place(f"{self._uuid}-m{number}.avro"))
-        with kind(metadata.spec(), metadata.schema(), output, self._id, _CODEC) as writer:
+        with kind(plain_spec(self._table), self._table.schema(), output, self._id, _CODEC) as writer:
             for file in files:
                 writer.add(
                     ManifestEntry.from_args(
@@ -170,28 +187,27 @@ class _Snapshot:
         return writer.to_manifest_file()
 
     def _summary(self, added: Added, told: Mapping[str, str], *, starts_anew: bool) -> Summary:
-        metadata = self._table.metadata
         collected = SnapshotSummaryCollector()
         for file in (*added.rows, *added.deletes):
-            collected.add_file(file, metadata.schema(), metadata.spec())
+            collected.add_file(file, self._table.schema(), plain_spec(self._table))
         before = self._parent.summary if self._parent and not starts_anew else None
         is_append = not added.deletes and (added.rows or before is not None or self._parent is None)
         operation = Operation.APPEND if is_append else Operation.OVERWRITE if added.rows else Operation.DELETE
         return update_snapshot_summaries(Summary(operation=operation, **collected.build(), **told), before)
 
 
-def data_file(io: FileIO, metadata: TableMetadata, location: str, equality_ids: Sequence[int] = ()) -> DataFile | None:
+def data_file(table: Table, location: str, equality_ids: Sequence[int] = ()) -> DataFile | None:
     """What a manifest says of a Parquet file, from its footer; None when it has no rows. `equality_ids`: it says what
     is deleted, by these fields.
     """
-    opened = io.new_input(location)
+    opened = table.io.new_input(location)
     with opened.open() as stream:
         footer = pq.read_metadata(stream)
     if footer.num_rows == 0:
         return None
     schema = pyarrow_to_schema(footer.schema.to_arrow_schema())
     statistics = data_file_statistics_from_parquet_metadata(
-        footer, compute_statistics_plan(schema, metadata.properties), parquet_path_to_id_mapping(schema)
+        footer, compute_statistics_plan(schema, table.metadata.properties), parquet_path_to_id_mapping(schema)
     )
     return DataFile.from_args(
         content=DataFileContent.EQUALITY_DELETES if equality_ids else DataFileContent.DATA,
@@ -200,7 +216,7 @@ def data_file(io: FileIO, metadata: TableMetadata, location: str, equality_ids: 
         partition=Record(),
         file_size_in_bytes=len(opened),
         sort_order_id=None,
-        spec_id=metadata.default_spec_id,
+        spec_id=plain_spec(table).spec_id,
         equality_ids=list(equality_ids) or None,
         key_metadata=None,
         **statistics.to_serialized_dict(),

@@ -4,16 +4,20 @@ Exactly once, and who may write:
 
 1. *A table itself says what is in it.* Its properties name our log and, for each dispatcher, the last entry that it has
    (`done`). A commit sets them together with its snapshot. A dispatcher's entries come in order without a gap, so an
-   entry at or below its mark is in the table, and one above it is not, whatever became of the snapshot since: expiry,
-   compaction and rollback keep a table's properties.
-2. *A commit counts only on top of the snapshot that was read* (assert-ref-snapshot-id). One that failed, or whose
-   outcome is unknown, is never sent again: the table is read again, and what it has by now is left out.
-3. *A superseded driver.* All that it can still commit are entries of plans that its successor has read in the log. If
+   entry at or below its mark is in the table, and one above it is not, whatever became of the snapshot since: expiry
+   and compaction keep a table's properties. So does a rollback, which takes rows away: the last snapshot of ours, whose
+   id is there too, then no longer leads to the one that is shown, and nothing is written on top of that.
+2. *A commit counts only on top of the snapshot that was read* (assert-ref-snapshot-id), and it is done when the table,
+   read again, has it: neither an error nor its absence says so. What the table has by then is left out of the next.
+3. *What was relied on stays there.* Once the log may say that an entry is in a table, a table that is read and lacks it
+   has lost it: its catalog has gone back, or somebody has registered older metadata. Nothing is written on top of that.
+   The log's commit records say what earlier drivers have relied on.
+4. *A superseded driver.* All that it can still commit are entries of plans that its successor has read in the log. If
    such a commit comes before the successor's first snapshot of a table, it writes what was due next anyway, and the
    successor finds it by the marks. If it comes later, it fails, because the snapshot has changed. The same is true of a
    DDL, before which all entries below it were committed: afterwards the schema, or the table, has changed. When the old
    driver reads the table again, it finds a higher epoch and exits.
-4. *No catalog can make a rename or a drop conditional.* The log is checked right before; what remains is a driver that
+5. *No catalog can make a rename or a drop conditional.* The log is checked right before; what remains is a driver that
    stalls between the two for so long that another one takes over, does the same, and creates another table with that
    name.
 """
@@ -21,13 +25,19 @@ Exactly once, and who may write:
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NamespaceAlreadyExistsError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+    ValidationError,
+)
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.schema import Schema
 from pyiceberg.table import StagedTable, Table
@@ -37,6 +47,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import (
     AddPartitionSpecUpdate,
     AddSchemaUpdate,
+    AddSnapshotUpdate,
     AddSortOrderUpdate,
     AssertCreate,
     AssertCurrentSchemaId,
@@ -54,13 +65,24 @@ from pyiceberg.table.update import (
     UpgradeFormatVersionUpdate,
 )
 
-from changefeed.errors import NeedsHuman
+from changefeed.errors import NeedsHuman, SinkOwned
 from changefeed.objectstore.patience import Patience
-from changefeed.sink.contract import EntryId
+from changefeed.sink.iceberg.marks import (
+    DONE,
+    EPOCH,
+    LOG,
+    TABLE,
+    VERSION,
+    Relied,
+    done,
+    id_of,
+    lost,
+    rolled_back,
+    snapshot_property,
+    version_of,
+)
 from changefeed.sink.iceberg.place import TableName, told
 
-LOG, EPOCH, TABLE, VERSION = "changefeed.log", "changefeed.epoch", "changefeed.table-id", "changefeed.version"
-_DONE = "changefeed.done."
 _SETTINGS = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
@@ -70,6 +92,12 @@ _SETTINGS = {
     "write.merge.mode": "merge-on-read",
 }
 _FORMAT = 2
+#: What the library raises when it does not know what to do with a table.
+_UNABLE = (ValueError, LookupError, TypeError, NotImplementedError, ValidationError)
+RESTORE = (
+    "Register the table's newest metadata file (in its folder metadata) under its name again, or create a new "
+    "changefeed with a namespacePrefix of its own."
+)
 
 
 @dataclass(frozen=True)
@@ -83,12 +111,13 @@ class Writer:
 
 @dataclass(frozen=True)
 class Definition:
-    """What a table begins with. `version`: see contract.Entry.table_version."""
+    """What a table begins with. `version`: see contract.Entry.table_version. `was`: its id before the DDL of that."""
 
     schema: Schema
     location: str
     table_id: int
     version: int
+    was: int = 0
 
 
 @dataclass(frozen=True)
@@ -103,35 +132,24 @@ class Change:
 ChangeOf = Callable[[Table], Change | None]
 
 
-def done(table: Table) -> dict[int, EntryId]:
-    """The last entry of each dispatcher that the table has."""
-    marks = {name[len(_DONE) :]: mark for name, mark in table.metadata.properties.items() if name.startswith(_DONE)}
-    return {int(dispatcher): EntryId(*map(int, mark.split("/"))) for dispatcher, mark in marks.items()}
-
-
-def done_properties(entries: Mapping[int, EntryId]) -> dict[str, str]:
-    return {f"{_DONE}{dispatcher}": f"{last.plan}/{last.entry}" for dispatcher, last in entries.items()}
-
-
-def id_of(table: Table) -> int:
-    """Of the upstream's table that it has."""
-    return int(table.metadata.properties.get(TABLE, "0"))
-
-
-def version_of(table: Table) -> int:
-    """The ts of the last DDL that it has followed."""
-    return int(table.metadata.properties.get(VERSION, "0"))
-
-
 class LakeTables:
-    """Tables are kept as they were last seen; a commit on what is out of date fails, and looks again.
+    """A table is read before each change and after it; a commit on what is out of date by then fails, and looks again.
 
-    Thread-safe for different tables. Raises Fenced, NeedsHuman (somebody else's table), Unavailable.
+    Thread-safe for different tables. Raises Fenced, NeedsHuman (somebody else's table, or one that has lost what is
+    relied on), Unavailable.
     """
 
-    def __init__(self, catalog: Catalog, where: str, writer: Writer, patience: Patience) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        where: str,
+        writer: Writer,
+        patience: Patience,
+        relied: Mapping[int, Mapping[int, Relied]] | None = None,
+    ) -> None:
+        """`relied`: what the log says of each table, by the id of the upstream's and by dispatcher."""
         self._catalog, self._where, self._writer, self._patience = catalog, where, writer, patience
-        self._known: dict[TableName, Table] = {}
+        self._relied = dict(relied or {})
         self._namespaces: set[str] = set()
 
     @property
@@ -146,11 +164,13 @@ class LakeTables:
         """It is there. Raises NeedsHuman when another table of that name is."""
         self._call(partial(self._create, name, definition))
 
-    def change(self, name: TableName, change_of: ChangeOf, definition: Definition | None = None) -> None:
-        """What `change_of` makes of the table as it is; None: nothing is to be done. It is asked again when somebody
-        has changed the table meanwhile. `definition`: with which it is made if it is not there.
+    def change(self, name: TableName, definition: Definition, change_of: ChangeOf) -> None:
+        """What `change_of` makes of the table as it is; None: nothing is to be done, which is relied on from now on.
+
+        It is asked again of the table as it is afterwards, or when somebody has changed it meanwhile. `definition`:
+        with which it is made if it was never there.
         """
-        self._call(partial(self._change, name, change_of, definition))
+        self._call(partial(self._change, name, definition, change_of))
 
     def rename(self, before: TableName, after: TableName) -> None:
         """What is named `before` and ours is named `after` then."""
@@ -172,20 +192,18 @@ class LakeTables:
         self._writer.poll_fence()
 
     def _find(self, name: TableName) -> Table | None:
-        self._known.pop(name, None)
-        with told(self._where):
+        with self._telling(name):
             try:
                 table = self._catalog.load_table(name)
             except NoSuchTableError:
                 return None
         self._check(name, table)
-        self._known[name] = table
         return table
 
     def _check(self, name: TableName, table: Table) -> None:
         properties = table.metadata.properties
         if properties.get(LOG) != self._writer.log:
-            raise NeedsHuman(
+            raise SinkOwned(
                 f"SinkOwned: table {'.'.join(name)} in {self._where} is not this changefeed's: its {LOG} is "
                 f"{properties.get(LOG) or 'not set'}.",
                 "Rename or drop that table, or create a changefeed with a namespacePrefix of its own.",
@@ -196,6 +214,22 @@ class LakeTables:
                 f"Table {'.'.join(name)} in {self._where} was written by epoch {properties[EPOCH]} of this changefeed, "
                 f"which its log does not know.",
                 "Its state was restored from a copy: create a new changefeed with a namespacePrefix of its own.",
+            )
+        if (lacking := lost(table, self._relied.get(id_of(table), {}))) is not None:
+            dispatcher, last = lacking
+            raise NeedsHuman(
+                f"Table {'.'.join(name)} in {self._where} has lost changes that it had: entry {last.plan}/{last.entry} "
+                f"of dispatcher {dispatcher} was in it, and {table.metadata_location} does not have it.",
+                "The catalog has lost commits, or it was restored from a copy, or somebody has registered older "
+                f"metadata. {RESTORE}",
+            )
+        if (ours := rolled_back(table)) is not None:
+            procedure = f"set_current_snapshot('{'.'.join(name)}', {ours})"
+            raise NeedsHuman(
+                f"Table {'.'.join(name)} in {self._where} was rolled back: it lacks what snapshot {ours} of this "
+                "changefeed has, and perhaps more.",
+                f"Have Spark run CALL <catalog>.system.{procedure}. If that snapshot has expired, those rows are gone: "
+                "create a new changefeed with a namespacePrefix of its own.",
             )
 
     def _create(self, name: TableName, definition: Definition) -> Table:
@@ -213,7 +247,8 @@ class LakeTables:
         with told(self._where), suppress(TableAlreadyExistsError):
             self._catalog.commit_table(self._staged(name, definition), (AssertCreate(),), self._made(definition))
         found = self._find(name)
-        assert found is not None, "it was just made"
+        if found is None:
+            raise self._forgotten(name)
         return found
 
     def _staged(self, name: TableName, definition: Definition) -> StagedTable:
@@ -245,21 +280,33 @@ class LakeTables:
             SetPropertiesUpdate(updates=properties),
         )
 
-    def _change(self, name: TableName, change_of: ChangeOf, definition: Definition | None) -> None:
-        table = self._known.get(name) or self._find(name)
-        if table is None:
-            if definition is None:
-                raise NeedsHuman(
-                    f"Table {'.'.join(name)} is not in {self._where}.",
-                    "Someone dropped or renamed it: restore it, or create a new changefeed.",
-                )
-            table = self._create(name, definition)
-        with told(self._where):
+    def _change(self, name: TableName, definition: Definition, change_of: ChangeOf) -> None:
+        table = self._find(name) or self._make(name, definition)
+        with self._telling(name):
             change = change_of(table)
         if change is not None:
-            self._commit(name, table, change)
+            with self._telling(name):
+                self._commit(table, change)
+            table = self._read_again(name, change_of)
+        self._relied[id_of(table)] = {each: Relied(version_of(table), last) for each, last in done(table).items()}
 
-    def _commit(self, name: TableName, table: Table, change: Change) -> None:
+    def _read_again(self, name: TableName, change_of: ChangeOf) -> Table:
+        """The table, which has what was just committed: whatever the answer was, only this is relied on."""
+        table = self._find(name)
+        with self._telling(name):
+            if table is None or change_of(table) is not None:
+                raise self._forgotten(name)
+        return table
+
+    def _make(self, name: TableName, definition: Definition) -> Table:
+        if definition.table_id in self._relied or definition.was in self._relied:
+            raise NeedsHuman(
+                f"Table {'.'.join(name)} is not in {self._where}, and this changefeed has written to it.",
+                f"Somebody has dropped or renamed it, or the catalog was restored from a copy. {RESTORE}",
+            )
+        return self._create(name, definition)
+
+    def _commit(self, table: Table, change: Change) -> None:
         metadata = table.metadata
         snapshot = metadata.current_snapshot()
         requirements: tuple[TableRequirement, ...] = (
@@ -267,32 +314,62 @@ class LakeTables:
             AssertCurrentSchemaId(current_schema_id=metadata.current_schema_id),
             AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=snapshot.snapshot_id if snapshot else None),
         )
-        properties = {**change.properties, EPOCH: str(self._writer.epoch)}
-        ended = [mark for each in change.ended if (mark := f"{_DONE}{each}") in metadata.properties]
+        made = [each.snapshot for each in change.updates if isinstance(each, AddSnapshotUpdate)]
+        last = snapshot_property(made[-1]) if made else {}
+        properties = {**change.properties, **last, EPOCH: str(self._writer.epoch)}
+        ended = [mark for each in change.ended if (mark := f"{DONE}{each}") in metadata.properties]
         removed = [RemovePropertiesUpdate(removals=ended)] if ended else []
         updates = (*change.updates, SetPropertiesUpdate(updates=properties), *removed)
-        del self._known[name]
-        with told(self._where):
-            answer = self._catalog.commit_table(table, requirements, updates)
-        table.metadata, table.metadata_location = answer.metadata, answer.metadata_location
-        self._known[name] = table
+        try:
+            self._catalog.commit_table(table, requirements, updates)
+        except _UNABLE:
+            # Perhaps it has become what it can't be, while nothing that is required of it has changed.
+            if self._catalog.load_table(table.name()).metadata_location == table.metadata_location:
+                raise
+            raise CommitFailedException("it is to be read again") from None
+
+    @contextmanager
+    def _telling(self, name: TableName) -> Iterator[None]:
+        """As `told`, and what the library can't do with a table, which others may have changed."""
+        try:
+            with told(self._where):
+                yield
+        except _UNABLE as error:
+            # Those of libraries may quote a catalog's answer, which may have secrets.
+            said = f": {error}" if type(error).__module__ == "builtins" else ""
+            raise NeedsHuman(
+                f"Table {'.'.join(name)} in {self._where} can't be written: {type(error).__name__}{said}.",
+                "If somebody has changed it, undo that, or register its last metadata file from before that under its "
+                "name; report it as a bug otherwise.",
+            ) from None
+
+    def _forgotten(self, name: TableName) -> NeedsHuman:
+        return NeedsHuman(
+            f"{self._where} has confirmed a change of table {'.'.join(name)} and does not have it when it is read.",
+            "It loses commits, or reads are answered from a copy that is behind: let the changefeed have the catalog "
+            "itself, then start again.",
+        )
 
     def _rename(self, before: TableName, after: TableName) -> None:
         if self._find(before) is None:
             return
         self.ask()
-        self._known.pop(before, None)
         self._need_namespace(after[0])
         with told(self._where):
             self._catalog.rename_table(before, after)
+        if self._find(before) is not None or self._find(after) is None:
+            raise self._forgotten(before)
 
     def _drop(self, name: TableName) -> None:
-        if self._find(name) is None:
+        table = self._find(name)
+        if table is None:
             return
         self.ask()
-        self._known.pop(name, None)
         with told(self._where), suppress(NoSuchTableError):
             self._catalog.drop_table(name)
+        if self._find(name) is not None:
+            raise self._forgotten(name)
+        self._relied.pop(id_of(table), None)
 
     def _need_namespace(self, namespace: str) -> None:
         if namespace in self._namespaces:

@@ -1,4 +1,4 @@
-"""`KafkaDdlSink`: the driver's messages to consumers, in all partitions of all topics that its tables have."""
+"""`KafkaDdlSink` sends the driver's messages (DDLs, resolved-ts) to every partition of every topic of its tables."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class KafkaDdlSink:
     def execute(self, ddl: Ddl) -> None:
         """The statement to the topics of the tables that it concerns, or of the database."""
         assert ddl.job is not None, "of this run"
-        job = ddl.job
+        job, (schema, name) = ddl.job, ddl.touched.name
         if ddl.ts <= self._resolved_ts:
             raise NeedsHuman(
                 f"A DDL of ts {ddl.ts} comes after resolved-ts {self._resolved_ts}.",
@@ -98,25 +98,22 @@ class KafkaDdlSink:
             self._topics.of(table.schema_name, table.name)
         if not ddl.is_told:
             return
-        after = next(iter(ddl.tables.values()), job.table_info)
-        before = next(iter(ddl.before.values()), None)
+        own = ddl.touched.own
         event = DdlEvent(
             action=job.type,
             query=ddl.query,
-            schema_name=job.schema_name,
-            table_name=job.table_name,
+            schema_name=schema,
+            table_name=name,
             commit_ts=ddl.ts,
-            table=after,
-            before=before,
+            table=own,
+            before=None if own is None else ddl.touched.was(own) or next(iter(ddl.touched.before), None),
             table_version=ddl.ts,
         )
-        concerned = {self._topics.of(job.schema_name, job.table_name)}
+        concerned = {self._topics.of(schema, name)}
         concerned |= {self._topics.of(table.schema_name, table.name) for table in ddl.before.values()}
         concerned |= {self._topics.of(table.schema_name, table.name) for table in ddl.tables.values()}
         if (message := self._codec.ddl(event, physical_ms(ddl.ts))) is not None:
-            message = self._with_headers(
-                message, "ddl", f"ddl-{ddl.ts}-{ddl.job_id}", f"{job.schema_name}.{job.table_name}"
-            )
+            message = self._with_headers(message, "ddl", f"ddl-{ddl.ts}-{ddl.job_id}", f"{schema}.{name}")
             self._to_all.send(sorted(concerned), message, first_only=self._only_first)
 
     def write_syncpoint(self, ts: int) -> None:

@@ -7,8 +7,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,9 +19,10 @@ from changefeed.errors import Transient
 from changefeed.objectstore.open import open_store
 from changefeed.objectstore.patience import Patience
 from changefeed.pipeline.codec.kafka.choice import codec_of
-from changefeed.pipeline.codec.kafka.large import Limit, encoded, keeper
+from changefeed.pipeline.codec.kafka.large import Keep, Limit, encoded, keeper
 from changefeed.pipeline.codec.kafka.message import Codec, Messages, Source
 from changefeed.pipeline.codec.kafka.open_protocol import OpenProtocol, frame
+from changefeed.pipeline.codec.kafka.partition import by_key
 from changefeed.pipeline.codec.kafka.partition import partitions_of as partitions_of_rows
 from changefeed.pipeline.mounter import Records
 from changefeed.sink.contract import Claim, Entry, Surroundings, Written
@@ -29,10 +31,9 @@ from changefeed.sink.kafka.exactly_once import ExactlyOnce
 from changefeed.sink.kafka.options import KafkaPlace, cloud_events, progress_topic, rules_of
 from changefeed.sink.kafka.producer import AtLeastOnce
 from changefeed.sink.kafka.progress import Verdict
-from changefeed.sink.kafka.registry import Registry
+from changefeed.sink.kafka.registry import Registry, RegistryPlace
 from changefeed.sink.kafka.topics import Rule, partitions_of
 from changefeed.sink.lanes import Lanes
-from changefeed.sink.secrets import user_and_password
 
 _PRODUCERS = 32  # of exactly-once, each with a thread and connections of its own
 _SENDERS = 4
@@ -46,12 +47,13 @@ class _Topic(Protocol):
 
 @dataclass(frozen=True)
 class KafkaJob:
-    """Implements SinkJob. `registry`: the folder of the Secret of its user."""
+    """Implements SinkJob. `claim_check_secret`: the folder of the Secret of the store for large messages."""
 
     place: KafkaPlace
     exactly_once: bool
     case_sensitive: bool
-    registry_uri: str | None = None
+    registry: RegistryPlace | None = None
+    claim_check_secret: Path | None = None
 
     def open(self, around: Surroundings) -> Lanes:
         return Lanes(KafkaWriter(self, around), around)
@@ -130,17 +132,18 @@ class Encoder:
         self._job, self._cluster, self._patience = job, cluster, patience
         self._lock = threading.Lock()
         self._partitions: dict[str, int] = {}
-        self._registry = registry_of(job, self._lock)
+        self._registry = None if job.registry is None else Registry(job.registry, patience)
+        self._keep = lru_cache(1)(self._keeper)
 
     def messages(self, entry: Entry, records: Records, first: int) -> tuple[str, Messages, npt.NDArray[np.int32]]:
         """`first`: how many records of the entry came before these."""
         rules = rules_of(entry.options, self._job.place.topic, self._job.case_sensitive)
         table = entry.table
         topic, rule = rules.topic(table.schema_name, table.name), rules.of(table.schema_name, table.name)
-        codec = codec_of(entry.options, entry.time_zone, self._registry)
+        codec = codec_of(entry.options, entry.time_zone, self._number_of)
         source = Source(entry.claim.dispatcher, entry.table_version, topic)
         rows = encoded(codec, records, source, entry.pd_ms, self._limit(entry.options))
-        partitions = self._partitions_of(records, topic, rule)
+        partitions = self._partitions_of(records, rows, topic, rule)
         is_framed = isinstance(codec, OpenProtocol)
         if is_framed:
             rows, partitions = frame(rows, partitions, _BATCH_ROWS, self._job.place.max_message_bytes)
@@ -153,32 +156,29 @@ class Encoder:
             rows = replace(rows, headers=headers)
         return topic, rows, partitions
 
-    def _partitions_of(self, records: Records, topic: str, rule: Rule) -> npt.NDArray[np.int32]:
+    def _number_of(self, subject: str, schema: str) -> int:
+        assert self._registry is not None, "avro needs one"
+        return self._registry.number_of(subject, schema)
+
+    def _partitions_of(self, records: Records, rows: Messages, topic: str, rule: Rule) -> npt.NDArray[np.int32]:
         with self._lock:
             count = self._partitions.get(topic)
         if count is None:
             count = self._patience.call(topic, partial(_known, self._cluster, topic))
             with self._lock:
                 self._partitions[topic] = count
+        if rule.partition == "key":
+            return by_key(records.table.schema_name, records.table.name, rows.keys, count)
         return partitions_of_rows(records, count, rule.partition, rule.index, rule.columns)
 
     def _limit(self, options: Mapping[str, Any]) -> Limit:
         large = options["largeMessages"]
         uri = large.get("claimCheckUri")
-        keep = keeper(open_store(uri, "spec.sink.kafka.largeMessages.claimCheckUri"), self._patience) if uri else None
-        return Limit(self._job.place.max_message_bytes, large["option"], keep)
+        return Limit(self._job.place.max_message_bytes, large["option"], self._keep(uri) if uri else None)
 
-
-def registry_of(job: KafkaJob, lock: threading.Lock) -> Callable[[str, str], int]:
-    """The number that a schema has."""
-    user, password = ("", "") if job.place.secret is None else user_and_password(job.place.secret)
-    registry = Registry(job.registry_uri or "", user, password)
-
-    def number_of(subject: str, schema: str) -> int:
-        with lock:
-            return registry.number_of(subject, schema)
-
-    return number_of
+    def _keeper(self, uri: str) -> Keep:
+        store = open_store(uri, "spec.sink.kafka.largeMessages.claimCheckUri", self._job.claim_check_secret)
+        return keeper(store, self._patience)
 
 
 def _known(cluster: Cluster, topic: str) -> int:
@@ -255,5 +255,9 @@ class AtLeastOnceDelivery:
 
 
 def codec_for(job: KafkaJob, options: Mapping[str, Any], time_zone: str) -> Codec:
-    """Of the driver's own messages."""
-    return codec_of(options, time_zone, registry_of(job, threading.Lock()))
+    """Of the driver's own messages, none of which has a schema in a registry."""
+
+    def number_of(subject: str, schema: str) -> int:
+        raise AssertionError(f"{job.place.uri}: the driver writes no rows")
+
+    return codec_of(options, time_zone, number_of)

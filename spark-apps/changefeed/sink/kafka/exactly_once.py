@@ -110,7 +110,7 @@ class ExactlyOnce:
             self._sender.send(self._place.topic, message, np.array([self._place.partition], np.int32))
             self._sender.flush()
             self._sender.call(self._sender.producer.commit_transaction)
-        except Transient:
+        except BaseException:
             self.abort()
             raise
         self._found = progress

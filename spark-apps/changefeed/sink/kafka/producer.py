@@ -28,6 +28,7 @@ T = TypeVar("T")
 #: Handed to the client at a time, and unacknowledged at most.
 BATCH_MESSAGES, BATCH_BYTES = 10_000, 8 << 20
 WINDOW_MESSAGES, WINDOW_BYTES = 200_000, 64 << 20
+_PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 _STEP_S = 0.1
 _CALL_S = 10.0
 
@@ -39,6 +40,7 @@ class Sender:
         self.where = f"Kafka at {cluster.brokers}"
         self._patience = patience
         self._failed: ChangefeedError | None = None
+        self._purged: ChangefeedError | None = None  # given up because the transaction has failed, not why
         self._sent = 0
         self._batches: deque[tuple[int, int]] = deque()  # (messages sent up to its end, its bytes)
         self._queued_bytes = 0
@@ -75,11 +77,13 @@ class Sender:
         produce = self.producer.produce_batch if headers is None else partial(self._produce_each, headers)
         try:
             queued = produce(topic, messages, partition=partition, on_delivery=self._delivered)
-        except (KafkaException, BufferError) as failure:
+        except BufferError as failure:
             raise self._of(failure) from None
+        except KafkaException as failure:
+            raise self._refused(topic, failure) from None
         if queued < len(messages):
             refused: KafkaError = next(message["_error"] for message in messages if "_error" in message)
-            raise error_of(f"{self.where}, topic {topic}", refused)
+            raise self._refused(topic, KafkaException(refused))
         self._sent += queued
         self._queued_bytes += size
         self._batches.append((self._sent, size))
@@ -109,6 +113,8 @@ class Sender:
             # The client gives each message up by itself (message.timeout.ms), so this ends.
             self._serve(self.producer.flush, _STEP_S)
         self._poll(0)
+        if self._purged is not None:
+            raise self._purged
 
     def call(self, ask: Callable[[float], T]) -> T:
         """A call of the client's transactions, again while its failure may pass for this producer.
@@ -153,14 +159,26 @@ class Sender:
             raise self._failed
 
     def _delivered(self, error: KafkaError | None, message: Any) -> None:
-        if error is not None and self._failed is None:
-            self._failed = error_of(f"{self.where}, topic {message.topic()}", error)
+        if error is None:
+            return
+        found = error_of(f"{self.where}, topic {message.topic()}", error)
+        if error.code() in _PURGED:
+            self._purged = self._purged or found
+        elif self._failed is None or (isinstance(self._failed, Transient) and not isinstance(found, Transient)):
+            self._failed = found
 
     def _client_failed(self, error: KafkaError) -> None:
         """A connection lost is the client's to mend; what is fatal ends the producer."""
         found = error_of(self.where, error)
         if error.fatal() or (isinstance(found, NeedsHuman) and self._failed is None):
             self._failed = found
+
+    def _refused(self, topic: str, failure: KafkaException) -> ChangefeedError:
+        """Of a message that the client does not take. In a transaction that has failed it takes none."""
+        if failure.args[0].code() == KafkaError._STATE:
+            with suppress(KafkaException):
+                self.producer.flush(_CALL_S)  # why may not have been told yet
+        return self._failed or self._purged or raised(f"{self.where}, topic {topic}", failure)
 
     def _of(self, failure: Exception) -> ChangefeedError:
         if self._failed is not None and not isinstance(self._failed, Transient):

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from changefeed.errors import Fenced, Transient
+from changefeed.errors import Fenced, NeedsHuman, Transient
 from changefeed.objectstore.patience import Patience
 from changefeed.pipeline.codec.kafka.message import Message
 from changefeed.sink.kafka.client import Cluster
@@ -73,3 +73,6 @@ class ToAll:
         except Fenced as error:
             fence.poll()
             raise Transient(error.message, "It is sent again.") from None
+        except NeedsHuman:
+            sender.abort()  # else readers wait for its end until the broker ends it
+            raise

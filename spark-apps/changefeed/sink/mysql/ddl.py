@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import TypeVar
 
-from changefeed.errors import NeedsHuman, Unavailable
+from changefeed.errors import ExecuteByHand, NeedsHuman, StatementRefused, Unavailable
 from changefeed.model.record import CommitRecord, PlanEntry
 from changefeed.objectstore.patience import Patience
 from changefeed.schema.ddl.job import Job
+from changefeed.schema.sql.session import zone_of
+from changefeed.schema.sql.statements import Statement, statements
 from changefeed.sink.contract import Claim, Ddl
 from changefeed.sink.mysql.control import Control
 from changefeed.sink.mysql.ddl_record import (
@@ -18,22 +20,27 @@ from changefeed.sink.mysql.ddl_record import (
     DdlId,
     DdlTable,
     Subject,
+    left,
     look,
-    setting,
-    statement,
     subjects,
-    uses_database,
     was_executed,
 )
-from changefeed.sink.mysql.failures import DONE_BEFORE, Refusal
+from changefeed.sink.mysql.ddl_session import setting
+from changefeed.sink.mysql.definitions.check import check
+from changefeed.sink.mysql.failures import DONE_BEFORE, of_ddl
 from changefeed.sink.mysql.index_builds import Build, IndexBuilds, is_build
-from changefeed.sink.mysql.rows.literals import bytes_literal, identifier
+from changefeed.sink.mysql.rows.literals import bytes_literal
 from changefeed.sink.mysql.server import Server, Session
 from changefeed.sink.mysql.syncpoint import SNAPSHOT_TS, Syncpoints
 
 _DAY_S = 86400  # an index of a large table takes hours
 _LOCK_S = 10
 _ASK_S = 5
+#: Nobody remembers, without tables of ours, that a person has executed it.
+_IGNORE_IT = (
+    "Do downstream by hand what the DDL means, have an event filter ignore it (spec.filter.eventFilters, ignoreSql), "
+    "then start again."
+)
 
 T = TypeVar("T")
 
@@ -53,11 +60,18 @@ class MysqlDdlSink:
         claim: Claim,
         patience: Patience,
         syncpoints: Syncpoints | None = None,
+        time_zone: str = "UTC",
+        *,
+        leaves_out: bool = False,
     ) -> None:
-        """Raises Fenced, and what `patience` gives up."""
-        self._server, self._patience = server, patience
+        """`time_zone`: of upstream's sessions, where a DDL's job does not say it. `leaves_out`: event filters may leave
+        DDLs out.
+
+        Raises Fenced, and what `patience` gives up.
+        """
+        self._server, self._patience, self._time_zone = server, patience, time_zone
         self._claim, self._where = claim, str(server)
-        self._syncpoints = syncpoints
+        self._syncpoints, self._leaves_out = syncpoints, leaves_out
         self._control = None if database is None else Control(server, database, patience, answer_s=_DAY_S)
         self._table = DdlTable(database or "")
         self._call(self._check_defaults)
@@ -76,20 +90,24 @@ class MysqlDdlSink:
     def execute(self, ddl: Ddl) -> None:
         """Returns when the DDL is done, by this call or an earlier one; or begun, if it only builds an index.
 
-        Raises Fenced, Unavailable, and NeedsHuman where the server refuses the statement, or nobody can tell whether it
-        was executed.
+        Raises Fenced, Unavailable, ExecuteByHand, StatementRefused, OtherDefinition, and UnclearDdl.
         """
-        if ddl.job is None or not ddl.is_told:
+        if ddl.job is None:
             return
-        job, id_ = ddl.job, DdlId(self._claim.changefeed, ddl.ts, ddl.job.id)
-        self._builds.wait_for(subjects(job))
+        id_ = DdlId(self._claim.changefeed, ddl.ts, ddl.job_id)
+        if ddl.is_told:
+            self._builds.wait_for(subjects(ddl.touched))
+            self._execute_once(ddl, id_)
+        if ddl.tables:
+            self._call(lambda session: self._check(session, ddl, id_))
+
+    def _execute_once(self, ddl: Ddl, id_: DdlId) -> None:
         if (control := self._control) is None:
-            self._call(lambda session: _execute_unrecorded(session, job, ddl.ts))
-        elif is_build(ddl):
-            if (build := control.run(lambda: self._begin_build(control, job, id_))) is not None:
-                self._builds.start(build)
-        else:
-            control.run(lambda: self._execute(control, job, id_))
+            self._patience.call(self._where, lambda: self._in_session(lambda session: self._repeat(session, ddl)))
+        elif not is_build(ddl) or not control.run(lambda: self._may_be_begun(control.session, ddl, id_)):
+            control.run(lambda: self._in_session(lambda session: self._execute(control, session, ddl, id_)))
+        elif (build := control.run(lambda: self._begin_build(control, ddl, id_))) is not None:
+            self._builds.start(build)
 
     def write_syncpoint(self, ts: int) -> None:
         """Raises Fenced, and what the patience gives up."""
@@ -127,22 +145,66 @@ class MysqlDdlSink:
                 "Set it ON in the server's configuration.",
             )
 
-    def _execute(self, control: Control, job: Job, ddl: DdlId) -> None:
-        session = control.session
-        self._lock(session, ddl.changefeed)
+    def _in_session(self, attempt: Callable[[Session], T]) -> T:
+        """By a connection for this alone, which takes one statement at a time."""
+        session = Session(self._server, _DAY_S, one_by_one=True)
         try:
-            control.check(self._claim)
-            known = session.rows(self._table.read(ddl))
-            if known and int(known[0][0]):
-                return
-            now = [_look(session, subject) for subject in subjects(job)]
-            if not known:
-                self._begin(control, self._table.begin(ddl, now))
-            if not known or not was_executed(job, known[0][1].decode().split(), now):
-                _run(session, _statements(job, ddl.ts))
-            session.run([self._table.end(ddl)])
+            return attempt(session)
         finally:
-            session.close()  # with what it was set to, and the lock
+            session.close()  # with what it was set to, and its lock
+
+    def _execute(self, control: Control, session: Session, ddl: Ddl, id_: DdlId) -> None:
+        self._lock(session, id_.changefeed)
+        control.check(self._claim)
+        known = control.session.rows(self._table.read(id_))
+        if known and int(known[0][0]):
+            return
+        now = [_look(session, subject) for subject in subjects(ddl.touched)]
+        if known:
+            to_run = self._left(session, ddl, known[0][1].decode().split(), now)
+        else:
+            self._begin(control, self._table.begin(id_, now))
+            to_run = self._statements(session, ddl)
+        for statement in to_run:
+            _run(session, [setting(session, _job(ddl), statement), statement.text.encode()])
+        session.run([self._table.end(id_)])
+
+    def _left(self, session: Session, ddl: Ddl, before: Sequence[str], now: Sequence[str]) -> Sequence[Statement]:
+        """What is still to be executed. Of a DDL that can't be written, nothing, once somebody has executed it."""
+        try:
+            return left(_job(ddl), self._statements(session, ddl), subjects(ddl.touched), before, now)
+        except ExecuteByHand:
+            if before != now and was_executed(_job(ddl), before, now):
+                return []
+            raise
+
+    def _statements(self, session: Session, ddl: Ddl) -> tuple[Statement, ...]:
+        job = _job(ddl)
+        try:
+            return statements(job, ddl.touched, session.dialect, zone_of(job, self._time_zone))
+        except ExecuteByHand as error:
+            next_step = error.next_step if self._control is not None else _IGNORE_IT
+            raise ExecuteByHand(f"{error.message} The DDL's ts is {ddl.ts}.", next_step) from None
+
+    def _repeat(self, session: Session, ddl: Ddl) -> None:
+        """Whatever was executed before."""
+        for statement in self._statements(session, ddl):
+            try:
+                _run(session, [setting(session, _job(ddl), statement), statement.text.encode()])
+            except StatementRefused as refusal:
+                if refusal.number not in DONE_BEFORE:
+                    raise
+
+    def _check(self, session: Session, ddl: Ddl, id_: DdlId) -> None:
+        """The changefeed's tables are what the DDL makes of them, unless a later one has been executed before."""
+
+        def is_past() -> bool:
+            if self._control is None:
+                return False
+            self._control.check(self._claim)
+            return bool(session.rows(self._table.later(id_.changefeed, id_.ts, id_.job)))
+
+        check(session, self._where, ddl.tables.values(), leaves_out=self._leaves_out, is_past=is_past)
 
     def _begin(self, control: Control, intent: bytes) -> None:
         control.session.run([b"BEGIN"])
@@ -150,14 +212,24 @@ class MysqlDdlSink:
         control.session.run([intent])
         control.session.commit()
 
-    def _begin_build(self, control: Control, job: Job, ddl: DdlId) -> Build | None:
+    def _may_be_begun(self, session: Session, ddl: Ddl, id_: DdlId) -> bool:
+        """Whether there is a statement to run beside rows, and nobody was told before to do by hand what it does."""
+        try:
+            is_one = len(self._statements(session, ddl)) == 1
+        except ExecuteByHand:
+            return False
+        known = session.rows(self._table.read(id_))
+        return is_one and (not known or bool(int(known[0][0])))
+
+    def _begin_build(self, control: Control, ddl: Ddl, id_: DdlId) -> Build | None:
         """None: the index stands."""
-        session, (table,) = control.session, subjects(job)
-        if known := session.rows(self._table.read(ddl)):
-            assert int(known[0][0]), "it was waited for"
-            return None
-        build = Build(ddl, table, _look(session, table), _statements(job, ddl.ts))
-        self._begin(control, self._table.begin(ddl, [build.look], build.to_json()))
+        session, (table,) = control.session, subjects(ddl.touched)
+        if session.rows(self._table.read(id_)):
+            return None  # done: it was waited for
+        (statement,) = self._statements(session, ddl)
+        texts = setting(session, _job(ddl), statement), statement.text.encode()
+        build = Build(id_, table, _look(session, table), texts)
+        self._begin(control, self._table.begin(id_, [build.look], build.to_json()))
         return build
 
     def _open_builds(self, session: Session) -> list[Build]:
@@ -166,22 +238,21 @@ class MysqlDdlSink:
         return [Build.from_json(ddl, row[2].decode(), row[3]) for ddl, row in zip(ids, rows, strict=True)]
 
     def _run_build(self, build: Build) -> None:
-        session = Session(self._server, _DAY_S)
-        try:
+        def run(session: Session) -> None:
             while not _has_locked(session, repr(build.ddl)):
                 pass  # a former driver's is still under way, which may take hours
             if not int(session.rows(self._table.read(build.ddl))[0][0]):
                 while _look(session, build.table) == build.look and not self._is_built(session, build):
                     time.sleep(_ASK_S)
                 session.run([self._table.end(build.ddl)])
-        finally:
-            session.close()
+
+        self._in_session(run)
 
     def _is_built(self, session: Session, build: Build) -> bool:
         """By this call. No: TiDB is at it, for a connection that is gone; there its lock is no longer held."""
         try:
             _run(session, build.statements)
-        except Refusal as refusal:
+        except StatementRefused as refusal:
             if not (refusal.number in DONE_BEFORE and session.is_tidb and session.rows(build.table.jobs)):
                 raise
             return False
@@ -210,15 +281,18 @@ def _has_locked(session: Session, of: str) -> bool:
     return session.rows(query) == [(b"1",)]
 
 
-def _statements(job: Job, ts: int) -> tuple[bytes, ...]:
-    """What the session must be set to, then the statement itself."""
-    use = [b"USE " + identifier(job.schema_name)] if uses_database(job) else []
-    return *use, setting(job, ts), statement(job)
+def _job(ddl: Ddl) -> Job:
+    assert ddl.job is not None, "of this run"
+    return ddl.job
 
 
 def _run(session: Session, statements: Sequence[bytes]) -> None:
+    """What the session must be set to, then the statement itself."""
     session.run(statements[:-1])
-    session.run(statements[-1:])
+    try:
+        session.run(statements[-1:])
+    except StatementRefused as refused:
+        raise of_ddl(refused, statements[-1].decode()) from None
 
 
 def _look(session: Session, subject: Subject) -> str:
@@ -226,11 +300,3 @@ def _look(session: Session, subject: Subject) -> str:
         return ABSENT
     shown = session.rows(subject.show)[0]
     return look(b"\0".join(part for part in shown if part is not None))
-
-
-def _execute_unrecorded(session: Session, job: Job, ts: int) -> None:
-    try:
-        _run(session, _statements(job, ts))
-    except Refusal as refusal:
-        if refusal.number not in DONE_BEFORE:
-            raise

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from changefeed.errors import ChangefeedError
 from changefeed.schema.ddl.actions import Action
 from changefeed.sink.contract import Ddl, FirstFailure
 from changefeed.sink.mysql.ddl_record import DdlId, Subject
@@ -76,5 +75,5 @@ class IndexBuilds:
     def _run(self, build: Build) -> None:
         try:
             self._build(build)
-        except ChangefeedError as error:
+        except BaseException as error:  # noqa: BLE001 - `check` raises it
             self._failure.set(error)

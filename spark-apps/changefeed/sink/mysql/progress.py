@@ -78,54 +78,54 @@ class ProgressTables:
         self._share = b" " + share
 
     def create(self) -> list[bytes]:
-        who = b"changefeed VARBINARY(255) NOT NULL, dispatcher VARBINARY(255) NOT NULL, "
-        entry = b"plan BIGINT NOT NULL, entry BIGINT NOT NULL, "
+        who = b"`changefeed` VARBINARY(255) NOT NULL, `dispatcher` VARBINARY(255) NOT NULL, "
+        entry = b"`plan` BIGINT NOT NULL, `entry` BIGINT NOT NULL, "
         return [
             b"CREATE DATABASE IF NOT EXISTS " + self._database,
-            b"CREATE TABLE IF NOT EXISTS " + self._progress + b" (" + who + b"epoch BIGINT NOT NULL, "
-            b"nonce VARBINARY(255) NOT NULL, writer BIGINT NOT NULL, "
+            b"CREATE TABLE IF NOT EXISTS " + self._progress + b" (" + who + b"`epoch` BIGINT NOT NULL, "
+            b"`nonce` VARBINARY(255) NOT NULL, `writer` BIGINT NOT NULL, "
             + entry
-            + b"ts BIGINT UNSIGNED NOT NULL, PRIMARY KEY (changefeed, dispatcher))",
-            b"CREATE TABLE IF NOT EXISTS " + self._nodes + b" (" + who + entry + b"first BIGINT NOT NULL, "
-            b"members MEDIUMBLOB NOT NULL, PRIMARY KEY (changefeed, dispatcher, plan, entry, first))",
+            + b"`ts` BIGINT UNSIGNED NOT NULL, PRIMARY KEY (`changefeed`, `dispatcher`))",
+            b"CREATE TABLE IF NOT EXISTS " + self._nodes + b" (" + who + entry + b"`first` BIGINT NOT NULL, "
+            b"`members` MEDIUMBLOB NOT NULL, PRIMARY KEY (`changefeed`, `dispatcher`, `plan`, `entry`, `first`))",
         ]
 
     def read(self, claim: Claim) -> bytes:
         """Locks the dispatcher's row; gives it as `recorded` reads it."""
-        columns = b"epoch, nonce, writer, plan, entry, ts"
+        columns = b"`epoch`, `nonce`, `writer`, `plan`, `entry`, `ts`"
         return b"SELECT " + columns + b" FROM " + self._progress + b" WHERE " + _who(claim) + b" FOR UPDATE"
 
     def add(self, claim: Claim) -> bytes:
         """A row for a dispatcher that has none."""
-        nobody = b"epoch=-1, nonce='', writer=-1, plan=%d, entry=%d, ts=0" % NOTHING_DONE
+        nobody = b"`epoch`=-1, `nonce`='', `writer`=-1, `plan`=%d, `entry`=%d, `ts`=0" % NOTHING_DONE
         return b"INSERT IGNORE INTO " + self._progress + b" SET " + _who(claim, b", ") + b", " + nobody
 
     def claim(self, claim: Claim) -> bytes:
         nonce = bytes_literal(claim.nonce.encode())
-        holder = b"epoch=%d, nonce=%s, writer=%d" % (claim.epoch, nonce, claim.writer)
+        holder = b"`epoch`=%d, `nonce`=%s, `writer`=%d" % (claim.epoch, nonce, claim.writer)
         return b"UPDATE " + self._progress + b" SET " + holder + b" WHERE " + _who(claim)
 
     def add_nodes(self, claim: Claim, at: EntryId, first: int, members: bytes) -> bytes:
         """Adds one row if the dispatcher is still ours, none if not."""
         return (
-            b"INSERT INTO " + self._nodes + b" SELECT changefeed, dispatcher, %d, %d, %d, " % (*at, first)
+            b"INSERT INTO " + self._nodes + b" SELECT `changefeed`, `dispatcher`, %d, %d, %d, " % (*at, first)
             + bytes_literal(members) + b" FROM " + self._progress + b" WHERE " + _who(claim)
-            + b" AND epoch=%d AND writer=%d AND nonce=" % (claim.epoch, claim.writer)
+            + b" AND `epoch`=%d AND `writer`=%d AND `nonce`=" % (claim.epoch, claim.writer)
             + bytes_literal(claim.nonce.encode()) + self._share
         )  # fmt: skip
 
     def has_nodes(self, claim: Claim, at: EntryId, first: int) -> bytes:
         """Gives a row if that transaction is committed; waits for one that is under way."""
-        where = _who(claim) + b" AND plan=%d AND entry=%d AND first=%d" % (*at, first)
+        where = _who(claim) + b" AND `plan`=%d AND `entry`=%d AND `first`=%d" % (*at, first)
         return b"SELECT 1 FROM " + self._nodes + b" WHERE " + where + b" FOR UPDATE"
 
     def nodes(self, claim: Claim, at: EntryId) -> bytes:
-        where = _who(claim) + b" AND plan=%d AND entry=%d" % at
-        return b"SELECT first, members FROM " + self._nodes + b" WHERE " + where
+        where = _who(claim) + b" AND `plan`=%d AND `entry`=%d" % at
+        return b"SELECT `first`, `members` FROM " + self._nodes + b" WHERE " + where
 
     def finish(self, claim: Claim, at: EntryId, ts: int) -> list[bytes]:
         """The entry is done, and what its transactions have written need not be remembered."""
-        done = b" SET plan=%d, entry=%d, ts=%d WHERE " % (*at, ts)
+        done = b" SET `plan`=%d, `entry`=%d, `ts`=%d WHERE " % (*at, ts)
         return [
             b"UPDATE " + self._progress + done + _who(claim),
             b"DELETE FROM " + self._nodes + b" WHERE " + _who(claim),
@@ -142,4 +142,4 @@ def recorded(claim: Claim, rows: Sequence[tuple[bytes, ...]]) -> Recorded:
 
 def _who(claim: Claim, between: bytes = b" AND ") -> bytes:
     changefeed, dispatcher = (bytes_literal(name.encode()) for name in (claim.changefeed, str(claim.dispatcher)))
-    return b"changefeed=" + changefeed + between + b"dispatcher=" + dispatcher
+    return b"`changefeed`=" + changefeed + between + b"`dispatcher`=" + dispatcher

@@ -16,6 +16,7 @@ from pymysql.converters import encoders
 from pymysql.cursors import SSCursor
 
 from changefeed.errors import ChangefeedError, Refused
+from changefeed.schema.sql.dialect import TIDB, Dialect
 from changefeed.sink.mysql.failures import failure, is_of_client, too_large
 
 #: Every session has them: a row's text means the same on each server, and one that has frozen loses its locks soon.
@@ -31,6 +32,8 @@ _TIDB_SESSION = (
     b"SET SESSION tidb_txn_mode='pessimistic'",
     b"SET SESSION tidb_enable_external_ts_read=0",
 )
+#: Of MariaDB besides: who locks a row that another has changed since is told so (error 1020), and begins anew.
+_MARIADB_SESSION = (b"SET SESSION innodb_snapshot_isolation=ON",)
 #: How long a server may take over the statements of a batch.
 ANSWER_S = 120
 _CONNECT_S, _IDLE_S = 10, 30
@@ -69,12 +72,13 @@ class Session:
     connection the next call opens another.
     """
 
-    def __init__(self, server: Server, answer_s: int = ANSWER_S) -> None:
-        self._server, self._answer_s = server, answer_s
+    def __init__(self, server: Server, answer_s: int = ANSWER_S, one_by_one: bool = False) -> None:
+        """`one_by_one`: the server takes one statement at a time and refuses a text that holds two."""
+        self._server, self._answer_s, self._one_by_one = server, answer_s, one_by_one
         self._connection: Any = None
         self._used_s = 0.0
         self._packet = 0  # bytes that the server takes at once
-        self._is_tidb = False
+        self._dialect = Dialect("MySQL")
 
     def begin(self) -> None:
         """Before calls that one connection must answer: a new one, if the server may close this one as idle."""
@@ -82,9 +86,13 @@ class Session:
             self.close()
 
     @property
-    def is_tidb(self) -> bool:
+    def dialect(self) -> Dialect:
         with self._answers():
-            return self._is_tidb
+            return self._dialect
+
+    @property
+    def is_tidb(self) -> bool:
+        return self.dialect.is_tidb
 
     def run(self, statements: Sequence[bytes]) -> list[int]:
         """How many rows each has changed. They are sent at once, if they are not too large for that; none is run after
@@ -92,7 +100,7 @@ class Session:
         """
         changed: list[int] = []
         with self._answers() as connection, connection.cursor() as cursor:
-            for packet in packets(statements, self._packet, str(self._server)):
+            for packet in statements if self._one_by_one else packets(statements, self._packet, str(self._server)):
                 cursor.execute(packet)
                 changed.append(int(cursor.rowcount))
                 while cursor.nextset():
@@ -172,7 +180,7 @@ class Session:
             use_unicode=False,
             conv=encoders,  # none decodes: values stay bytes
             autocommit=True,
-            client_flag=CLIENT.MULTI_STATEMENTS,
+            client_flag=0 if self._one_by_one else CLIENT.MULTI_STATEMENTS,
             connect_timeout=_CONNECT_S,
             read_timeout=self._answer_s,
             write_timeout=self._answer_s,
@@ -181,16 +189,22 @@ class Session:
         for statement in _SESSION:
             connection.query(statement)
         with connection.cursor() as cursor:
-            cursor.execute(b"SELECT @@max_allowed_packet")
-            self._packet = int(cursor.fetchone()[0]) - _HEAD
-        self._is_tidb = _knows(connection, b"SELECT tidb_version()")
-        for statement in _TIDB_SESSION if self._is_tidb else ():
+            cursor.execute(b"SELECT @@max_allowed_packet, VERSION()")
+            packet, version = cursor.fetchone()
+        self._packet = int(packet) - _HEAD
+        # Whoever runs a TiDB may let it say any version.
+        self._dialect = TIDB if _knows(connection, b"SELECT tidb_version()") else Dialect.of(version.decode())
+        more = _MARIADB_SESSION if self._dialect.is_mariadb else _TIDB_SESSION if self._dialect.is_tidb else ()
+        for statement in more:
             _knows(connection, statement)
         return connection
 
 
 def packets(statements: Sequence[bytes], limit: int, where: str) -> list[bytes]:
-    """The statements in their order, in as few packets of at most `limit` bytes as they fit in. Raises Refusal."""
+    """The statements in their order, in as few packets of at most `limit` bytes as they fit in.
+
+    Raises StatementTooLarge.
+    """
     found: list[bytes] = []
     for statement in statements:
         if len(statement) > limit:

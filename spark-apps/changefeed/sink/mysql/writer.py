@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from changefeed.errors import OutcomeUnknown
+from changefeed.errors import OutcomeUnknown, StatementRefused
 from changefeed.objectstore.patience import Patience
-from changefeed.sink.mysql.failures import Refusal
+from changefeed.sink.mysql.definitions.refused import explained
 from changefeed.sink.mysql.order.schedule import Batch
 from changefeed.sink.mysql.progress import ProgressTables, check_ours, encode_nodes, fenced, recorded
 from changefeed.sink.mysql.server import Server, Session
@@ -41,22 +41,28 @@ class Writer:
         self._session.close()
 
     def _transact(self, batch: Batch, statements: list[bytes]) -> None:
+        try:
+            self._write_once(batch, statements)
+        except StatementRefused as refused:
+            if self._progress is not None:
+                # Rows of the one that has claimed the dispatcher since may be why.
+                claim = batch.chunk.claim
+                check_ours(claim, recorded(claim, self._session.rows(self._progress.read(claim))))
+            raise explained(refused, self._session, str(self._server), batch) from None
+        self._session.commit()
+
+    def _write_once(self, batch: Batch, statements: list[bytes]) -> None:
+        """Leaves its transaction open."""
         claim, at = batch.chunk.claim, batch.chunk.entry
         if self._progress is None:
             self._session.run([b"BEGIN", *statements])
-        else:
-            first, members = encode_nodes(batch.chunk.numbers[batch.nodes])
-            nodes = self._progress.add_nodes(claim, at, first, members)
-            try:
-                changed = self._session.run([b"BEGIN", nodes, *statements])
-            except Refusal:
-                # Rows of the one that has claimed the dispatcher since may be why.
-                check_ours(claim, recorded(claim, self._session.rows(self._progress.read(claim))))
-                raise
-            if changed[1] != 1:
-                self._session.rollback()
-                raise fenced(claim, "Another writer")
-        self._session.commit()
+            return
+        first, members = encode_nodes(batch.chunk.numbers[batch.nodes])
+        nodes = self._progress.add_nodes(claim, at, first, members)
+        changed = self._session.run([b"BEGIN", nodes, *statements])
+        if changed[1] != 1:
+            self._session.rollback()
+            raise fenced(claim, "Another writer")
 
     def _stands(self, batch: Batch) -> bool:
         """Whether the batch is committed. Locks what would show it, which waits for a COMMIT that is under way."""

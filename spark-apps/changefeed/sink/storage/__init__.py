@@ -1,1 +1,1 @@
-"""Exactly TiCDC's layout on an object store (facts, ticdc-compatibility 2)."""
+"""Exactly TiCDC's layout on an object store (docs/sink-files.md)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from changefeed.errors import Conflict, NeedsHuman, NotFound, OutputConflict
+from changefeed.errors import Conflict, NeedsHuman, NotFound, OutputConflict, SinkOwned
 from changefeed.objectstore import ObjectStore
 from changefeed.objectstore.once import create_bytes
 from changefeed.objectstore.patience import Patience
@@ -91,7 +91,7 @@ def hand_over(store: ObjectStore, before: Claim, state_uri: str, generation: int
 def _refuse_unclaimed(store: ObjectStore) -> None:
     foreign = next((path for path, _ in store.list() if is_published(path)), None)
     if foreign is not None:
-        raise NeedsHuman(
+        raise SinkOwned(
             f"SinkOwned: {store.uri} holds {foreign}, written by TiCDC or by a changefeed whose claim is gone.",
             "Choose an empty folder as spec.sink.storage.uri, or move the old files away. To go on in a folder that "
             "TiCDC wrote: changefeed adopt --ticdc.",
@@ -101,7 +101,7 @@ def _refuse_unclaimed(store: ObjectStore) -> None:
 def _check_mine(store: ObjectStore, uid: str, state_uri: str) -> None:
     found = _parsed(store, store.get(CLAIM).body)
     if (found["uid"], found["stateUri"]) != (uid, state_uri):
-        raise NeedsHuman(
+        raise SinkOwned(
             f"SinkOwned: {store.uri} belongs to changefeed {found['uid']} with its state in {found['stateUri']}.",
             "Choose another folder as spec.sink.storage.uri: two changefeeds can't share one. If that changefeed is "
             "gone, take its place with changefeed adopt.",
@@ -114,7 +114,7 @@ def _parsed(store: ObjectStore, body: bytes) -> dict[str, str]:
     except ValueError:
         found = None
     if not isinstance(found, dict) or not {"uid", "stateUri"} <= found.keys():
-        raise NeedsHuman(
+        raise SinkOwned(
             f"SinkOwned: {CLAIM} in {store.uri} is not a claim: {body[:80]!r}.",
             "Find out who wrote it, then choose another folder as spec.sink.storage.uri.",
         )

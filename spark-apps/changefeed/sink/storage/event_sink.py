@@ -44,7 +44,7 @@ class StorageJob:
 
 
 class Encode(Protocol):
-    """The files of an entry by path, spooled: see `encode_entry`."""
+    """Encodes an entry and returns its spooled files by path (`encode_entry`)."""
 
     def __call__(
         self, entry: Entry, chunks: Iterable[Records], folder: Path, patience: Patience, cpu: CpuTime

@@ -1,4 +1,7 @@
-"""`meta/CDC.index`: the name of a directory's last data file; readers read every number up to it (facts, 2.1)."""
+"""`meta/CDC.index`: the name of a directory's last data file; readers read every number up to it.
+
+See docs/sink-files.md.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where things are below a sink's root: TiCDC's paths (facts, ticdc-compatibility 2.1). Pure functions, no I/O.
+"""Where things are below a sink's root: TiCDC's paths (docs/sink-files.md). Pure functions, no I/O.
 
 A name must never depend on a clock: dates come from the plan's PD time, indexes from the log (rule 15).
 """
@@ -26,6 +26,13 @@ _SCHEMA_FILE = re.compile(
 )
 _CHECKSUM_DIGITS = 10
 _INDEX_FILE = re.compile(r"(?P<directory>.+)/meta/CDC(?:_[^/]+)?\.index")
+_DATES = {"none": "", "year": r"/\d{4}", "month": r"/\d{4}-\d\d", "day": r"/\d{4}-\d\d-\d\d"}
+_DIRECTORIES = {
+    separator: re.compile(
+        rf"(?:(?P<table>[^/]+/[^/]+)/(?P<version>\d+)(?:/(?P<partition>\d+))?|\d+/(?P<of_id>\d+))(?P<date>{date})"
+    )
+    for separator, date in _DATES.items()
+}
 _DATA_FILE = re.compile(r"CDC(?:_(?P<dispatcher>[^/]+)_)?(?P<index>\d+)\.[a-z]+(?:\.(?:gz|zst))?")
 
 
@@ -35,6 +42,17 @@ class SchemaPath:
     table: str  # "": the file is the database's, or `schema` is a table's id
     table_version: int
     checksum: int
+
+
+@dataclass(frozen=True)
+class Directory:
+    """Of data files."""
+
+    path: str
+    table: str  # <schema>/<table>; "": it is a table's id
+    version: int
+    has_partition: bool
+    date: str  # "": the layout has none
 
 
 @dataclass(frozen=True)
@@ -123,10 +141,26 @@ def index_of(name: str) -> int | None:
     return int(found["index"]) if found else None
 
 
-def parse_index_path(path: str) -> str | None:
-    """The directory whose index file this is; None for any other path."""
+def parse_directory(path: str, date_separator: str) -> Directory | None:
+    """What a directory of data files is of; None where TiCDC would not put any with this separator."""
+    found = _DIRECTORIES[date_separator].fullmatch(path)
+    if found is None:
+        return None
+    version = int(found["version"] or found["of_id"])
+    return Directory(path, found["table"] or "", version, found["partition"] is not None, found["date"].lstrip("/"))
+
+
+def directory_of_index(path: str) -> str | None:
+    """Where the index files of this name belong, whatever that is; None for any other name."""
     found = _INDEX_FILE.fullmatch(path)
     return found["directory"] if found else None
+
+
+def parse_index_path(path: str, date_separator: str | None = None) -> str | None:
+    """The directory whose index file this is; None for a path that TiCDC refuses. Without a separator, any will do."""
+    directory = directory_of_index(path)
+    separators = _DATES if date_separator is None else (date_separator,)
+    return directory if directory and any(parse_directory(directory, each) for each in separators) else None
 
 
 def parse_schema_path(path: str) -> SchemaPath | None:
@@ -145,4 +179,6 @@ def is_schema_file(path: str) -> bool:
 def is_published(path: str) -> bool:
     """Whether the path is one that TiCDC, or we, write below a sink's root."""
     name = path.rpartition("/")[2]
-    return path == METADATA or is_schema_file(path) or parse_index_path(path) is not None or index_of(name) is not None
+    return (
+        path == METADATA or is_schema_file(path) or directory_of_index(path) is not None or index_of(name) is not None
+    )

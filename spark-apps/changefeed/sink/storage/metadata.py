@@ -1,4 +1,4 @@
-"""`metadata`: everything up to its checkpoint is in the files (facts, ticdc-compatibility 2.1)."""
+"""`metadata`: everything up to its checkpoint is in the files (docs/sink-files.md)."""
 
 from __future__ import annotations
 

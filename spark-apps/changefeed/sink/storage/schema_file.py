@@ -1,16 +1,17 @@
 """Schema files: what a table version's rows mean, with the format and checksum that TiCDC's readers recompute.
 
-Facts, ticdc-compatibility 2.3. The bytes are exact: the checksum in the name covers a form of them.
+See docs/sink-files.md, The schema file. The bytes are exact: the checksum in the name covers a form of them.
 """
 
 from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from changefeed.errors import OutputConflict
 from changefeed.objectstore import ObjectStore
 from changefeed.objectstore.once import create_bytes
 from changefeed.objectstore.patience import Patience
@@ -19,6 +20,7 @@ from changefeed.schema.table_info import ColumnInfo, TableInfo, column_type_name
 from changefeed.sink.storage.layout import schema_file, table_path
 
 _FORMAT_VERSION = 1
+_VIRTUAL = "ColumnVirtual"
 _UNSET = -1
 # MySQL's (length, decimals) of a type that was declared without them.
 _DEFAULT_LENGTHS = {
@@ -80,18 +82,26 @@ class SchemaFile:
 
     @property
     def checksum(self) -> int:
-        """CRC-32 of the part that decides how rows are read: no versions, no query, columns by name."""
+        """CRC-32 of the part that TiCDC's readers know: no versions, no query, columns by name."""
         content = {
             "Table": self.table,
             "Schema": self.schema,
             "Version": 0,
-            "TableColumns": sorted(self.columns, key=lambda column: str(column["ColumnName"]).encode()),
+            "TableColumns": sorted(_unmarked(self.columns), key=lambda column: str(column["ColumnName"]).encode()),
             "TableColumnsTotal": len(self.columns),
         }
         return zlib.crc32(_go_json(content))
 
     @property
     def body(self) -> bytes:
+        return self._body(self.columns)
+
+    @property
+    def unmarked_body(self) -> bytes:
+        """As TiCDC has it, and 0.1.0 wrote it."""
+        return self._body(_unmarked(self.columns))
+
+    def _body(self, columns: Sequence[Mapping[str, Any]]) -> bytes:
         return _go_json(
             {
                 "Table": self.table,
@@ -100,8 +110,8 @@ class SchemaFile:
                 "TableVersion": self.table_version,
                 "Query": self.query,
                 "Type": self.type,
-                "TableColumns": list(self.columns) or None,
-                "TableColumnsTotal": len(self.columns),
+                "TableColumns": list(columns) or None,
+                "TableColumnsTotal": len(columns),
             }
         )
 
@@ -129,8 +139,12 @@ def write(
     patience: Patience | None = None,
     again: Callable[[], object] = lambda: None,
 ) -> str:
-    """See `write_schema_file`, and `create_once`."""
-    create_bytes(store, file.path, file.body, patience, again)
+    """See `write_schema_file`, and `create_once`. One that 0.1.0 has written stays as it is."""
+    try:
+        create_bytes(store, file.path, file.body, patience, again)
+    except OutputConflict:
+        if store.get(file.path).body != file.unmarked_body:
+            raise
     return file.path
 
 
@@ -142,13 +156,14 @@ def column_json(column: ColumnInfo) -> dict[str, Any]:
         "ColumnNullable": None if column.nullable else "false",
         "ColumnIsPk": "true" if column.is_pk else None,
         "ColumnElems": (list(column.elems) or None) if column.tp in _WITH_ELEMS else None,
+        _VIRTUAL: "true" if column.is_generated_virtual else None,
     }
     present = {name: value for name, value in optional.items() if value is not None}
-    return {"ColumnName": column.name, "ColumnType": _type_name(column), **present}
+    return {"ColumnName": column.name, "ColumnType": column_type_name(column), **present}
 
 
-def _type_name(column: ColumnInfo) -> str:
-    return "VAR_STRING" if column.tp == ti.VAR_STRING else column_type_name(column)
+def _unmarked(columns: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [{name: value for name, value in column.items() if name != _VIRTUAL} for column in columns]
 
 
 def _lengths(column: ColumnInfo) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Decides whether a changefeed can continue in a folder that TiCDC wrote (rule 7; facts, ticdc-compatibility 2). Pure.
+"""Decides whether a changefeed can continue in a folder that TiCDC wrote (rule 7). Pure.
 
 TiCDC's directories are for table versions below startTs, a changefeed's for startTs and later ones. So neither writes
 to the other's, no names collide, and numbers start at 1 in each (rule 15). A folder for which this would not hold,
@@ -7,33 +7,23 @@ because TiCDC has executed a DDL that its `metadata` does not cover, is refused.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 
 from changefeed.errors import InvalidSpec, NeedsHuman
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.storage.layout import (
+    Directory,
     Layout,
+    directory_of_index,
     index_file,
     index_of,
     is_schema_file,
-    parse_index_path,
+    parse_directory,
     parse_schema_path,
     table_path,
 )
 
 _FIELD = "spec.sink.storage"
-_DATES = {"none": None, "year": r"\d{4}", "month": r"\d{4}-\d\d", "day": r"\d{4}-\d\d-\d\d"}
-_DIRECTORY = re.compile(r"(?P<table>[^/]+/[^/]+)/(?P<version>\d+)(?P<levels>(?:/[^/]+)*)")
-
-
-@dataclass(frozen=True)
-class _Directory:
-    path: str
-    table: str  # <schema>/<table>
-    version: int
-    has_partition: bool
 
 
 def check_fits(
@@ -44,13 +34,13 @@ def check_fits(
     `tables`: those that are selected, as they are at `start_ts`. Raises InvalidSpec when a changefeed of this layout
     would put files elsewhere than TiCDC has; NeedsHuman when it would write into directories that are there.
     """
-    directories: dict[str, _Directory] = {}
+    directories: dict[str, Directory] = {}
     newest: dict[str, int] = {}  # version of a table
     files = 0
     for path in paths:
         if is_schema_file(path) and (schema := parse_schema_path(path)):
             table, version = f"{schema.schema}/{schema.table}", schema.table_version
-        elif (found := parse_index_path(path)) is not None or index_of(path.rpartition("/")[2]) is not None:
+        elif (found := directory_of_index(path)) is not None or index_of(path.rpartition("/")[2]) is not None:
             files += found is None
             where = path.rpartition("/")[0] if found is None else found
             if where not in directories:
@@ -73,16 +63,11 @@ def check_fits(
     return files, len({directory.table for directory in directories.values()})
 
 
-def _parsed(uri: str, path: str, layout: Layout) -> _Directory:
-    found, date = _DIRECTORY.fullmatch(path), _DATES[layout.date_separator]
-    if found is None:
+def _parsed(uri: str, path: str, layout: Layout) -> Directory:
+    found = parse_directory(path, layout.date_separator)
+    if found is None or not found.table:
         raise _misplaced(uri, path, layout)
-    levels = found["levels"].split("/")[1:]
-    if date is not None and not (levels and re.fullmatch(date, levels.pop())):
-        raise _misplaced(uri, path, layout)
-    if len(levels) > 1 or not all(level.isdecimal() for level in levels):
-        raise _misplaced(uri, path, layout)
-    return _Directory(path, found["table"], int(found["version"]), bool(levels))
+    return found
 
 
 def _check_name(uri: str, path: str, directory: str, layout: Layout, *, is_index: bool) -> None:

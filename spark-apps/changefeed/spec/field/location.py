@@ -1,6 +1,6 @@
 """URIs of object stores: which bucket and folder, at which endpoint. Text only: no I/O, and no credentials.
 
-The parameters are those of TiCDC's storage URIs (facts, ticdc-compatibility 1.1) that say where a store is and how it
+The parameters are those of TiCDC's storage URIs that say where a store is and how it
 keeps objects; the rest is refused rather than ignored. A container of Azure is a bucket here.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from ipaddress import ip_address
 from typing import Final
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
@@ -181,3 +182,13 @@ def _endpoint(endpoint: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname or not plain:
         raise ValueError(allowed)
     return endpoint.rstrip("/")
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether what is sent there leaves no machine."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:  # a name: also a Service's is another machine's
+        return False

@@ -1,4 +1,4 @@
-"""TiCDC's names of the kinds of changes (facts, ticdc-compatibility 1.1, `ignore-event`)."""
+"""TiCDC's names of the kinds of changes (docs/event-filters.md)."""
 
 from __future__ import annotations
 

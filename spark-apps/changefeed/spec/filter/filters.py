@@ -1,6 +1,6 @@
 """Which tables, which of their changes, and which of their columns: TiCDC's `[filter]` and its column selectors.
 
-Facts, ticdc-compatibility 1.1. SQL conditions are texts here: what they may say depends on the tables (`filter/`).
+See docs/event-filters.md. SQL conditions are texts here: what they may say depends on the tables (`filter/`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""TiDB's table-filter rules: which tables a changefeed is about (facts/ticdc-compatibility.md 1.1, `[filter]`).
+"""TiDB's table-filter rules: which tables a changefeed is about (https://docs.pingcap.com/tidb/stable/table-filter).
 
 Rules are `schema.table` patterns with wildcards, quoted names or /regular expressions/; the last rule that matches
 decides, and a table that none matches is left out. No rule can ever select a system schema.

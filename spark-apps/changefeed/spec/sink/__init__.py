@@ -1,1 +1,1 @@
-"""Where the changes go: the kinds of sink, of which a changefeed has one (INTERFACES.md, The resource)."""
+"""Where the changes go: the kinds of sink, of which a changefeed has one (docs/reference/configuration.md)."""

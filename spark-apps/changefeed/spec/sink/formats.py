@@ -15,7 +15,7 @@ _QUOTE = "(has(self.quote) ? self.quote : '\"')"
 
 
 class Csv(Section):
-    """TiCDC's csv options (facts/ticdc-compatibility.md 1.1, `[sink.csv]`)."""
+    """TiCDC's csv options (docs/sink-files.md, csv)."""
 
     model_config = ruled(
         rule(
@@ -49,7 +49,7 @@ class Csv(Section):
 
 
 class CanalJson(Section):
-    """TiCDC's options that canal-json in storage has (facts/ticdc-compatibility.md 1.1, 2.8)."""
+    """TiCDC's options that canal-json in storage has (docs/sink-files.md, canal-json)."""
 
     enable_tidb_extension: Flag = False
     """Add `_tidb` with the row's commit ts."""

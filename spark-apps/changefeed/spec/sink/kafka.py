@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
-from changefeed.spec.field.fields import Bytes, Flag, Location, many, one_of, server, size, text, whole
-from changefeed.spec.field.kind import fixed, wrong
-from changefeed.spec.field.section import FROM_CREATION, Credentials, Section, SinkTls
+from changefeed.spec.field.fields import Bytes, Flag, Location, many, one_of, server, server_of, size, text, whole
+from changefeed.spec.field.kind import fixed, rule, wrong
+from changefeed.spec.field.section import FROM_CREATION, Credentials, Section, SinkTls, ruled
 from changefeed.spec.filter.filters import Rule
 from changefeed.spec.sink.formats import CanalJson
 from changefeed.spec.sink.staying import STAYS
@@ -24,8 +24,11 @@ class Dispatcher(Section):
     """Tables this applies to, in the syntax of `filter.rules`."""
     topic: Annotated[str, text(_TOPIC, _TOPIC_ALLOWED, 249)] = ""
     """Topic for each table, such as `{schema}_{table}`. Empty: the topic in the uri."""
-    partition: Annotated[str, one_of("table", "index-value", "columns", "ts")] = "table"
-    """What determines a row's partition: its table, the values of an index or of columns, or its commit ts."""
+    partition: Annotated[str, one_of("table", "index-value", "columns", "ts", "key")] = "table"
+    """
+    What determines a row's partition: its table, the values of an index or of columns, or its commit ts, as in TiCDC;
+    or key (debezium, avro): a row goes where Kafka's Java clients send messages with its key.
+    """
     index: Annotated[str, text(r"[^`]*", "the name of an index", 64)] = ""
     """Index for index-value. Empty: the primary key, or a unique key that can stand in for it."""
     columns: Annotated[tuple[Annotated[str, text(r"[^`]+", "a column's name", 64)], ...], many(0, 64, "64 names")] = ()
@@ -38,14 +41,50 @@ class LargeMessages(Section):
     option: Annotated[str, one_of("none", "handle-key-only", "claim-check")] = "none"
     """none: stop the changefeed. handle-key-only: send only the row's key. claim-check: put the message in a store."""
     claim_check_uri: Annotated[Location | None, Field()] = None
-    """Store for claim-check, written with the environment's own credentials."""
+    """Store for claim-check."""
+    credentials: Credentials | None = None
+    """Credentials to write to claimCheckUri. Without them, the environment's own are used."""
+
+
+class KafkaCanalJson(CanalJson):
+    """TiCDC's options that canal-json in topics has."""
+
+    ddls: Flag = False
+    """Send DDLs, at which Flink's canal-json format ends. With enableTidbExtension they are sent in any case."""
+
+
+class Debezium(Section):
+    """What is sent beside rows: Flink's debezium-json format ends at it, Debezium's ExtractNewRecordState drops it."""
+
+    watermarks: Flag = False
+    """Send the resolved-ts."""
+    ddls: Flag = False
+    """Send DDLs."""
+
+
+class Avro(Section):
+    """TiCDC's handling modes."""
+
+    decimal_handling_mode: Annotated[str, one_of("precise", "string")] = "precise"
+    """DECIMAL as bytes of the logical type decimal, or as text."""
+    bigint_unsigned_handling_mode: Annotated[str, one_of("long", "string")] = "long"
+    """BIGINT UNSIGNED as a long, in which values from 2^63 on are negative, or as text."""
 
 
 _NEEDS_STORE = "claimCheckUri for option: claim-check"
 
 
+_KEYED = ("debezium", "avro")
+_NEEDS_KEYS = f"partition: key with protocol {' or '.join(_KEYED)} only"
+_ALL_KEYED = f"self.protocol in {list(_KEYED)} || !has(self.dispatchers)"
+
+
 class Kafka(Section):
     """Topics of a Kafka cluster."""
+
+    model_config = ruled(
+        rule(f"{_ALL_KEYED} || self.dispatchers.all(d, !has(d.partition) || d.partition != 'key')", _NEEDS_KEYS)
+    )
 
     uri: Annotated[str, server("kafka", "kafka://host:port/topic"), STAYS, fixed(FROM_CREATION)]
     """Brokers, separated by commas, and the default topic."""
@@ -65,10 +104,21 @@ class Kafka(Section):
     """Topics and partitions by table. If none matches: the default topic, partitioned by table."""
     large_messages: LargeMessages = LargeMessages()
     """What to do about rows that are too large for a message."""
-    canal_json: CanalJson = CanalJson()
-    """Options for protocol: canal-json. Resolved-ts messages are only sent with enableTidbExtension."""
-    schema_registry: Annotated[str | None, text(r"https?://[^@\s]+", "http://host:port", 1024)] = None
-    """Confluent-compatible schema registry, for protocol: avro."""
+    canal_json: KafkaCanalJson = KafkaCanalJson()
+    """Options for protocol: canal-json. The resolved-ts is only sent with enableTidbExtension."""
+    debezium: Debezium = Debezium()
+    """Options for protocol: debezium."""
+    avro: Avro = Avro()
+    """Options for protocol: avro."""
+    schema_registry: Annotated[str | None, server_of(("http", "https"), "http://host:port")] = None
+    """Where the API of a Confluent-compatible schema registry is, for protocol: avro."""
+    schema_registry_credentials: Credentials | None = None
+    """
+    Keys: username, password. For OAuth: token-url, client-id, client-secret, scope; for Confluent Cloud also
+    logical-cluster and identity-pool.
+    """
+    schema_registry_tls: SinkTls | None = None
+    """TLS to the registry. Without it, an https registry's certificate is checked against public CAs."""
     output_raw_change_event: Flag = False
     """Write an update of a primary or unique key as one update instead of a delete and an insert."""
     cloud_events: Flag = False
@@ -79,6 +129,13 @@ class Kafka(Section):
     """TLS to the brokers."""
     credentials: Credentials | None = None
     """Credentials to write with."""
+
+    @field_validator("dispatchers")
+    @classmethod
+    def _with_keys(cls, dispatchers: tuple[Dispatcher, ...], info: ValidationInfo) -> tuple[Dispatcher, ...]:
+        if info.data.get("protocol", _KEYED[0]) not in _KEYED and any(each.partition == "key" for each in dispatchers):
+            raise wrong(_NEEDS_KEYS)
+        return dispatchers
 
     @field_validator("large_messages")
     @classmethod

@@ -24,7 +24,10 @@ class Mysql(Section):
     transaction_atomicity: Annotated[str, one_of("none", "table")] = "none"
     """table: everything that an upstream transaction changed in one table is committed together."""
     safe_mode: Flag = False
-    """Write rows with REPLACE and DELETE only, for a downstream that already has rows with the same keys."""
+    """
+    Write rows with REPLACE and DELETE only: a row that is there under the same primary or unique key is overwritten
+    without a word, also if only the downstream's collation takes the keys for equal.
+    """
     progress_database: Annotated[str, text(r"[A-Za-z0-9_$]{0,64}", _DATABASE, 64)] = "changefeed"
     """
     Database for the bookkeeping tables that make writes exactly-once and fence off replaced drivers. Empty: no such

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -196,16 +196,29 @@ class Ledger:
 class RegionsOfLedger:
     """history.Versions into the ledger: a region's images count once all of it is read."""
 
-    def __init__(self, ledger: Ledger, images: Callable[[pa.Table], pl.DataFrame], read: Callable[[int], None]) -> None:
-        """`images`: of versions (expected.images); `read`: told how many versions were kept."""
+    def __init__(
+        self,
+        ledger: Ledger,
+        images: Callable[[pa.Table], pl.DataFrame],
+        check: Callable[[pa.Table], Awaitable[None]],
+        read: Callable[[int], None],
+    ) -> None:
+        """`images`: of versions (expected.images); `check`: whether they are the upstream's; `read`: told how many
+        versions were kept.
+        """
         self._ledger = ledger
         self._images = images
+        self._check = check
         self._read = read
         self._open = False
         self._count = 0
 
     async def add(self, versions: pa.Table) -> None:
-        await asyncio.to_thread(self._add, versions)
+        adding = asyncio.create_task(asyncio.to_thread(self._add, versions))
+        try:
+            await self._check(versions)
+        finally:
+            await adding  # no thread may be in the ledger when these are dropped
 
     def _add(self, versions: pa.Table) -> None:
         if not self._open:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from changefeed.filter.selection import Selection
 from changefeed.owner.transaction_log.state import State
-from changefeed.schema.snapshot import load_schema
 from changefeed.schema.table_info import TableInfo
-from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
 from changefeed.verify.recorded import rules_of
 from changefeed.verify.result import Rows
+from changefeed.verify.upstream.definitions import Definitions, Schema
+from changefeed.verify.upstream.meta import read_meta
 
 
 async def matching_tables(pd: PdClient, state: State) -> list[TableInfo]:
@@ -18,7 +18,7 @@ async def matching_tables(pd: PdClient, state: State) -> list[TableInfo]:
     """
     rules = rules_of(state)
     schema_ts = max(state.checkpoint_ts, state.last_ddl[0] if state.last_ddl else 0)
-    schema = await load_schema(Snapshot(pd, schema_ts), schema_ts)
+    schema = Schema(schema_ts, Definitions(await read_meta(pd, schema_ts, schema_ts)))
     tables = [info for info in schema.tables_at(schema_ts) if not (info.is_view or info.is_sequence)]
     return [info for info in tables if rules.matches(info.schema_name, info.name)]
 

@@ -1,4 +1,7 @@
-"""The oracles: queries on the ledger that compare the files with the upstream (facts, oracles 6.3)."""
+"""The oracles: queries on the ledger that compare the files with the upstream.
+
+See docs/guarantees.md, How it is proved.
+"""
 
 from __future__ import annotations
 

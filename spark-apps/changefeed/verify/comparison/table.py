@@ -26,7 +26,9 @@ from changefeed.verify.sink.lines import Shape, show, show_values
 from changefeed.verify.upstream.expected import images, key_of, shape_of, written_values
 from changefeed.verify.upstream.history import SCAN_SCHEMA, Collected, read_history
 from changefeed.verify.upstream.lives import Life
+from changefeed.verify.upstream.sample import first_misread
 from changefeed.verify.upstream.standing import rows_at, rows_between
+from changefeed.verify.upstream.stored_columns import StoredColumns
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ class TableCheck:
         written = self._selection.columns
         self._shape = shape_of(info, written, self._format.choice)
         self._key = key_of(info, written, self._format.split_updates)
+        self._stored_columns = StoredColumns.of(info, life.from_ts, life.states)
         self._replaced: set[str] = set()  # places of columns that have U+FFFD for other bytes
         names = self._shape.names
         amount = names.index(subject.conserved) if subject.conserved in names else None
@@ -93,12 +96,18 @@ class TableCheck:
 
     async def _read_history(self) -> None:
         self._subject.progress.stage(f"{self._info.full_name}: the upstream's history")
-        into = RegionsOfLedger(self._ledger, self._images, self._subject.progress.advance)
+        into = RegionsOfLedger(self._ledger, self._images_of_history, self._check_read, self._subject.progress.advance)
         bounds = self._begins_at, self._subject.checkpoint_ts
         for physical_id in self._physical_ids:
             if self._life.copy is not None:
                 await self._read_copy(self._life.copies[physical_id])
             await read_history(self._subject.pd, *table_span(physical_id), *bounds, into=into)
+
+    async def _check_read(self, versions: pa.Table) -> None:
+        if (found := await first_misread(self._subject.pd, versions, self._begins_at)) is not None:
+            self._result.problem(
+                f"The upstream's change feed of {self._info.full_name} is not what it stores: {found}."
+            )
 
     @property
     def _begins_at(self) -> int:
@@ -144,6 +153,14 @@ class TableCheck:
 
     def _images(self, versions: pa.Table) -> pl.DataFrame:
         return images(self._info, versions, self._selection, self._format, self._replaced.add)
+
+    def _images_of_history(self, versions: pa.Table) -> pl.DataFrame:
+        if (sign := self._stored_columns.first_sign(versions)) is not None:
+            self._result.problem(
+                f"The definition of {self._info.full_name} at {self._life.from_ts} is not the one that its rows were "
+                f"written by: {sign}."
+            )
+        return self._images(versions)
 
     def _values(self, keys: pa.Array, values: pa.Array) -> dict[str, pa.Array]:
         return written_values(self._info, self._selection.columns, keys, values, self._format, self._replaced.add)

@@ -194,7 +194,9 @@ class Catalog:
     async def _exchange(self, file: SchemaFile, statement: Statement | None, files: Sequence[SchemaFile]) -> set[str]:
         names = statement.tables if statement else []
         plain, parted = self._known(file), self.get(*names[0]) if len(names) == 2 else None
-        theirs = next((one for one in files if parted and one.name == parted.name), None)
+        theirs = next(
+            (one for one in files if parted and (one.schema, one.table) == (parted.schema, parted.table)), None
+        )
         if plain is None or parted is None or theirs is None or statement is None:
             await self._retake(file, "the other table of its EXCHANGE PARTITION is not selected")
             return set()
@@ -326,8 +328,8 @@ class Catalog:
         converted = self._change_columns(table, before, statement, info)
         if file.type in _REPARTITIONS:
             await self._repartition(table, file)
-        elif converted or (file.type == Action.MULTI_SCHEMA_CHANGE and statement.added):
-            await self._take_columns(table, info, converted, statement.added)
+        elif converted:
+            await self._take_columns(table, info, converted)
 
     def _agrees(self, table: Table, file: SchemaFile, statement: Statement) -> bool:
         if odd := unmade(table.columns, file.columns, statement):
@@ -367,25 +369,14 @@ class Catalog:
         table.stored = stored
         return taken
 
-    async def _take_columns(
-        self, table: Table, info: TableInfo, converted: Sequence[str], added: Sequence[str]
-    ) -> None:
-        """Some columns as the upstream has them at the table's version; the others must be so already.
-
-        Of several changes at once the last ones come true after the first: who writes meanwhile sees what is `added`,
-        and rows of that time are written in the definition before.
-        """
+    async def _take_columns(self, table: Table, info: TableInfo, converted: Sequence[str]) -> None:
+        """Some columns as the upstream has them at the table's version; the others must be so already."""
         ts = table.version
         want = await self.upstreams(table, info, ts)
-        if found := self._compared(table, want, {*converted, *added}):
+        if found := self._compared(table, want, set(converted)):
             self._report.rows_differ(table.name, *found, f"at the DDL at {ts}")
-        elif added and (early := self._compared(table, want, set(converted))):
-            self._report.took(
-                f"what {early[1].different} rows of {table.name} got in {', '.join(added)} before the DDL ended at {ts}"
-            )
-        if converted:
-            names = ", ".join(f"{table.name}.{name}" for name in converted)
-            self._report.took(f"the values of {names} as of {ts}")
+        names = ", ".join(f"{table.name}.{name}" for name in converted)
+        self._report.took(f"the values of {names} as of {ts}")
         self._rows.drop(table.rows)
         table.rows = want
 

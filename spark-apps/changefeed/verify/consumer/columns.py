@@ -1,7 +1,7 @@
 """Columns as a schema file declares them: how their values are stored, and what old rows have in new columns.
 
-The upstream's side is derived from its definitions by separate code (facts, ticdc-compatibility 2.3), so that bugs in
-the schema file writer show up.
+The upstream's side is derived from its definitions by separate code (docs/sink-files.md, The schema file), so that bugs
+in the schema file writer show up.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _TIME = re.compile(r"(-?[0-9: -]+?)(?:\.([0-9]{1,6}))?")
 
 @dataclass(frozen=True)
 class Column:
-    """One of TableColumns. `precision`, `scale`: "" where there is none."""
+    """One of TableColumns. `precision`, `scale`: "" where there is none. `is_virtual`: no row has a value for it."""
 
     name: str
     type: str
@@ -72,6 +72,7 @@ class Column:
     is_pk: bool
     elems: tuple[str, ...] = ()
     default: Any = None
+    is_virtual: bool = False
 
     @classmethod
     def read(cls, entry: Mapping[str, Any]) -> Column:
@@ -85,6 +86,7 @@ class Column:
             is_pk=entry.get("ColumnIsPk") == "true",
             elems=tuple(entry.get("ColumnElems") or ()),
             default=entry.get("ColumnDefault"),
+            is_virtual=entry.get("ColumnVirtual") == "true",
         )
 
     @classmethod
@@ -103,6 +105,7 @@ class Column:
             is_pk=info.is_pk,
             elems=info.elems if name in _CHOICES else (),
             default=info.default,
+            is_virtual=info.is_generated and not info.is_generated_stored,
         )
 
     @property

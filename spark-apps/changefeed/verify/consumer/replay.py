@@ -83,7 +83,7 @@ class _Consumer:
 
     def _schema_files(self, version: Version) -> list[SchemaFile]:
         """One of each table; by id a partitioned one has several, of which one has the statement."""
-        found: dict[str, SchemaFile] = {}
+        found: dict[tuple[str, str], SchemaFile] = {}
         places: dict[str, SchemaFile] = {}
         for path in version.schema_files:
             file, problems = read_schema_file(path, self._subject.store.get(path).body, self._by_id)
@@ -95,13 +95,15 @@ class _Consumer:
             if (first := places.setdefault(place, file)) is not file:
                 self._report.problem(f"{path} is the second of its version: a consumer only reads {first.path}.")
                 continue
+            if file.query and (place, file.version) in self._lives.kept:
+                self._report.problem(f"{path} has a statement that an event filter keeps from readers: {file.query}")
             if self._by_id:
                 self._check_id(file, int(place))
-            same = found.setdefault(file.name, file)
+            same = found.setdefault((file.schema, file.table), file)
             if same.columns != file.columns or (same is not file and same.query and file.query):
                 self._report.problem(f"{path} and {same.path} disagree about {file.name}.")
             if file.query and not same.query:
-                found[file.name] = file
+                found[file.schema, file.table] = file
         self._named = places
         return list(found.values())
 
@@ -181,15 +183,16 @@ class _Consumer:
         quiet = self._lives.untold
         for views in (False, True):
             there = [info for info in self._upstream.tables(self._checkpoint_ts) if info.is_view == views]
-            want = {info.full_name for info in there if self._selects(info.schema_name, info.name)}
-            tables = [table for table in self._catalog.tables if table.is_view == views]
-            have = {table.name for table in tables if self._selects(table.schema, table.table)}
+            names = ((info.schema_name, info.name) for info in there)
+            want = {name for name in names if self._selects(*name)}
+            tables = (table for table in self._catalog.tables if table.is_view == views)
+            have = {(table.schema, table.table) for table in tables if self._selects(table.schema, table.table)}
             what = "view" if views else "table"
-            for name in sorted(have - want - quiet):
+            for name in map(".".join, sorted(have - want - quiet)):
                 self._report.problem(f"A consumer has a {what} {name} at the checkpoint: the upstream has none.")
-            for name in sorted(want - have - quiet):
+            for name in map(".".join, sorted(want - have - quiet)):
                 self._report.problem(f"A consumer has no {what} {name} at the checkpoint: the upstream has one.")
-            for name in sorted((have ^ want) & quiet):
+            for name in map(".".join, sorted((have ^ want) & quiet)):
                 self._report.note(f"Whether a consumer has {name} was not checked: it is not told of all of its DDLs.")
 
     async def _check_table(self, table: Table) -> None:

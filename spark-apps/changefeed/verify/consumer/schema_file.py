@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,11 @@ class SchemaFile:
     @property
     def name(self) -> str:
         return f"{self.schema}.{self.table}"
+
+    @property
+    def written(self) -> tuple[Column, ...]:
+        """Those of which rows have values, in the order of a row."""
+        return tuple(column for column in self.columns if not column.is_virtual)
 
     def may_be(self, verb: str) -> bool:
         """Whether a statement of this kind can have its `Type`."""
@@ -89,8 +94,11 @@ def _parsed(path: str, content: Any) -> SchemaFile:
 
 
 def schema_checksum(content: Mapping[str, Any]) -> int:
-    """CRC-32 of what decides how rows are read, as Go prints it; `content`: a schema file's."""
-    columns: Sequence[Mapping[str, Any]] = content.get("TableColumns") or []
+    """CRC-32 of what TiCDC's readers know of the columns, as Go prints it; `content`: a schema file's."""
+    columns = [
+        {name: value for name, value in column.items() if name != "ColumnVirtual"}
+        for column in content.get("TableColumns") or ()
+    ]
     part = {
         "Table": content.get("Table"),
         "Schema": content.get("Schema"),

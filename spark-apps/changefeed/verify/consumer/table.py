@@ -63,6 +63,8 @@ def differing(columns: Sequence[Column], info: TableInfo) -> str:
     for column, want in zip(columns, wanted, strict=True):
         if column.shape != want.shape:
             return f"says {column}: the upstream has {want} in {info.full_name}."
+        if column.is_virtual and not want.is_virtual:
+            return f"says that {column} is virtual: in {info.full_name} it is not."
     return ""
 
 

@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from changefeed.filter.selection import Selection
 from changefeed.schema.row.defaults import absent_value
-from changefeed.schema.storage import SchemaStorage
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.upstream.pd import PdClient
 from changefeed.verify.sink.formats import Format
+from changefeed.verify.upstream.definitions import Schema
 from changefeed.verify.upstream.expected import key_of, written_values
 from changefeed.verify.upstream.standing import rows_at
 
@@ -29,7 +29,7 @@ class Written:
 
 
 class Upstream:
-    def __init__(self, pd: PdClient, schema: SchemaStorage, config: Mapping[str, Any], how: Format) -> None:
+    def __init__(self, pd: PdClient, schema: Schema, config: Mapping[str, Any], how: Format) -> None:
         """`config`: the effective resource."""
         self._pd = pd
         self._schema = schema

@@ -1,4 +1,4 @@
-"""The order in which a consumer reads a sink, and the hard rules for paths (facts, 3). Pure."""
+"""The order in which a consumer reads a sink, and the hard rules for paths (docs/sink-files.md, Reading). Pure."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyiceberg.manifest import DataFileContent
+from pyiceberg.manifest import DataFileContent, FileFormat
 from pyiceberg.table import Table
 
 from changefeed.verify.result import NotVerifiable
@@ -40,6 +40,11 @@ def parts(table: Table, fields: Sequence[int], key: Sequence[int]) -> Iterator[P
                 raise NotVerifiable(
                     f"{'.'.join(table.name())} has deletes that this changefeed did not write: {file.file_path}.",
                     "Rewrite its data files to remove deletes, then verify again.",
+                )
+            if file.file_format != FileFormat.PARQUET:
+                raise NotVerifiable(
+                    f"{'.'.join(table.name())} has a file that is not Parquet: {file.file_path}.",
+                    "Set its property write.format.default to parquet, rewrite its data files, then verify again.",
                 )
             with table.io.new_input(file.file_path).open() as stream:
                 for batch in pq.ParquetFile(stream).iter_batches(_ROWS):

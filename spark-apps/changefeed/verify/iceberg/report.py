@@ -27,9 +27,9 @@ from changefeed.pipeline.codec.typed import type_of
 from changefeed.schema.row.defaults import absent_value
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.sink.iceberg.ddl_sink import TRUNCATED
+from changefeed.sink.iceberg.marks import LOG
 from changefeed.sink.iceberg.place import IcebergPlace, told
 from changefeed.sink.iceberg.shape import COMMIT_TS_ID, OP_ID, field_id, key_of
-from changefeed.sink.iceberg.tables import LOG
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.pd import PdClient
 from changefeed.verify.comparison.ledger import scratch_database

@@ -21,11 +21,12 @@ from changefeed.verify.kafka.stored import Stored, TableLines
 from changefeed.verify.kafka.table import TopicTable
 from changefeed.verify.kafka.topics import read_topics
 from changefeed.verify.progress import Progress, Silent
-from changefeed.verify.recorded import Recorded, check_cluster, lives_of, upstream_of
+from changefeed.verify.recorded import Recorded, check_cluster, lives_of, say_unexplained, upstream_of
 from changefeed.verify.result import Messages
 from changefeed.verify.sink.formats import Formats, read_formats
 from changefeed.verify.upstream.lives import Life, Lives
 
+TableName = tuple[str, str]  # (database, table): joined, names that have dots would be the same
 _Group = tuple[Life, tuple[int, ...]]  # one life of a whole table, with the ids of its partitions
 
 
@@ -47,7 +48,9 @@ async def verify(changefeed: Changefeed, secrets_dir: Path | None = None, progre
         async with held(pd, state.from_ts, "startTs"):
             progress.stage("the upstream's DDLs")
             lives = await lives_of(state, pd, state.checkpoint_ts)
-            topics = {life.info.full_name: rules.topic(life.info.schema_name, life.info.name) for life in lives.all}
+            say_unexplained(lives, result)
+            names = {name_of(life) for life in lives.all}
+            topics = {name: rules.topic(*name) for name in names}
             with tempfile.TemporaryDirectory(prefix="changefeed-verify-") as folder:
                 ledger = Ledger(Path(folder))
                 try:
@@ -70,7 +73,7 @@ class _Check:
         formats: Formats,
         ledger: Ledger,
         cluster: Cluster,
-        topics: dict[str, str],
+        topics: dict[TableName, str],
     ) -> None:
         self._subject, self._result, self._formats = subject, result, formats
         self._ledger, self._cluster, self._topics = ledger, cluster, topics
@@ -100,7 +103,7 @@ class _Check:
         known: list[TableLines] = []
         for life, physical_ids in _whole_tables(lives):
             info = life.info
-            topic = self._topics[info.full_name]
+            topic = self._topics[name_of(life)]
             lines = TableLines(topic, info.schema_name, info.name, life.from_ts, life.to_ts, self._parts[topic])
             known.append(lines)
             may_repeat = self._formats.may_repeat
@@ -111,10 +114,21 @@ class _Check:
         self._result.tables = len({life.info.id for life in lives.all if not life.has_ended})
         ((self._result.transactions,),) = self._ledger.run("SELECT count(*) FROM (SELECT DISTINCT * FROM transactions)")
         self._say_foreign(known)
-        told = self._stored.ddls()
-        for name, ts in lives.statements:
+        self._check_told(lives)
+
+    def _check_told(self, lives: Lives) -> None:
+        """Of each DDL, by the name of a table that it is about."""
+        told = set[int]()
+        for ts, name, place in self._stored.ddls():
+            told.add(ts)
+            if name not in lives.names[ts] and ts <= self._subject.checkpoint_ts:
+                said = ".".join(name).rstrip(".")
+                about = ", ".join(".".join(each).rstrip(".") for each in sorted(lives.names[ts])) or "nothing"
+                where = self._stored.where(place)
+                self._result.problem(f"{where}: a message of the DDL at {ts} names {said}, but it is about {about}.")
+        for folder, ts in lives.statements:
             if ts not in told:
-                self._result.problem(f"No message tells a reader of {name.replace('/', '.')} of the DDL at {ts}.")
+                self._result.problem(f"No message tells a reader of {folder.replace('/', '.')} of the DDL at {ts}.")
 
     def _say_foreign(self, known: list[TableLines]) -> None:
         count, place, name, ts = self._stored.foreign(known, self._subject.checkpoint_ts)
@@ -145,10 +159,14 @@ class _Check:
             )
 
 
+def name_of(life: Life) -> TableName:
+    return life.info.schema_name, life.info.name
+
+
 def _whole_tables(lives: Lives) -> Iterator[_Group]:
     """Messages do not say of which partition of a table a row is."""
-    found: dict[tuple[str, int, int], list[Life]] = defaultdict(list)
+    found: dict[tuple[TableName, int, int], list[Life]] = defaultdict(list)
     for life in lives.all:
-        found[life.info.full_name, life.from_ts, life.to_ts].append(life)
+        found[name_of(life), life.from_ts, life.to_ts].append(life)
     for parts in found.values():
         yield parts[0], tuple(life.physical_id for life in parts)

@@ -99,9 +99,13 @@ class Stored:
         found = self._all(f"SELECT ts, part, message FROM lines WHERE kind = '{RESOLVED}' ORDER BY ts DESC LIMIT 1")
         return (found[0][0], Place(*found[0][1:])) if found else None
 
-    def ddls(self) -> set[int]:
-        """The ts of all that readers are told of."""
-        return {ts for (ts,) in self._all(f"SELECT DISTINCT ts FROM lines WHERE kind = '{DDL}'")}
+    def ddls(self) -> Iterator[tuple[int, tuple[str, str], Place]]:
+        """Of each that readers are told of its ts, the (database, table) that a message names, and the first place."""
+        found = (
+            f"SELECT ts, database, name, min((part, message)) FROM lines WHERE kind = '{DDL}' GROUP BY ALL ORDER BY ts"
+        )
+        for ts, database, name, place in self._all(found):
+            yield ts, (database, name), Place(*place)
 
     def foreign(self, tables: Sequence[TableLines], upto_ts: int) -> tuple[int, Place | None, str, int]:
         """How many rows up to a ts are of none of the tables; of the first one its place, table and ts."""

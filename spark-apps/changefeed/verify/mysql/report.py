@@ -1,4 +1,4 @@
-"""`changefeed verify` for a MySQL sink: compares its tables' rows with the upstream, as of the log's checkpoint.
+"""`changefeed verify` for a MySQL sink: compares its tables with the upstream's, as of the log's checkpoint.
 
 A stopped changefeed has written each table up to a ts of its own, at or above the checkpoint, which the log records
 (`State.flushed_ts`). So each table is compared with the upstream at that ts.
@@ -14,10 +14,12 @@ from pathlib import Path
 import duckdb
 
 from changefeed.objectstore.patience import Patience
-from changefeed.owner.sinks.mysql import place_of
+from changefeed.owner.sinks.mysql import is_past, place_of
 from changefeed.owner.transaction_log.state import State
 from changefeed.schema.table_info import TableInfo
-from changefeed.sink.mysql.rows.literals import identifier, text_literal
+from changefeed.sink.mysql.definitions.check import compare
+from changefeed.sink.mysql.definitions.difference import Difference
+from changefeed.sink.mysql.rows.literals import identifier
 from changefeed.sink.mysql.server import Row, Session
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.pd import PdClient
@@ -29,7 +31,7 @@ from changefeed.verify.mysql.upstream import add_upstream
 from changefeed.verify.mysql.values import expression, of_downstream
 from changefeed.verify.progress import Progress, Silent
 from changefeed.verify.recorded import Recorded, check_cluster, check_settled, rules_of, upstream_of
-from changefeed.verify.result import Rows
+from changefeed.verify.result import NotVerifiable, Rows
 from changefeed.verify.upstream.expected import key_of
 
 _PAGE = 1000  # rows
@@ -47,26 +49,48 @@ async def verify(changefeed: Changefeed, secrets_dir: Path | None = None, progre
             check_cluster(pd, state)
             check_settled(state)
             await asyncio.to_thread(Patience().call, place.uri, lambda: session.rows(b"SELECT 1"))
+            await asyncio.to_thread(_check_ddls, changefeed, session, state)
             async with held(pd, state.checkpoint_ts, "checkpoint"):
                 return await _compare(state, pd, session, progress)
     finally:
         session.close()
 
 
+def _check_ddls(changefeed: Changefeed, session: Session, state: State) -> None:
+    assert changefeed.spec.sink.mysql is not None, "the sink is mysql"
+    database = changefeed.spec.sink.mysql.progress_database
+    if database and is_past(session, database, state):
+        raise NotVerifiable(
+            "The changefeed was killed while it executed a DDL: tables may be ahead of its log.",
+            "Let it run, then pause it or stop it with Ctrl-C, and verify again.",
+        )
+
+
 async def _compare(state: State, pd: PdClient, session: Session, progress: Progress) -> Rows:
     result = Rows(checkpoint_ts=str(state.checkpoint_ts))
-    rules, there = rules_of(state), await asyncio.to_thread(_tables, session)
+    tables = await matching_tables(pd, state)
+    compared = await asyncio.to_thread(compare, session, tables)
     with scratch_database() as db:
-        for info in await matching_tables(pd, state):
-            if (info.schema_name, info.name) not in there:
-                result.problem(f"{info.full_name} is not there.")
-            elif has_all_changes(info, state, result):
+        for info, differences in compared:
+            _tell(info, differences, result)
+            can_be_read = not any(each.is_missing for each in differences)
+            if can_be_read and has_all_changes(info, state, result):
                 await _Table(info, state, pd, session, db, result, progress).compare()
-            there.discard((info.schema_name, info.name))
-    for schema_name, name in sorted(there):
-        if rules.matches(schema_name, name):
+    upstream = {(info.schema_name.lower(), info.name.lower()) for info in tables}
+    rules = rules_of(state)
+    for schema_name, name in sorted(await asyncio.to_thread(_tables, session)):
+        if rules.matches(schema_name, name) and (schema_name.lower(), name.lower()) not in upstream:
             result.note(f"{schema_name}.{name} is there, but not in the upstream.")
     return result
+
+
+def _tell(info: TableInfo, differences: list[Difference], result: Rows) -> None:
+    for each in differences:
+        told = f"{info.full_name} differs from the upstream: {each.what}."
+        if each.is_harmless:
+            result.note(told)
+        else:
+            result.problem(told)
 
 
 class _Table:
@@ -89,9 +113,6 @@ class _Table:
         if not key:
             self._result.note(f"{info.full_name} has no key that identifies its rows: it was not compared.")
             return
-        if lacking := await asyncio.to_thread(self._lacking):
-            self._result.problem(f"{info.full_name} has no column {', '.join(lacking)}.")
-            return
         rows = Comparison(self._db, info.full_name, [column.name for column in columns], key)
         self._progress.stage(f"{info.full_name}: the upstream's rows")
         for physical_id in info.physical_ids:
@@ -104,20 +125,6 @@ class _Table:
             rows.add("downstream", [of_downstream(*pair) for pair in zip(columns, cells, strict=True)])
             self._progress.advance(len(page))
         self._result.add(rows.found())
-
-    def _lacking(self) -> list[str]:
-        """The upstream's columns that are not there. One that only the downstream has is noted."""
-        info = self._info
-        found = self._session.rows(
-            b"SELECT column_name FROM information_schema.columns WHERE table_schema = "
-            + text_literal(info.schema_name)
-            + b" AND table_name = "
-            + text_literal(info.name)
-        )
-        there = {name.decode().lower() for (name,) in found}
-        if more := there - {column.name.lower() for column in info.columns}:
-            self._result.note(f"{info.full_name} has columns that the upstream has not: {', '.join(sorted(more))}.")
-        return [column.name for column in info.output_columns if column.name.lower() not in there]
 
     def _query(self) -> bytes:
         shown = b", ".join(expression(column) for column in self._info.output_columns)

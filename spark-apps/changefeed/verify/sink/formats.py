@@ -1,4 +1,4 @@
-"""How each file was written: by the config of the epoch that planned it (CORRECTNESS.md, rule 10).
+"""How each file was written: by the config of the epoch that planned it (docs/design/rules.md, Rule 10).
 
 The log says which epoch that was, until it folds the plan away; then the newest config with which a file can be read is
 assumed, and the caller has to report that.

@@ -1,4 +1,4 @@
-"""Converts a text file's bytes to typed columns: csv and canal-json as TiCDC writes them (its facts, 2.7 and 2.8).
+"""Converts a text file's bytes to typed columns: csv and canal-json as TiCDC writes them (docs/sink-files.md).
 
 Formats are implemented separately here, so that bugs in the encoders show up. Every line must belong to the table:
 anything that does not decode is an error that names the file, never a skipped row.
@@ -7,7 +7,7 @@ anything that does not decode is an error that names the file, never a skipped r
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -81,7 +81,7 @@ def lowest_ts(body: bytes, path: str, fmt: Format) -> int | None:
         if begin == len(body):
             return None
         found = pyarrow.csv.read_csv(
-            pa.BufferReader(pa.py_buffer(body).slice(begin)),
+            _source(memoryview(body)[begin:]),
             pyarrow.csv.ReadOptions(autogenerate_column_names=True, block_size=len(body) + 1),
             pyarrow.csv.ParseOptions(delimiter=fmt.delimiter, quote_char=fmt.quote, newlines_in_values=True),
             pyarrow.csv.ConvertOptions(include_columns=["f3"], column_types={"f3": pa.uint64()}),
@@ -97,9 +97,9 @@ def _csv(body: memoryview, shape: Shape, fmt: Format) -> Iterator[pa.Table]:
     kinds = {name: pa.string() for name in columns} | {"commit_ts": pa.uint64()}
     kinds |= {name: pa.binary() for name, kind in zip(shape.places, shape.types, strict=True) if kind == pa.string()}
 
-    def read(block: int) -> pa.RecordBatchReader:
-        return pyarrow.csv.open_csv(
-            pa.BufferReader(pa.py_buffer(body)),
+    def read(source: pa.NativeFile, block: int) -> pa.Table:
+        return pyarrow.csv.read_csv(
+            source,
             pyarrow.csv.ReadOptions(column_names=columns, block_size=block),
             pyarrow.csv.ParseOptions(
                 delimiter=fmt.delimiter, quote_char=fmt.quote, newlines_in_values=True, ignore_empty_lines=False
@@ -109,7 +109,7 @@ def _csv(body: memoryview, shape: Shape, fmt: Format) -> Iterator[pa.Table]:
             ),
         )
 
-    return _in_blocks(read, len(body))
+    return _in_blocks(read, body)
 
 
 def _json(body: memoryview, shape: Shape, old: bool) -> Iterator[pa.Table]:
@@ -127,29 +127,33 @@ def _json(body: memoryview, shape: Shape, old: bool) -> Iterator[pa.Table]:
     )
     options = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
 
-    def read(block: int) -> pa.RecordBatchReader:
-        source = pa.BufferReader(pa.py_buffer(body))
-        return pyarrow.json.open_json(source, pyarrow.json.ReadOptions(block_size=block), options)
+    def read(source: pa.NativeFile, block: int) -> pa.Table:
+        return pyarrow.json.read_json(source, pyarrow.json.ReadOptions(block_size=block), options)
 
-    for piece in _in_blocks(read, len(body)):
+    for piece in _in_blocks(read, body):
         yield _json_rows(piece, shape, old)
 
 
-def _in_blocks(read: object, size: int) -> Iterator[pa.Table]:
-    """Pieces of some MiB; the whole at once from where a row is longer than that."""
-    assert callable(read)
-    done = 0
+def _in_blocks(read: Callable[[pa.NativeFile, int], pa.Table], body: memoryview) -> Iterator[pa.Table]:
+    """Pieces of some MiB; the whole in one where a row is longer than that.
+
+    Everything is read before the first piece is given: Arrow's threads never have work left when nobody takes the rest.
+    """
     try:
-        for batch in read(_BLOCK):
-            done += len(batch)
-            yield pa.Table.from_batches([batch])
+        rows = read(_source(body), _BLOCK)
     except pa.ArrowInvalid as error:
-        if size < _BLOCK or "straddl" not in str(error):
+        if len(body) < _BLOCK or "straddl" not in str(error):
             raise
-    else:
-        return
-    rows = pa.Table.from_batches(list(read(size + 1)))
-    yield rows.slice(done)
+        rows = read(_source(body), len(body) + 1)
+    for batch in rows.to_batches():
+        yield pa.Table.from_batches([batch])
+
+
+def _source(body: memoryview) -> pa.NativeFile:
+    """A copy in Arrow's memory: a thread that lets go of Python's while the interpreter ends aborts the process."""
+    copy = pa.BufferOutputStream()
+    copy.write(body)
+    return pa.BufferReader(copy.getvalue())
 
 
 def _json_rows(messages: pa.Table, shape: Shape, old: bool) -> pa.Table:

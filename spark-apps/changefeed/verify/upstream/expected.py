@@ -25,7 +25,7 @@ from changefeed.verify.sink.formats import Format
 from changefeed.verify.sink.lines import Shape
 
 _LONE = re.compile("[\udc80-\udcff]")  # how "surrogateescape" shows bytes that are not UTF-8
-_RANKS = {"D": 0, "U": 1, "I": 2}  # inside a transaction (INTERFACES.md, Position)
+_RANKS = {"D": 0, "U": 1, "I": 2}  # inside a transaction (docs/design/layouts.md, Position)
 _OPS = {"D": OP_DELETE, "U": OP_UPDATE, "I": OP_INSERT}
 
 

@@ -1,8 +1,8 @@
 """The upstream's side of the comparison: an incremental scan of each region, by a small reader of its own.
 
-`EventFeedV2` answers a registration at `after_ts` with every version committed later (facts, tikv-wire 2.6), so one
-registration per region, up to INITIALIZED, is the complete history. It must never treat a scan as complete that may
-lack a transaction: it waits for those that are open and started before `upto_ts`.
+`EventFeedV2` answers a registration at `after_ts` with every version committed later (docs/design/tikv.md, Order of
+rows), so one registration per region, up to INITIALIZED, is the complete history. It must never treat a scan as
+complete that may lack a transaction: it waits for those that are open and started before `upto_ts`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import pyarrow.compute as pc
 from changefeed.errors import Transient
 from changefeed.model.memcomparable import decode_bytes, encode_bytes
 from changefeed.upstream.attempts import Attempts
+from changefeed.upstream.channels import kept_out
 from changefeed.upstream.pd import PATIENCE, PdClient, Region, reason
+from changefeed.upstream.requests import change_data
 from changefeed.verify.upstream.read_ahead import read_ahead
-from changefeed.wire import cdcpb_pb2, kvrpcpb_pb2, metapb_pb2
+from changefeed.wire import cdcpb_pb2
 from changefeed.wire.thinned import Columns
 
-_FEED = "/cdcpb.ChangeData/EventFeedV2"
-_VERSION = "8.5.0"
 _REQUEST = 1
 _CHUNK_BYTES = 8 << 20
 
@@ -114,15 +114,17 @@ async def _read_region(
 ) -> None:
     """Add the region's versions inside `span` (encoded) with a commit ts in `bounds`. Raises _NotNow, Transient."""
     channel = pd.store_channel(await pd.store_address(region.leader_store_id))
-    call: Any = channel.stream_stream(_FEED, request_serializer=cdcpb_pb2.ChangeDataRequest.SerializeToString)(
-        metadata=(("features", "stream-multiplexing"),)
-    )
+    call: Any = channel.stream_stream(
+        change_data.METHOD, request_serializer=cdcpb_pb2.ChangeDataRequest.SerializeToString
+    )(metadata=change_data.METADATA)
     try:
         await call.write(_request(pd, region, span, bounds[0]))
         async with aclosing(read_ahead(_versions(call, region, _Chunk(region.id, span, bounds), patience))) as chunks:
             async for versions in chunks:
                 await into.add(versions)
     except grpc.aio.AioRpcError as error:
+        if refused := kept_out(f"Store {region.leader_store_id}", "TiKV", error):
+            raise refused from error
         pd.forget_store(region.leader_store_id)
         raise _NotNow(f"store {region.leader_store_id} does not answer: {reason(error)}") from error
     except TimeoutError as error:
@@ -144,17 +146,7 @@ async def _versions(call: Any, region: Region, chunk: _Chunk, patience: float) -
 
 
 def _request(pd: PdClient, region: Region, span: tuple[bytes, bytes], after_ts: int) -> cdcpb_pb2.ChangeDataRequest:
-    return cdcpb_pb2.ChangeDataRequest(
-        header=cdcpb_pb2.Header(cluster_id=pd.cluster_id, ticdc_version=_VERSION),
-        region_id=region.id,
-        region_epoch=metapb_pb2.RegionEpoch(conf_ver=region.conf_ver, version=region.version),
-        checkpoint_ts=after_ts,
-        start_key=span[0],
-        end_key=span[1],
-        request_id=_REQUEST,
-        extra_op=kvrpcpb_pb2.ReadOldValue,
-        register=cdcpb_pb2.ChangeDataRequest.Register(),
-    )
+    return change_data.register(pd.cluster_id, _REQUEST, region.id, region.conf_ver, region.version, after_ts, *span)
 
 
 class _Chunk:

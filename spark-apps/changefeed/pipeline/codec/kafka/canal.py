@@ -16,16 +16,19 @@ _LOGICAL_BITS = 18
 
 @dataclass(frozen=True)
 class CanalJson:
-    """`fmt.terminator` is "" in Kafka."""
+    """`fmt.terminator` is "" in Kafka. `ddls`: whether DDLs are told without the extension, too."""
 
     fmt: CanalJsonFormat = field(default_factory=lambda: CanalJsonFormat(terminator=""))
     time_zone: str = "UTC"
     tells_large: bool = True
+    ddls: bool = False
 
     def rows(self, records: Records, source: Source, build_ms: int, large: Location | None = None) -> Messages:
         return Messages.of(None, lines(records, build_ms, self.fmt, _large(large)))
 
-    def ddl(self, event: DdlEvent, build_ms: int) -> Message:
+    def ddl(self, event: DdlEvent, build_ms: int) -> Message | None:
+        if not (self.ddls or self.fmt.enable_tidb_extension):
+            return None
         kind = canal_ddl_type(event.action)
         extension = f',"_tidb":{{"commitTs":{event.commit_ts}}}' if self.fmt.enable_tidb_extension else ""
         return _other(event.schema_name, event.table_name, kind, event.commit_ts, build_ms, event.query, extension)

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from changefeed.pipeline.codec.canal_json import CanalJsonFormat
 from changefeed.pipeline.codec.kafka.avro.codec import Avro
+from changefeed.pipeline.codec.kafka.avro.schema import AvroTypes
 from changefeed.pipeline.codec.kafka.canal import CanalJson
 from changefeed.pipeline.codec.kafka.debezium.codec import Debezium
 from changefeed.pipeline.codec.kafka.message import Codec
@@ -17,24 +18,35 @@ from changefeed.pipeline.codec.kafka.open_protocol import OpenProtocol
 from changefeed.pipeline.codec.kafka.simple import Simple
 
 _CLUSTER = "default"  # TiCDC's name for a cluster that has none
-_VERSION = 1
+_VERSIONS = {"avro": 2}  # of those that are not 1
 
 
 def codec_of(options: Mapping[str, Any], time_zone: str, number_of: Callable[[str, str], int]) -> Codec:
-    """`time_zone`: in which rows are mounted. `number_of`: see `Avro`."""
+    """`time_zone`: in which rows are mounted. `number_of`: see `Avro`.
+
+    Plans of older versions lack options that were added later.
+    """
     canal = options["canalJson"]
     match options["protocol"]:
         case "canal-json":
-            return CanalJson(CanalJsonFormat.from_config({**options, "terminator": ""}), time_zone)
+            fmt = CanalJsonFormat.from_config({**options, "terminator": ""})
+            return CanalJson(fmt, time_zone, ddls=canal.get("ddls", False))
         case "open-protocol":
             return OpenProtocol(time_zone=time_zone)
         case "simple":
             return Simple(time_zone)
         case "debezium":
-            return Debezium(_CLUSTER)
+            return Debezium(_CLUSTER, **options.get("debezium", {}))
         case _:
-            return Avro(number_of, _CLUSTER, canal["enableTidbExtension"], time_zone)
+            modes = options.get("avro", {})
+            types = AvroTypes(
+                bigint_unsigned_as_text=modes.get("bigintUnsignedHandlingMode") == "string",
+                decimal_as_text=modes.get("decimalHandlingMode") == "string",
+                time_zone=time_zone,
+            )
+            return Avro(number_of, _CLUSTER, canal["enableTidbExtension"], types)
 
 
 def fingerprint(options: Mapping[str, Any]) -> str:
-    return f"kafka-{options['protocol']}-{_VERSION} pyarrow-{pa.__version__} polars-{pl.__version__}"
+    protocol = options["protocol"]
+    return f"kafka-{protocol}-{_VERSIONS.get(protocol, 1)} pyarrow-{pa.__version__} polars-{pl.__version__}"

@@ -1,4 +1,6 @@
-"""TiCDC's open protocol: small JSON objects for key and value, several rows in a message (facts, 2.9).
+"""TiCDC's open protocol: small JSON objects for key and value, several rows in a message.
+
+See docs.pingcap.com/tidb/stable/ticdc-open-protocol.
 
 As `pkg/sink/codec/open` writes them; only TIME keeps its fraction here, which TiCDC loses.
 """

@@ -2,7 +2,8 @@
 
 TiCDC's hash of a row is the exclusive or of several: of the schema's and table's names, and of each chosen column's
 name and value (NULL as `null`). `ts` is the commit ts itself. Where it draws a partition at random, or a rule is none
-of these, a table's rows all have one partition, which keeps their order.
+of these, a table's rows all have one partition, which keeps their order. `key` is no rule of TiCDC's: a message's key
+decides as it does in Kafka's Java clients, by MurmurHash2.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from changefeed.schema.row.cells import as_bytes
 from changefeed.schema.table_info import TableInfo
 
 _POLYNOMIAL = 0xEDB88320
+#: Of MurmurHash2, with the seed that Kafka's clients have.
+_FACTOR, _SEED = np.uint32(0x5BD1E995), 0x9747B28C
+_POSITIVE = np.uint32(0x7FFFFFFF)
 
 
 def _table() -> npt.NDArray[np.uint32]:
@@ -92,12 +96,9 @@ def crc32_after(prefix: bytes, texts: pa.Array) -> npt.NDArray[np.uint32]:
 
     Longest first, so that at each place the texts that have a byte there are the first ones.
     """
-    _, offsets_buffer, data_buffer = texts.buffers()
-    offsets = np.frombuffer(offsets_buffer, np.int32)[texts.offset :][: len(texts) + 1].astype(np.int64)
-    data = np.frombuffer(data_buffer, np.uint8) if data_buffer is not None else np.empty(0, np.uint8)
-    lengths = np.diff(offsets)
+    starts, lengths, data = _laid_out(texts)
     order = np.argsort(-lengths, kind="stable")
-    starts, sorted_lengths = offsets[:-1][order], lengths[order]
+    starts, sorted_lengths = starts[order], lengths[order]
     state = np.full(len(texts), zlib.crc32(prefix) ^ 0xFFFFFFFF, np.uint32)
     for place in range(int(sorted_lengths[0]) if len(texts) else 0):
         there = int(np.searchsorted(-sorted_lengths, -place, side="left"))  # longer than `place`
@@ -125,3 +126,50 @@ def by_values(
     for name, values in columns:
         state ^= crc32_after(name.encode(), values.cast(pa.binary()).fill_null(b"null"))
     return (state % np.uint32(partitions)).astype(np.int32)
+
+
+def by_key(schema: str, table: str, keys: pa.Array, partitions: int) -> npt.NDArray[np.int32]:
+    """`keys`: of messages, pa.binary(). One without a key goes where the table's rows go by table."""
+    chosen = (_murmur2(keys.fill_null(b"")) & _POSITIVE) % np.uint32(partitions)
+    others = by_table(schema, table, len(keys), partitions)
+    return np.where(keys.is_valid().to_numpy(zero_copy_only=False), chosen.astype(np.int32), others)
+
+
+def _murmur2(texts: pa.Array) -> npt.NDArray[np.uint32]:
+    """Of each text; four bytes of all texts at a step, the longest first, as `crc32_after`."""
+    starts, lengths, data = _laid_out(texts)
+    blocks = lengths >> 2
+    order = np.argsort(-blocks, kind="stable")
+    starts, lengths, blocks = starts[order], lengths[order], blocks[order]
+    state = np.uint32(_SEED) ^ lengths.astype(np.uint32)
+    for block in range(int(blocks[0]) if len(blocks) else 0):
+        there = int(np.searchsorted(-blocks, -block, side="left"))  # have more blocks than these
+        word = _word(data, starts[:there] + 4 * block, 4) * _FACTOR
+        word = (word ^ (word >> np.uint32(24))) * _FACTOR
+        state[:there] = (state[:there] * _FACTOR) ^ word
+    ends = starts + 4 * blocks
+    for rest in (1, 2, 3):
+        rows = np.flatnonzero(lengths & 3 == rest)
+        state[rows] = (state[rows] ^ _word(data, ends[rows], rest)) * _FACTOR
+    state = (state ^ (state >> np.uint32(13))) * _FACTOR
+    result = np.empty_like(state)
+    result[order] = state ^ (state >> np.uint32(15))
+    return result
+
+
+def _word(data: npt.NDArray[np.uint8], places: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.uint32]:
+    """The bytes from each place on, the least significant first."""
+    word = np.zeros(len(places), np.uint32)
+    for place in range(size):
+        word |= data[places + place].astype(np.uint32) << np.uint32(8 * place)
+    return word
+
+
+def _laid_out(
+    texts: pa.Array,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    """Where each text begins, how long it is, and the bytes of all."""
+    _, offsets_buffer, data_buffer = texts.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int32)[texts.offset :][: len(texts) + 1].astype(np.int64)
+    data = np.frombuffer(data_buffer, np.uint8) if data_buffer is not None else np.empty(0, np.uint8)
+    return offsets[:-1], np.diff(offsets), data

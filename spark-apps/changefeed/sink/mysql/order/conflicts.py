@@ -1,4 +1,4 @@
-"""Which transactions may run concurrently, and which worker writes each (source design 5, conflict detection).
+"""Which transactions may run concurrently, and which worker writes each.
 
 Pure. A *node* is a transaction that is not written yet; its *keys* are hashes of the values of all primary and unique
 keys that it writes, old and new. A node depends on the last node before it that shares a key. A worker writes its nodes

@@ -21,10 +21,9 @@ from changefeed.schema.table_info import BLOBS, STRINGS, ColumnInfo, TableInfo
 from changefeed.sink.mysql.order.conflicts import Hashes
 from changefeed.sink.mysql.rows.changes import Changes, Mask, Rows
 
-_COARSEST = "utf8mb4_unicode_ci"
-_WHOLE = -1
+WHOLE = -1
 
-KeyColumns = tuple[tuple[ColumnInfo, int], ...]  # with the characters or bytes of each that are indexed, or _WHOLE
+KeyColumns = tuple[tuple[ColumnInfo, int], ...]  # with the characters or bytes of each that are indexed, or WHOLE
 
 
 @dataclass(frozen=True)
@@ -47,13 +46,13 @@ class TableKeys:
         seen = [index for index in indexes if all(name in by_name for name, _ in index.columns)]
         keys = [(index.is_primary, _key(by_name, index.columns)) for index in seen]
         if table.handle_column is not None:
-            keys.insert(0, (True, ((table.handle_column, _WHOLE),)))
+            keys.insert(0, (True, ((table.handle_column, WHOLE),)))
         handles = [key for _, key in sorted(keys, key=lambda each: not each[0]) if _finds_rows(key)]
         if not handles:
             raise NeedsHuman(
                 f"{table.full_name} has no primary key, and no unique key of whole NOT NULL columns: its rows can't be "
                 "told apart downstream.",
-                "Give it such a key upstream, or exclude it by a filter rule.",
+                "Exclude it by a filter rule. Once it has such a key upstream, a new changefeed can write it.",
             )
         handle = tuple(column for column, _ in handles[0])
         return cls(table, handle, tuple(key for _, key in keys), len(seen) < len(indexes))
@@ -111,11 +110,11 @@ def handle_numbers(keys: TableKeys, changes: Changes) -> npt.NDArray[np.int64]:
 
 def _key(by_name: dict[str, ColumnInfo], columns: tuple[tuple[str, int], ...]) -> KeyColumns:
     members = ((by_name[name], length) for name, length in columns)
-    return tuple((column, _WHOLE if length >= column.flen > 0 else length) for column, length in members)
+    return tuple((column, WHOLE if length >= column.flen > 0 else length) for column, length in members)
 
 
 def _finds_rows(key: KeyColumns) -> bool:
-    return all(length == _WHOLE and not column.nullable for column, length in key)
+    return all(length == WHOLE and not column.nullable for column, length in key)
 
 
 def _salt(table: TableInfo, key: int) -> int:
@@ -137,12 +136,13 @@ def _equal_form(column: ColumnInfo, values: pa.Array, length: int) -> pl.Series:
     if series.dtype.is_float():
         return series + 0.0  # -0 equals 0
     if series.dtype == pl.Binary:
-        return series if length == _WHOLE else series.bin.slice(0, length)
+        return series if length == WHOLE else series.bin.slice(0, length)
     if column.tp not in STRINGS | BLOBS:
         return series.cast(pl.Binary) if series.dtype == pl.String else series
-    text = pl.col("text") if length == _WHOLE else pl.col("text").str.slice(0, length)
-    known = column.collate if collation.is_known(column.collate) else _COARSEST
-    folded = collation.folded(text, known).str.strip_chars_end(" ")
+    if not collation.is_known(column.collate):  # nobody knows what it takes for equal
+        return pl.select(pl.when(series.is_not_null()).then(True)).to_series()
+    text = pl.col("text") if length == WHOLE else pl.col("text").str.slice(0, length)
+    folded = collation.folded(text.str.strip_chars_end(" "), column.collate)
     return series.alias("text").to_frame().select(folded.cast(pl.Binary)).to_series()
 
 

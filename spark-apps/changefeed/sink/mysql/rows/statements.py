@@ -60,6 +60,7 @@ class ChunkStatements:
     """The SQL text of a chunk's rows, made once."""
 
     def __init__(self, keys: TableKeys, changes: Changes, moved: Mask, is_safe: bool) -> None:
+        self.keys = keys
         self._op, self._moved, self._is_safe = changes.op, moved, is_safe
         self._handles = handle_numbers(keys, changes)
         self._table = identifier(keys.table.schema_name) + b"." + identifier(keys.table.name)
@@ -75,6 +76,8 @@ class ChunkStatements:
         self._where, self._separator, self._end, self._conditions = conditions(
             [column.name for column in keys.handle], values
         )
+        #: Literals of the columns of all unique keys, by name.
+        self.key_values = {column.name: values[column.name] for key in keys.unique for column, _ in key}
         self.offsets: Rows = offsets(self._rows)  # bytes of all rows before each, and of all
 
     def of(self, rows: Rows) -> list[bytes]:
@@ -86,6 +89,13 @@ class ChunkStatements:
             *self._put(b"INSERT", folded.inserted),
             *self._put(b"REPLACE", folded.replaced),
         ]
+
+    def inserts(self, rows: Rows) -> tuple[list[bytes], list[tuple[int, bytes]]]:
+        """What of `of` comes before the plain INSERTs; and each row of these, with an INSERT of its own."""
+        folded = fold(self._handles, self._op, self._moved, rows, self._is_safe)
+        before = [*self._delete(folded.deleted), *self._put(b"INSERT", folded.updated, self._on_duplicate)]
+        inserted = folded.inserted.tolist()
+        return before, [(row, *self._put(b"INSERT", np.array([row]))) for row in inserted]
 
     def _delete(self, rows: Rows) -> Iterator[bytes]:
         for some in parts(rows, offsets(self._conditions)):

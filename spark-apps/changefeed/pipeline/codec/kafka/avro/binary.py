@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from changefeed.pipeline.codec.kafka.avro.schema import avro_type
+from changefeed.pipeline.codec.kafka.avro.schema import AvroTypes, avro_type, default_of
 from changefeed.schema import table_info as ti
 from changefeed.schema.row.cells import as_bytes
 from changefeed.schema.table_info import ColumnInfo
@@ -15,26 +15,27 @@ from changefeed.schema.table_info import ColumnInfo
 _LONGEST = 10  # bytes of a long
 _WIDE = 32  # bytes of Arrow's widest decimal
 _DIGITS = 76
-_NULL, _VALUE = b"\x00", b"\x02"  # the places in a union, as longs
+_PLACES = (b"\x00", b"\x02")  # in a union, as longs
 
 
-def field(column: ColumnInfo, values: pa.Array) -> pa.Array:
+def field(column: ColumnInfo, values: pa.Array, types: AvroTypes) -> pa.Array:
     """The column's values; of one that may be NULL with the place in its union before."""
     if not column.nullable:
-        return _plain(column, values)
-    if not values.null_count:
-        return pc.binary_join_element_wise(pa.scalar(_VALUE, pa.binary()), _plain(column, values), b"")
-    there = pc.binary_join_element_wise(pa.scalar(_VALUE, pa.binary()), _plain(column, values), b"")
-    return pc.if_else(values.is_valid(), there, pa.scalar(_NULL, pa.binary()))
+        return _plain(column, values, types)
+    null, value = _PLACES if default_of(column, types) is None else reversed(_PLACES)
+    there = pc.binary_join_element_wise(pa.scalar(value, pa.binary()), _plain(column, values, types), b"")
+    return pc.if_else(values.is_valid(), there, pa.scalar(null, pa.binary())) if values.null_count else there
 
 
-def _plain(column: ColumnInfo, values: pa.Array) -> pa.Array:
+def _plain(column: ColumnInfo, values: pa.Array, types: AvroTypes) -> pa.Array:
     """Without nulls: where a value is NULL, there is any."""
+    if types.is_text(column):
+        return texts(values.cast(pa.string()).fill_null(""))
     if pa.types.is_struct(values.type):
         return texts(pc.fill_null(pc.struct_field(values, "text"), ""))
     if column.tp == ti.BIT:
         return texts(_big_endian(values.fill_null(0), -(-column.flen // 8)))
-    if avro_type(column) in ("int", "long"):
+    if avro_type(column, types) in ("int", "long"):
         return longs(values.fill_null(0))
     if pa.types.is_floating(values.type):
         return _fixed(values.fill_null(0))

@@ -16,12 +16,13 @@ from changefeed.model.position import OP_DELETE, OP_UPDATE
 from changefeed.pipeline.codec.by_op import by_op, narrowed
 from changefeed.pipeline.codec.canal_types import primary_key
 from changefeed.pipeline.codec.kafka.avro.binary import field, longs, texts
-from changefeed.pipeline.codec.kafka.avro.schema import schema_of
+from changefeed.pipeline.codec.kafka.avro.schema import AvroTypes, schema_of
 from changefeed.pipeline.codec.kafka.message import DdlEvent, Location, Messages, Source
 from changefeed.pipeline.mounter import Records
 from changefeed.schema.table_info import TableInfo
 
 _LOGICAL_BITS = 18
+_AS_USUAL = AvroTypes()
 _KEY, _VALUE = "-key", "-value"
 
 
@@ -35,8 +36,12 @@ class Avro:
     number_of: Callable[[str, str], int]
     namespace: str = "default"
     enable_tidb_extension: bool = False
-    time_zone: str = "UTC"
+    types: AvroTypes = _AS_USUAL
     tells_large: bool = False
+
+    @property
+    def time_zone(self) -> str:
+        return self.types.time_zone
 
     def rows(self, records: Records, source: Source, build_ms: int, large: Location | None = None) -> Messages:
         subject = source.topic.replace(".", "_")
@@ -46,13 +51,14 @@ class Avro:
         key = narrowed(records, frozenset(primary_key(records.table)))
         if not key.shown:
             return None
-        schema = schema_of(records.table, key.shown, self.namespace, with_extension=False)
+        schema = schema_of(records.table, key.shown, self.namespace, self.types, with_extension=False)
         return self._record(subject + _KEY, schema, key, [])
 
     def _values(self, subject: str, op: int, records: Records) -> pa.Array:
         if op == OP_DELETE:
             return pa.nulls(len(records.op), pa.binary())
-        schema = schema_of(records.table, records.shown, self.namespace, with_extension=self.enable_tidb_extension)
+        is_extended = self.enable_tidb_extension
+        schema = schema_of(records.table, records.shown, self.namespace, self.types, with_extension=is_extended)
         more: list[pa.Array] = []
         if self.enable_tidb_extension:
             ts = records.commit_ts
@@ -62,7 +68,7 @@ class Avro:
 
     def _record(self, subject: str, schema: str, records: Records, more: list[pa.Array]) -> pa.Array:
         header = b"\0" + self.number_of(subject, schema).to_bytes(4, "big")
-        fields = [field(column, values) for column, values in zip(records.shown, records.columns, strict=True)]
+        fields = [field(*each, self.types) for each in zip(records.shown, records.columns, strict=True)]
         return pc.binary_join_element_wise(pa.scalar(header, pa.binary()), *fields, *more, b"")
 
     def ddl(self, event: DdlEvent, build_ms: int) -> None:

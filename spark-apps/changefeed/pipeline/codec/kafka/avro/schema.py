@@ -1,15 +1,24 @@
-"""A table's Avro schema, as TiCDC registers it: types by column, `tidb_type` beside each."""
+"""A table's Avro schema, as TiCDC registers it: types by column, `tidb_type` beside each.
+
+A field's default is what rows have that are older than the column, or else what later rows get. With it, registries
+that demand compatibility take an added column. DECIMAL as bytes has none, as in TiCDC, whose readers take none there.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import isfinite
 from typing import Any
 
 from changefeed.schema import table_info as ti
+from changefeed.schema.row.defaults import absent_value
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 
+_LARGEST = (1 << 63) - 1
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9_]")
 _TIDB_TYPES = {
     **dict.fromkeys((ti.TINY, ti.SHORT, ti.INT24, ti.LONG), "INT"),
@@ -44,38 +53,92 @@ _EXTENSION = (
 )
 
 
-def avro_type(column: ColumnInfo) -> str:
+@dataclass(frozen=True)
+class AvroTypes:
+    """What TiCDC's handling modes decide. `time_zone`: in which rows and defaults show TIMESTAMP."""
+
+    bigint_unsigned_as_text: bool = False
+    decimal_as_text: bool = False
+    time_zone: str = "UTC"
+
+    def is_text(self, column: ColumnInfo) -> bool:
+        """Whether a mode says so."""
+        is_unsigned = column.tp == ti.LONGLONG and column.is_unsigned
+        return self.bigint_unsigned_as_text if is_unsigned else column.tp == ti.NEW_DECIMAL and self.decimal_as_text
+
+
+def avro_type(column: ColumnInfo, types: AvroTypes) -> str:
+    if types.is_text(column):
+        return "string"
     if column.tp == ti.LONG and column.is_unsigned:
         return "long"
     return "bytes" if column.is_binary else _TYPES.get(column.tp, "string")
 
 
-def schema_of(table: TableInfo, columns: Sequence[ColumnInfo], namespace: str, *, with_extension: bool) -> str:
-    """As text, which is what the registry compares. A column's default is not in it: it never decides a value."""
+def schema_of(
+    table: TableInfo, columns: Sequence[ColumnInfo], namespace: str, types: AvroTypes, *, with_extension: bool
+) -> str:
+    """As text, which is what the registry compares."""
     said = {
         "type": "record",
         "name": _as_name(table.name),
         "namespace": f"{_as_name(namespace)}.{_as_name(table.schema_name)}",
-        "fields": [_field(column) for column in columns] + list(_EXTENSION if with_extension else ()),
+        "fields": [_field(column, types) for column in columns] + list(_EXTENSION if with_extension else ()),
     }
     return json.dumps(said, separators=(",", ":"), ensure_ascii=False)
 
 
-def _field(column: ColumnInfo) -> dict[str, Any]:
-    kind = _type(column)
-    if column.nullable:
-        return {"default": None, "name": _as_name(column.name), "type": ["null", kind]}
-    return {"name": _as_name(column.name), "type": kind}
+def _field(column: ColumnInfo, types: AvroTypes) -> dict[str, Any]:
+    kind, default = _type(column, types), default_of(column, types)
+    said: dict[str, Any] = {} if default is None and not column.nullable else {"default": default}
+    if column.nullable:  # a default is of the first type of a union
+        kind = ["null", kind] if default is None else [kind, "null"]
+    return said | {"name": _as_name(column.name), "type": kind}
 
 
-def _type(column: ColumnInfo) -> dict[str, Any]:
+@lru_cache(4096)
+def default_of(column: ColumnInfo, types: AvroTypes) -> str | int | float | None:
+    """As Avro's JSON has it; None: there is none, or it is NULL."""
+    kind = avro_type(column, types)
+    if (column.tp == ti.NEW_DECIMAL and kind == "bytes") or not _has_default(column):
+        return None
+    has_origin = column.origin_default is not None or column.origin_default_bit is not None
+    given = (
+        column if has_origin else replace(column, origin_default=column.default, origin_default_bit=column.default_bit)
+    )
+    try:
+        value = absent_value(given, types.time_zone)[0].as_py()
+    except ValueError:  # CURRENT_TIMESTAMP, for instance
+        return None
+    if isinstance(value, dict):
+        value = value["text"]
+    if kind in ("int", "long"):
+        return int(value) - (1 << 64) if value > _LARGEST else int(value)
+    if kind in ("float", "double"):
+        return float(value) if isfinite(value) else None
+    if column.tp == ti.BIT:
+        value = value.to_bytes(-(-column.flen // 8), "big")
+    if kind == "bytes":
+        return bytes(value).decode("latin-1")
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _has_default(column: ColumnInfo) -> bool:
+    found = (column.origin_default, column.origin_default_bit, column.default, column.default_bit)
+    return any(each is not None for each in found)
+
+
+def _type(column: ColumnInfo, types: AvroTypes) -> Any:
     more: dict[str, str] = {}
     if column.tp == ti.BIT:
         more["length"] = str(column.flen)
     if column.tp in (ti.ENUM, ti.SET):
         more["allowed"] = ",".join(elem.replace(",", "\\,").replace("''", "'") for elem in column.elems)
-    said: dict[str, Any] = {"type": avro_type(column), "connect.parameters": more | {"tidb_type": _tidb_type(column)}}
-    if column.tp == ti.NEW_DECIMAL:
+    said: dict[str, Any] = {
+        "type": avro_type(column, types),
+        "connect.parameters": more | {"tidb_type": _tidb_type(column)},
+    }
+    if column.tp == ti.NEW_DECIMAL and said["type"] == "bytes":
         said |= {"logicalType": "decimal", "precision": column.flen, "scale": max(column.decimal, 0)}
     return said
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from changefeed.model.position import OP_DELETE, OP_INSERT
 from changefeed.pipeline.codec.by_op import by_op, narrowed
 from changefeed.pipeline.codec.canal_types import handle_key
 from changefeed.pipeline.codec.json_text import json_string
-from changefeed.pipeline.codec.kafka.debezium.schema import envelope_schema, field_schemas, watermark_schema
+from changefeed.pipeline.codec.kafka.debezium.schema import ddl_schema, envelope_schema, field_schemas, watermark_schema
 from changefeed.pipeline.codec.kafka.debezium.values import cells
 from changefeed.pipeline.codec.kafka.message import DdlEvent, Location, Message, Messages, Source, joined_objects
 from changefeed.pipeline.codec.lines import joined
@@ -33,13 +33,18 @@ _Parts = list[str | pa.Array]
 
 @dataclass(frozen=True)
 class Debezium:
-    """`cluster`: the name that topics and sources have. Rows are to be mounted in UTC, as TIMESTAMP is told in it."""
+    """`cluster`: the name that topics and sources have. Rows are to be mounted in UTC, as TIMESTAMP is told in it.
+
+    `watermarks`, `ddls`: whether these are told.
+    """
 
     cluster: str
     with_schema: bool = True
     output_old_value: bool = True
     time_zone: str = "UTC"
     tells_large: bool = False
+    watermarks: bool = False
+    ddls: bool = False
 
     def rows(self, records: Records, source: Source, build_ms: int, large: Location | None = None) -> Messages:
         table = records.table
@@ -88,24 +93,43 @@ class Debezium:
     def _name(self, table: TableInfo) -> str:
         return f"{_as_name(self.cluster)}.{_as_name(table.schema_name)}.{table.name.replace('.', '_')}"
 
-    def ddl(self, event: DdlEvent, build_ms: int) -> Message:
+    def ddl(self, event: DdlEvent, build_ms: int) -> Message | None:
         """The statement, without the tables' new definitions: `tableChanges` is empty."""
-        source = "".join(map(str, self._source(event.schema_name, event.table_name, *_times(event.commit_ts))))
+        if not self.ddls:
+            return None
         names = f'"databaseName":{_string(event.schema_name)},"schemaName":null,"ddl":{_string(event.query)}'
-        value = f'{{"payload":{{"source":{source},"ts_ms":{build_ms},{names},"tableChanges":[]}}}}'
-        key = f'{{"payload":{{"databaseName":{_string(event.schema_name)}}}}}'
-        return Message(key.encode(), value.encode())
+        key = (
+            f'"databaseName":{_string(event.schema_name)}',
+            [{"type": "string", "optional": True, "field": "databaseName"}],
+        )
+        source = self._source(event.schema_name, event.table_name, *_times(event.commit_ts))
+        return self._other("ddl", key, source, f'"ts_ms":{build_ms},{names},"tableChanges":[]', ddl_schema)
 
-    def resolved(self, ts: int, build_ms: int) -> Message:
-        source = "".join(map(str, self._source("", "", *_times(ts))))
-        value = f'{{"payload":{{"source":{source},"ts_ms":{build_ms},"transaction":null,"op":"m"}}'
-        key = '{"payload":{}'
+    def resolved(self, ts: int, build_ms: int) -> Message | None:
+        if not self.watermarks:
+            return None
+        source = self._source("", "", *_times(ts))
+        return self._other(
+            "watermark", ("", []), source, f'"ts_ms":{build_ms},"transaction":null,"op":"m"', watermark_schema
+        )
+
+    def _other(
+        self,
+        kind: str,
+        key: tuple[str, list[dict[str, Any]]],
+        source: _Parts,
+        rest: str,
+        schema: Callable[[str], dict[str, Any]],
+    ) -> Message:
+        """Of no row. `key`: its members, and their schemas."""
+        members, fields = key
+        key_text, value = f'{{"payload":{{{members}}}', f'{{"payload":{{"source":{"".join(map(str, source))},{rest}}}'
         if self.with_schema:
-            name = f"{_as_name(self.cluster)}.watermark"
-            of_key = {"type": "struct", "name": f"{name}.Key", "optional": False, "fields": []}
-            key += f',"schema":{_json(of_key)}'
-            value += f',"schema":{_json(watermark_schema(name))}'
-        return Message(f"{key}}}".encode(), f"{value}}}".encode())
+            name = f"{_as_name(self.cluster)}.{kind}"
+            of_key = {"type": "struct", "name": f"{name}.Key", "optional": False, "fields": fields}
+            key_text += f',"schema":{_json(of_key)}'
+            value += f',"schema":{_json(schema(name))}'
+        return Message(f"{key_text}}}".encode(), f"{value}}}".encode())
 
     def bootstrap(self, table: TableInfo, table_version: int, build_ms: int) -> None:
         return None

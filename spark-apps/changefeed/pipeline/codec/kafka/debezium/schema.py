@@ -66,19 +66,37 @@ def _allowed(elem: str) -> str:
 
 def envelope_schema(name: str, columns: Sequence[ColumnInfo]) -> dict[str, Any]:
     """Of a row's value."""
-    row: dict[str, Any] = {"type": "struct", "optional": True, "name": f"{name}.Value"}
-    fields = field_schemas(columns)
-    sides = [row | {"field": side, "fields": fields} for side in ("before", "after")]
-    return _envelope(name, sides)
+    return _envelope(name, field_schemas(columns), [_plain("string", "op", False), *_TIMES])
 
 
 def watermark_schema(name: str) -> dict[str, Any]:
-    """Of a watermark's value, which has neither a row before nor one after."""
-    return _envelope(name, [])
+    """Of a watermark's value, which has neither a row before nor one after.
+
+    It declares both: Debezium's ExtractNewRecordState drops a message whose schema's name ends as a row's does and
+    that has no row, fails where these two are not declared, and hands on what has another name.
+    """
+    return _envelope(name, [], [_plain("string", "op", False), *_TIMES])
 
 
-def _envelope(name: str, sides: list[dict[str, Any]]) -> dict[str, Any]:
-    rest = [_plain("string", "op", False), _plain("int64", "ts_ms", True), _TRANSACTION]
+def ddl_schema(name: str) -> dict[str, Any]:
+    """Of a statement's value; it declares rows as a watermark's does."""
+    texts = [
+        _plain("string", "databaseName", True),
+        _plain("string", "schemaName", True),
+        _plain("string", "ddl", True),
+    ]
+    changes = {
+        "type": "array",
+        "optional": False,
+        "items": {"type": "string", "optional": True},
+        "field": "tableChanges",
+    }
+    return _envelope(name, [], [_plain("int64", "ts_ms", True), *texts, changes])
+
+
+def _envelope(name: str, row_fields: list[dict[str, Any]], rest: list[dict[str, Any]]) -> dict[str, Any]:
+    row: dict[str, Any] = {"type": "struct", "optional": True, "name": f"{name}.Value"}
+    sides = [row | {"field": side, "fields": row_fields} for side in ("before", "after")]
     said: dict[str, Any] = {"type": "struct", "optional": False, "name": f"{name}.Envelope", "version": 1}
     return said | {"fields": [*sides, _SOURCE, *rest]}
 
@@ -127,3 +145,4 @@ _TRANSACTION = {
     "version": 1,
     "field": "transaction",
 }
+_TIMES = (_plain("int64", "ts_ms", True), _TRANSACTION)

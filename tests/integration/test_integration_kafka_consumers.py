@@ -1,4 +1,7 @@
-"""Messages in a real broker, read by Flink's own formats: another make's idea of canal-json and Debezium's JSON."""
+"""Messages in a real broker, read by others: Flink's own formats, and Kafka Connect's converter and transforms.
+
+What these readers need to be told stands in a table of docs/databases.md; each of its cells is run here.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,15 @@ import pytest
 from changefeed.objectstore.patience import Patience
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.ddl.job import parse_job
+from changefeed.schema.storage import Touched
+from changefeed.schema.table_info import parse_table_info
 from changefeed.sink.contract import Claim, Ddl, Entry, EntryId, Surroundings
 from changefeed.sink.kafka.ddl_sink import KafkaDdlSink
 from changefeed.sink.kafka.entry_writer import KafkaJob, KafkaWriter
 from changefeed.sink.kafka.options import KafkaPlace
 from changefeed.sink.storage.schema_file import SchemaFile
-from integration_flink_reader import Change, FlinkReader, Refused, Row, flink_reader, replayed
+from integration_connect_reader import ConnectReader, Unwrapped, connect_reader
+from integration_flink_reader import Change, FlinkReader, Refused, Row, flink_reader, replayed, typed_row
 from integration_java import FETCH_S
 from integration_kafka_broker import Broker, consumed, running
 from integration_kafka_history import CHUNK_TS, COLUMNS, Reading, State, history, table
@@ -33,7 +39,10 @@ CANAL = {
     "contentCompatible": False,
     "onlyOutputUpdatedColumns": False,
     "deleteOnlyOutputHandleKeyColumns": False,
+    "ddls": False,
 }
+TOLD = {"watermarks": True, "ddls": True}
+NOT_TOLD = dict.fromkeys(TOLD, False)
 IGNORE = {"ignore-parse-errors": "true"}
 
 pytestmark = pytest.mark.timeout(FETCH_S + 120)
@@ -50,7 +59,12 @@ def flink(tmp_path_factory: pytest.TempPathFactory) -> FlinkReader:
     return flink_reader(tmp_path_factory.mktemp("classes"))
 
 
-def options(topic: str, protocol: str, canal: dict[str, bool]) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def connect(tmp_path_factory: pytest.TempPathFactory) -> ConnectReader:
+    return connect_reader(tmp_path_factory.mktemp("classes"))
+
+
+def options(topic: str, protocol: str, more: dict[str, bool]) -> dict[str, Any]:
     dispatcher = {"matcher": ["*.*"], "partition": "index-value", "topic": topic, "index": "", "columns": []}
     return {
         "protocol": protocol,
@@ -59,26 +73,31 @@ def options(topic: str, protocol: str, canal: dict[str, bool]) -> dict[str, Any]
         "replicationFactor": 1,
         "dispatchers": [dispatcher],
         "largeMessages": {"option": "none"},
-        "canalJson": CANAL | canal,
+        "canalJson": CANAL | more,
+        "debezium": NOT_TOLD | more,
     }
 
 
 def ddl(ts: int, action: Action, query: str) -> Ddl:
-    said = {"id": ts, "type": int(action), "schema_name": "shop", "table_name": "t", "query": query}
-    return Ddl(ts, ts, job=parse_job(said), query=query, schema_files=(SchemaFile("shop", "t", ts, query=query),))
+    own = parse_table_info({"id": 1, "name": {"O": "t"}}, "shop")
+    job = parse_job({"id": ts, "type": int(action), "query": query})
+    files = (SchemaFile("shop", "t", ts, query=query),)
+    return Ddl(ts, ts, job=job, query=query, touched=Touched((own,), (own,)), schema_files=files)
 
 
 def failed(error: BaseException) -> None:
     raise error
 
 
-def told(broker: Broker, topic: str, folder: Path, protocol: str, **canal: bool) -> tuple[list[bytes | None], State]:
-    """A changefeed's messages, as a consumer gets them, and the table that they are of.
+def told(
+    broker: Broker, topic: str, folder: Path, protocol: str, **more: bool
+) -> tuple[list[tuple[bytes | None, bytes | None]], State]:
+    """A changefeed's messages, as a consumer gets them, and the table that they are of. `more`: the protocol's options.
 
     Statements stand between chunks, and a checkpoint behind each of them.
     """
     job = KafkaJob(KafkaPlace(f"kafka://{broker.cluster.brokers}/{topic}", "PLAIN", 1 << 20, "none"), True, False)
-    asked, patience = options(topic, protocol, canal), Patience(60)
+    asked, patience = options(topic, protocol, more), Patience(60)
     driver = KafkaDdlSink(job, asked, "UTC", "feed", [], lambda: None, patience)
     writer = KafkaWriter(job, Surroundings(topic, folder, patience, patience, failed))
     chunks, state = history(sum(topic.encode()), CHUNKS, ROWS, KEYS)
@@ -90,7 +109,7 @@ def told(broker: Broker, topic: str, folder: Path, protocol: str, **canal: bool)
         entry = Entry(claim, EntryId(1, number), upto, "", info, 1, info.output_columns, 7, "UTC", asked)
         assert writer.write(entry, iter([records])) is not None
         driver.write_checkpoint(upto)
-    return [value for _, _, value in consumed(broker.cluster, topic)], state
+    return [(key, value) for _, key, value in consumed(broker.cluster, topic)], state
 
 
 def types_of(readings: Mapping[str, Reading]) -> list[tuple[str, str]]:
@@ -133,33 +152,79 @@ def check_ignored(lenient: list[list[Change] | Refused], strict: list[list[Chang
 
 
 @pytest.mark.parametrize(
-    ("topic", "canal"),
+    ("topic", "canal", "ends_at"),
     [
-        ("canal", {}),
-        ("canal-tidb-extension", {"enableTidbExtension": True, "onlyOutputUpdatedColumns": True}),
-        ("canal-content-compatible", {"enableTidbExtension": True, "contentCompatible": True}),
+        ("canal", {}, []),
+        ("canal-ddls", {"ddls": True}, ["ALTER", "CINDEX"]),
+        ("canal-tidb-extension", {"enableTidbExtension": True, "onlyOutputUpdatedColumns": True}, ["ALTER", "CINDEX"]),
+        ("canal-content-compatible", {"contentCompatible": True}, []),
     ],
 )
-def test_canal_json(broker: Broker, flink: FlinkReader, tmp_path: Path, topic: str, canal: dict[str, bool]) -> None:
-    """With database.include, Flink passes over watermarks, and over CREATE TABLE in any case; it ends at other DDLs."""
+def test_flink_reads_canal_json(
+    broker: Broker, flink: FlinkReader, tmp_path: Path, topic: str, canal: dict[str, bool], ends_at: list[str]
+) -> None:
+    """Without DDLs and watermarks as it comes: it ends at DDLs but CREATE TABLE, and at watermarks."""
     readings = {column.name: column.canal for column in COLUMNS}
-    values, state = told(broker, topic, tmp_path, "canal-json", **canal)
+    messages, state = told(broker, topic, tmp_path, "canal-json", **canal)
+    values = [value for _, value in messages]
     strict = flink.read("canal-json", {"database.include": "shop"}, types_of(readings), values)
     assert different(applied(strict), meant(state, readings)) == []
     kinds = [json.loads(value or b"")["type"] for value in values]
-    assert refused(strict) == those_of(kinds, "ALTER", "CINDEX")
-    assert {"INSERT", "UPDATE", "DELETE", "CREATE"} <= set(kinds)
+    assert refused(strict) == those_of(kinds, *ends_at)
+    assert {"INSERT", "UPDATE", "DELETE"} <= set(kinds)
+    assert ("CREATE" in kinds) == bool(ends_at)
     assert ("TIDB_WATERMARK" in kinds) == canal.get("enableTidbExtension", False)
-    check_ignored(flink.read("canal-json", IGNORE, types_of(readings), values), strict)
+    as_it_comes = flink.read("canal-json", {}, types_of(readings), values)
+    ends_at = [*ends_at, "TIDB_WATERMARK"] if "TIDB_WATERMARK" in kinds else ends_at
+    assert refused(as_it_comes) == those_of(kinds, *ends_at)
+    check_ignored(flink.read("canal-json", IGNORE, types_of(readings), values), as_it_comes)
 
 
-def test_debezium(broker: Broker, flink: FlinkReader, tmp_path: Path) -> None:
-    """Flink's debezium-json passes over DDLs and watermarks only with ignore-parse-errors."""
+@pytest.mark.parametrize(("topic", "more", "ends_at"), [("debezium", {}, []), ("debezium-told", TOLD, ["DDL", "m"])])
+def test_flink_reads_debezium(
+    broker: Broker, flink: FlinkReader, tmp_path: Path, topic: str, more: dict[str, bool], ends_at: list[str]
+) -> None:
+    """Without options as it comes. It passes over DDLs and watermarks only with ignore-parse-errors."""
     readings = {column.name: column.debezium for column in COLUMNS}
-    values, state = told(broker, "debezium", tmp_path, "debezium")
+    messages, state = told(broker, topic, tmp_path, "debezium", **more)
+    values = [value for _, value in messages]
     asked = {"schema-include": "true", "timestamp-format.standard": "ISO-8601"}
     strict = flink.read("debezium-json", asked, types_of(readings), values)
     assert different(applied(strict), meant(state, readings)) == []
     kinds = [json.loads(value or b"")["payload"].get("op", "DDL") for value in values]
-    assert refused(strict) == those_of(kinds, "DDL", "m")
+    assert set(kinds) == {"c", "u", "d", *ends_at}
+    assert refused(strict) == those_of(kinds, *ends_at)
     check_ignored(flink.read("debezium-json", asked | IGNORE, types_of(readings), values), strict)
+
+
+@pytest.mark.parametrize("more", [{}, TOLD])
+def test_connect_unwraps_debezium(
+    broker: Broker, connect: ConnectReader, tmp_path: Path, more: dict[str, bool]
+) -> None:
+    """Whatever is sent beside rows is dropped, and rows are what Flink makes of them, in either mode of deletes."""
+    readings = {column.name: column.debezium for column in COLUMNS}
+    messages, state = told(broker, f"connect-{len(more)}", tmp_path, "debezium", **more)
+    kinds = [json.loads(value or b"")["payload"].get("op", "DDL") for _, value in messages]
+    assert set(kinds) == {"c", "u", "d"} | ({"DDL", "m"} if more else set())
+    dropped = those_of(kinds, *(["DDL", "m"] if more else []))
+    for mode in ("tombstone", "rewrite"):
+        read = connect.read({"delete.tombstone.handling.mode": mode}, messages)
+        assert {place for place, each in enumerate(read) if each is None} == dropped
+        table: dict[int, Row] = {}
+        for kind, record in zip(kinds, read, strict=True):
+            if record is not None:
+                apply(table, kind, record, readings)
+        assert different(table, meant(state, readings)) == []
+
+
+def apply(table: dict[int, Row], kind: str, record: object, readings: Mapping[str, Reading]) -> None:
+    """As a connector does that upserts by key, and deletes at a tombstone or a row that says so."""
+    assert isinstance(record, Unwrapped), record
+    assert record.key is not None
+    value = record.value
+    is_deleted = value is None or value.pop("__deleted", "false") == "true"
+    assert is_deleted == (kind == "d")
+    if is_deleted:
+        del table[record.key["id"]]
+    else:
+        table[record.key["id"]] = typed_row(types_of(readings), value or {})

@@ -1,0 +1,125 @@
+"""Finds the holds that PD keeps for changefeeds, with and without a log, and removes those without one.
+
+A hold without a log below one state URI may be of a changefeed that keeps its state elsewhere: so nothing is removed
+that was not named in full, nor anything that somebody renews.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from changefeed.errors import ChangefeedError, Conflict
+from changefeed.model.tso import MAX_TS
+from changefeed.owner import places
+from changefeed.owner.closing.left_overs import StateFolder
+from changefeed.upstream.access import Access
+from changefeed.upstream.holds import Hold, holds
+from changefeed.upstream.safepoint import RENEW_S
+
+_PD_DEADLINE_S = 3.0
+#: Who drives a changefeed has renewed its hold by then.
+WATCH_S = RENEW_S + 10.0
+_LOOK_S = 5.0
+#: By which a renewed hold expires later, at least; what is less is rounding.
+_RENEWED_MS = 3_000
+
+
+@dataclass(frozen=True)
+class Stray:
+    """A changefeed's hold at the PD of `upstream`, without a log."""
+
+    hold: Hold
+    upstream: Access
+
+
+@dataclass(frozen=True)
+class Found:
+    """`folders`: with their holds. `problems`: why nothing is known of a cluster's holds, by its PD."""
+
+    folders: list[StateFolder]
+    strays: list[Stray]
+    problems: dict[str, str]
+
+
+async def held(folders: Sequence[StateFolder], more: Iterable[Access], secrets_dir: Path | None) -> Found:
+    """Ask the PD of each folder's upstream, and those of `more`, once each. Raises nothing: a PD may be gone."""
+    upstreams: dict[str, Access | str] = {each.folder: _upstream(each, secrets_dir) for each in folders}
+    asked = list({each for each in (*upstreams.values(), *more) if isinstance(each, Access)})
+    answers = dict(zip(asked, await asyncio.gather(*map(_ask, asked)), strict=True))
+    known = {places.folder_stem(each.folder) for each in folders}
+    strays = {
+        (hold.name, ", ".join(upstream.pd_addresses)): Stray(hold, upstream)
+        for upstream, answer in answers.items()
+        if not isinstance(answer, str)
+        for hold in answer
+        if (stem := places.hold_stem(hold.name)) and stem not in known
+    }
+    problems = {
+        ", ".join(upstream.pd_addresses): answer for upstream, answer in answers.items() if isinstance(answer, str)
+    }
+    seen = []
+    for each in folders:
+        upstream = upstreams[each.folder]
+        answer = answers[upstream] if isinstance(upstream, Access) else upstream
+        seen.append(_with_hold(each, answer))
+        if each.changefeed is not None and isinstance(upstream, str):
+            problems[", ".join(each.changefeed.spec.upstream.pd_addresses)] = upstream
+    return Found(seen, [strays[key] for key in sorted(strays)], problems)
+
+
+async def release(strays: Sequence[Stray]) -> None:
+    """Watch whether anybody renews one of them, then remove them. Raises Conflict, Transient, Unavailable, Refused."""
+    for upstream in {each.upstream for each in strays}:
+        here = [each.hold for each in strays if each.upstream == upstream]
+        pd = await upstream.connect()
+        try:
+            for _ in range(int(WATCH_S / _LOOK_S)):
+                await asyncio.sleep(_LOOK_S)
+                now = {hold.name: hold for hold in await holds(pd)}
+                for hold in here:
+                    if hold.name in now and _is_renewed(hold, now[hold.name]):
+                        raise Conflict(
+                            f"{hold.name} has just been renewed: a changefeed with its state elsewhere needs it.",
+                            "Nothing was removed. Find the changefeed by this name: namespace, name, uid.",
+                        )
+            for hold in here:
+                await pd.update_safepoint(hold.name, 0, MAX_TS)
+        finally:
+            await pd.close()
+
+
+def _is_renewed(before: Hold, now: Hold) -> bool:
+    later = (now.until_ms or 0) - (before.until_ms or 0) >= _RENEWED_MS
+    return later or now.ts != before.ts
+
+
+def _upstream(folder: StateFolder, secrets_dir: Path | None) -> Access | str:
+    """The text: why there is none to ask."""
+    if folder.changefeed is None:
+        return ""
+    try:
+        return replace(places.upstream_access(folder.changefeed, secrets_dir), cluster_id=folder.cluster_id)
+    except ChangefeedError as error:
+        return error.message
+
+
+async def _ask(upstream: Access) -> list[Hold] | str:
+    try:
+        pd = await upstream.connect(_PD_DEADLINE_S)
+        try:
+            return await holds(pd)
+        finally:
+            await pd.close()
+    except ChangefeedError as error:
+        return error.message
+
+
+def _with_hold(folder: StateFolder, answer: list[Hold] | str) -> StateFolder:
+    if isinstance(answer, str):
+        return replace(folder, hold_problem=answer)
+    assert folder.changefeed is not None, "it has named whom to ask"
+    name = places.service_id(folder.changefeed)
+    return replace(folder, hold=next((hold for hold in answer if hold.name == name), None))

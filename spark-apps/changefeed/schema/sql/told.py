@@ -1,0 +1,33 @@
+"""The statement that readers of files and topics are told: typed, but for those that mean another table in another
+session's database, which name all of theirs in full.
+
+TiCDC does the same (logservice/schemastore of pingcap/ticdc writes the Query of renames, drops and exchanges anew).
+"""
+
+from __future__ import annotations
+
+from datetime import UTC
+
+from changefeed.errors import ExecuteByHand
+from changefeed.schema.ddl.actions import Action
+from changefeed.schema.ddl.job import Job
+from changefeed.schema.sql.dialect import Dialect
+from changefeed.schema.sql.statements import is_like, statements
+from changefeed.schema.storage import Touched
+
+_NAMED = frozenset({
+    Action.RENAME_TABLE, Action.RENAME_TABLES, Action.EXCHANGE_TABLE_PARTITION, Action.DROP_TABLE, Action.DROP_VIEW,
+    Action.CREATE_VIEW,
+})  # fmt: skip
+#: What most readers know.
+_READERS = Dialect("MySQL", (8, 0, 36))
+
+
+def told(job: Job, touched: Touched) -> str:
+    """Of a job without a text, none."""
+    if not job.query or not (job.type in _NAMED or (job.type == Action.CREATE_TABLE and is_like(job.query))):
+        return job.query
+    try:
+        return "; ".join(each.text for each in statements(job, touched, _READERS, UTC)) or job.query
+    except ExecuteByHand:  # nothing is known but the text
+        return job.query

@@ -1,0 +1,1 @@
+"""Holds the downstream's tables against the upstream's definitions."""
