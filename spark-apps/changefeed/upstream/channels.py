@@ -9,10 +9,10 @@ import grpc.aio
 
 from changefeed.errors import InvalidSpec, Refused
 from changefeed.upstream.tls import Tls, handshake
+from changefeed.wire import channel
 
 OPTIONS = (
-    ("grpc.max_receive_message_length", 256 << 20),
-    ("grpc.max_send_message_length", 256 << 20),
+    *channel.OPTIONS,
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 3_000),
     ("grpc.http2.ping_timeout_ms", 3_000),  # the one that counts, 60 s unless it is set

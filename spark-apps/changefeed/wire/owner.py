@@ -13,7 +13,7 @@ import grpc.aio
 
 from changefeed import errors
 from changefeed.errors import ChangefeedError, Fenced, InvalidSpec, NeedsHuman, Unavailable
-from changefeed.wire import owner_pb2
+from changefeed.wire import channel, owner_pb2
 
 PULLER = "/changefeed.Owner/Puller"
 PIPELINE = "/changefeed.Owner/Pipeline"
@@ -25,11 +25,7 @@ _NOT_OURS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.FAILED_PRECONDITIO
 SERVER_NAME = "changefeed-owner"
 TASK_NAME = "changefeed-task"
 
-CHANNEL_OPTIONS = (
-    ("grpc.ssl_target_name_override", SERVER_NAME),
-    ("grpc.max_receive_message_length", 256 << 20),
-    ("grpc.max_send_message_length", 256 << 20),
-)
+CHANNEL_OPTIONS = (*channel.OPTIONS, ("grpc.ssl_target_name_override", SERVER_NAME))
 
 
 @dataclass(frozen=True)
