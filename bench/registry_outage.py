@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -187,11 +188,12 @@ def measure(given: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
             feed.until(tidb.now(), given.seconds + 300)
         asked = _outage(given.seconds, feeds, shop)
         end_ts = shop.end()
+        with ThreadPoolExecutor(len(feeds)) as pool:
+            healed = list(pool.map(lambda feed: feed.until(end_ts, given.seconds + 300), feeds))
         found = []
-        for feed in feeds:
-            healed = feed.until(end_ts, given.seconds + 300)
+        for feed, took in zip(feeds, healed, strict=True):
             feed.drain()
-            found.append(_report(given, feed, asked[feed.topic], healed, _told(broker, feed.topic), shop.rows))
+            found.append(_report(given, feed, asked[feed.topic], took, _told(broker, feed.topic), shop.rows))
         return found
 
 
