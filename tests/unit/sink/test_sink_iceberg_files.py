@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from changefeed.errors import NeedsHuman
 from changefeed.pipeline.mounter import Records
 from changefeed.schema import table_info as ti
+from changefeed.schema.row.cells import arrow_type
 from changefeed.sink.iceberg import files
 from changefeed.sink.iceberg.files import encode_files
 from changefeed.sink.iceberg.layout import deletes_file
@@ -64,6 +67,18 @@ def test_an_upserted_entry_is_its_last_rows_and_the_keys_that_it_takes(tmp_path:
     )
     assert rows.to_pydict() == {"id": [2, 4, 1], "v": [21, 30, 11]}
     assert keys.to_pydict() == {"id": [2, 3, 1, 5]}, "the key of a row that was only inserted takes nothing"
+
+
+def test_decimals_are_stored_as_the_specification_says(tmp_path: Path) -> None:
+    """Of up to 9 digits as 32 bits, of up to 18 as 64."""
+    digits = {9: "INT32", 10: "INT64", 18: "INT64", 19: "FIXED_LEN_BYTE_ARRAY"}
+    columns = [column(n, f"d{n}", ti.NEW_DECIMAL, place=at, Flen=n) for at, n in enumerate(digits, 1)]
+    table = table_of(columns=[ID, *columns])
+    cells = [pa.array([1], pa.int64()), *(pa.nulls(1, arrow_type(each)) for each in table.output_columns[1:])]
+    row = replace(records(T, [(INSERT, 1, 1)], 100), table=table, columns=cells, written=table.output_columns)
+    (spool,) = encode_files(entry_of(table, "t/1.parquet"), [row], tmp_path).values()
+    schema = pq.read_metadata(pa.BufferReader(spool.body())).schema
+    assert [schema.column(at).physical_type for at in range(3, 7)] == list(digits.values())
 
 
 def test_only_deletes_leave_a_file_of_no_rows(tmp_path: Path) -> None:

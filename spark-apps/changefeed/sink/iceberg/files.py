@@ -28,7 +28,7 @@ from changefeed.sink.iceberg.layout import deletes_file
 from changefeed.sink.iceberg.shape import file_schema, key_of
 
 #: What the bytes depend on beyond rows and config (rule 10).
-FINGERPRINT = f"iceberg-1 parquet-{pa.__version__}"
+FINGERPRINT = f"iceberg-2 parquet-{pa.__version__}"
 
 _GROUP_ROWS = 1 << 17
 
@@ -49,7 +49,9 @@ def encode_files(
 
     def write(path: str, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
         spool = made[path] = Spool(folder / f"{entry.id.plan}-{entry.id.entry}-{secrets.token_hex(8)}", patience)
-        with pq.ParquetWriter(pa.PythonFile(_Spooled(spool), "w"), schema, compression="zstd") as writer:
+        # Iceberg's specification has decimals of up to 18 digits as integers.
+        spooled = pa.PythonFile(_Spooled(spool), "w")
+        with pq.ParquetWriter(spooled, schema, compression="zstd", store_decimal_as_integer=True) as writer:
             for table in tables:
                 writer.write_table(table, row_group_size=_GROUP_ROWS)
 
