@@ -46,7 +46,11 @@ def parse_version(text: str) -> tuple[int, int, int, int]:
 
 
 class _Unread(Exception):
-    """The client has not taken a message for UNREAD_SECONDS."""
+    """The client has not taken a message for UNREAD_SECONDS; it is still being written."""
+
+    def __init__(self, writing: asyncio.Task[None]) -> None:
+        super().__init__()
+        self.writing = writing
 
 
 class _Stream:
@@ -132,7 +136,7 @@ class ChangeData:
     async def _serve(
         self, requests: AsyncIterator[cdcpb.ChangeDataRequest], context: Context, multiplexing: bool
     ) -> None:
-        unread = False
+        unread: _Unread | None = None
         stream = _Stream(self._store_id, multiplexing)
         self._subscriptions.connect(stream.connection)
         reader = asyncio.create_task(self._read(requests, stream, context))
@@ -142,14 +146,16 @@ class ChangeData:
             if writer.done():
                 await writer
             await stream.ended
-        except _Unread:
-            unread = True
+        except _Unread as found:
+            unread = found
         finally:
             self._subscriptions.disconnect(stream.connection)
             for task in (reader, writer, *stream.scans):
                 task.cancel()
             stream.close()
-        if unread:  # only now: the status waits behind what the client does not read
+        if unread is not None:
+            # The status would wait behind it anyway, and gRPC does not always end a call that a write was taken from.
+            await unread.writing
             await context.abort(grpc.StatusCode.UNKNOWN, "connection cancelled")
 
     async def _read(self, requests: AsyncIterator[cdcpb.ChangeDataRequest], stream: _Stream, context: Context) -> None:
@@ -234,11 +240,15 @@ class ChangeData:
                 self._messages_left = None
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "connection reset")
             self._messages_left -= 1
+        writing = asyncio.ensure_future(context.write(body))
         try:
-            async with asyncio.timeout(UNREAD_SECONDS):
-                await context.write(body)
-        except TimeoutError as error:
-            raise _Unread from error
+            written, _ = await asyncio.wait((writing,), timeout=UNREAD_SECONDS)
+        except asyncio.CancelledError:
+            writing.cancel()
+            raise
+        if not written:
+            raise _Unread(writing)
+        await writing
 
 
 def messages(connection: Connection, items: Sequence[LiveRows | Frames | Message]) -> Iterator[bytes]:
