@@ -35,17 +35,31 @@ def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
 
 @cache
 def _said() -> frozenset[str]:
-    """Attributes that are read and texts that stand in the code of operator and data plane, without the model's."""
+    """Attributes that are read and texts that stand in the code of operator and data plane.
+
+    Of the model's, only attributes that its validators read: they refuse by them.
+    """
     said: set[str] = set()
     for folder in ("spark-apps/changefeed", "operator/changefeed_operator"):
         for file in (ROOT / folder).rglob("*.py"):
-            if not file.is_relative_to(MODEL) and not file.name.endswith("_pb2.py"):
-                for node in ast.walk(ast.parse(file.read_text())):
-                    if isinstance(node, ast.Attribute):
-                        said.add(node.attr)
-                    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                        said.add(node.value)
+            if file.is_relative_to(MODEL):
+                said |= {name for each in _validators(file) for name in _read(each)}
+            elif not file.name.endswith("_pb2.py"):
+                tree = ast.parse(file.read_text())
+                said |= _read(tree)
+                texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+                said |= {text for text in texts if isinstance(text, str)}
     return frozenset(said)
+
+
+def _validators(file: Path) -> Iterator[ast.FunctionDef]:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.FunctionDef) and any("field_validator(" in ast.unparse(d) for d in node.decorator_list):
+            yield node
+
+
+def _read(code: ast.AST) -> set[str]:
+    return {node.attr for node in ast.walk(code) if isinstance(node, ast.Attribute)}
 
 
 @pytest.mark.parametrize(("path", "name"), sorted(set(_fields("spec", Spec))))

@@ -59,7 +59,7 @@ def test_a_schema_registry_reads_a_password(uri: str, is_told: bool) -> None:
         return told_of(kafka={"uri": "kafka://b.prod:9092/shop", "protocol": "avro", "schemaRegistry": uri} | more)
 
     said = "spec.sink.kafka.schemaRegistryCredentials go to r.prod in clear text. Use https in schemaRegistry."
-    assert registry(schemaRegistryCredentials=SECRET) == (said if is_told else "")
+    assert registry(schemaRegistryCredentials=SECRET | {"overHttp": True}) == (said if is_told else "")
     assert registry() == ""
 
 

@@ -71,6 +71,11 @@ class Avro(Section):
     """BIGINT UNSIGNED as a long, in which values from 2^63 on are negative, or as text."""
 
 
+class RegistryCredentials(Credentials):
+    over_http: Flag = False
+    """Send them to an http registry too, where the network can read them."""
+
+
 _NEEDS_STORE = "claimCheckUri for option: claim-check"
 
 
@@ -78,12 +83,17 @@ _KEYED = ("debezium", "avro")
 _NEEDS_KEYS = f"partition: key with protocol {' or '.join(_KEYED)} only"
 _ALL_KEYED = f"self.protocol in {list(_KEYED)} || !has(self.dispatchers)"
 
+_NEEDS_HTTPS = "https in schemaRegistry, or overHttp: true in schemaRegistryCredentials"
+_ENCRYPTED = "has(self.schemaRegistry) && self.schemaRegistry.startsWith('https:')"
+_SAID = "has(self.schemaRegistryCredentials.overHttp) && self.schemaRegistryCredentials.overHttp"
+
 
 class Kafka(Section):
     """Topics of a Kafka cluster."""
 
     model_config = ruled(
-        rule(f"{_ALL_KEYED} || self.dispatchers.all(d, !has(d.partition) || d.partition != 'key')", _NEEDS_KEYS)
+        rule(f"{_ALL_KEYED} || self.dispatchers.all(d, !has(d.partition) || d.partition != 'key')", _NEEDS_KEYS),
+        rule(f"!has(self.schemaRegistryCredentials) || ({_ENCRYPTED}) || ({_SAID})", _NEEDS_HTTPS),
     )
 
     uri: Annotated[str, server("kafka", "kafka://host:port/topic"), STAYS, fixed(FROM_CREATION)]
@@ -112,7 +122,7 @@ class Kafka(Section):
     """Options for protocol: avro."""
     schema_registry: Annotated[str | None, server_of(("http", "https"), "http://host:port")] = None
     """Where the API of a Confluent-compatible schema registry is, for protocol: avro."""
-    schema_registry_credentials: Credentials | None = None
+    schema_registry_credentials: RegistryCredentials | None = None
     """
     Keys: username, password. For OAuth: token-url, client-id, client-secret, scope; for Confluent Cloud also
     logical-cluster and identity-pool.
@@ -136,6 +146,14 @@ class Kafka(Section):
         if info.data.get("protocol", _KEYED[0]) not in _KEYED and any(each.partition == "key" for each in dispatchers):
             raise wrong(_NEEDS_KEYS)
         return dispatchers
+
+    @field_validator("schema_registry_credentials")
+    @classmethod
+    def _encrypted(cls, given: RegistryCredentials | None, info: ValidationInfo) -> RegistryCredentials | None:
+        registry = info.data.get("schema_registry") or ""
+        if given is not None and not (given.over_http or registry.startswith("https:")):
+            raise wrong(_NEEDS_HTTPS)
+        return given
 
     @field_validator("large_messages")
     @classmethod
