@@ -16,6 +16,7 @@ BESIDE := -n 2 --dist worksteal # most tests spend most of their time waiting
 STAMP := .venv/.made
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 UV := VIRTUAL_ENV=.venv .venv/bin/uv
+TOPICS := $(PY) tests/consumers/consumers_topic_page.py
 PROTOS := $(wildcard spark-apps/changefeed/wire/*.proto)
 CODE := spark-apps devcluster operator tests bench examples images deploy
 
@@ -83,6 +84,7 @@ endef
 generate: $(STAMP) ## generate Python from .proto files, and the CRD and reference pages from the code
 	$(call protoc,spark-apps)
 	$(PY) -m changefeed.cli.generated .
+	$(TOPICS) docs/reference/topics.md
 
 check-generated: $(STAMP) ## fail if a checked-in generated file is out of date
 	@fresh=$$(mktemp -d); trap 'rm -rf "$$fresh"' EXIT; \
@@ -94,7 +96,9 @@ check-generated: $(STAMP) ## fail if a checked-in generated file is out of date
 	$(PY) -m changefeed.cli.generated "$$fresh/made" | while read -r file; do \
 		diff -u "$${file#"$$fresh/made/"}" "$$file" \
 			|| { echo "$${file#"$$fresh/made/"} does not match the code: run make generate." >&2; exit 1; }; \
-	done
+	done; \
+	$(TOPICS) "$$fresh/topics.md"; diff -u docs/reference/topics.md "$$fresh/topics.md" \
+		|| { echo "docs/reference/topics.md does not match the code: run make generate." >&2; exit 1; }
 
 manifests: $(STAMP) ## generate the kustomize base and OLM bundle in deploy/ from the chart; test-cluster checks them
 	@$(PY) tests/cluster/cluster_programs.py helm

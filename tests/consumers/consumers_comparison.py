@@ -6,12 +6,12 @@ import base64
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
 from consumers_history import KEYS, RENAMED, TYPES, Lake, Values
 from consumers_reading import CSV, CSV_FOLDER, CSV_LF, JSON, UNQUOTED, UPSERT, Answer, Column, Part, Row
+from consumers_values import moment
 
 _WHOLE = ("tinyint", "smallint", "mediumint", "int", "bigint", "year", "bit")
 _TEXTS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
@@ -142,7 +142,7 @@ def same(column: Column, wanted: Any, found: Any, of: str) -> bool:
         return found in _of_bytes(wanted, of)
     if base in ("enum", "set"):
         return type(found) is str and found == (_in_json(column, wanted) if of == JSON else wanted)
-    return _moment(base, found) == _moment(base, wanted)
+    return moment(base, found) == moment(base, wanted)
 
 
 def _number(value: Any) -> Decimal | None:
@@ -171,27 +171,3 @@ def _in_json(column: Column, value: str) -> str:
     kinds = {kind.sql: kind for kind in TYPES.values()}
     texts = {cell.value: cell.json.strip('"') for cell in kinds[column.sql].cells}
     return texts[value]
-
-
-def _moment(base: str, value: Any) -> Any:
-    """Of a date or time: a clock without zone; a zone's is UTC's. What has no such value stays a text."""
-    if isinstance(value, str):
-        return _parsed(base, value)
-    if isinstance(value, datetime):
-        value = value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
-        return value.date() if base == "date" and value.time() == time() else value
-    if isinstance(value, time):
-        return timedelta(hours=value.hour, minutes=value.minute, seconds=value.second, microseconds=value.microsecond)
-    return value
-
-
-def _parsed(base: str, text: str) -> Any:
-    try:
-        if base == "time":
-            sign, clock = (-1, text[1:]) if text.startswith("-") else (1, text)
-            hours, minutes, seconds = clock.split(":")
-            whole = timedelta(hours=int(hours), minutes=int(minutes), seconds=int(seconds.partition(".")[0]))
-            return sign * (whole + timedelta(microseconds=int(seconds.partition(".")[2].ljust(6, "0") or 0)))
-        return date.fromisoformat(text) if base == "date" else datetime.fromisoformat(text).replace(tzinfo=None)
-    except ValueError:
-        return text  # a date with a part of 0

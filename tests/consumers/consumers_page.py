@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
 
 from consumers_comparison import Verdict, Wrong
 from consumers_history import TEXTS
@@ -23,9 +21,9 @@ from consumers_reading import (
     ZEROS,
     ZEROS_AS_TEXT,
 )
+from consumers_values import escaped, shown
 
 _EXAMPLES = 4
-_SHOWN = 24
 _SAID = 90
 
 HEAD = """# Readers of the files and tables
@@ -175,7 +173,7 @@ def _said(error: str) -> str:
     line = re.sub(r"""\S*/\S*""", "…", error.strip().splitlines()[0])
     line = re.sub(r"\d{15,}", "…", line)
     line = line if len(line) <= _SAID else f"{line[:_SAID].rsplit(' ', 1)[0]} …"
-    return _escaped(line)
+    return escaped(line)
 
 
 def _values(wrong: Iterable[Wrong]) -> list[str]:
@@ -202,23 +200,3 @@ def _example(wrong: Wrong) -> str:
         return f": {wrong.found}"
     found = shown(wrong.found)
     return f" → {found}" if _label(wrong) != wrong.kind else f" {shown(wrong.wanted)} → {found}"
-
-
-def shown(value: Any) -> str:
-    """In backticks, or NULL."""
-    if value is None:
-        return "NULL"
-    if isinstance(value, float):
-        return f"`{value!r}`, a double"
-    if isinstance(value, datetime):
-        value = str(value.replace(tzinfo=None))
-    text = value if isinstance(value, str) else repr(value) if isinstance(value, bytes) else str(value)
-    text = text.encode("unicode_escape").decode().replace("\\\\", "\\") if isinstance(value, str) else text
-    text = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
-    return f"`{_escaped(text)}`" if "`" not in text and text.strip() else f"“{_escaped(text)}”"
-
-
-def _escaped(text: str) -> str:
-    return (
-        text.replace("|", "\\|").replace("<", "&lt;") if "<" in text and "`" not in text else text.replace("|", "\\|")
-    )
