@@ -174,6 +174,7 @@ evidence: $(STAMP) classes ## full-length benchmarks and evidence, into bench/re
 	CHANGEFEED_EVIDENCE=bench/results/operator_kills.json $(PYTEST) -s tests/cluster/test_cluster_operator_kills.py
 	CHANGEFEED_EVIDENCE=bench/results/chaos.json $(PYTEST) -s tests/cluster/test_cluster_chaos.py
 	$(PY) bench/outage.py
+	$(PY) bench/registry_outage.py
 	$(PY) bench/soak.py
 	$(PY) bench/soak.py --tables 1010 --hot 10 --regions 1 --rows 10 --rate 4300 --flush 5s --unharmed --out bench/results/thousand_tables.json
 	$(SIMULATE) 100000 --out bench/results/simulation.json # resumes if interrupted
