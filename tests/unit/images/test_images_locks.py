@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 REQUIREMENTS = Path(__file__).parents[3] / "requirements"
-LOCKS = ["dev.txt", "operator.txt", "dataplane.txt", "build.txt", "uv.txt", "spark-4.1.txt", "consumers.txt"]
+LOCKS = [
+    "dev.txt",
+    "operator.txt",
+    "dataplane.txt",
+    "build.txt",
+    "uv.txt",
+    "spark-4.1.txt",
+    "java-25.txt",
+    "consumers.txt",
+]
 _PIN = re.compile(r"^([A-Za-z0-9_.-]+)==([^ ;]+)(.*)$", re.MULTILINE)
 
 
