@@ -1,9 +1,9 @@
 """Twenty minutes without a schema registry, under load, with each delivery: what it is asked, what is said and what
 ends.
 
-One workload is told by two changefeeds of protocol avro to a real broker. The registry (Apicurio's) stands behind a
-front that answers 503 for the time of the outage, in which a column is added: from there on each row needs a schema
-that nobody has a number for. A run that gives up is started again, as the operator does. Writes
+One workload is told by two changefeeds of protocol avro to a real broker. The registry (Apicurio's newest) stands
+behind a front that answers 503 for the time of the outage, in which a column is added: from there on each row needs a
+schema that nobody has a number for. A run that gives up is started again, as the operator does. Writes
 bench/results/registry_outage.json. Fails when a row is missing, when one is there twice in spite of exactly-once, when
 a run ends with another code than 69, or when the registry is asked more than MOST times a minute.
 """
@@ -36,7 +36,7 @@ sys.path.insert(0, str(ROOT / "tests" / "integration"))
 
 from conftest import BIN, free_port
 from integration_kafka_broker import Broker, messages_of, running
-from integration_registry import Answer, Front, registry
+from integration_registry import RELEASES, Answer, Front, registry
 
 MOST = 60  # requests a minute: each task, and the driver of a start, waits up to five seconds between two
 DELIVERIES = ("exactly-once", "at-least-once")
@@ -173,7 +173,7 @@ def measure(given: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     with ExitStack() as stack:
         (folder / "registry").mkdir()
         broker = stack.enter_context(running(folder / "kafka"))
-        server = stack.enter_context(registry(folder / "registry"))
+        server = stack.enter_context(registry(folder / "registry", RELEASES[-1]))
         upstream = stack.enter_context(DevCluster())
         tidb = Tidb(upstream)
         tidb.bootstrap()
