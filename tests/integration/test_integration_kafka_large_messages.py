@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from changefeed.errors import NeedsHuman
 from changefeed.objectstore.open import open_store
 from changefeed.owner.driver import RunOptions
 from changefeed_devcluster.tidb.schema import Column
@@ -61,3 +63,32 @@ async def test_a_claim_check_is_written_with_credentials_of_its_own(
         name = large["_tidb"]["claimCheckLocation"].rsplit("/", 1)[1]
         kept = json.loads(open_store(store.uri("claims"), secret=secret).get(name).body)
         assert json.loads(base64.b64decode(kept["value"]))["data"][0]["note"] == TEXT
+
+
+async def test_a_large_message_gets_the_way_that_the_refusal_tells_of(tmp_path: Path) -> None:
+    """Also of rows that were planned before the way was chosen."""
+    with running_broker(tmp_path / "kafka") as broker, new_world(tmp_path) as world:
+        notes = world.tidb.create_table("shop", "notes", (Column("id", "bigint"), Column("note", "text")))
+        with world.tidb.begin() as txn:
+            txn.insert(notes, {"id": 1, "note": TEXT})
+        kafka: dict[str, Any] = {
+            "uri": f"kafka://{broker.cluster.brokers}/notes",
+            "protocol": "canal-json",
+            "maxMessageBytes": "1Ki",
+            "canalJson": {"enableTidbExtension": True},
+        }
+
+        def start() -> Run:
+            changefeed = world.changefeed(sink={"kafka": kafka}, targetTs=str(txn.commit_ts))
+            return Run(changefeed, InProcessExecution(), RunOptions(metrics_port=0)).start()
+
+        with pytest.raises(NeedsHuman, match="makes a message of") as refused:
+            await start().outcome()
+        assert "or choose handle-key-only or claim-check for large messages" in refused.value.next_step
+        kafka["largeMessages"] = {"option": "handle-key-only"}
+        assert (await start().outcome()).state == "finished"
+        (row,) = (
+            said for _, _, value in consumed(broker.cluster, "notes") if (said := json.loads(value))["type"] == "INSERT"
+        )
+        assert row["data"] == [{"id": "1"}]
+        assert row["_tidb"]["onlyHandleKey"]

@@ -66,11 +66,11 @@ def outcome(answered: bool | None) -> str:
     return {None: "failed", False: "away", True: "refused"}[answered]
 
 
-def given_up(where: str, seconds: float, why: str, answered: bool | None = None) -> Unavailable:
-    """A store has failed for so long that nobody waits any more."""
+def given_up(where: str, seconds: float, why: str, answered: bool | None = None, next_step: str = "") -> Unavailable:
+    """A store has failed for so long that nobody waits any more. `next_step`: of its last failure."""
     error = Unavailable(
         f"{where} has failed for {seconds:g} s. {why}",
-        "Check the store and the network to it; the next start resumes from the checkpoint.",
+        f"{next_step or 'Check the store and the network to it.'} The next start resumes from the checkpoint.",
     )
     error.answered = answered
     return error
@@ -114,7 +114,7 @@ class Patience:
                 self._count(REQUESTS, outcome(error.answered))
                 spent += time.monotonic() - began
                 if spent >= self._limit_s:
-                    raise given_up(where, self._limit_s, error.message, error.answered) from error
+                    raise given_up(where, self._limit_s, error.message, error.answered, error.next_step) from error
                 self._failed(error)
                 self._sleep(wait)
                 spent += wait

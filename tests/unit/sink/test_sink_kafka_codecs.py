@@ -357,7 +357,9 @@ BINARY = {"Charset": "binary", "Collate": "binary"}
 def test_avros_defaults(made: ColumnInfo, types: dict[str, Any], default: Any) -> None:
     """A union's first type is the default's, and a value of either is read."""
     chosen = AvroTypes(**types)
-    (said,) = json.loads(schema_of(table(), [made], "feed", chosen, with_extension=False))["fields"]
+    (said,) = json.loads(schema_of(replace(table(), columns=(made,)), [made], "feed", chosen, with_extension=False))[
+        "fields"
+    ]
     assert said.get("default") == default
     assert ("default" in said) == (made.nullable or default is not None)
     if made.nullable:
@@ -366,6 +368,13 @@ def test_avros_defaults(made: ColumnInfo, types: dict[str, Any], default: Any) -
         for value in (None, absent_value(replace(made, origin_default="7"), "UTC")[0].as_py()):
             (raw,) = field(made, pa.array([value], arrow_type(made)), chosen).to_pylist()
             assert Reader(raw).value(said["type"]) == value
+
+
+def test_avros_names_are_told_apart() -> None:
+    names = ["a_b", "a-b", "a.b", "1", "_1"]
+    made = replace(table(), columns=tuple(column(name, ti.LONG) for name in names))
+    said = json.loads(schema_of(made, made.columns[1:], "feed", AvroTypes(), with_extension=False))
+    assert [each["name"] for each in said["fields"]] == ["a_b_", "a_b__", "_1_", "_1"]
 
 
 @pytest.mark.parametrize(("name", "of_text"), [("big", str), ("dec", str)])

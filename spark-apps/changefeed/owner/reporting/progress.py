@@ -68,7 +68,7 @@ class Meter:
 
     def store_failed(self, who: str, error: ChangefeedError) -> None:
         """The sink or the state fails for `who`, which waits and tries again."""
-        self._troubles.store_failed(who, self.pd_ms, error.message, error.answered)
+        self._troubles.store_failed(who, self.pd_ms, error.message, error.answered, error.next_step)
         self._failed(failed_reason(error.answered), error.message, error.next_step)
 
     def store_works(self, who: str, at_once: bool = True) -> None:
@@ -82,7 +82,7 @@ class Meter:
         trouble = self._troubles.failing
         if trouble is None or self.clock(now) - trouble.since_ms < RUN_S * 1000:
             return None
-        return given_up("A store", RUN_S, trouble.message, trouble.answered)
+        return given_up("A store", RUN_S, trouble.message, trouble.answered, trouble.next_step)
 
     def report(self, puller: int, report: pb.Report) -> None:
         """A puller's report: its own metrics, the segments that it has written, and why it can't write more."""

@@ -35,6 +35,7 @@ class Trouble:
     message: str
     answered: bool | None = None  # see ChangefeedError
     reason: str = ""  # of TiKV's: the condition's
+    next_step: str = ""
 
 
 class Troubles:
@@ -56,9 +57,11 @@ class Troubles:
         """The oldest of a store that has not worked since."""
         return _oldest(trouble for who, trouble in self._stores.items() if who not in self._late)
 
-    def store_failed(self, who: str, pd_ms: int, message: str, answered: bool | None = None) -> None:
+    def store_failed(
+        self, who: str, pd_ms: int, message: str, answered: bool | None = None, next_step: str = ""
+    ) -> None:
         """`who` could not read or write something; it will be tried again."""
-        self._stores.setdefault(who, Trouble(pd_ms, message, answered))
+        self._stores.setdefault(who, Trouble(pd_ms, message, answered, next_step=next_step))
         self._late.discard(who)
 
     def store_works(self, who: str) -> None:

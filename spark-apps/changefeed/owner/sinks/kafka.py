@@ -82,6 +82,8 @@ class DrivenKafka:
             spec.delivery == "exactly-once",
             case_sensitive,
             registry_of(spec, secrets_dir),
+            large.option,
+            large.claim_check_uri,
             places.store_secret(large.claim_check_uri or "", large.credentials, secrets_dir),
         )
         self._tables: list[tuple[TableInfo, int]] = []

@@ -139,7 +139,7 @@ def _meant(where: str, error: KafkaError) -> ChangefeedError:
     if code in _TOO_LARGE:
         return NeedsHuman(
             why,
-            "Raise max.message.bytes of the topic and maxMessageBytes of the sink, or choose a large-message option.",
+            "Raise max.message.bytes of the topic to maxMessageBytes of the sink.",
         )
     if error.fatal() or code == KafkaError._FATAL:  # the latter of a message: the client tells the reason later
         return Unavailable(why, "The producer has failed; a new one writes the entry again.")

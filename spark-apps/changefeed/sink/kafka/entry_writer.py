@@ -19,7 +19,7 @@ from changefeed.errors import Transient
 from changefeed.objectstore.open import open_store
 from changefeed.objectstore.patience import Patience
 from changefeed.pipeline.codec.kafka.choice import codec_of
-from changefeed.pipeline.codec.kafka.large import Keep, Limit, encoded, keeper
+from changefeed.pipeline.codec.kafka.large import Limit, encoded, keeper
 from changefeed.pipeline.codec.kafka.message import Codec, Messages, Source
 from changefeed.pipeline.codec.kafka.open_protocol import OpenProtocol, frame
 from changefeed.pipeline.codec.kafka.partition import by_key
@@ -47,12 +47,18 @@ class _Topic(Protocol):
 
 @dataclass(frozen=True)
 class KafkaJob:
-    """Implements SinkJob. `claim_check_secret`: the folder of the Secret of the store for large messages."""
+    """Implements SinkJob. `claim_check_secret`: the folder of the Secret of the store `claim_check_uri`.
+
+    What becomes of large messages is the newest spec's, not the plan's: who is told to change it must get a way out,
+    and of an entry that was refused there is nothing that a retry could differ from.
+    """
 
     place: KafkaPlace
     exactly_once: bool
     case_sensitive: bool
     registry: RegistryPlace | None = None
+    large_messages: str = "none"
+    claim_check_uri: str | None = None
     claim_check_secret: Path | None = None
 
     def open(self, around: Surroundings) -> Lanes:
@@ -133,7 +139,7 @@ class Encoder:
         self._lock = threading.Lock()
         self._partitions: dict[str, int] = {}
         self._registry = None if job.registry is None else Registry(job.registry, patience)
-        self._keep = lru_cache(1)(self._keeper)
+        self._limit = lru_cache(1)(self._limit_of_job)
 
     def messages(self, entry: Entry, records: Records, first: int) -> tuple[str, Messages, npt.NDArray[np.int32]]:
         """`first`: how many records of the entry came before these."""
@@ -142,7 +148,7 @@ class Encoder:
         topic, rule = rules.topic(table.schema_name, table.name), rules.of(table.schema_name, table.name)
         codec = codec_of(entry.options, entry.time_zone, self._number_of)
         source = Source(entry.claim.dispatcher, entry.table_version, topic)
-        rows = encoded(codec, records, source, entry.pd_ms, self._limit(entry.options))
+        rows = encoded(codec, records, source, entry.pd_ms, self._limit())
         partitions = self._partitions_of(records, rows, topic, rule)
         is_framed = isinstance(codec, OpenProtocol)
         if is_framed:
@@ -171,14 +177,12 @@ class Encoder:
             return by_key(records.table.schema_name, records.table.name, rows.keys, count)
         return partitions_of_rows(records, count, rule.partition, rule.index, rule.columns)
 
-    def _limit(self, options: Mapping[str, Any]) -> Limit:
-        large = options["largeMessages"]
-        uri = large.get("claimCheckUri")
-        return Limit(self._job.place.max_message_bytes, large["option"], self._keep(uri) if uri else None)
-
-    def _keeper(self, uri: str) -> Keep:
-        store = open_store(uri, "spec.sink.kafka.largeMessages.claimCheckUri", self._job.claim_check_secret)
-        return keeper(store, self._patience)
+    def _limit_of_job(self) -> Limit:
+        job, keep = self._job, None
+        if (uri := job.claim_check_uri) is not None:
+            where = "spec.sink.kafka.largeMessages.claimCheckUri"
+            keep = keeper(open_store(uri, where, job.claim_check_secret), self._patience)
+        return Limit(job.place.max_message_bytes, job.large_messages, keep)
 
 
 def _known(cluster: Cluster, topic: str) -> int:

@@ -10,7 +10,6 @@ import base64
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -35,10 +34,10 @@ Keep = Callable[[bytes | None, bytes | None], str]
 
 @dataclass(frozen=True)
 class Limit:
-    """`way`: what becomes of a message of more than `max_bytes`. `keep`: of claim-check."""
+    """`way`: largeMessages.option, for a message of more than `max_bytes`. `keep`: of claim-check."""
 
     max_bytes: int
-    way: Literal["none", "handle-key-only", "claim-check"] = "none"
+    way: str = "none"
     keep: Keep | None = None
 
 
@@ -49,8 +48,9 @@ def encoded(codec: Codec, records: Records, source: Source, build_ms: int, limit
     too_large = np.flatnonzero(sizes.astype(np.int64) + OVERHEAD > limit.max_bytes)
     if not len(too_large):
         return found
-    if limit.way == "none" or not codec.tells_large or not handle_key(records.table):
-        raise _refused(records, int(sizes[too_large[0]]), limit)
+    is_told = codec.tells_large and bool(handle_key(records.table))
+    if limit.way == "none" or not is_told:
+        raise _refused(records, int(sizes[too_large[0]]), limit, is_told=is_told)
     keys, values = found.keys.to_pylist(), found.values.to_pylist()
     for place in too_large.tolist():  # they are few
         path = limit.keep(keys[place], values[place]) if limit.way == "claim-check" and limit.keep else ""
@@ -58,7 +58,7 @@ def encoded(codec: Codec, records: Records, source: Source, build_ms: int, limit
         (keys[place],), (values[place],) = _listed(codec.rows(one, source, build_ms, Location(path)))
         size = len(keys[place] or b"") + len(values[place] or b"")
         if size + OVERHEAD > limit.max_bytes:
-            raise _refused(records, size, limit)
+            raise _refused(records, size, limit, is_told=False)
     return Messages(pa.array(keys, pa.binary()), pa.array(values, pa.binary()))
 
 
@@ -66,11 +66,12 @@ def _listed(messages: Messages) -> tuple[list[bytes | None], list[bytes | None]]
     return messages.keys.to_pylist(), messages.values.to_pylist()
 
 
-def _refused(records: Records, size: int, limit: Limit) -> NeedsHuman:
+def _refused(records: Records, size: int, limit: Limit, *, is_told: bool) -> NeedsHuman:
+    """`is_told`: whether the protocol can tell of such a row in another way."""
+    raised = "Raise maxMessageBytes, and max.message.bytes of the topic"
     return NeedsHuman(
         f"A row of {records.table.full_name} makes a message of {size} bytes; {limit.max_bytes} are allowed.",
-        "Raise maxMessageBytes, and max.message.bytes of the topic, or choose handle-key-only or claim-check for "
-        "large messages.",
+        f"{raised}, or choose handle-key-only or claim-check for large messages." if is_told else f"{raised}.",
     )
 
 

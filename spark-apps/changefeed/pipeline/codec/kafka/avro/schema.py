@@ -79,21 +79,36 @@ def schema_of(
     table: TableInfo, columns: Sequence[ColumnInfo], namespace: str, types: AvroTypes, *, with_extension: bool
 ) -> str:
     """As text, which is what the registry compares."""
+    names = _names(table)
     said = {
         "type": "record",
         "name": _as_name(table.name),
         "namespace": f"{_as_name(namespace)}.{_as_name(table.schema_name)}",
-        "fields": [_field(column, types) for column in columns] + list(_EXTENSION if with_extension else ()),
+        "fields": [_field(column, names[column.name], types) for column in columns]
+        + list(_EXTENSION if with_extension else ()),
     }
     return json.dumps(said, separators=(",", ":"), ensure_ascii=False)
 
 
-def _field(column: ColumnInfo, types: AvroTypes) -> dict[str, Any]:
+def _names(table: TableInfo) -> dict[str, str]:
+    """Of columns. One that Avro can't have becomes longer where another column has the name that it would get."""
+    names = {column.name: _as_name(column.name) for column in table.output_columns}
+    taken = {name for name, said in names.items() if name == said}
+    for name, said in names.items():
+        if name != said:
+            while said in taken:
+                said += "_"
+            names[name] = said
+            taken.add(said)
+    return names
+
+
+def _field(column: ColumnInfo, name: str, types: AvroTypes) -> dict[str, Any]:
     kind, default = _type(column, types), default_of(column, types)
     said: dict[str, Any] = {} if default is None and not column.nullable else {"default": default}
     if column.nullable:  # a default is of the first type of a union
         kind = ["null", kind] if default is None else [kind, "null"]
-    return said | {"name": _as_name(column.name), "type": kind}
+    return said | {"name": name, "type": kind}
 
 
 @lru_cache(4096)
