@@ -63,11 +63,17 @@ class FlinkReader:
         ]
 
 
-def flink_reader(folder: Path) -> FlinkReader:
-    """Compiled into `folder`."""
+def flink_reader(folder: Path, *more: Path) -> FlinkReader:
+    """Compiled into `folder`. `more`: folders of jars with other formats than JSON's."""
     artifacts = [f"org.apache.flink:{name}:{VERSION}" for name in ("flink-json", "flink-table-common")]
     libraries = jars(f"flink-json-{VERSION}", *artifacts, "org.slf4j:slf4j-nop:1.7.36")
-    return FlinkReader(compiled(_SOURCE, folder, libraries))
+    return FlinkReader(compiled(_SOURCE, folder, libraries, *more))
+
+
+def flink_avro_reader(folder: Path) -> FlinkReader:
+    """As `flink_reader`, with avro-confluent: one jar, which brings the registry's client along."""
+    format_name = f"flink-sql-avro-confluent-registry:{VERSION}"
+    return flink_reader(folder, jars(f"flink-avro-{VERSION}", alone=[f"org.apache.flink:{format_name}"]))
 
 
 def replayed(changes: Sequence[Change], key: str) -> dict[Any, Row]:
