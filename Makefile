@@ -16,7 +16,7 @@ BESIDE := -n 2 --dist worksteal # most tests spend most of their time waiting
 STAMP := .venv/.made
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 UV := VIRTUAL_ENV=.venv .venv/bin/uv
-TOPICS := $(PY) tests/consumers/consumers_topic_page.py
+TOPICS := $(PY) tests/consumers/consumers_topic_reference.py
 PROTOS := $(wildcard spark-apps/changefeed/wire/*.proto)
 CODE := spark-apps devcluster operator tests bench examples images deploy
 
@@ -107,7 +107,7 @@ manifests: $(STAMP) ## generate the kustomize base and OLM bundle in deploy/ fro
 collations: $(STAMP) ## generate the weights of characters by which text is compared; test-integration checks them
 	@$(PY) tests/integration/integration_collations.py
 
-consumers: $(STAMP) java ## read files and tables with what people use; writes docs/reference/consumers.md, which test-integration checks in part
+consumers: $(STAMP) java ## read files, tables and topics with what people use; writes docs/reference/consumers.md, which test-integration checks in part
 	@$(PY) tests/consumers/consumers.py
 
 .PHONY: generate-into

@@ -24,6 +24,7 @@ from consumers_comparison import judged  # noqa: E402
 from consumers_history import Lake, history, written  # noqa: E402
 from consumers_page import Found, page  # noqa: E402
 from consumers_reading import APPEND, CSV, CSV_LF, JSON, PARQUET, UNQUOTED, UPSERT  # noqa: E402
+from consumers_topics_page import topics_section  # noqa: E402
 from integration_spark_sql import ICEBERG, installed, packages  # noqa: E402
 
 FORMATS = (CSV, CSV_LF, UNQUOTED, JSON, PARQUET, APPEND, UPSERT)
@@ -125,7 +126,8 @@ def main(into: Path) -> None:
         for tool in (*OWN, *OTHERS):
             print(f"reading with {tool.name}", file=sys.stderr)  # noqa: T201
             found.append(read(tool, lake, folder))
-    into.write_text(page(found))
+        print("reading topics", file=sys.stderr)  # noqa: T201
+        into.write_text(page(found) + topics_section(folder))
 
 
 if __name__ == "__main__":

@@ -72,7 +72,9 @@ def _of(kind: type, found: Any) -> Any:
 
 
 def _number(column: Column, found: Any) -> int:
-    return int(found if type(found) is float else _of(int, found))
+    if type(found) not in (int, float, Decimal):
+        raise TypeError(found)
+    return int(found)
 
 
 def _bits(column: Column, found: Any) -> int:
@@ -108,7 +110,9 @@ def _utf_8(digits: str) -> bytes:
 
 
 def _text(column: Column, found: Any) -> Any:
-    return without_zeros(moment(column.base, _of(str, found)))
+    if isinstance(found, (int, dict)):
+        raise TypeError(found)
+    return without_zeros(moment(column.base, found))
 
 
 def without_zeros(value: Any) -> Any:
@@ -173,6 +177,7 @@ _WHOLE = (
     Form("", lambda column, found: int(_of(bool, found))),
     Form("base64 of the bits, the lowest byte first", _bits),
     Form("the highest byte first", lambda column, found: int.from_bytes(_as_bytes(column, found), "big")),
+    Form("the lowest byte first", lambda column, found: int.from_bytes(_as_bytes(column, found), "little")),
 )
 _FLOATS = (Form("", _float),)
 _TEXTS = (Form("", _as_text), Form("base64 of its UTF-8", lambda column, found: _base64(column, found).decode()))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import fastavro
 from changefeed.pipeline.codec.kafka.avro.codec import Avro
 from changefeed.pipeline.codec.kafka.choice import codec_of
-from changefeed.pipeline.codec.kafka.message import Codec, Messages, Source
+from changefeed.pipeline.codec.kafka.message import Source
 from consumers_topic_forms import Unreadable
 from consumers_topic_rows import TABLE_ID, Tested
 from integration_types import ZONE
@@ -54,23 +54,22 @@ class Schemas:
             self.texts.append(text)
         return self.texts.index(text)
 
-    def of(self, message: bytes) -> Any:
-        return json.loads(self.texts[int.from_bytes(message[1:_CONFLUENT], "big")])
+    def of(self, number: int) -> Any:
+        return json.loads(self.texts[number])
 
 
-def codec(protocol: str, schemas: Schemas, options: Mapping[str, Any]) -> Codec:
-    """`options`: members of `sink.kafka` that are not as by default."""
-    canal = _CANAL_OPTIONS | options.get("canalJson", {})
-    return codec_of({"protocol": protocol, **options, "canalJson": canal}, ZONE, schemas.number_of)
+def options_of(protocol: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a codec is to know. `options`: members of `sink.kafka` that are not as by default."""
+    return {"protocol": protocol, **options, "canalJson": _CANAL_OPTIONS | options.get("canalJson", {})}
 
 
 def told(tested: Tested, protocol: str, options: Mapping[str, Any], *, updates: bool = False) -> Told:
     """`updates`: what is told of the row before."""
     schemas = Schemas()
-    chosen = codec(protocol, schemas, options)
+    chosen = codec_of(options_of(protocol, options), ZONE, schemas.number_of)
     messages = chosen.rows(tested.records(chosen.time_zone, updates=updates), SOURCE, BUILD_MS)
     if isinstance(chosen, Avro):
-        return _avro(messages, schemas)
+        return avro(messages.values.to_pylist(), schemas.of)
     values = [json.loads(value) for value in messages.values.to_pylist()]
     doubles = [json.loads(value, parse_int=float) for value in messages.values.to_pylist()]
     bootstrap = chosen.bootstrap(tested.table, SOURCE.table_version, BUILD_MS)
@@ -110,11 +109,12 @@ def _debezium(values: list[Any], updates: bool, definition: Any) -> Told:
     return Told(rows, wire, [], rows)
 
 
-def _avro(messages: Messages, schemas: Schemas) -> Told:
+def avro(values: Sequence[bytes], schema_of: Callable[[int], Any]) -> Told:
+    """`schema_of`: what the registry has by a number."""
     rows: list[Row | Unreadable] = []
     schema: Any = {}
-    for raw in messages.values.to_pylist():
-        schema = schemas.of(raw)
+    for raw in values:
+        schema = schema_of(int.from_bytes(raw[1:_CONFLUENT], "big"))
         body = io.BytesIO(raw[_CONFLUENT:])
         try:
             rows.append(fastavro.schemaless_reader(body, fastavro.parse_schema(schema)))

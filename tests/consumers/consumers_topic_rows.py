@@ -132,9 +132,9 @@ def table_of(kinds: tuple[Kind, ...]) -> Tested:
 def _row(kinds: Sequence[Kind], number: int) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for place, kind in enumerate(kinds):
-        is_there = number < len(kind.given)
-        row[f"c{place}"] = kind.given[number] if is_there else None
-        row[f"n{place}"] = kind.given[number if is_there else 0]
+        value = kind.given[number] if number < len(kind.given) else None
+        row[f"c{place}"] = value
+        row[f"n{place}"] = kind.given[0] if value is None else value
     return row
 
 

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "integration"))
 sys.path.insert(0, str(Path(__file__).parents[2] / "consumers"))
 
 from consumers_topic_messages import AVRO, PROTOCOLS, told
-from consumers_topic_page import reference
+from consumers_topic_reference import reference
 from consumers_topic_rows import EVERY, table_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "topics.md"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -139,17 +139,22 @@ def _json_type(pairs: Sequence[Changed]) -> str:
 
 
 def _changes(changed: Sequence[Changed]) -> list[str]:
-    texts = [f"{_shown(meant)} → {_shown(found)}" for meant, found in changed]
+    texts = [f"{shown_value(meant)} → {shown_value(found)}" for meant, found in changed]
     return texts[:_EXAMPLES] + ["…"] * (len(texts) > _EXAMPLES)
 
 
-def _shown(value: Any) -> str:
+def shown_value(value: Any) -> str:
     if isinstance(value, Unreadable):
         return f"the whole message can't be read ({value})"
     if isinstance(value, str) and not value.isprintable() and value != value.encode(errors="ignore").decode():
         return f"`{value.encode(errors='surrogateescape')!r}`"
     if type(value) is date or isinstance(value, datetime):
         return f"`{value}`"
+    if isinstance(value, timedelta):
+        seconds, micros = divmod(abs(value) // timedelta(microseconds=1), 1_000_000)
+        fraction = f".{micros:06}" if micros else ""
+        sign = "-" if value < timedelta() else ""
+        return f"`{sign}{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}{fraction}`"
     return f"`{value!r}`" if isinstance(value, float) else shown(value)
 
 
