@@ -127,7 +127,9 @@ def main(into: Path) -> None:
             print(f"reading with {tool.name}", file=sys.stderr)  # noqa: T201
             found.append(read(tool, lake, folder))
         print("reading topics", file=sys.stderr)  # noqa: T201
-        into.write_text(page(found) + topics_section(folder))
+        apart = folder / "topics"
+        apart.mkdir()
+        into.write_text(page(found) + topics_section(apart))
 
 
 if __name__ == "__main__":
