@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import fastavro
 import pytest
 from changefeed.errors import ChangefeedError, InvalidSpec, NeedsHuman, Unavailable
-from changefeed.owner.driver import Outcome, RunOptions
+from changefeed.owner.driver import RunOptions
 from changefeed.owner.reporting import progress as progress_module
 from changefeed.spec.parse import parse
 from changefeed_devcluster.ddl.columns import modify_column
@@ -68,12 +69,6 @@ class Feed:
     def set(self, **kafka: Any) -> None:
         self.changefeed.spec["sink"]["kafka"].update(kafka)
 
-    async def run(self) -> Outcome:
-        """To the last row, or to what stops it; what is waited for stops it after a second."""
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(progress_module, "RUN_S", 1.0)
-            return await self.start().outcome()
-
     def start(self) -> Run:
         self.changefeed.write()
         options = RunOptions(metrics_port=0, secrets_dir=self.secrets)
@@ -82,12 +77,27 @@ class Feed:
     async def stopped(self, kind: type[ChangefeedError], why: str) -> str:
         """What its message says to do."""
         with pytest.raises(kind, match=why) as stopped:
-            await self.run()
+            await self.start().outcome()
         return stopped.value.next_step
+
+    async def given_up(self, why: str) -> str:
+        """What it says to do when it has waited for too long."""
+        run = self.start()
+
+        def is_said() -> bool:
+            error = run.driver._meter._last_error if run.driver is not None else None
+            return error is not None and re.search(why, error.message) is not None
+
+        await run.until(is_said, "it says why it waits")
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(progress_module, "RUN_S", 1.0)
+            with pytest.raises(Unavailable, match=why) as ended:
+                await run.outcome()
+        return ended.value.next_step
 
     async def goes_on(self) -> None:
         """All rows are in the topic, and can be read by the schemas that the registry has."""
-        assert (await self.run()).state == "finished"
+        assert (await self.start().outcome()).state == "finished"
         assert self.read() == self.numbers
 
     def read(self, topic: str = "") -> set[int]:
@@ -151,7 +161,7 @@ async def test_a_ddl_that_the_registry_forbids(feed: Feed) -> None:
 @pytest.mark.parametrize("of", ["", "/ui", "/apis/ccompat/v1"])
 async def test_an_address_that_is_not_the_apis(feed: Feed, of: str) -> None:
     feed.set(schemaRegistry=feed.server.uri.removesuffix(API) + of)
-    way = await feed.stopped(Unavailable, r"it is no schema registry")
+    way = await feed.given_up(r"it is no schema registry")
     assert "Apicurio's at http://host:8080/apis/ccompat/v7" in way
     feed.set(schemaRegistry=feed.server.uri)
     await feed.goes_on()
@@ -161,7 +171,7 @@ async def test_a_login_page(feed: Feed) -> None:
     with Front(feed.server) as front:
         front.bad, front.times = Answer(200, b"<html>Log in</html>", "text/html"), 1 << 20
         feed.set(schemaRegistry=front.uri)
-        way = await feed.stopped(Unavailable, r"it is no schema registry")
+        way = await feed.given_up(r"it is no schema registry")
         assert way.startswith("Set spec.sink.kafka.schemaRegistry to where the registry's API is")
         feed.set(schemaRegistry=feed.server.uri)
         await feed.goes_on()
@@ -171,14 +181,14 @@ async def test_a_login_that_it_does_not_know(feed: Feed) -> None:
     login = "Basic bWU6cmlnaHQ="  # me:right
     with Front(feed.server, login=login) as front:
         feed.set(schemaRegistry=front.uri)
-        way = await feed.stopped(Unavailable, r"answers 401")
+        way = await feed.given_up(r"answers 401")
         assert way.startswith("Check spec.sink.kafka.schemaRegistryCredentials.")
         user = feed.secrets / "registry"
         user.mkdir(parents=True)
         (user / "username").write_text("me")
         (user / "password").write_text("wrong")
         feed.set(schemaRegistryCredentials={"secretRef": {"name": "registry"}, "overHttp": True})
-        assert await feed.stopped(Unavailable, r"answers 401") == way
+        assert await feed.given_up(r"answers 401") == way
         (user / "password").write_text("right")
         await feed.goes_on()
 
@@ -221,7 +231,7 @@ async def test_two_tables_in_one_topic(feed: Feed) -> None:
     assert way == 'Give each table a topic: [{matcher: ["*.*"], topic: "{schema}_{table}"}].'
     # With a prefix, because the broker has topics of other tests.
     feed.set(dispatchers=[{"matcher": ["*.*"], "topic": f"{feed.topic}_{{schema}}_{{table}}"}])
-    assert (await feed.run()).state == "finished"
+    assert (await feed.start().outcome()).state == "finished"
     assert feed.read(f"{feed.topic}_shop_others") == {1}
     assert feed.read(f"{feed.topic}_shop_orders") == feed.numbers
 

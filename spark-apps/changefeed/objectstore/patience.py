@@ -67,7 +67,7 @@ def outcome(answered: bool | None) -> str:
 
 
 def given_up(where: str, seconds: float, why: str, answered: bool | None = None, next_step: str = "") -> Unavailable:
-    """A store has failed for so long that nobody waits any more. `next_step`: of its last failure."""
+    """A store has failed for so long that nobody waits any more. `next_step`: of the failure that `why` tells."""
     error = Unavailable(
         f"{where} has failed for {seconds:g} s. {why}",
         f"{next_step or 'Check the store and the network to it.'} The next start resumes from the checkpoint.",
