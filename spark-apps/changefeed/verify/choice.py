@@ -34,6 +34,10 @@ async def verify_sink(
             from changefeed.verify.mysql import report as mysql
 
             return await mysql.verify(changefeed, secrets_dir, progress)
+        case "kafka" if changefeed.spec.sink.kafka is not None and changefeed.spec.sink.kafka.protocol == "avro":
+            from changefeed.verify.kafka import avro_report as avro
+
+            return await avro.verify(changefeed, secrets_dir, progress)
         case "kafka":
             from changefeed.verify.kafka import report as kafka
 

@@ -13,8 +13,7 @@ from changefeed.owner.transaction_log.log import Log
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective, parse
 from changefeed.verify.kafka.heads import Message
-from changefeed.verify.kafka.stored import Place, Stored
-from changefeed.verify.kafka.topics import add_messages
+from changefeed.verify.kafka.stored import Place
 from verify_sink import Shop, transactions
 
 PARTS = 2
@@ -69,16 +68,12 @@ class HandTopic:
         self,
         cluster: Any,
         parts: Sequence[tuple[str, int]],
-        protocol: str,
-        into: Stored,
-        problem: Callable[[str], None],
+        add: Callable[[list[Place], list[Message]], None],
         read: Callable[[int], None],
     ) -> int:
         """In place of topics.read_topics."""
-        assert protocol == self.protocol
-        into.parts = list(parts)
         for number, messages in enumerate(self.parts):
-            add_messages(into, protocol, [Place(number, at) for at in range(len(messages))], messages, problem)
+            add([Place(number, at) for at in range(len(messages))], messages)
         return sum(map(len, self.parts))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 10.0
 _CONFLICT, _TOO_MANY, _TIMED_OUT = 409, 429, 408
+_NO_SUCH_SCHEMA = 40403
 #: A registry may answer this to the second of two that register the first schema of a subject at the same time.
 _CONFLICTS = 3
 _LONGEST_QUOTE = 500
@@ -65,19 +66,33 @@ class Registry:
             self._numbers[subject, schema] = known
         return known
 
+    def schema_of(self, number: int) -> str:
+        """The text of one that it has given a number. Waits while the registry is away.
+
+        Raises NeedsHuman (it knows none of the number), Unavailable.
+        """
+        what = f"number {number}"
+        found = self._patience.call(self._where, lambda: self._asked(what, lambda client: client.get_schema(number)))
+        return str(found.schema_str)
+
     def _registered(self, subject: str, schema: str, conflicts: Iterator[int]) -> int:
         from confluent_kafka.schema_registry import Schema  # with it comes an HTTP client, which only avro needs
 
+        number = self._asked(subject, lambda client: client.register_schema(subject, Schema(schema, "AVRO")), conflicts)
+        if not isinstance(number, int):
+            raise _no_registry(self._where, f"gives no number to a schema of {subject}")
+        return number
+
+    def _asked(
+        self, subject: str, ask: Callable[[SchemaRegistryClient], Any], conflicts: Iterator[int] | None = None
+    ) -> Any:
         # A client for each: schemas are few, and Secrets may be replaced between two attempts.
         client, secrets = _opened(self._where, self._place)
         with self._lock, client:
             try:
-                number = client.register_schema(subject, Schema(schema, "AVRO"))
+                return ask(client)
             except Exception as failure:  # noqa: BLE001 - the client lets those of its HTTP and OAuth libraries out
-                raise _meant(self._where, subject, secrets, failure, conflicts) from None
-        if not isinstance(number, int):
-            raise _no_registry(self._where, f"gives no number to a schema of {subject}")
-        return number
+                raise _meant(self._where, subject, secrets, failure, conflicts or count(1)) from None
 
 
 def _opened(where: str, place: RegistryPlace) -> tuple[SchemaRegistryClient, tuple[str, ...]]:
@@ -160,6 +175,9 @@ def _answer(
     if status >= 500 or status in (_TOO_MANY, _TIMED_OUT):
         return _answered(Transient(f"{where} answers {status}."))
     is_its_own = isinstance(answer.error_code, int) and answer.error_code != answer.UNKNOWN
+    if answer.error_code == _NO_SUCH_SCHEMA:
+        why = f"{where} has no schema of {subject}."
+        return _answered(NeedsHuman(why, "Name the registry in which the messages' schemas were registered."))
     if status == 404 or not is_its_own:
         return _no_registry(where, f"answers {status}")
     why = f"{where} refuses a schema of {subject} ({status}): {_quoted(answer.error_message, secrets)}"

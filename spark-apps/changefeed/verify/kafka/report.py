@@ -6,6 +6,7 @@ import asyncio
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from changefeed.owner.places import LOG
@@ -19,7 +20,7 @@ from changefeed.verify.comparison.table import Subject
 from changefeed.verify.held import held
 from changefeed.verify.kafka.stored import Stored, TableLines
 from changefeed.verify.kafka.table import TopicTable
-from changefeed.verify.kafka.topics import read_topics
+from changefeed.verify.kafka.topics import add_messages, read_topics
 from changefeed.verify.progress import Progress, Silent
 from changefeed.verify.recorded import Recorded, check_cluster, lives_of, say_unexplained, upstream_of
 from changefeed.verify.result import Messages
@@ -90,14 +91,9 @@ class _Check:
             self._parts[topic] = (len(parts), len(parts) + count - 1)
             parts += [(topic, number) for number in range(count)]
         self._result.topics, self._result.partitions = len(topics), len(parts)
-        self._result.messages = read_topics(
-            self._cluster,
-            parts,
-            self._subject.format.protocol,
-            self._stored,
-            self._result.problem,
-            self._subject.progress.advance,
-        )
+        self._stored.parts = parts
+        add = partial(add_messages, self._stored, self._subject.format.protocol, self._result.problem)
+        self._result.messages = read_topics(self._cluster, parts, add, self._subject.progress.advance)
 
     async def tables(self, lives: Lives) -> None:
         known: list[TableLines] = []

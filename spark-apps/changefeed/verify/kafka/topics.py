@@ -22,23 +22,20 @@ _SILENT_S = 30.0
 def read_topics(
     cluster: Cluster,
     parts: Sequence[tuple[str, int]],
-    protocol: str,
-    into: Stored,
-    problem: Callable[[str], None],
+    add: Callable[[list[Place], list[Message]], None],
     read: Callable[[int], None],
 ) -> int:
-    """All that stands in these partitions now: how many messages. `problem`: of one that can't be read.
+    """Give `add` all that stands in these partitions now, each partition's in its order: how many messages.
 
     Raises NotVerifiable when some of it is gone, or hidden by a transaction that is open; Transient, Refused.
     """
     where = f"Kafka at {cluster.brokers}"
-    into.parts = list(parts)
     numbers = {part: number for number, part in enumerate(parts)}
     try:
         ends = _ends(cluster, parts)
         consumer = Consumer(cluster.client_config() | _CONSUMER)
         try:
-            return _read(where, consumer, ends, numbers, protocol, into, problem, read)
+            return _read(where, consumer, ends, numbers, add, read)
         finally:
             consumer.close()
     except KafkaException as failure:
@@ -78,9 +75,7 @@ def _read(
     consumer: Consumer,
     ends: dict[tuple[str, int], int],
     numbers: dict[tuple[str, int], int],
-    protocol: str,
-    into: Stored,
-    problem: Callable[[str], None],
+    add: Callable[[list[Place], list[Message]], None],
     read: Callable[[int], None],
 ) -> int:
     open_parts = {part for part, end in ends.items() if end}
@@ -111,14 +106,14 @@ def _read(
             elif message.offset() >= ends[part]:
                 # The last ones may be transactions' markers, which are no messages.
                 open_parts.discard(part)
-        add_messages(into, protocol, places, messages, problem)
+        add(places, messages)
         count += len(messages)
         read(len(messages))
     return count
 
 
 def add_messages(
-    into: Stored, protocol: str, places: list[Place], messages: list[Message], problem: Callable[[str], None]
+    into: Stored, protocol: str, problem: Callable[[str], None], places: list[Place], messages: list[Message]
 ) -> None:
     """What can't be decoded is a problem, and left out."""
     try:
@@ -128,5 +123,5 @@ def add_messages(
             problem(f"{into.where(places[0])} can't be decoded: {undecodable.message}.")
             return
         middle = len(messages) // 2
-        add_messages(into, protocol, places[:middle], messages[:middle], problem)
-        add_messages(into, protocol, places[middle:], messages[middle:], problem)
+        add_messages(into, protocol, problem, places[:middle], messages[:middle])
+        add_messages(into, protocol, problem, places[middle:], messages[middle:])

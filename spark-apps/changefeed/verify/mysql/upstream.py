@@ -22,11 +22,15 @@ async def add_upstream(
     ts: int,
     add: Callable[[list[pa.BinaryArray]], None],
     progress: Progress,
+    time_zone: str = "UTC",
 ) -> None:
-    """Give `add` the rows of a physical table as it stood at `ts`, in pieces; in a thread, while the next is read."""
+    """Give `add` the rows of a physical table as it stood at `ts`, in pieces; in a thread, while the next is read.
+
+    `time_zone`: in which TIMESTAMP is shown.
+    """
 
     def decode_and_add(keys: pa.Array, values: pa.Array) -> None:
-        decoded = decode_rows(info, keys, values, "UTC", info.output_columns)
+        decoded = decode_rows(info, keys, values, time_zone, info.output_columns)
         add([of_upstream(*pair) for pair in zip(info.output_columns, decoded, strict=True)])
 
     async for keys, values in rows_at(pd, physical_id, ts):

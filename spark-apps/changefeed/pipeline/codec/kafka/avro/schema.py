@@ -51,6 +51,8 @@ _EXTENSION = (
     {"default": 0, "name": "_tidb_commit_ts", "type": "long"},
     {"default": 0, "name": "_tidb_commit_physical_time", "type": "long"},
 )
+#: Names of the fields that it adds.
+EXTENSION = frozenset(str(each["name"]) for each in _EXTENSION)
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def schema_of(
     table: TableInfo, columns: Sequence[ColumnInfo], namespace: str, types: AvroTypes, *, with_extension: bool
 ) -> str:
     """As text, which is what the registry compares."""
-    names = _names(table)
+    names = field_names(table)
     said = {
         "type": "record",
         "name": _as_name(table.name),
@@ -90,8 +92,11 @@ def schema_of(
     return json.dumps(said, separators=(",", ":"), ensure_ascii=False)
 
 
-def _names(table: TableInfo) -> dict[str, str]:
-    """Of columns. One that Avro can't have becomes longer where another column has the name that it would get."""
+def field_names(table: TableInfo) -> dict[str, str]:
+    """What its columns are called, by their own names.
+
+    One that Avro can't have becomes longer where another column has the name that it would get.
+    """
     names = {column.name: _as_name(column.name) for column in table.output_columns}
     taken = {name for name, said in names.items() if name == said}
     for name, said in names.items():

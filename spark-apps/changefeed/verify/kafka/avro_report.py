@@ -1,0 +1,176 @@
+"""`changefeed verify` for topics of avro: what a consumer that keeps each key's last message has, against the upstream.
+
+Their messages carry no commit ts, and no message tells of a DDL. So rows are compared as they stand when the changefeed
+is at rest, and tables whose DDLs leave rows in the topic that no consumer can tell from others are not compared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from functools import cache, partial
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from changefeed.objectstore.patience import Patience
+from changefeed.owner.sinks.kafka import place_of, registry_of
+from changefeed.owner.transaction_log.state import State
+from changefeed.pipeline.codec.canal_types import primary_key
+from changefeed.pipeline.codec.kafka.avro.schema import EXTENSION, field_names
+from changefeed.schema.table_info import ColumnInfo, TableInfo
+from changefeed.sink.kafka.client import Cluster
+from changefeed.sink.kafka.options import rules_of
+from changefeed.sink.kafka.registry import Registry
+from changefeed.sink.kafka.topics import Rules, partitions_of
+from changefeed.spec.model import Changefeed
+from changefeed.upstream.pd import PdClient
+from changefeed.verify.comparison.ledger import scratch_database
+from changefeed.verify.comparison.matching import has_all_changes, matching_tables
+from changefeed.verify.held import held
+from changefeed.verify.iceberg.comparison import LakeComparison
+from changefeed.verify.kafka.avro_rows import Schema, shown
+from changefeed.verify.kafka.last_messages import LastMessages
+from changefeed.verify.kafka.topics import read_topics
+from changefeed.verify.mysql.upstream import add_upstream
+from changefeed.verify.progress import Progress
+from changefeed.verify.recorded import Recorded, check_cluster, check_settled, lives_of, upstream_of
+from changefeed.verify.result import Break, Rows
+from changefeed.verify.upstream.lives import Lives
+
+
+async def verify(changefeed: Changefeed, secrets_dir: Path | None, progress: Progress) -> Rows:
+    """Raises NotVerifiable when there is no answer, also while the changefeed runs."""
+    spec = changefeed.spec.sink.kafka
+    assert spec is not None, "the sink is kafka"
+    recorded = Recorded.of(changefeed, secrets_dir)
+    place, registry = place_of(changefeed, secrets_dir), registry_of(spec, secrets_dir)
+    assert registry is not None, "avro has one"
+    rules = rules_of(spec.model_dump(mode="json", by_alias=True), place.topic, changefeed.spec.filter.case_sensitive)
+    topics = _Topics(place.cluster(), rules, Registry(registry, Patience()))
+    progress.stage("the changefeed's log")
+    async with upstream_of(changefeed, secrets_dir) as pd, recorded.at_rest(pd) as state:
+        check_cluster(pd, state)
+        check_settled(state)
+        result = Rows(checkpoint_ts=str(state.checkpoint_ts))
+        async with held(pd, state.from_ts, "startTs"):
+            progress.stage("the upstream's DDLs")
+            lives = await lives_of(state, pd, state.checkpoint_ts)
+            with scratch_database() as db:
+                for info in await matching_tables(pd, state):
+                    if has_all_changes(info, state, result) and _can_be_told(info, lives, result):
+                        await _Table(info, state, pd, topics, db, result, progress).compare()
+    return result
+
+
+def _can_be_told(info: TableInfo, lives: Lives, result: Rows) -> bool:
+    """Whether all rows of the table's topic are rows of it as it is now; if not, the result says so."""
+    name = info.schema_name, info.name
+    if not primary_key(info):
+        result.note(f"{info.full_name} has no primary key, which is what keys are: it was not compared.")
+        return False
+    for life in lives.all:
+        is_named_so = (life.info.schema_name, life.info.name) == name
+        if is_named_so != (life.physical_id in info.physical_ids):
+            result.note(
+                f"{info.full_name} was emptied, renamed or made anew, of which no message tells: it was not compared."
+            )
+            return False
+    return True
+
+
+class _Renamed(Exception):
+    """A record has a field that is no column, and lacks one that is."""
+
+
+class _Topics:
+    """What is read of Kafka and its registry, in threads."""
+
+    def __init__(self, cluster: Cluster, rules: Rules, registry: Registry) -> None:
+        self._cluster, self._rules = cluster, rules
+        self.schema = cache(lambda number: Schema(registry.schema_of(number)))
+
+    def read(self, info: TableInfo, db: duckdb.DuckDBPyConnection, result: Rows, progress: Progress) -> LastMessages:
+        topic = self._rules.topic(info.schema_name, info.name)
+        messages = LastMessages(db, topic, result.problem)
+        parts = [(topic, number) for number in range(partitions_of(self._cluster, topic))]
+        read_topics(self._cluster, parts, messages.add, progress.advance)
+        return messages
+
+
+class _Table:
+    def __init__(
+        self,
+        info: TableInfo,
+        state: State,
+        pd: PdClient,
+        topics: _Topics,
+        db: duckdb.DuckDBPyConnection,
+        result: Rows,
+        progress: Progress,
+    ) -> None:
+        self._info, self._state, self._pd, self._topics = info, state, pd, topics
+        self._db, self._result, self._progress = db, result, progress
+        self._columns = info.output_columns
+        self._names = field_names(info)
+        self._zone = state.epoch.config["spec"]["timeZone"]
+
+    async def compare(self) -> None:
+        info = self._info
+        self._progress.stage(f"{info.full_name}: its messages")
+        messages = await asyncio.to_thread(self._topics.read, info, self._db, self._result, self._progress)
+        if problem := self._problem(messages):
+            self._result.note(f"{info.full_name}: {problem}. It was not compared.")
+            return
+        key = [at for at, column in enumerate(self._columns) if column.name in primary_key(info)]
+        rows = LakeComparison(self._db, info.full_name, [column.name for column in self._columns], key)
+        await self._add_upstream(rows)
+        messages.settle()
+        try:
+            await asyncio.to_thread(self._add_messages, rows, messages, [self._columns[at] for at in key])
+        except _Renamed:
+            self._result.note(
+                f"{info.full_name} has messages from before a column was renamed, which do not have the new name: it was "
+                "not compared."
+            )
+            return
+        except Break as undecodable:
+            self._result.problem(f"A message of {info.full_name} can't be decoded: {undecodable.message}.")
+            return
+        rows.settle(0, is_changelog=False, knows_start=True)
+        self._result.add(rows.found())
+
+    def _problem(self, messages: LastMessages) -> str:
+        if messages.have_no_key():
+            return "it has messages without a key"
+        if count := messages.in_several_partitions():
+            return f"messages of {count} keys stand in several partitions, where they have no order"
+        return ""
+
+    async def _add_upstream(self, rows: LakeComparison) -> None:
+        """As it stands where the changefeed has got to, and as it stood where it began, which no message tells."""
+        self._progress.stage(f"{self._info.full_name}: the upstream's rows")
+        for physical_id in self._info.physical_ids:
+            read = partial(add_upstream, self._pd, self._info, physical_id)
+            at = self._state.flushed_ts(physical_id)
+            await read(at, partial(rows.add, "upstream"), self._progress, self._zone)
+            if physical_id not in self._state.copied:
+                await read(self._state.from_ts, rows.add_at_start, self._progress, self._zone)
+
+    def _add_messages(self, rows: LakeComparison, messages: LastMessages, key: list[ColumnInfo]) -> None:
+        for values in self._values(messages.rows(), self._columns):
+            rows.add_stored(0, values, None, None)
+        for values in self._values(messages.gone(), key):
+            rows.add_gone(1, values)
+
+    def _values(
+        self, pieces: Iterator[tuple[int, pa.Array]], columns: list[ColumnInfo] | tuple[ColumnInfo, ...]
+    ) -> Iterator[list[pa.BinaryArray]]:
+        names = {self._names[column.name] for column in columns}
+        for number, records in pieces:
+            schema = self._topics.schema(number)
+            if names - {*schema.fields} and {*schema.fields} - names - EXTENSION:
+                raise _Renamed
+            found = schema.read(records)
+            yield [shown(column, found.get(self._names[column.name]), len(records), self._zone) for column in columns]
