@@ -131,8 +131,8 @@ class _Table:
             await asyncio.to_thread(self._add_messages, rows, messages, [self._columns[at] for at in key])
         except _Renamed:
             self._result.note(
-                f"{info.full_name} has messages from before a column was renamed, which do not have the new name: it was "
-                "not compared."
+                f"{info.full_name} has messages from before a column was renamed, which do not have the new name: it "
+                "was not compared."
             )
             return
         except Break as undecodable:

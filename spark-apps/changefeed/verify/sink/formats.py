@@ -81,7 +81,7 @@ class Format:
         elif protocol != "open-protocol":
             raise NotVerifiable(
                 f"Messages of protocol {protocol!r} can't be read back by verify yet.",
-                "Use open-protocol, or canal-json with enableTidbExtension, for changefeeds that are to be verified.",
+                "Use open-protocol, avro, or canal-json with enableTidbExtension to verify a changefeed.",
             )
         if kafka["largeMessages"]["option"] != "none":
             raise NotVerifiable(
