@@ -35,7 +35,7 @@ class LastMessages:
         for place, is_sound in zip(places, sound, strict=True):
             if not is_sound:
                 where = f"Topic {self._topic}, partition {place.part}, offset {place.offset}"
-                self._problem(f"{where}: neither the key nor the value may be other than Avro with a schema's number.")
+                self._problem(f"{where}: its key or its value is not Avro behind a schema's number.")
         chosen = [number for number, is_sound in enumerate(sound) if is_sound]
         given = {
             "part": pa.array([places[number].part for number in chosen], pa.int32()),

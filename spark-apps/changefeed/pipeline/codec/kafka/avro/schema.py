@@ -51,7 +51,7 @@ _EXTENSION = (
     {"default": 0, "name": "_tidb_commit_ts", "type": "long"},
     {"default": 0, "name": "_tidb_commit_physical_time", "type": "long"},
 )
-#: Names of the fields that it adds.
+#: Names of the fields that `enableTidbExtension` adds.
 EXTENSION = frozenset(str(each["name"]) for each in _EXTENSION)
 
 
