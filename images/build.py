@@ -89,7 +89,7 @@ class Builder:
             self.buildah("commit", "--rm", "--timestamp", str(self.epoch), container, name)
         for other in self._names():
             if other.startswith(f"{named}:") and other != name:
-                self.buildah("rmi", other)
+                self.buildah("rmi", "--force", other)  # with containers that a build which was killed has left
         return name
 
     def _names(self) -> list[str]:
