@@ -152,9 +152,8 @@ LAKE_MUTATIONS = (
         "an error is taken for success",
         LakeTables,
         "_change",
-        "    with self._telling(name):\n            self._commit(table, change)\n"
-        "        table = self._read_again(name, change_of)",
-        "    with suppress(Exception):\n            self._commit(table, change)",
+        "        self._commit(table, change)\n    table = self._read_again(name, change_of)\n",
+        "        with suppress(Exception):\n                self._commit(table, change)\n",
         rule=16,
     ),
     Mutation(

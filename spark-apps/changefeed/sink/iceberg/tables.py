@@ -133,7 +133,7 @@ ChangeOf = Callable[[Table], Change | None]
 
 
 class LakeTables:
-    """A table is read before each change and after it; a commit on what is out of date by then fails, and looks again.
+    """A table is read after each change, and the next builds on that; what is out of date fails, and is read again.
 
     Thread-safe for different tables. Raises Fenced, NeedsHuman (somebody else's table, or one that has lost what is
     relied on), Unavailable.
@@ -150,6 +150,7 @@ class LakeTables:
         """`relied`: what the log says of each table, by the id of the upstream's and by dispatcher."""
         self._catalog, self._where, self._writer, self._patience = catalog, where, writer, patience
         self._relied = dict(relied or {})
+        self._known: dict[TableName, Table] = {}  # as last read, without its history
         self._namespaces: set[str] = set()
 
     @property
@@ -281,13 +282,13 @@ class LakeTables:
         )
 
     def _change(self, name: TableName, definition: Definition, change_of: ChangeOf) -> None:
-        table = self._find(name) or self._make(name, definition)
+        table = self._known.pop(name, None) or self._find(name) or self._make(name, definition)
         with self._telling(name):
             change = change_of(table)
-        if change is not None:
-            with self._telling(name):
+            if change is not None:
                 self._commit(table, change)
-            table = self._read_again(name, change_of)
+        table = self._read_again(name, change_of)
+        self._known[name] = _without_history(table)
         self._relied[id_of(table)] = {each: Relied(version_of(table), last) for each, last in done(table).items()}
 
     def _read_again(self, name: TableName, change_of: ChangeOf) -> Table:
@@ -354,6 +355,7 @@ class LakeTables:
         if self._find(before) is None:
             return
         self.ask()
+        self._known.pop(before, None)
         self._need_namespace(after[0])
         with told(self._where):
             self._catalog.rename_table(before, after)
@@ -365,6 +367,7 @@ class LakeTables:
         if table is None:
             return
         self.ask()
+        self._known.pop(name, None)
         with told(self._where), suppress(NoSuchTableError):
             self._catalog.drop_table(name)
         if self._find(name) is not None:
@@ -377,6 +380,14 @@ class LakeTables:
         with told(self._where), suppress(NamespaceAlreadyExistsError):
             self._catalog.create_namespace((namespace,))
         self._namespaces.add(namespace)
+
+
+def _without_history(table: Table) -> Table:
+    """The same table, with a metadata of the same size however many snapshots it has."""
+    metadata, now = table.metadata, table.metadata.current_snapshot()
+    shown = {"snapshots": [now] if now else [], "snapshot_log": [], "metadata_log": []}
+    slim = metadata.model_copy(update=shown)
+    return Table(table.name(), slim, table.metadata_location, table.io, table.catalog, table.config)
 
 
 def schema_change(table: Table, schema: Schema) -> list[TableUpdate]:
