@@ -105,7 +105,7 @@ manifests: $(STAMP) ## generate the kustomize base and OLM bundle in deploy/ fro
 	@$(PY) deploy/manifests.py --helm "$$(cd tests/cluster && ../../$(PY) -c 'import cluster_programs; print(cluster_programs.program("helm"))')"
 
 collations: $(STAMP) ## generate the weights of characters by which text is compared; test-integration checks them
-	@$(PY) tests/integration/integration_collations.py
+	@$(PY) tests/integration/support/integration_collations.py
 
 consumers: $(STAMP) java ## read files, tables and topics with what people use; writes docs/reference/consumers.md, which test-integration checks in part
 	@$(PY) tests/consumers/consumers.py
@@ -152,9 +152,9 @@ evidence: $(STAMP) classes ## full-length benchmarks and evidence, into bench/re
 	$(PY) bench/iceberg.py --out bench/results/iceberg.json
 	$(PY) bench/spark_source.py --out bench/results/spark_source.json
 	$(PY) bench/bench.py --case insert-csv-one --out bench/results/one_transaction.json
-	$(PY) tests/integration/integration_crash_table.py bench/results/crash-points.md files
-	$(PY) tests/integration/integration_crash_table.py bench/results/crash-points-databases.md mysql kafka
-	$(PY) tests/integration/integration_crash_table.py bench/results/crash-points-iceberg.md changelog upsert
+	$(PY) tests/integration/support/integration_crash_table.py bench/results/crash-points.md files
+	$(PY) tests/integration/support/integration_crash_table.py bench/results/crash-points-databases.md mysql kafka
+	$(PY) tests/integration/support/integration_crash_table.py bench/results/crash-points-iceberg.md changelog upsert
 	$(PY) bench/operator_scale.py --out bench/results/operator_scale.json
 	$(PY) bench/owner_scale.py --out bench/results/owner_scale.json
 	$(PY) bench/planner_scale.py

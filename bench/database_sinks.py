@@ -14,7 +14,7 @@ from pathlib import Path
 from changefeed.sink.kafka.topics import create_topic
 from measured import ROOT
 
-sys.path.insert(0, str(ROOT / "tests" / "integration"))
+sys.path.insert(0, str(ROOT / "tests" / "integration" / "support"))
 from integration_kafka_broker import running as broker_running
 from integration_mariadb import running as mariadb_running
 

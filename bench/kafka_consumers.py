@@ -20,6 +20,7 @@ from changefeed_devcluster.tidb.tidb import Tidb
 from measured import ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "integration"))
+sys.path.insert(0, str(ROOT / "tests" / "integration" / "support"))
 
 from conftest import Changefeed, Upstream
 from integration_kafka_followed import Protocol, followed

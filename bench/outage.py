@@ -20,7 +20,7 @@ from typing import Any
 
 from measured import ROOT, Place, Run, changefeed_run, cluster, write_report
 
-sys.path.insert(0, str(ROOT / "tests" / "integration"))
+sys.path.insert(0, str(ROOT / "tests" / "integration" / "support"))
 
 from integration_s3_proxy import AWAY, FaultyProxy, before
 from integration_s3_servers import BUCKET, KEY, KEY_ID, running

@@ -33,6 +33,7 @@ from changefeed_devcluster.workload import Pace
 from measured import ROOT, write_report
 
 sys.path.insert(0, str(ROOT / "tests" / "integration"))
+sys.path.insert(0, str(ROOT / "tests" / "integration" / "support"))
 
 from conftest import BIN, free_port
 from integration_kafka_broker import Broker, messages_of, running

@@ -24,7 +24,7 @@ from cases import Case
 from measured import ROOT, Cluster, Place, Run, bench_cluster, changefeed_run, disk
 from results import Result
 
-sys.path.insert(0, str(ROOT / "tests" / "integration"))
+sys.path.insert(0, str(ROOT / "tests" / "integration" / "support"))
 from integration_s3_servers import BUCKET, KEY, KEY_ID, running
 
 _SAMPLE_S = 0.1

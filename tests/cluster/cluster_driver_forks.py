@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypedDict
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "integration" / "support"))
 import integration_inprocess
 from changefeed.cli.main import main
 from changefeed.kube import connection

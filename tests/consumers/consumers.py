@@ -18,7 +18,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 LOCKED = ROOT / "requirements" / "consumers.txt"
-sys.path[:0] = [str(HERE), str(HERE.parent / "integration")]
+sys.path[:0] = [str(HERE), *(str(HERE.parent / "integration" / each) for each in ("", "support"))]
 
 from consumers_comparison import judged  # noqa: E402
 from consumers_history import Lake, history, written  # noqa: E402
@@ -51,7 +51,7 @@ class Python:
 
 def project() -> Python:
     """This one, with what tests have for servers and for Java."""
-    return Python((sys.executable,), (HERE, HERE.parent / "integration"))
+    return Python((sys.executable,), (HERE, HERE.parent / "integration", HERE.parent / "integration" / "support"))
 
 
 @dataclass(frozen=True)

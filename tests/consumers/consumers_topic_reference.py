@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "integration")]
+sys.path[:0] = [str(HERE), *(str(HERE.parent / "integration" / each) for each in ("", "support"))]
 
 from consumers_reading import Column  # noqa: E402
 from consumers_topic_forms import Changed, Form, Unreadable, form_of  # noqa: E402

@@ -4,13 +4,9 @@ project itself uses.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "consumers"))
-
 from consumers import FORMATS, OWN, lake_in, read
 from consumers_page import lines
 from consumers_reading import CSV_LF

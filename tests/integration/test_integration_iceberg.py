@@ -21,7 +21,7 @@ from integration_java import FETCH_S, checked, jars, java_tool
 
 COLUMNS = (Column("id", "bigint"), Column("note", "varchar(40)", nullable=True), Column("amount", "decimal(10,2)"))
 RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
-READER = Path(__file__).parent / "iceberg" / "ReadTable.java"
+READER = Path(__file__).parent / "support" / "iceberg" / "ReadTable.java"
 
 
 def write(upstream: Upstream, table: Table, first: int) -> None:

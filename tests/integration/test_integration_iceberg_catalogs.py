@@ -26,7 +26,7 @@ from pyiceberg.table import Table as IcebergTable
 from sqlalchemy import make_url
 from test_integration_iceberg import rows_of, shown, with_ddls
 
-SERVER = Path(__file__).parent / "iceberg" / "RestCatalog.java"
+SERVER = Path(__file__).parent / "support" / "iceberg" / "RestCatalog.java"
 LIBRARIES = (
     "org.apache.iceberg:iceberg-core:1.10.0",
     "org.apache.iceberg:iceberg-core:1.10.0:tests",

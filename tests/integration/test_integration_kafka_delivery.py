@@ -71,7 +71,7 @@ class Writers:
         number = len(self._processes)
         plan = self._folder / f"plan-{number}.json"
         plan.write_text(json.dumps(self._plan | {"writer": number + 1} | more))
-        program = str(Path(__file__).with_name("integration_kafka_writer.py"))
+        program = str(Path(__file__).parent / "support" / "integration_kafka_writer.py")
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
         process = subprocess.Popen(
             [sys.executable, program, str(plan)],

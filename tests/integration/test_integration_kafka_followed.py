@@ -40,19 +40,20 @@ def test_each_reader_has_the_upstreams_rows_in_the_end(
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "why"),
+    ("kind", "value", "columns", "why"),
     [
-        ("bigint unsigned", (1 << 64) - 1, "Out of range value for column 'v'"),
-        ("bit(12)", 0x234, "Data too long for column 'v'"),
-        ("time", timedelta(hours=-1), "Invalid value for NanoOfDay"),
-        ("time", timedelta(hours=24), "Invalid value for NanoOfDay"),
+        ("bigint unsigned", (1 << 64) - 1, ", v BIGINT UNSIGNED", "Out of range value for column 'v'"),
+        ("bit(12)", 0x234, ", v BIT(12)", "Data too long for column 'v'"),
+        ("time", timedelta(hours=-1), ", v TIME", "Invalid value for NanoOfDay"),
+        ("time", timedelta(hours=24), ", v TIME", "Invalid value for NanoOfDay"),
+        ("enum('a','b,c')", "a", "", "ADD COLUMN ( `v` enum('a','b\\','c') NULL)"),
     ],
 )
-async def test_a_jdbc_sink_ends_at_what_it_can_not_write_into_the_upstreams_type(
-    mariadb: MariaDb, tmp_path: Path, kind: str, value: Any, why: str
+async def test_a_jdbc_sink_ends_at_what_its_table_can_not_hold(
+    mariadb: MariaDb, tmp_path: Path, kind: str, value: Any, columns: str, why: str
 ) -> None:
     database = tmp_path.name  # no other case has it
-    mariadb.query(f"CREATE DATABASE {database}", f"CREATE TABLE {database}.t (id BIGINT PRIMARY KEY, v {kind})")
+    mariadb.query(f"CREATE DATABASE {database}", f"CREATE TABLE {database}.t (id BIGINT PRIMARY KEY{columns})")
     (tmp_path / "kafka").mkdir()
     with running(tmp_path / "kafka") as broker, new_world(tmp_path / "world") as world:
         table = world.tidb.create_table("shop", "t", (Column("id", "bigint"), Column("v", kind, nullable=True)))

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
 from drawing import Series, Window, picture
 
 PANEL: dict[str, Any] = {

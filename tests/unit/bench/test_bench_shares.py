@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from xml.etree import ElementTree
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
 import page
+import pytest
 from shares import Sample, counted, samples
 
 SAID = [

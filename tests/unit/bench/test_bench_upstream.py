@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb.tidb import Tidb
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "bench"))
 from upstream import DATABASE, SHAPES, Upstream, shape_of
 
 ROWS, TABLES, REGIONS = 50, 2, 3

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "integration"))
-sys.path.insert(0, str(Path(__file__).parents[2] / "consumers"))
-
 from consumers_topic_messages import AVRO, PROTOCOLS, told
 from consumers_topic_reference import reference
 from consumers_topic_rows import EVERY, table_of

@@ -66,10 +66,10 @@ def table(outcomes: Mapping[Kind, Outcome]) -> str:
 
 _HEAD = """# What is left when a process dies, at every point where it can
 
-Made by `make evidence`, not by hand. [The runs](../../tests/integration/integration_crash.py) pass {points} named
-points {passages} times. {killed} runs were killed by SIGKILL at one of them, each followed by a run that resumes from
-what it finds. {frozen} were frozen by SIGSTOP, taken over, and woken once the other run had finished. Broken promises:
-{broken}.
+Made by `make evidence`, not by hand. [The runs](../../tests/integration/support/integration_crash.py) pass {points}
+named points {passages} times. {killed} runs were killed by SIGKILL at one of them, each followed by a run that resumes
+from what it finds. {frozen} were frozen by SIGSTOP, taken over, and woken once the other run had finished. Broken
+promises: {broken}.
 
 A *point* is a moment in a call, mostly to the object store: *before* it; *written*, when the temporary file is synced
 and has no name yet; *linked* or *replaced*, when the name exists and its folder is not yet synced; *gone*, the same for
@@ -93,10 +93,10 @@ before its driver reads the log. A run that is frozen after its last record has 
 
 _HEAD_OF_DATABASES = """# What is left when a process dies that writes to MySQL or Kafka
 
-Made by `make evidence`, not by hand. [The runs](../../tests/integration/integration_crash.py) pass {points} named
-points {passages} times. {killed} runs were killed by SIGKILL at one of them, each followed by a run that resumes from
-what it finds. {frozen} were frozen by SIGSTOP, taken over, and woken once the other run had finished. Broken promises:
-{broken}.
+Made by `make evidence`, not by hand. [The runs](../../tests/integration/support/integration_crash.py) pass {points}
+named points {passages} times. {killed} runs were killed by SIGKILL at one of them, each followed by a run that resumes
+from what it finds. {frozen} were frozen by SIGSTOP, taken over, and woken once the other run had finished. Broken
+promises: {broken}.
 
 The runs are those of [crash-points.md](crash-points.md), with a real MariaDB and a real Kafka (`delivery:
 exactly-once`). Two plans are open at a time; DDLs add a column, create a table and truncate one; each run loses a
@@ -123,10 +123,10 @@ its segments gone before its driver reads the log.
 
 _HEAD_OF_ICEBERG = """# What is left when a process dies that writes to Iceberg tables
 
-Made by `make evidence`, not by hand. [The runs](../../tests/integration/integration_crash.py) pass {points} named
-points {passages} times. {killed} runs were killed by SIGKILL at one of them, each followed by a run that resumes from
-what it finds. {frozen} were frozen by SIGSTOP, taken over, and woken once the other run had finished. Broken promises:
-{broken}.
+Made by `make evidence`, not by hand. [The runs](../../tests/integration/support/integration_crash.py) pass {points}
+named points {passages} times. {killed} runs were killed by SIGKILL at one of them, each followed by a run that resumes
+from what it finds. {frozen} were frozen by SIGSTOP, taken over, and woken once the other run had finished. Broken
+promises: {broken}.
 
 The runs are those of [crash-points.md](crash-points.md), with a catalog in SQLite: once with tables that are changelogs
 (`mode: append`), once with tables that are merged on read (`mode: upsert`). Two plans are open at a time; DDLs add a

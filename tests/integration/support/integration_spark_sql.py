@@ -21,7 +21,7 @@ from integration_mysql_programs import cached
 
 SPARK, ICEBERG, DRIVER = "4.1.4", "1.12.0", "3.5.6"
 START_S = 180
-_REQUIREMENTS = Path(__file__).parents[2] / "requirements" / "spark-4.1.txt"
+_REQUIREMENTS = Path(__file__).parents[3] / "requirements" / "spark-4.1.txt"
 _STATEMENTS = Path(__file__).parent / "iceberg" / "statements.py"
 _SETTINGS = {
     "spark.master": "local[1]",

@@ -47,7 +47,7 @@ class Kind(NamedTuple):
     shown: str = "{}"
     stored_default: str = ""
     wider: str = ""  # the kind that it can be widened to
-    evolves: bool = True  # a JDBC sink adds a column that has all values
+    evolves: bool = True  # a JDBC sink adds a column, and one that has all values
 
 
 def _same(flink: str) -> Reading:
@@ -120,7 +120,13 @@ _KINDS = {
         stored_default="0x0500",
         evolves=False,
     ),
-    "enum": Kind("enum('a','b,c','it')", "b,c", Reading("BIGINT", lambda name: _ENUM.index(name) + 1), _STRING),
+    "enum": Kind(
+        "enum('a','b,c','it')",
+        "b,c",
+        Reading("BIGINT", lambda name: _ENUM.index(name) + 1),
+        _STRING,
+        evolves=False,
+    ),
     "set": Kind("set('x','y','z')", "x,z", Reading("BIGINT", _mask), _STRING),
     "bytes": Kind(
         "varbinary(16)",

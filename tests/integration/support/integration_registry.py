@@ -29,7 +29,7 @@ API = "/apis/ccompat/v7"
 TOKEN = "a-token-of-the-issuer"
 _START_S, _STOP_S, _ANSWER_S = 240.0, 30.0, 30.0
 _JAVA = ("-Xms128m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-_NEWER_JAVA = Path(__file__).parents[2] / "requirements" / "java-25.txt"
+_NEWER_JAVA = Path(__file__).parents[3] / "requirements" / "java-25.txt"
 
 
 def newer_java() -> str:
