@@ -30,7 +30,7 @@ import grpc.aio
 import numpy as np
 from changefeed.eventstore.house import House
 from changefeed.model.memcomparable import encode_bytes
-from changefeed.objectstore import Place
+from changefeed.objectstore import Location
 from changefeed.puller.task import Limits, PullerTask
 from changefeed.spark.settings import Laptop, worker_environment
 from changefeed.wire import cdcpb_pb2, owner_pb2
@@ -201,7 +201,7 @@ def pull(regions: list[Region], address: str, folder: Path, answers: Any) -> Non
 
     async def run() -> None:
         owner = Owner(regions[-1].end)
-        house = House(Place(folder.as_uri()), 1, "ab")
+        house = House(Location(folder.as_uri()), 1, "ab")
         pd: Any = Pd(regions, address)
         task = PullerTask(0, "puller-0-0", pd, house, Limits())
         peaks: dict[str, int] = {}

@@ -27,7 +27,7 @@ from changefeed.eventstore.house import House
 from changefeed.eventstore.reader import read_slice
 from changefeed.model.position import Position
 from changefeed.model.record import PlanEntry, SegmentSlice, Work, WorkEntry
-from changefeed.objectstore import Place
+from changefeed.objectstore import Location
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.once import create_once
 from changefeed.pipeline.codec.csv import fingerprint
@@ -379,7 +379,7 @@ def test_100_000_rows_from_wire_to_file_without_a_row_in_python(upstream: Upstre
     start_ts = tidb.now()
     insert(tidb, table, 1, SCANNED)
     info = asyncio.run(table_info(pd_address, start_ts))
-    house = House(Place((tmp_path / "state").as_uri()), int(HOUSE[0]), HOUSE[1])
+    house = House(Location((tmp_path / "state").as_uri()), int(HOUSE[0]), HOUSE[1])
     sink = LocalStore(tmp_path / "lake")
     writer = Writer(tidb, table)
     writer.start()

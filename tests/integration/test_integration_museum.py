@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from changefeed.errors import ChangefeedError, InvalidSpec, Unavailable
-from changefeed.objectstore import Place
+from changefeed.objectstore import Location
 from changefeed.owner import driver as driver_module
 from changefeed.sink.job import PipelineJob
 from changefeed.sink.storage.event_sink import StorageJob
@@ -64,6 +64,6 @@ def test_museum_a_constructors_failure_is_masked(sink: str, kind: type[Changefee
     also when the report of it comes to nothing.
     """
     nobody = OwnerAddress("127.0.0.1:1", 1, "nonce", "token", b"", RunKey(b"", b""))
-    job = PipelineJob("shop/feed", Place("file:///nowhere"), StorageJob(Place(sink)))
+    job = PipelineJob("shop/feed", Location("file:///nowhere"), StorageJob(Location(sink)))
     with pytest.raises(kind, match=says), reporting(nobody):
         write_files(nobody, 0, job)

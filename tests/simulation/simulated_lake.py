@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from changefeed.errors import Fenced, NeedsHuman
 from changefeed.model.position import Position
 from changefeed.model.record import CommitRecord, FileCommitted, PlanEntry
-from changefeed.objectstore import Place
+from changefeed.objectstore import Location
 from changefeed.objectstore.patience import Patience
 from changefeed.schema import table_info as ti
 from changefeed.schema.ddl.actions import Action
@@ -136,7 +136,7 @@ class LakeWorld:
         self.trace.append(what)
 
     def _run(self, folder: Path) -> None:
-        self._place = IcebergPlace(Place(folder.as_uri()), "memory")
+        self._place = IcebergPlace(Location(folder.as_uri()), "memory")
         self._entries = [*self._planned(behind_ddl=False), *self._planned(behind_ddl=True)]
         for given in self._entries:
             self._write(folder, given)

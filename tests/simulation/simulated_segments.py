@@ -12,7 +12,7 @@ import pyarrow as pa
 from changefeed.errors import AlreadyExists
 from changefeed.eventstore.files import EVENTS, Fill, SegmentFiles
 from changefeed.eventstore.house import House
-from changefeed.objectstore import Place
+from changefeed.objectstore import Location
 from changefeed.puller.matching.scratch import Block
 
 URI = "memory://state"
@@ -73,7 +73,7 @@ class MemorySegments:
             self.lost.add(f"{URI}/{path}")
 
     def house(self, epoch: int, nonce: str, wait: Callable[[], None]) -> House:
-        return _House(Place(URI), epoch, nonce, files=_DriversSegments(self, wait))
+        return _House(Location(URI), epoch, nonce, files=_DriversSegments(self, wait))
 
 
 class _DriversSegments(MemorySegments):

@@ -15,7 +15,7 @@ from changefeed.errors import Conflict, InvalidSpec
 from changefeed.model import tso
 
 if TYPE_CHECKING:
-    from changefeed.objectstore import Place
+    from changefeed.objectstore import Location
     from changefeed.owner.closing.holds import Found, Stray
     from changefeed.owner.closing.left_overs import StateFolder
     from changefeed.upstream.access import Access
@@ -63,7 +63,7 @@ def gc(
     """
     import asyncio
 
-    from changefeed.objectstore import Place
+    from changefeed.objectstore import Location
     from changefeed.objectstore.open import canonical
     from changefeed.owner.closing.holds import held
     from changefeed.owner.closing.left_overs import find
@@ -72,7 +72,7 @@ def gc(
         raise InvalidSpec("--secret", f"{secret}; allowed: together with --secrets-dir DIR")
     if close and release:
         raise InvalidSpec("--release", "given together with --close; allowed: one of the two")
-    place = Place(canonical(state, "--state"), secrets_dir / secret if secrets_dir and secret else None)
+    place = Location(canonical(state, "--state"), secrets_dir / secret if secrets_dir and secret else None)
     now_ms = int(time.time() * 1000)
     found = asyncio.run(held(find(place, now_ms), _more(pd, file, secrets_dir), secrets_dir))
     if close:
@@ -94,7 +94,9 @@ def _more(pd: list[str] | None, file: Path | None, secrets_dir: Path | None) -> 
     ]
 
 
-def _close(place: Place, found: Found, close: list[str], secrets_dir: Path | None, now_ms: int, as_json: bool) -> None:
+def _close(
+    place: Location, found: Found, close: list[str], secrets_dir: Path | None, now_ms: int, as_json: bool
+) -> None:
     import asyncio
 
     from changefeed.owner.closing.left_overs import close_left_over

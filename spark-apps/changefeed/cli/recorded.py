@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from changefeed.errors import ChangefeedError
 from changefeed.model.tso import physical_ms
-from changefeed.objectstore import Place
+from changefeed.objectstore import Location
 from changefeed.objectstore.open import below, open_store
 from changefeed.owner.places import LOG
 from changefeed.owner.transaction_log.log import Log
@@ -24,10 +24,10 @@ _STATE = "--state"
 class Logs:
     """Of the changefeeds in `folders`, and of all below `roots`."""
 
-    def __init__(self, folders: Sequence[Place], roots: Sequence[Place]) -> None:
+    def __init__(self, folders: Sequence[Location], roots: Sequence[Location]) -> None:
         self._folders = folders
         self._roots = roots
-        self._below: list[Place] = []
+        self._below: list[Location] = []
         self._listed_at = float("-inf")
         waits = ["The logs are being read."] if folders or roots else []
         self._known: tuple[list[Changefeed], list[str]] = [], waits
@@ -67,11 +67,11 @@ class Logs:
         self._known = found, problems
 
 
-def _folders(root: Place) -> list[Place]:
+def _folders(root: Location) -> list[Location]:
     """Every changefeed's at or below a state URI."""
     paths = [f"/{path}" for path, _ in open_store(root.uri, _STATE, root.secret).list()]
     folders = sorted({path.split(f"/{LOG}/")[0].strip("/") for path in paths if f"/{LOG}/" in path})
-    return [Place(below(root.uri, *folder.split("/"), field=_STATE), root.secret) for folder in folders]
+    return [Location(below(root.uri, *folder.split("/"), field=_STATE), root.secret) for folder in folders]
 
 
 def of_log(state: State, now_ms: int) -> Changefeed:

@@ -58,7 +58,7 @@ def ui(
         The Secret in --secrets-dir for the --state URIs.
     """
     from changefeed.cli.recorded import Logs
-    from changefeed.objectstore import Place
+    from changefeed.objectstore import Location
     from changefeed.objectstore.open import canonical
     from changefeed.owner.places import state_place
     from changefeed.ui.server import parse_address
@@ -67,7 +67,7 @@ def ui(
         raise InvalidSpec("--secret", f"{secret}; allowed: together with --secrets-dir DIR")
     opened = secrets_dir / secret if secrets_dir and secret else None
     folders = [state_place(read(each), secrets_dir) for each in file or ()]
-    roots = [Place(canonical(each, "--state"), opened) for each in state or ()]
+    roots = [Location(canonical(each, "--state"), opened) for each in state or ()]
     at = parse_address(address, "--address")
     drivers = driver or [_DRIVER]
     for each in drivers:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from changefeed.eventstore.files import EVENTS, Fill, LocalSegments, SegmentFiles, StoredSegments
-from changefeed.objectstore import Place
+from changefeed.objectstore import Location
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.open import open_store
 from changefeed.objectstore.patience import Patience
@@ -31,7 +31,7 @@ class House:
     `patience`: of creating and opening segments; what can't be deleted raises at once.
     """
 
-    state: Place
+    state: Location
     epoch: int
     nonce: str
     patience: Patience = field(default_factory=Patience, compare=False)

@@ -28,7 +28,7 @@ class Object:
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """Where a store is and whose credentials open it; holds no secret itself, so it may travel to tasks.
 
     `secret`: a folder with a file for each key of a Secret (docs/design/layouts.md, Secrets); None: the environment's

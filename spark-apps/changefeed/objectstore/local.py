@@ -29,7 +29,7 @@ from changefeed.errors import (
     Unavailable,
     by_disk,
 )
-from changefeed.objectstore import FileRange, Object, Place
+from changefeed.objectstore import FileRange, Location, Object
 from changefeed.objectstore.probe import PROBE
 
 _T = TypeVar("_T")
@@ -58,7 +58,7 @@ class LocalStore:
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
         self.uri = self.root.as_uri()
-        self.place = Place(self.uri)
+        self.place = Location(self.uri)
         self._house = self.root.parent / f".{self.root.name}.changefeed-tmp"
         self._durable: set[Path] = set()
         self._lock_fd: int | None = None

@@ -31,7 +31,7 @@ def open_store(uri: str, field: str = "uri", secret: Path | None = None) -> Stor
     `s3://bucket/folder`, `az://container/folder`, `gs://bucket/folder`.
 
     Nothing is touched yet; `probe_store()` finds out whether it can be used. `field`: the URI's place in the resource.
-    `secret`: the folder of its credentials' files (objectstore.Place). Raises InvalidSpec, NeedsHuman (no such files).
+    `secret`: its credentials' files' folder (objectstore.Location). Raises InvalidSpec, NeedsHuman (no such files).
     """
     if not in_bucket(uri):
         return LocalStore(local_path(uri, field))

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from changefeed.errors import InvalidSpec
-from changefeed.objectstore import Place
+from changefeed.objectstore import Location
 from changefeed.objectstore.digest import Digest
 from changefeed.objectstore.open import below, beside, canonical
 from changefeed.spec.field.location import in_bucket
@@ -27,7 +27,7 @@ STATE_FIELD = "spec.state.uri"
 SINK_FIELD = "spec.sink.storage.uri"
 
 
-def state_place(changefeed: Changefeed, secrets_dir: Path | None = None) -> Place:
+def state_place(changefeed: Changefeed, secrets_dir: Path | None = None) -> Location:
     """`<state.uri>/<namespace>/<name>/<uid>`; without state.uri, a folder of this user on this machine.
 
     With state.id, `<state.uri>/_id/<state.id>`: no namespace has a `_` in its name.
@@ -35,11 +35,11 @@ def state_place(changefeed: Changefeed, secrets_dir: Path | None = None) -> Plac
     metadata, state = changefeed.metadata, changefeed.spec.state
     folders = (_IDS, state.id) if state.id else (metadata.namespace, metadata.name, metadata.uid)
     if state.uri:
-        return Place(
+        return Location(
             below(state.uri, *folders, field=STATE_FIELD), store_secret(state.uri, state.credentials, secrets_dir)
         )
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Place((Path(home).absolute() / "changefeed").joinpath(*folders[:2]).as_uri())
+    return Location((Path(home).absolute() / "changefeed").joinpath(*folders[:2]).as_uri())
 
 
 def service_id(changefeed: Changefeed) -> str:
@@ -71,10 +71,10 @@ def folder_stem(folder: str) -> str:
     return f"changefeed-{_IDS}-{last}" if name == _IDS else f"changefeed-{namespace}-{name}-{last}"
 
 
-def sink_place(changefeed: Changefeed, secrets_dir: Path | None = None) -> Place:
+def sink_place(changefeed: Changefeed, secrets_dir: Path | None = None) -> Location:
     """The sink's root, absolute."""
     storage = changefeed.storage
-    return Place(canonical(storage.uri, SINK_FIELD), store_secret(storage.uri, storage.credentials, secrets_dir))
+    return Location(canonical(storage.uri, SINK_FIELD), store_secret(storage.uri, storage.credentials, secrets_dir))
 
 
 def upstream_access(changefeed: Changefeed, secrets_dir: Path | None = None) -> Access:
@@ -91,12 +91,12 @@ def upstream_access(changefeed: Changefeed, secrets_dir: Path | None = None) -> 
     return Access(upstream.pd_addresses, tls)
 
 
-def generation_place(sink: Place, generation: int) -> Place:
+def generation_place(sink: Location, generation: int) -> Location:
     """Where a generation's files are: the sink itself, then `<sink>-gen-2`, `<sink>-gen-3`, ... beside it.
 
     Beside, not below: TiCDC's readers walk everything below a sink, and stop at a schema file that stands too deep.
     """
-    return sink if generation == 1 else Place(beside(sink.uri, f"-gen-{generation}", SINK_FIELD), sink.secret)
+    return sink if generation == 1 else Location(beside(sink.uri, f"-gen-{generation}", SINK_FIELD), sink.secret)
 
 
 def secret_folder(field: str, named: Credentials | SinkTls | None, secrets_dir: Path | None) -> Path | None:

@@ -27,7 +27,7 @@ from changefeed.eventstore.flight import ArenaServer
 from changefeed.eventstore.house import House
 from changefeed.model.rows import raw_bytes
 from changefeed.model.table_copy import TableCopy
-from changefeed.objectstore import Place
+from changefeed.objectstore import Location
 from changefeed.objectstore.patience import Patience, Tally
 from changefeed.puller.feed import Data, Failed, FeedEvent, Pd, Resolved, SpanFeed
 from changefeed.puller.matching.scratch import LocalFile, give_back_memory
@@ -83,7 +83,7 @@ class PullerJob:
 
     count: int
     upstream: Access
-    state: Place  # the changefeed's own
+    state: Location  # the changefeed's own
     limits: Limits
 
 
@@ -92,7 +92,7 @@ def run_puller(
     puller: int,
     task: str,
     upstream: Access,
-    state: Place,
+    state: Location,
     limits: Limits | None = None,
     attempt: int | None = None,
 ) -> None:

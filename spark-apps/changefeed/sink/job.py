@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from changefeed.model.record import Work, WorkEntry
-from changefeed.objectstore import Place
+from changefeed.objectstore import Location
 from changefeed.pipeline.recipe import Recipe
 from changefeed.sink.contract import Claim, Entry, EntryId, SinkJob
 
@@ -15,7 +15,7 @@ class PipelineJob:
     """`changefeed`: see sink.contract.Claim."""
 
     changefeed: str
-    state: Place  # the changefeed's own: segments
+    state: Location  # the changefeed's own: segments
     sink: SinkJob
 
 

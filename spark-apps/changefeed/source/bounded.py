@@ -20,7 +20,7 @@ from changefeed.eventstore.house import House
 from changefeed.eventstore.reader import KeptSegments, read_slice
 from changefeed.model.memcomparable import decode_bytes
 from changefeed.model.record import SegmentSlice
-from changefeed.objectstore import Place
+from changefeed.objectstore import Location
 from changefeed.schema.keys import table_span
 from changefeed.source.change_rows import change_rows
 from changefeed.source.followed_table import (
@@ -135,7 +135,7 @@ class Part:
     """What one task pulls and reads: the key range `[start_key, end_key)` of a physical table over its `lives`."""
 
     hold: Hold
-    state: Place
+    state: Location
     start_key: bytes
     end_key: bytes
     lives: tuple[Life, ...]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from changefeed.errors import InvalidSpec
 from changefeed.model import tso
-from changefeed.objectstore import Place
+from changefeed.objectstore import Location
 from changefeed.objectstore.open import below, canonical
 from changefeed.spec.field.location import in_bucket
 from changefeed.spec.field.quantity import parse_duration, parse_size
@@ -62,7 +62,7 @@ class Options:
     to_ts: int | None
     max_rows: int | None
     max_bytes: int
-    event_store: Place
+    event_store: Location
     safepoint_ttl_s: int
 
     @classmethod
@@ -89,9 +89,9 @@ class Options:
             safepoint_ttl_s=_ttl(values.get("safepointTtl", _SAFEPOINT_TTL)),
         )
 
-    def place(self, name: str) -> Place:
+    def place(self, name: str) -> Location:
         """The folder for the segments of a stream or task."""
-        return Place(below(self.event_store.uri, name, field="eventStore"), self.event_store.secret)
+        return Location(below(self.event_store.uri, name, field="eventStore"), self.event_store.secret)
 
 
 def _required(values: Mapping[str, str], name: str) -> str:
@@ -177,11 +177,11 @@ def _ttl(value: str) -> int:
     return int(seconds)
 
 
-def _event_store(values: Mapping[str, str]) -> Place:
+def _event_store(values: Mapping[str, str]) -> Location:
     uri, secret = values.get("eventStore"), values.get("eventStoreSecretDir")
     if uri is None:
         folder = Path(tempfile.gettempdir()) / f"changefeed-{os.getuid()}" / "spark-source"
-        return Place(folder.as_uri())
+        return Location(folder.as_uri())
     if secret is not None and not in_bucket(uri):
         raise InvalidSpec("eventStoreSecretDir", "eventStore is not a bucket", "Leave it out.")
-    return Place(canonical(uri, "eventStore"), None if secret is None else _folder("eventStoreSecretDir", secret))
+    return Location(canonical(uri, "eventStore"), None if secret is None else _folder("eventStoreSecretDir", secret))

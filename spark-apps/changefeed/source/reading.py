@@ -11,7 +11,7 @@ from changefeed.errors import Transient, Unavailable
 from changefeed.eventstore.house import House
 from changefeed.eventstore.reader import KeptSegments, read_slice
 from changefeed.model.record import SegmentSlice
-from changefeed.objectstore import Place
+from changefeed.objectstore import Location
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.source.change_rows import change_rows
 from changefeed.source.read_schema import ReadSchema
@@ -38,7 +38,7 @@ class Life:
 class Stored:
     """What one task reads of a batch: rows of one physical table in segments of the run `epoch`, `nonce`."""
 
-    state: Place
+    state: Location
     epoch: int
     nonce: str
     life: Life

@@ -33,7 +33,7 @@ _LOG = "log"
 
 @dataclass(frozen=True)
 class Places:
-    """Where a sink is, and the folders of its and its state's credentials (objectstore.Place)."""
+    """Where a sink is, and the folders of its and its state's credentials (objectstore.Location)."""
 
     uri: str
     secret: Path | None = None

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from changefeed.errors import ChangefeedError
 from changefeed.eventstore import segment as segment_module
 from changefeed.eventstore.files import LocalSegments
-from changefeed.objectstore import Place
+from changefeed.objectstore import Location
 from changefeed.objectstore.local import LocalStore
 from changefeed.owner import driver as driver_module
 from changefeed.owner import publication
@@ -147,7 +147,7 @@ def pull(
     try:
         with reporting(owner):
             upstream = Access(tuple(tasks["pd_addresses"]))
-            run_puller(owner, 0, f"puller-0-{attempt}", upstream, Place(tasks["state"]), LIMITS)
+            run_puller(owner, 0, f"puller-0-{attempt}", upstream, Location(tasks["state"]), LIMITS)
     except ChangefeedError as error:
         _refused(say, error)
     else:
@@ -163,7 +163,7 @@ def write(
     try:
         with reporting(owner):
             write_files(
-                owner, number, PipelineJob("bank/feed", Place(tasks["state"]), StorageJob(Place(tasks["sink"])))
+                owner, number, PipelineJob("bank/feed", Location(tasks["state"]), StorageJob(Location(tasks["sink"])))
             )
     except ChangefeedError as error:
         _refused(say, error)

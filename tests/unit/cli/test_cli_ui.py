@@ -17,7 +17,7 @@ from changefeed.cli.recorded import Logs
 from changefeed.cli.ui import Laptop
 from changefeed.model.record import EpochRecord, StartRecord
 from changefeed.model.tso import compose
-from changefeed.objectstore import Place
+from changefeed.objectstore import Location
 from changefeed.objectstore.open import open_store
 from changefeed.owner.transaction_log.log import Log
 from changefeed.spec.driver_status import DriverStatus
@@ -85,7 +85,7 @@ async def test_logs_are_shown_until_a_driver_tells_more(tmp_path: Path) -> None:
     write_log(tmp_path / "shop" / "orders" / "local")
     write_log(tmp_path / "shop" / "bills" / "local", "bills")
     asked = Asked(a=Silent("No driver answers at a."))
-    logs = Logs([], [Place(tmp_path.as_uri())])
+    logs = Logs([], [Location(tmp_path.as_uri())])
     page = laptop(logs, asked)
     assert (await page.overview()).notes[0] == "The logs are being read."
     logs.look()
@@ -104,17 +104,17 @@ def looked_at(logs: Logs) -> tuple[list[Changefeed], list[str]]:
 
 def test_a_log_says_how_far_it_has_got(tmp_path: Path) -> None:
     write_log(tmp_path / "log-of-one")
-    known, problems = looked_at(Logs([Place((tmp_path / "log-of-one").as_uri())], []))
+    known, problems = looked_at(Logs([Location((tmp_path / "log-of-one").as_uri())], []))
     assert problems == []
     (one,) = known
     assert (one.namespace, one.name, one.checkpoint_ms) == ("shop", "orders", NOW_MS - 9_000)
     assert dict(one.facts)["Sink"] == "storage s3://lake/orders"
-    (same,), _ = looked_at(Logs([], [Place((tmp_path / "log-of-one").as_uri())]))
+    (same,), _ = looked_at(Logs([], [Location((tmp_path / "log-of-one").as_uri())]))
     assert same.name == "orders"
 
 
 def test_what_is_no_log_is_said(tmp_path: Path) -> None:
-    known, problems = looked_at(Logs([Place((tmp_path / "nothing").as_uri())], []))
+    known, problems = looked_at(Logs([Location((tmp_path / "nothing").as_uri())], []))
     assert known == []
     assert "has not run" in problems[0]
     assert str(tmp_path) in problems[0]

@@ -19,7 +19,7 @@ from changefeed.eventstore.realtime_buffer import Slot
 from changefeed.eventstore.segment import sort_segment
 from changefeed.model.record import SegmentSlice, SlotPlace
 from changefeed.model.rows import RAW_SCHEMA
-from changefeed.objectstore import Place
+from changefeed.objectstore import Location
 
 pytestmark = pytest.mark.skipif(not can_share_memory(), reason="this system has no memory without a name to share")
 
@@ -87,7 +87,7 @@ def test_another_file_with_the_same_number_is_not_taken_for_it(tmp_path: Path) -
 
 
 def test_a_segment_is_read_where_it_stands_and_not_once_it_is_gone(arena: SharedArena, tmp_path: Path) -> None:
-    house = House(Place(tmp_path.as_uri()), 7, "nonce")
+    house = House(Location(tmp_path.as_uri()), 7, "nonce")
     slot, piece, row = segment_in(arena, house, seq=1, generation=9)
     kept = KeptSegments()
     assert read_slice(house, piece, kept=kept).to_pylist() == [row]
@@ -101,7 +101,7 @@ def test_a_segment_is_read_where_it_stands_and_not_once_it_is_gone(arena: Shared
 
 
 def test_rule_3_a_segment_is_not_taken_for_the_one_that_stood_there_before(arena: SharedArena, tmp_path: Path) -> None:
-    house = House(Place(tmp_path.as_uri()), 7, "nonce")
+    house = House(Location(tmp_path.as_uri()), 7, "nonce")
     _, first, _ = segment_in(arena, house, seq=1, generation=9)
     kept = KeptSegments()
     read_slice(house, first, kept=kept)

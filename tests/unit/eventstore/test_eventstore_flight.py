@@ -19,14 +19,14 @@ from changefeed.eventstore.realtime_buffer import Slot
 from changefeed.eventstore.segment import SortedSegment, sort_segment
 from changefeed.model.record import SegmentSlice
 from changefeed.model.rows import RAW_SCHEMA
-from changefeed.objectstore import Place
+from changefeed.objectstore import Location
 from changefeed.owner.serving.certificate import self_signed
 from changefeed.wire.owner import TASK_NAME, RunKey
 from pyarrow import flight
 
 pytestmark = pytest.mark.skipif(not can_share_memory(), reason="this system has no memory without a name to share")
 
-HOUSE = House(Place("s3://lake/state?endpoint=http://127.0.0.1:1&region=r"), 7, "nonce")
+HOUSE = House(Location("s3://lake/state?endpoint=http://127.0.0.1:1&region=r"), 7, "nonce")
 KEY = RunKey(*self_signed(TASK_NAME))
 SPANS, ROWS = 3, 50_000
 DEADLINE_S = 30.0

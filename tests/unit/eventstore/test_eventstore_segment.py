@@ -18,7 +18,7 @@ from changefeed.eventstore.segment import CURVE_STEP, MAX_BATCH_ROWS, METADATA_K
 from changefeed.model.position import Position
 from changefeed.model.record import SegmentSlice
 from changefeed.model.rows import RAW_SCHEMA, raw_bytes
-from changefeed.objectstore import Place
+from changefeed.objectstore import Location
 from changefeed.objectstore.open import local_path
 from changefeed.objectstore.patience import Patience
 from changefeed.wire import owner_pb2
@@ -77,7 +77,7 @@ def positions(table: pa.Table) -> list[Position]:
 
 @pytest.fixture
 def house(tmp_path: Path) -> House:
-    return House(Place(tmp_path.as_uri()), 7, "nonce")
+    return House(Location(tmp_path.as_uri()), 7, "nonce")
 
 
 small_row = st.tuples(
@@ -97,7 +97,7 @@ small_row = st.tuples(
 def test_rows_are_sorted_and_the_curve_measures_them(batches_of: list[list[list[Row]]]) -> None:
     """Small spans are sorted together, the others alone."""
     with TemporaryDirectory() as folder:
-        house = House(Place(Path(folder).as_uri()), 7, "nonce")
+        house = House(Location(Path(folder).as_uri()), 7, "nonce")
         spans = [
             SpanRows.of(number, number + 10, *(to_batch(rows) for rows in batches))
             for number, batches in enumerate(batches_of)

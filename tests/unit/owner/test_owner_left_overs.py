@@ -11,7 +11,7 @@ from changefeed.cli.main import main
 from changefeed.errors import Conflict, NeedsHuman, Unavailable
 from changefeed.model.record import StartRecord
 from changefeed.model.tso import MAX_TS
-from changefeed.objectstore import Place
+from changefeed.objectstore import Location
 from changefeed.objectstore.local import LocalStore
 from changefeed.owner import places
 from changefeed.owner.closing import undriven
@@ -52,15 +52,15 @@ def pd(monkeypatch: pytest.MonkeyPatch) -> Pd:
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> Place:
+def state(tmp_path: Path) -> Location:
     """That of two changefeeds, each with a stored segment; no driver runs."""
-    place = Place((tmp_path / "state").as_uri())
+    place = Location((tmp_path / "state").as_uri())
     for name, more in (("orders", {}), ("users", {"id": "users-of-shop"})):
         _run(place, name, **more)
     return place
 
 
-def _run(state: Place, name: str, **more: str) -> None:
+def _run(state: Location, name: str, **more: str) -> None:
     resource: dict[str, Any] = {
         "apiVersion": "changefeed.dev/v1alpha1",
         "kind": "Changefeed",
@@ -80,20 +80,20 @@ def _run(state: Place, name: str, **more: str) -> None:
     store.create("events/1-n/0/00000000000000000001.arrow", b"12345")
 
 
-def _path(place: Place) -> Path:
+def _path(place: Location) -> Path:
     return Path(place.uri.removeprefix("file://"))
 
 
-def _found(state: Place) -> dict[str, StateFolder]:
+def _found(state: Location) -> dict[str, StateFolder]:
     return {each.folder: each for each in find(state, NOW_MS)}
 
 
-def _say_alive(state: Place, ago_s: int, ended: bool = False) -> None:
+def _say_alive(state: Location, ago_s: int, ended: bool = False) -> None:
     said = {"v": 1, "epoch": 1, "host": "h", "pid": 1, "pdMs": str(NOW_MS - ago_s * 1000), "ended": ended}
     (_path(state) / FOLDER / "alive.json").write_text(json.dumps(said))
 
 
-def test_every_state_below_the_uri_is_found_and_looking_changes_nothing(state: Place) -> None:
+def test_every_state_below_the_uri_is_found_and_looking_changes_nothing(state: Location) -> None:
     before = {path: path.stat().st_mtime_ns for path in _path(state).rglob("*.json")}
     found = _found(state)
     assert list(found) == ["_id/users-of-shop", FOLDER]
@@ -102,7 +102,7 @@ def test_every_state_below_the_uri_is_found_and_looking_changes_nothing(state: P
     assert {path: path.stat().st_mtime_ns for path in _path(state).rglob("*.json")} == before
 
 
-async def test_closing_ends_the_log_the_hold_and_the_events(state: Place, pd: Pd) -> None:
+async def test_closing_ends_the_log_the_hold_and_the_events(state: Location, pd: Pd) -> None:
     assert await close_left_over(state, FOLDER, None, NOW_MS) == ""
     assert pd.removed == ["changefeed-shop-orders-u-1"]
     found = _found(state)
@@ -112,7 +112,7 @@ async def test_closing_ends_the_log_the_hold_and_the_events(state: Place, pd: Pd
 
 @pytest.mark.parametrize(("ago_s", "ended", "driven"), [(10, False, True), (10, True, False), (400, False, False)])
 async def test_one_whose_driver_says_that_it_is_alive_is_left_alone(
-    state: Place, pd: Pd, ago_s: int, ended: bool, driven: bool
+    state: Location, pd: Pd, ago_s: int, ended: bool, driven: bool
 ) -> None:
     _say_alive(state, ago_s, ended)
     assert _found(state)[FOLDER].is_driven is driven
@@ -122,7 +122,7 @@ async def test_one_whose_driver_says_that_it_is_alive_is_left_alone(
         assert pd.removed == []
 
 
-async def test_one_that_a_process_of_this_machine_holds_is_left_alone(state: Place) -> None:
+async def test_one_that_a_process_of_this_machine_holds_is_left_alone(state: Location) -> None:
     held = LocalStore(_path(state) / FOLDER)
     held.hold()
     try:
@@ -132,7 +132,7 @@ async def test_one_that_a_process_of_this_machine_holds_is_left_alone(state: Pla
     assert not _found(state)[FOLDER].is_driven
 
 
-async def test_without_pd_all_but_the_hold_is_removed(state: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_pd_all_but_the_hold_is_removed(state: Location, monkeypatch: pytest.MonkeyPatch) -> None:
     async def away(*_: object) -> Pd:
         raise Unavailable("PD does not answer.", "Look at PD.")
 
@@ -141,15 +141,17 @@ async def test_without_pd_all_but_the_hold_is_removed(state: Place, monkeypatch:
     assert (_found(state)[FOLDER].is_closed, _found(state)[FOLDER].event_bytes) == (True, 0)
 
 
-async def test_a_copy_of_a_state_is_not_closed_since_that_would_end_the_original(state: Place, pd: Pd) -> None:
-    copy = Place(f"{state.uri}-copy")
+async def test_a_copy_of_a_state_is_not_closed_since_that_would_end_the_original(state: Location, pd: Pd) -> None:
+    copy = Location(f"{state.uri}-copy")
     _path(state).rename(_path(copy))
     with pytest.raises(NeedsHuman, match=f"keeps its state at {state.uri}/{FOLDER}"):
         await close_left_over(copy, FOLDER, None, NOW_MS)
     assert pd.removed == []
 
 
-def test_the_command_lists_and_closes_what_is_named(state: Place, pd: Pd, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_lists_and_closes_what_is_named(
+    state: Location, pd: Pd, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["gc", "--state", state.uri]) == 0
     out = capsys.readouterr().out
     assert f"{FOLDER}    left over or paused" in out

@@ -24,7 +24,7 @@ from changefeed.eventstore.house import House
 from changefeed.eventstore.reader import MemoryGone, read_slice
 from changefeed.model.record import SegmentSlice
 from changefeed.model.rows import RAW_SCHEMA
-from changefeed.objectstore import Place
+from changefeed.objectstore import Location
 from changefeed.objectstore.patience import REQUESTS
 from changefeed.owner.pulling.known_files import Memory
 from changefeed.owner.serving.certificate import self_signed
@@ -163,7 +163,7 @@ async def owning(
     address = OwnerAddress(f"127.0.0.1:{port}", 3, "ab", "secret", pem, RunKey(private, pem))
     upstream = Access((cluster.pd_address,), tls, cluster.cluster_id)
     task = asyncio.ensure_future(
-        asyncio.to_thread(run_puller, address, 5, "puller-5-0", upstream, Place(state.as_uri()), limits)
+        asyncio.to_thread(run_puller, address, 5, "puller-5-0", upstream, Location(state.as_uri()), limits)
     )
     try:
         yield owner, task
@@ -374,7 +374,7 @@ def rows(commit_ts: int, size: int, count: int = 1) -> pa.RecordBatch:
 def pulling(call: FakeCall, feed: FakeFeed, state: Path, limits: Limits) -> tuple[PullerTask, asyncio.Future[None]]:
     """A task, and its run, that is told to pull two spans."""
     nobody: Pd = cast(Pd, None)
-    task = PullerTask(0, "puller-0-0", nobody, House(Place(state.as_uri()), 1, "ab"), limits, host=HOST)
+    task = PullerTask(0, "puller-0-0", nobody, House(Location(state.as_uri()), 1, "ab"), limits, host=HOST)
     task._feed = feed  # type: ignore[assignment]
     for sub_id, start_ts in ((1, 10), (2, 20)):
         asked = owner_pb2.Subscribe(sub_id=sub_id, span_id=sub_id, start_key=b"a", end_key=b"b", start_ts=start_ts)
@@ -440,7 +440,7 @@ async def test_rule_17_what_comes_fast_waits_for_segments_but_not_for_a_store_th
     tmp_path: Path,
 ) -> None:
     clock = ManualClock()
-    house = House(Place(tmp_path.as_uri()), 1, "ab")
+    house = House(Location(tmp_path.as_uri()), 1, "ab")
     task = PullerTask(0, "puller-0-0", cast(Pd, None), house, Limits(roll_bytes=1_000), clock)
     task._pipeline.metrics.inflight_bytes = 2_000
     await task._room()
@@ -464,7 +464,7 @@ async def test_where_all_read_the_files_what_is_in_memory_is_served_and_archived
 ) -> None:
     """A store's segments are compressed; the owner is told one size, of the slot and of the file."""
     monkeypatch.setattr(House, "compression", "lz4")
-    house, key = House(Place(tmp_path.as_uri()), 1, "ab"), RunKey(*self_signed(TASK_NAME))
+    house, key = House(Location(tmp_path.as_uri()), 1, "ab"), RunKey(*self_signed(TASK_NAME))
     serve, elsewhere = partial(ArenaServer, key=key, host="127.0.0.1"), RemoteArenas(key, "elsewhere")
     call, feed, limits = FakeCall(), FakeFeed(), Limits(roll_interval=0.01, buffer_bytes=1 << 20)
     task = PullerTask(0, "puller-0-0", cast(Pd, None), house, limits, serve=serve)
@@ -519,7 +519,7 @@ def test_a_puller_that_knows_no_way_to_the_owner_says_so() -> None:
 
 
 async def test_scratch_stands_in_the_folder_that_the_run_clears_on_this_machine(tmp_path: Path) -> None:
-    house = House(Place(tmp_path.as_uri()), 1, "ab")
+    house = House(Location(tmp_path.as_uri()), 1, "ab")
     task = PullerTask(0, "puller-0-0", cast(Pd, None), house, Limits())
     task._scratch_file()
     assert house.spool_folder.is_dir()
@@ -527,7 +527,7 @@ async def test_scratch_stands_in_the_folder_that_the_run_clears_on_this_machine(
 
 
 async def test_a_segment_that_is_written_at_once_does_not_hide_another_that_cannot_be(tmp_path: Path) -> None:
-    task = PullerTask(0, "puller-0-0", cast(Pd, None), House(Place(tmp_path.as_uri()), 1, "ab"), Limits())
+    task = PullerTask(0, "puller-0-0", cast(Pd, None), House(Location(tmp_path.as_uri()), 1, "ab"), Limits())
     patience, said = task._house.patience, list[str]()
 
     def write() -> None:
@@ -555,4 +555,4 @@ def test_a_puller_takes_nothing_from_a_pd_that_is_not_the_changefeeds(
 ) -> None:
     nobody = OwnerAddress("127.0.0.1:1", 3, "ab", "secret", b"", RunKey(b"", b""))
     with pytest.raises(error, match=said):
-        run_puller(nobody, 5, "puller-5-0", upstream(cluster.pd_address, tmp_path), Place(tmp_path.as_uri()))
+        run_puller(nobody, 5, "puller-5-0", upstream(cluster.pd_address, tmp_path), Location(tmp_path.as_uri()))

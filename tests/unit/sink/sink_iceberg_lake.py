@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from changefeed.errors import Fenced
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE, Position
 from changefeed.model.record import CommitRecord, FileCommitted, PlanEntry
-from changefeed.objectstore import Place
+from changefeed.objectstore import Location
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.once import create_once
 from changefeed.objectstore.patience import Patience
@@ -68,7 +68,7 @@ class Lake:
     def __init__(self, folder: Path, upsert: bool = False) -> None:
         folder.mkdir(exist_ok=True)
         self.folder, self.upsert = folder, upsert
-        self.place = IcebergPlace(Place((folder / "lake").as_uri()), f"sqlite:///{folder}/catalog.db")
+        self.place = IcebergPlace(Location((folder / "lake").as_uri()), f"sqlite:///{folder}/catalog.db")
         self.store = LocalStore(folder / "lake")
         self.indexes: dict[int, int] = {}
         self.newest_epoch = 1

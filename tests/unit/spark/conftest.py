@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from changefeed.eventstore.house import House
-from changefeed.objectstore import Place
+from changefeed.objectstore import Location
 from changefeed.sink.job import PipelineJob
 from changefeed.sink.storage import event_sink
 from changefeed.sink.storage.event_sink import StorageJob
@@ -27,8 +27,8 @@ def owner() -> Iterator[Owner]:
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> Place:
-    return Place((tmp_path / "state").as_uri())
+def state(tmp_path: Path) -> Location:
+    return Location((tmp_path / "state").as_uri())
 
 
 @pytest.fixture
@@ -41,13 +41,13 @@ def sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
 
 
 @pytest.fixture
-def begin(owner: Owner, state: Place, sink: Sink) -> Iterator[Begin]:
+def begin(owner: Owner, state: Location, sink: Sink) -> Iterator[Begin]:
     """Starts a task; whatever becomes of it, nothing of it is left."""
     begun: list[Future[int | None]] = []
     with ThreadPoolExecutor(4, "task") as threads:
 
         def started(number: int = 0, attempt: int | None = ATTEMPT, **address: Any) -> Future[int | None]:
-            job = PipelineJob("shop/feed", state, StorageJob(Place(sink.uri)))
+            job = PipelineJob("shop/feed", state, StorageJob(Location(sink.uri)))
             begun.append(threads.submit(write_files, replace(owner.address, **address), number, job, attempt))
             return begun[-1]
 

@@ -18,7 +18,7 @@ from changefeed.eventstore.segment import write_segment
 from changefeed.model.position import OP_INSERT, Position
 from changefeed.model.record import PlanEntry, SegmentSlice, Work, WorkEntry
 from changefeed.model.rows import RAW_SCHEMA
-from changefeed.objectstore import FileRange, Place
+from changefeed.objectstore import FileRange, Location
 from changefeed.objectstore.local import LocalStore
 from changefeed.pipeline.spool import Spool
 from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, LONGLONG, parse_table_info
@@ -74,7 +74,7 @@ def path_of(plan: int, entry: int) -> str:
     return f"shop/t/{plan}/{entry}.csv"
 
 
-def make_work(state: Place, plan: int, files: Mapping[int, Sequence[int]]) -> Work:
+def make_work(state: Location, plan: int, files: Mapping[int, Sequence[int]]) -> Work:
     """Entries by number, each with the keys that were inserted; their rows are written, a segment an entry."""
     entries = []
     for number, rows in files.items():
@@ -117,7 +117,7 @@ def make_work(state: Place, plan: int, files: Mapping[int, Sequence[int]]) -> Wo
     )
 
 
-def _segment(state: Place, rows: Sequence[int]) -> SegmentSlice:
+def _segment(state: Location, rows: Sequence[int]) -> SegmentSlice:
     house, number = House(state, EPOCH, NONCE), next(_numbers)
     meta = write_segment(house, "puller-0", number, [SpanRows.of(TABLE_ID, 1, _raw(rows))])
     (span,) = meta.spans

@@ -10,7 +10,7 @@ from unittest.mock import MagicMock, call
 
 import pytest
 from changefeed.errors import Unavailable
-from changefeed.objectstore import Place
+from changefeed.objectstore import Location
 from changefeed.owner.serving.vigilance import Tasks
 from changefeed.puller.task import Limits, PullerJob
 from changefeed.sink.job import PipelineJob
@@ -26,9 +26,9 @@ from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import cloudpickle
 
 DEADLINE_S = 10.0
-PLACE = Place("file:///tmp/none", None)
+PLACE = Location("file:///tmp/none", None)
 OWNER = OwnerAddress("127.0.0.1:1", 1, "n", "t", b"c", RunKey(b"k", b"c"))
-PIPELINE = PipelineJob("shop/feed", PLACE, StorageJob(Place("file:///tmp/lake")))
+PIPELINE = PipelineJob("shop/feed", PLACE, StorageJob(Location("file:///tmp/lake")))
 
 
 def pullers(count: int = 1) -> PullerJob:

@@ -24,7 +24,7 @@ from changefeed.errors import (
     Unavailable,
 )
 from changefeed.eventstore.house import House
-from changefeed.objectstore import Place, patience
+from changefeed.objectstore import Location, patience
 from changefeed.objectstore.patience import REQUESTS, outcome
 from changefeed.pipeline import spool as spool_module
 from changefeed.pipeline.spool import Spool
@@ -46,7 +46,7 @@ def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def full_disk(state: Place, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+def full_disk(state: Location, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Nothing can be spooled until it is called."""
     monkeypatch.setattr(spool_module, "IN_MEMORY_BYTES", 0)
     folder = House(state, EPOCH, NONCE).spool_folder
@@ -71,7 +71,7 @@ def failed(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
 
 @pytest.mark.parametrize("in_memory", [1 << 20, 0], ids=["in memory", "on disk"])
 def test_rule_16_a_file_that_stands_there_with_the_same_bytes_is_written(
-    owner: Owner, state: Place, sink: Sink, begin: Begin, monkeypatch: pytest.MonkeyPatch, in_memory: int
+    owner: Owner, state: Location, sink: Sink, begin: Begin, monkeypatch: pytest.MonkeyPatch, in_memory: int
 ) -> None:
     monkeypatch.setattr(spool_module, "IN_MEMORY_BYTES", in_memory)
     sink.create(path_of(9, 0), content_of([1, 2]))
@@ -83,7 +83,7 @@ def test_rule_16_a_file_that_stands_there_with_the_same_bytes_is_written(
 
 @pytest.mark.parametrize("in_memory", [1 << 20, 0], ids=["in memory", "on disk"])
 def test_rule_16_a_file_that_stands_there_with_other_bytes_ends_it(
-    owner: Owner, state: Place, sink: Sink, begin: Begin, monkeypatch: pytest.MonkeyPatch, in_memory: int
+    owner: Owner, state: Location, sink: Sink, begin: Begin, monkeypatch: pytest.MonkeyPatch, in_memory: int
 ) -> None:
     monkeypatch.setattr(spool_module, "IN_MEMORY_BYTES", in_memory)
     sink.create(path_of(9, 0), content_of([1, 3]))
@@ -103,7 +103,7 @@ def test_rule_16_a_file_that_stands_there_with_other_bytes_ends_it(
 @pytest.mark.parametrize("in_memory", [1 << 20, 0], ids=["in memory", "on disk"])
 def test_a_put_that_fails_ends_it_with_that_error_and_what_was_put_before_is_told(
     owner: Owner,
-    state: Place,
+    state: Location,
     sink: Sink,
     begin: Begin,
     monkeypatch: pytest.MonkeyPatch,
@@ -125,7 +125,7 @@ def test_a_put_that_fails_ends_it_with_that_error_and_what_was_put_before_is_tol
 
 
 def test_the_first_failure_is_the_one_that_is_raised(
-    owner: Owner, state: Place, sink: Sink, begin: Begin, failed: threading.Semaphore
+    owner: Owner, state: Location, sink: Sink, begin: Begin, failed: threading.Semaphore
 ) -> None:
     first, second = path_of(9, 0), path_of(9, 1)
     sink.hold_back(first, second)
@@ -143,7 +143,7 @@ def test_the_first_failure_is_the_one_that_is_raised(
 
 
 def test_a_failure_ends_it_while_another_put_waits_for_the_store(
-    owner: Owner, state: Place, sink: Sink, begin: Begin
+    owner: Owner, state: Location, sink: Sink, begin: Begin
 ) -> None:
     sink.hold_back(path_of(9, 0))
     sink.fail(path_of(9, 0), [OutputConflict("no")])
@@ -156,7 +156,7 @@ def test_a_failure_ends_it_while_another_put_waits_for_the_store(
 
 
 def test_what_is_put_while_it_fails_is_told(
-    owner: Owner, state: Place, sink: Sink, begin: Begin, failed: threading.Semaphore
+    owner: Owner, state: Location, sink: Sink, begin: Begin, failed: threading.Semaphore
 ) -> None:
     bad, good = path_of(9, 0), path_of(9, 1)
     sink.hold_back(bad, good)
@@ -174,7 +174,7 @@ def test_what_is_put_while_it_fails_is_told(
 
 
 def test_a_failure_is_raised_though_the_disk_is_full(
-    owner: Owner, state: Place, sink: Sink, begin: Begin, full_disk: Callable[[], None]
+    owner: Owner, state: Location, sink: Sink, begin: Begin, full_disk: Callable[[], None]
 ) -> None:
     sink.hold_back(path_of(9, 0))
     sink.fail(path_of(9, 0), [OutputConflict("no")])
@@ -189,7 +189,7 @@ def test_a_failure_is_raised_though_the_disk_is_full(
 
 @pytest.mark.usefixtures("talkative")
 def test_a_sink_that_is_away_is_no_sign_of_work(
-    owner: Owner, state: Place, sink: Sink, begin: Begin, encodings: Encodings, monkeypatch: pytest.MonkeyPatch
+    owner: Owner, state: Location, sink: Sink, begin: Begin, encodings: Encodings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)
@@ -208,7 +208,7 @@ def test_a_sink_that_is_away_is_no_sign_of_work(
 
 
 def test_nothing_is_encoded_after_a_failure(
-    owner: Owner, state: Place, sink: Sink, begin: Begin, encodings: Encodings, monkeypatch: pytest.MonkeyPatch
+    owner: Owner, state: Location, sink: Sink, begin: Begin, encodings: Encodings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_sink, "_PUTS", 1)
     sink.fail(path_of(9, 0), [NeedsHuman("no")])
@@ -224,7 +224,7 @@ def test_nothing_is_encoded_after_a_failure(
 
 
 def test_rule_3_a_segment_that_is_lost_ends_it_and_nothing_is_put(
-    owner: Owner, state: Place, sink: Sink, begin: Begin
+    owner: Owner, state: Location, sink: Sink, begin: Begin
 ) -> None:
     work = make_work(state, 9, {0: [1], 1: [2]})
     ((lost,), _) = (entry.segments for entry in work.entries)
@@ -237,7 +237,7 @@ def test_rule_3_a_segment_that_is_lost_ends_it_and_nothing_is_put(
 
 
 def test_rule_3_a_spooled_file_that_has_changed_is_not_put(
-    owner: Owner, state: Place, sink: Sink, begin: Begin, monkeypatch: pytest.MonkeyPatch
+    owner: Owner, state: Location, sink: Sink, begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spool_module, "IN_MEMORY_BYTES", 0)
 
@@ -265,7 +265,7 @@ def _requests(owner: Owner) -> Counter[str]:
 
 @pytest.mark.parametrize("error", [AWAY, Refused("no"), Transient("no"), OutcomeUnknown("?")])
 def test_a_store_that_is_away_is_told_and_tried_again(
-    owner: Owner, state: Place, sink: Sink, begin: Begin, error: ChangefeedError
+    owner: Owner, state: Location, sink: Sink, begin: Begin, error: ChangefeedError
 ) -> None:
     sink.fail(path_of(9, 0), [error] * 3)
     begin()
@@ -279,7 +279,7 @@ def test_a_store_that_is_away_is_told_and_tried_again(
 
 
 def test_a_full_disk_is_told_and_tried_again(
-    owner: Owner, state: Place, sink: Sink, begin: Begin, full_disk: Callable[[], None]
+    owner: Owner, state: Location, sink: Sink, begin: Begin, full_disk: Callable[[], None]
 ) -> None:
     begin()
     owner.write(make_work(state, 9, {0: [1]}))
@@ -290,7 +290,7 @@ def test_a_full_disk_is_told_and_tried_again(
     assert all(failure.message.startswith("Cannot write the spool file") for failure in owner.heard.failures)
 
 
-def test_an_end_ends_it_while_the_sink_is_away(owner: Owner, state: Place, sink: Sink, begin: Begin) -> None:
+def test_an_end_ends_it_while_the_sink_is_away(owner: Owner, state: Location, sink: Sink, begin: Begin) -> None:
     sink.fail(path_of(9, 0), itertools.repeat(AWAY))
     task = begin()
     owner.write(make_work(state, 9, {0: [1]}))
@@ -301,7 +301,7 @@ def test_an_end_ends_it_while_the_sink_is_away(owner: Owner, state: Place, sink:
 
 
 def test_an_end_ends_it_while_it_waits_for_room(
-    owner: Owner, state: Place, sink: Sink, begin: Begin, encodings: Encodings, monkeypatch: pytest.MonkeyPatch
+    owner: Owner, state: Location, sink: Sink, begin: Begin, encodings: Encodings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_sink, "_PUTS", 1)
     for entry in range(3):
@@ -316,7 +316,7 @@ def test_an_end_ends_it_while_it_waits_for_room(
 
 
 def test_an_end_ends_it_while_the_disk_is_full(
-    owner: Owner, state: Place, begin: Begin, full_disk: Callable[[], None]
+    owner: Owner, state: Location, begin: Begin, full_disk: Callable[[], None]
 ) -> None:
     task = begin()
     owner.write(make_work(state, 9, {0: [1]}))
@@ -336,7 +336,7 @@ def test_an_owner_that_vanishes_is_unavailable(owner: Owner, begin: Begin) -> No
 
 @pytest.mark.parametrize("disk_is_full", [False, True], ids=["the sink is away", "the disk is full"])
 def test_an_owner_that_vanishes_is_unavailable_while_a_store_is_away(
-    owner: Owner, state: Place, sink: Sink, begin: Begin, request: pytest.FixtureRequest, disk_is_full: bool
+    owner: Owner, state: Location, sink: Sink, begin: Begin, request: pytest.FixtureRequest, disk_is_full: bool
 ) -> None:
     mend = request.getfixturevalue("full_disk") if disk_is_full else None
     sink.fail(path_of(9, 0), itertools.repeat(AWAY))
@@ -365,7 +365,7 @@ def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("talkative")
 @pytest.mark.parametrize("held", [0, 1], ids=["the first file", "the second file"])
 def test_it_says_that_it_works_also_when_idle_and_not_when_it_is_stuck(
-    owner: Owner, state: Place, begin: Begin, encodings: Encodings, monkeypatch: pytest.MonkeyPatch, held: int
+    owner: Owner, state: Location, begin: Begin, encodings: Encodings, monkeypatch: pytest.MonkeyPatch, held: int
 ) -> None:
     monkeypatch.setattr(module, "STUCK_S", 0.0)
     encodings.held = {held}
@@ -382,7 +382,7 @@ def test_it_says_that_it_works_also_when_idle_and_not_when_it_is_stuck(
 
 @pytest.mark.usefixtures("talkative")
 def test_what_is_put_is_told_though_the_next_file_is_stuck(
-    owner: Owner, state: Place, sink: Sink, begin: Begin, encodings: Encodings, monkeypatch: pytest.MonkeyPatch
+    owner: Owner, state: Location, sink: Sink, begin: Begin, encodings: Encodings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "STUCK_S", 0.0)
     encodings.held = {1}
@@ -398,7 +398,7 @@ def test_what_is_put_is_told_though_the_next_file_is_stuck(
 
 
 @pytest.mark.usefixtures("talkative")
-def test_a_step_that_takes_less_long_is_work(owner: Owner, state: Place, begin: Begin, encodings: Encodings) -> None:
+def test_a_step_that_takes_less_long_is_work(owner: Owner, state: Location, begin: Begin, encodings: Encodings) -> None:
     encodings.held = {0}
     begin()
     owner.write(make_work(state, 9, {0: [1]}))
@@ -409,7 +409,7 @@ def test_a_step_that_takes_less_long_is_work(owner: Owner, state: Place, begin: 
 
 @pytest.mark.usefixtures("talkative")
 def test_each_file_has_its_own_time(
-    owner: Owner, state: Place, begin: Begin, encodings: Encodings, monkeypatch: pytest.MonkeyPatch
+    owner: Owner, state: Location, begin: Begin, encodings: Encodings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)
@@ -430,7 +430,7 @@ def test_each_file_has_its_own_time(
 
 @pytest.mark.usefixtures("talkative")
 def test_a_put_that_takes_long_is_no_silence(
-    owner: Owner, state: Place, sink: Sink, begin: Begin, encodings: Encodings, monkeypatch: pytest.MonkeyPatch
+    owner: Owner, state: Location, sink: Sink, begin: Begin, encodings: Encodings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "STUCK_S", 0.0)
     monkeypatch.setattr(event_sink, "_PUTS", 1)
@@ -447,7 +447,7 @@ def test_a_put_that_takes_long_is_no_silence(
 
 @pytest.mark.usefixtures("talkative")
 def test_waiting_for_a_disk_is_no_silence(
-    owner: Owner, state: Place, begin: Begin, full_disk: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    owner: Owner, state: Location, begin: Begin, full_disk: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)

@@ -11,7 +11,7 @@ import pytest
 from changefeed.eventstore.house import House
 from changefeed.eventstore.reader import read_slice
 from changefeed.model.record import Work
-from changefeed.objectstore import Place
+from changefeed.objectstore import Location
 from changefeed.objectstore.digest import Digest
 from changefeed.objectstore.patience import REQUESTS
 from changefeed.pipeline import spool as spool_module
@@ -26,7 +26,7 @@ from spark_owner import ATTEMPT, DEADLINE_S, SILENCE_S, Begin, Owner
 
 @pytest.mark.parametrize("in_memory", [1 << 20, 0], ids=["in memory", "on disk"])
 def test_what_is_ordered_is_put_and_told(
-    owner: Owner, state: Place, sink: Sink, begin: Begin, monkeypatch: pytest.MonkeyPatch, in_memory: int
+    owner: Owner, state: Location, sink: Sink, begin: Begin, monkeypatch: pytest.MonkeyPatch, in_memory: int
 ) -> None:
     monkeypatch.setattr(spool_module, "IN_MEMORY_BYTES", in_memory)
     files = {(9, 0): range(3), (9, 2): range(3, 1003), (10, 0): [7]}
@@ -53,7 +53,7 @@ def test_what_is_ordered_is_put_and_told(
     assert owner.heard.failures == []
 
 
-def test_rule_13_an_entry_without_rows_is_put_and_told(owner: Owner, state: Place, sink: Sink, begin: Begin) -> None:
+def test_rule_13_an_entry_without_rows_is_put_and_told(owner: Owner, state: Location, sink: Sink, begin: Begin) -> None:
     begin()
     owner.write(make_work(state, 9, {4: []}))
     owner.until(lambda: owner.files() == [(9, 4)])
@@ -61,7 +61,7 @@ def test_rule_13_an_entry_without_rows_is_put_and_told(owner: Owner, state: Plac
     assert sink.list() == [(path_of(9, 4), 0)]
 
 
-def test_it_says_who_it_is_first_and_each_time(owner: Owner, state: Place, begin: Begin) -> None:
+def test_it_says_who_it_is_first_and_each_time(owner: Owner, state: Location, begin: Begin) -> None:
     begin(number=5, attempt=ATTEMPT)
     begin(number=6, attempt=None)
     for number in (5, 6):
@@ -76,7 +76,7 @@ def test_it_says_who_it_is_first_and_each_time(owner: Owner, state: Place, begin
 
 
 def test_where_the_cpu_time_went_is_told_once(
-    owner: Owner, state: Place, begin: Begin, monkeypatch: pytest.MonkeyPatch
+    owner: Owner, state: Location, begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SAY_EVERY_S", 0.01)
     begin()
@@ -101,7 +101,7 @@ def told(owner: Owner) -> list[tuple[str, str, float, bool]]:
 
 
 def test_rule_20_while_one_put_is_slow_others_of_any_plan_are_put_and_told(
-    owner: Owner, state: Place, sink: Sink, begin: Begin
+    owner: Owner, state: Location, sink: Sink, begin: Begin
 ) -> None:
     slow = path_of(9, 0)
     sink.hold_back(slow)
@@ -117,7 +117,7 @@ def test_rule_20_while_one_put_is_slow_others_of_any_plan_are_put_and_told(
 
 
 def test_no_more_is_encoded_than_some_files_ahead_of_a_slow_store(
-    owner: Owner, state: Place, sink: Sink, begin: Begin, encodings: Encodings, monkeypatch: pytest.MonkeyPatch
+    owner: Owner, state: Location, sink: Sink, begin: Begin, encodings: Encodings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_sink, "_PUTS", 2)
     files = range(6)
@@ -135,7 +135,7 @@ def test_no_more_is_encoded_than_some_files_ahead_of_a_slow_store(
 
 
 def test_segments_of_a_store_are_read_side_by_side_once(
-    owner: Owner, state: Place, begin: Begin, monkeypatch: pytest.MonkeyPatch
+    owner: Owner, state: Location, begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files of this machine, and what was fetched for another file, are read by the one that encodes."""
     together, readers = threading.Barrier(3, timeout=DEADLINE_S), []
@@ -170,7 +170,7 @@ def test_segments_of_a_store_are_read_side_by_side_once(
 
 @pytest.mark.parametrize("puller", [0, 3])
 def test_one_that_is_to_pull_leaves_with_the_pullers_number_once_all_is_put(
-    owner: Owner, state: Place, sink: Sink, begin: Begin, puller: int
+    owner: Owner, state: Location, sink: Sink, begin: Begin, puller: int
 ) -> None:
     sink.hold_back(path_of(9, 0))
     task = begin()
@@ -203,7 +203,7 @@ def test_nothing_of_one_that_has_left_goes_on(owner: Owner, begin: Begin, monkey
             assert not thread.is_alive(), thread
 
 
-def test_a_successor_takes_its_place(owner: Owner, state: Place, begin: Begin) -> None:
+def test_a_successor_takes_its_place(owner: Owner, state: Location, begin: Begin) -> None:
     first = begin()
     owner.until(lambda: owner.heard.joined == [0])
     begin(attempt=ATTEMPT + 1)

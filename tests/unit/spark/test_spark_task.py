@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from changefeed.errors import Fenced, NeedsHuman, OutputConflict, Unavailable
-from changefeed.objectstore import Place
+from changefeed.objectstore import Location
 from changefeed.puller.task import Limits, PullerJob
 from changefeed.sink.job import PipelineJob
 from changefeed.sink.storage.event_sink import StorageJob
@@ -17,9 +17,9 @@ from changefeed.upstream.access import Access
 from changefeed.wire.owner import OwnerAddress
 from spark_owner import Owner
 
-PIPELINE = PipelineJob("shop/feed", Place("file:///state"), StorageJob(Place("file:///lake")))
+PIPELINE = PipelineJob("shop/feed", Location("file:///state"), StorageJob(Location("file:///lake")))
 LIMITS = Limits(quota_bytes=1 << 30, roll_bytes=1 << 20, roll_interval=0.5, gather_s=0.1)
-PULLERS = PullerJob(2, Access(("http://pd:2379",)), Place("file:///state"), LIMITS)
+PULLERS = PullerJob(2, Access(("http://pd:2379",)), Location("file:///state"), LIMITS)
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         puller: int,
         name: str,
         upstream: Access,
-        state: Place,
+        state: Location,
         limits: Limits,
         attempt: int | None,
     ) -> None:

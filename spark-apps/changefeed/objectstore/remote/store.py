@@ -22,7 +22,7 @@ from changefeed.errors import (
     OutcomeUnknown,
     Transient,
 )
-from changefeed.objectstore import FileRange, Object, Place
+from changefeed.objectstore import FileRange, Location, Object
 from changefeed.objectstore.probe import PROBE
 from changefeed.objectstore.remote.azure import AZURE
 from changefeed.objectstore.remote.body import whole
@@ -45,7 +45,7 @@ class BucketStore:
     def __init__(self, location: BucketLocation, secret: Path | None = None) -> None:
         self.location = location
         self.uri = location.uri
-        self.place = Place(self.uri, secret)
+        self.place = Location(self.uri, secret)
         self._service = _SERVICES[location.scheme]
         self._attributes = {"Storage-Class": location.storage_class} if location.storage_class else None
         self._reads = self._client(_SMALL_S, _READ_RETRIES)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from changefeed.errors import ChangefeedError, Conflict, NeedsHuman, Refused, Transient, Unavailable
 from changefeed.eventstore.files import EVENTS
-from changefeed.objectstore import Place
+from changefeed.objectstore import Location
 from changefeed.objectstore.open import below, open_store
 from changefeed.owner import places
 from changefeed.owner.alive import Alive
@@ -61,7 +61,7 @@ class StateFolder:
         return self.is_left_over or (not self.is_driven and bool(self.hold_problem))
 
 
-def find(state: Place, now_ms: int) -> list[StateFolder]:
+def find(state: Location, now_ms: int) -> list[StateFolder]:
     """Every changefeed's folder below `state`, sorted. `now_ms`: since 1970. Raises Unavailable, NeedsHuman."""
     listed = open_store(state.uri, "--state", state.secret).list()
     events: dict[str, int] = {}
@@ -75,7 +75,7 @@ def find(state: Place, now_ms: int) -> list[StateFolder]:
     return [_look(state, folder, events.get(folder, 0), now_ms) for folder in sorted(folders)]
 
 
-async def close_left_over(state: Place, folder: str, secrets_dir: Path | None, now_ms: int) -> str:
+async def close_left_over(state: Location, folder: str, secrets_dir: Path | None, now_ms: int) -> str:
     """End the log of one, delete its stored events and its hold; a word about what could not be done, or "".
 
     May be repeated. Raises Conflict when its driver is alive, NeedsHuman when its log does not tell whose it is,
@@ -95,7 +95,7 @@ async def close_left_over(state: Place, folder: str, secrets_dir: Path | None, n
     return ""
 
 
-def _look(state: Place, folder: str, event_bytes: int, now_ms: int) -> StateFolder:
+def _look(state: Location, folder: str, event_bytes: int, now_ms: int) -> StateFolder:
     place = _place(state, folder)
     store = open_store(place.uri, "--state", place.secret)
     seen_ms = Alive(store).last_refresh_ms()
@@ -127,11 +127,11 @@ def _look(state: Place, folder: str, event_bytes: int, now_ms: int) -> StateFold
     )
 
 
-def _place(state: Place, folder: str) -> Place:
-    return Place(below(state.uri, *folder.split("/"), field="--state"), state.secret)
+def _place(state: Location, folder: str) -> Location:
+    return Location(below(state.uri, *folder.split("/"), field="--state"), state.secret)
 
 
-def _changefeed(recorded: State, place: Place, secrets_dir: Path | None) -> Changefeed:
+def _changefeed(recorded: State, place: Location, secrets_dir: Path | None) -> Changefeed:
     """As its last driver ran it."""
     try:
         changefeed = from_effective(recorded.epoch.config)
@@ -152,5 +152,5 @@ def _changefeed(recorded: State, place: Place, secrets_dir: Path | None) -> Chan
     return changefeed
 
 
-def _is_closed(place: Place) -> bool:
+def _is_closed(place: Location) -> bool:
     return Log(open_store(place.uri, "--state", place.secret), places.LOG).read().closed

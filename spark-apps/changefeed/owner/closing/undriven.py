@@ -15,7 +15,7 @@ from pathlib import Path
 from changefeed.errors import ChangefeedError, Fenced, NeedsHuman, Refused, Unavailable
 from changefeed.eventstore.house import House
 from changefeed.model.record import ClosedRecord, EpochRecord, StartRecord
-from changefeed.objectstore import Place
+from changefeed.objectstore import Location
 from changefeed.objectstore.open import Store, open_store
 from changefeed.owner import places
 from changefeed.owner.preparation.records import epoch_record, start_record
@@ -65,7 +65,7 @@ async def hold(changefeed: Changefeed, secrets_dir: Path | None = None) -> Held 
     return safepoint.held
 
 
-async def close(changefeed: Changefeed, secrets_dir: Path | None = None, place: Place | None = None) -> bool:
+async def close(changefeed: Changefeed, secrets_dir: Path | None = None, place: Location | None = None) -> bool:
     """Append `closed`, after which no driver of the resource can do anything; then let the upstream's GC go on. For a
     deletion.
 
@@ -160,7 +160,7 @@ def _delete_events(store: Store) -> None:
 
 
 def _log(changefeed: Changefeed, secrets_dir: Path | None) -> Log:
-    place: Place = places.state_place(changefeed, secrets_dir)
+    place: Location = places.state_place(changefeed, secrets_dir)
     return Log(open_store(place.uri, places.STATE_FIELD, place.secret), places.LOG)
 
 

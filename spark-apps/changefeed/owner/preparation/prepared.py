@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from changefeed.eventstore.house import House
-from changefeed.objectstore import Place
+from changefeed.objectstore import Location
 from changefeed.owner.alive import Alive
 from changefeed.owner.pace import pace_of
 from changefeed.owner.planning.plan_entries import Table
@@ -35,7 +35,7 @@ class Prepared:
     state: State
     nonce: str
     codec: str
-    state_place: Place
+    state_place: Location
     sink: DrivenSink
     schema: SchemaStorage
     tables: dict[int, TableInfo]  # by physical id, which is the dispatcher's

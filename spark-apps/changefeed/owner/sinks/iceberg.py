@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from changefeed.errors import InvalidSpec
-from changefeed.objectstore import Place
+from changefeed.objectstore import Location
 from changefeed.objectstore.open import canonical, open_store, probe_store
 from changefeed.objectstore.patience import Patience
 from changefeed.owner import places
@@ -38,7 +38,7 @@ def place_of(changefeed: Changefeed, secrets_dir: Path | None = None) -> Iceberg
     folder = places.secret_folder(f"{WAREHOUSE}.credentials", spec.credentials, secrets_dir) if secret else None
     catalog = spec.catalog
     return IcebergPlace(
-        Place(canonical(spec.warehouse, WAREHOUSE), folder),
+        Location(canonical(spec.warehouse, WAREHOUSE), folder),
         catalog.uri,
         catalog.name,
         places.secret_folder(f"{CATALOG}.credentials", catalog.credentials, secrets_dir),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from changefeed.objectstore import Place
+from changefeed.objectstore import Location
 from changefeed.objectstore.open import open_store
 from changefeed.sink.contract import Surroundings
 from changefeed.sink.iceberg.files import encode_files
@@ -16,7 +16,7 @@ from changefeed.sink.storage.event_sink import StorageSink
 class IcebergJob:
     """Implements SinkJob."""
 
-    warehouse: Place
+    warehouse: Location
 
     def open(self, around: Surroundings) -> StorageSink:
         return StorageSink(open_store(self.warehouse.uri, WAREHOUSE, self.warehouse.secret), around, encode_files)

@@ -31,7 +31,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from changefeed.errors import E, OutcomeUnknown, Refused, Transient
-from changefeed.objectstore import Place
+from changefeed.objectstore import Location
 from changefeed.objectstore.open import bucket_location, local_path
 from changefeed.objectstore.remote.secret import s3_credentials
 from changefeed.schema.table_info import TableInfo
@@ -108,7 +108,7 @@ class _SqlCatalog(SqlCatalog):
 class IcebergPlace:
     """Holds no secret itself: `catalog_secret` and `catalog_tls` are folders of Secrets' files."""
 
-    warehouse: Place
+    warehouse: Location
     catalog_uri: str
     catalog_name: str = ""
     catalog_secret: Path | None = None

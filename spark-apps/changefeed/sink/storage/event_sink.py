@@ -18,7 +18,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from changefeed.objectstore import ObjectStore, Place
+from changefeed.objectstore import Location, ObjectStore
 from changefeed.objectstore.once import create_once
 from changefeed.objectstore.open import open_store
 from changefeed.objectstore.patience import Patience
@@ -36,7 +36,7 @@ _PUTS = 16
 class StorageJob:
     """Implements SinkJob."""
 
-    place: Place
+    place: Location
 
     def open(self, around: Surroundings) -> StorageSink:
         store = open_store(self.place.uri, "spec.sink.storage.uri", self.place.secret)

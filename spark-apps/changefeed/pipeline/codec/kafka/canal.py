@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from changefeed.pipeline.codec.canal_json import CanalJsonFormat, lines
 from changefeed.pipeline.codec.json_text import json_string
 from changefeed.pipeline.codec.kafka.ddl_types import canal_ddl_type
-from changefeed.pipeline.codec.kafka.message import DdlEvent, Location, Message, Messages, Source
+from changefeed.pipeline.codec.kafka.message import DdlEvent, LargeRow, Message, Messages, Source
 from changefeed.pipeline.mounter import Records
 from changefeed.schema.table_info import TableInfo
 
@@ -23,7 +23,7 @@ class CanalJson:
     tells_large: bool = True
     ddls: bool = False
 
-    def rows(self, records: Records, source: Source, build_ms: int, large: Location | None = None) -> Messages:
+    def rows(self, records: Records, source: Source, build_ms: int, large: LargeRow | None = None) -> Messages:
         return Messages.of(None, lines(records, build_ms, self.fmt, _large(large)))
 
     def ddl(self, event: DdlEvent, build_ms: int) -> Message | None:
@@ -43,7 +43,7 @@ class CanalJson:
         return None
 
 
-def _large(large: Location | None) -> str:
+def _large(large: LargeRow | None) -> str:
     if large is None:
         return ""
     return f',"claimCheckLocation":{json_string(large.path)}' if large.path else ',"onlyHandleKey":true'

@@ -22,7 +22,7 @@ from changefeed.objectstore.once import create_bytes
 from changefeed.objectstore.patience import Patience
 from changefeed.pipeline.codec.by_op import narrowed, taken
 from changefeed.pipeline.codec.canal_types import handle_key
-from changefeed.pipeline.codec.kafka.message import Codec, Location, Messages, Source
+from changefeed.pipeline.codec.kafka.message import Codec, LargeRow, Messages, Source
 from changefeed.pipeline.mounter import Records
 
 #: What a message has beside its key and value at most, as TiCDC counts it; and the open protocol's frame.
@@ -55,7 +55,7 @@ def encoded(codec: Codec, records: Records, source: Source, build_ms: int, limit
     for place in too_large.tolist():  # they are few
         path = limit.keep(keys[place], values[place]) if limit.way == "claim-check" and limit.keep else ""
         one = narrowed(taken(records, np.array([place])), handle_key(records.table))
-        (keys[place],), (values[place],) = _listed(codec.rows(one, source, build_ms, Location(path)))
+        (keys[place],), (values[place],) = _listed(codec.rows(one, source, build_ms, LargeRow(path)))
         size = len(keys[place] or b"") + len(values[place] or b"")
         if size + OVERHEAD > limit.max_bytes:
             raise _refused(records, size, limit, is_told=False)

@@ -70,7 +70,7 @@ class DdlEvent:
 
 
 @dataclass(frozen=True)
-class Location:
+class LargeRow:
     """Of a row that does not fit: the message has handle key columns alone. `path` "": that is all that is sent."""
 
     path: str = ""
@@ -87,7 +87,7 @@ class Codec(Protocol):
     def tells_large(self) -> bool:
         """Whether the protocol has a form for rows that do not fit into a message."""
 
-    def rows(self, records: Records, source: Source, build_ms: int, large: Location | None = None) -> Messages:
+    def rows(self, records: Records, source: Source, build_ms: int, large: LargeRow | None = None) -> Messages:
         """A message for each record; the records have `old_columns`. `large`: of the one record that there is."""
 
     def ddl(self, event: DdlEvent, build_ms: int) -> Message | None:

@@ -20,7 +20,7 @@ from changefeed.pipeline.codec.by_op import by_op, narrowed
 from changefeed.pipeline.codec.canal_types import handle_key
 from changefeed.pipeline.codec.json_text import escaped, json_string
 from changefeed.pipeline.codec.kafka.cells import base64_of, is_zero, json_float, or_null, quoted
-from changefeed.pipeline.codec.kafka.message import DdlEvent, Location, Message, Messages, Source, joined_objects
+from changefeed.pipeline.codec.kafka.message import DdlEvent, LargeRow, Message, Messages, Source, joined_objects
 from changefeed.pipeline.codec.lines import joined
 from changefeed.pipeline.mounter import Records
 from changefeed.schema import table_info as ti
@@ -42,7 +42,7 @@ class OpenProtocol:
     time_zone: str = "UTC"
     tells_large: bool = True
 
-    def rows(self, records: Records, source: Source, build_ms: int, large: Location | None = None) -> Messages:
+    def rows(self, records: Records, source: Source, build_ms: int, large: LargeRow | None = None) -> Messages:
         """A row each, unframed: `frame` makes messages of them once their partitions are known."""
         names = f'"scm":{_string(records.table.schema_name)},"tbl":{_string(records.table.name)},"t":{_ROW}'
         members = (

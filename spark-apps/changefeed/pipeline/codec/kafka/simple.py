@@ -20,7 +20,7 @@ from changefeed.pipeline.codec.go_float import plain_float
 from changefeed.pipeline.codec.json_text import escaped, json_string
 from changefeed.pipeline.codec.kafka.cells import base64_of, quoted
 from changefeed.pipeline.codec.kafka.ddl_types import canal_ddl_type
-from changefeed.pipeline.codec.kafka.message import DdlEvent, Location, Message, Messages, Source, joined_objects
+from changefeed.pipeline.codec.kafka.message import DdlEvent, LargeRow, Message, Messages, Source, joined_objects
 from changefeed.pipeline.codec.lines import joined
 from changefeed.pipeline.mounter import Records
 from changefeed.schema import table_info as ti
@@ -39,7 +39,7 @@ class Simple:
     time_zone: str = "UTC"
     tells_large: bool = True
 
-    def rows(self, records: Records, source: Source, build_ms: int, large: Location | None = None) -> Messages:
+    def rows(self, records: Records, source: Source, build_ms: int, large: LargeRow | None = None) -> Messages:
         version = f',"schemaVersion":{source.table_version}' if source.table_version else ""
         tail = f',"buildTs":{build_ms}{version}{_large(large)}'
         return Messages.of(None, by_op(records, lambda op, rows: self._values(op, rows, source, tail)))
@@ -146,7 +146,7 @@ def _text(column: ColumnInfo, values: pa.Array) -> pa.Array:
     return base64_of(values) if column.is_binary else escaped(values, is_text=True)
 
 
-def _large(large: Location | None) -> str:
+def _large(large: LargeRow | None) -> str:
     if large is None:
         return ""
     return f',"claimCheckLocation":{json_string(large.path)}' if large.path else ',"handleKeyOnly":true'

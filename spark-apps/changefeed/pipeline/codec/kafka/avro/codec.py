@@ -17,7 +17,7 @@ from changefeed.pipeline.codec.by_op import by_op, narrowed
 from changefeed.pipeline.codec.canal_types import primary_key
 from changefeed.pipeline.codec.kafka.avro.binary import field, longs, texts
 from changefeed.pipeline.codec.kafka.avro.schema import AvroTypes, schema_of
-from changefeed.pipeline.codec.kafka.message import DdlEvent, Location, Messages, Source
+from changefeed.pipeline.codec.kafka.message import DdlEvent, LargeRow, Messages, Source
 from changefeed.pipeline.mounter import Records
 from changefeed.schema.table_info import TableInfo
 
@@ -43,7 +43,7 @@ class Avro:
     def time_zone(self) -> str:
         return self.types.time_zone
 
-    def rows(self, records: Records, source: Source, build_ms: int, large: Location | None = None) -> Messages:
+    def rows(self, records: Records, source: Source, build_ms: int, large: LargeRow | None = None) -> Messages:
         subject = source.topic.replace(".", "_")
         return Messages.of(self._keys(records, subject), by_op(records, partial(self._values, subject)))
 

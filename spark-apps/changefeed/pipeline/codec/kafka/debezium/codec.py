@@ -20,7 +20,7 @@ from changefeed.pipeline.codec.canal_types import handle_key
 from changefeed.pipeline.codec.json_text import json_string
 from changefeed.pipeline.codec.kafka.debezium.schema import ddl_schema, envelope_schema, field_schemas, watermark_schema
 from changefeed.pipeline.codec.kafka.debezium.values import cells
-from changefeed.pipeline.codec.kafka.message import DdlEvent, Location, Message, Messages, Source, joined_objects
+from changefeed.pipeline.codec.kafka.message import DdlEvent, LargeRow, Message, Messages, Source, joined_objects
 from changefeed.pipeline.codec.lines import joined
 from changefeed.pipeline.mounter import Records
 from changefeed.schema.table_info import ColumnInfo, TableInfo
@@ -46,7 +46,7 @@ class Debezium:
     watermarks: bool = False
     ddls: bool = False
 
-    def rows(self, records: Records, source: Source, build_ms: int, large: Location | None = None) -> Messages:
+    def rows(self, records: Records, source: Source, build_ms: int, large: LargeRow | None = None) -> Messages:
         table = records.table
         handle = narrowed(records, handle_key(table))
         keys: _Parts = ['{"payload":', *_object(handle.shown, handle.columns)]
