@@ -28,7 +28,7 @@ from unittest.mock import patch
 import grpc
 import grpc.aio
 import numpy as np
-from changefeed.eventstore.house import House
+from changefeed.eventstore.run_folder import RunFolder
 from changefeed.model.memcomparable import encode_bytes
 from changefeed.objectstore import Location
 from changefeed.puller.task import Limits, PullerTask
@@ -201,9 +201,9 @@ def pull(regions: list[Region], address: str, folder: Path, answers: Any) -> Non
 
     async def run() -> None:
         owner = Owner(regions[-1].end)
-        house = House(Location(folder.as_uri()), 1, "ab")
+        run_folder = RunFolder(Location(folder.as_uri()), 1, "ab")
         pd: Any = Pd(regions, address)
-        task = PullerTask(0, "puller-0-0", pd, house, Limits())
+        task = PullerTask(0, "puller-0-0", pd, run_folder, Limits())
         peaks: dict[str, int] = {}
         watch = asyncio.create_task(_watch(task, peaks))
         await task.run(owner)  # type: ignore[arg-type]

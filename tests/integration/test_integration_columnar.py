@@ -23,8 +23,8 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from changefeed.eventstore.house import House
 from changefeed.eventstore.reader import read_slice
+from changefeed.eventstore.run_folder import RunFolder
 from changefeed.model.position import Position
 from changefeed.model.record import PlanEntry, SegmentSlice, Work, WorkEntry
 from changefeed.objectstore import Location
@@ -57,7 +57,7 @@ MOST_OWN_LINES = 70_000
 OWN_CODE = str(Path(changefeed.errors.__file__).parent)
 DEADLINE_S = 60.0
 FILE = "sbtest/t/1/CDC00000000000000000001.csv"
-HOUSE = ("4", "abcd")  # epoch and nonce
+RUN = ("4", "abcd")  # epoch and nonce
 
 # The guard: what takes rows out of their columns raises, in every thread; and lines are counted.
 
@@ -278,7 +278,9 @@ async def table_info(pd_address: str, ts: int) -> TableInfo:
     return table
 
 
-async def pull(pd_address: str, house: House, table_id: int, start_ts: int, writer: Writer) -> list[SegmentSlice]:
+async def pull(
+    pd_address: str, run_folder: RunFolder, table_id: int, start_ts: int, writer: Writer
+) -> list[SegmentSlice]:
     """Pull everything up to the end of what `writer` writes; where it stands."""
     start, end = table_span(table_id)
     call = OwnerCall(
@@ -289,7 +291,7 @@ async def pull(pd_address: str, house: House, table_id: int, start_ts: int, writ
     pd = await PdClient.connect([pd_address])
     try:
         stream: Any = call
-        task = asyncio.create_task(PullerTask(0, "task-0", pd, house, Limits()).run(stream))
+        task = asyncio.create_task(PullerTask(0, "task-0", pd, run_folder, Limits()).run(stream))
         await call.until(start_ts + 1)
         writer.go.set()
         await asyncio.to_thread(writer.join, DEADLINE_S)
@@ -302,7 +304,7 @@ async def pull(pd_address: str, house: House, table_id: int, start_ts: int, writ
         SegmentSlice(
             uri=meta.uri,
             size=meta.bytes,
-            run=house.run,
+            run=run_folder.run,
             seq=meta.seq,
             first_batch=span.first_batch,
             end_batch=span.end_batch,
@@ -339,7 +341,7 @@ def work_of(table: TableInfo, segments: list[SegmentSlice], start_ts: int, end_t
         reason="size",
     )
     entry = WorkEntry(plan_entry=plan, segments=tuple(segments))
-    epoch, nonce = HOUSE
+    epoch, nonce = RUN
     work = Work(
         record=3,
         epoch=int(epoch),
@@ -379,16 +381,16 @@ def test_100_000_rows_from_wire_to_file_without_a_row_in_python(upstream: Upstre
     start_ts = tidb.now()
     insert(tidb, table, 1, SCANNED)
     info = asyncio.run(table_info(pd_address, start_ts))
-    house = House(Location((tmp_path / "state").as_uri()), int(HOUSE[0]), HOUSE[1])
+    run_folder = RunFolder(Location((tmp_path / "state").as_uri()), int(RUN[0]), RUN[1])
     sink = LocalStore(tmp_path / "lake")
     writer = Writer(tidb, table)
     writer.start()
     lines: Counter[str] = Counter()
 
     def whole_way() -> EntryRows:
-        segments = asyncio.run(pull(pd_address, house, table.id, start_ts, writer))
+        segments = asyncio.run(pull(pd_address, run_folder, table.id, start_ts, writer))
         work, entry = work_of(info, segments, start_ts, writer.end_ts)
-        rows = EntryRows(work, entry, partial(read_slice, house))
+        rows = EntryRows(work, entry, partial(read_slice, run_folder))
         target = entry_of("shop/feed", work, entry, rows.recipe)
         spool = encode_entry(target, rows, tmp_path / "spool")
         create_once(sink, target.path, spool.body(), spool.hash)

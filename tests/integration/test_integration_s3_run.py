@@ -125,7 +125,7 @@ def test_rule_21_killed_and_taken_over_under_load(
     code, _, err = changefeed.drain()
     assert code == 0, err
     assert lake.log().epoch.number == 2
-    assert not [path for path in lake.segments() if path.startswith("events/1-")], "the first driver's house is gone"
+    assert not [path for path in lake.segments() if path.startswith("events/1-")], "the first driver's folder is gone"
     changefeed.options.remove("--take-over")  # the second one has said that it ended
     changefeed.spec["targetTs"] = str(upstream.tidb.now())
     assert changefeed.run_here() == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from changefeed.eventstore.house import House
+from changefeed.eventstore.run_folder import RunFolder
 from changefeed.owner.owner import Owner
 from changefeed.owner.pulling.stored_rows import StoredRows
 from changefeed.owner.transaction_log import history
@@ -188,7 +188,7 @@ RECOVERY = (
     Mutation(
         "recovery",
         "a driver cleans everybody's house",
-        House,
+        RunFolder,
         "delete_lower_epochs",
         "int(found[1]) < self.epoch:",
         "int(found[1]) != self.epoch:",

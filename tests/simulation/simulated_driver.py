@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from changefeed.errors import Fenced, SnapshotLostByGC
-from changefeed.eventstore.house import House
+from changefeed.eventstore.run_folder import RunFolder
 from changefeed.model.record import EpochRecord, FileCommitted, StartRecord
 from changefeed.model.tso import compose, physical_ms
 from changefeed.objectstore.patience import Patience
@@ -61,7 +61,7 @@ class Driver(Process):
         self.publication = StorageDdlSink(self.store, self.log.poll_fence, Patience(sleep=self.sleep))
         self.clock_ms = world.network.choice((0, -_DAY_MS, _DAY_MS))
         self.run = Run(0, self.nonce, "codec", in_order=world.database is not None)
-        self.house: House = world.segments.house(0, self.nonce, self.wait)
+        self.run_folder: RunFolder = world.segments.run_folder(0, self.nonce, self.wait)
         if number > 1:
             self.takes_over, self.dwells = True, 0.5  # when it matters most
         self.owner: Owner | None = None
@@ -131,8 +131,8 @@ class Driver(Process):
             )
         state = self.log.claim_epoch(self._epoch_record)
         self.run = replace(self.run, epoch=state.epoch.number)
-        self.house = world.segments.house(self.run.epoch, self.nonce, self.wait)
-        self.house.delete_lower_epochs()
+        self.run_folder = world.segments.run_folder(self.run.epoch, self.nonce, self.wait)
+        self.run_folder.delete_lower_epochs()
         self.takes_over, self.dwells = False, 0.2
         spans = Spans(world.pullers, "owner's")
         planner = Planner(world.file_size, world.flush_interval, world.plan_bytes, world.entry_cap)

@@ -144,7 +144,7 @@ class PipelineTask(Process):
             stream.say(pb.GivenBack(plan=work.record, entry=entry.entry, segment=given.segments[0].uri))
             return
         try:
-            slices = [(piece, read_slice(self.driver.house, piece, self._remote)) for piece in given.segments]
+            slices = [(piece, read_slice(self.driver.run_folder, piece, self._remote)) for piece in given.segments]
             if any(piece.slot for piece in given.segments):
                 self.wait()  # it reads them where they stand
                 for piece in given.segments:

@@ -118,12 +118,12 @@ class Puller:
         self._call = OwnerCall(self, loop)
         roll_s = rng.choice((0.05, 0.25))
         limits = Limits(world.memory_quota, world.roll_bytes, roll_s, buffer_bytes=world.buffer_bytes)
-        name, house, clock = f"{self.number}-{self.attempt}", self.driver.house, LoopClock(loop)
+        name, run_folder, clock = f"{self.number}-{self.attempt}", self.driver.run_folder, LoopClock(loop)
         self._host = rng.choice(("", "", "owner's", "gone", "another's"))
         serve = None
         if world.flight.is_used:
             self._host, serve = "", world.flight.serve
-        self.task = PullerTask(self.number, name, self._pd, house, limits, clock, host=self._host, serve=serve)
+        self.task = PullerTask(self.number, name, self._pd, run_folder, limits, clock, host=self._host, serve=serve)
         self.task._feed._rng = rng
         self._main = loop.create_task(self._run(self.task, self._call))
         world.tasks.append(self)

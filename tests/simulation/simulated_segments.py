@@ -1,4 +1,4 @@
-"""The event store in memory: houses are the product's own, what stands in them is a dictionary's."""
+"""The event store in memory: run folders are the product's own, what stands in them is a dictionary's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 from changefeed.errors import AlreadyExists
 from changefeed.eventstore.files import EVENTS, Fill, SegmentFiles
-from changefeed.eventstore.house import House
+from changefeed.eventstore.run_folder import RunFolder
 from changefeed.objectstore import Location
 from changefeed.puller.matching.scratch import Block
 
@@ -19,7 +19,7 @@ URI = "memory://state"
 
 
 @dataclass(frozen=True)
-class _House(House):
+class _House(RunFolder):
     files: SegmentFiles | None = field(default=None, compare=False)
 
     @property
@@ -58,10 +58,10 @@ class MemorySegments:
     def delete(self, path: str) -> None:
         self.objects.pop(path, None)
 
-    def houses(self) -> list[str]:
+    def run_folders(self) -> list[str]:
         return sorted({path.split("/")[1] for path in self.objects})
 
-    def delete_house(self, name: str) -> bool:
+    def delete_run_folder(self, name: str) -> bool:
         for path in [path for path in self.objects if path.startswith(f"{EVENTS}/{name}/")]:
             del self.objects[path]
         return True
@@ -72,24 +72,24 @@ class MemorySegments:
             del self.objects[path]
             self.lost.add(f"{URI}/{path}")
 
-    def house(self, epoch: int, nonce: str, wait: Callable[[], None]) -> House:
+    def run_folder(self, epoch: int, nonce: str, wait: Callable[[], None]) -> RunFolder:
         return _House(Location(URI), epoch, nonce, files=_DriversSegments(self, wait))
 
 
 class _DriversSegments(MemorySegments):
-    """As a driver sees them, to whom looking at houses and deleting them takes time."""
+    """As a driver sees them, to whom looking at run folders and deleting them takes time."""
 
     def __init__(self, everybodys: MemorySegments, wait: Callable[[], None]) -> None:
         self.objects, self.lost = everybodys.objects, everybodys.lost
         self._wait = wait
 
-    def houses(self) -> list[str]:
+    def run_folders(self) -> list[str]:
         self._wait()
-        return super().houses()
+        return super().run_folders()
 
-    def delete_house(self, name: str) -> bool:
+    def delete_run_folder(self, name: str) -> bool:
         self._wait()
-        return super().delete_house(name)
+        return super().delete_run_folder(name)
 
 
 class MemoryFile:

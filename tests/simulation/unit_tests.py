@@ -35,7 +35,7 @@ _OF = {
     "syncpoint": "owner/test_owner_syncpoints.py owner",
     "DDL": "owner/test_owner_scripts.py owner/test_owner_ddl_span.py owner/test_owner_spans.py owner",
     "log": "owner/test_owner_log.py owner",
-    "recovery": "owner/test_owner_history.py owner/test_owner_spans.py eventstore/test_eventstore_house.py owner",
+    "recovery": "owner/test_owner_history.py owner/test_owner_spans.py eventstore/test_eventstore_run_folder.py owner",
     "dispatch": "owner/test_owner_dispatch.py owner",
     "owner": "owner/test_owner_scripts.py owner/test_owner_history.py owner",
     "checkpoint": "owner/test_owner_barrier.py owner/test_owner_scripts.py owner",

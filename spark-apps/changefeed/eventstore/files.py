@@ -52,11 +52,11 @@ class SegmentFiles(Protocol):
         """No error when it is gone already. Raises Unavailable, Transient."""
         ...
 
-    def houses(self) -> list[str]:
+    def run_folders(self) -> list[str]:
         """Names of the folders below `events`, sorted."""
         ...
 
-    def delete_house(self, name: str) -> bool:
+    def delete_run_folder(self, name: str) -> bool:
         """False when somebody still writes into it. Raises Unavailable, Transient."""
         ...
 
@@ -106,10 +106,10 @@ class LocalSegments:
         except OSError as error:
             raise _undeletable(self._root / path, error) from error
 
-    def houses(self) -> list[str]:
+    def run_folders(self) -> list[str]:
         return sorted(folder.name for folder in self.scratch.glob("*"))
 
-    def delete_house(self, name: str) -> bool:
+    def delete_run_folder(self, name: str) -> bool:
         return _remove(self.scratch / name)
 
 
@@ -142,11 +142,11 @@ class StoredSegments:
     def delete(self, path: str) -> None:
         self._store.delete(path)
 
-    def houses(self) -> list[str]:
+    def run_folders(self) -> list[str]:
         stored = {path.split("/")[1] for path, _ in self._store.list(EVENTS)}
         return sorted(stored | {folder.name for folder in self.scratch.glob("*")})
 
-    def delete_house(self, name: str) -> bool:
+    def delete_run_folder(self, name: str) -> bool:
         self._store.delete_all([path for path, _ in self._store.list(f"{EVENTS}/{name}")])
         return not (self.scratch / name).exists() or _remove(self.scratch / name)
 

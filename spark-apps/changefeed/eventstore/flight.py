@@ -39,13 +39,13 @@ class ArenaServer:
 
         room = threading.BoundedSemaphore(_SERVED)
 
-        class Server(flight.FlightServerBase):  # type: ignore[misc]
+        class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             def do_get(self, _: object, ticket: flight.Ticket) -> flight.FlightDataStream:
                 piece = SegmentSlice.model_validate_json(ticket.ticket)
                 return flight.GeneratorStream(_MESSAGES, _messages(arena, piece, room))
 
         host = f"[{host}]" if ":" in host else host
-        self._server = Server(
+        self._server = FlightServer(
             f"grpc+tls://{host}:0",
             tls_certificates=[(key.certificate, key.private)],
             verify_client=True,

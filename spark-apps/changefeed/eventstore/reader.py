@@ -17,7 +17,7 @@ import pyarrow as pa
 from changefeed.errors import NotFound, Transient
 from changefeed.eventstore.arena import SlotGone, mapped
 from changefeed.eventstore.flight import RemoteArenas
-from changefeed.eventstore.house import House
+from changefeed.eventstore.run_folder import RunFolder
 from changefeed.eventstore.segment import METADATA_KEY, VERSION
 from changefeed.model.record import SegmentSlice
 from changefeed.model.rows import RAW_SCHEMA
@@ -39,7 +39,7 @@ class MemoryGone(Transient):
 
 
 def read_slice(
-    house: House, piece: SegmentSlice, remote: RemoteArenas | None = None, kept: KeptSegments | None = None
+    run_folder: RunFolder, piece: SegmentSlice, remote: RemoteArenas | None = None, kept: KeptSegments | None = None
 ) -> pa.Table:
     """The record batches `[first_batch, end_batch)` of a segment, as a table of RAW_SCHEMA; no other batch is read.
 
@@ -53,7 +53,7 @@ def read_slice(
             with _named(piece):
                 batches = remote.fetch(piece)
         else:
-            batches = _batches(house, piece, KeptSegments() if kept is None else kept)
+            batches = _batches(run_folder, piece, KeptSegments() if kept is None else kept)
     except (FileNotFoundError, NotFound) as error:
         raise _lost(piece, "is missing") from error
     except (OSError, ValueError) as error:
@@ -80,12 +80,12 @@ def _named(piece: SegmentSlice) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class _Segment:
+class _MappedSegment:
     file: pa.ipc.RecordBatchFileReader
     head: Mapping[str, Any]  # of the footer: what it says of the segment as a whole
 
     @classmethod
-    def of(cls, source: pa.NativeFile | pa.Buffer) -> _Segment:
+    def of(cls, source: pa.NativeFile | pa.Buffer) -> _MappedSegment:
         file = pa.ipc.open_file(source)
         return cls(file, _footer_head((file.schema.metadata or {}).get(METADATA_KEY, b"{}")))
 
@@ -111,17 +111,17 @@ class KeptSegments:
     """
 
     def __init__(self) -> None:
-        self._segments: dict[_Name, _Segment] = {}
+        self._segments: dict[_Name, _MappedSegment] = {}
         self._lock = threading.Lock()
 
     def is_at_hand(self, piece: SegmentSlice) -> bool:
         """Whether it is open: nothing has to be waited for."""
         return self.find(piece) is not None
 
-    def find(self, piece: SegmentSlice) -> _Segment | None:
+    def find(self, piece: SegmentSlice) -> _MappedSegment | None:
         return self._segments.get(_name(piece))
 
-    def keep(self, piece: SegmentSlice, segment: _Segment) -> None:
+    def keep(self, piece: SegmentSlice, segment: _MappedSegment) -> None:
         with self._lock:
             self._segments[_name(piece)] = segment
             if len(self._segments) > _KEPT:
@@ -132,22 +132,22 @@ def _name(piece: SegmentSlice) -> _Name:
     return piece.uri, piece.size, None if piece.slot is None else piece.slot.generation
 
 
-def _batches(house: House, piece: SegmentSlice, kept: KeptSegments) -> list[pa.RecordBatch]:
+def _batches(run_folder: RunFolder, piece: SegmentSlice, kept: KeptSegments) -> list[pa.RecordBatch]:
     segment = kept.find(piece)
     if segment is not None:
         return segment.batches(piece)
     if piece.slot is None and piece.size > _SMALL:
-        with house.open_segment(piece.uri, piece.size) as source:
-            return _Segment.of(source).batches(piece)
-    segment = _Segment.of(_content(house, piece))
+        with run_folder.open_segment(piece.uri, piece.size) as source:
+            return _MappedSegment.of(source).batches(piece)
+    segment = _MappedSegment.of(_content(run_folder, piece))
     batches = segment.batches(piece)
     kept.keep(piece, segment)
     return batches
 
 
-def _content(house: House, piece: SegmentSlice) -> pa.Buffer:
+def _content(run_folder: RunFolder, piece: SegmentSlice) -> pa.Buffer:
     if piece.slot is None:
-        with house.open_segment(piece.uri, piece.size) as source:
+        with run_folder.open_segment(piece.uri, piece.size) as source:
             return source.read_buffer()
     with _named(piece):
         return mapped(piece.slot).read(piece.slot)

@@ -62,16 +62,16 @@ class Clear:
 
 
 @dataclass(frozen=True)
-class Delete:
+class DeleteLateFile:
     """The segment's file has come too late: nobody knows of it."""
 
     seq: int
 
 
-Action = Store | Archive | Clear | Delete
+Action = Store | Archive | Clear | DeleteLateFile
 
 
-class _Where(Enum):
+class _Stage(Enum):
     BEING_STORED = 0
     STORED = 1
     BEING_ARCHIVED = 2
@@ -79,10 +79,10 @@ class _Where(Enum):
 
 
 @dataclass
-class _Kept:
+class _BufferedSegment:
     slot: Slot
     at: float
-    where: _Where = _Where.BEING_STORED
+    where: _Stage = _Stage.BEING_STORED
 
 
 class RealtimeBuffer:
@@ -91,7 +91,7 @@ class RealtimeBuffer:
     def __init__(self, capacity: int, archive_after_s: float) -> None:
         self._capacity = capacity
         self._archive_after_s = archive_after_s
-        self._kept: dict[int, _Kept] = {}  # oldest first
+        self._kept: dict[int, _BufferedSegment] = {}  # oldest first
         self._free_slots = list(range(SLOTS - 1, -1, -1))
         self._generation = 0
         self.used = 0
@@ -101,7 +101,7 @@ class RealtimeBuffer:
     @property
     def only_here(self) -> int:
         """How many segments the archive is behind."""
-        return sum(kept.where is not _Where.ARCHIVED for kept in self._kept.values())
+        return sum(kept.where is not _Stage.ARCHIVED for kept in self._kept.values())
 
     def offer(self, seq: int, size: int, now: float) -> list[Action]:
         """A new segment of `size` bytes."""
@@ -112,19 +112,19 @@ class RealtimeBuffer:
             return [Archive(seq, None), *self._make_room(size)]
         self._generation += 1
         slot = Slot(self._free_slots.pop(), self._generation, offset, size)
-        self._kept[seq] = _Kept(slot, now)
+        self._kept[seq] = _BufferedSegment(slot, now)
         self.used += _aligned(size)
         return [Store(seq, slot)]
 
     def stored(self, seq: int) -> None:
         """Its bytes stand in its slot."""
-        self._kept[seq].where = _Where.STORED
+        self._kept[seq].where = _Stage.STORED
 
     def archived(self, seq: int) -> list[Action]:
         """Its file is complete: tell the owner, unless it is to be deleted."""
         if seq not in self._kept:
-            return [Delete(seq)]
-        self._kept[seq].where = _Where.ARCHIVED
+            return [DeleteLateFile(seq)]
+        self._kept[seq].where = _Stage.ARCHIVED
         return []
 
     def freed(self, seq: int) -> list[Action]:
@@ -138,7 +138,7 @@ class RealtimeBuffer:
 
     def wanted(self, seqs: list[int]) -> list[Action]:
         """Somebody cannot read these here: they are written into the archive."""
-        return [self._archive(seq) for seq in seqs if seq in self._kept and self._kept[seq].where is _Where.STORED]
+        return [self._archive(seq) for seq in seqs if seq in self._kept and self._kept[seq].where is _Stage.STORED]
 
     def due(self, now: float) -> list[Action]:
         """What has been here for long goes to the archive."""
@@ -146,32 +146,32 @@ class RealtimeBuffer:
         for seq, kept in self._kept.items():
             if now < kept.at + self._archive_after_s:
                 break
-            if kept.where is _Where.STORED:
+            if kept.where is _Stage.STORED:
                 old.append(seq)
         return [self._archive(seq) for seq in old]
 
     def next_deadline(self) -> float | None:
         """When `due` has something, if nothing happens; None: nothing is here alone."""
         return next(
-            (kept.at + self._archive_after_s for kept in self._kept.values() if kept.where is _Where.STORED), None
+            (kept.at + self._archive_after_s for kept in self._kept.values() if kept.where is _Stage.STORED), None
         )
 
     def _make_room(self, size: int) -> list[Action]:
         """Archive the oldest, until what is on its way out is as much as `size`."""
         actions: list[Action] = []
-        leaving = (_Where.BEING_ARCHIVED, _Where.ARCHIVED)
+        leaving = (_Stage.BEING_ARCHIVED, _Stage.ARCHIVED)
         going = sum(_aligned(kept.slot.size) for kept in self._kept.values() if kept.where in leaving)
         for seq, kept in self._kept.items():
             if going >= _aligned(size):
                 break
-            if kept.where is _Where.STORED:
+            if kept.where is _Stage.STORED:
                 going += _aligned(kept.slot.size)
                 actions.append(self._archive(seq))
         return actions
 
     def _archive(self, seq: int) -> Action:
         kept = self._kept[seq]
-        kept.where = _Where.BEING_ARCHIVED
+        kept.where = _Stage.BEING_ARCHIVED
         return Archive(seq, kept.slot)
 
     def _room_for(self, size: int) -> int | None:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from changefeed.eventstore.buffer import SpanRows
-from changefeed.eventstore.house import House
+from changefeed.eventstore.run_folder import RunFolder
 from changefeed.model.order import BY_POSITION, order_of, ordered
 from changefeed.model.position import Position
 from changefeed.model.rows import RAW_SCHEMA, ROW_OVERHEAD
@@ -32,7 +32,7 @@ _NUMBER = pa.field("number", pa.int64())
 _POSITION = tuple(map(RAW_SCHEMA.get_field_index, Position._fields))
 
 
-class _Sorted(NamedTuple):
+class _SpanRows(NamedTuple):
     """A span's rows, the first one's position, and their curve."""
 
     rows: pa.RecordBatch
@@ -97,7 +97,7 @@ class SortedSegment:
         return owner_pb2.SegmentMeta(uri=uri, seq=self.seq, bytes=size, spans=[_span_meta(span) for span in self.spans])
 
 
-def sort_segment(house: House, task: str, seq: int, spans: Sequence[SpanRows]) -> SortedSegment:
+def sort_segment(run_folder: RunFolder, task: str, seq: int, spans: Sequence[SpanRows]) -> SortedSegment:
     """Segment `seq` of `task`, from rows in any order. Blocking; the heavy parts release the GIL.
 
     `spans`: each has rows, and at most 2 GiB of a column. Rows that occur twice stay twice (rule 4 is the sorter's).
@@ -106,17 +106,17 @@ def sort_segment(house: House, task: str, seq: int, spans: Sequence[SpanRows]) -
     for span, (rows, first, curve) in zip(spans, _sort(spans), strict=True):
         first_batch = sorted_spans[-1].end_batch if sorted_spans else 0
         sorted_spans.append(_SortedSpan(span.span_id, span.sub_id, rows, first_batch, first, curve))
-    footer = json.dumps(_footer(house, task, seq, sorted_spans), separators=(",", ":")).encode()
-    return SortedSegment(seq, sorted_spans, RAW_SCHEMA.with_metadata({METADATA_KEY: footer}), house.compression)
+    footer = json.dumps(_footer(run_folder, task, seq, sorted_spans), separators=(",", ":")).encode()
+    return SortedSegment(seq, sorted_spans, RAW_SCHEMA.with_metadata({METADATA_KEY: footer}), run_folder.compression)
 
 
-def write_segment(house: House, task: str, seq: int, spans: Sequence[SpanRows]) -> owner_pb2.SegmentMeta:
+def write_segment(run_folder: RunFolder, task: str, seq: int, spans: Sequence[SpanRows]) -> owner_pb2.SegmentMeta:
     """Into the archive, see `sort_segment`; what it holds. Raises AlreadyExists, Unavailable; nothing is left then."""
-    segment = sort_segment(house, task, seq, spans)
-    return segment.meta(*house.create_segment(task, seq, segment.write))
+    segment = sort_segment(run_folder, task, seq, spans)
+    return segment.meta(*run_folder.create_segment(task, seq, segment.write))
 
 
-def _sort(spans: Sequence[SpanRows]) -> Iterator[_Sorted]:
+def _sort(spans: Sequence[SpanRows]) -> Iterator[_SpanRows]:
     """Of each its rows. Small ones are sorted at once: a step costs a row of each of hundreds what it costs one."""
     for span in spans:
         if not any(batch.num_rows for batch in span.batches):
@@ -126,13 +126,13 @@ def _sort(spans: Sequence[SpanRows]) -> Iterator[_Sorted]:
         yield next(small) if span.bytes <= CURVE_STEP else _sort_one(span)
 
 
-def _sort_one(span: SpanRows) -> _Sorted:
+def _sort_one(span: SpanRows) -> _SpanRows:
     batch = ordered(pa.concat_batches(span.batches), BY_POSITION)
     (first,) = _positions(batch, np.zeros(1, np.int64))
-    return _Sorted(batch, first, _curve(batch))
+    return _SpanRows(batch, first, _curve(batch))
 
 
-def _sort_together(spans: Sequence[SpanRows]) -> Iterator[_Sorted]:
+def _sort_together(spans: Sequence[SpanRows]) -> Iterator[_SpanRows]:
     """Each with a curve of its last row alone."""
     rows = pa.concat_batches([batch for span in spans for batch in span.batches])
     counts = [sum(batch.num_rows for batch in span.batches) for span in spans]
@@ -143,7 +143,7 @@ def _sort_together(spans: Sequence[SpanRows]) -> Iterator[_Sorted]:
     first = _positions(batch, ends - counts)
     last = _positions(batch, ends - 1)
     for span, end, count, low, high in zip(spans, ends.tolist(), counts, first, last, strict=True):
-        yield _Sorted(batch.slice(end - count, count), low, [(high, span.bytes)])
+        yield _SpanRows(batch.slice(end - count, count), low, [(high, span.bytes)])
 
 
 def _curve(batch: pa.RecordBatch) -> list[tuple[Position, int]]:
@@ -176,11 +176,11 @@ def _positions(batch: pa.RecordBatch, rows: npt.NDArray[np.int64]) -> list[Posit
     return list(map(Position, *(column.to_numpy()[rows].tolist() for column in numbers), keys))
 
 
-def _footer(house: House, task: str, seq: int, spans: list[_SortedSpan]) -> dict[str, object]:
+def _footer(run_folder: RunFolder, task: str, seq: int, spans: list[_SortedSpan]) -> dict[str, object]:
     return {
         "v": VERSION,
-        "epoch": house.epoch,
-        "nonce": house.nonce,
+        "epoch": run_folder.epoch,
+        "nonce": run_folder.nonce,
         "task": task,
         "seq": seq,
         "spans": [

@@ -59,7 +59,7 @@ class LocalStore:
         self.root = root.absolute()
         self.uri = self.root.as_uri()
         self.place = Location(self.uri)
-        self._house = self.root.parent / f".{self.root.name}.changefeed-tmp"
+        self._own_folder = self.root.parent / f".{self.root.name}.changefeed-tmp"
         self._durable: set[Path] = set()
         self._lock_fd: int | None = None
 
@@ -170,7 +170,7 @@ class LocalStore:
         """
         if self._lock_fd is not None:
             return
-        lock = self._house / "lock"
+        lock = self._own_folder / "lock"
         fd = self._open_lock(lock)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -197,11 +197,11 @@ class LocalStore:
     def clean_leftovers(self) -> None:
         """Remove what processes that died left behind. Only for the holder, after its epoch record (rules 19, 21)."""
         try:
-            leftovers = [*self._house.glob("*.tmp"), *self.root.glob(f"{PROBE}-*")]
+            leftovers = [*self._own_folder.glob("*.tmp"), *self.root.glob(f"{PROBE}-*")]
             for leftover in leftovers:
                 leftover.unlink(missing_ok=True)
         except OSError as error:
-            raise _unavailable(error, "clean", self._house) from error
+            raise _unavailable(error, "clean", self._own_folder) from error
 
     def _target(self, path: str) -> Path:
         parts = path.split("/")
@@ -221,14 +221,14 @@ class LocalStore:
 
         A spool file that is all of the body, on the same file system, is itself that file: its bytes need no copy.
         """
-        self._make_durable(self._house)
+        self._make_durable(self._own_folder)
         if (spooled := self._linkable(body)) is not None:
             yield spooled
             return
-        temporary = self._house / f"{os.getpid()}-{secrets.token_hex(8)}.tmp"
+        temporary = self._own_folder / f"{os.getpid()}-{secrets.token_hex(8)}.tmp"
         create = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         try:
-            fd = self._in(self._house, lambda: os.open(temporary, create, 0o666))
+            fd = self._in(self._own_folder, lambda: os.open(temporary, create, 0o666))
         except OSError as error:
             raise _unavailable(error, "write", temporary) from error
         try:
@@ -252,7 +252,7 @@ class LocalStore:
         ends = list(accumulate(piece.length for piece in body))
         try:
             found = path.stat()
-            if found.st_dev != self._house.parent.stat().st_dev or found.st_size != ends[-1]:
+            if found.st_dev != self._own_folder.parent.stat().st_dev or found.st_size != ends[-1]:
                 return None
             if [piece.offset for piece in body] != [0, *ends[:-1]]:
                 return None
@@ -300,15 +300,15 @@ class LocalStore:
             ) from error
 
     def _open_lock(self, lock: Path) -> int:
-        self._make_durable(self._house)
+        self._make_durable(self._own_folder)
         try:
-            return self._in(self._house, lambda: os.open(lock, os.O_RDWR | os.O_CREAT, 0o666))
+            return self._in(self._own_folder, lambda: os.open(lock, os.O_RDWR | os.O_CREAT, 0o666))
         except OSError as error:
             raise _unavailable(error, "lock", lock) from error
 
     @contextlib.contextmanager
     def _swap_lock(self) -> Iterator[None]:
-        fd = self._open_lock(self._house / "swap.lock")
+        fd = self._open_lock(self._own_folder / "swap.lock")
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield

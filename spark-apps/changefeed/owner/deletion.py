@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from changefeed.errors import ChangefeedError
-from changefeed.eventstore.house import House
+from changefeed.eventstore.run_folder import RunFolder
 from changefeed.objectstore.patience import PASSING
 from changefeed.owner.patience import in_thread
 from changefeed.owner.pulling.known_files import KnownFiles
@@ -15,8 +15,8 @@ _WHO = "deletion"
 class Deletion:
     """Of one run; a segment counts for the quota of the event store until it is gone."""
 
-    def __init__(self, house: House, files: KnownFiles, meter: Meter) -> None:
-        self._house = house
+    def __init__(self, run_folder: RunFolder, files: KnownFiles, meter: Meter) -> None:
+        self._run_folder = run_folder
         self._files = files
         self._meter = meter
         self._left: list[str] = []
@@ -38,7 +38,7 @@ class Deletion:
     def _delete(self, uris: list[str]) -> ChangefeedError | None:
         try:
             while uris:
-                self._house.delete_segment(uris[-1])
+                self._run_folder.delete_segment(uris[-1])
                 uris.pop()
         except PASSING as error:
             return error

@@ -120,7 +120,7 @@ async def _run(changefeed: Changefeed, options: RunOptions, execution: Execution
         prepared = await prepare(changefeed, pd, state_store, sink, options.take_over, options.attempt)
         if prepared.alive:
             stack.push_async_callback(in_thread, prepared.alive.end)
-        stack.callback(prepared.house.clear_spool)
+        stack.callback(prepared.run_folder.clear_spool)
         driver = Driver(prepared, options, execution, view)
         if prepared.finished:
             return await driver.publish_finished()
@@ -165,7 +165,7 @@ class Driver:
         prepared.log.patience = patience_of("log", self._meter, self._ending)
         patience = patience_of("publication", self._meter, self._ending)
         self._publication = Publication(prepared, patience, self._pace.metadata_s)
-        self._deletion = Deletion(prepared.house, spans.files, self._meter)
+        self._deletion = Deletion(prepared.run_folder, spans.files, self._meter)
         self._expiry = Expiry(prepared.sink, self._meter, self._ending)
         self._saying_alive = asyncio.Lock()
         self._reports: StatusReports | None = None

@@ -19,8 +19,8 @@ from changefeed.eventstore.arena import SharedArena, can_share_memory
 from changefeed.eventstore.buffer import SpanRows
 from changefeed.eventstore.files import Fill
 from changefeed.eventstore.flight import ArenaServer
-from changefeed.eventstore.house import House
-from changefeed.eventstore.realtime_buffer import Action, Archive, Clear, Delete, RealtimeBuffer, Slot, Store
+from changefeed.eventstore.realtime_buffer import Action, Archive, Clear, DeleteLateFile, RealtimeBuffer, Slot, Store
+from changefeed.eventstore.run_folder import RunFolder
 from changefeed.eventstore.segment import SortedSegment, sort_segment, write_segment
 from changefeed.wire import owner_pb2
 
@@ -39,7 +39,7 @@ class SegmentWriter:
 
     def __init__(
         self,
-        house: House,
+        run_folder: RunFolder,
         task: str,
         host: str,
         capacity: int,
@@ -48,7 +48,7 @@ class SegmentWriter:
         archived: Callable[[int, str], None],
         serve: Serve | None = None,
     ) -> None:
-        self._house = house
+        self._run_folder = run_folder
         self._task = task
         self._host = host
         self._clock = clock
@@ -75,23 +75,23 @@ class SegmentWriter:
     async def write(self, seq: int, spans: Sequence[SpanRows]) -> owner_pb2.SegmentMeta:
         """What the segment holds, once it can be read. Raises AlreadyExists, Unavailable."""
         if self._arena is None:
-            meta = await asyncio.to_thread(write_segment, self._house, self._task, seq, spans)
+            meta = await asyncio.to_thread(write_segment, self._run_folder, self._task, seq, spans)
         else:
             meta = await self._store(self._arena, seq, spans)
         meta.host = self._host
         return meta
 
     async def _store(self, arena: SharedArena, seq: int, spans: Sequence[SpanRows]) -> owner_pb2.SegmentMeta:
-        segment, size, fill = await asyncio.to_thread(_sort, self._house, self._task, seq, spans)
+        segment, size, fill = await asyncio.to_thread(_sort, self._run_folder, self._task, seq, spans)
         place, *more = self.buffer.offer(seq, size, self._clock.monotonic())
         self._act(more)
         if not isinstance(place, Store):
-            uri, _ = await asyncio.to_thread(self._house.create_segment, self._task, seq, fill)
+            uri, _ = await asyncio.to_thread(self._run_folder.create_segment, self._task, seq, fill)
             return segment.meta(uri, size)
         await asyncio.to_thread(_write_slot, arena, place.slot, fill)
         self.buffer.stored(seq)
         self._changed.set()
-        meta = segment.meta(self._house.segment_uri(self._task, seq), size)
+        meta = segment.meta(self._run_folder.segment_uri(self._task, seq), size)
         meta.slot.CopyFrom(owner_pb2.Slot(**arena.place(place.slot).model_dump(exclude={"size"})))
         if self._server is not None:
             meta.slot.address = self._server.address
@@ -122,7 +122,7 @@ class SegmentWriter:
                 case Clear(slot):
                     if self._arena is not None:
                         self._arena.clear(slot)
-                case Delete(seq):
+                case DeleteLateFile(seq):
                     self._start(self._delete(seq))
         if actions:
             self._changed.set()
@@ -136,7 +136,7 @@ class SegmentWriter:
         content = self._arena.content(slot)
         try:
             uri, _ = await asyncio.to_thread(
-                self._house.create_segment, self._task, seq, lambda file: file.write(content)
+                self._run_folder.create_segment, self._task, seq, lambda file: file.write(content)
             )
         except Unavailable:
             if self._ending.is_set():
@@ -148,14 +148,14 @@ class SegmentWriter:
             self._archived(seq, uri)
 
     async def _delete(self, seq: int) -> None:
-        """What can't be deleted goes with its house."""
+        """What can't be deleted goes with the run's folder."""
         with suppress(Unavailable, Transient):
-            await asyncio.to_thread(self._house.delete_segment, self._house.segment_uri(self._task, seq))
+            await asyncio.to_thread(self._run_folder.delete_segment, self._run_folder.segment_uri(self._task, seq))
 
 
-def _sort(house: House, task: str, seq: int, spans: Sequence[SpanRows]) -> tuple[SortedSegment, int, Fill]:
+def _sort(run_folder: RunFolder, task: str, seq: int, spans: Sequence[SpanRows]) -> tuple[SortedSegment, int, Fill]:
     """(the segment, its size, what writes it)."""
-    segment = sort_segment(house, task, seq, spans)
+    segment = sort_segment(run_folder, task, seq, spans)
     if segment.compression is None and segment.bytes > _SMALL:
         return segment, segment.size(), segment.write
     written = pa.BufferOutputStream()  # a copy costs less than to compress twice, or to go twice through many spans

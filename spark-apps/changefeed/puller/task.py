@@ -24,7 +24,7 @@ from changefeed.clock import Clock, SystemClock, until_set
 from changefeed.errors import Refused, Unavailable
 from changefeed.eventstore.buffer import EventBuffer, Roll
 from changefeed.eventstore.flight import ArenaServer
-from changefeed.eventstore.house import House
+from changefeed.eventstore.run_folder import RunFolder
 from changefeed.model.rows import raw_bytes
 from changefeed.model.table_copy import TableCopy
 from changefeed.objectstore import Location
@@ -106,7 +106,7 @@ def run_puller(
     async def pull() -> None:
         pd = await _connect(upstream)
         try:
-            house = House(state, owner.epoch, owner.nonce)
+            run_folder = RunFolder(state, owner.epoch, owner.nonce)
             # A folder can be read by whoever is on its machine; what is in a store, by everybody (rule 21).
             host, serve = "", None
             if state.uri.startswith("file:"):
@@ -120,7 +120,7 @@ def run_puller(
                     response_deserializer=owner_pb2.Command.FromString,
                 )
                 task_body = PullerTask(
-                    puller, task, pd, house, limits or Limits(), attempt=attempt, host=host, serve=serve
+                    puller, task, pd, run_folder, limits or Limits(), attempt=attempt, host=host, serve=serve
                 )
                 await task_body.run(method(metadata=owner.metadata))
         finally:
@@ -156,7 +156,7 @@ class PullerTask:
         puller: int,
         task: str,
         pd: Pd,
-        house: House,
+        run_folder: RunFolder,
         limits: Limits,
         clock: Clock | None = None,
         attempt: int | None = None,
@@ -192,10 +192,10 @@ class PullerTask:
             ending=self._ending,
             count=self._requests.add,
         )
-        self._house = replace(house, patience=patience)
+        self._run_folder = replace(run_folder, patience=patience)
         memory = limits.buffer_bytes if host or serve else 0
         self._segments = SegmentWriter(
-            self._house, task, host, memory, self._clock, self._ending, self._archived, serve
+            self._run_folder, task, host, memory, self._clock, self._ending, self._archived, serve
         )
         self._capture = CaptureMetrics(self._segments.buffer)
         self._deltas = MetricDeltas(self._pipeline.metrics, self._feed.metrics, self._capture, puller)
@@ -297,7 +297,7 @@ class PullerTask:
 
     def _scratch_file(self) -> LocalFile:
         give_back_memory()
-        return LocalFile(self._house.spool_folder)
+        return LocalFile(self._run_folder.spool_folder)
 
     def _act(self, actions: list[Action]) -> None:
         for action in actions:

@@ -16,8 +16,8 @@ from itertools import pairwise
 import pyarrow as pa
 
 from changefeed.errors import InvalidSpec, SnapshotLostByGC, Transient, Unavailable
-from changefeed.eventstore.house import House
 from changefeed.eventstore.reader import KeptSegments, read_slice
+from changefeed.eventstore.run_folder import RunFolder
 from changefeed.model.memcomparable import decode_bytes
 from changefeed.model.record import SegmentSlice
 from changefeed.objectstore import Location
@@ -142,18 +142,18 @@ class Part:
 
     def read(self, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The rows in the query's schema, `columns`, by commit ts. Raises what pulling raises, and NeedsHuman."""
-        house = House(self.state, 1, secrets.token_hex(8))
+        run_folder = RunFolder(self.state, 1, secrets.token_hex(8))
         try:
-            pieces = asyncio.run(self._pull(house))
+            pieces = asyncio.run(self._pull(run_folder))
             for life, slices in zip(self.lives, pieces, strict=True):
                 kept = KeptSegments()
-                tables = [(piece, read_slice(house, piece, kept=kept)) for piece in slices]
+                tables = [(piece, read_slice(run_folder, piece, kept=kept)) for piece in slices]
                 yield from change_rows(tables, life.table, (life.after_ts, life.upto_ts), columns, life.shown)
         finally:
             with suppress(Unavailable, Transient):
-                house.delete()
+                run_folder.delete()
 
-    async def _pull(self, house: House) -> list[Sequence[SegmentSlice]]:
+    async def _pull(self, run_folder: RunFolder) -> list[Sequence[SegmentSlice]]:
         """Pull the part until it is complete; returns the slices of each life."""
         pd = await self.hold.access.connect()
         try:
@@ -165,7 +165,7 @@ class Part:
                 if pulling.resolved_ts() >= self.lives[-1].upto_ts:
                     whole.set()
 
-            pulling = Pulling(pd, house, on_report)
+            pulling = Pulling(pd, run_folder, on_report)
             pulling.add(_SPAN, self.start_key, self.end_key, self.lives[0].after_ts)
 
             async def wait() -> None:

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from changefeed.errors import ChangefeedError, Unavailable
-from changefeed.eventstore.house import House
 from changefeed.eventstore.reader import read_slice
+from changefeed.eventstore.run_folder import RunFolder
 from changefeed.model.position import Position
 from changefeed.model.record import SegmentSlice
 from changefeed.owner.pulling.quota import Quota, segment_bytes
@@ -41,14 +41,14 @@ _TROUBLE_S = 60.0
 class Pulling:
     """Calls `changed` after each report. Add and remove spans before it runs or while it does."""
 
-    def __init__(self, pd: PdClient, house: House, changed: Callable[[], None]) -> None:
+    def __init__(self, pd: PdClient, run_folder: RunFolder, changed: Callable[[], None]) -> None:
         limits = Limits(quota_bytes=_IN_MEMORY, roll_bytes=segment_bytes(QUOTA, 1))
-        self._house = house
+        self._run_folder = run_folder
         self._changed = changed
         self._spans = Spans(1, socket.gethostname())
         self._stored = StoredRows(self._spans)
         self._quota = Quota(QUOTA)
-        self._puller = PullerTask(_PULLER, "source", pd, house, limits)
+        self._puller = PullerTask(_PULLER, "source", pd, run_folder, limits)
         self._commands: asyncio.Queue[pb.Command] = asyncio.Queue()
         self._troubled_since: float | None = None
         self._trouble = ""
@@ -81,13 +81,13 @@ class Pulling:
 
     def slices(self, span_id: int, after_ts: int, upto_ts: int) -> tuple[SegmentSlice, ...]:
         """Where the span's rows in `(after_ts, upto_ts]` are stored."""
-        return self._stored.slices(span_id, Position.end_of(after_ts), Position.end_of(upto_ts), self._house.run)
+        return self._stored.slices(span_id, Position.end_of(after_ts), Position.end_of(upto_ts), self._run_folder.run)
 
     def commit_ts(self, segment: Segment) -> npt.NDArray[np.uint64]:
         """The commit ts of the segment's rows. Blocks. Raises Transient."""
-        found: npt.NDArray[np.uint64] = read_slice(self._house, self._stored.slice_of(segment, self._house.run))[
-            "commit_ts"
-        ].to_numpy()
+        found: npt.NDArray[np.uint64] = read_slice(
+            self._run_folder, self._stored.slice_of(segment, self._run_folder.run)
+        )["commit_ts"].to_numpy()
         return found
 
     def let_write(self, idle: bool) -> None:
@@ -100,7 +100,7 @@ class Pulling:
         """Delete segments no longer needed once changes up to this ts are done with. Raises Unavailable, Transient."""
         self._spans.on_checkpoint(upto_ts)
         for uri in self._spans.files.take_unneeded():
-            await asyncio.to_thread(self._house.delete_segment, uri)
+            await asyncio.to_thread(self._run_folder.delete_segment, uri)
             self._spans.files.deleted(uri)
 
     def check(self) -> None:

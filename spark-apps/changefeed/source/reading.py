@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from changefeed.errors import Transient, Unavailable
-from changefeed.eventstore.house import House
 from changefeed.eventstore.reader import KeptSegments, read_slice
+from changefeed.eventstore.run_folder import RunFolder
 from changefeed.model.record import SegmentSlice
 from changefeed.objectstore import Location
 from changefeed.schema.table_info import ColumnInfo, TableInfo
@@ -46,9 +46,9 @@ class Stored:
 
     def read(self, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The rows in the query's schema, `columns`. Raises Unavailable (segments not found), NeedsHuman."""
-        house, kept = House(self.state, self.epoch, self.nonce), KeptSegments()
+        run_folder, kept = RunFolder(self.state, self.epoch, self.nonce), KeptSegments()
         try:
-            slices = [(piece, read_slice(house, piece, kept=kept)) for piece in self.slices]
+            slices = [(piece, read_slice(run_folder, piece, kept=kept)) for piece in self.slices]
         except Transient as error:
             raise Unavailable(
                 error.message,

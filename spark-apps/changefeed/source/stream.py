@@ -14,7 +14,7 @@ from contextlib import suppress
 import pyarrow as pa
 
 from changefeed.errors import InvalidSpec, SnapshotLostByGC, Transient, Unavailable
-from changefeed.eventstore.house import House
+from changefeed.eventstore.run_folder import RunFolder
 from changefeed.model.tso import MAX_TS, compose
 from changefeed.owner.pulling.segments import Segment
 from changefeed.schema.keys import table_span
@@ -60,7 +60,7 @@ class TableStream:
         self._read: ReadSchema
         self._safepoint: Safepoint
         self._table: FollowedTable
-        self._house: House
+        self._run_folder: RunFolder
         self._pulling: Pulling
 
     async def initial(self) -> Offset:
@@ -147,7 +147,9 @@ class TableStream:
             ):
                 life = Life.of(definition, self._read, after_ts, upto_ts)
                 slices = self._pulling.slices(span_id, after_ts, upto_ts)
-                found.append(Stored(self._house.state, self._house.epoch, self._house.nonce, life, slices))
+                found.append(
+                    Stored(self._run_folder.state, self._run_folder.epoch, self._run_folder.nonce, life, slices)
+                )
         return found
 
     async def commit(self, end: Offset) -> None:
@@ -164,7 +166,7 @@ class TableStream:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
             with suppress(Unavailable, Transient):
-                await asyncio.to_thread(self._house.delete)
+                await asyncio.to_thread(self._run_folder.delete)
         if self._pd is not None:
             await self._pd.close()
 
@@ -207,10 +209,10 @@ class TableStream:
         self._read = await read_schema_of(pd, self._wanted, table.id)
         self._table = FollowedTable(pd, schema, table, options.table, self._read, self._news.set, self._fail)
         # PD's clock is monotonic, so each run of the stream gets a higher epoch than the runs before it.
-        self._house = House(options.place(start.stream), await pd.tso(), secrets.token_hex(8))
+        self._run_folder = RunFolder(options.place(start.stream), await pd.tso(), secrets.token_hex(8))
         with suppress(Unavailable, Transient):
-            await asyncio.to_thread(self._house.delete_lower_epochs)
-        self._pulling = Pulling(pd, self._house, self._on_report)
+            await asyncio.to_thread(self._run_folder.delete_lower_epochs)
+        self._pulling = Pulling(pd, self._run_folder, self._on_report)
         self._planned_ts = self._committed_ts = start.ts
         self._follow_partitions(start.ts)
         self._running = asyncio.create_task(self._run())

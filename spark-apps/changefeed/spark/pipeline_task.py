@@ -22,8 +22,8 @@ import pyarrow as pa
 
 from changefeed.errors import ChangefeedError, Unavailable
 from changefeed.eventstore.flight import RemoteArenas
-from changefeed.eventstore.house import House
 from changefeed.eventstore.reader import KeptSegments, MemoryGone, check_slice, read_slice
+from changefeed.eventstore.run_folder import RunFolder
 from changefeed.model.record import SegmentSlice, Work, WorkEntry
 from changefeed.objectstore.patience import Patience, Tally
 from changefeed.pipeline.mounter import Records
@@ -68,7 +68,7 @@ class PipelineTask:
         self._reading = Patience(math.inf, failed=self._waits, ending=self._ending, count=count)  # of the same
         self._writing = Patience(math.inf, failed=self._tell, ending=self._ending, count=count)
         self._remote = RemoteArenas(owner.run_key, socket.gethostname())
-        self._house = House(job.state, owner.epoch, owner.nonce, self._reading)
+        self._run_folder = RunFolder(job.state, owner.epoch, owner.nonce, self._reading)
         self._segments = KeptSegments()
         self._job = job
         self._tables: dict[int, tuple[int, TableSink]] = {}  # by dispatcher, with the writer whose it is
@@ -101,7 +101,7 @@ class PipelineTask:
     def _run(self) -> int | None:
         around = Surroundings(
             self._job.changefeed,
-            self._house.spool_folder,
+            self._run_folder.spool_folder,
             self._writing,
             self._disk,
             self._fail,
@@ -166,7 +166,7 @@ class PipelineTask:
 
     def _readers_for(self, entries: Iterable[WorkEntry], readers: ThreadPoolExecutor) -> ThreadPoolExecutor | None:
         """To hand a read to another thread costs more than the read, unless a store is asked."""
-        if self._house.is_mapped:
+        if self._run_folder.is_mapped:
             return None
         at_hand = all(self._segments.is_at_hand(piece) for entry in entries for piece in entry.segments)
         return None if at_hand else readers
@@ -189,7 +189,7 @@ class PipelineTask:
             self._check_slice(piece)
 
     def _read_slice(self, piece: SegmentSlice) -> pa.Table:
-        return read_slice(self._house, piece, self._remote, self._segments)
+        return read_slice(self._run_folder, piece, self._remote, self._segments)
 
     def _check_slice(self, piece: SegmentSlice) -> None:
         check_slice(piece, self._remote)

@@ -47,7 +47,7 @@ class OwnerAddress:
 
     @property
     def run(self) -> str:
-        """Names this run's house in the event store."""
+        """Names this run's folder in the event store."""
         return f"{self.epoch}-{self.nonce}"
 
     @property

@@ -207,16 +207,16 @@ def _share() -> None:
     """Stores as those that several machines reach: no lock keeps a second driver out, what tasks are about to put is
     on their own machine, where no other driver cleans. The rules are what is left.
     """
-    delete_house = LocalSegments.delete_house
+    delete_run_folder = LocalSegments.delete_run_folder
 
     def delete_segments(self: LocalSegments, name: str) -> bool:
         pulled = [path for path in (self.scratch / name).glob("*") if path.name != "spool"]
-        deleted = [delete_house(self, f"{name}/{path.name}") for path in pulled]
+        deleted = [delete_run_folder(self, f"{name}/{path.name}") for path in pulled]
         return all(deleted)
 
     LocalStore.hold = lambda self: None  # type: ignore[method-assign]
     LocalStore.clean_leftovers = lambda self: None  # type: ignore[method-assign]
-    LocalSegments.delete_house = delete_segments  # type: ignore[method-assign]
+    LocalSegments.delete_run_folder = delete_segments  # type: ignore[method-assign]
 
 
 def _set_clock(off_s: float) -> None:

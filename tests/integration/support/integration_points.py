@@ -19,7 +19,7 @@ from typing import Any
 
 from changefeed.errors import AlreadyExists
 from changefeed.eventstore.files import LocalSegments
-from changefeed.eventstore.house import House
+from changefeed.eventstore.run_folder import RunFolder
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.probe import PROBE
 from changefeed.owner.owner import Owner
@@ -180,7 +180,7 @@ def _wrap_disk(points: Points) -> None:
 
 
 def _wrap_segments(points: Points) -> None:
-    create, delete, delete_house = LocalSegments.create, LocalSegments.delete, LocalSegments.delete_house
+    create, delete, delete_run_folder = LocalSegments.create, LocalSegments.delete, LocalSegments.delete_run_folder
 
     def create_(self: LocalSegments, path: str, fill: Callable[[Any], None]) -> int:
         def filled(file: Any) -> None:
@@ -194,12 +194,12 @@ def _wrap_segments(points: Points) -> None:
         with points.around("delete segment"):
             delete(self, path)
 
-    def delete_house_(self: LocalSegments, name: str) -> bool:
-        with points.around("delete a lower epoch's house"):
-            return delete_house(self, name)
+    def delete_run_folder_(self: LocalSegments, name: str) -> bool:
+        with points.around("delete a lower epoch's folder"):
+            return delete_run_folder(self, name)
 
     LocalSegments.create, LocalSegments.delete = create_, delete_  # type: ignore[method-assign]
-    LocalSegments.delete_house = delete_house_  # type: ignore[method-assign]
+    LocalSegments.delete_run_folder = delete_run_folder_  # type: ignore[method-assign]
 
 
 def _wrap_log(points: Points) -> None:
@@ -231,7 +231,7 @@ def _wrap_calls(points: Points) -> None:
     for cls, method, name in (
         (LocalStore, "hold", "take the store's lock"),
         (LocalStore, "clean_leftovers", "clean left-overs"),
-        (House, "clear_spool", "clear the spool"),
+        (RunFolder, "clear_spool", "clear the spool"),
         (OwnerService, "order", "hand files to a pipeline task"),
         (event_sink, "encode_entry", "encode a file"),
         (Owner, "file_done", "hear that a file is put"),

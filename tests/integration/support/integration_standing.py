@@ -205,12 +205,12 @@ class World:
         raise NotImplementedError
 
     def left_over(self) -> list[str]:
-        """What a run must not leave behind: temporary files, what was spooled, houses of those before it."""
+        """What a run must not leave behind: temporary files, what was spooled, folders of runs before it."""
         epoch = self.log().epoch
-        house = f"{epoch.number}-{epoch.nonce}"
+        run_folder = f"{epoch.number}-{epoch.nonce}"
         temporary = [*self.folder.rglob("*.tmp"), *self.folder.rglob(".changefeed-probe*")]
         events = [path for path in self.state.glob("events/*/**/*") if path.is_file()]
-        late = [path for path in events if not path.is_relative_to(self.state / "events" / house)]
+        late = [path for path in events if not path.is_relative_to(self.state / "events" / run_folder)]
         spooled = [path for path in events if "spool" in path.parts]
         return [str(path.relative_to(self.folder)) for path in (*temporary, *late, *spooled)]
 

@@ -13,9 +13,9 @@ import pytest
 from changefeed.errors import Transient
 from changefeed.eventstore.arena import SharedArena, SlotGone, can_share_memory, mapped
 from changefeed.eventstore.buffer import SpanRows
-from changefeed.eventstore.house import House
 from changefeed.eventstore.reader import KeptSegments, MemoryGone, check_slice, read_slice
 from changefeed.eventstore.realtime_buffer import Slot
+from changefeed.eventstore.run_folder import RunFolder
 from changefeed.eventstore.segment import sort_segment
 from changefeed.model.record import SegmentSlice, SlotPlace
 from changefeed.model.rows import RAW_SCHEMA
@@ -87,49 +87,49 @@ def test_another_file_with_the_same_number_is_not_taken_for_it(tmp_path: Path) -
 
 
 def test_a_segment_is_read_where_it_stands_and_not_once_it_is_gone(arena: SharedArena, tmp_path: Path) -> None:
-    house = House(Location(tmp_path.as_uri()), 7, "nonce")
-    slot, piece, row = segment_in(arena, house, seq=1, generation=9)
+    run_folder = RunFolder(Location(tmp_path.as_uri()), 7, "nonce")
+    slot, piece, row = segment_in(arena, run_folder, seq=1, generation=9)
     kept = KeptSegments()
-    assert read_slice(house, piece, kept=kept).to_pylist() == [row]
-    assert read_slice(house, piece, kept=kept).to_pylist() == [row]
+    assert read_slice(run_folder, piece, kept=kept).to_pylist() == [row]
+    assert read_slice(run_folder, piece, kept=kept).to_pylist() == [row]
     check_slice(piece)
     arena.clear(slot)
-    for use in (lambda: read_slice(house, piece, kept=kept), lambda: check_slice(piece)):
+    for use in (lambda: read_slice(run_folder, piece, kept=kept), lambda: check_slice(piece)):
         with pytest.raises(MemoryGone, match=r"00001\.arrow can't be read in memory: slot 3") as gone:
             use()
         assert gone.value.uri == piece.uri
 
 
 def test_rule_3_a_segment_is_not_taken_for_the_one_that_stood_there_before(arena: SharedArena, tmp_path: Path) -> None:
-    house = House(Location(tmp_path.as_uri()), 7, "nonce")
-    _, first, _ = segment_in(arena, house, seq=1, generation=9)
+    run_folder = RunFolder(Location(tmp_path.as_uri()), 7, "nonce")
+    _, first, _ = segment_in(arena, run_folder, seq=1, generation=9)
     kept = KeptSegments()
-    read_slice(house, first, kept=kept)
-    _, second, row = segment_in(arena, house, seq=2, generation=10)
-    assert read_slice(house, second, kept=kept).to_pylist() == [row]
+    read_slice(run_folder, first, kept=kept)
+    _, second, row = segment_in(arena, run_folder, seq=2, generation=10)
+    assert read_slice(run_folder, second, kept=kept).to_pylist() == [row]
     for other in (first, second.model_copy(update={"slot": first.slot})):
         with pytest.raises(MemoryGone, match="slot 3"):
-            read_slice(house, other, kept=kept)
+            read_slice(run_folder, other, kept=kept)
     with pytest.raises(Transient, match="is number 2 of run 7-nonce"):
-        read_slice(house, second.model_copy(update={"seq": 1}), kept=kept)
+        read_slice(run_folder, second.model_copy(update={"seq": 1}), kept=kept)
     with pytest.raises(Transient, match="is missing"):  # it is to be read in its file, and there is none
-        read_slice(house, first.model_copy(update={"slot": None}), kept=kept)
+        read_slice(run_folder, first.model_copy(update={"slot": None}), kept=kept)
 
 
 def segment_in(
-    arena: SharedArena, house: House, seq: int, generation: int
+    arena: SharedArena, run_folder: RunFolder, seq: int, generation: int
 ) -> tuple[Slot, SegmentSlice, dict[str, object]]:
     """One of a single row, which its number decides, in slot 3."""
     row = dict(zip(RAW_SCHEMA.names, (1, 20 + seq, 10, 2, b"k", b"v%d" % seq, None, 0), strict=True))
-    segment = sort_segment(house, "t0", seq, [SpanRows.of(1, 10, pa.RecordBatch.from_pylist([row], RAW_SCHEMA))])
+    segment = sort_segment(run_folder, "t0", seq, [SpanRows.of(1, 10, pa.RecordBatch.from_pylist([row], RAW_SCHEMA))])
     slot = Slot(3, generation, 128, segment.size())
     with arena.writer(slot) as file:
         segment.write(file)
     piece = SegmentSlice(
-        uri=house.segment_uri("t0", seq),
+        uri=run_folder.segment_uri("t0", seq),
         size=slot.size,
         slot=arena.place(slot),
-        run=house.run,
+        run=run_folder.run,
         seq=seq,
         first_batch=0,
         end_batch=1,

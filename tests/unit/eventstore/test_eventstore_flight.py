@@ -13,9 +13,9 @@ from changefeed.eventstore import flight as flight_module
 from changefeed.eventstore.arena import SharedArena, can_share_memory
 from changefeed.eventstore.buffer import SpanRows
 from changefeed.eventstore.flight import ArenaServer, RemoteArenas
-from changefeed.eventstore.house import House
 from changefeed.eventstore.reader import MemoryGone, check_slice, read_slice
 from changefeed.eventstore.realtime_buffer import Slot
+from changefeed.eventstore.run_folder import RunFolder
 from changefeed.eventstore.segment import SortedSegment, sort_segment
 from changefeed.model.record import SegmentSlice
 from changefeed.model.rows import RAW_SCHEMA
@@ -26,7 +26,7 @@ from pyarrow import flight
 
 pytestmark = pytest.mark.skipif(not can_share_memory(), reason="this system has no memory without a name to share")
 
-HOUSE = House(Location("s3://lake/state?endpoint=http://127.0.0.1:1&region=r"), 7, "nonce")
+RUN = RunFolder(Location("s3://lake/state?endpoint=http://127.0.0.1:1&region=r"), 7, "nonce")
 KEY = RunKey(*self_signed(TASK_NAME))
 SPANS, ROWS = 3, 50_000
 DEADLINE_S = 30.0
@@ -56,7 +56,7 @@ class Puller:
 
     def __init__(self, compression: str | None, key: RunKey = KEY) -> None:
         spans = [SpanRows.of(span, span + 10, rows_of(span)) for span in range(1, SPANS + 1)]
-        sorted_segment = sort_segment(HOUSE, "t0", 1, spans)
+        sorted_segment = sort_segment(RUN, "t0", 1, spans)
         self.segment = SortedSegment(1, sorted_segment.spans, sorted_segment.schema, compression)
         self.slot = Slot(3, 9, 128, self.segment.size())
         self.arena = SharedArena(self.slot.size + 4096)
@@ -67,10 +67,10 @@ class Puller:
     def piece(self, span: int) -> SegmentSlice:
         [meta] = [each for each in self.segment.meta("", 0).spans if each.span_id == span]
         return SegmentSlice(
-            uri=HOUSE.segment_uri("t0", 1),
+            uri=RUN.segment_uri("t0", 1),
             size=self.slot.size,
             slot=self.arena.place(self.slot).model_copy(update={"address": self.server.address}),
-            run=HOUSE.run,
+            run=RUN.run,
             seq=1,
             first_batch=meta.first_batch,
             end_batch=meta.end_batch,
@@ -98,7 +98,7 @@ def test_another_machine_reads_the_rows_of_each_span(puller: Puller, elsewhere: 
     for span in range(SPANS, 0, -1):
         piece = puller.piece(span)
         assert elsewhere.has(piece)
-        read = read_slice(HOUSE, piece, elsewhere)
+        read = read_slice(RUN, piece, elsewhere)
         assert read == pa.Table.from_batches([rows_of(span)])
         check_slice(piece, elsewhere)
     assert puller.piece(SPANS).end_batch > SPANS, "a span of several record batches"
@@ -109,12 +109,12 @@ def test_an_address_may_be_ipv6(puller: Puller, elsewhere: RemoteArenas) -> None
     puller.server.close()
     puller.server = ArenaServer(puller.arena, KEY, "::1")
     assert puller.server.address.startswith("[::1]:")
-    assert read_slice(HOUSE, puller.piece(1), elsewhere).num_rows == ROWS
+    assert read_slice(RUN, puller.piece(1), elsewhere).num_rows == ROWS
 
 
 def test_what_is_fetched_stays_what_it_was(puller: Puller, elsewhere: RemoteArenas) -> None:
     piece = puller.piece(2)
-    read = read_slice(HOUSE, piece, elsewhere)
+    read = read_slice(RUN, piece, elsewhere)
     puller.arena.clear(puller.slot)
     with puller.arena.writer(Slot(4, 10, puller.slot.offset, puller.slot.size)) as file:
         file.write(bytes(puller.slot.size))
@@ -126,7 +126,7 @@ def test_the_same_machine_maps_it(puller: Puller) -> None:
     here = RemoteArenas(RunKey(b"", b""), socket.gethostname())
     piece = puller.piece(1)
     assert not here.has(piece)
-    assert read_slice(HOUSE, piece, here) == pa.Table.from_batches([rows_of(1)])
+    assert read_slice(RUN, piece, here) == pa.Table.from_batches([rows_of(1)])
     puller.arena.clear(puller.slot)
     with pytest.raises(MemoryGone, match="slot 3"):
         check_slice(piece, here)
@@ -138,7 +138,7 @@ def test_rule_3_a_slot_that_holds_another_segment_is_not_sent(puller: Puller, el
     with pytest.raises(
         MemoryGone, match=r"00001\.arrow can't be read in memory: the puller at .* \(slot 3 of process \d+ .*\)\."
     ) as gone:
-        read_slice(HOUSE, piece, elsewhere)
+        read_slice(RUN, piece, elsewhere)
     assert gone.value.uri == piece.uri
     assert "Traceback" not in gone.value.message
 
@@ -156,7 +156,7 @@ def test_rule_3_nothing_is_sent_of_a_slot_that_is_used_again_while_it_is_copied(
 
     monkeypatch.setattr(flight_module, "_one_value", clear_then_send)
     with pytest.raises(MemoryGone, match="slot 3"):
-        read_slice(HOUSE, puller.piece(SPANS), elsewhere)
+        read_slice(RUN, puller.piece(SPANS), elsewhere)
     assert len(sent) == 1, "the second record batch was copied too late"
 
 
@@ -166,7 +166,7 @@ def test_rule_3_another_puller_at_the_same_address_is_not_taken_for_it(puller: P
         update={"slot": puller.piece(1).slot.model_copy(update={"address": other.server.address})}
     )
     with pytest.raises(MemoryGone, match="has other memory"):
-        read_slice(HOUSE, mistaken, elsewhere)
+        read_slice(RUN, mistaken, elsewhere)
     other.end()
 
 
@@ -185,17 +185,17 @@ def test_who_does_not_show_the_runs_key_is_refused(puller: Puller, key: RunKey |
 def test_a_server_of_another_run_is_asked_nothing(elsewhere: RemoteArenas) -> None:
     other = Puller("lz4", RunKey(*self_signed(TASK_NAME)))
     with pytest.raises(MemoryGone):
-        read_slice(HOUSE, other.piece(1), elsewhere)
+        read_slice(RUN, other.piece(1), elsewhere)
     other.end()
 
 
 def test_a_puller_that_has_gone_gives_nothing(elsewhere: RemoteArenas) -> None:
     puller = Puller("lz4")
     piece = puller.piece(1)
-    assert read_slice(HOUSE, piece, elsewhere).num_rows == ROWS
+    assert read_slice(RUN, piece, elsewhere).num_rows == ROWS
     puller.server._server.shutdown()
     with pytest.raises(MemoryGone, match="can't be read in memory: the puller at 127"):
-        read_slice(HOUSE, piece, elsewhere)
+        read_slice(RUN, piece, elsewhere)
     puller.arena.close()
 
 
@@ -212,7 +212,7 @@ def test_a_puller_that_does_not_answer_is_given_up(
 
     monkeypatch.setattr(flight_module, "_one_value", wait)
     with pytest.raises(MemoryGone):
-        read_slice(HOUSE, puller.piece(1), elsewhere)
+        read_slice(RUN, puller.piece(1), elsewhere)
     go_on.set()
 
 
@@ -225,7 +225,7 @@ def test_an_address_that_swallows_everything_is_given_up(
         assert slot is not None
         lost = slot.model_copy(update={"address": f"127.0.0.1:{silent.getsockname()[1]}"})
         with pytest.raises(MemoryGone):
-            read_slice(HOUSE, puller.piece(1).model_copy(update={"slot": lost}), elsewhere)
+            read_slice(RUN, puller.piece(1).model_copy(update={"slot": lost}), elsewhere)
 
 
 def test_more_than_are_served_at_once_wait_their_turn(
@@ -242,7 +242,7 @@ def test_more_than_are_served_at_once_wait_their_turn(
     monkeypatch.setattr(flight_module, "_one_value", wait)
     pieces = [puller.piece(1)] * (2 * flight_module._SERVED)
     with ThreadPoolExecutor(len(pieces)) as readers:
-        read = [readers.submit(read_slice, HOUSE, piece, elsewhere) for piece in pieces]
+        read = [readers.submit(read_slice, RUN, piece, elsewhere) for piece in pieces]
         for _ in range(flight_module._SERVED):
             assert served.acquire(timeout=DEADLINE_S)
         assert not served.acquire(timeout=SILENCE_S)

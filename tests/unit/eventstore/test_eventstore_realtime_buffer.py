@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from changefeed.eventstore.realtime_buffer import SLOTS, Action, Archive, Clear, Delete, RealtimeBuffer, Slot, Store
+from changefeed.eventstore.realtime_buffer import (
+    SLOTS,
+    Action,
+    Archive,
+    Clear,
+    DeleteLateFile,
+    RealtimeBuffer,
+    Slot,
+    Store,
+)
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -61,7 +70,7 @@ def test_a_file_that_comes_after_the_owner_has_let_go_is_deleted() -> None:
     slot = store(buffer, 1, 400)
     assert buffer.due(OLD_S) == [Archive(1, slot)]
     assert buffer.freed(1) == [Clear(slot)]
-    assert buffer.archived(1) == [Delete(1)]
+    assert buffer.archived(1) == [DeleteLateFile(1)]
     assert buffer.freed(1) == []
 
 

@@ -12,8 +12,8 @@ import pytest
 from changefeed.errors import AlreadyExists, Transient, Unavailable
 from changefeed.eventstore import reader
 from changefeed.eventstore.buffer import SpanRows
-from changefeed.eventstore.house import House
 from changefeed.eventstore.reader import KeptSegments, read_slice
+from changefeed.eventstore.run_folder import RunFolder
 from changefeed.eventstore.segment import CURVE_STEP, MAX_BATCH_ROWS, METADATA_KEY, write_segment
 from changefeed.model.position import Position
 from changefeed.model.record import SegmentSlice
@@ -49,12 +49,12 @@ def many_rows(count: int, span: int = 1, value: int = 100) -> pa.RecordBatch:
     return pa.record_batch(columns, schema=RAW_SCHEMA)
 
 
-def slice_of(house: House, meta: owner_pb2.SegmentMeta, span: int = 0) -> SegmentSlice:
+def slice_of(run_folder: RunFolder, meta: owner_pb2.SegmentMeta, span: int = 0) -> SegmentSlice:
     found = meta.spans[span]
     return SegmentSlice(
         uri=meta.uri,
         size=meta.bytes,
-        run=house.run,
+        run=run_folder.run,
         seq=meta.seq,
         first_batch=found.first_batch,
         end_batch=found.end_batch,
@@ -76,8 +76,8 @@ def positions(table: pa.Table) -> list[Position]:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> House:
-    return House(Location(tmp_path.as_uri()), 7, "nonce")
+def run_folder(tmp_path: Path) -> RunFolder:
+    return RunFolder(Location(tmp_path.as_uri()), 7, "nonce")
 
 
 small_row = st.tuples(
@@ -97,13 +97,13 @@ small_row = st.tuples(
 def test_rows_are_sorted_and_the_curve_measures_them(batches_of: list[list[list[Row]]]) -> None:
     """Small spans are sorted together, the others alone."""
     with TemporaryDirectory() as folder:
-        house = House(Location(Path(folder).as_uri()), 7, "nonce")
+        run_folder = RunFolder(Location(Path(folder).as_uri()), 7, "nonce")
         spans = [
             SpanRows.of(number, number + 10, *(to_batch(rows) for rows in batches))
             for number, batches in enumerate(batches_of)
         ]
-        meta = write_segment(house, "t0", 1, spans)
-        tables = [read_slice(house, slice_of(house, meta, number)) for number in range(len(spans))]
+        meta = write_segment(run_folder, "t0", 1, spans)
+        tables = [read_slice(run_folder, slice_of(run_folder, meta, number)) for number in range(len(spans))]
     assert [span.sub_id for span in meta.spans] == [given.sub_id for given in spans]
     for span, given_, table, batches in zip(meta.spans, spans, tables, batches_of, strict=True):
         everything = [row for rows in batches for row in rows]
@@ -121,10 +121,10 @@ def test_rows_are_sorted_and_the_curve_measures_them(batches_of: list[list[list[
         assert curve(span) == [(places[n], total[n]) for n in expected]
 
 
-def test_spans_never_share_a_record_batch(house: House) -> None:
+def test_spans_never_share_a_record_batch(run_folder: RunFolder) -> None:
     counts = [1, MAX_BATCH_ROWS + 1, MAX_BATCH_ROWS, 5]
     spans = [SpanRows.of(n, n + 10, many_rows(count, n, value=3)) for n, count in enumerate(counts)]
-    meta = write_segment(house, "t0", 1, spans)
+    meta = write_segment(run_folder, "t0", 1, spans)
     assert [(s.span_id, s.sub_id, s.rows, s.first_batch, s.end_batch) for s in meta.spans] == [
         (0, 10, 1, 0, 1),
         (1, 11, MAX_BATCH_ROWS + 1, 1, 3),
@@ -132,16 +132,16 @@ def test_spans_never_share_a_record_batch(house: House) -> None:
         (3, 13, 5, 4, 5),
     ]
     for n, count in enumerate(counts):
-        table = read_slice(house, slice_of(house, meta, n))
+        table = read_slice(run_folder, slice_of(run_folder, meta, n))
         assert table.num_rows == count
         assert table.column("span_id").unique().to_pylist() == [n]
-    part = slice_of(house, meta, 1).model_copy(update={"first_batch": 2, "end_batch": 3, "rows": 1})
-    assert positions(read_slice(house, part)) == [position(meta.spans[1].max)]
+    part = slice_of(run_folder, meta, 1).model_copy(update={"first_batch": 2, "end_batch": 3, "rows": 1})
+    assert positions(read_slice(run_folder, part)) == [position(meta.spans[1].max)]
 
 
-def test_the_file_tells_what_the_report_tells(house: House, tmp_path: Path) -> None:
+def test_the_file_tells_what_the_report_tells(run_folder: RunFolder, tmp_path: Path) -> None:
     meta = write_segment(
-        house, "attempt-3", 5, [SpanRows.of(1, 10, many_rows(20_000)), SpanRows.of(2, 11, many_rows(3, 2))]
+        run_folder, "attempt-3", 5, [SpanRows.of(1, 10, many_rows(20_000)), SpanRows.of(2, 11, many_rows(3, 2))]
     )
     path = tmp_path / "events" / "7-nonce" / "attempt-3" / "00000000000000000005.arrow"
     assert (meta.uri, meta.seq, meta.bytes) == (path.as_uri(), 5, path.stat().st_size)
@@ -162,22 +162,22 @@ def test_the_file_tells_what_the_report_tells(house: House, tmp_path: Path) -> N
     assert len(spans[0]["curve"]) == spans[0]["bytes"] // CURVE_STEP + 1 > 2
 
 
-def test_a_segment_is_created_once(house: House) -> None:
-    meta = write_segment(house, "t0", 1, [SpanRows.of(1, 10, many_rows(5))])
+def test_a_segment_is_created_once(run_folder: RunFolder) -> None:
+    meta = write_segment(run_folder, "t0", 1, [SpanRows.of(1, 10, many_rows(5))])
     with pytest.raises(AlreadyExists, match=r"00001\.arrow exists already"):
-        write_segment(house, "t0", 1, [SpanRows.of(1, 10, many_rows(6))])
-    assert read_slice(house, slice_of(house, meta)).num_rows == 5
+        write_segment(run_folder, "t0", 1, [SpanRows.of(1, 10, many_rows(6))])
+    assert read_slice(run_folder, slice_of(run_folder, meta)).num_rows == 5
 
 
-def test_a_full_disk_leaves_no_half_segment(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_no_half_segment(run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(pa.ipc, "new_file", full)
     with pytest.raises(Unavailable, match="No space left"):
-        write_segment(replace(house, patience=Patience(0)), "t0", 1, [SpanRows.of(1, 10, many_rows(5))])
+        write_segment(replace(run_folder, patience=Patience(0)), "t0", 1, [SpanRows.of(1, 10, many_rows(5))])
     monkeypatch.undo()
-    assert write_segment(house, "t0", 1, [SpanRows.of(1, 10, many_rows(5))]).spans[0].rows == 5
+    assert write_segment(run_folder, "t0", 1, [SpanRows.of(1, 10, many_rows(5))]).spans[0].rows == 5
 
 
 @pytest.mark.parametrize(
@@ -191,11 +191,11 @@ def test_a_full_disk_leaves_no_half_segment(house: House, monkeypatch: pytest.Mo
         ({"end_batch": 2}, "has 1 record batches"),
     ],
 )
-def test_rule_3_a_different_segment_fails_the_task(house: House, change: dict[str, object], says: str) -> None:
-    meta = write_segment(house, "t0", 1, [SpanRows.of(1, 10, many_rows(5))])
-    piece = slice_of(house, meta).model_copy(update=change)
+def test_rule_3_a_different_segment_fails_the_task(run_folder: RunFolder, change: dict[str, object], says: str) -> None:
+    meta = write_segment(run_folder, "t0", 1, [SpanRows.of(1, 10, many_rows(5))])
+    piece = slice_of(run_folder, meta).model_copy(update=change)
     with pytest.raises(Transient, match=says) as caught:
-        read_slice(house, piece)
+        read_slice(run_folder, piece)
     assert meta.uri in caught.value.message
 
 
@@ -209,58 +209,60 @@ def test_rule_3_a_different_segment_fails_the_task(house: House, change: dict[st
     ],
 )
 def test_rule_3_a_file_that_is_no_segment_of_this_version_fails_the_task(
-    house: House, footer: dict[bytes, bytes], says: str
+    run_folder: RunFolder, footer: dict[bytes, bytes], says: str
 ) -> None:
     def fill(file: object) -> None:
         with pa.ipc.new_file(file, RAW_SCHEMA.with_metadata(footer)) as writer:
             writer.write_batch(many_rows(5))
 
-    uri, size = house.create_segment("t0", 1, fill)
-    piece = SegmentSlice(uri=uri, size=size, run=house.run, seq=1, first_batch=0, end_batch=1, rows=5)
+    uri, size = run_folder.create_segment("t0", 1, fill)
+    piece = SegmentSlice(uri=uri, size=size, run=run_folder.run, seq=1, first_batch=0, end_batch=1, rows=5)
     with pytest.raises(Transient, match=says):
-        read_slice(house, piece)
+        read_slice(run_folder, piece)
 
 
-def test_rule_3_a_missing_segment_fails_the_task(house: House) -> None:
-    meta = write_segment(house, "t0", 1, [SpanRows.of(1, 10, many_rows(5))])
-    house.delete_segment(meta.uri)
+def test_rule_3_a_missing_segment_fails_the_task(run_folder: RunFolder) -> None:
+    meta = write_segment(run_folder, "t0", 1, [SpanRows.of(1, 10, many_rows(5))])
+    run_folder.delete_segment(meta.uri)
     with pytest.raises(Transient, match=r"00001\.arrow .* is missing"):
-        read_slice(house, slice_of(house, meta))
+        read_slice(run_folder, slice_of(run_folder, meta))
 
 
-def test_a_small_segment_is_opened_once_for_all_its_slices(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_segment_is_opened_once_for_all_its_slices(
+    run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reader, "_KEPT", 2)
-    metas = [write_segment(house, "t0", 1 + n, [SpanRows.of(1, 10, many_rows(5))]) for n in range(3)]
-    pieces = [slice_of(house, meta) for meta in metas]
+    metas = [write_segment(run_folder, "t0", 1 + n, [SpanRows.of(1, 10, many_rows(5))]) for n in range(3)]
+    pieces = [slice_of(run_folder, meta) for meta in metas]
     kept = KeptSegments()
-    rows = [read_slice(house, piece, kept=kept) for piece in pieces]
+    rows = [read_slice(run_folder, piece, kept=kept) for piece in pieces]
     for piece in pieces:
-        house.delete_segment(piece.uri)
+        run_folder.delete_segment(piece.uri)
     assert [kept.is_at_hand(piece) for piece in pieces] == [False, True, True]
-    assert [read_slice(house, piece, kept=kept) for piece in pieces[1:]] == rows[1:]
+    assert [read_slice(run_folder, piece, kept=kept) for piece in pieces[1:]] == rows[1:]
     for other in (pieces[0], pieces[2].model_copy(update={"size": 12})):
         with pytest.raises(Transient, match="is missing"):
-            read_slice(house, other, kept=kept)
+            read_slice(run_folder, other, kept=kept)
     with pytest.raises(Transient, match="is number 2 of run 7-nonce"):
-        read_slice(house, pieces[1].model_copy(update={"seq": 1}), kept=kept)
+        read_slice(run_folder, pieces[1].model_copy(update={"seq": 1}), kept=kept)
 
 
-def test_a_large_segment_is_not_kept(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    meta = write_segment(house, "t0", 1, [SpanRows.of(1, 10, many_rows(5))])
+def test_a_large_segment_is_not_kept(run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    meta = write_segment(run_folder, "t0", 1, [SpanRows.of(1, 10, many_rows(5))])
     monkeypatch.setattr(reader, "_SMALL", meta.bytes - 1)
     kept = KeptSegments()
-    assert read_slice(house, slice_of(house, meta), kept=kept).num_rows == 5
-    assert not kept.is_at_hand(slice_of(house, meta))
+    assert read_slice(run_folder, slice_of(run_folder, meta), kept=kept).num_rows == 5
+    assert not kept.is_at_hand(slice_of(run_folder, meta))
 
 
-def test_rule_3_a_torn_segment_fails_the_task(house: House) -> None:
-    meta = write_segment(house, "t0", 1, [SpanRows.of(1, 10, many_rows(500))])
+def test_rule_3_a_torn_segment_fails_the_task(run_folder: RunFolder) -> None:
+    meta = write_segment(run_folder, "t0", 1, [SpanRows.of(1, 10, many_rows(500))])
     path = local_path(meta.uri)
     whole = path.read_bytes()
     for start, end in ((0, len(whole)), (len(whole) - 600, len(whole))):
         path.write_bytes(whole[:start] + bytes(end - start) + whole[end:])
         with pytest.raises(Transient, match="cannot be read"):
-            read_slice(house, slice_of(house, meta))
+            read_slice(run_folder, slice_of(run_folder, meta))
     os.truncate(path, 100)
     with pytest.raises(Transient, match="has 100 bytes"):
-        read_slice(house, slice_of(house, meta))
+        read_slice(run_folder, slice_of(run_folder, meta))

@@ -311,20 +311,20 @@ async def test_rule_6_the_epoch_is_claimed_before_any_effect_on_the_sink(
 ) -> None:
     await place.prepare()
     run = json.loads((place.log / f"{2:020}.json").read_text())
-    house = place.log.parent / "events" / f"{run['epoch']}-{run['nonce']}"
-    house.mkdir(parents=True)
+    run_folder = place.log.parent / "events" / f"{run['epoch']}-{run['nonce']}"
+    run_folder.mkdir(parents=True)
 
     def claim_epoch(*_: object) -> None:
-        assert house.exists()
+        assert run_folder.exists()
         raise Fenced("Somebody was faster.")
 
     monkeypatch.setattr(Log, "claim_epoch", claim_epoch)
     with pytest.raises(Fenced):
         await place.prepare()
-    assert house.exists()
+    assert run_folder.exists()
     monkeypatch.undo()
     await place.prepare()
-    assert not house.exists()  # rule 21: a lower epoch's, after the own epoch record
+    assert not run_folder.exists()  # rule 21: a lower epoch's, after the own epoch record
 
 
 async def test_rule_6_two_at_once_get_different_epochs_or_are_fenced(place: Place) -> None:

@@ -20,8 +20,8 @@ import pytest
 from changefeed.errors import Fenced, NeedsHuman, Transient, Unavailable
 from changefeed.eventstore.arena import can_share_memory
 from changefeed.eventstore.flight import ArenaServer, RemoteArenas
-from changefeed.eventstore.house import House
 from changefeed.eventstore.reader import MemoryGone, read_slice
+from changefeed.eventstore.run_folder import RunFolder
 from changefeed.model.record import SegmentSlice
 from changefeed.model.rows import RAW_SCHEMA
 from changefeed.objectstore import Location
@@ -374,7 +374,7 @@ def rows(commit_ts: int, size: int, count: int = 1) -> pa.RecordBatch:
 def pulling(call: FakeCall, feed: FakeFeed, state: Path, limits: Limits) -> tuple[PullerTask, asyncio.Future[None]]:
     """A task, and its run, that is told to pull two spans."""
     nobody: Pd = cast(Pd, None)
-    task = PullerTask(0, "puller-0-0", nobody, House(Location(state.as_uri()), 1, "ab"), limits, host=HOST)
+    task = PullerTask(0, "puller-0-0", nobody, RunFolder(Location(state.as_uri()), 1, "ab"), limits, host=HOST)
     task._feed = feed  # type: ignore[assignment]
     for sub_id, start_ts in ((1, 10), (2, 20)):
         asked = owner_pb2.Subscribe(sub_id=sub_id, span_id=sub_id, start_key=b"a", end_key=b"b", start_ts=start_ts)
@@ -440,8 +440,8 @@ async def test_rule_17_what_comes_fast_waits_for_segments_but_not_for_a_store_th
     tmp_path: Path,
 ) -> None:
     clock = ManualClock()
-    house = House(Location(tmp_path.as_uri()), 1, "ab")
-    task = PullerTask(0, "puller-0-0", cast(Pd, None), house, Limits(roll_bytes=1_000), clock)
+    run_folder = RunFolder(Location(tmp_path.as_uri()), 1, "ab")
+    task = PullerTask(0, "puller-0-0", cast(Pd, None), run_folder, Limits(roll_bytes=1_000), clock)
     task._pipeline.metrics.inflight_bytes = 2_000
     await task._room()
     task._pipeline.metrics.inflight_bytes = 5_000
@@ -463,11 +463,11 @@ async def test_where_all_read_the_files_what_is_in_memory_is_served_and_archived
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store's segments are compressed; the owner is told one size, of the slot and of the file."""
-    monkeypatch.setattr(House, "compression", "lz4")
-    house, key = House(Location(tmp_path.as_uri()), 1, "ab"), RunKey(*self_signed(TASK_NAME))
+    monkeypatch.setattr(RunFolder, "compression", "lz4")
+    run_folder, key = RunFolder(Location(tmp_path.as_uri()), 1, "ab"), RunKey(*self_signed(TASK_NAME))
     serve, elsewhere = partial(ArenaServer, key=key, host="127.0.0.1"), RemoteArenas(key, "elsewhere")
     call, feed, limits = FakeCall(), FakeFeed(), Limits(roll_interval=0.01, buffer_bytes=1 << 20)
-    task = PullerTask(0, "puller-0-0", cast(Pd, None), house, limits, serve=serve)
+    task = PullerTask(0, "puller-0-0", cast(Pd, None), run_folder, limits, serve=serve)
     task._feed = feed  # type: ignore[assignment]
     call.commands.put_nowait(owner_pb2.Command(subscribe=owner_pb2.Subscribe(sub_id=1, span_id=1, start_ts=10)))
     running = asyncio.ensure_future(task.run(call))  # type: ignore[arg-type]
@@ -484,22 +484,22 @@ async def test_where_all_read_the_files_what_is_in_memory_is_served_and_archived
             uri=meta.uri,
             size=meta.bytes,
             slot=memory.place,
-            run=house.run,
+            run=run_folder.run,
             seq=1,
             first_batch=0,
             end_batch=1,
             rows=10,
         )
-        fetched = await asyncio.to_thread(read_slice, house, piece, elsewhere)
+        fetched = await asyncio.to_thread(read_slice, run_folder, piece, elsewhere)
         call.commands.put_nowait(owner_pb2.Command(archive=owner_pb2.Archive(segments=[1])))
         await call.until(lambda: call.archived == {1: meta.uri})
-        assert read_slice(house, piece.model_copy(update={"slot": None})) == fetched
+        assert read_slice(run_folder, piece.model_copy(update={"slot": None})) == fetched
         call.commands.put_nowait(None)
         await running
 
         def until_gone() -> None:
             while True:  # nobody waits for the server's end, which is soon
-                read_slice(house, piece, elsewhere)
+                read_slice(run_folder, piece, elsewhere)
 
         with pytest.raises(MemoryGone):
             await asyncio.to_thread(until_gone)
@@ -519,16 +519,16 @@ def test_a_puller_that_knows_no_way_to_the_owner_says_so() -> None:
 
 
 async def test_scratch_stands_in_the_folder_that_the_run_clears_on_this_machine(tmp_path: Path) -> None:
-    house = House(Location(tmp_path.as_uri()), 1, "ab")
-    task = PullerTask(0, "puller-0-0", cast(Pd, None), house, Limits())
+    run_folder = RunFolder(Location(tmp_path.as_uri()), 1, "ab")
+    task = PullerTask(0, "puller-0-0", cast(Pd, None), run_folder, Limits())
     task._scratch_file()
-    assert house.spool_folder.is_dir()
-    assert list(house.spool_folder.iterdir()) == []
+    assert run_folder.spool_folder.is_dir()
+    assert list(run_folder.spool_folder.iterdir()) == []
 
 
 async def test_a_segment_that_is_written_at_once_does_not_hide_another_that_cannot_be(tmp_path: Path) -> None:
-    task = PullerTask(0, "puller-0-0", cast(Pd, None), House(Location(tmp_path.as_uri()), 1, "ab"), Limits())
-    patience, said = task._house.patience, list[str]()
+    task = PullerTask(0, "puller-0-0", cast(Pd, None), RunFolder(Location(tmp_path.as_uri()), 1, "ab"), Limits())
+    patience, said = task._run_folder.patience, list[str]()
 
     def write() -> None:
         if not said:

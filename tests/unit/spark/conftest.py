@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from changefeed.eventstore.house import House
+from changefeed.eventstore.run_folder import RunFolder
 from changefeed.objectstore import Location
 from changefeed.sink.job import PipelineJob
 from changefeed.sink.storage import event_sink
@@ -57,7 +57,7 @@ def begin(owner: Owner, state: Location, sink: Sink) -> Iterator[Begin]:
         for task in begun:
             task.exception(DEADLINE_S)
     assert not [name for thread in threading.enumerate() if (name := thread.name).startswith(("put", "read", "orders"))]
-    spooled = House(state, EPOCH, NONCE).spool_folder
+    spooled = RunFolder(state, EPOCH, NONCE).spool_folder
     assert not spooled.is_dir() or list(spooled.iterdir()) == []
 
 

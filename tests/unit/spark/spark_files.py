@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 from changefeed.eventstore.buffer import SpanRows
-from changefeed.eventstore.house import House
+from changefeed.eventstore.run_folder import RunFolder
 from changefeed.eventstore.segment import write_segment
 from changefeed.model.position import OP_INSERT, Position
 from changefeed.model.record import PlanEntry, SegmentSlice, Work, WorkEntry
@@ -118,13 +118,13 @@ def make_work(state: Location, plan: int, files: Mapping[int, Sequence[int]]) ->
 
 
 def _segment(state: Location, rows: Sequence[int]) -> SegmentSlice:
-    house, number = House(state, EPOCH, NONCE), next(_numbers)
-    meta = write_segment(house, "puller-0", number, [SpanRows.of(TABLE_ID, 1, _raw(rows))])
+    run_folder, number = RunFolder(state, EPOCH, NONCE), next(_numbers)
+    meta = write_segment(run_folder, "puller-0", number, [SpanRows.of(TABLE_ID, 1, _raw(rows))])
     (span,) = meta.spans
     return SegmentSlice(
         uri=meta.uri,
         size=meta.bytes,
-        run=house.run,
+        run=run_folder.run,
         seq=number,
         first_batch=span.first_batch,
         end_batch=span.end_batch,

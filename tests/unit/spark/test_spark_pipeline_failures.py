@@ -23,7 +23,7 @@ from changefeed.errors import (
     Transient,
     Unavailable,
 )
-from changefeed.eventstore.house import House
+from changefeed.eventstore.run_folder import RunFolder
 from changefeed.objectstore import Location, patience
 from changefeed.objectstore.patience import REQUESTS, outcome
 from changefeed.pipeline import spool as spool_module
@@ -49,7 +49,7 @@ def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 def full_disk(state: Location, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Nothing can be spooled until it is called."""
     monkeypatch.setattr(spool_module, "IN_MEMORY_BYTES", 0)
-    folder = House(state, EPOCH, NONCE).spool_folder
+    folder = RunFolder(state, EPOCH, NONCE).spool_folder
     folder.parent.mkdir(parents=True)
     folder.touch()
     return folder.unlink
@@ -228,7 +228,7 @@ def test_rule_3_a_segment_that_is_lost_ends_it_and_nothing_is_put(
 ) -> None:
     work = make_work(state, 9, {0: [1], 1: [2]})
     ((lost,), _) = (entry.segments for entry in work.entries)
-    House(state, EPOCH, NONCE).delete_segment(lost.uri)
+    RunFolder(state, EPOCH, NONCE).delete_segment(lost.uri)
     task = begin()
     owner.write(work)
     with pytest.raises(Transient, match=f"{lost.uri} .* is missing"):
@@ -243,7 +243,7 @@ def test_rule_3_a_spooled_file_that_has_changed_is_not_put(
 
     def encode_and_harm(*given: Any) -> Spool:
         encoded = encode_entry(*given)
-        (file,) = House(state, EPOCH, NONCE).spool_folder.iterdir()
+        (file,) = RunFolder(state, EPOCH, NONCE).spool_folder.iterdir()
         file.write_bytes(content_of([2]))
         return encoded
 

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from changefeed.eventstore.house import House
 from changefeed.eventstore.reader import read_slice
+from changefeed.eventstore.run_folder import RunFolder
 from changefeed.model.record import Work
 from changefeed.objectstore import Location
 from changefeed.objectstore.digest import Digest
@@ -147,7 +147,7 @@ def test_segments_of_a_store_are_read_side_by_side_once(
         return read_slice(*given, **options)
 
     monkeypatch.setattr(module, "read_slice", read_together)
-    monkeypatch.setattr(House, "is_mapped", False)
+    monkeypatch.setattr(RunFolder, "is_mapped", False)
 
     def of_three_segments(plan: int, first: int) -> Work:
         works = [make_work(state, plan, {0: [key]}) for key in range(first, first + 3)]
@@ -161,7 +161,7 @@ def test_segments_of_a_store_are_read_side_by_side_once(
     owner.until(lambda: len(owner.files()) == 1)
     owner.write(work.model_copy(update={"record": 10}))
     owner.until(lambda: len(owner.files()) == 2)
-    monkeypatch.setattr(House, "is_mapped", True)
+    monkeypatch.setattr(RunFolder, "is_mapped", True)
     owner.write(of_three_segments(11, 3))
     owner.until(lambda: len(owner.files()) == 3)
     assert [done.rows for done in owner.done()] == [3, 3, 3]

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from changefeed.errors import InvalidSpec, NeedsHuman
-from changefeed.eventstore.house import House
+from changefeed.eventstore.run_folder import RunFolder
 from changefeed.model.record import ClosedRecord, EpochRecord
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.once import create_bytes
@@ -148,7 +148,7 @@ def _carry_out(plan: _Plan) -> None:
         hand_over(folder_of(plan.sink, generation), plan.claim, plan.new.uri, generation)
     # A cache of drivers that can't come back; the next one pulls again from the checkpoint.
     epoch = Log(plan.old, places.LOG).read().epoch
-    House(plan.old.place, epoch.number, epoch.nonce).delete_lower_epochs()
+    RunFolder(plan.old.place, epoch.number, epoch.nonce).delete_lower_epochs()
 
 
 def _close(plan: _Plan) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from changefeed.errors import ChangefeedError, Fenced, NeedsHuman, Refused, Unavailable
-from changefeed.eventstore.house import House
+from changefeed.eventstore.run_folder import RunFolder
 from changefeed.model.record import ClosedRecord, EpochRecord, StartRecord
 from changefeed.objectstore import Location
 from changefeed.objectstore.open import Store, open_store
@@ -156,7 +156,7 @@ def _closing_epoch(changefeed: Changefeed, before: State) -> EpochRecord:
 def _delete_events(store: Store) -> None:
     """Of all drivers before the closing epoch (rule 21)."""
     state = Log(store, places.LOG).read()
-    House(store.place, state.epoch.number, state.epoch.nonce).delete_lower_epochs()
+    RunFolder(store.place, state.epoch.number, state.epoch.nonce).delete_lower_epochs()
 
 
 def _log(changefeed: Changefeed, secrets_dir: Path | None) -> Log:

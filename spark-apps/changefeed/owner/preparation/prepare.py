@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from changefeed.errors import Conflict, InvalidSpec, NeedsHuman, Unavailable
-from changefeed.eventstore.house import House
+from changefeed.eventstore.run_folder import RunFolder
 from changefeed.filter.rows import fingerprint as filter_fingerprint
 from changefeed.filter.selection import Selection
 from changefeed.model.table_copy import COPY_TICKS
@@ -153,7 +153,7 @@ async def prepare(
         state = log.state
     if alive:
         await asyncio.to_thread(alive.refresh, state.epoch.number, await pd.pd_ms())
-    house = House(state_store.place, state.epoch.number, nonce)
+    run_folder = RunFolder(state_store.place, state.epoch.number, nonce)
     prepared = Prepared(
         changefeed=changefeed,
         pd=pd,
@@ -166,7 +166,7 @@ async def prepare(
         sink=sink,
         schema=schema,
         tables=tables,
-        house=house,
+        run_folder=run_folder,
         finished=state.finished,
         alive=alive,
     )
@@ -217,7 +217,7 @@ def select(
 def _settle_in(prepared: Prepared, state_store: Store) -> None:
     """The first effects, all after this driver's own epoch record."""
     state_store.clean_leftovers()
-    prepared.house.delete_lower_epochs()
+    prepared.run_folder.delete_lower_epochs()
     state = prepared.state
     tables = []
     for dispatcher, table in prepared.tables.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from changefeed.eventstore.house import House
+from changefeed.eventstore.run_folder import RunFolder
 from changefeed.objectstore import Location
 from changefeed.owner.alive import Alive
 from changefeed.owner.pace import pace_of
@@ -39,7 +39,7 @@ class Prepared:
     sink: DrivenSink
     schema: SchemaStorage
     tables: dict[int, TableInfo]  # by physical id, which is the dispatcher's
-    house: House
+    run_folder: RunFolder
     finished: bool = False
     alive: Alive | None = None  # where the state has no lock files
 

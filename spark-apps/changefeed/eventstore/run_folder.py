@@ -1,4 +1,4 @@
-"""Where segments stand: each driver run has a house of its own, `<state>/events/<epoch>-<nonce>/` (rule 21).
+"""Where segments stand: each driver run has a folder of its own, `<state>/events/<epoch>-<nonce>/` (rule 21).
 
 It must never delete another run's segments, except those of lower epochs.
 """
@@ -20,12 +20,12 @@ from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.open import open_store
 from changefeed.objectstore.patience import Patience
 
-_HOUSE_NAME = re.compile(r"(\d+)-(.+)")
+_RUN_NAME = re.compile(r"(\d+)-(.+)")
 _TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
-class House:
+class RunFolder:
     """The segments of one driver run. `state`: the changefeed's own state; nothing is opened before it is needed.
 
     `patience`: of creating and opening segments; what can't be deleted raises at once.
@@ -81,20 +81,20 @@ class House:
         self._files.delete(self._path(uri, f"{EVENTS}/{self.run}"))
 
     def delete_lower_epochs(self) -> list[str]:
-        """Delete the houses of lower epochs; only after this driver's own epoch record (rule 21). Their names.
+        """Delete the folders of lower epochs; only after this driver's own epoch record (rule 21). Their names.
 
-        A house into which a late task still writes may stay: the next driver deletes it. Raises Unavailable, Transient.
+        A folder into which a late task still writes may stay: the next one deletes it. Raises Unavailable, Transient.
         """
         lower = []
-        for name in self._files.houses():
-            found = _HOUSE_NAME.fullmatch(name)
+        for name in self._files.run_folders():
+            found = _RUN_NAME.fullmatch(name)
             if found is not None and int(found[1]) < self.epoch:
                 lower.append(name)
-        return [name for name in lower if self._files.delete_house(name)]
+        return [name for name in lower if self._files.delete_run_folder(name)]
 
     def delete(self) -> None:
         """With all segments that are left: nobody reads any of this run any more. Raises Unavailable, Transient."""
-        self._files.delete_house(self.run)
+        self._files.delete_run_folder(self.run)
 
     def clear_spool(self) -> None:
         """Remove what this run has spooled on this machine; at its end."""
