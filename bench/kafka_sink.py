@@ -17,20 +17,20 @@ import numpy as np
 import pyarrow as pa
 from changefeed.model.position import OP_INSERT, OP_UPDATE
 from changefeed.objectstore.patience import Patience
-from changefeed.pipeline.codec.canal_json import CanalJsonFormat
-from changefeed.pipeline.codec.kafka.avro.codec import Avro
-from changefeed.pipeline.codec.kafka.canal import CanalJson
-from changefeed.pipeline.codec.kafka.debezium.codec import Debezium
-from changefeed.pipeline.codec.kafka.message import Codec, Messages, Source
-from changefeed.pipeline.codec.kafka.open_protocol import OpenProtocol, frame
-from changefeed.pipeline.codec.kafka.partition import partitions_of
-from changefeed.pipeline.codec.kafka.simple import Simple
-from changefeed.pipeline.mounter import Records
 from changefeed.schema import table_info as ti
 from changefeed.schema.row.cells import arrow_type
 from changefeed.schema.table_info import TableInfo, parse_table_info
 from changefeed.sink.kafka.client import Cluster
+from changefeed.sink.kafka.codec.avro.codec import Avro
+from changefeed.sink.kafka.codec.canal import CanalJson
+from changefeed.sink.kafka.codec.debezium.codec import Debezium
+from changefeed.sink.kafka.codec.message import Codec, Messages, Source
+from changefeed.sink.kafka.codec.open_protocol import OpenProtocol, frame
+from changefeed.sink.kafka.codec.partition import partitions_of
+from changefeed.sink.kafka.codec.simple import Simple
 from changefeed.sink.kafka.producer import Sender
+from changefeed.sink.records import Records
+from changefeed.sink.text.canal_json import CanalJsonFormat
 
 PARTITIONS, CHUNK = 3, 100_000
 MAX_ROWS, MAX_BYTES = 16, 1 << 20  # of a message of the open protocol

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import fastavro
-from changefeed.pipeline.codec.kafka.avro.codec import Avro
-from changefeed.pipeline.codec.kafka.choice import codec_of
-from changefeed.pipeline.codec.kafka.message import Source
+from changefeed.sink.kafka.codec.avro.codec import Avro
+from changefeed.sink.kafka.codec.choice import codec_of
+from changefeed.sink.kafka.codec.message import Source
 from consumers_topic_forms import Unreadable
 from consumers_topic_rows import TABLE_ID, Tested
 from integration_types import ZONE

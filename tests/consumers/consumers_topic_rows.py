@@ -10,8 +10,9 @@ from typing import Any
 import pyarrow as pa
 from changefeed.model.position import OP_INSERT, OP_UPDATE
 from changefeed.model.rows import RAW_SCHEMA
-from changefeed.pipeline.mounter import Records, mount
+from changefeed.pipeline.mounter import mount
 from changefeed.schema.table_info import TableInfo, parse_table_info
+from changefeed.sink.records import Records
 from changefeed_devcluster import keys
 from changefeed_devcluster.tidb import rows, schema
 from consumers_reading import Column

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from changefeed.objectstore.patience import Patience
-from changefeed.pipeline.mounter import Records
 from changefeed.sink.contract import Claim, Entry, EntryId, Surroundings
 from changefeed.sink.kafka.entry_writer import KafkaJob, KafkaWriter
 from changefeed.sink.kafka.options import KafkaPlace
 from changefeed.sink.kafka.registry import RegistryPlace
+from changefeed.sink.records import Records
 from consumers_topic_messages import AVRO, BUILD_MS, CANAL, DEBEZIUM, SOURCE, options_of
 from consumers_topic_rows import EVERY, NOT_UTF_8, Kind, Tested, table_of
 from integration_kafka_broker import Broker, consumed, made_topic, running

@@ -30,13 +30,13 @@ from changefeed.model.record import PlanEntry, SegmentSlice, Work, WorkEntry
 from changefeed.objectstore import Location
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.once import create_once
-from changefeed.pipeline.codec.csv import fingerprint
+from changefeed.pipeline.job import entry_of
 from changefeed.pipeline.run import EntryRows
 from changefeed.puller.task import Limits, PullerTask
 from changefeed.schema.keys import table_span
 from changefeed.schema.snapshot import load_schema
 from changefeed.schema.table_info import TableInfo
-from changefeed.sink.job import entry_of
+from changefeed.sink.storage.codec.csv import fingerprint
 from changefeed.sink.storage.event_sink import encode_entry
 from changefeed.spec.parse import effective, parse
 from changefeed.upstream.kv import Snapshot

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from changefeed.eventstore.segment import SortedSegment
 from changefeed.objectstore import local as local_module
-from changefeed.pipeline import spool as spool_module
-from changefeed.pipeline.spool import Spool
+from changefeed.sink import spool as spool_module
+from changefeed.sink.spool import Spool
 from changefeed_devcluster.server import DevCluster
 from integration_failing_store import Feed, running_feed
 

@@ -18,12 +18,12 @@ import pytest
 from changefeed.errors import Fenced, NeedsHuman, Refused, Transient
 from changefeed.model.tso import compose
 from changefeed.objectstore.patience import Patience
-from changefeed.pipeline.codec.kafka import message as kafka_message
-from changefeed.pipeline.codec.kafka.cloud_events import CloudEvents
-from changefeed.pipeline.codec.kafka.message import Message, Messages
-from changefeed.pipeline.codec.kafka.partition import by_key, by_values
 from changefeed.sink.contract import Claim, Entry
 from changefeed.sink.kafka.client import Mechanism, Sasl
+from changefeed.sink.kafka.codec import message as kafka_message
+from changefeed.sink.kafka.codec.cloud_events import CloudEvents
+from changefeed.sink.kafka.codec.message import Message, Messages
+from changefeed.sink.kafka.codec.partition import by_key, by_values
 from changefeed.sink.kafka.entry_writer import AtLeastOnceDelivery, ExactlyOnceDelivery
 from changefeed.sink.kafka.exactly_once import ExactlyOnce
 from changefeed.sink.kafka.options import progress_topic

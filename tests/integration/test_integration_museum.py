@@ -10,7 +10,7 @@ import pytest
 from changefeed.errors import ChangefeedError, InvalidSpec, Unavailable
 from changefeed.objectstore import Location
 from changefeed.owner import driver as driver_module
-from changefeed.sink.job import PipelineJob
+from changefeed.pipeline.job import PipelineJob
 from changefeed.sink.storage.event_sink import StorageJob
 from changefeed.spark.owner_client import reporting
 from changefeed.spark.pipeline_task import write_files

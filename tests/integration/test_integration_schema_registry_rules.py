@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import pytest
 from changefeed.errors import NeedsHuman
 from changefeed.objectstore.patience import Patience
-from changefeed.pipeline.codec.canal_types import primary_key
-from changefeed.pipeline.codec.kafka.avro.schema import AvroTypes, schema_of
 from changefeed.schema.table_info import ColumnInfo, TableInfo, parse_table_info
+from changefeed.sink.kafka.codec.avro.schema import AvroTypes, schema_of
 from changefeed.sink.kafka.registry import Registry, RegistryPlace
+from changefeed.sink.text.canal_types import primary_key
 from changefeed_devcluster.ddl.columns import FIRST, add_column, drop_column, modify_column, set_default
 from changefeed_devcluster.ddl.running import States, last
 from changefeed_devcluster.server import DevCluster

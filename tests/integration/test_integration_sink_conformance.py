@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 from changefeed.errors import ChangefeedError
 from changefeed.objectstore.local import LocalStore
-from changefeed.pipeline.mounter import Records
 from changefeed.sink.blackhole import BlackholeJob
 from changefeed.sink.contract import Entry, Event, EventSink, Surroundings
 from changefeed.sink.iceberg.event_sink import IcebergJob
@@ -22,6 +21,7 @@ from changefeed.sink.kafka.entry_writer import KafkaJob
 from changefeed.sink.kafka.options import KafkaPlace, progress_topic
 from changefeed.sink.mysql.entry_writer import MysqlJob, MysqlPlace
 from changefeed.sink.mysql.sink import Options
+from changefeed.sink.records import Records
 from changefeed.sink.storage.event_sink import StorageJob
 from integration_kafka_broker import Broker, committed, made_topic
 from integration_kafka_broker import running as broker_running

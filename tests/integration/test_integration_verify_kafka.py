@@ -19,10 +19,10 @@ from changefeed.objectstore.open import open_store
 from changefeed.objectstore.patience import Patience
 from changefeed.owner.sinks.kafka import place_of
 from changefeed.owner.transaction_log.log import Log
-from changefeed.pipeline.codec.kafka.message import DdlEvent, Message
 from changefeed.pipeline.mounter import mount
 from changefeed.schema.keys import table_span
 from changefeed.sink.contract import Claim, Entry, EntryId
+from changefeed.sink.kafka.codec.message import DdlEvent, Message
 from changefeed.sink.kafka.entry_writer import Encoder, KafkaJob, codec_for
 from changefeed.spec.parse import effective, parse
 from changefeed.upstream.access import Access

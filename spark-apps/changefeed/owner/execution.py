@@ -8,8 +8,8 @@ from typing import Protocol
 
 from changefeed.errors import Unavailable
 from changefeed.owner.serving.vigilance import GiveUp, Restart, TakePlace, Tasks, Vigilance
+from changefeed.pipeline.job import PipelineJob
 from changefeed.puller.task import PullerJob
-from changefeed.sink.job import PipelineJob
 from changefeed.wire.owner import OwnerAddress
 
 _LOOK_S = 1.0

@@ -1,1 +1,1 @@
-"""From raw rows to the bytes of files: sort, mount, encode, spool; columnar throughout. Knows no store and no Spark."""
+"""The pipeline turns raw rows into those that a sink takes: read, sort, filter, mount; columnar throughout."""

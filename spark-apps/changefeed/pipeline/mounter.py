@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,30 +12,7 @@ import pyarrow.compute as pc
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.schema.row.rowv2 import decode_rows
 from changefeed.schema.table_info import ColumnInfo, TableInfo
-
-
-@dataclass(frozen=True)
-class Records:
-    """What a codec writes, in order; one array per output column, all of one length.
-
-    A column's Arrow type follows from its SQL type (`schema.row.cells.arrow_type`): integers and YEAR int64 or uint64,
-    BIT uint64, FLOAT float32, DOUBLE float64, text, DECIMAL and times string, binary strings and blobs binary, ENUM and
-    SET struct<number: uint64, text: string>, whose members are null where the struct is. Text in which some bytes are
-    not UTF-8 is binary, too (`schema.row.cells.is_broken`).
-    """
-
-    table: TableInfo
-    op: npt.NDArray[np.uint8]  # model.position
-    is_update: npt.NDArray[np.bool_]  # the record is one half of an update
-    commit_ts: pa.Array  # uint64
-    columns: list[pa.Array]  # what the record shows: a delete's row before, any other's row after the change
-    old_columns: list[pa.Array] | None = None  # the row before an update, null for the other ops; if asked for
-    written: tuple[ColumnInfo, ...] | None = None  # what `columns` are; None: all output columns of the table
-    start_ts: pa.Array | None = None  # uint64
-
-    @property
-    def shown(self) -> tuple[ColumnInfo, ...]:
-        return self.table.output_columns if self.written is None else self.written
+from changefeed.sink.records import Records
 
 
 def drop_unseen(rows: pa.RecordBatch) -> pa.RecordBatch:

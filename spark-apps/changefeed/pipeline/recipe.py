@@ -15,9 +15,10 @@ import pyarrow as pa
 
 from changefeed.filter.selection import Selection
 from changefeed.model.record import Work
-from changefeed.pipeline.codec.choice import codec_of
-from changefeed.pipeline.mounter import Records, mount
+from changefeed.pipeline.mounter import mount
 from changefeed.schema.table_info import TableInfo
+from changefeed.sink.records import Records
+from changefeed.sink.storage.codec.choice import codec_of
 from changefeed.spec.sink.choice import sink_of
 
 _MOST = 1024

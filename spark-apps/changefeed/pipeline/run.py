@@ -13,10 +13,11 @@ import pyarrow as pa
 
 from changefeed.model.record import SegmentSlice, Work, WorkEntry
 from changefeed.pipeline.integrity import check_integrity
-from changefeed.pipeline.mounter import Records, drop_unseen
+from changefeed.pipeline.mounter import drop_unseen
 from changefeed.pipeline.recipe import Recipe, Recipes
 from changefeed.pipeline.sorter import sort_parts
-from changefeed.pipeline.stages import CpuTime
+from changefeed.sink.records import Records
+from changefeed.sink.stages import CpuTime
 
 #: A chunk ends at so many rows, or at the row that reaches so many raw bytes; both depend on the rows alone (rule 10).
 CHUNK_ROWS = 100_000

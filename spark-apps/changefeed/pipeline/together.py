@@ -22,13 +22,13 @@ from changefeed.errors import ChangefeedError
 from changefeed.model.position import OP_UPDATE
 from changefeed.model.record import PlanEntry, SegmentSlice, Work, WorkEntry
 from changefeed.model.rows import NO_ROWS, RAW_SCHEMA
-from changefeed.pipeline.codec.by_op import sliced
-from changefeed.pipeline.mounter import Records, drop_unseen
+from changefeed.pipeline.mounter import drop_unseen
 from changefeed.pipeline.recipe import Recipe
 from changefeed.pipeline.run import read_slices, recipe_of
 from changefeed.pipeline.sorter import sort_entries
-from changefeed.pipeline.stages import CpuTime
 from changefeed.schema.keys import moved
+from changefeed.sink.records import Records, sliced
+from changefeed.sink.stages import CpuTime
 
 #: Raw bytes of an entry, as it was planned. What it shares with others is nothing beside what more rows cost.
 SMALL_BYTES = 64 << 10

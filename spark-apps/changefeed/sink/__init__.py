@@ -1,1 +1,1 @@
-"""Where output ends up: names, schema files, and writes that happen once. Knows nothing about rows."""
+"""The kinds of sink, a folder for each, and beside them what several share. Rows come as `records.Records`."""

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from changefeed.pipeline.mounter import Records
 from changefeed.sink.contract import Entry, Event, FirstFailure, Surroundings, Written
+from changefeed.sink.records import Records
 
 _ROOM = 2  # chunks that no writer has taken
 _LANES = 64

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from changefeed.pipeline.mounter import Records
 from changefeed.sink.contract import Entry, Event, EventSink, Written
 from changefeed.sink.progress_tracker import ProgressTracker
+from changefeed.sink.records import Records
 
 Done = Callable[[Entry, Written], None]
 

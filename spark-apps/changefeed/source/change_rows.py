@@ -11,12 +11,13 @@ from changefeed.errors import NeedsHuman
 from changefeed.model.position import OP_DELETE, Position
 from changefeed.model.record import SegmentSlice
 from changefeed.model.tso import LOGICAL_BITS
-from changefeed.pipeline.codec.typed import cells
-from changefeed.pipeline.mounter import Records, drop_unseen, mount
+from changefeed.pipeline.mounter import drop_unseen, mount
 from changefeed.pipeline.run import chunks
 from changefeed.pipeline.sorter import sort_parts
 from changefeed.schema.row.times import UTC
 from changefeed.schema.table_info import ColumnInfo, TableInfo
+from changefeed.sink.records import Records
+from changefeed.sink.typed import cells
 from changefeed.source.read_schema import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, METADATA
 
 _TYPES = pa.array(["delete", "insert", "update_preimage", "update_postimage"])

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from changefeed.errors import NeedsHuman
-from changefeed.pipeline.codec.typed import type_of
 from changefeed.schema.table_info import ColumnInfo, TableInfo
+from changefeed.sink.typed import type_of
 
 CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
 #: Named as in Delta's change data feed.

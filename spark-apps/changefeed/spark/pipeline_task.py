@@ -26,11 +26,11 @@ from changefeed.eventstore.reader import KeptSegments, MemoryGone, check_slice, 
 from changefeed.eventstore.run_folder import RunFolder
 from changefeed.model.record import SegmentSlice, Work, WorkEntry
 from changefeed.objectstore.patience import Patience, Tally
-from changefeed.pipeline.mounter import Records
+from changefeed.pipeline.job import PipelineJob, entry_of
 from changefeed.pipeline.run import EntryRows
 from changefeed.pipeline.together import MadeRows, make_together
 from changefeed.sink.contract import Entry, EntryId, EventSink, Surroundings, Written
-from changefeed.sink.job import PipelineJob, entry_of
+from changefeed.sink.records import Records
 from changefeed.sink.table_sink import TableSink
 from changefeed.spark.owner_client import OwnerClient
 from changefeed.wire import owner_pb2 as pb

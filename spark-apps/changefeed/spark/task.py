@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pyspark import TaskContext
 
+from changefeed.pipeline.job import PipelineJob
 from changefeed.puller.task import PullerJob, run_puller
-from changefeed.sink.job import PipelineJob
 from changefeed.spark.owner_client import reporting
 from changefeed.spark.pipeline_task import write_files
 from changefeed.wire.owner import OwnerAddress

@@ -34,9 +34,9 @@ from changefeed.owner.planning.barrier import Barrier
 from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.serving.vigilance import Tasks
 from changefeed.owner.transaction_log.state import State
-from changefeed.pipeline import spool as spool_module
+from changefeed.pipeline.job import PipelineJob
 from changefeed.puller.task import PullerJob, run_puller
-from changefeed.sink.job import PipelineJob
+from changefeed.sink import spool as spool_module
 from changefeed.sink.storage.event_sink import StorageJob
 from changefeed.spark.owner_client import reporting
 from changefeed.spark.pipeline_task import write_files

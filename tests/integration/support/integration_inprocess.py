@@ -23,8 +23,8 @@ from changefeed.owner.driver import Driver, Outcome, RunOptions
 from changefeed.owner.places import upstream_access
 from changefeed.owner.preparation.prepare import open_places, prepare
 from changefeed.owner.serving.vigilance import Tasks
+from changefeed.pipeline.job import PipelineJob
 from changefeed.puller.task import Limits, PullerJob, run_puller
-from changefeed.sink.job import PipelineJob
 from changefeed.spark.owner_client import reporting
 from changefeed.spark.pipeline_task import write_files
 from changefeed.spec.model import Changefeed

@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 from changefeed.errors import Fenced, Transient
 from changefeed.objectstore.patience import Patience
-from changefeed.pipeline.codec.kafka.message import Messages
-from changefeed.pipeline.codec.kafka.partition import by_values
 from changefeed.sink.contract import Claim, EntryId
 from changefeed.sink.kafka.client import Cluster
+from changefeed.sink.kafka.codec.message import Messages
+from changefeed.sink.kafka.codec.partition import by_values
 from changefeed.sink.kafka.exactly_once import ExactlyOnce
 from changefeed.sink.kafka.producer import AtLeastOnce
 from changefeed.sink.kafka.progress import Verdict

@@ -19,9 +19,9 @@ from changefeed.owner import driver as driver_module
 from changefeed.owner import owner as owner_module
 from changefeed.owner.owner import Owner
 from changefeed.owner.planning.planner import Planner
-from changefeed.pipeline.mounter import Records
 from changefeed.sink.contract import Entry, Surroundings, Written
 from changefeed.sink.lanes import EntryWriter, Lanes
+from changefeed.sink.records import Records
 from changefeed.sink.storage import event_sink
 
 #: Raw bytes: between those of a step's two transactions of a table (integration_standing), some 1850 and 1100, of which

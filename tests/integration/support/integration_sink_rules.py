@@ -20,9 +20,9 @@ import pytest
 from changefeed.errors import ChangefeedError, Fenced
 from changefeed.model.position import OP_INSERT, OP_UPDATE
 from changefeed.objectstore.patience import Patience
-from changefeed.pipeline.mounter import Records
 from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, LONGLONG, TableInfo, parse_table_info
 from changefeed.sink.contract import Claim, Entry, EntryId, Event, EventSink, Surroundings, Written
+from changefeed.sink.records import Records
 
 DEADLINE_S = 30.0
 DISPATCHERS = (101, 102, 103)

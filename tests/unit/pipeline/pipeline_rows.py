@@ -17,11 +17,11 @@ from changefeed.model.record import FileCommitted, PlanEntry, SegmentSlice, Work
 from changefeed.model.rows import RAW_SCHEMA
 from changefeed.objectstore.digest import Digest
 from changefeed.objectstore.patience import Patience
+from changefeed.pipeline.job import entry_of
 from changefeed.pipeline.run import EntryRows
-from changefeed.pipeline.spool import Spool
-from changefeed.pipeline.stages import CpuTime
 from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, LONGLONG, VARCHAR, TableInfo, parse_table_info
-from changefeed.sink.job import entry_of
+from changefeed.sink.spool import Spool
+from changefeed.sink.stages import CpuTime
 from changefeed.sink.storage import event_sink
 
 TABLE_ID = 77

@@ -10,13 +10,14 @@ from typing import Any
 import pyarrow as pa
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE, Position
 from changefeed.model.rows import RAW_SCHEMA
-from changefeed.pipeline.codec import canal_json
-from changefeed.pipeline.codec import csv as csv_codec
-from changefeed.pipeline.codec.canal_json import CanalJsonFormat
-from changefeed.pipeline.codec.csv import CsvFormat
-from changefeed.pipeline.mounter import Records, mount
+from changefeed.pipeline.mounter import mount
 from changefeed.pipeline.sorter import sort_rows
 from changefeed.schema.table_info import TableInfo, parse_table_info
+from changefeed.sink.records import Records
+from changefeed.sink.storage.codec import csv as csv_codec
+from changefeed.sink.storage.codec.csv import CsvFormat
+from changefeed.sink.text import canal_json
+from changefeed.sink.text.canal_json import CanalJsonFormat
 from changefeed_devcluster import keys
 from changefeed_devcluster.tidb import rows
 from changefeed_devcluster.tidb.schema import Column, make_table

@@ -14,14 +14,14 @@ import numpy as np
 import pyarrow as pa
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.pipeline import run
-from changefeed.pipeline.codec.canal_json import CanalJsonFormat, encode, fingerprint
-from changefeed.pipeline.codec.canal_types import handle_key, mysql_type
-from changefeed.pipeline.codec.choice import codec_of
-from changefeed.pipeline.codec.go_float import plain_float
-from changefeed.pipeline.codec.json_text import escaped
-from changefeed.pipeline.mounter import Records
 from changefeed.schema import table_info as ti
 from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, FLAG_UNSIGNED, TableInfo
+from changefeed.sink.records import Records
+from changefeed.sink.storage.codec.choice import codec_of
+from changefeed.sink.text.canal_json import CanalJsonFormat, encode, fingerprint
+from changefeed.sink.text.canal_types import handle_key, mysql_type
+from changefeed.sink.text.go_float import plain_float
+from changefeed.sink.text.json_text import escaped
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline_rows import STORAGE, delete, encode_file, index, insert, make_table, shuffled, update, with_index
@@ -435,7 +435,7 @@ def test_rule_10_a_wide_table_is_written_in_pieces_with_the_same_bytes(monkeypat
     rows = [(op, ts, [ts, "1.00", f"n{ts}"], [0, "0.00", "o"]) for ts, op in enumerate([2, 1, 0, 1, 2, 2, 1])]
     whole = lines_of(ORDERS, rows)
     assert [json.loads(line)["data"][0]["id"] for line in whole.splitlines()] == list("0123456")
-    monkeypatch.setattr("changefeed.pipeline.codec.canal_json._CONSTANT_BYTES", 2500)
+    monkeypatch.setattr("changefeed.sink.text.canal_json._CONSTANT_BYTES", 2500)
     assert lines_of(ORDERS, rows) == whole
 
 

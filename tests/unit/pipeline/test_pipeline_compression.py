@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from changefeed.model.position import Position
-from changefeed.pipeline.codec import encoder
-from changefeed.pipeline.codec.choice import codec_of
+from changefeed.sink.storage.codec import encoder
+from changefeed.sink.storage.codec.choice import codec_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline_rows import STORAGE, Row, encode_file, insert, shuffled

@@ -12,10 +12,10 @@ import golden
 import numpy as np
 import pyarrow as pa
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
-from changefeed.pipeline.codec.csv import CsvFormat, encode, fingerprint, header
-from changefeed.pipeline.codec.go_float import go_float
-from changefeed.pipeline.mounter import Records
 from changefeed.schema.table_info import LONGLONG, NEW_DECIMAL, VARCHAR
+from changefeed.sink.records import Records
+from changefeed.sink.storage.codec.csv import CsvFormat, encode, fingerprint, header
+from changefeed.sink.text.go_float import go_float
 from hypothesis import given
 from hypothesis import strategies as st
 from pipeline_rows import CSV, STORAGE, column, make_table

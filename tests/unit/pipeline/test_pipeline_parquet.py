@@ -12,9 +12,9 @@ import pytest
 from changefeed.errors import NeedsHuman
 from changefeed.model.position import Position
 from changefeed.pipeline import run
-from changefeed.pipeline.codec import parquet
-from changefeed.pipeline.codec.choice import codec_of
 from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, LONGLONG, NEW_DECIMAL, TIMESTAMP, VARCHAR
+from changefeed.sink.storage.codec import parquet
+from changefeed.sink.storage.codec.choice import codec_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pipeline_rows import (

@@ -10,10 +10,11 @@ import pytest
 from changefeed.errors import NeedsHuman, Transient, Unavailable
 from changefeed.model.position import OP_DELETE, OP_INSERT, Position
 from changefeed.objectstore.patience import Patience
-from changefeed.pipeline import recipe, run, spool
+from changefeed.pipeline import recipe, run
 from changefeed.pipeline.mounter import mount
-from changefeed.pipeline.stages import STAGES
 from changefeed.schema.table_info import LONGLONG, VARCHAR
+from changefeed.sink import spool
+from changefeed.sink.stages import STAGES
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pipeline_rows import (

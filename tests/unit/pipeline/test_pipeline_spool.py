@@ -13,8 +13,8 @@ from changefeed.errors import Transient, Unavailable
 from changefeed.objectstore import FileRange
 from changefeed.objectstore.digest import Digest
 from changefeed.objectstore.patience import Patience
-from changefeed.pipeline import spool as module
-from changefeed.pipeline.spool import Spool
+from changefeed.sink import spool as module
+from changefeed.sink.spool import Spool
 
 LIMIT = 10
 

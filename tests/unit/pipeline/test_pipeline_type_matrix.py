@@ -18,9 +18,11 @@ import pyarrow as pa
 import pytest
 from changefeed.model.position import OP_INSERT
 from changefeed.model.rows import RAW_SCHEMA
-from changefeed.pipeline.codec import canal_json, csv
-from changefeed.pipeline.mounter import Records, mount
+from changefeed.pipeline.mounter import mount
 from changefeed.schema.table_info import parse_table_info
+from changefeed.sink.records import Records
+from changefeed.sink.storage.codec import csv
+from changefeed.sink.text import canal_json
 from changefeed_devcluster import keys
 from changefeed_devcluster.tidb import rows
 from changefeed_devcluster.tidb.schema import Column, make_table

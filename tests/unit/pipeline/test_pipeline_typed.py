@@ -14,10 +14,11 @@ import pytest
 from changefeed.errors import NeedsHuman
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.model.rows import RAW_SCHEMA
-from changefeed.pipeline.codec.typed import schema_of, type_of, typed
-from changefeed.pipeline.mounter import Records, mount
+from changefeed.pipeline.mounter import mount
 from changefeed.schema import table_info as ti
 from changefeed.schema.table_info import TableInfo, parse_table_info
+from changefeed.sink.records import Records
+from changefeed.sink.typed import schema_of, type_of, typed
 from changefeed_devcluster import keys
 from changefeed_devcluster.tidb import rows
 from changefeed_devcluster.tidb.schema import Column, make_table

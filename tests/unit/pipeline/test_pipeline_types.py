@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE, Position
 from changefeed.model.rows import RAW_SCHEMA
-from changefeed.pipeline.codec.csv import CsvFormat, encode
 from changefeed.pipeline.mounter import mount
 from changefeed.pipeline.sorter import sort_rows
 from changefeed.schema.table_info import TableInfo, parse_table_info
+from changefeed.sink.storage.codec.csv import CsvFormat, encode
 from changefeed_devcluster import keys
 from changefeed_devcluster.tidb import rows
 from changefeed_devcluster.tidb.schema import Column, make_table

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 from changefeed.model.position import OP_INSERT
-from changefeed.pipeline.mounter import Records
 from changefeed.sink.contract import Claim, Entry, EntryId
+from changefeed.sink.records import Records
 from sink_mysql_changes import ITEMS
 
 

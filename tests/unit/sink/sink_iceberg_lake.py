@@ -17,7 +17,6 @@ from changefeed.objectstore import Location
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.once import create_once
 from changefeed.objectstore.patience import Patience
-from changefeed.pipeline.mounter import Records
 from changefeed.schema import table_info as ti
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.ddl.job import parse_job
@@ -29,6 +28,7 @@ from changefeed.sink.iceberg.layout import FileNames
 from changefeed.sink.iceberg.marks import Relied
 from changefeed.sink.iceberg.place import IcebergPlace
 from changefeed.sink.iceberg.tables import LakeTables, Writer
+from changefeed.sink.records import Records
 from changefeed.sink.storage.schema_file import SchemaFile
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFileContent

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from changefeed.errors import NeedsHuman
-from changefeed.pipeline.mounter import Records
 from changefeed.schema import table_info as ti
 from changefeed.schema.row.cells import arrow_type
 from changefeed.sink.iceberg import files
 from changefeed.sink.iceberg.files import encode_files
 from changefeed.sink.iceberg.layout import deletes_file
 from changefeed.sink.iceberg.shape import file_schema, key_of
+from changefeed.sink.records import Records
 from sink_iceberg_lake import DELETE, ID, INSERT, UPDATE, Change, column, entry_of, records, table_of
 
 T = table_of()

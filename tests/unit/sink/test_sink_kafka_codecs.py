@@ -16,23 +16,22 @@ import pytest
 from changefeed.errors import NeedsHuman
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.objectstore.local import LocalStore
-from changefeed.pipeline.codec.by_op import narrowed, sliced, taken
-from changefeed.pipeline.codec.canal_json import CanalJsonFormat
-from changefeed.pipeline.codec.kafka.avro.binary import field
-from changefeed.pipeline.codec.kafka.avro.codec import Avro
-from changefeed.pipeline.codec.kafka.avro.schema import AvroTypes, schema_of
-from changefeed.pipeline.codec.kafka.canal import CanalJson
-from changefeed.pipeline.codec.kafka.debezium.codec import Debezium
-from changefeed.pipeline.codec.kafka.large import Limit, encoded, keeper
-from changefeed.pipeline.codec.kafka.message import Codec, DdlEvent, Message, Messages, Source
-from changefeed.pipeline.codec.kafka.open_protocol import OpenProtocol, frame
-from changefeed.pipeline.codec.kafka.simple import Simple
-from changefeed.pipeline.mounter import Records
 from changefeed.schema import table_info as ti
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.row.cells import arrow_type
 from changefeed.schema.row.defaults import absent_value
 from changefeed.schema.table_info import ColumnInfo, parse_table_info
+from changefeed.sink.kafka.codec.avro.binary import field
+from changefeed.sink.kafka.codec.avro.codec import Avro
+from changefeed.sink.kafka.codec.avro.schema import AvroTypes, schema_of
+from changefeed.sink.kafka.codec.canal import CanalJson
+from changefeed.sink.kafka.codec.debezium.codec import Debezium
+from changefeed.sink.kafka.codec.large import Limit, encoded, keeper
+from changefeed.sink.kafka.codec.message import Codec, DdlEvent, Message, Messages, Source
+from changefeed.sink.kafka.codec.open_protocol import OpenProtocol, frame
+from changefeed.sink.kafka.codec.simple import Simple
+from changefeed.sink.records import Records, narrowed, sliced, taken
+from changefeed.sink.text.canal_json import CanalJsonFormat
 from sink_kafka_rows import ELEMS, records, table
 
 SOURCE = Source(77, 400, "shop.t")

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from changefeed.errors import ChangefeedError, NeedsHuman, Transient
 from changefeed.objectstore.patience import Patience
-from changefeed.pipeline.codec.kafka.message import Message
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.ddl.job import parse_job
 from changefeed.schema.storage import Touched
 from changefeed.schema.table_info import TableInfo, parse_table_info
 from changefeed.sink.contract import Ddl
 from changefeed.sink.kafka import ddl_sink, to_all
+from changefeed.sink.kafka.codec.message import Message
 from changefeed.sink.kafka.ddl_sink import KafkaDdlSink
 from changefeed.sink.kafka.entry_writer import KafkaJob
 from changefeed.sink.kafka.options import KafkaPlace

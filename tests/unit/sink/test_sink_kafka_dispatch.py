@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from changefeed.errors import InvalidSpec, NeedsHuman
-from changefeed.pipeline.codec.kafka.partition import by_key, by_table, by_ts, by_values, crc32_after, partitions_of
+from changefeed.sink.kafka.codec.partition import by_key, by_table, by_ts, by_values, crc32_after, partitions_of
 from changefeed.sink.kafka.topics import Rule, Rules, check_expression, topic_of
 from sink_kafka_rows import records
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from changefeed.errors import ChangefeedError, ProtocolViolation
 from changefeed.objectstore.patience import Patience
-from changefeed.pipeline.mounter import Records
 from changefeed.sink.blackhole import BlackholeSink
 from changefeed.sink.contract import Entry, Event, Surroundings, Written
 from changefeed.sink.lanes import Lanes
+from changefeed.sink.records import Records
 from sink_entries import entry_of, records
 
 DEADLINE_S = 10.0

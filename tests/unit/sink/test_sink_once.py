@@ -19,8 +19,8 @@ from changefeed.errors import (
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.once import create_bytes, create_once
 from changefeed.objectstore.patience import LATE_WRITES, Patience, Tally
-from changefeed.pipeline import spool as spool_module
-from changefeed.pipeline.spool import Spool
+from changefeed.sink import spool as spool_module
+from changefeed.sink.spool import Spool
 from sink_stores import FaultyStore
 
 PATH = "shop/t/1/CDC00000000000000000001.csv"

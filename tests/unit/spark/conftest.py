@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from changefeed.eventstore.run_folder import RunFolder
 from changefeed.objectstore import Location
-from changefeed.sink.job import PipelineJob
+from changefeed.pipeline.job import PipelineJob
 from changefeed.sink.storage import event_sink
 from changefeed.sink.storage.event_sink import StorageJob
 from changefeed.spark.pipeline_task import write_files

@@ -20,9 +20,9 @@ from changefeed.model.record import PlanEntry, SegmentSlice, Work, WorkEntry
 from changefeed.model.rows import RAW_SCHEMA
 from changefeed.objectstore import FileRange, Location
 from changefeed.objectstore.local import LocalStore
-from changefeed.pipeline.spool import Spool
 from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, LONGLONG, parse_table_info
 from changefeed.sink.contract import Entry
+from changefeed.sink.spool import Spool
 from changefeed.sink.storage.event_sink import encode_entry
 from spark_owner import DEADLINE_S, EPOCH, NONCE
 

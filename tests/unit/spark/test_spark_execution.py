@@ -12,8 +12,8 @@ import pytest
 from changefeed.errors import Unavailable
 from changefeed.objectstore import Location
 from changefeed.owner.serving.vigilance import Tasks
+from changefeed.pipeline.job import PipelineJob
 from changefeed.puller.task import Limits, PullerJob
-from changefeed.sink.job import PipelineJob
 from changefeed.sink.storage.event_sink import StorageJob
 from changefeed.spark import execution as execution_module
 from changefeed.spark import task as task_module

@@ -26,8 +26,8 @@ from changefeed.errors import (
 from changefeed.eventstore.run_folder import RunFolder
 from changefeed.objectstore import Location, patience
 from changefeed.objectstore.patience import REQUESTS, outcome
-from changefeed.pipeline import spool as spool_module
-from changefeed.pipeline.spool import Spool
+from changefeed.sink import spool as spool_module
+from changefeed.sink.spool import Spool
 from changefeed.sink.storage import event_sink
 from changefeed.sink.storage.event_sink import encode_entry
 from changefeed.spark import pipeline_task as module

@@ -14,8 +14,8 @@ from changefeed.model.record import Work
 from changefeed.objectstore import Location
 from changefeed.objectstore.digest import Digest
 from changefeed.objectstore.patience import REQUESTS
-from changefeed.pipeline import spool as spool_module
-from changefeed.pipeline.stages import STAGES
+from changefeed.sink import spool as spool_module
+from changefeed.sink.stages import STAGES
 from changefeed.sink.storage import event_sink
 from changefeed.sink.storage.event_sink import PUT
 from changefeed.spark import pipeline_task as module

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from changefeed.errors import Fenced, NeedsHuman, OutputConflict, Unavailable
 from changefeed.objectstore import Location
+from changefeed.pipeline.job import PipelineJob
 from changefeed.puller.task import Limits, PullerJob
-from changefeed.sink.job import PipelineJob
 from changefeed.sink.storage.event_sink import StorageJob
 from changefeed.spark import task as module
 from changefeed.spark.task import run_task

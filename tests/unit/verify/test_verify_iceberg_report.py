@@ -18,10 +18,10 @@ from changefeed.objectstore.patience import Patience
 from changefeed.owner.sinks.driven import Taken, name_of
 from changefeed.owner.sinks.iceberg import DrivenIceberg
 from changefeed.owner.transaction_log.log import Log
-from changefeed.pipeline.mounter import Records
 from changefeed.schema.snapshot import load_schema
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.contract import Claim, Entry, EntryId, Event, Surroundings, Written
+from changefeed.sink.records import Records
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective, parse
 from changefeed.upstream.kv import Snapshot

@@ -10,10 +10,10 @@ from changefeed.objectstore.patience import Patience
 from changefeed.owner import places
 from changefeed.owner.sinks.driven import Taken, Unfiled, Versions, name_of
 from changefeed.owner.transaction_log.state import State
-from changefeed.pipeline.codec.kafka.choice import fingerprint
 from changefeed.pipeline.recipe import Mounting
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.contract import DdlSink
+from changefeed.sink.kafka.codec.choice import fingerprint
 from changefeed.sink.kafka.ddl_sink import KafkaDdlSink
 from changefeed.sink.kafka.entry_writer import KafkaJob
 from changefeed.sink.kafka.options import KafkaPlace, rules_of

@@ -12,9 +12,9 @@ from changefeed.objectstore.patience import Patience
 from changefeed.owner import places
 from changefeed.owner.sinks.driven import Taken, Versions
 from changefeed.owner.transaction_log.state import State
-from changefeed.pipeline.codec.choice import codec_of
 from changefeed.sink.contract import DdlSink
 from changefeed.sink.storage.claim import check_free, claim
+from changefeed.sink.storage.codec.choice import codec_of
 from changefeed.sink.storage.ddl_sink import StorageDdlSink
 from changefeed.sink.storage.event_sink import StorageJob
 from changefeed.sink.storage.expiration import is_expired

@@ -19,13 +19,13 @@ import pyarrow.parquet as pq
 
 from changefeed.model.position import OP_DELETE, OP_UPDATE
 from changefeed.objectstore.patience import Patience
-from changefeed.pipeline.codec.typed import typed
-from changefeed.pipeline.mounter import Records
-from changefeed.pipeline.spool import Spool
-from changefeed.pipeline.stages import CpuTime
 from changefeed.sink.contract import Entry
 from changefeed.sink.iceberg.layout import deletes_file
 from changefeed.sink.iceberg.shape import file_schema, key_of
+from changefeed.sink.records import Records
+from changefeed.sink.spool import Spool
+from changefeed.sink.stages import CpuTime
+from changefeed.sink.typed import typed
 
 #: What the bytes depend on beyond rows and config (rule 10).
 FINGERPRINT = f"iceberg-2 parquet-{pa.__version__}"

@@ -23,9 +23,9 @@ from pyiceberg.types import (
 )
 
 from changefeed.errors import NeedsHuman
-from changefeed.pipeline.codec.typed import COMMIT_TS, OP, schema_of
 from changefeed.schema import table_info as ti
 from changefeed.schema.table_info import ColumnInfo, TableInfo
+from changefeed.sink.typed import COMMIT_TS, OP, schema_of
 
 _ID = b"PARQUET:field_id"
 OP_ID, COMMIT_TS_ID = 1, 2
@@ -39,7 +39,7 @@ def field_id(column: ColumnInfo) -> int:
 
 
 def file_schema(table: TableInfo, columns: Sequence[ColumnInfo], *, upsert: bool) -> pa.Schema:
-    """Of a data file: the fields of `codec.typed`, with ids; without the two that are ours when rows are upserted."""
+    """Of a data file: the fields of `sink.typed`, with ids; without the two that are ours when rows are upserted."""
     ids = _OURS | {column.name: field_id(column) for column in columns}
     keys = {column.name for column in key_of(table)} if upsert else set()
     fields = [field for field in schema_of(table, columns) if not (upsert and field.name in _OURS)]

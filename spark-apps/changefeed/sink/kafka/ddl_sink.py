@@ -11,9 +11,9 @@ from changefeed.errors import NeedsHuman
 from changefeed.model.record import CommitRecord, PlanEntry
 from changefeed.model.tso import physical_ms
 from changefeed.objectstore.patience import Patience
-from changefeed.pipeline.codec.kafka.message import DdlEvent, Message
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.contract import Ddl
+from changefeed.sink.kafka.codec.message import DdlEvent, Message
 from changefeed.sink.kafka.entry_writer import KafkaJob, codec_for
 from changefeed.sink.kafka.options import cloud_events, progress_topic, rules_of
 from changefeed.sink.kafka.to_all import Fence, ToAll

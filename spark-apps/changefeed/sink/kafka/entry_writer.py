@@ -18,15 +18,14 @@ import numpy.typing as npt
 from changefeed.errors import Transient
 from changefeed.objectstore.open import open_store
 from changefeed.objectstore.patience import Patience
-from changefeed.pipeline.codec.kafka.choice import codec_of
-from changefeed.pipeline.codec.kafka.large import Limit, encoded, keeper
-from changefeed.pipeline.codec.kafka.message import Codec, Messages, Source
-from changefeed.pipeline.codec.kafka.open_protocol import OpenProtocol, frame
-from changefeed.pipeline.codec.kafka.partition import by_key
-from changefeed.pipeline.codec.kafka.partition import partitions_of as partitions_of_rows
-from changefeed.pipeline.mounter import Records
 from changefeed.sink.contract import Claim, Entry, Surroundings, Written
 from changefeed.sink.kafka.client import Cluster
+from changefeed.sink.kafka.codec.choice import codec_of
+from changefeed.sink.kafka.codec.large import Limit, encoded, keeper
+from changefeed.sink.kafka.codec.message import Codec, Messages, Source
+from changefeed.sink.kafka.codec.open_protocol import OpenProtocol, frame
+from changefeed.sink.kafka.codec.partition import by_key
+from changefeed.sink.kafka.codec.partition import partitions_of as partitions_of_rows
 from changefeed.sink.kafka.exactly_once import ExactlyOnce
 from changefeed.sink.kafka.options import KafkaPlace, cloud_events, progress_topic, rules_of
 from changefeed.sink.kafka.producer import AtLeastOnce
@@ -34,6 +33,7 @@ from changefeed.sink.kafka.progress import Verdict
 from changefeed.sink.kafka.registry import Registry, RegistryPlace
 from changefeed.sink.kafka.topics import Rule, partitions_of
 from changefeed.sink.lanes import Lanes
+from changefeed.sink.records import Records
 
 _PRODUCERS = 32  # of exactly-once, each with a thread and connections of its own
 _SENDERS = 4

@@ -28,9 +28,9 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from changefeed.errors import ChangefeedError, Transient
 from changefeed.objectstore.patience import Patience
-from changefeed.pipeline.codec.kafka.message import Messages
 from changefeed.sink.contract import Claim, EntryId
 from changefeed.sink.kafka.client import Cluster, error_of, raised
+from changefeed.sink.kafka.codec.message import Messages
 from changefeed.sink.kafka.producer import Sender
 from changefeed.sink.kafka.progress import Progress, Verdict, decide, decode, encode, key_of
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from changefeed.pipeline.codec.kafka.cloud_events import CloudEvents
 from changefeed.sink.kafka.client import Cluster, Sasl, Tls
+from changefeed.sink.kafka.codec.cloud_events import CloudEvents
 from changefeed.sink.kafka.topics import Rule, Rules
 from changefeed.sink.secrets import tls_files, user_and_password
 from changefeed.spec.field.quantity import parse_size

@@ -20,8 +20,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from changefeed.errors import ChangefeedError, NeedsHuman, Transient, Unavailable
 from changefeed.objectstore.patience import Patience
-from changefeed.pipeline.codec.kafka.message import Headers, Message, Messages
 from changefeed.sink.kafka.client import Cluster, error_of, raised
+from changefeed.sink.kafka.codec.message import Headers, Message, Messages
 
 T = TypeVar("T")
 

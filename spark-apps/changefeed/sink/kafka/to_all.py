@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from changefeed.errors import Fenced, NeedsHuman, Transient
 from changefeed.objectstore.patience import Patience
-from changefeed.pipeline.codec.kafka.message import Message
 from changefeed.sink.kafka.client import Cluster
+from changefeed.sink.kafka.codec.message import Message
 from changefeed.sink.kafka.producer import Sender, send_to_all
 
 _TRANSACTION_MS = 60_000

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from changefeed.pipeline.mounter import Records
 from changefeed.sink.contract import Entry, Surroundings, Written
 from changefeed.sink.lanes import Lanes
 from changefeed.sink.mysql.rows.changes import Changes, whole_transactions
 from changefeed.sink.mysql.server import Server, Tls
 from changefeed.sink.mysql.sink import MysqlSink, Options
+from changefeed.sink.records import Records
 from changefeed.sink.secrets import tls_files, user_and_password
 
 _USER = "root"

@@ -22,13 +22,13 @@ from changefeed.objectstore import Location, ObjectStore
 from changefeed.objectstore.once import create_once
 from changefeed.objectstore.open import open_store
 from changefeed.objectstore.patience import Patience
-from changefeed.pipeline.codec.choice import codec_of
-from changefeed.pipeline.mounter import Records
-from changefeed.pipeline.spool import Spool
-from changefeed.pipeline.stages import CpuTime
 from changefeed.sink.contract import Entry, Event, FirstFailure, Surroundings, Written
+from changefeed.sink.records import Records
+from changefeed.sink.spool import Spool
+from changefeed.sink.stages import CpuTime
+from changefeed.sink.storage.codec.choice import codec_of
 
-PUT = "put"  # the stage beside those of pipeline.stages
+PUT = "put"  # the stage beside those of sink.stages
 _PUTS = 16
 
 

@@ -23,13 +23,13 @@ from changefeed.objectstore.patience import Patience
 from changefeed.owner.sinks.driven import name_of
 from changefeed.owner.sinks.iceberg import place_of
 from changefeed.owner.transaction_log.state import State
-from changefeed.pipeline.codec.typed import type_of
 from changefeed.schema.row.defaults import absent_value
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.sink.iceberg.ddl_sink import TRUNCATED
 from changefeed.sink.iceberg.marks import LOG
 from changefeed.sink.iceberg.place import IcebergPlace, told
 from changefeed.sink.iceberg.shape import COMMIT_TS_ID, OP_ID, field_id, key_of
+from changefeed.sink.typed import type_of
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.pd import PdClient
 from changefeed.verify.comparison.ledger import scratch_database

@@ -17,13 +17,13 @@ import pyarrow as pa
 from changefeed.objectstore.patience import Patience
 from changefeed.owner.sinks.kafka import place_of, registry_of
 from changefeed.owner.transaction_log.state import State
-from changefeed.pipeline.codec.canal_types import primary_key
-from changefeed.pipeline.codec.kafka.avro.schema import EXTENSION, field_names
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.sink.kafka.client import Cluster
+from changefeed.sink.kafka.codec.avro.schema import EXTENSION, field_names
 from changefeed.sink.kafka.options import rules_of
 from changefeed.sink.kafka.registry import Registry
 from changefeed.sink.kafka.topics import Rules, partitions_of
+from changefeed.sink.text.canal_types import primary_key
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.pd import PdClient
 from changefeed.verify.comparison.ledger import scratch_database

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from changefeed.pipeline.mounter import Records
 from changefeed.schema.table_info import ColumnInfo, TableInfo
+from changefeed.sink.records import Records
 
 Rows = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

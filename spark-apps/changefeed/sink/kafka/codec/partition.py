@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from changefeed.errors import NeedsHuman
-from changefeed.pipeline.codec.canal_types import handle_key
-from changefeed.pipeline.codec.go_float import plain_float
-from changefeed.pipeline.mounter import Records
 from changefeed.schema.row.cells import as_bytes
 from changefeed.schema.table_info import TableInfo
+from changefeed.sink.records import Records
+from changefeed.sink.text.canal_types import handle_key
+from changefeed.sink.text.go_float import plain_float
 
 _POLYNOMIAL = 0xEDB88320
 #: Of MurmurHash2, with the seed that Kafka's clients have.

@@ -8,14 +8,14 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from changefeed.pipeline.codec.canal_json import CanalJsonFormat
-from changefeed.pipeline.codec.kafka.avro.codec import Avro
-from changefeed.pipeline.codec.kafka.avro.schema import AvroTypes
-from changefeed.pipeline.codec.kafka.canal import CanalJson
-from changefeed.pipeline.codec.kafka.debezium.codec import Debezium
-from changefeed.pipeline.codec.kafka.message import Codec
-from changefeed.pipeline.codec.kafka.open_protocol import OpenProtocol
-from changefeed.pipeline.codec.kafka.simple import Simple
+from changefeed.sink.kafka.codec.avro.codec import Avro
+from changefeed.sink.kafka.codec.avro.schema import AvroTypes
+from changefeed.sink.kafka.codec.canal import CanalJson
+from changefeed.sink.kafka.codec.debezium.codec import Debezium
+from changefeed.sink.kafka.codec.message import Codec
+from changefeed.sink.kafka.codec.open_protocol import OpenProtocol
+from changefeed.sink.kafka.codec.simple import Simple
+from changefeed.sink.text.canal_json import CanalJsonFormat
 
 _CLUSTER = "default"  # TiCDC's name for a cluster that has none
 _VERSIONS = {"avro": 2}  # of those that are not 1

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
-from changefeed.pipeline.codec.go_float import go_float
-from changefeed.pipeline.codec.lines import joined, text_of
-from changefeed.pipeline.mounter import Records
 from changefeed.schema.table_info import ColumnInfo
+from changefeed.sink.records import Records
+from changefeed.sink.text.go_float import go_float
+from changefeed.sink.text.lines import joined, text_of
 
 VERSION = 1
 

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from changefeed.pipeline.mounter import Records
 from changefeed.schema.table_info import TableInfo
+from changefeed.sink.records import Records
 
 Headers = list[tuple[str, bytes]]
 

@@ -7,10 +7,10 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from changefeed.pipeline.codec.json_text import escaped
-from changefeed.pipeline.codec.kafka.cells import base64_of, json_float, or_null, quoted
 from changefeed.schema import table_info as ti
 from changefeed.schema.table_info import ColumnInfo
+from changefeed.sink.kafka.codec.cells import base64_of, json_float, or_null, quoted
+from changefeed.sink.text.json_text import escaped
 
 _MILLISECONDS = 3  # the largest fsp of DATETIME that is told in them
 _CENTURIES = ((70, "2000y"), (100, "1900y"))  # years below are of these

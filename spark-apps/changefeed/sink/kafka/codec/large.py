@@ -20,10 +20,9 @@ from changefeed.objectstore import ObjectStore
 from changefeed.objectstore.digest import Digest
 from changefeed.objectstore.once import create_bytes
 from changefeed.objectstore.patience import Patience
-from changefeed.pipeline.codec.by_op import narrowed, taken
-from changefeed.pipeline.codec.canal_types import handle_key
-from changefeed.pipeline.codec.kafka.message import Codec, LargeRow, Messages, Source
-from changefeed.pipeline.mounter import Records
+from changefeed.sink.kafka.codec.message import Codec, LargeRow, Messages, Source
+from changefeed.sink.records import Records, narrowed, taken
+from changefeed.sink.text.canal_types import handle_key
 
 #: What a message has beside its key and value at most, as TiCDC counts it; and the open protocol's frame.
 OVERHEAD = 36 + 24

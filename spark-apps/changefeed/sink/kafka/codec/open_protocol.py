@@ -16,15 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from changefeed.model.position import OP_DELETE, OP_UPDATE
-from changefeed.pipeline.codec.by_op import by_op, narrowed
-from changefeed.pipeline.codec.canal_types import handle_key
-from changefeed.pipeline.codec.json_text import escaped, json_string
-from changefeed.pipeline.codec.kafka.cells import base64_of, is_zero, json_float, or_null, quoted
-from changefeed.pipeline.codec.kafka.message import DdlEvent, LargeRow, Message, Messages, Source, joined_objects
-from changefeed.pipeline.codec.lines import joined
-from changefeed.pipeline.mounter import Records
 from changefeed.schema import table_info as ti
 from changefeed.schema.table_info import ColumnInfo, TableInfo
+from changefeed.sink.kafka.codec.by_op import by_op
+from changefeed.sink.kafka.codec.cells import base64_of, is_zero, json_float, or_null, quoted
+from changefeed.sink.kafka.codec.message import DdlEvent, LargeRow, Message, Messages, Source, joined_objects
+from changefeed.sink.records import Records, narrowed
+from changefeed.sink.text.canal_types import handle_key
+from changefeed.sink.text.json_text import escaped, json_string
+from changefeed.sink.text.lines import joined
 
 _VERSION = (1).to_bytes(8, "big")
 _ROW, _DDL, _RESOLVED = 1, 2, 3

@@ -7,10 +7,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from changefeed.pipeline.codec.kafka.avro.schema import AvroTypes, avro_type, default_of
 from changefeed.schema import table_info as ti
 from changefeed.schema.row.cells import as_bytes
 from changefeed.schema.table_info import ColumnInfo
+from changefeed.sink.kafka.codec.avro.schema import AvroTypes, avro_type, default_of
 
 _LONGEST = 10  # bytes of a long
 _WIDE = 32  # bytes of Arrow's widest decimal

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from changefeed.model.position import OP_DELETE, OP_UPDATE
-from changefeed.pipeline.codec.by_op import by_op, narrowed
-from changefeed.pipeline.codec.canal_types import primary_key
-from changefeed.pipeline.codec.kafka.avro.binary import field, longs, texts
-from changefeed.pipeline.codec.kafka.avro.schema import AvroTypes, schema_of
-from changefeed.pipeline.codec.kafka.message import DdlEvent, LargeRow, Messages, Source
-from changefeed.pipeline.mounter import Records
 from changefeed.schema.table_info import TableInfo
+from changefeed.sink.kafka.codec.avro.binary import field, longs, texts
+from changefeed.sink.kafka.codec.avro.schema import AvroTypes, schema_of
+from changefeed.sink.kafka.codec.by_op import by_op
+from changefeed.sink.kafka.codec.message import DdlEvent, LargeRow, Messages, Source
+from changefeed.sink.records import Records, narrowed
+from changefeed.sink.text.canal_types import primary_key
 
 _LOGICAL_BITS = 18
 _AS_USUAL = AvroTypes()

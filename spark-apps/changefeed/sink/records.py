@@ -1,34 +1,40 @@
-"""Records of one op have one form: they are written apart, and put together again in their order."""
+"""Rows as a sink takes them: one table's, in columns."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from changefeed.pipeline.mounter import Records
+from changefeed.schema.table_info import ColumnInfo, TableInfo
 
 
-def by_op(records: Records, write: Callable[[int, Records], pa.Array]) -> pa.Array:
-    """An element for each record, in order; `write` is asked once for each op that there is."""
-    ops = np.unique(records.op).tolist()
-    if len(ops) == 1:
-        return write(ops[0], records)
-    places = [np.flatnonzero(records.op == op) for op in ops]
-    apart = [write(op, taken(records, rows)) for op, rows in zip(ops, places, strict=True)]
-    order = np.empty(len(records.op), np.int64)
-    order[np.concatenate(places)] = np.arange(len(order))
-    return pa.concat_arrays(_of_one_type(apart)).take(pa.array(order))
+@dataclass(frozen=True)
+class Records:
+    """What a codec writes, in order; one array per output column, all of one length.
 
+    A column's Arrow type follows from its SQL type (`schema.row.cells.arrow_type`): integers and YEAR int64 or uint64,
+    BIT uint64, FLOAT float32, DOUBLE float64, text, DECIMAL and times string, binary strings and blobs binary, ENUM and
+    SET struct<number: uint64, text: string>, whose members are null where the struct is. Text in which some bytes are
+    not UTF-8 is binary, too (`schema.row.cells.is_broken`).
+    """
 
-def _of_one_type(apart: list[pa.Array]) -> list[pa.Array]:
-    """Text of one op may be broken, and be binary by that."""
-    if len({array.type for array in apart}) == 1:
-        return apart
-    return [array.cast(pa.binary()) for array in apart]
+    table: TableInfo
+    op: npt.NDArray[np.uint8]  # model.position
+    is_update: npt.NDArray[np.bool_]  # the record is one half of an update
+    commit_ts: pa.Array  # uint64
+    columns: list[pa.Array]  # what the record shows: a delete's row before, any other's row after the change
+    old_columns: list[pa.Array] | None = None  # the row before an update, null for the other ops; if asked for
+    written: tuple[ColumnInfo, ...] | None = None  # what `columns` are; None: all output columns of the table
+    start_ts: pa.Array | None = None  # uint64
+
+    @property
+    def shown(self) -> tuple[ColumnInfo, ...]:
+        return self.table.output_columns if self.written is None else self.written
 
 
 def taken(records: Records, places: npt.NDArray[np.intp]) -> Records:

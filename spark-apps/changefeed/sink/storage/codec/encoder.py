@@ -9,7 +9,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from changefeed.pipeline.mounter import Records
+from changefeed.sink.records import Records
 
 #: A compressor gets blocks of this size, so that its output is a function of the file's bytes alone (rule 10).
 _BLOCK = 1 << 20

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from changefeed.pipeline.codec.canal_json import CanalJsonFormat, lines
-from changefeed.pipeline.codec.json_text import json_string
-from changefeed.pipeline.codec.kafka.ddl_types import canal_ddl_type
-from changefeed.pipeline.codec.kafka.message import DdlEvent, LargeRow, Message, Messages, Source
-from changefeed.pipeline.mounter import Records
 from changefeed.schema.table_info import TableInfo
+from changefeed.sink.kafka.codec.ddl_types import canal_ddl_type
+from changefeed.sink.kafka.codec.message import DdlEvent, LargeRow, Message, Messages, Source
+from changefeed.sink.records import Records
+from changefeed.sink.text.canal_json import CanalJsonFormat, lines
+from changefeed.sink.text.json_text import json_string
 
 _LOGICAL_BITS = 18
 

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from changefeed.pipeline.codec.encoder import Drain
-from changefeed.pipeline.codec.typed import schema_of, typed
-from changefeed.pipeline.mounter import Records
 from changefeed.schema.table_info import ColumnInfo, TableInfo
+from changefeed.sink.records import Records
+from changefeed.sink.storage.codec.encoder import Drain
+from changefeed.sink.typed import schema_of, typed
 
 VERSION = 2
 

@@ -6,10 +6,10 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from changefeed.pipeline.codec.go_float import go_float, plain_float
 from changefeed.schema import table_info as ti
 from changefeed.schema.row.cells import as_bytes
 from changefeed.schema.table_info import ColumnInfo
+from changefeed.sink.text.go_float import go_float, plain_float
 
 _SMALLEST_PLAIN, _FIRST_LARGE = 1e-6, 1e21  # Go's JSON writers
 

@@ -14,17 +14,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
-from changefeed.pipeline.codec.by_op import by_op
-from changefeed.pipeline.codec.canal_types import mysql_type, primary_key
-from changefeed.pipeline.codec.go_float import plain_float
-from changefeed.pipeline.codec.json_text import escaped, json_string
-from changefeed.pipeline.codec.kafka.cells import base64_of, quoted
-from changefeed.pipeline.codec.kafka.ddl_types import canal_ddl_type
-from changefeed.pipeline.codec.kafka.message import DdlEvent, LargeRow, Message, Messages, Source, joined_objects
-from changefeed.pipeline.codec.lines import joined
-from changefeed.pipeline.mounter import Records
 from changefeed.schema import table_info as ti
 from changefeed.schema.table_info import ColumnInfo, IndexInfo, TableInfo
+from changefeed.sink.kafka.codec.by_op import by_op
+from changefeed.sink.kafka.codec.cells import base64_of, quoted
+from changefeed.sink.kafka.codec.ddl_types import canal_ddl_type
+from changefeed.sink.kafka.codec.message import DdlEvent, LargeRow, Message, Messages, Source, joined_objects
+from changefeed.sink.records import Records
+from changefeed.sink.text.canal_types import mysql_type, primary_key
+from changefeed.sink.text.go_float import plain_float
+from changefeed.sink.text.json_text import escaped, json_string
+from changefeed.sink.text.lines import joined
 
 _VERSION = 1
 _TYPES = {OP_DELETE: "DELETE", OP_UPDATE: "UPDATE", OP_INSERT: "INSERT"}

@@ -9,13 +9,14 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from changefeed.pipeline.codec import canal_json, csv, parquet
-from changefeed.pipeline.codec.canal_json import CanalJsonFormat
-from changefeed.pipeline.codec.csv import CsvFormat
-from changefeed.pipeline.codec.encoder import Compressed, Encoder, Lines
-from changefeed.pipeline.codec.parquet import ParquetFile, ParquetFormat
-from changefeed.pipeline.mounter import Records
 from changefeed.schema.table_info import ColumnInfo, TableInfo
+from changefeed.sink.records import Records
+from changefeed.sink.storage.codec import csv, parquet
+from changefeed.sink.storage.codec.csv import CsvFormat
+from changefeed.sink.storage.codec.encoder import Compressed, Encoder, Lines
+from changefeed.sink.storage.codec.parquet import ParquetFile, ParquetFormat
+from changefeed.sink.text import canal_json
+from changefeed.sink.text.canal_json import CanalJsonFormat
 
 
 class Codec(Protocol):

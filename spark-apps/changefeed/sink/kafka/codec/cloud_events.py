@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from changefeed.model.tso import LOGICAL_BITS
-from changefeed.pipeline.codec.kafka.message import Headers
+from changefeed.sink.kafka.codec.message import Headers
 
 _CONTENT_TYPES = {"avro": "application/avro", "open-protocol": "application/octet-stream"}
 

@@ -17,13 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
-from changefeed.pipeline.codec.by_op import sliced, taken
-from changefeed.pipeline.codec.canal_types import handle_key, java_type, larger_java_type, mysql_type, primary_key
-from changefeed.pipeline.codec.go_float import plain_float
-from changefeed.pipeline.codec.json_text import escaped, json_string
-from changefeed.pipeline.codec.lines import joined, text_of
-from changefeed.pipeline.mounter import Records
 from changefeed.schema.table_info import ColumnInfo
+from changefeed.sink.records import Records, sliced, taken
+from changefeed.sink.text.canal_types import handle_key, java_type, larger_java_type, mysql_type, primary_key
+from changefeed.sink.text.go_float import plain_float
+from changefeed.sink.text.json_text import escaped, json_string
+from changefeed.sink.text.lines import joined, text_of
 
 VERSION = 1
 

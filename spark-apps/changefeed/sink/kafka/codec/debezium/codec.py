@@ -15,15 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from changefeed.model.position import OP_DELETE, OP_INSERT
-from changefeed.pipeline.codec.by_op import by_op, narrowed
-from changefeed.pipeline.codec.canal_types import handle_key
-from changefeed.pipeline.codec.json_text import json_string
-from changefeed.pipeline.codec.kafka.debezium.schema import ddl_schema, envelope_schema, field_schemas, watermark_schema
-from changefeed.pipeline.codec.kafka.debezium.values import cells
-from changefeed.pipeline.codec.kafka.message import DdlEvent, LargeRow, Message, Messages, Source, joined_objects
-from changefeed.pipeline.codec.lines import joined
-from changefeed.pipeline.mounter import Records
 from changefeed.schema.table_info import ColumnInfo, TableInfo
+from changefeed.sink.kafka.codec.by_op import by_op
+from changefeed.sink.kafka.codec.debezium.schema import ddl_schema, envelope_schema, field_schemas, watermark_schema
+from changefeed.sink.kafka.codec.debezium.values import cells
+from changefeed.sink.kafka.codec.message import DdlEvent, LargeRow, Message, Messages, Source, joined_objects
+from changefeed.sink.records import Records, narrowed
+from changefeed.sink.text.canal_types import handle_key
+from changefeed.sink.text.json_text import json_string
+from changefeed.sink.text.lines import joined
 
 _LOGICAL_BITS = 18
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9_]")
