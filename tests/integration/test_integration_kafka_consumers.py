@@ -14,7 +14,7 @@ import pytest
 from changefeed.objectstore.patience import Patience
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.ddl.job import parse_job
-from changefeed.schema.storage import Touched
+from changefeed.schema.history import Touched
 from changefeed.schema.table_info import parse_table_info
 from changefeed.sink.contract import Claim, Ddl, Entry, EntryId, Surroundings
 from changefeed.sink.kafka.ddl_sink import KafkaDdlSink

@@ -24,7 +24,7 @@ from changefeed.objectstore.patience import Patience
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.ddl.job import parse_job
 from changefeed.schema.sql.statements import Statement
-from changefeed.schema.storage import Touched
+from changefeed.schema.history import Touched
 from changefeed.schema.table_info import TableInfo, parse_table_info
 from changefeed.sink.contract import Claim, Ddl
 from changefeed.sink.mysql import ddl as mysql_ddl

@@ -20,7 +20,7 @@ from changefeed.schema.ddl.job import parse_job
 from changefeed.schema.sql.definition import Definition
 from changefeed.schema.sql.dialect import Dialect
 from changefeed.schema.sql.tables import create_table
-from changefeed.schema.storage import Touched
+from changefeed.schema.history import Touched
 from changefeed.schema.table_info import TableInfo, parse_table_info
 from changefeed.sink.contract import Claim, Ddl
 from changefeed.sink.mysql.ddl import MysqlDdlSink

@@ -14,7 +14,7 @@ from changefeed.owner.planning.timeline import Timeline
 from changefeed.schema import snapshot
 from changefeed.schema.ddl.job import Job
 from changefeed.schema.effects import Effects
-from changefeed.schema.storage import SchemaStorage, Touched
+from changefeed.schema.history import SchemaHistory, Touched
 from changefeed.schema.table_info import TableInfo
 from changefeed.verify.report import verify
 from changefeed.verify.result import Result
@@ -44,22 +44,22 @@ async def verified(world: World, **spec: Any) -> Result:
 
 
 def plant(
-    monkeypatch: pytest.MonkeyPatch, is_meant: Callable[[Job], bool], to: Callable[[SchemaStorage, Job], Job | None]
+    monkeypatch: pytest.MonkeyPatch, is_meant: Callable[[Job], bool], to: Callable[[SchemaHistory, Job], Job | None]
 ) -> None:
     """The schema history takes another job in for some, or none at all."""
-    apply, touches = SchemaStorage.apply, SchemaStorage.touches
+    apply, touches = SchemaHistory.apply, SchemaHistory.touches
 
-    def fold(self: SchemaStorage, job: Job, finished_ts: int) -> None:
+    def fold(self: SchemaHistory, job: Job, finished_ts: int) -> None:
         taken = to(self, job) if is_meant(job) else job
         if taken is not None:
             apply(self, taken, finished_ts)
 
-    def touched(self: SchemaStorage, job: Job) -> Touched:
+    def touched(self: SchemaHistory, job: Job) -> Touched:
         taken = to(self, job) if is_meant(job) else job
         return Touched() if taken is None else touches(self, taken)
 
-    monkeypatch.setattr(SchemaStorage, "apply", fold)
-    monkeypatch.setattr(SchemaStorage, "touches", touched)
+    monkeypatch.setattr(SchemaHistory, "apply", fold)
+    monkeypatch.setattr(SchemaHistory, "touches", touched)
 
 
 def is_of(kind: JobType) -> Callable[[Job], bool]:
@@ -103,7 +103,7 @@ async def test_rows_that_are_lost_with_a_rename_into_the_filter_are_missing(
 async def test_a_table_under_anothers_name_is_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folding takes the name before for the name after."""
 
-    def unrenamed(storage: SchemaStorage, job: Job) -> Job:
+    def unrenamed(storage: SchemaHistory, job: Job) -> Job:
         assert job.table_info is not None
         return replace(job, table_info=replace(job.table_info, name="orders"))
 
@@ -121,17 +121,17 @@ async def test_a_table_under_anothers_name_is_found(world: World, monkeypatch: p
 async def test_rows_by_the_definition_before_a_ddl_are_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folding keeps the old columns, so the schema file and the rows agree with each other."""
 
-    def unchanged(storage: SchemaStorage, job: Job) -> Job:
+    def unchanged(storage: SchemaHistory, job: Job) -> Job:
         return replace(job, table_info=known[job.table_id])
 
     known: dict[int, TableInfo] = {}
-    begin = SchemaStorage._restart
+    begin = SchemaHistory._restart
 
-    def remember(self: SchemaStorage) -> None:
+    def remember(self: SchemaHistory) -> None:
         begin(self)
         known.update({table.id: table for table in self.tables_at(self.snapshot_ts)})
 
-    monkeypatch.setattr(SchemaStorage, "_restart", remember)
+    monkeypatch.setattr(SchemaHistory, "_restart", remember)
     plant(monkeypatch, is_of(JobType.ADD_COLUMN), unchanged)
     orders = last(add_column(world.tidb, world.orders, Column("price", "int", default="5")))
     insert(world, orders, [1], name="x", price=7)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from changefeed.cli.servers_reference import servers_reference
 from changefeed.metrics import METRICS, Declared
-from changefeed.schema.ddl.ddls import DDLS, Ddl, Effect
+from changefeed.schema.ddl.ddls import DDLS, DdlKind, Effect
 from changefeed.spec.crd import crd_yaml
 from changefeed.spec.events_reference import events_reference
 from changefeed.spec.reference import configuration_reference
@@ -78,7 +78,7 @@ def ddl_reference() -> str:
     return _DDLS_HEAD + "".join(f"{_ddl(ddl)}\n" for ddl in ddls)
 
 
-def _ddl(ddl: Ddl) -> str:
+def _ddl(ddl: DdlKind) -> str:
     name = f"`{ddl.event_type}`" if ddl.event_type else ""
     return f"| {ddl.action:d} | {ddl.statement} | {name} | {_SEEN[ddl.effect]} |"
 

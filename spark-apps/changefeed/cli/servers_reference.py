@@ -19,7 +19,7 @@ from changefeed.schema.ddl.job import Job, parse_job
 from changefeed.schema.sql.definition import HASH, KEY, LIST, RANGE
 from changefeed.schema.sql.dialect import Dialect
 from changefeed.schema.sql.statements import statements
-from changefeed.schema.storage import Touched
+from changefeed.schema.history import Touched
 from changefeed.schema.table_info import TableInfo, parse_table_info
 
 SERVERS = {

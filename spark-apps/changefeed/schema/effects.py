@@ -35,8 +35,8 @@ from typing import Any
 from changefeed.errors import NeedsHuman
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.ddl.job import Job, renamed_tables
-from changefeed.schema.snapshot import Reader, read_table
-from changefeed.schema.storage import SchemaStorage
+from changefeed.schema.snapshot import SnapshotReader, read_table
+from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import FLAG_UNSIGNED, TableInfo
 
 #: Those that may show what they lead to before they are done.
@@ -48,7 +48,7 @@ EARLY = frozenset({
 class Effects:
     """Of jobs on `schema`, which is to be given each that takes effect before the next row is looked at."""
 
-    def __init__(self, schema: SchemaStorage, at: Callable[[int], Reader]) -> None:
+    def __init__(self, schema: SchemaHistory, at: Callable[[int], SnapshotReader]) -> None:
         """`at`: reads meta keys as they were at a ts."""
         self._schema = schema
         self._at = at

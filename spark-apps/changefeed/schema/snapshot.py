@@ -18,7 +18,7 @@ from changefeed.schema.keys import (
     hash_span,
     table_key,
 )
-from changefeed.schema.storage import SchemaStorage
+from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import (
     STATE_PUBLIC,
     DatabaseInfo,
@@ -29,7 +29,7 @@ from changefeed.schema.table_info import (
 from changefeed.spec.filter.table_filter import SYSTEM_SCHEMAS
 
 
-class Reader(Protocol):
+class SnapshotReader(Protocol):
     """A consistent view of raw keys and values at one ts."""
 
     async def get(self, key: bytes) -> bytes | None: ...
@@ -39,7 +39,7 @@ class Reader(Protocol):
         ...
 
 
-async def load_schema(reader: Reader, ts: int) -> SchemaStorage:
+async def load_schema(reader: SnapshotReader, ts: int) -> SchemaHistory:
     """All databases at `ts`, which `reader` must read at, and the tables of those that are the users'.
 
     Raises NeedsHuman if `mysql.tidb_ddl_job`, where DDLs are seen, is not there.
@@ -59,23 +59,23 @@ async def load_schema(reader: Reader, ts: int) -> SchemaStorage:
     for database in databases:
         if database.name.lower() not in SYSTEM_SCHEMAS:
             tables += [table async for table in _tables(reader, database, dropped)]
-    return SchemaStorage(ts, databases, tables, ddl_job_table, (job.id for job in jobs if job.is_shown))
+    return SchemaHistory(ts, databases, tables, ddl_job_table, (job.id for job in jobs if job.is_shown))
 
 
-async def read_table(reader: Reader, database_id: int, table_id: int) -> TableInfo | None:
+async def read_table(reader: SnapshotReader, database_id: int, table_id: int) -> TableInfo | None:
     """A table's definition as sessions use it then, without the name of its database; None: it is not there."""
     key = table_key(database_id, table_id)
     value = await reader.get(key)
     return None if value is None else parse_table_info(_before_its_job(_json(key, value)), "")
 
 
-async def _databases(reader: Reader) -> AsyncIterator[DatabaseInfo]:
+async def _databases(reader: SnapshotReader) -> AsyncIterator[DatabaseInfo]:
     async for key, value in reader.scan(*hash_span(DATABASES)):
         if decode_meta_hash_key(key)[1].startswith(b"DB:"):
             yield parse_database_info(_json(key, value))
 
 
-async def _tables(reader: Reader, database: DatabaseInfo, dropped: Container[int] = ()) -> AsyncIterator[TableInfo]:
+async def _tables(reader: SnapshotReader, database: DatabaseInfo, dropped: Container[int] = ()) -> AsyncIterator[TableInfo]:
     """The public ones, and those that are being dropped: they are there until their job is done (schema.effects)."""
     async for key, value in reader.scan(*hash_span(b"DB:%d" % database.id)):
         if decode_meta_hash_key(key)[1].startswith(b"Table:"):
@@ -103,7 +103,7 @@ def _before_its_job(table: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**table, "partition": None if is_none else {**partition, "definitions": list(here.values())}}
 
 
-async def _ddl_job_table(reader: Reader, databases: Iterable[DatabaseInfo]) -> TableInfo | None:
+async def _ddl_job_table(reader: SnapshotReader, databases: Iterable[DatabaseInfo]) -> TableInfo | None:
     for database in databases:
         if database.name.lower() == DDL_JOB_TABLE[0]:
             async for table in _tables(reader, database):

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple, Protocol
 from changefeed.model.record import CommitRecord, PlanEntry
 from changefeed.objectstore.patience import Patience
 from changefeed.schema.ddl.job import Job
-from changefeed.schema.storage import Touched
+from changefeed.schema.history import Touched
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.sink.records import Records
 from changefeed.sink.storage.schema_file import SchemaFile

@@ -14,7 +14,7 @@ from changefeed.owner.planning.ddl_span import DdlSpan
 from changefeed.owner.planning.timeline import Timeline
 from changefeed.schema.row.rowv2 import check_supported
 from changefeed.schema.snapshot import load_schema
-from changefeed.schema.storage import SchemaStorage
+from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import TableInfo
 from changefeed.source.options import Options, TableName
 from changefeed.source.read_schema import ReadSchema, check_metadata, schema_of
@@ -27,7 +27,7 @@ _LOG = logging.getLogger(__name__)
 _RENEW_S = 60.0
 
 
-async def read_schema_at(pd: PdClient, ts: int) -> SchemaStorage:
+async def read_schema_at(pd: PdClient, ts: int) -> SchemaHistory:
     return await load_schema(Snapshot(pd, ts), ts)
 
 
@@ -61,7 +61,7 @@ async def read_schema_of(pd: PdClient, wanted: ReadSchema | pa.Schema, table_id:
     return read
 
 
-def find_table(schema: SchemaStorage, ts: int, name: TableName, table_id: int | None = None) -> TableInfo:
+def find_table(schema: SchemaHistory, ts: int, name: TableName, table_id: int | None = None) -> TableInfo:
     """Find it by id or by name. Raises InvalidSpec if it does not exist at `ts`, NeedsHuman if it can't be read."""
     tables = [table for table in schema.tables_at(ts) if not table.is_view and not table.is_sequence]
     for table in tables:
@@ -85,7 +85,7 @@ class FollowedTable:
     def __init__(
         self,
         pd: PdClient,
-        schema: SchemaStorage,
+        schema: SchemaHistory,
         definition: TableInfo,
         name: TableName,
         read: ReadSchema,

@@ -29,7 +29,7 @@ from changefeed.owner.transaction_log.state import State
 from changefeed.owner.writing.writing import Run
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.ddl.job import parse_job
-from changefeed.schema.storage import SchemaStorage
+from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import TableInfo, parse_database_info, parse_table_info
 from changefeed.sink.iceberg.layout import FileNames
 from changefeed.sink.storage.ddl_sink import StorageDdlSink
@@ -203,14 +203,14 @@ def _names(sink: dict[str, Any], state: State) -> Any:
     return Layout.of(sink["storage"]) if "storage" in sink else Unfiled()
 
 
-def _schema(by_id: bool) -> tuple[SchemaStorage, Timeline]:
+def _schema(by_id: bool) -> tuple[SchemaHistory, Timeline]:
     databases = [parse_database_info({"id": 1, "db_name": {"O": "shop"}})]
     there = (raw(ORDERS, "orders"), raw(ITEMS, "items"), raw(PARTED, "parted", partition=PARTITIONS))
     tables = [parse_table_info(each, "shop") for each in there]
     job_table = parse_table_info(raw(1, "tidb_ddl_job"), "mysql")
     first = [id_ for table in tables for id_ in table.physical_ids]
     timeline = Timeline(lambda *_: True, lambda _: True, lambda *_: False, first, by_id)
-    return SchemaStorage(START_TS, databases, tables, job_table), timeline
+    return SchemaHistory(START_TS, databases, tables, job_table), timeline
 
 
 def _epoch(before: State, nonce: str, sink: dict[str, Any]) -> EpochRecord:

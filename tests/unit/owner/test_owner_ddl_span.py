@@ -18,7 +18,7 @@ from changefeed.puller.feed import Data, Failed, FeedEvent, Resolved
 from changefeed.schema.ddl.job import Job
 from changefeed.schema.effects import Effects
 from changefeed.schema.snapshot import load_schema
-from changefeed.schema.storage import SchemaStorage
+from changefeed.schema.history import SchemaHistory
 from changefeed.sink.contract import Ddl
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
@@ -53,7 +53,7 @@ async def pd(tidb: Tidb) -> AsyncIterator[PdClient]:
 class Following:
     """A DDL span from now on, of a changefeed of `shop.*`."""
 
-    def __init__(self, pd: PdClient, schema: SchemaStorage) -> None:
+    def __init__(self, pd: PdClient, schema: SchemaHistory) -> None:
         self.schema = schema
         self.barrier = Barrier(schema.snapshot_ts)
         there = [table.id for table in schema.tables_at(schema.snapshot_ts) if table.schema_name == "shop"]
@@ -168,7 +168,7 @@ async def test_rule_29_nothing_counts_behind_a_job_that_cant_be_followed(
         raise NeedsHuman("DDL job 7 cannot be followed.")
 
     async with following(tidb, pd) as followed:
-        monkeypatch.setattr(SchemaStorage, "apply", apply)
+        monkeypatch.setattr(SchemaHistory, "apply", apply)
         tidb.create_table("other", "new", COLUMNS)
         finish_ts = tidb.last_ddl_ts
         await followed.until(lambda: bool(followed.errors))

@@ -13,7 +13,7 @@ from changefeed.owner.sinks.kafka import DrivenKafka
 from changefeed.owner.sinks.mysql import DrivenMysql
 from changefeed.owner.sinks.storage import DrivenStorage
 from changefeed.owner.transaction_log.history import apply
-from changefeed.schema.storage import SchemaStorage
+from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import parse_table_info
 
 JOBS = parse_table_info({"id": 1, "name": {"O": "tidb_ddl_job"}, "cols": [], "state": 5}, "mysql")
@@ -39,4 +39,4 @@ def test_only_where_the_driver_commits_what_shows_may_it_be_left_out() -> None:
     state = made.begun()
     state = apply(state, made.plan(state, made.entry(state, 200)))
     with pytest.raises(InvalidSpec, match="1 is no longer selected, but plan 3 still has rows of it"):
-        check_plans_are_selected(state, set(), SchemaStorage(100, (), (), JOBS))
+        check_plans_are_selected(state, set(), SchemaHistory(100, (), (), JOBS))

@@ -9,7 +9,7 @@ from changefeed.errors import NeedsHuman
 from changefeed.owner.planning.timeline import Timeline
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.ddl.job import parse_job
-from changefeed.schema.storage import SchemaStorage
+from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import parse_database_info, parse_table_info
 from changefeed.sink.contract import Ddl
 
@@ -34,7 +34,7 @@ class Followed:
             parse_table_info(raw(ELSEWHERE, "elsewhere"), "other"),
         ]
         job_table = parse_table_info(raw(1, "tidb_ddl_job"), "mysql")
-        self.schema = SchemaStorage(START_TS, databases, tables, job_table)
+        self.schema = SchemaHistory(START_TS, databases, tables, job_table)
         self.ignored: set[str] = set()  # names of tables, "" of the schema, whose DDLs are
         self.timeline = Timeline(
             _selects,

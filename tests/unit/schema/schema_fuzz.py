@@ -25,7 +25,7 @@ from changefeed.schema.ddl.job import parse_job
 from changefeed.schema.row.cells import as_bytes
 from changefeed.schema.row.checksums import wrong_rows
 from changefeed.schema.row.rowv2 import check_supported, decode_rows
-from changefeed.schema.storage import SchemaStorage
+from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import DatabaseInfo, parse_table_info
 from changefeed_devcluster import keys
 from changefeed_devcluster.ddl.jobs import Job, JobState, JobType
@@ -183,13 +183,13 @@ class Fuzz:
         job = spoilt_json(rng, self._jobs(rng).to_json())
         if rng.random() < 0.3:
             job = json.loads(_text(rng, job))
-        storage = SchemaStorage(
+        history = SchemaHistory(
             5, [DatabaseInfo(3, "shop", "utf8mb4", "utf8mb4_bin", 5)], self._infos.values(), self._infos[99]
         )
         parsed = parse_job(job)
         if parsed.is_done:
-            storage.apply(parsed, 10)
-            for table in storage.tables_at(10):
+            history.apply(parsed, 10)
+            for table in history.tables_at(10):
                 check_supported(table)
 
     def _jobs(self, rng: random.Random) -> Job:

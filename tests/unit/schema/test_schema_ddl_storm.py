@@ -7,7 +7,7 @@ from changefeed.schema.ddl.job import decode_job
 from changefeed.schema.effects import Effects
 from changefeed.schema.keys import DDL_JOB_SPAN
 from changefeed.schema.snapshot import load_schema
-from changefeed.schema.storage import SchemaStorage
+from changefeed.schema.history import SchemaHistory
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
 from changefeed.verify.upstream.history import Collected, read_history
@@ -18,7 +18,7 @@ from changefeed_devcluster.workload.ddl_storm import DdlStorm
 DDLS, MOMENTS = 120, 10
 
 
-async def followed(pd: PdClient, schema: SchemaStorage, from_ts: int, to_ts: int) -> None:
+async def followed(pd: PdClient, schema: SchemaHistory, from_ts: int, to_ts: int) -> None:
     """Takes all jobs in between in, each when it takes effect."""
     effects = Effects(schema, lambda ts: Snapshot(pd, ts))
     found = Collected()

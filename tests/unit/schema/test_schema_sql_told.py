@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.sql.told import told
-from changefeed.schema.storage import Touched
+from changefeed.schema.history import Touched
 from schema_sql_story import column, job, renamed, table
 
 ORDERS = table()

@@ -12,7 +12,7 @@ from changefeed.errors import ChangefeedError, NeedsHuman, Transient
 from changefeed.objectstore.patience import Patience
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.ddl.job import parse_job
-from changefeed.schema.storage import Touched
+from changefeed.schema.history import Touched
 from changefeed.schema.table_info import TableInfo, parse_table_info
 from changefeed.sink.contract import Ddl
 from changefeed.sink.kafka import ddl_sink, to_all

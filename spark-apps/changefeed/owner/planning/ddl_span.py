@@ -1,6 +1,6 @@
 """The DDL span, pulled by the driver itself because every minimum depends on it (rule 1).
 
-It is an ordinary span, of `mysql.tidb_ddl_job`; its few rows go to schema storage, the timeline and the barrier. The
+It is an ordinary span, of `mysql.tidb_ddl_job`; its few rows go to schema history, the timeline and the barrier. The
 meaning of a DDL depends on those before it, so rows are held until the span is resolved up to them, then processed in
 order. A job has a row for each of its states; `schema.effects` decides at which it takes effect.
 """
@@ -19,7 +19,7 @@ from changefeed.puller.stopped_stores import Stopped
 from changefeed.schema.ddl.job import Job, decode_job
 from changefeed.schema.effects import EARLY, Effects
 from changefeed.schema.keys import DDL_JOB_TABLE_ID, table_span
-from changefeed.schema.storage import SchemaStorage
+from changefeed.schema.history import SchemaHistory
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
 
@@ -38,7 +38,7 @@ class DdlSpan:
     def __init__(
         self,
         pd: PdClient,
-        schema: SchemaStorage,
+        schema: SchemaHistory,
         timeline: Timeline,
         barrier: Barrier,
         changed: Callable[[], None],

@@ -8,7 +8,7 @@ from changefeed.errors import InvalidSpec, NeedsHuman
 from changefeed.model.record import PlanEntry
 from changefeed.objectstore.open import canonical
 from changefeed.owner.transaction_log.state import State
-from changefeed.schema.storage import SchemaStorage
+from changefeed.schema.history import SchemaHistory
 from changefeed.spec.model import Changefeed, Restart
 from changefeed.spec.parse import from_effective
 from changefeed.spec.sink.choice import Sink
@@ -78,7 +78,7 @@ def unselected(state: State, selected: Set[int]) -> list[tuple[int, PlanEntry]]:
     return [(plan, entry) for plan, entry in state.open_entries() if entry.dispatcher not in selected]
 
 
-def check_plans_are_selected(state: State, selected: Set[int], schema: SchemaStorage) -> None:
+def check_plans_are_selected(state: State, selected: Set[int], schema: SchemaHistory) -> None:
     for plan, entry in unselected(state, selected):
         table = schema.table(entry.dispatcher, schema.snapshot_ts)
         raise InvalidSpec(

@@ -11,7 +11,7 @@ from changefeed.model.table_copy import COPY_TICKS, bounds_of
 from changefeed.owner.transaction_log.state import State
 from changefeed.schema.keys import table_span
 from changefeed.schema.snapshot import load_schema
-from changefeed.schema.storage import SchemaStorage
+from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import TableInfo
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.attempts import Attempts
@@ -37,7 +37,7 @@ def check_copies_are_selected(state: State, selected: Set[int]) -> None:
             )
 
 
-def _check_unchanged(names: list[int], before: Mapping[int, TableInfo], then: SchemaStorage, ts: int) -> None:
+def _check_unchanged(names: list[int], before: Mapping[int, TableInfo], then: SchemaHistory, ts: int) -> None:
     """Rows at `ts` are decoded by what their tables were `before`, at the checkpoint. Raises NeedsHuman."""
     for dispatcher in names:
         now = then.table(before[dispatcher].id, ts)

@@ -41,7 +41,7 @@ from changefeed.owner.transaction_log.state import State
 from changefeed.schema.row.rowv2 import check_supported
 from changefeed.schema.row.times import check_time_zone
 from changefeed.schema.snapshot import load_schema
-from changefeed.schema.storage import SchemaStorage
+from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import TableInfo
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective
@@ -174,7 +174,7 @@ async def prepare(
     return prepared
 
 
-def _check_selected(state: State, sink: DrivenSink, selected: Set[int], schema: SchemaStorage) -> None:
+def _check_selected(state: State, sink: DrivenSink, selected: Set[int], schema: SchemaHistory) -> None:
     if not sink.may_leave_out:
         check_plans_are_selected(state, selected, schema)
     check_copies_are_selected(state, selected)
@@ -188,7 +188,7 @@ async def _leave_out(log: Log, sink: DrivenSink, selected: Set[int]) -> State:
 
 
 def select(
-    changefeed: Changefeed, schema: SchemaStorage, ts: int, *, may_be_none: bool = False
+    changefeed: Changefeed, schema: SchemaHistory, ts: int, *, may_be_none: bool = False
 ) -> dict[int, TableInfo]:
     """The tables that the filter selects at `ts`, each supported, by physical id.
 

@@ -16,7 +16,7 @@ from changefeed.owner.sinks.driven import DrivenSink, Taken
 from changefeed.owner.transaction_log.log import Log
 from changefeed.owner.transaction_log.state import State
 from changefeed.puller.task import Limits, PullerJob
-from changefeed.schema.storage import SchemaStorage
+from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import TableInfo
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.access import Access
@@ -37,7 +37,7 @@ class Prepared:
     codec: str
     state_place: Location
     sink: DrivenSink
-    schema: SchemaStorage
+    schema: SchemaHistory
     tables: dict[int, TableInfo]  # by physical id, which is the dispatcher's
     run_folder: RunFolder
     finished: bool = False

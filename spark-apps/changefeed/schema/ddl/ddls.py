@@ -28,7 +28,7 @@ class Effect(Enum):
 
 
 @dataclass(frozen=True)
-class Ddl:
+class DdlKind:
     """`statement`: its part that tells it from others. `event_type`: of `ignoreEvent`, "" if TiCDC has none."""
 
     action: Action
@@ -37,8 +37,8 @@ class Ddl:
     event_type: str = ""
 
 
-def _all(effect: Effect, *ddls: tuple[Action, str, str] | tuple[Action, str]) -> Iterable[Ddl]:
-    return (Ddl(ddl[0], effect, *ddl[1:]) for ddl in ddls)
+def _all(effect: Effect, *ddls: tuple[Action, str, str] | tuple[Action, str]) -> Iterable[DdlKind]:
+    return (DdlKind(ddl[0], effect, *ddl[1:]) for ddl in ddls)
 
 
 _TABLE = (
@@ -107,26 +107,26 @@ _NOTHING = (
     (Action.DROP_RESOURCE_GROUP, "DROP RESOURCE GROUP"),
 )
 _OTHERS = (
-    Ddl(Action.CREATE_TABLES, Effect.TABLES, "several tables in one job, by a restore", "create table"),
-    Ddl(Action.RENAME_TABLES, Effect.RENAMES, "RENAME TABLE, of several", "rename table"),
-    Ddl(Action.DROP_TABLE, Effect.TABLE_DROP, "DROP TABLE", "drop table"),
-    Ddl(Action.DROP_VIEW, Effect.TABLE_DROP, "DROP VIEW", "drop view"),
-    Ddl(Action.EXCHANGE_TABLE_PARTITION, Effect.EXCHANGE, "EXCHANGE PARTITION", "exchange table partition"),
-    Ddl(Action.CREATE_SCHEMA, Effect.DATABASE, "CREATE DATABASE", "create database"),
-    Ddl(
+    DdlKind(Action.CREATE_TABLES, Effect.TABLES, "several tables in one job, by a restore", "create table"),
+    DdlKind(Action.RENAME_TABLES, Effect.RENAMES, "RENAME TABLE, of several", "rename table"),
+    DdlKind(Action.DROP_TABLE, Effect.TABLE_DROP, "DROP TABLE", "drop table"),
+    DdlKind(Action.DROP_VIEW, Effect.TABLE_DROP, "DROP VIEW", "drop view"),
+    DdlKind(Action.EXCHANGE_TABLE_PARTITION, Effect.EXCHANGE, "EXCHANGE PARTITION", "exchange table partition"),
+    DdlKind(Action.CREATE_SCHEMA, Effect.DATABASE, "CREATE DATABASE", "create database"),
+    DdlKind(
         Action.MODIFY_SCHEMA_CHARSET_AND_COLLATE,
         Effect.DATABASE,
         "ALTER DATABASE … CHARACTER SET = …",
         "modify schema charset and collate",
     ),
-    Ddl(Action.MODIFY_SCHEMA_READ_ONLY, Effect.DATABASE, "ALTER DATABASE … READ ONLY = …"),
-    Ddl(Action.DROP_SCHEMA, Effect.DATABASE_DROP, "DROP DATABASE", "drop database"),
-    Ddl(Action.FLASHBACK_CLUSTER, Effect.UNFOLLOWABLE, "FLASHBACK CLUSTER"),
-    Ddl(Action.RECOVER_SCHEMA, Effect.UNFOLLOWABLE, "FLASHBACK DATABASE"),
-    Ddl(Action.REFRESH_META, Effect.UNFOLLOWABLE, "meta data replaced, by a restore"),
+    DdlKind(Action.MODIFY_SCHEMA_READ_ONLY, Effect.DATABASE, "ALTER DATABASE … READ ONLY = …"),
+    DdlKind(Action.DROP_SCHEMA, Effect.DATABASE_DROP, "DROP DATABASE", "drop database"),
+    DdlKind(Action.FLASHBACK_CLUSTER, Effect.UNFOLLOWABLE, "FLASHBACK CLUSTER"),
+    DdlKind(Action.RECOVER_SCHEMA, Effect.UNFOLLOWABLE, "FLASHBACK DATABASE"),
+    DdlKind(Action.REFRESH_META, Effect.UNFOLLOWABLE, "meta data replaced, by a restore"),
 )
 
-DDLS: dict[int, Ddl] = {
+DDLS: dict[int, DdlKind] = {
     ddl.action: ddl for ddl in (*_all(Effect.TABLE, *_TABLE), *_all(Effect.NOTHING, *_NOTHING), *_OTHERS)
 }
 

@@ -51,7 +51,7 @@ class SubJob:
 @dataclass(frozen=True)
 class Job:
     """One DDL job. `table_info`, `database_info` and `table_infos` are the definitions after the DDL, without the name
-    of their database: `schema.storage` knows it by its id.
+    of their database: `schema.history` knows it by its id.
 
     `schema_name` and `table_name` are no identifiers: TiDB fills them in lower case, with the database that the
     statement leads to, which of several tables is the last one's.

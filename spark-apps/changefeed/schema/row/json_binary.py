@@ -51,7 +51,7 @@ def json_text(value: bytes) -> str:
     """One value, type byte first. Raises BadJson."""
     if not value:
         raise BadJson("is an empty value, which no JSON is")
-    parts = _Value(value)
+    parts = _JsonValue(value)
     try:
         return "".join(parts.text(value[0], 1, 0))
     except struct.error as error:
@@ -81,7 +81,7 @@ def _size(data: bytes) -> int:
     return at + 1 + (length | data[at] << shift)
 
 
-class _Value:
+class _JsonValue:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._left = len(data)  # bytes that no part has taken yet
@@ -185,17 +185,17 @@ class _Value:
         return f'"{sign}{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{rest // 1000:06}"'
 
 
-_SCALARS: dict[int, Callable[[_Value, int], str]] = {
-    _LITERAL: _Value.literal,
-    _INT: _Value.signed,
-    _UINT: _Value.unsigned,
-    _DOUBLE: _Value.double,
-    _STRING: _Value.string,
-    _OPAQUE: _Value.opaque,
-    _DATE: _Value.date,
-    _DATETIME: _Value.moment,
-    _TIMESTAMP: _Value.moment,
-    _DURATION: _Value.duration,
+_SCALARS: dict[int, Callable[[_JsonValue, int], str]] = {
+    _LITERAL: _JsonValue.literal,
+    _INT: _JsonValue.signed,
+    _UINT: _JsonValue.unsigned,
+    _DOUBLE: _JsonValue.double,
+    _STRING: _JsonValue.string,
+    _OPAQUE: _JsonValue.opaque,
+    _DATE: _JsonValue.date,
+    _DATETIME: _JsonValue.moment,
+    _TIMESTAMP: _JsonValue.moment,
+    _DURATION: _JsonValue.duration,
 }
 
 

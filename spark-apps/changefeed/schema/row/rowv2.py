@@ -69,7 +69,7 @@ def decode_rows(
     wanted = table.output_columns if columns is None else columns
     for column in wanted:
         _check_decodable(table, column)
-    rows = _Rows(table, keys, BinaryView(values), time_zone, are_whole)
+    rows = _RowBatch(table, keys, BinaryView(values), time_zone, are_whole)
     located = rows.locate(wanted)
     return [
         rows.decode(column, Cells(rows.view, starts, ends))
@@ -89,7 +89,7 @@ def _unsupported(table: TableInfo, why: str) -> NeedsHuman:
     )
 
 
-class _Rows:
+class _RowBatch:
     """A batch of rows of one table; holds what an error message needs."""
 
     def __init__(

@@ -25,7 +25,7 @@ from changefeed.schema.sql.text import quoted
 Pairs = list[tuple[Column | None, Column]]  # a column after, and what it was
 
 
-class Difference:
+class Alteration:
     """Between two versions of a table, partitions aside. `renamed`: columns by their old name in lower case."""
 
     def __init__(self, before: Definition, after: Definition, dialect: Dialect, renamed: Mapping[str, str]) -> None:

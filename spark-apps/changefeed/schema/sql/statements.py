@@ -14,14 +14,14 @@ from changefeed.errors import ExecuteByHand
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.ddl.ddls import Effect, effect_of
 from changefeed.schema.ddl.job import Job, exchange_args, rename_steps
-from changefeed.schema.sql.alter import Difference
+from changefeed.schema.sql.alter import Alteration
 from changefeed.schema.sql.columns import default_charset_text, moments
 from changefeed.schema.sql.definition import Definition
 from changefeed.schema.sql.dialect import Dialect
 from changefeed.schema.sql.partitions import changes
 from changefeed.schema.sql.tables import create_table, create_view
 from changefeed.schema.sql.text import quoted
-from changefeed.schema.storage import RENAMES, Touched
+from changefeed.schema.history import RENAMES, Touched
 from changefeed.schema.table_info import TableInfo
 
 Name = tuple[str, str]  # of a database and a table
@@ -174,7 +174,7 @@ def _known(job: Job, touched: Touched, table: TableInfo) -> TableInfo:
 
 def _altered(job: Job, was: TableInfo, table: TableInfo, dialect: Dialect, zone: tzinfo) -> Iterator[Statement]:
     before, after = Definition.of(was), Definition.of(table)
-    difference = Difference(before, after, dialect, changed_columns(job.query))
+    difference = Alteration(before, after, dialect, changed_columns(job.query))
     casts = tuple(difference.cast)
     zone = zone if casts else UTC
     times = () if zone is UTC else tuple(each for column in after.columns for each in moments(column))

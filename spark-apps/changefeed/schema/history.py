@@ -1,4 +1,4 @@
-"""`SchemaStorage`: every table's definition through time, from a snapshot and the DDL jobs after it.
+"""`SchemaHistory`: every table's definition through time, from a snapshot and the DDL jobs after it.
 
 Pure: jobs in, definitions out. A DDL at T comes after every row at T (rule 9), so the definition that decodes a row
 with commit ts T is `table(id, T - 1)`. It must never ignore a job that it cannot apply (rule 29).
@@ -69,14 +69,14 @@ class Touched:
 
 
 @dataclass(frozen=True)
-class _Change:
+class _DefinitionChange:
     dropped: tuple[int, ...] = ()
     tables: tuple[TableInfo, ...] = ()
     database: DatabaseInfo | None = None
     dropped_database: int | None = None
 
 
-class SchemaStorage:
+class SchemaHistory:
     """Definitions at any ts from `snapshot_ts` on, as far as jobs were applied. Not thread-safe."""
 
     def __init__(
@@ -185,7 +185,7 @@ class SchemaStorage:
 
     # -- what a job means
 
-    def _change(self, job: Job) -> _Change:
+    def _change(self, job: Job) -> _DefinitionChange:
         effect = effect_of(job.type)
         if effect is Effect.UNFOLLOWABLE:
             raise NeedsHuman(
@@ -194,36 +194,36 @@ class SchemaStorage:
             )
         match effect:
             case Effect.NOTHING:
-                return _Change()
+                return _DefinitionChange()
             case Effect.DATABASE:
-                return _Change(database=job.database_info)
+                return _DefinitionChange(database=job.database_info)
             case Effect.DATABASE_DROP:
                 name = self._database_name(job.schema_id, job)
                 dropped = tuple(i for i, table in self._tables.items() if table.schema_name == name)
-                return _Change(dropped=dropped, dropped_database=job.schema_id)
+                return _DefinitionChange(dropped=dropped, dropped_database=job.schema_id)
             case Effect.TABLE_DROP:
-                return _Change(dropped=(job.table_id,))
+                return _DefinitionChange(dropped=(job.table_id,))
             case Effect.TABLES:
-                return _Change(tables=tuple(self._in_database(info, job.schema_id, job) for info in job.table_infos))
+                return _DefinitionChange(tables=tuple(self._in_database(info, job.schema_id, job) for info in job.table_infos))
             case Effect.RENAMES:
                 # A table that is renamed twice stands there twice: the last definition is the one that stays.
                 renamed = zip(job.table_infos, renamed_schema_ids(job), strict=True)
-                return _Change(tables=tuple(self._in_database(info, id_, job) for info, id_ in renamed))
+                return _DefinitionChange(tables=tuple(self._in_database(info, id_, job) for info, id_ in renamed))
             case Effect.EXCHANGE:
                 return self._exchange(job)
             case Effect.TABLE:
                 return self._replace(job)
 
-    def _replace(self, job: Job) -> _Change:
+    def _replace(self, job: Job) -> _DefinitionChange:
         if job.table_info is None:
             raise NeedsHuman(f"{job} carries no table definition.", _RECREATE)
         table = self._in_database(job.table_info, job.schema_id, job)
         dropped = {job.table_id} - {table.id}
         if table.is_view:  # CREATE OR REPLACE VIEW
             dropped |= {i for i, old in self._tables.items() if old.qualified == table.qualified and i != table.id}
-        return _Change(dropped=tuple(sorted(dropped)), tables=(table,))
+        return _DefinitionChange(dropped=tuple(sorted(dropped)), tables=(table,))
 
-    def _exchange(self, job: Job) -> _Change:
+    def _exchange(self, job: Job) -> _DefinitionChange:
         """The job's table takes the partition's physical id, the partition takes the table's."""
         args = exchange_args(job)
         table = self._tables.get(job.table_id)
@@ -232,7 +232,7 @@ class SchemaStorage:
             raise NeedsHuman(f"{job} exchanges a partition with table {job.table_id}, which is not known.", _RECREATE)
         exchanged = () if table is None else (replace(table, id=args.partition_id),)
         partitioned = self._in_database(job.table_info, args.pt_schema_id, job)
-        return _Change(dropped=(job.table_id,), tables=(*exchanged, partitioned))
+        return _DefinitionChange(dropped=(job.table_id,), tables=(*exchanged, partitioned))
 
     def _in_database(self, table: TableInfo, database_id: int, job: Job) -> TableInfo:
         return replace(table, schema_name=self._database_name(database_id, job))
@@ -242,7 +242,7 @@ class SchemaStorage:
             raise NeedsHuman(f"{job} is about database {database_id}, which is not known.", _RECREATE)
         return name
 
-    def _involved(self, change: _Change) -> Touched:
+    def _involved(self, change: _DefinitionChange) -> Touched:
         ids = sorted({*change.dropped, *(table.id for table in change.tables)})
         databases = {change.database.name} if change.database else set()
         if change.dropped_database in self._databases:

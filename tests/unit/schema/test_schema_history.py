@@ -1,4 +1,4 @@
-"""Schema storage: what each kind of DDL job does to the definitions."""
+"""`SchemaHistory`: what each kind of DDL job does to the definitions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from changefeed.errors import NeedsHuman
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.ddl.ddls import DDLS, Effect
 from changefeed.schema.ddl.job import parse_job
-from changefeed.schema.storage import SchemaStorage
+from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import DatabaseInfo, parse_table_info
 from schema_fixtures import column, job_json, table, table_json
 
@@ -32,8 +32,8 @@ def partitions(*ids):
     return {"partition": {"enable": True, "definitions": [{"id": i} for i in ids]}}
 
 
-def storage(*tables, ts=100):
-    return SchemaStorage(ts, [SHOP, ARCHIVE, SYSTEM], tables or [info(10, "orders"), info(11, "items")], DDL_TABLE)
+def history(*tables, ts=100):
+    return SchemaHistory(ts, [SHOP, ARCHIVE, SYSTEM], tables or [info(10, "orders"), info(11, "items")], DDL_TABLE)
 
 
 def names(schema, ts):
@@ -157,7 +157,7 @@ CASES = {
 
 @pytest.mark.parametrize(("ddl", "after", "tables", "ids"), CASES.values(), ids=CASES)
 def test_what_a_job_does_and_touches(ddl, after, tables, ids):
-    schema = storage()
+    schema = history()
     announced = schema.touches(ddl)
     schema.apply(ddl, 200)
     assert names(schema, 199) == START
@@ -167,7 +167,7 @@ def test_what_a_job_does_and_touches(ddl, after, tables, ids):
 
 
 def test_dropping_a_database_drops_and_touches_its_tables():
-    schema = storage(info(10, "orders"), info(11, "items", schema="archive"))
+    schema = history(info(10, "orders"), info(11, "items", schema="archive"))
     drop = job(1, Action.DROP_SCHEMA, schema_id=1)
     schema.apply(drop, 200)
     assert names(schema, 200) == {(11, "archive.items", 1)}
@@ -177,7 +177,7 @@ def test_dropping_a_database_drops_and_touches_its_tables():
 
 def test_a_table_that_went_through_a_system_database_comes_back_as_it_is_then():
     """What was done to it there is not followed."""
-    schema = storage()
+    schema = history()
     away = job(1, Action.RENAME_TABLE, schema_id=9, schema_name="mysql", table_id=10, table=definition(10, "orders"))
     altered = job(
         2, Action.ADD_COLUMN, schema_id=9, schema_name="mysql", table_id=10, table=definition(10, "orders", 2)
@@ -193,7 +193,7 @@ def test_a_table_that_went_through_a_system_database_comes_back_as_it_is_then():
 def test_the_jobs_own_names_name_nothing():
     """TiDB has them in lower case."""
     capital = DatabaseInfo(3, "Shop", "utf8mb4", "", 5)
-    schema = SchemaStorage(100, [capital], [info(10, "Orders", schema="Shop")], DDL_TABLE)
+    schema = SchemaHistory(100, [capital], [info(10, "Orders", schema="Shop")], DDL_TABLE)
     lower = {"schema_id": 3, "schema_name": "shop", "table_id": 10, "table_name": "orders"}
     altered = job(1, Action.ADD_COLUMN, table=definition(10, "Orders", 2), **lower)
     schema.apply(altered, 200)
@@ -206,7 +206,7 @@ def test_the_jobs_own_names_name_nothing():
 
 
 def test_exchanging_a_partition_with_a_table_of_a_system_database():
-    schema = storage(info(10, "parted", **partitions(21, 22)))
+    schema = history(info(10, "parted", **partitions(21, 22)))
     table_ = definition(10, "parted", **partitions(21, 11))
     exchange = job(
         1, Action.EXCHANGE_TABLE_PARTITION, schema_id=9, table_id=11, table=table_, raw_args=[22, 1, 10, "p1", True]
@@ -217,11 +217,11 @@ def test_exchanging_a_partition_with_a_table_of_a_system_database():
 
 def test_a_database_that_is_not_known_is_not_guessed():
     with pytest.raises(NeedsHuman, match=r"DDL job 1 .*is about database 77, which is not known"):
-        storage().apply(job(1, Action.CREATE_TABLE, schema_id=77, table_id=12, table=definition(12, "t")), 200)
+        history().apply(job(1, Action.CREATE_TABLE, schema_id=77, table_id=12, table=definition(12, "t")), 200)
 
 
 def test_a_created_database_gives_its_tables_their_name():
-    schema = storage()
+    schema = history()
     create = job(1, Action.CREATE_SCHEMA, schema_id=3, schema_name="x", database={"id": 3, "db_name": {"O": "Blog"}})
     schema.apply(create, 200)
     assert schema.touches(create).databases == {"Blog"}
@@ -230,13 +230,13 @@ def test_a_created_database_gives_its_tables_their_name():
 
 
 def test_replacing_a_view_drops_the_old_one():
-    schema = storage(info(10, "v", view={}))
+    schema = history(info(10, "v", view={}))
     schema.apply(job(1, Action.CREATE_VIEW, table_id=12, table=definition(12, "v", view={})), 200)
     assert names(schema, 200) == {(12, "shop.v", 1)}
 
 
 def test_exchanging_a_partition_swaps_the_physical_ids():
-    schema = storage(info(10, "parted", **partitions(21, 22)), info(11, "plain", 2))
+    schema = history(info(10, "parted", **partitions(21, 22)), info(11, "plain", 2))
     exchange = job(
         1,
         Action.EXCHANGE_TABLE_PARTITION,
@@ -253,23 +253,23 @@ def test_exchanging_a_partition_swaps_the_physical_ids():
 
 def test_the_schema_before_the_snapshot_is_not_guessed():
     with pytest.raises(ValueError, match="from 100 on only"):
-        storage().table(10, 99)
+        history().table(10, 99)
 
 
 def test_sequences_and_temporary_tables_are_no_tables():
-    assert storage(info(10, "s", sequence={}), info(11, "t", temp_table_type=1), info(12, "a")).tables_at(100) == [
+    assert history(info(10, "s", sequence={}), info(11, "t", temp_table_type=1), info(12, "a")).tables_at(100) == [
         info(12, "a")
     ]
 
 
 def test_a_running_job_is_no_ddl_yet():
     with pytest.raises(ValueError, match="state 1"):
-        storage().apply(job(1, Action.DROP_TABLE, table_id=10, state=1), 200)
+        history().apply(job(1, Action.DROP_TABLE, table_id=10, state=1), 200)
 
 
 @pytest.mark.parametrize("type_", [type_ for type_, ddl in DDLS.items() if ddl.effect is Effect.NOTHING])
 def test_jobs_without_effect_touch_nothing(type_):
-    schema = storage()
+    schema = history()
     ddl = job(1, type_, table_id=10, table=definition(10, "orders", 2))
     schema.apply(ddl, 200)
     assert names(schema, 200) == START
@@ -284,7 +284,7 @@ def test_rule_9_ddls_order_by_finish_ts_then_job_id():
         (202, job(9, Action.TRUNCATE_TABLE, table_id=10, table=definition(40, "sales", 3))),
     ]
     for order in itertools.permutations(jobs):
-        schema = storage()
+        schema = history()
         for ts, ddl in order:
             schema.apply(ddl, ts)
         assert [names(schema, ts) - START for ts in (199, 200, 201, 202)] == [
@@ -297,7 +297,7 @@ def test_rule_9_ddls_order_by_finish_ts_then_job_id():
 
 
 def test_rule_9_a_job_is_applied_once():
-    schema = storage()
+    schema = history()
     create = job(1, Action.CREATE_TABLE, table_id=12, table=definition(12, "new"))
     schema.apply(create, 200)
     schema.apply(job(2, Action.DROP_TABLE, table_id=12), 201)
@@ -306,7 +306,7 @@ def test_rule_9_a_job_is_applied_once():
 
 
 def test_rule_9_a_row_at_the_ddls_ts_has_the_old_schema():
-    schema = storage()
+    schema = history()
     schema.apply(job(1, Action.ADD_COLUMN, table_id=10, table=definition(10, "orders", 2)), 200)
     commit_ts = 200
     assert len(schema.table(10, commit_ts - 1).columns) == 1
@@ -314,7 +314,7 @@ def test_rule_9_a_row_at_the_ddls_ts_has_the_old_schema():
 
 
 def test_rule_10_a_change_without_output_keeps_the_hash():
-    schema = storage()
+    schema = history()
     before = schema.table(10, 100).hash
     schema.apply(job(1, Action.REBASE_AUTO_ID, table_id=10, table=definition(10, "orders", auto_inc_id=99)), 200)
     schema.apply(job(2, Action.ADD_COLUMN, table_id=10, table=definition(10, "orders", 2)), 201)
@@ -323,7 +323,7 @@ def test_rule_10_a_change_without_output_keeps_the_hash():
 
 
 def test_rule_24_jobs_up_to_the_snapshot_are_in_it():
-    schema = storage(ts=200)
+    schema = history(ts=200)
     schema.apply(job(1, Action.DROP_TABLE, table_id=10), 200)
     assert names(schema, 200) == START
     schema.apply(job(2, Action.DROP_TABLE, table_id=10), 201)
@@ -332,7 +332,7 @@ def test_rule_24_jobs_up_to_the_snapshot_are_in_it():
 
 @pytest.mark.parametrize("type_", [Action.FLASHBACK_CLUSTER, Action.RECOVER_SCHEMA, Action.REFRESH_META, 99])
 def test_rule_29_jobs_that_cannot_be_followed_are_loud(type_):
-    schema = storage()
+    schema = history()
     query = "FLASHBACK CLUSTER TO TIMESTAMP '2024-01-01'"
     flashback = job(1, type_, query=query, table_id=10, table=definition(10, "orders"))
     for _ in range(2):
@@ -345,6 +345,6 @@ def test_rule_29_jobs_that_cannot_be_followed_are_loud(type_):
 
 def test_rule_29_a_table_job_without_a_definition_is_loud():
     with pytest.raises(NeedsHuman, match="carries no table definition"):
-        storage().apply(job(1, Action.ADD_COLUMN, table_id=10), 200)
+        history().apply(job(1, Action.ADD_COLUMN, table_id=10), 200)
     with pytest.raises(NeedsHuman, match="table 77, which is not known"):
-        storage().apply(job(1, Action.EXCHANGE_TABLE_PARTITION, table_id=77, raw_args=[22, 1, 10, "p", True]), 200)
+        history().apply(job(1, Action.EXCHANGE_TABLE_PARTITION, table_id=77, raw_args=[22, 1, 10, "p", True]), 200)
