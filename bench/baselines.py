@@ -16,7 +16,7 @@ from pathlib import Path
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 from typing import Any
 
-from changefeed.upstream.pd import PdClient, Region
+from changefeed.upstream.pd import PdClient, LocatedRegion
 from changefeed.wire import cdcpb_pb2, kvrpcpb_pb2, metapb_pb2
 
 _RESOLVED_TAG = cdcpb_pb2.ChangeDataEvent.DESCRIPTOR.fields_by_name["resolved_ts"].number << 3 | 2
@@ -50,7 +50,7 @@ def _figures(rows: int, seconds: float, user: float, kernel: float) -> dict[str,
 async def _read_all(address: str, start_ts: int, target_ts: int) -> dict[str, float]:
     """Until every region is resolved; the seconds that it took."""
     pd = await PdClient.connect([address])
-    by_store: dict[int, list[Region]] = defaultdict(list)
+    by_store: dict[int, list[LocatedRegion]] = defaultdict(list)
     for region in await pd.scan_regions(b"", b""):
         by_store[region.leader_store_id].append(region)
     before, began = getrusage(RUSAGE_SELF), time.monotonic()
@@ -68,7 +68,7 @@ async def _read_all(address: str, start_ts: int, target_ts: int) -> dict[str, fl
     }
 
 
-async def _read_store(pd: PdClient, store: int, regions: list[Region], start_ts: int, target_ts: int) -> None:
+async def _read_store(pd: PdClient, store: int, regions: list[LocatedRegion], start_ts: int, target_ts: int) -> None:
     channel = pd.store_channel(await pd.store_address(store))
     call: Any = channel.stream_stream(
         "/cdcpb.ChangeData/EventFeedV2", request_serializer=cdcpb_pb2.ChangeDataRequest.SerializeToString
@@ -87,7 +87,7 @@ async def _read_store(pd: PdClient, store: int, regions: list[Region], start_ts:
     call.cancel()
 
 
-def _registration(pd: PdClient, region: Region, start_ts: int) -> cdcpb_pb2.ChangeDataRequest:
+def _registration(pd: PdClient, region: LocatedRegion, start_ts: int) -> cdcpb_pb2.ChangeDataRequest:
     return cdcpb_pb2.ChangeDataRequest(
         header=cdcpb_pb2.Header(cluster_id=pd.cluster_id, ticdc_version="8.5.0"),
         region_id=region.id,

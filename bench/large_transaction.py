@@ -32,7 +32,7 @@ from changefeed.eventstore.run_folder import RunFolder
 from changefeed.model.memcomparable import encode_bytes
 from changefeed.objectstore import Location
 from changefeed.puller.task import Limits, PullerTask
-from changefeed.spark.settings import Laptop, worker_environment
+from changefeed.spark.settings import LaptopDeployment, worker_environment
 from changefeed.wire import cdcpb_pb2, owner_pb2
 from measured import ROOT, write_report
 
@@ -242,7 +242,7 @@ async def measure(rows: int, value: int, count: int) -> dict[str, Any]:
         puller = multiprocessing.get_context("spawn").Process(
             target=pull, args=(regions, f"127.0.0.1:{port}", folder, there)
         )
-        with patch.dict(os.environ, worker_environment(Laptop("local[2]").settings(folder))):
+        with patch.dict(os.environ, worker_environment(LaptopDeployment("local[2]").settings(folder))):
             puller.start()
         there.close()
         answers = [await asyncio.to_thread(here.recv) for _ in range(2)]

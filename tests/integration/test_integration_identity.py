@@ -16,7 +16,7 @@ from changefeed.owner.driver import Outcome, RunOptions
 from changefeed.owner.places import service_id, state_place
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective, parse
-from changefeed.upstream.safepoint import Held
+from changefeed.upstream.safepoint import HeldUntil
 from changefeed.verify.report import verify
 from integration_inprocess import InProcessExecution, Run, Seen, World, new_world
 
@@ -72,7 +72,7 @@ async def test_a_deleted_resource_created_anew_with_its_state_id_goes_on(world: 
     second = resource(world, "uid-2", namespace="sales", name="moved")
     assert state_place(second) == state_place(first)
     held = await hold(second)
-    assert isinstance(held, Held)
+    assert isinstance(held, HeldUntil)
     assert held.ts == world.checkpoint()
     await ran(world, second, range(31, 41), attempt=1)
     assert holders(world) == [service_id(first)]

@@ -18,7 +18,7 @@ from changefeed.owner.closing.undriven import NothingToHold, close, hold
 from changefeed.owner.driver import RunOptions
 from changefeed.owner.preparation.prepare import check_attempt
 from changefeed.owner.transaction_log.log import Log
-from changefeed.upstream.safepoint import Held, Safepoint
+from changefeed.upstream.safepoint import HeldUntil, Safepoint
 from changefeed_devcluster.pd.safepoints import GC_WORKER
 from integration_inprocess import InProcessExecution, Run, Seen, World, new_world
 
@@ -86,7 +86,7 @@ async def test_rule_14_hold_keeps_history_without_taking_over(world: World) -> N
     )
     before_ms = physical_ms(world.tidb.now())
     held = await hold(changefeed)
-    assert isinstance(held, Held)
+    assert isinstance(held, HeldUntil)
     assert held.ts == checkpoint
     assert before_ms + 600_000 <= held.until_ms <= physical_ms(world.tidb.now()) + 600_000, "by PD's clock"
     assert held_ts(world) == checkpoint
@@ -132,7 +132,7 @@ async def test_hold_that_meets_a_close_leaves_no_safepoint(world: World, monkeyp
 
 async def test_hold_of_one_that_has_not_started(world: World) -> None:
     held = await hold(world.changefeed())
-    assert isinstance(held, Held)
+    assert isinstance(held, HeldUntil)
     assert held.ts == world.start_ts
     assert held_ts(world) == world.start_ts
     world.cluster.safepoints.remove(HOLDER)

@@ -22,24 +22,24 @@ _MOST_WEIGHTS = 4  # of a character that LIKE compares by them under unicode_ci
 
 
 @dataclass(frozen=True)
-class _Collation:
+class _Comparing:
     weights: str = ""  # whose; "": the bytes of the text are compared
     keeps_spaces: bool = False  # at the end
     has_order: bool = True  # folded texts have its order, too, not only its equality
     like_is_exact: bool = False
 
 
-_KNOWN: dict[str, _Collation] = {
-    **dict.fromkeys((ANY, "utf8mb4_bin", "utf8_bin", "ascii_bin", "latin1_bin"), _Collation()),
-    **dict.fromkeys(("utf8mb4_0900_bin", "binary"), _Collation(keeps_spaces=True)),
-    **dict.fromkeys(("utf8mb4_general_ci", "utf8_general_ci"), _Collation("utf8mb4_general_ci")),
-    **dict.fromkeys((_UNICODE_CI, "utf8_unicode_ci"), _Collation(_UNICODE_CI)),
-    "utf8mb4_0900_ai_ci": _Collation("utf8mb4_0900_ai_ci", keeps_spaces=True),
-    "gbk_bin": _Collation("gbk_bin", like_is_exact=True),
-    "gbk_chinese_ci": _Collation("gbk_chinese_ci"),
+_KNOWN: dict[str, _Comparing] = {
+    **dict.fromkeys((ANY, "utf8mb4_bin", "utf8_bin", "ascii_bin", "latin1_bin"), _Comparing()),
+    **dict.fromkeys(("utf8mb4_0900_bin", "binary"), _Comparing(keeps_spaces=True)),
+    **dict.fromkeys(("utf8mb4_general_ci", "utf8_general_ci"), _Comparing("utf8mb4_general_ci")),
+    **dict.fromkeys((_UNICODE_CI, "utf8_unicode_ci"), _Comparing(_UNICODE_CI)),
+    "utf8mb4_0900_ai_ci": _Comparing("utf8mb4_0900_ai_ci", keeps_spaces=True),
+    "gbk_bin": _Comparing("gbk_bin", like_is_exact=True),
+    "gbk_chinese_ci": _Comparing("gbk_chinese_ci"),
     # Rows have their text in UTF-8, whose order is not that of the charset.
-    "gb18030_bin": _Collation(has_order=False),
-    "gb18030_chinese_ci": _Collation("gb18030_chinese_ci", has_order=False),
+    "gb18030_bin": _Comparing(has_order=False),
+    "gb18030_chinese_ci": _Comparing("gb18030_chinese_ci", has_order=False),
 }
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from changefeed.filter import collation as co
-from changefeed.filter.values import BadExpression, Value
+from changefeed.filter.values import BadExpression, Operand
 from changefeed.schema import table_info as ti
 from changefeed.schema.table_info import ColumnInfo
 
@@ -22,28 +22,28 @@ _CLOCKS = frozenset({ti.DATETIME, ti.TIMESTAMP})
 _MOST_DIGITS = 38
 
 
-def value_of(column: ColumnInfo) -> Value:
+def value_of(column: ColumnInfo) -> Operand:
     """What an expression means by the column. Raises BadExpression for one that no expression can have."""
     if column.is_generated_virtual:
         raise BadExpression(f"column {column.name} is virtual: its values are not in the rows")
     said, expr = column.name, pl.col(_name(column))
     if column.tp in _INTEGERS:
         unsigned = column.tp == ti.BIT or (column.is_unsigned and column.tp != ti.YEAR)
-        return Value("int", expr, said, width="u64" if unsigned else "i64")
+        return Operand("int", expr, said, width="u64" if unsigned else "i64")
     if column.tp in _REALS:
-        return Value("real", expr, said)
+        return Operand("real", expr, said)
     if column.tp == ti.NEW_DECIMAL:
         return _decimal(column, expr)
     if column.tp in _DATES | _CLOCKS:
-        return Value("time", expr, said, fraction=None if column.tp in _DATES else max(column.decimal, 0))
+        return Operand("time", expr, said, fraction=None if column.tp in _DATES else max(column.decimal, 0))
     if column.is_binary:
-        return Value("bytes", expr, said)
+        return Operand("bytes", expr, said)
     if column.tp in _TEXTS | _CHOICES:
         if not co.is_known(column.collate):
             raise BadExpression(f"column {column.name} has the collation {column.collate}, which is not supported")
         number = pl.col(_number_name(column)) if column.tp in _CHOICES else None
-        return Value("text", expr, said, collation=column.collate, number=number)
-    return Value("other", expr, said)
+        return Operand("text", expr, said, collation=column.collate, number=number)
+    return Operand("other", expr, said)
 
 
 def frame(columns: Sequence[ColumnInfo], arrays: Sequence[pa.Array], rows: int) -> pl.DataFrame:
@@ -71,9 +71,9 @@ def _number_name(column: ColumnInfo) -> str:
     return f"n{column.id}"
 
 
-def _decimal(column: ColumnInfo, expr: pl.Expr) -> Value:
+def _decimal(column: ColumnInfo, expr: pl.Expr) -> Operand:
     scale = max(column.decimal, 0)
     if not 0 < column.flen <= _MOST_DIGITS:
         raise BadExpression(f"column {column.name} has {column.flen} digits; up to {_MOST_DIGITS} are supported")
     number = expr.cast(pl.Decimal(_MOST_DIGITS, scale))
-    return Value("decimal", number, column.name, scale=scale, digits=column.flen - scale)
+    return Operand("decimal", number, column.name, scale=scale, digits=column.flen - scale)

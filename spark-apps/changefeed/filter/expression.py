@@ -21,7 +21,7 @@ from sqlglot.errors import SqlglotError
 from changefeed.filter import collation as co
 from changefeed.filter import letter_case
 from changefeed.filter import values as va
-from changefeed.filter.values import BadExpression, Value
+from changefeed.filter.values import BadExpression, Operand
 
 _COMPARISONS: dict[type[exp.Expression], Callable[[pl.Expr, pl.Expr], pl.Expr]] = {
     exp.EQ: pl.Expr.eq,
@@ -65,7 +65,7 @@ def _values(sql: str) -> int:
     )
 
 
-def condition(sql: str, columns: Mapping[str, Value]) -> pl.Expr:
+def condition(sql: str, columns: Mapping[str, Operand]) -> pl.Expr:
     """Whether a row fits, never NULL. `columns`: the table's, by name in small letters.
 
     An integer instead of a condition fits where it is 1, as in TiCDC. Raises BadExpression.
@@ -87,15 +87,15 @@ def column_names(sql: str) -> set[str]:
 
 @dataclass(frozen=True)
 class _Compiler:
-    columns: Mapping[str, Value]
+    columns: Mapping[str, Operand]
 
-    def value(self, tree: exp.Expression) -> Value:
+    def value(self, tree: exp.Expression) -> Operand:
         rule = _RULES.get(type(tree))
         if rule is None:
             raise BadExpression(f"{_named(tree)} is not supported")
         return rule(self, tree)
 
-    def operands(self, tree: exp.Expression) -> tuple[Value, Value]:
+    def operands(self, tree: exp.Expression) -> tuple[Operand, Operand]:
         return self.value(_operand(tree, tree.this)), self.value(_operand(tree, tree.expression))
 
     def truths(self, tree: exp.Expression) -> tuple[pl.Expr, pl.Expr]:
@@ -123,7 +123,7 @@ def _named(tree: exp.Expression) -> str:
     return f"the function {tree.sql_name()}" if isinstance(tree, exp.Func) else _said(tree)
 
 
-def _column(compiler: _Compiler, tree: exp.Expression) -> Value:
+def _column(compiler: _Compiler, tree: exp.Expression) -> Operand:
     assert isinstance(tree, exp.Column)
     if tree.table:
         raise BadExpression(f"{_said(tree)}: write the column without its table")
@@ -133,7 +133,7 @@ def _column(compiler: _Compiler, tree: exp.Expression) -> Value:
     return column
 
 
-def _literal(compiler: _Compiler, tree: exp.Expression) -> Value:
+def _literal(compiler: _Compiler, tree: exp.Expression) -> Operand:
     content, said = str(tree.this), _said(tree)
     if tree.is_string:
         return va.text(content, said)
@@ -142,22 +142,22 @@ def _literal(compiler: _Compiler, tree: exp.Expression) -> Value:
     return va.decimal(Decimal(content), said) if "." in content else va.whole(int(content), said)
 
 
-def _boolean(compiler: _Compiler, tree: exp.Expression) -> Value:
+def _boolean(compiler: _Compiler, tree: exp.Expression) -> Operand:
     return va.boolean(pl.lit(bool(tree.this)), _said(tree))
 
 
-def _time(compiler: _Compiler, tree: exp.Expression) -> Value:
+def _time(compiler: _Compiler, tree: exp.Expression) -> Operand:
     """DATE '2026-11-23' is a cast to the parser."""
     if not (tree.this.is_string and tree.args["to"].this.name in _TIMES):
         raise BadExpression(f"{_said(tree)} is not supported")
     return va.time(str(tree.this.this), _said(tree))
 
 
-def _comparison(compiler: _Compiler, tree: exp.Expression) -> Value:
+def _comparison(compiler: _Compiler, tree: exp.Expression) -> Operand:
     return _compared(tree, *compiler.operands(tree))
 
 
-def _compared(tree: exp.Expression, left: Value, right: Value, kind: type[exp.Expression] | None = None) -> Value:
+def _compared(tree: exp.Expression, left: Operand, right: Operand, kind: type[exp.Expression] | None = None) -> Operand:
     kind = kind or type(tree)
     said = _said(tree)
     if "null" in (left.kind, right.kind):
@@ -171,17 +171,17 @@ def _compared(tree: exp.Expression, left: Value, right: Value, kind: type[exp.Ex
     return va.boolean(_COMPARISONS[kind](one, other), said)
 
 
-def _plain(value: Value) -> pl.Expr:
+def _plain(value: Operand) -> pl.Expr:
     return co.folded(value.expr, value.collation) if value.kind == "text" else value.expr
 
 
-def _between(compiler: _Compiler, tree: exp.Expression) -> Value:
+def _between(compiler: _Compiler, tree: exp.Expression) -> Operand:
     value, low, high = (compiler.value(_operand(tree, tree.args[name])) for name in ("this", "low", "high"))
     above, below = _compared(tree, value, low, exp.GTE), _compared(tree, value, high, exp.LTE)
     return va.boolean(va.truth(above) & va.truth(below), _said(tree))
 
 
-def _in(compiler: _Compiler, tree: exp.Expression) -> Value:
+def _in(compiler: _Compiler, tree: exp.Expression) -> Operand:
     if not tree.expressions:
         raise BadExpression(f"{_said(tree)}: IN takes a list of values")
     value = compiler.value(_operand(tree, tree.this))
@@ -189,7 +189,7 @@ def _in(compiler: _Compiler, tree: exp.Expression) -> Value:
     return va.boolean(reduce(pl.Expr.or_, map(va.truth, equal)), _said(tree))
 
 
-def _like(compiler: _Compiler, tree: exp.Expression, escape: str = "\\") -> Value:
+def _like(compiler: _Compiler, tree: exp.Expression, escape: str = "\\") -> Operand:
     value, pattern = compiler.operands(tree)
     if "null" in (value.kind, pattern.kind):
         return va.null(_said(tree))
@@ -218,14 +218,14 @@ def _literally(character: str, collation: str) -> str:
     return re.escape(form)
 
 
-def _escape(compiler: _Compiler, tree: exp.Expression) -> Value:
+def _escape(compiler: _Compiler, tree: exp.Expression) -> Operand:
     escape = str(tree.expression.this) if tree.expression.is_string else None
     if not isinstance(tree.this, exp.Like) or escape is None or len(escape) > 1:
         raise BadExpression(f"{_said(tree)}: ESCAPE takes one character")
     return _like(compiler, tree.this, escape)
 
 
-def _is(compiler: _Compiler, tree: exp.Expression) -> Value:
+def _is(compiler: _Compiler, tree: exp.Expression) -> Operand:
     value, wanted = compiler.value(_operand(tree, tree.this)), tree.expression
     if isinstance(wanted, exp.Null):
         return va.boolean(value.expr.is_null(), _said(tree))
@@ -235,18 +235,18 @@ def _is(compiler: _Compiler, tree: exp.Expression) -> Value:
     return va.boolean((truth if wanted.this else ~truth).fill_null(False), _said(tree))
 
 
-def _not(compiler: _Compiler, tree: exp.Expression) -> Value:
+def _not(compiler: _Compiler, tree: exp.Expression) -> Operand:
     return va.boolean(~va.truth(compiler.value(tree.this)), _said(tree))
 
 
 def _connected(join: Callable[[pl.Expr, pl.Expr], pl.Expr]) -> _Rule:
-    def rule(compiler: _Compiler, tree: exp.Expression) -> Value:
+    def rule(compiler: _Compiler, tree: exp.Expression) -> Operand:
         return va.boolean(join(*compiler.truths(tree)), _said(tree))
 
     return rule
 
 
-def _negative(compiler: _Compiler, tree: exp.Expression) -> Value:
+def _negative(compiler: _Compiler, tree: exp.Expression) -> Operand:
     value, said = compiler.value(tree.this), _said(tree)
     match value.constant:
         case int(number):
@@ -257,23 +257,23 @@ def _negative(compiler: _Compiler, tree: exp.Expression) -> Value:
 
 
 def _calculated(operation: Callable[[pl.Expr, pl.Expr], pl.Expr]) -> _Rule:
-    def rule(compiler: _Compiler, tree: exp.Expression) -> Value:
+    def rule(compiler: _Compiler, tree: exp.Expression) -> Operand:
         return _arithmetic(tree, *compiler.operands(tree), operation)
 
     return rule
 
 
 def _arithmetic(
-    tree: exp.Expression, left: Value, right: Value, operation: Callable[[pl.Expr, pl.Expr], pl.Expr]
-) -> Value:
+    tree: exp.Expression, left: Operand, right: Operand, operation: Callable[[pl.Expr, pl.Expr], pl.Expr]
+) -> Operand:
     said = _said(tree)
     if "null" in (left.kind, right.kind):
         return va.null(said)
     if {left.kind, right.kind} <= {"int", "bool"}:
         one, other = left.expr.cast(pl.Int128), right.expr.cast(pl.Int128)
-        return Value("int", operation(one, other), said, width="i128", digits=max(left.digits, right.digits) + 1)
+        return Operand("int", operation(one, other), said, width="i128", digits=max(left.digits, right.digits) + 1)
     if operation is not _remainder and {left.kind, right.kind} <= {"int", "bool", "real"}:
-        return Value("real", operation(left.expr.cast(pl.Float64), right.expr.cast(pl.Float64)), said)
+        return Operand("real", operation(left.expr.cast(pl.Float64), right.expr.cast(pl.Float64)), said)
     raise BadExpression(f"{said}: only integers can be calculated with, and with + and - DOUBLE, too")
 
 
@@ -283,12 +283,12 @@ def _remainder(left: pl.Expr, right: pl.Expr) -> pl.Expr:
     return pl.when(left < 0).then(0 - size).otherwise(size)
 
 
-def _coalesce(compiler: _Compiler, tree: exp.Expression) -> Value:
+def _coalesce(compiler: _Compiler, tree: exp.Expression) -> Operand:
     found = [compiler.value(part) for part in (tree.this, *tree.expressions)]
     return _either(tree, found, lambda values: pl.coalesce([value.expr for value in values]))
 
 
-def _if(compiler: _Compiler, tree: exp.Expression) -> Value:
+def _if(compiler: _Compiler, tree: exp.Expression) -> Operand:
     if tree.args.get("false") is None:
         raise BadExpression(f"{_said(tree)}: IF takes three arguments")
     test = va.truth(compiler.value(tree.this)).fill_null(False)
@@ -296,17 +296,17 @@ def _if(compiler: _Compiler, tree: exp.Expression) -> Value:
     return _either(tree, found, lambda values: pl.when(test).then(values[0].expr).otherwise(values[1].expr))
 
 
-def _either(tree: exp.Expression, found: list[Value], choose: Callable[[list[Value]], pl.Expr]) -> Value:
+def _either(tree: exp.Expression, found: list[Operand], choose: Callable[[list[Operand]], pl.Expr]) -> Operand:
     if all(value.kind == "null" for value in found):
         return va.null(_said(tree))
     values = va.in_common(found)
     first = values[0]
     digits = max(value.digits for value in values)
-    return Value(first.kind, choose(values), _said(tree), None, first.collation, first.scale, digits, first.width)
+    return Operand(first.kind, choose(values), _said(tree), None, first.collation, first.scale, digits, first.width)
 
 
 def _of_text(function: Callable[[pl.Expr], pl.Expr], gives: va.Kind) -> _Rule:
-    def rule(compiler: _Compiler, tree: exp.Expression) -> Value:
+    def rule(compiler: _Compiler, tree: exp.Expression) -> Operand:
         value = compiler.value(tree.this)
         if value.kind == "null":
             return va.null(_said(tree))
@@ -314,18 +314,18 @@ def _of_text(function: Callable[[pl.Expr], pl.Expr], gives: va.Kind) -> _Rule:
             raise BadExpression(f"{_said(tree)}: {_named(tree)} takes a text")
         collation = value.collation if gives == "text" else co.ANY
         expr = function(value.expr)
-        return Value(gives, expr.cast(pl.Int64) if gives == "int" else expr, _said(tree), None, collation)
+        return Operand(gives, expr.cast(pl.Int64) if gives == "int" else expr, _said(tree), None, collation)
 
     return rule
 
 
-def _length(compiler: _Compiler, tree: exp.Expression) -> Value:
+def _length(compiler: _Compiler, tree: exp.Expression) -> Operand:
     """LENGTH counts bytes, CHAR_LENGTH characters."""
     in_bytes = bool(tree.args.get("binary"))
     return _of_text(lambda text: text.str.len_bytes() if in_bytes else text.str.len_chars(), "int")(compiler, tree)
 
 
-_Rule = Callable[[_Compiler, Any], Value]
+_Rule = Callable[[_Compiler, Any], Operand]
 _RULES: dict[type[exp.Expression], _Rule] = {
     exp.Column: _column,
     exp.Literal: _literal,

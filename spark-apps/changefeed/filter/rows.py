@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from changefeed.errors import InvalidSpec, NeedsHuman
 from changefeed.filter.columns import frame, value_of
-from changefeed.filter.values import BadExpression, Value
+from changefeed.filter.values import BadExpression, Operand
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE
 from changefeed.schema.row.cells import first_broken, is_broken
 from changefeed.schema.row.rowv2 import decode_rows
@@ -174,7 +174,7 @@ def _compiled(sql: str, table: TableInfo) -> tuple[pl.Expr, tuple[ColumnInfo, ..
 
     by_name = {column.name.lower(): column for column in table.columns}
     names = column_names(sql)
-    values: dict[str, Value] = {name: value_of(by_name[name]) for name in names & by_name.keys()}
+    values: dict[str, Operand] = {name: value_of(by_name[name]) for name in names & by_name.keys()}
     return condition(sql, values), tuple(by_name[name] for name in sorted(values))
 
 

@@ -50,7 +50,7 @@ class BadExpression(ValueError):
 
 
 @dataclass(frozen=True)
-class Value:
+class Operand:
     """One value a row. `said` is its SQL."""
 
     kind: Kind
@@ -65,38 +65,38 @@ class Value:
     number: pl.Expr | None = None  # ENUM and SET are texts with one
 
 
-def null(said: str) -> Value:
-    return Value("null", pl.lit(None), said)
+def null(said: str) -> Operand:
+    return Operand("null", pl.lit(None), said)
 
 
-def boolean(expr: pl.Expr, said: str) -> Value:
-    return Value("bool", expr, said)
+def boolean(expr: pl.Expr, said: str) -> Operand:
+    return Operand("bool", expr, said)
 
 
-def whole(number: int, said: str) -> Value:
+def whole(number: int, said: str) -> Operand:
     if abs(number) >= 10**_MOST_DIGITS:
         raise BadExpression(f"{said} has more than {_MOST_DIGITS} digits")
-    return Value("int", pl.lit(number, dtype=pl.Int128), said, number, digits=len(str(abs(number))), width=_WIDEST)
+    return Operand("int", pl.lit(number, dtype=pl.Int128), said, number, digits=len(str(abs(number))), width=_WIDEST)
 
 
-def real(number: float, said: str) -> Value:
-    return Value("real", pl.lit(number, dtype=pl.Float64), said, number)
+def real(number: float, said: str) -> Operand:
+    return Operand("real", pl.lit(number, dtype=pl.Float64), said, number)
 
 
-def decimal(number: Decimal, said: str) -> Value:
+def decimal(number: Decimal, said: str) -> Operand:
     scale = max(0, -int(number.as_tuple().exponent))
     digits = max(1, len(number.as_tuple().digits) - scale)
     if digits + scale > _MOST_DIGITS:
         raise BadExpression(f"{said} has more than {_MOST_DIGITS} digits")
     dtype = pl.Decimal(_MOST_DIGITS, scale)
-    return Value("decimal", pl.lit(number, dtype=dtype), said, number, scale=scale, digits=digits)
+    return Operand("decimal", pl.lit(number, dtype=dtype), said, number, scale=scale, digits=digits)
 
 
-def text(content: str, said: str) -> Value:
-    return Value("text", pl.lit(content, dtype=pl.String), said, content)
+def text(content: str, said: str) -> Operand:
+    return Operand("text", pl.lit(content, dtype=pl.String), said, content)
 
 
-def truth(value: Value) -> pl.Expr:
+def truth(value: Operand) -> pl.Expr:
     """Boolean, NULL where the value is."""
     if value.kind == "bool":
         return value.expr
@@ -109,7 +109,7 @@ def truth(value: Value) -> pl.Expr:
     return value.expr != 0
 
 
-def alike(left: Value, right: Value) -> tuple[Value, Value]:
+def alike(left: Operand, right: Operand) -> tuple[Operand, Operand]:
     """Two values that are to be compared, of one type. None of them is NULL."""
     kinds = {left.kind, right.kind}
     if kinds == {"text"}:
@@ -125,7 +125,7 @@ def alike(left: Value, right: Value) -> tuple[Value, Value]:
     return left, right
 
 
-def in_common(values: Sequence[Value]) -> list[Value]:
+def in_common(values: Sequence[Operand]) -> list[Operand]:
     """Values that mean alternatives, or are compared, of one type: texts of one collation, numbers of one type."""
     kinds = {value.kind for value in values if value.kind != "null"}
     if kinds == {"text"}:
@@ -141,7 +141,7 @@ def in_common(values: Sequence[Value]) -> list[Value]:
     return _one_width(values)
 
 
-def _one_width(values: Sequence[Value]) -> list[Value]:
+def _one_width(values: Sequence[Operand]) -> list[Operand]:
     """Integers of one width: a constant takes that of the others where it fits, else all have 128 bits."""
     widths = {value.width for value in values if value.constant is None and value.kind != "null"}
     width = widths.pop() if len(widths) == 1 else _WIDEST
@@ -151,7 +151,7 @@ def _one_width(values: Sequence[Value]) -> list[Value]:
     return [replace(value, kind="int", expr=value.expr.cast(_TYPES[width]), width=width) for value in values]
 
 
-def _one_scale(values: Sequence[Value]) -> list[Value]:
+def _one_scale(values: Sequence[Operand]) -> list[Operand]:
     scale = max(value.scale for value in values)
     if max(value.digits for value in values if value.kind != "null") + scale > _MOST_DIGITS:
         raise BadExpression(
@@ -161,7 +161,7 @@ def _one_scale(values: Sequence[Value]) -> list[Value]:
     return [replace(value, kind="decimal", expr=value.expr.cast(dtype), scale=scale) for value in values]
 
 
-def _one_collation(values: Sequence[Value]) -> list[Value]:
+def _one_collation(values: Sequence[Operand]) -> list[Operand]:
     found = {value.collation for value in values} - {co.ANY}
     if len(found) > 1:
         raise BadExpression(
@@ -171,20 +171,20 @@ def _one_collation(values: Sequence[Value]) -> list[Value]:
     return [replace(value, kind="text", expr=value.expr.cast(pl.String), collation=chosen) for value in values]
 
 
-def _as_number(value: Value) -> Value:
+def _as_number(value: Operand) -> Operand:
     """Of a text, the number it begins with, or 0; of an ENUM or SET its own."""
     if value.kind != "text":
         return value
     if value.number is not None:
-        return Value("int", value.number, value.said, width="u64")
+        return Operand("int", value.number, value.said, width="u64")
     if isinstance(value.constant, str):
         return _number(value.constant, value.said)
     leading = value.expr.str.extract(_LEADING_NUMBER).cast(pl.Float64)
     number = pl.when(value.expr.is_null()).then(None).otherwise(leading.fill_null(0.0))
-    return Value("real", number, value.said)
+    return Operand("real", number, value.said)
 
 
-def _number(content: str, said: str) -> Value:
+def _number(content: str, said: str) -> Operand:
     found = _NUMBER.match(content)
     number = found[1] if found else "0"
     if "e" in number.lower():
@@ -192,11 +192,11 @@ def _number(content: str, said: str) -> Value:
     return decimal(Decimal(number), said) if "." in number else whole(int(number), said)
 
 
-def _as_bytes(value: Value) -> Value:
+def _as_bytes(value: Operand) -> Operand:
     return replace(value, kind="bytes", expr=value.expr.cast(pl.Binary))
 
 
-def _as_time(value: Value) -> Value:
+def _as_time(value: Operand) -> Operand:
     if value.kind == "time":
         return value
     if not isinstance(value.constant, str):
@@ -204,19 +204,19 @@ def _as_time(value: Value) -> Value:
     return time(value.constant, value.said)
 
 
-def time(content: str, said: str) -> Value:
+def time(content: str, said: str) -> Operand:
     """A constant date or time in the form that columns have."""
     found = _TIME.fullmatch(content.strip(" "))
     if not found or any(int(part or 0) > top for part, top in zip(found.groups()[:6], _HIGHEST, strict=True)):
         raise BadExpression(f"{said} is not a time; write 'YYYY-MM-DD' or 'YYYY-MM-DD hh:mm:ss', with up to 6 decimals")
     written = content.strip(" ").replace("T", " ")
     if found[4] is None:
-        return Value("time", pl.lit(written), said, written, fraction=None)
+        return Operand("time", pl.lit(written), said, written, fraction=None)
     written = written.rstrip("0").removesuffix(".") if found[7] else written
-    return Value("time", pl.lit(written), said, written, fraction=len(written.partition(".")[2]))
+    return Operand("time", pl.lit(written), said, written, fraction=len(written.partition(".")[2]))
 
 
-def _same_fraction(left: Value, right: Value) -> tuple[Value, Value]:
+def _same_fraction(left: Operand, right: Operand) -> tuple[Operand, Operand]:
     """Times are texts of one length, whose order is that of the times."""
     if left.fraction is None and right.fraction is None:
         return left, right
@@ -224,7 +224,7 @@ def _same_fraction(left: Value, right: Value) -> tuple[Value, Value]:
     return _padded(left, fraction), _padded(right, fraction)
 
 
-def _padded(value: Value, fraction: int) -> Value:
+def _padded(value: Operand, fraction: int) -> Operand:
     tail = " 00:00:00" if value.fraction is None else ""
     missing = fraction - (value.fraction or 0)
     if missing:
@@ -233,5 +233,5 @@ def _padded(value: Value, fraction: int) -> Value:
     return replace(value, expr=expr, fraction=fraction)
 
 
-def _what(value: Value) -> str:
+def _what(value: Operand) -> str:
     return f"{value.said} is {_KINDS[value.kind]}"

@@ -13,7 +13,7 @@ _MOST_CHUNKS = COPY_TICKS - 1
 
 
 @dataclass(frozen=True)
-class Chunk:
+class CopyChunk:
     """The rows of the raw `[start, end)`, which have the commit ts `ts`."""
 
     ts: int
@@ -42,9 +42,9 @@ class TableCopy:
         """Whether a table that is there up to `ts` has not been copied to its end."""
         return self.from_ts <= ts < self.ts
 
-    def chunks(self, after_ts: int) -> list[Chunk]:
+    def chunks(self, after_ts: int) -> list[CopyChunk]:
         """Those that a table which is there up to `after_ts` lacks, in order."""
-        chunks = [Chunk(self.from_ts + k, start, end) for k, (start, end) in enumerate(pairwise(self.bounds), 1)]
+        chunks = [CopyChunk(self.from_ts + k, start, end) for k, (start, end) in enumerate(pairwise(self.bounds), 1)]
         return chunks[max(0, after_ts - self.from_ts) :]
 
     def done(self, ts: int) -> int:

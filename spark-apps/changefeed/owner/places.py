@@ -15,7 +15,7 @@ from changefeed.spec.field.location import in_bucket
 from changefeed.spec.field.section import Credentials, SinkTls
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.access import Access
-from changefeed.upstream.tls import Tls
+from changefeed.upstream.tls import UpstreamTls
 
 LOG = "log"
 _IDS = "_id"
@@ -87,7 +87,7 @@ def upstream_access(changefeed: Changefeed, secrets_dir: Path | None = None) -> 
         secret = upstream.tls.secret_ref.name
         if secrets_dir is None:
             raise InvalidSpec("--secrets-dir", f"missing; spec.upstream.tls names Secret {secret}", _SECRET_FILES)
-        tls = Tls(secrets_dir.absolute() / secret, upstream.tls.allowed_common_names)
+        tls = UpstreamTls(secrets_dir.absolute() / secret, upstream.tls.allowed_common_names)
     return Access(upstream.pd_addresses, tls)
 
 

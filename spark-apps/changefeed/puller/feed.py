@@ -41,7 +41,7 @@ from changefeed.puller.stopped_stores import BEHIND, READ, REFUSED, Stopped, Sto
 from changefeed.puller.store_stream import GATHER_SECONDS, Ask, StoreStream
 from changefeed.puller.stuck_regions import LOOK_SECONDS, Blocked, StuckRegions, Sweep
 from changefeed.upstream.lock_sweep import LockSweep
-from changefeed.upstream.pd import Region
+from changefeed.upstream.pd import LocatedRegion
 from changefeed.upstream.regions import Upstream
 from changefeed.upstream.safepoint import lost_history
 from changefeed.wire import cdcpb_pb2
@@ -419,7 +419,7 @@ class SpanFeed:
             await asyncio.sleep(0)  # it is released, and this task cancelled with it
 
     async def _fill(self, subscription: _Subscription, start: bytes, end: bytes) -> None:
-        regions: Sequence[Region] = []
+        regions: Sequence[LocatedRegion] = []
         wait = 0.0
         try:
             regions = await self._pd.scan_regions(decode_bytes(start)[0], decode_bytes(end)[0])

@@ -17,7 +17,7 @@ import pyarrow as pa
 from changefeed.clock import Clock
 from changefeed.model.position import OP_INSERT
 from changefeed.model.rows import RAW_SCHEMA, raw_bytes
-from changefeed.model.table_copy import Chunk, TableCopy
+from changefeed.model.table_copy import CopyChunk, TableCopy
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.regions import Upstream
 from changefeed.upstream.safepoint import lost_history
@@ -67,7 +67,7 @@ class CopyScan:
         """
         snapshot = Snapshot(self._pd, copy.ts)
 
-        async def scan(chunk: Chunk) -> None:
+        async def scan(chunk: CopyChunk) -> None:
             async for keys, values in snapshot.columns(chunk.start, chunk.end):
                 batch = _inserted(span_id, chunk.ts, keys, values)
                 await self._room()
@@ -75,13 +75,13 @@ class CopyScan:
                 if (seconds := self._pace.wait(self._clock.monotonic(), raw_bytes(batch))) > 0:
                     await self._clock.sleep(seconds)
 
-        async def over(chunk: Chunk, task: asyncio.Task[None]) -> None:
+        async def over(chunk: CopyChunk, task: asyncio.Task[None]) -> None:
             await task
             if (safepoint := await self._pd.gc_safepoint()) > copy.ts:
                 raise lost_history(copy.ts, safepoint)
             await whole(chunk.ts)
 
-        running: deque[tuple[Chunk, asyncio.Task[None]]] = deque()
+        running: deque[tuple[CopyChunk, asyncio.Task[None]]] = deque()
         try:
             for chunk in copy.chunks(after_ts):
                 if len(running) == _AT_ONCE:

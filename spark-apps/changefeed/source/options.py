@@ -16,7 +16,7 @@ from changefeed.spec.field.location import in_bucket
 from changefeed.spec.field.quantity import parse_duration, parse_size
 from changefeed.upstream.access import Access
 from changefeed.upstream.channels import parse_address
-from changefeed.upstream.tls import Tls
+from changefeed.upstream.tls import UpstreamTls
 
 LATEST = "latest"
 _NAMES = (
@@ -113,7 +113,7 @@ def _access(values: Mapping[str, str]) -> Access:
             "For TLS, use https:// addresses and set tlsDir to the directory with ca.crt (plus tls.crt and tls.key for "
             "mutual TLS). Otherwise use http:// and leave tlsDir out.",
         )
-    return Access(addresses, None if tls_dir is None else Tls(_folder("tlsDir", tls_dir)))
+    return Access(addresses, None if tls_dir is None else UpstreamTls(_folder("tlsDir", tls_dir)))
 
 
 def _folder(name: str, value: str) -> Path:

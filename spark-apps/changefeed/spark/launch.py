@@ -17,7 +17,7 @@ from changefeed.errors import Unavailable
 from changefeed.spark.jvm.jvm import Jvm
 from changefeed.spark.jvm.jvm_watch import JvmWatch
 from changefeed.spark.scratch import Scratch
-from changefeed.spark.settings import Where, worker_environment
+from changefeed.spark.settings import Deployment, worker_environment
 from changefeed.spark.worker.fork_server import ForkServer
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class Launch:
     """Every method blocks but `begin`; one thread at a time."""
 
-    def __init__(self, where: Where) -> None:
+    def __init__(self, where: Deployment) -> None:
         self._where = where
         self._scratch: Scratch | None = None
         self._fork_server: ForkServer | None = None

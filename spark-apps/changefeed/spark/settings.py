@@ -60,7 +60,7 @@ def worker_environment(settings: Mapping[str, str]) -> dict[str, str]:
     return {name.removeprefix(_WORKERS): value for name, value in settings.items() if name.startswith(_WORKERS)}
 
 
-class Where(Protocol):
+class Deployment(Protocol):
     """One of the two, as `execution` uses it. `scratch`: a folder of this run on the driver's machine."""
 
     @property
@@ -86,7 +86,7 @@ class Where(Protocol):
 
 
 @dataclass(frozen=True)
-class Laptop:
+class LaptopDeployment:
     """`master`: local[N,M]."""
 
     master: str
@@ -113,7 +113,7 @@ class Laptop:
 
 
 @dataclass(frozen=True)
-class Cluster:
+class ClusterDeployment:
     """Executor pods, as the operator's SparkApplication wants them.
 
     `properties`: the file that Spark's submission has mounted; `bind_address`: the pod's; `python`: of the image, for
@@ -128,7 +128,7 @@ class Cluster:
     runs_all_here = False
 
     @classmethod
-    def of(cls, environment: Mapping[str, str]) -> Cluster:
+    def of(cls, environment: Mapping[str, str]) -> ClusterDeployment:
         """From the environment that the image's entrypoint leaves. Raises NeedsHuman when it was not that."""
         names = ("CHANGEFEED_SPARK_PROPERTIES", "SPARK_DRIVER_BIND_ADDRESS", "PYSPARK_PYTHON")
         if missing := [name for name in names if not environment.get(name)]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from changefeed.upstream.pd import PdClient
-from changefeed.upstream.tls import Tls
+from changefeed.upstream.tls import UpstreamTls
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,7 @@ class Access:
     """`tls` None: without TLS. `cluster_id` 0: that of whichever PD answers first."""
 
     pd_addresses: tuple[str, ...]
-    tls: Tls | None = None
+    tls: UpstreamTls | None = None
     cluster_id: int = 0
 
     async def connect(self, deadline: float = 10.0) -> PdClient:

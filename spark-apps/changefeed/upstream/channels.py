@@ -8,7 +8,7 @@ import grpc
 import grpc.aio
 
 from changefeed.errors import InvalidSpec, Refused
-from changefeed.upstream.tls import Tls, handshake
+from changefeed.upstream.tls import UpstreamTls, handshake
 from changefeed.wire import channel
 
 OPTIONS = (
@@ -63,7 +63,7 @@ class Channels:
     Nothing is dialled before the first call. With TLS an address must be checked before its channel is asked for.
     """
 
-    def __init__(self, tls: Tls | None) -> None:
+    def __init__(self, tls: UpstreamTls | None) -> None:
         self._tls = tls
         self._open: dict[str, grpc.aio.Channel] = {}
         self._made_of: dict[str, tuple[bytes, bytes | None, bytes | None]] = {}  # trusted, key, certificate

@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 from changefeed.errors import ProtocolViolation
 from changefeed.upstream.attempts import Attempts
 from changefeed.upstream.locks import LockResolver
-from changefeed.upstream.pd import PATIENCE, Region
+from changefeed.upstream.pd import PATIENCE, LocatedRegion
 from changefeed.upstream.regions import RegionCalls, Upstream, raw_end
 from changefeed.upstream.requests import to_store
 from changefeed.wire import kvrpcpb_pb2
-from changefeed.wire.thinned import Columns
+from changefeed.wire.thinned import MessageColumns
 
 #: Of a call that is answered in columns. TiKV takes a row count only.
 _PAGE_BYTES = 1 << 20
@@ -44,7 +44,7 @@ class Snapshot:
         attempts = Attempts(f"Reading key {key.hex()} at {self.ts}", self._patience)
         now = await self._later()
 
-        def request(_: Region) -> to_store.Request[kvrpcpb_pb2.GetResponse]:
+        def request(_: LocatedRegion) -> to_store.StoreRequest[kvrpcpb_pb2.GetResponse]:
             return to_store.get(key, self.ts, now, self._locks.ignored)
 
         while True:
@@ -65,18 +65,18 @@ class Snapshot:
             pairs = page.pairs.slice(0, page.good)
             yield pairs.field("key"), pairs.field("value")
 
-    async def _pages(self, start: bytes, end: bytes, batch: int | None = None) -> AsyncIterator[_Page]:
+    async def _pages(self, start: bytes, end: bytes, batch: int | None = None) -> AsyncIterator[_ScanPage]:
         limit = batch or _FIRST_ROWS
         attempts = Attempts(f"Scanning [{start.hex()}, {end.hex()}) at {self.ts}", self._patience)
         position = start
         now = await self._later()
 
-        def upper(region: Region) -> bytes:
+        def upper(region: LocatedRegion) -> bytes:
             region_end = raw_end(region)
             return min(region_end, end) if region_end and end else region_end or end
 
-        def request(region: Region) -> to_store.Request[_Page]:
-            return to_store.scan(position, upper(region), limit, self.ts, now, _Page, self._locks.ignored)
+        def request(region: LocatedRegion) -> to_store.StoreRequest[_ScanPage]:
+            return to_store.scan(position, upper(region), limit, self.ts, now, _ScanPage, self._locks.ignored)
 
         while not end or position < end:
             asked = limit
@@ -105,7 +105,7 @@ class Snapshot:
         return self._now
 
 
-class _Page:
+class _ScanPage:
     """The answer to one call: as a message, and its pairs as an array of structs."""
 
     def __init__(self, data: bytes) -> None:
@@ -123,14 +123,14 @@ class _Page:
         return self.message.HasField(field_name)
 
     @classmethod
-    def FromString(cls, data: bytes, /) -> _Page:
+    def FromString(cls, data: bytes, /) -> _ScanPage:
         return cls(data)
 
 
 @cache
-def _columns() -> Columns:
+def _columns() -> MessageColumns:
     fields = {"ScanResponse": ("pairs",), "KvPair": ("error", "key", "value"), "KeyError": ()}
-    return Columns(kvrpcpb_pb2.DESCRIPTOR, "ScanResponse", fields)
+    return MessageColumns(kvrpcpb_pb2.DESCRIPTOR, "ScanResponse", fields)
 
 
 def _lock_of(error: Any, key: bytes) -> kvrpcpb_pb2.LockInfo:

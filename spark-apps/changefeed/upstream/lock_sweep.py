@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from changefeed.errors import Transient
 from changefeed.upstream.attempts import Attempts
 from changefeed.upstream.locks import LockResolver, holds_back
-from changefeed.upstream.pd import Region
+from changefeed.upstream.pd import LocatedRegion
 from changefeed.upstream.regions import RegionCalls, Upstream, raw_end
 from changefeed.upstream.requests import to_store
 from changefeed.wire import kvrpcpb_pb2
@@ -45,10 +45,10 @@ class LockSweep:
         alive: set[int] = set()  # a large transaction may have locked every key of the range: it is asked for once
         position = start
 
-        def upper(region: Region) -> bytes:
+        def upper(region: LocatedRegion) -> bytes:
             return min(raw_end(region) or end, end)
 
-        def request(region: Region) -> to_store.Request[kvrpcpb_pb2.ScanLockResponse]:
+        def request(region: LocatedRegion) -> to_store.StoreRequest[kvrpcpb_pb2.ScanLockResponse]:
             return to_store.scan_locks(position, upper(region), SCAN_LIMIT, max_version, now)
 
         while position < end:

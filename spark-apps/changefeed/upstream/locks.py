@@ -13,7 +13,7 @@ from typing import Any
 from changefeed.errors import ProtocolViolation
 from changefeed.model.tso import physical_ms
 from changefeed.upstream.attempts import Attempts
-from changefeed.upstream.pd import Region, encode_bound
+from changefeed.upstream.pd import LocatedRegion, encode_bound
 from changefeed.upstream.regions import RegionCalls, Upstream
 from changefeed.upstream.requests import to_store
 from changefeed.wire import kvrpcpb_pb2
@@ -37,7 +37,7 @@ class Fate:
 
 
 @dataclass(frozen=True)
-class Alive:
+class LivingTransaction:
     """Or maybe so. `ttl_ms`: from its start, 0 where the primary does not say."""
 
     ttl_ms: int = 0
@@ -73,33 +73,33 @@ class LockResolver:
             # What holds others back comes first: it tells more of its transaction than a pessimistic lock.
             found.sort(key=holds_back, reverse=True)
             fate = await self._fate(found[0], attempts)
-            if isinstance(fate, Alive):
+            if isinstance(fate, LivingTransaction):
                 found[0].lock_ttl = fate.ttl_ms or found[0].lock_ttl
                 living.append(found[0])
             else:
                 await self._finish(found, fate, attempts)
         return living
 
-    async def _fate(self, lock: kvrpcpb_pb2.LockInfo, attempts: Attempts, sync: bool = False) -> Fate | Alive:
+    async def _fate(self, lock: kvrpcpb_pb2.LockInfo, attempts: Attempts, sync: bool = False) -> Fate | LivingTransaction:
         """`sync`: it fell back from async commit, so its primary alone decides."""
         now = await self._upstream.tso()
         expired = _expired(lock.lock_version, lock.lock_ttl, now)
 
-        def request(_: Region) -> to_store.Request[kvrpcpb_pb2.CheckTxnStatusResponse]:
+        def request(_: LocatedRegion) -> to_store.StoreRequest[kvrpcpb_pb2.CheckTxnStatusResponse]:
             return to_store.check_transaction(lock, self._read_ts, now, expired, force_sync_commit=sync)
 
         status, _ = await self._calls.send(lock.primary_lock, request, attempts)
         if status.HasField("error"):
-            return Alive()
+            return LivingTransaction()
         if status.action == kvrpcpb_pb2.MinCommitTSPushed:
             self.ignored.add(lock.lock_version)
         primary = status.lock_info
         if primary.use_async_commit and not sync and not status.commit_version:
             if not _expired(lock.lock_version, status.lock_ttl or primary.lock_ttl, now):
-                return Alive(status.lock_ttl)
+                return LivingTransaction(status.lock_ttl)
             fate = await self._async_commit_fate(primary, now, attempts)
             return fate or await self._fate(lock, attempts, sync=True)
-        return Alive(status.lock_ttl) if status.lock_ttl else Fate(status.commit_version)
+        return LivingTransaction(status.lock_ttl) if status.lock_ttl else Fate(status.commit_version)
 
     async def _async_commit_fate(self, primary: kvrpcpb_pb2.LockInfo, now: int, attempts: Attempts) -> Fate | None:
         """Committed if all keys are locked or one is committed; a missing one rolls it back. None: no async commit."""
@@ -129,7 +129,7 @@ class LockResolver:
         whole = len(keys) > _WHOLE_REGION_AT
         start_ts = locks[0].lock_version
 
-        def request(region: Region) -> to_store.Request[kvrpcpb_pb2.ResolveLockResponse]:
+        def request(region: LocatedRegion) -> to_store.StoreRequest[kvrpcpb_pb2.ResolveLockResponse]:
             here = [] if whole else [key for key in keys if _contains(region, key)]
             return to_store.resolve_locks(keys[0], start_ts, fate.commit_ts, here)
 
@@ -144,7 +144,7 @@ class LockResolver:
             _no_error(error, "KVPessimisticRollback", lock.key)
 
 
-def _contains(region: Region, key: bytes) -> bool:
+def _contains(region: LocatedRegion, key: bytes) -> bool:
     position = encode_bound(key)
     return region.start_key <= position and (not region.end_key or position < region.end_key)
 

@@ -21,7 +21,7 @@ from changefeed.upstream.channels import Channels, kept_out, parse_address
 from changefeed.upstream.requests import to_pd
 from changefeed.upstream.requests.to_pd import Response
 from changefeed.upstream.timestamps import Timestamps
-from changefeed.upstream.tls import NoAnswer, Tls
+from changefeed.upstream.tls import NoAnswer, UpstreamTls
 from changefeed.wire import metapb_pb2, pdpb_pb2
 
 PATIENCE = 20.0
@@ -37,7 +37,7 @@ _NOT_GRPC = ("http1.x server", "Failed parsing HTTP/2")
 
 
 @dataclass(frozen=True)
-class Region:
+class LocatedRegion:
     """A region and where its leader is. Keys are ENCODED as PD has them; b"" is minus or plus infinity."""
 
     id: int
@@ -49,7 +49,7 @@ class Region:
     leader_store_id: int
 
     @classmethod
-    def of(cls, region: metapb_pb2.Region, leader: metapb_pb2.Peer) -> Region:
+    def of(cls, region: metapb_pb2.Region, leader: metapb_pb2.Peer) -> LocatedRegion:
         epoch = region.region_epoch
         return cls(
             region.id, region.start_key, region.end_key, epoch.conf_ver, epoch.version, leader.id, leader.store_id
@@ -62,7 +62,7 @@ class PdClient:
     Every call raises Transient when PD does not answer for `PATIENCE` seconds, NeedsHuman when it is another cluster's.
     """
 
-    def __init__(self, addresses: Sequence[str], tls: Tls | None, cluster_id: int = 0) -> None:
+    def __init__(self, addresses: Sequence[str], tls: UpstreamTls | None, cluster_id: int = 0) -> None:
         parsed = [parse_address(address) for address in addresses]
         if tls is None and any(secure for _, secure in parsed):
             raise InvalidSpec("spec.upstream.tls", "missing, and PD's address has https://", _GIVE_TLS)
@@ -78,7 +78,7 @@ class PdClient:
 
     @classmethod
     async def connect(
-        cls, addresses: Sequence[str], deadline: float = 10.0, tls: Tls | None = None, cluster_id: int = 0
+        cls, addresses: Sequence[str], deadline: float = 10.0, tls: UpstreamTls | None = None, cluster_id: int = 0
     ) -> PdClient:
         """Find the leader by way of any of `addresses` ("http://h:p", "https://h:p" or "h:p").
 
@@ -118,7 +118,7 @@ class PdClient:
                 silent.append(f"PD at {self._targets[target]} knows no leader.")
             except _NotAPd as error:
                 not_pd.append(str(error))
-            except _Silent as error:
+            except _NothingListens as error:
                 silent.append(str(error))
             except Refused as error:
                 refused.append(error)
@@ -134,7 +134,7 @@ class PdClient:
         try:
             await self._channels.check(f"PD at {address}", target, seconds)
         except NoAnswer as error:
-            raise _Silent(f"PD at {address} does not answer: {error}.") from error
+            raise _NothingListens(f"PD at {address} does not answer: {error}.") from error
 
     async def _members(self, target: str, seconds: float) -> pdpb_pb2.GetMembersResponse:
         await self._check(target, seconds)
@@ -147,7 +147,7 @@ class PdClient:
             why = reason(error)
             if error.code() is grpc.StatusCode.UNIMPLEMENTED or any(sign in why for sign in _NOT_GRPC):
                 raise _NotAPd(f"What answers at {address} is not a PD ({_short(why)}).") from error
-            raise _Silent(f"PD at {address} does not answer: {_short(why)}.") from error
+            raise _NothingListens(f"PD at {address} does not answer: {_short(why)}.") from error
         if not members.header.cluster_id:
             raise _NotAPd(f"What answers at {address} is not a PD (it names no cluster).")
         return members
@@ -177,7 +177,7 @@ class PdClient:
         """PD's clock, milliseconds since the epoch."""
         return physical_ms(await self.tso())
 
-    async def scan_regions(self, start: bytes, end: bytes) -> list[Region]:
+    async def scan_regions(self, start: bytes, end: bytes) -> list[LocatedRegion]:
         """The regions that cover the RAW range `[start, end)` (b"": unbounded) without a hole, in order, not clipped.
 
         Waits for holes to close, and for leaders to be elected and made known. Raises Transient after
@@ -185,7 +185,7 @@ class PdClient:
         """
         low, high = encode_bound(start), encode_bound(end)
         attempts = Attempts(f"Finding the regions of [{start.hex()}, {end.hex()})", LEADERS_PATIENCE)
-        found: list[Region] = []
+        found: list[LocatedRegion] = []
         position = low
         while True:
             response = await self._call(to_pd.regions(self.cluster_id, position, high))
@@ -255,7 +255,7 @@ class PdClient:
         """To be held during a call to the store that settles a lock: this process makes two of them at a time."""
         return self._lock_turns.setdefault(store_id, asyncio.Semaphore(_LOCK_TURNS))
 
-    async def _send(self, target: str, request: to_pd.Request[Response], seconds: float) -> Response:
+    async def _send(self, target: str, request: to_pd.PdRequest[Response], seconds: float) -> Response:
         rpc: grpc.aio.UnaryUnaryMultiCallable[Any, Response] = self._channels.get(target).unary_unary(
             f"/pdpb.PD/{request.method}",
             request_serializer=lambda message: message.SerializeToString(),
@@ -263,7 +263,7 @@ class PdClient:
         )
         return await rpc(request.message, timeout=seconds)
 
-    async def _call(self, request: to_pd.Request[Response]) -> Response:
+    async def _call(self, request: to_pd.PdRequest[Response]) -> Response:
         """One unary call to the leader, whoever that comes to be."""
         attempts = Attempts(f"PD's {request.method}", PATIENCE)
         while True:
@@ -326,21 +326,21 @@ class UnknownCall(NeedsHuman):
     """PD is too old, or too new, for the call."""
 
 
-class _Silent(Exception):
+class _NothingListens(Exception):
     """Nothing answers at that address."""
 
 
 _OVERLAP = "regions were merged or split meanwhile"
 
 
-def _without_holes(regions: Sequence[pdpb_pb2.Region], position: bytes, first: bool) -> tuple[list[Region], str]:
+def _without_holes(regions: Sequence[pdpb_pb2.Region], position: bytes, first: bool) -> tuple[list[LocatedRegion], str]:
     """Regions from `position` on up to the first one that can't be taken, and why that one can't ("" if there is none).
 
     `first`: nothing was taken before, so the first one may begin below `position`.
     """
-    taken: list[Region] = []
+    taken: list[LocatedRegion] = []
     for candidate in regions:
-        region = Region.of(candidate.region, candidate.leader)
+        region = LocatedRegion.of(candidate.region, candidate.leader)
         if region.start_key > position:
             return taken, f"no region covers {position.hex()}"
         if region.start_key < position and not (first and not taken):

@@ -19,8 +19,8 @@ from changefeed.errors import NeedsHuman, Transient
 from changefeed.model.memcomparable import decode_bytes
 from changefeed.upstream.attempts import Attempts
 from changefeed.upstream.channels import kept_out
-from changefeed.upstream.pd import Region, encode_bound, reason
-from changefeed.upstream.requests.to_store import Request, Response
+from changefeed.upstream.pd import LocatedRegion, encode_bound, reason
+from changefeed.upstream.requests.to_store import StoreRequest, Response
 from changefeed.wire import errorpb_pb2, metapb_pb2
 
 _CALL_TIMEOUT = 10.0
@@ -34,7 +34,7 @@ class Upstream(Protocol):
 
     async def tso(self) -> int: ...
 
-    async def scan_regions(self, start: bytes, end: bytes, /) -> Sequence[Region]: ...
+    async def scan_regions(self, start: bytes, end: bytes, /) -> Sequence[LocatedRegion]: ...
 
     async def store_address(self, store_id: int) -> str: ...
 
@@ -96,11 +96,11 @@ class RegionCalls:
 
     def __init__(self, pd: Upstream) -> None:
         self._pd = pd
-        self._regions: list[Region] = []  # disjoint, by start_key
+        self._regions: list[LocatedRegion] = []  # disjoint, by start_key
 
     async def send(
-        self, key: bytes, build: Callable[[Region], Request[Response]], attempts: Attempts
-    ) -> tuple[Response, Region]:
+        self, key: bytes, build: Callable[[LocatedRegion], StoreRequest[Response]], attempts: Attempts
+    ) -> tuple[Response, LocatedRegion]:
         """Call the region of the raw `key`, again and again until there is no region error.
 
         `build` makes the request for the region it is sent to.
@@ -128,7 +128,7 @@ class RegionCalls:
                 self._pd.forget_store(region.leader_store_id)
             await attempts.pause(why, then.base, then.cap)
 
-    async def _call(self, region: Region, request: Request[Response], attempts: Attempts) -> Response:
+    async def _call(self, region: LocatedRegion, request: StoreRequest[Response], attempts: Attempts) -> Response:
         message = request.addressed(region, self._pd.cluster_id)
         store_id = region.leader_store_id
         address = await self._pd.store_address(store_id)
@@ -146,7 +146,7 @@ class RegionCalls:
                 raise refused from error
             raise
 
-    async def _locate(self, key: bytes) -> Region:
+    async def _locate(self, key: bytes) -> LocatedRegion:
         position = encode_bound(key)
         at = bisect_right(self._regions, position, key=lambda region: region.start_key) - 1
         if at >= 0 and (not self._regions[at].end_key or position < self._regions[at].end_key):
@@ -156,7 +156,7 @@ class RegionCalls:
         self._regions = sorted([*apart, found], key=lambda region: region.start_key)
         return found
 
-    def _follow(self, region: Region, leader: metapb_pb2.Peer) -> bool:
+    def _follow(self, region: LocatedRegion, leader: metapb_pb2.Peer) -> bool:
         """Use the leader that a not_leader error names, if it names one."""
         if not leader.id or region not in self._regions:
             return False
@@ -164,14 +164,14 @@ class RegionCalls:
         self._regions[self._regions.index(region)] = moved
         return True
 
-    def _forget(self, region: Region) -> None:
+    def _forget(self, region: LocatedRegion) -> None:
         self._regions = [known for known in self._regions if known != region]
 
 
-def raw_end(region: Region) -> bytes:
+def raw_end(region: LocatedRegion) -> bytes:
     """The raw key at which `region` ends; b"": nowhere."""
     return decode_bytes(region.end_key)[0] if region.end_key else b""
 
 
-def _overlap(one: Region, other: Region) -> bool:
+def _overlap(one: LocatedRegion, other: LocatedRegion) -> bool:
     return (not other.end_key or one.start_key < other.end_key) and (not one.end_key or other.start_key < one.end_key)

@@ -44,7 +44,7 @@ def lost_history(ts: int, safepoint: int) -> SnapshotLostByGC:
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldUntil:
     """Every change after `ts` can be read until `until_ms` at least, by PD's clock (ms since 1970)."""
 
     ts: int
@@ -61,7 +61,7 @@ class Safepoint:
         self._pd = pd
         self._service_id = service_id
         self.ttl_seconds = ttl_seconds
-        self.held: Held | None = None
+        self.held: HeldUntil | None = None
 
     async def hold(self, ts: int) -> None:
         """Keep every change with commit_ts >= `ts` readable; `ts` > 0, and normally rises.
@@ -72,7 +72,7 @@ class Safepoint:
         answer = await self._pd.update_safepoint(self._service_id, self.ttl_seconds, ts - 1)
         # GC that had passed before the services were asked, or by somebody who asks none.
         check_held(ts, answer, await self._pd.gc_safepoint())
-        self.held = Held(ts, asked_at_ms + self.ttl_seconds * 1000)
+        self.held = HeldUntil(ts, asked_at_ms + self.ttl_seconds * 1000)
 
     async def remove(self) -> None:
         """Let GC go on; only after the changefeed's `closed` record."""

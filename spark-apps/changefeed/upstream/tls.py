@@ -46,7 +46,7 @@ class Peer:
 
 
 @dataclass(frozen=True)
-class Tls:
+class UpstreamTls:
     """`folder`: of the Secret's files, which may be replaced at any time. `allowed_common_names`: empty: any."""
 
     folder: Path
@@ -92,7 +92,7 @@ class Tls:
         )
 
 
-async def handshake(who: str, target: str, tls: Tls, identity: Identity, seconds: float) -> Peer:
+async def handshake(who: str, target: str, tls: UpstreamTls, identity: Identity, seconds: float) -> Peer:
     """Prove the server at `target` ("host:port") and ourselves to it. `who` names it in errors.
 
     Raises Refused when one side does not trust the other, NoAnswer.
@@ -156,7 +156,7 @@ def _common_names(certificate: x509.Certificate) -> tuple[str, ...]:
     return tuple(str(name.value) for name in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME))
 
 
-def _untrusted(who: str, tls: Tls, error: ssl.SSLCertVerificationError) -> Refused:
+def _untrusted(who: str, tls: UpstreamTls, error: ssl.SSLCertVerificationError) -> Refused:
     """Our side does not trust the server."""
     if error.verify_code in (_OTHER_NAME, _OTHER_IP):
         step = (
@@ -169,7 +169,7 @@ def _untrusted(who: str, tls: Tls, error: ssl.SSLCertVerificationError) -> Refus
     return Refused(f"{who} shows a certificate that is not trusted: {error.verify_message.rstrip('.')}.", step)
 
 
-def _refusal(who: str, tls: Tls, identity: Identity, why: str) -> Refused:
+def _refusal(who: str, tls: UpstreamTls, identity: Identity, why: str) -> Refused:
     """The server does not trust us, or speaks no TLS that we know."""
     said = why.lower().replace("_", " ")
     if "alert" not in said and "closes" not in said:

@@ -18,7 +18,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 Fields = Mapping[str, Collection[str]]
 
 
-class Columns:
+class MessageColumns:
     """Of a `file`'s message that has the `name`."""
 
     def __init__(self, file: FileDescriptor, name: str, fields: Fields) -> None:

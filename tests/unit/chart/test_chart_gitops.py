@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 from changefeed.owner.reporting.status import Seen, Status
-from changefeed.upstream.safepoint import Held
+from changefeed.upstream.safepoint import HeldUntil
 
 ARGO = Path(__file__).parents[3] / "examples" / "gitops" / "argocd" / "argocd-cm.yaml"
 _MS = 1 << 18  # in a ts
@@ -16,12 +16,12 @@ _MS = 1 << 18  # in a ts
 def test_argo_cd_does_not_look_at_what_moves_by_itself() -> None:
     now = 1_800_000_000_000
     before = Seen(now, 1, 73, 5, now * _MS, now * _MS, 4, 100, 100, complete=True, held=0)
-    before = replace(before, history=Held(now * _MS, now + 1000), copied="1 of 9 tables")
+    before = replace(before, history=HeldUntil(now * _MS, now + 1000), copied="1 of 9 tables")
     later = now + 10_000
     after = replace(
         before, pd_ms=later, checkpoint_ts=(later - 3000) * _MS, resolved_ts=later * _MS, rows=200, pulled=200
     )
-    after = replace(after, history=Held(later * _MS, later + 1000), copied="2 of 9 tables")
+    after = replace(after, history=HeldUntil(later * _MS, later + 1000), copied="2 of 9 tables")
     status = Status(60.0)
     one, other = status.last(0.0, before), status.last(10.0, after)
     moved = {f"/status/{name}" for name in other if one.get(name) != other[name]}

@@ -16,7 +16,7 @@ from changefeed.owner import driver
 from changefeed.owner.closing import undriven
 from changefeed.owner.driver import Outcome
 from changefeed.spark.launch import Launch
-from changefeed.upstream.safepoint import Held
+from changefeed.upstream.safepoint import HeldUntil
 
 ROOT = Path(__file__).parents[3]
 RESOURCE = """
@@ -131,15 +131,15 @@ def test_a_fault_of_ours_is_named_too(log: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_a_hold_says_what_it_got(log: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    held = Held(ts=450_000_000_000_000_000, until_ms=1_716_700_000_000)
+    held = HeldUntil(ts=450_000_000_000_000_000, until_ms=1_716_700_000_000)
 
-    async def hold(*_: object) -> Held:
+    async def hold(*_: object) -> HeldUntil:
         return held
 
     monkeypatch.setattr(undriven, "hold", hold)
     assert main(["hold", "-f", file]) == 0
     answer = said(log)
-    assert (answer["class"], answer["ts"], answer["until"]) == ("Held", str(held.ts), "2024-05-26T05:06:40Z")
+    assert (answer["class"], answer["ts"], answer["until"]) == ("HeldUntil", str(held.ts), "2024-05-26T05:06:40Z")
 
 
 def test_a_hold_of_nothing_says_why(log: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> None:

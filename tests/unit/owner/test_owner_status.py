@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from changefeed.model.tso import compose, from_datetime, physical_ms
 from changefeed.owner.reporting.status import Blocked, Seen, Status, Troubles
-from changefeed.upstream.safepoint import Held
+from changefeed.upstream.safepoint import HeldUntil
 
 STORIES = sorted((Path(__file__).parent / "testdata" / "status").glob("*.txt"))
 START = Seen(
@@ -136,7 +136,7 @@ def test_the_fields_are_the_resources() -> None:
         teller.run(command)
     body: dict[str, Any] = teller.status.last(0.0, replace(teller._now(), rows=9))
     assert "hold" not in body, "nothing is held yet"
-    held = Held(_ts("11:59:57"), physical_ms(_ts("13:00:00")))
+    held = HeldUntil(_ts("11:59:57"), physical_ms(_ts("13:00:00")))
     ddl = (_ts("11:59:56"), "DROP TABLE `a`")
     body = teller.status.last(0.0, replace(teller._now(), rows=9, history=held, ddl=ddl))
     conditions = body.pop("conditions")

@@ -35,7 +35,7 @@ from changefeed.puller.stopped_stores import Stopped
 from changefeed.puller.stuck_regions import Blocked
 from changefeed.puller.task import Limits, PullerTask, _address_towards, run_puller
 from changefeed.upstream.access import Access
-from changefeed.upstream.tls import Tls
+from changefeed.upstream.tls import UpstreamTls
 from changefeed.wire import owner_pb2
 from changefeed.wire.owner import SERVER_NAME, TASK_NAME, OwnerAddress, RunKey
 from changefeed_devcluster.certificates import Certificates, retire, rotate
@@ -147,7 +147,7 @@ class Owner:
 
 @asynccontextmanager
 async def owning(
-    cluster: DevCluster, certificate: tuple[bytes, bytes], state: Path, limits: Limits, tls: Tls | None = None
+    cluster: DevCluster, certificate: tuple[bytes, bytes], state: Path, limits: Limits, tls: UpstreamTls | None = None
 ) -> AsyncIterator[tuple[Owner, asyncio.Future[None]]]:
     owner = Owner()
     handler = grpc.stream_stream_rpc_method_handler(
@@ -225,7 +225,7 @@ async def test_rows_come_over_tls_through_a_rotation_of_all_certificates(
     secure = Certificates(folder, ["127.0.0.1"])
     with DevCluster(stores=2, min_ts_interval=0.05, certificates=secure, common_names=["changefeed"]) as cluster:
         start_ts = cluster.oracle.next()
-        tls = Tls(folder / "client", ("devcluster",))
+        tls = UpstreamTls(folder / "client", ("devcluster",))
         async with owning(cluster, certificate, tmp_path, Limits(roll_interval=0.02), tls) as (owner, _):
             owner.subscribe(1, start_ts)
             written = transaction(cluster, range(30))
@@ -546,7 +546,7 @@ async def test_a_segment_that_is_written_at_once_does_not_hide_another_that_cann
     ("upstream", "error", "said"),
     [
         (lambda pd, folder: Access((pd,), cluster_id=5), NeedsHuman, r"belongs to cluster \d+, not to 5"),
-        (lambda pd, folder: Access((pd,), Tls(folder)), Unavailable, "ca.crt can't be read"),
+        (lambda pd, folder: Access((pd,), UpstreamTls(folder)), Unavailable, "ca.crt can't be read"),
     ],
     ids=["another cluster", "a Secret that is being replaced"],
 )

@@ -19,7 +19,7 @@ from changefeed.spark import execution as execution_module
 from changefeed.spark import task as task_module
 from changefeed.spark.execution import SparkExecution
 from changefeed.spark.launch import Launch
-from changefeed.spark.settings import Laptop
+from changefeed.spark.settings import LaptopDeployment
 from changefeed.upstream.access import Access
 from changefeed.wire.owner import OwnerAddress, RunKey
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
@@ -66,7 +66,7 @@ def spark() -> Spark:
 
 @pytest.fixture
 def launch(monkeypatch: pytest.MonkeyPatch, spark: Spark) -> Launch:
-    launch = Launch(Laptop("local[2]"))
+    launch = Launch(LaptopDeployment("local[2]"))
     monkeypatch.setattr(launch, "_scratch", MagicMock(log="/scratch.log"))
     monkeypatch.setattr(launch, "context", lambda: spark.context)
     return launch

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from changefeed.errors import NeedsHuman
 from changefeed.spark import settings as module
-from changefeed.spark.settings import Cluster, Laptop
+from changefeed.spark.settings import ClusterDeployment, LaptopDeployment
 
 POD = {
     "CHANGEFEED_SPARK_PROPERTIES": "/opt/spark/conf/spark.properties",
@@ -25,7 +25,7 @@ def _java(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_pods_settings_leave_the_submissions_alone(tmp_path: Path) -> None:
-    cluster = Cluster.of(POD)
+    cluster = ClusterDeployment.of(POD)
     settings = cluster.settings(tmp_path)
     # The properties file's: where the cluster is, who we are there, how large pods are.
     theirs = {"spark.master", "spark.app.name", "spark.driver.host", "spark.local.dir", "spark.driver.memory"}
@@ -46,13 +46,13 @@ def test_executors_get_the_same_environment_everywhere(tmp_path: Path) -> None:
     def of_executors(settings: dict[str, str]) -> dict[str, str]:
         return {name: value for name, value in settings.items() if name.startswith("spark.executorEnv.")}
 
-    laptop = of_executors(Laptop("local[4,8]").settings(tmp_path))
-    assert of_executors(Cluster.of(POD).settings(tmp_path)) == laptop
+    laptop = of_executors(LaptopDeployment("local[4,8]").settings(tmp_path))
+    assert of_executors(ClusterDeployment.of(POD).settings(tmp_path)) == laptop
     assert laptop["spark.executorEnv.POLARS_MAX_THREADS"] == "1"
 
 
 def test_lost_executors_are_noticed_and_forgiven(tmp_path: Path) -> None:
-    settings = Cluster.of(POD).settings(tmp_path)
+    settings = ClusterDeployment.of(POD).settings(tmp_path)
 
     def seconds(name: str) -> int:
         return int(settings[f"spark.{name}"].removesuffix("s"))
@@ -68,11 +68,11 @@ def test_lost_executors_are_noticed_and_forgiven(tmp_path: Path) -> None:
 @pytest.mark.parametrize("missing", sorted(POD))
 def test_a_pod_of_another_image_is_told_so(missing: str) -> None:
     with pytest.raises(NeedsHuman, match=f"A driver's pod needs {missing} in its environment"):
-        Cluster.of({name: value for name, value in POD.items() if name != missing})
+        ClusterDeployment.of({name: value for name, value in POD.items() if name != missing})
 
 
 def test_a_laptops_workers_are_this_python(tmp_path: Path) -> None:
-    environment = Laptop("local[4,8]").environment(tmp_path)
+    environment = LaptopDeployment("local[4,8]").environment(tmp_path)
     python = environment["PYSPARK_PYTHON"]
     done = subprocess.run([python, "-c", "import pyspark"], check=False, env={"PYTHONPATH": "/nowhere"})
     assert done.returncode == 0

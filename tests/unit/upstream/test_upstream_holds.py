@@ -14,7 +14,7 @@ import pytest
 from changefeed.errors import Unavailable
 from changefeed.upstream.holds import Hold, holds
 from changefeed.upstream.pd import PdClient
-from changefeed.upstream.tls import Tls
+from changefeed.upstream.tls import UpstreamTls
 from changefeed.wire import pdpb_pb2
 from changefeed_devcluster.certificates import Certificates
 from upstream_fake import FakeCluster
@@ -88,7 +88,7 @@ async def test_older_pds_with_tls_want_our_certificate(
     context.load_cert_chain(tmp_path / "server.pem")
     with http_pd(json.dumps(SERVICES), context=context) as address:
         monkeypatch.setattr(PdClient, "leader", address)
-        pd.tls = Tls(tmp_path / "client")
+        pd.tls = UpstreamTls(tmp_path / "client")
         assert [hold.name for hold in await holds(pd)] == ["changefeed-shop-orders-u-1", "gc_worker"]
 
 

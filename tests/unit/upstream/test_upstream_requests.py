@@ -16,7 +16,7 @@ from changefeed.model.memcomparable import encode_bytes
 from changefeed.model.tso import compose
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.lock_sweep import LockSweep
-from changefeed.upstream.pd import PdClient, Region
+from changefeed.upstream.pd import PdClient, LocatedRegion
 from changefeed.upstream.requests import change_data, to_pd, to_store
 from changefeed.upstream.requests.arguments import Arguments
 from changefeed.wire import cdcpb_pb2, kvrpcpb_pb2, pdpb_pb2
@@ -24,7 +24,7 @@ from upstream_fake import FakeCluster
 
 NOW = compose(1_700_000_000_000)
 A, B = encode_bytes(b"a"), encode_bytes(b"b")
-REGION = Region(7, A, encode_bytes(b"m"), 1, 2, 70, 3)
+REGION = LocatedRegion(7, A, encode_bytes(b"m"), 1, 2, 70, 3)
 LOCK = kvrpcpb_pb2.LockInfo(primary_lock=b"p", lock_version=NOW - 9, key=b"k", lock_ttl=1)
 
 
@@ -33,8 +33,8 @@ def register(**changed: Any) -> cdcpb_pb2.ChangeDataRequest:
     return change_data.register(**{**ids, "start_key": A, "end_key": B, **changed})
 
 
-def addressed(request: to_store.Request[Any], cluster_id: int = 5, **changed: Any) -> Any:
-    return request.addressed(Region(**{**REGION.__dict__, **changed}), cluster_id)
+def addressed(request: to_store.StoreRequest[Any], cluster_id: int = 5, **changed: Any) -> Any:
+    return request.addressed(LocatedRegion(**{**REGION.__dict__, **changed}), cluster_id)
 
 
 def locked(**changed: Any) -> kvrpcpb_pb2.LockInfo:

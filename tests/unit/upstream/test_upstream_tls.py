@@ -14,7 +14,7 @@ from changefeed.upstream import channels
 from changefeed.upstream import pd as pd_module
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
-from changefeed.upstream.tls import Tls
+from changefeed.upstream.tls import UpstreamTls
 from changefeed.verify.upstream.history import Collected, read_history
 from changefeed.wire import pdpb_pb2
 from changefeed_devcluster.certificates import Certificates, retire, rotate
@@ -42,11 +42,11 @@ def secret(folder: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(folder / "client", tmp_path / "tidb-client"))
 
 
-async def _connect(cluster: DevCluster, tls: Tls | None, cluster_id: int = 0, scheme: str = "https") -> PdClient:
+async def _connect(cluster: DevCluster, tls: UpstreamTls | None, cluster_id: int = 0, scheme: str = "https") -> PdClient:
     return await PdClient.connect([f"{scheme}://{cluster.pd_address}"], 2.0, tls, cluster_id)
 
 
-async def _refused(cluster: DevCluster, tls: Tls) -> Refused:
+async def _refused(cluster: DevCluster, tls: UpstreamTls) -> Refused:
     with pytest.raises(Refused) as caught:
         await _connect(cluster, tls)
     for file in tls.folder.iterdir():
@@ -56,7 +56,7 @@ async def _refused(cluster: DevCluster, tls: Tls) -> Refused:
 
 @pytest.mark.parametrize("names", [(), ("tidb", "devcluster")])
 async def test_every_channel_speaks_tls(cluster: DevCluster, secret: Path, names: tuple[str, ...]) -> None:
-    pd = await _connect(cluster, Tls(secret, names))
+    pd = await _connect(cluster, UpstreamTls(secret, names))
     assert pd.cluster_id == cluster.cluster_id
     assert await Snapshot(pd, await pd.tso(), patience=5.0).get(b"k") is None
     await pd.close()
@@ -65,7 +65,7 @@ async def test_every_channel_speaks_tls(cluster: DevCluster, secret: Path, names
 async def test_another_ca(cluster: DevCluster, secret: Path, tmp_path: Path) -> None:
     Certificates(tmp_path / "another", [HOST])
     shutil.copy(tmp_path / "another" / "ca.crt", secret)
-    error = await _refused(cluster, Tls(secret))
+    error = await _refused(cluster, UpstreamTls(secret))
     assert error.message.startswith(f"PD at https://{cluster.pd_address} shows a certificate that is not trusted: ")
     assert error.next_step == (
         "Put the CA that signed it into ca.crt of Secret tidb-client, if it is a server of the upstream."
@@ -75,7 +75,7 @@ async def test_another_ca(cluster: DevCluster, secret: Path, tmp_path: Path) -> 
 async def test_no_client_certificate(cluster: DevCluster, secret: Path) -> None:
     (secret / "tls.crt").unlink()
     (secret / "tls.key").unlink()
-    error = await _refused(cluster, Tls(secret))
+    error = await _refused(cluster, UpstreamTls(secret))
     assert f"PD at https://{cluster.pd_address} wants a client certificate, and Secret tidb-client" in error.message
     assert error.next_step == "Add tls.crt and tls.key to it."
 
@@ -84,14 +84,14 @@ async def test_a_client_certificate_of_another_ca(cluster: DevCluster, secret: P
     Certificates(tmp_path / "another", [HOST])
     for name in ("tls.crt", "tls.key"):
         shutil.copy(tmp_path / "another" / "client" / name, secret)
-    error = await _refused(cluster, Tls(secret))
+    error = await _refused(cluster, UpstreamTls(secret))
     assert "does not accept the client certificate of Secret tidb-client" in error.message
     assert "of a CA that the cluster trusts" in error.next_step
     assert "security.cert-allowed-cn allows, where the cluster sets it; this one's is changefeed." in error.next_step
 
 
 async def test_a_common_name_that_is_not_allowed(cluster: DevCluster, secret: Path) -> None:
-    error = await _refused(cluster, Tls(secret, ("tidb", "tikv")))
+    error = await _refused(cluster, UpstreamTls(secret, ("tidb", "tikv")))
     assert "shows a certificate with the common name devcluster; allowed: tidb, tikv." in error.message
     assert "spec.upstream.tls.allowedCommonNames" in error.next_step
 
@@ -111,16 +111,16 @@ async def test_with_common_names_no_other_certificate_of_the_same_ca_is_trusted(
 
         monkeypatch.setattr(channels, "handshake", another_one_then)
         with pytest.raises(Unavailable, match="its certificate is another one than a moment ago"):
-            await _connect(cluster, Tls(secret, ("devcluster",)))
+            await _connect(cluster, UpstreamTls(secret, ("devcluster",)))
         monkeypatch.undo()
-        pd = await _connect(cluster, Tls(secret, ("devcluster",)))
+        pd = await _connect(cluster, UpstreamTls(secret, ("devcluster",)))
         await pd.close()
 
 
 async def test_a_host_name_that_the_certificate_does_not_bear(folder: Path, secret: Path, tmp_path: Path) -> None:
     other = tmp_path / "another-name"
     with DevCluster(stores=1, certificates=Certificates(other, ["pd.example"])) as cluster:
-        error = await _refused(cluster, Tls(other / "client"))
+        error = await _refused(cluster, UpstreamTls(other / "client"))
     assert "IP address mismatch" in error.message
     assert "subject alternative name" in error.next_step
 
@@ -128,7 +128,7 @@ async def test_a_host_name_that_the_certificate_does_not_bear(folder: Path, secr
 async def test_pd_keeps_us_out_by_our_common_name(folder: Path, secret: Path) -> None:
     """In the handshake, as it does a certificate that it does not trust: nobody can tell which of the two it is."""
     with DevCluster(stores=1, certificates=Certificates(folder, [HOST]), pd_common_names=["tidb"]) as cluster:
-        error = await _refused(cluster, Tls(secret))
+        error = await _refused(cluster, UpstreamTls(secret))
     assert "does not accept the client certificate of Secret tidb-client (sslv3 alert bad certificate)" in error.message
     assert "of a CA that the cluster trusts" in error.next_step
     assert "security.cert-allowed-cn allows, where the cluster sets it; this one's is changefeed." in error.next_step
@@ -138,7 +138,7 @@ async def test_a_store_keeps_us_out_by_our_common_name(folder: Path, secret: Pat
     """PD does not, and the handshake succeeds: each call fails. So do verify's own."""
     certificates, names = Certificates(folder, [HOST]), {"common_names": ["tidb"], "pd_common_names": ["changefeed"]}
     with DevCluster(stores=1, certificates=certificates, **names) as cluster:
-        pd = await _connect(cluster, Tls(secret))
+        pd = await _connect(cluster, UpstreamTls(secret))
         for reading in (
             Snapshot(pd, await pd.tso()).get(b"k"),
             read_history(pd, b"a", b"z", 1, await pd.tso(), Collected()),
@@ -154,7 +154,7 @@ async def test_a_store_keeps_us_out_by_our_common_name(folder: Path, secret: Pat
 
 async def test_a_cluster_without_tls(secret: Path) -> None:
     with DevCluster(stores=1) as cluster:
-        error = await _refused(cluster, Tls(secret))
+        error = await _refused(cluster, UpstreamTls(secret))
     assert "does not speak TLS" in error.message
 
 
@@ -171,9 +171,9 @@ async def test_nobody_there_is_no_matter_of_certificates(secret: Path) -> None:
         unused.bind((HOST, 0))
         address = f"https://{HOST}:{unused.getsockname()[1]}"
         with pytest.raises(Unavailable, match="does not answer: connection refused"):
-            await PdClient.connect([address], 0.2, Tls(secret))
+            await PdClient.connect([address], 0.2, UpstreamTls(secret))
     with pytest.raises(Unavailable, match="its host name is not known"):
-        await PdClient.connect(["https://pd.invalid:2379"], 0.2, Tls(secret))
+        await PdClient.connect(["https://pd.invalid:2379"], 0.2, UpstreamTls(secret))
 
 
 @pytest.mark.parametrize(
@@ -192,14 +192,14 @@ def test_files_that_are_of_no_use(secret: Path, file: str, content: str | None, 
     if content is not None:
         (secret / file).write_text(content)
     with pytest.raises(Refused, match=said) as caught:
-        Tls(secret).read()
+        UpstreamTls(secret).read()
     assert caught.value.next_step == "It needs ca.crt, and for mutual TLS tls.crt and tls.key too, in PEM."
 
 
 def test_a_key_of_another_certificate(folder: Path, secret: Path) -> None:
     shutil.copy(folder / "ca.key", secret / "tls.key")
     with pytest.raises(Refused, match=r"tls\.key is not the key of tls\.crt"):
-        Tls(secret).read()
+        UpstreamTls(secret).read()
 
 
 def test_a_secret_that_kubernetes_replaces_while_it_is_read(
@@ -224,17 +224,17 @@ def test_a_secret_that_kubernetes_replaces_while_it_is_read(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_bytes", read_and_turn)
-        first = Tls(mounted).read()
+        first = UpstreamTls(mounted).read()
     assert (first.ca, first.certificate, first.key) == tuple(
         (folder / "client" / name).read_bytes() for name in ("ca.crt", "tls.crt", "tls.key")
     )
-    assert Tls(mounted).read().ca == (tmp_path / "another" / "ca.crt").read_bytes()
+    assert UpstreamTls(mounted).read().ca == (tmp_path / "another" / "ca.crt").read_bytes()
 
 
 async def test_rotated_certificates_are_used_for_new_connections_without_a_restart(tmp_path: Path) -> None:
     folder = tmp_path / "rotated"
     with DevCluster(stores=1, certificates=Certificates(folder, [HOST])) as cluster:
-        pd = await _connect(cluster, Tls(folder / "client"))
+        pd = await _connect(cluster, UpstreamTls(folder / "client"))
         snapshot = Snapshot(pd, await pd.tso(), patience=10.0)
         assert await snapshot.get(b"k") is None
         rotate(folder)
@@ -252,7 +252,7 @@ async def test_a_stream_outlives_any_number_of_rotations(tmp_path: Path) -> None
     """Its channel is replaced whenever another call has failed; closed under it, it would end as though cancelled."""
     folder = tmp_path / "rotated"
     with DevCluster(stores=1, certificates=Certificates(folder, [HOST])) as cluster:
-        pd = await _connect(cluster, Tls(folder / "client"))
+        pd = await _connect(cluster, UpstreamTls(folder / "client"))
         stream = pd.leader_channel().stream_stream(
             "/pdpb.PD/Tso",
             request_serializer=pdpb_pb2.TsoRequest.SerializeToString,
@@ -274,7 +274,7 @@ async def test_a_store_that_is_not_trusted_any_more_says_so(tmp_path: Path) -> N
     folder = tmp_path / "rotated"
     with DevCluster(stores=1, certificates=Certificates(folder, [HOST])) as cluster:
         stale = Path(shutil.copytree(folder / "client", tmp_path / "tidb-client"))
-        pd = await _connect(cluster, Tls(stale))
+        pd = await _connect(cluster, UpstreamTls(stale))
         await pd.store_address(1)
         rotate(folder)
         pd.forget_store(1)
@@ -288,7 +288,7 @@ async def test_a_run_waits_for_a_pd_that_refuses_it(tmp_path: Path) -> None:
     folder, data = tmp_path / "rotated", tmp_path / "data"
     with DevCluster(stores=1, data_dir=data, certificates=Certificates(folder, [HOST])) as cluster:
         stale = Path(shutil.copytree(folder / "client", tmp_path / "tidb-client"))
-        pd = await _connect(cluster, Tls(stale))
+        pd = await _connect(cluster, UpstreamTls(stale))
         port = int(cluster.pd_address.rpartition(":")[2])
     rotate(folder)
     with DevCluster(stores=1, data_dir=data, pd_port=port, certificates=Certificates(folder, [HOST])):
@@ -302,4 +302,4 @@ async def test_a_run_waits_for_a_pd_that_refuses_it(tmp_path: Path) -> None:
 
 async def test_the_pd_of_another_cluster_is_refused(cluster: DevCluster, secret: Path) -> None:
     with pytest.raises(NeedsHuman, match=f"belongs to cluster {cluster.cluster_id}, not to 5"):
-        await _connect(cluster, Tls(secret), cluster_id=5)
+        await _connect(cluster, UpstreamTls(secret), cluster_id=5)

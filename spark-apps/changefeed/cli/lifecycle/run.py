@@ -18,7 +18,7 @@ from changefeed.spec.clear_text import in_clear_text
 
 if TYPE_CHECKING:
     from changefeed.owner.pod import Pod
-    from changefeed.spark.settings import Cluster
+    from changefeed.spark.settings import ClusterDeployment
     from changefeed.spec.model import Changefeed
 
 _TASK_ATTEMPTS = 8
@@ -64,10 +64,10 @@ def run(
 
     from changefeed.owner.pod import pod_of
     from changefeed.spark.launch import Launch
-    from changefeed.spark.settings import Laptop
+    from changefeed.spark.settings import LaptopDeployment
 
     pod = pod_of(os.environ)
-    launch = Launch(_cluster(pod) if pod else Laptop(f"local[{slots},{_TASK_ATTEMPTS}]"))
+    launch = Launch(_cluster(pod) if pod else LaptopDeployment(f"local[{slots},{_TASK_ATTEMPTS}]"))
     if not pod:  # executor pods are not to be asked for before the attempt has proved to be the newest
         launch.begin()
 
@@ -105,11 +105,11 @@ def run(
         write_text("Run the same command to resume from there.")
 
 
-def _cluster(pod: Pod) -> Cluster:
+def _cluster(pod: Pod) -> ClusterDeployment:
     from changefeed.spark.rpc_secret import mounted_secret
-    from changefeed.spark.settings import Cluster
+    from changefeed.spark.settings import ClusterDeployment
 
-    return replace(Cluster.of(os.environ), secret=mounted_secret(pod, os.environ))
+    return replace(ClusterDeployment.of(os.environ), secret=mounted_secret(pod, os.environ))
 
 
 def _slots(master: str | None, changefeed: Changefeed) -> int:

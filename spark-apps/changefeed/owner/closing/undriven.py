@@ -24,7 +24,7 @@ from changefeed.owner.transaction_log.log import Log
 from changefeed.owner.transaction_log.state import State
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.pd import PdClient
-from changefeed.upstream.safepoint import Held, Safepoint
+from changefeed.upstream.safepoint import HeldUntil, Safepoint
 
 _PD_DEADLINE_S = 10.0
 _DELETED = "it was deleted"
@@ -35,7 +35,7 @@ class NothingToHold:
     why: str
 
 
-async def hold(changefeed: Changefeed, secrets_dir: Path | None = None) -> Held | NothingToHold:
+async def hold(changefeed: Changefeed, secrets_dir: Path | None = None) -> HeldUntil | NothingToHold:
     """Keep what a later driver must pull from GC, for another spec.upstream.safepointTtl (rule 14).
 
     Raises NeedsHuman when some of it may be gone already, Unavailable.

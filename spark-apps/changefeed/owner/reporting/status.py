@@ -13,7 +13,7 @@ from typing import Any, Literal
 from changefeed.model.tso import compose, physical_ms, to_datetime
 from changefeed.objectstore.patience import outcome
 from changefeed.puller.stopped_stores import BEHIND
-from changefeed.upstream.safepoint import Held
+from changefeed.upstream.safepoint import HeldUntil
 
 _EVERY_S = 10.0
 _AT_MOST_EVERY_S = 1.0
@@ -132,7 +132,7 @@ class Seen:
     sink: Trouble | None = None
     upstream: Trouble | None = None
     tikv: Trouble | None = None
-    history: Held | None = None  # None: not held yet
+    history: HeldUntil | None = None  # None: not held yet
     sink_uri: str = ""  # of the newest generation
     ddl: tuple[int, str] | None = None  # the newest that is written: its ts, its statement
     copied: str = ""  # how far initial copies are; "" while there are none

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from changefeed.errors import ProtocolViolation
 from changefeed.wire import cdcpb_pb2
-from changefeed.wire.thinned import Columns
+from changefeed.wire.thinned import MessageColumns
 
 PREWRITE, COMMIT, ROLLBACK, COMMITTED, INITIALIZED = 1, 2, 3, 4, 5
 PUT, DELETE = 1, 2
@@ -71,8 +71,8 @@ class Decoded:
 
 
 @cache
-def _columns() -> Columns:
-    return Columns(cdcpb_pb2.DESCRIPTOR, "ChangeDataEvent", _FIELDS)
+def _columns() -> MessageColumns:
+    return MessageColumns(cdcpb_pb2.DESCRIPTOR, "ChangeDataEvent", _FIELDS)
 
 
 def decode(messages: list[bytes]) -> Decoded:

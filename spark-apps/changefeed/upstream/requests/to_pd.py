@@ -32,7 +32,7 @@ Response = TypeVar("Response", bound=HasHeader)
 
 
 @dataclass(frozen=True)
-class Request(Generic[Response]):
+class PdRequest(Generic[Response]):
     """A unary call."""
 
     method: str
@@ -40,10 +40,10 @@ class Request(Generic[Response]):
     response: type[Response]
 
 
-def members() -> Request[pdpb_pb2.GetMembersResponse]:
+def members() -> PdRequest[pdpb_pb2.GetMembersResponse]:
     """Of whatever cluster answers: the one call that names none."""
     message = pdpb_pb2.GetMembersRequest(header=pdpb_pb2.RequestHeader())
-    return Request("GetMembers", message, pdpb_pb2.GetMembersResponse)
+    return PdRequest("GetMembers", message, pdpb_pb2.GetMembersResponse)
 
 
 def timestamps(cluster_id: int, count: int) -> pdpb_pb2.TsoRequest:
@@ -53,26 +53,26 @@ def timestamps(cluster_id: int, count: int) -> pdpb_pb2.TsoRequest:
     return pdpb_pb2.TsoRequest(header=_header(arguments, cluster_id), count=count)
 
 
-def regions(cluster_id: int, start: bytes, end: bytes) -> Request[pdpb_pb2.ScanRegionsResponse]:
+def regions(cluster_id: int, start: bytes, end: bytes) -> PdRequest[pdpb_pb2.ScanRegionsResponse]:
     """The first MOST_REGIONS of a range of ENCODED keys, as PD has them; b"" is minus or plus infinity."""
     arguments = Arguments("ScanRegions")
     arguments.range(start, end)
     message = pdpb_pb2.ScanRegionsRequest(
         header=_header(arguments, cluster_id), start_key=start, end_key=end, limit=MOST_REGIONS
     )
-    return Request("ScanRegions", message, pdpb_pb2.ScanRegionsResponse)
+    return PdRequest("ScanRegions", message, pdpb_pb2.ScanRegionsResponse)
 
 
-def store(cluster_id: int, store_id: int) -> Request[pdpb_pb2.GetStoreResponse]:
+def store(cluster_id: int, store_id: int) -> PdRequest[pdpb_pb2.GetStoreResponse]:
     arguments = Arguments("GetStore")
     arguments.numbers(store_id=store_id)
     message = pdpb_pb2.GetStoreRequest(header=_header(arguments, cluster_id), store_id=store_id)
-    return Request("GetStore", message, pdpb_pb2.GetStoreResponse)
+    return PdRequest("GetStore", message, pdpb_pb2.GetStoreResponse)
 
 
 def safepoint(
     cluster_id: int, service_id: str, ttl_seconds: int, safe_point: int
-) -> Request[pdpb_pb2.UpdateServiceGCSafePointResponse]:
+) -> PdRequest[pdpb_pb2.UpdateServiceGCSafePointResponse]:
     """Set a service's safepoint for `ttl_seconds`."""
     arguments = Arguments("UpdateServiceGCSafePoint")
     arguments.between("TTL", ttl_seconds, 1, _LONGEST_HOLD_S)
@@ -80,29 +80,29 @@ def safepoint(
     return _safepoint(arguments, cluster_id, service_id, ttl_seconds, safe_point)
 
 
-def no_safepoint(cluster_id: int, service_id: str) -> Request[pdpb_pb2.UpdateServiceGCSafePointResponse]:
+def no_safepoint(cluster_id: int, service_id: str) -> PdRequest[pdpb_pb2.UpdateServiceGCSafePointResponse]:
     """Remove a service's safepoint."""
     return _safepoint(Arguments("UpdateServiceGCSafePoint"), cluster_id, service_id, 0, MAX_TS)
 
 
 def _safepoint(
     arguments: Arguments, cluster_id: int, service_id: str, ttl_seconds: int, safe_point: int
-) -> Request[pdpb_pb2.UpdateServiceGCSafePointResponse]:
+) -> PdRequest[pdpb_pb2.UpdateServiceGCSafePointResponse]:
     arguments.need(service_id not in ("", _GC_WORKER), "service_id", service_id, "be a name of our own")
     message = pdpb_pb2.UpdateServiceGCSafePointRequest(
         header=_header(arguments, cluster_id), service_id=service_id.encode(), TTL=ttl_seconds, safe_point=safe_point
     )
-    return Request("UpdateServiceGCSafePoint", message, pdpb_pb2.UpdateServiceGCSafePointResponse)
+    return PdRequest("UpdateServiceGCSafePoint", message, pdpb_pb2.UpdateServiceGCSafePointResponse)
 
 
-def gc_safepoint(cluster_id: int) -> Request[pdpb_pb2.GetGCSafePointResponse]:
+def gc_safepoint(cluster_id: int) -> PdRequest[pdpb_pb2.GetGCSafePointResponse]:
     message = pdpb_pb2.GetGCSafePointRequest(header=_header(Arguments("GetGCSafePoint"), cluster_id))
-    return Request("GetGCSafePoint", message, pdpb_pb2.GetGCSafePointResponse)
+    return PdRequest("GetGCSafePoint", message, pdpb_pb2.GetGCSafePointResponse)
 
 
-def gc_state(cluster_id: int) -> Request[pdpb_pb2.GetGCStateResponse]:
+def gc_state(cluster_id: int) -> PdRequest[pdpb_pb2.GetGCStateResponse]:
     message = pdpb_pb2.GetGCStateRequest(header=_header(Arguments("GetGCState"), cluster_id))
-    return Request("GetGCState", message, pdpb_pb2.GetGCStateResponse)
+    return PdRequest("GetGCState", message, pdpb_pb2.GetGCStateResponse)
 
 
 def _header(arguments: Arguments, cluster_id: int) -> pdpb_pb2.RequestHeader:

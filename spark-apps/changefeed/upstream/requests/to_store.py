@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from changefeed.model.tso import MAX_TS
-from changefeed.upstream.pd import Region, encode_bound
+from changefeed.upstream.pd import LocatedRegion, encode_bound
 from changefeed.upstream.requests.arguments import Arguments
 from changefeed.wire import errorpb_pb2, kvrpcpb_pb2, metapb_pb2
 
@@ -24,7 +24,7 @@ class HasRegionError(Protocol):
     def FromString(cls, data: bytes, /) -> Self: ...
 
 
-class _Message(Protocol):
+class _RegionMessage(Protocol):
     context: kvrpcpb_pb2.Context
 
     def SerializeToString(self) -> bytes: ...
@@ -34,17 +34,17 @@ Response = TypeVar("Response", bound=HasRegionError)
 
 
 @dataclass(frozen=True)
-class Request(Generic[Response]):
+class StoreRequest(Generic[Response]):
     """A call about `keys` of one region; of a range, the first one. `end`: of the range, b"": open; None: no range."""
 
     method: str
-    message: _Message
+    message: _RegionMessage
     response: type[Response]
     keys: tuple[bytes, ...]
     end: bytes | None = None
     settles_locks: bool = False  # it occupies one of the few threads that the store has for writers
 
-    def addressed(self, region: Region, cluster_id: int) -> _Message:
+    def addressed(self, region: LocatedRegion, cluster_id: int) -> _RegionMessage:
         """The message to the leader of `region`."""
         arguments = Arguments(self.method)
         arguments.numbers(
@@ -76,13 +76,13 @@ class Request(Generic[Response]):
         return self.message
 
 
-def get(key: bytes, ts: int, now: int, resolved_locks: Iterable[int] = ()) -> Request[kvrpcpb_pb2.GetResponse]:
+def get(key: bytes, ts: int, now: int, resolved_locks: Iterable[int] = ()) -> StoreRequest[kvrpcpb_pb2.GetResponse]:
     """`now`: PD's, asked for at or after `ts`; `resolved_locks`: start_ts of transactions to be read past."""
     arguments = Arguments("KvGet")
     arguments.key("key", key)
     arguments.ts("version", ts, now)
     message = kvrpcpb_pb2.GetRequest(context=_context(arguments, resolved_locks, now), key=key, version=ts)
-    return Request("KvGet", message, kvrpcpb_pb2.GetResponse, (key,))
+    return StoreRequest("KvGet", message, kvrpcpb_pb2.GetResponse, (key,))
 
 
 def scan(
@@ -93,7 +93,7 @@ def scan(
     now: int,
     response: type[Response],
     resolved_locks: Iterable[int] = (),
-) -> Request[Response]:
+) -> StoreRequest[Response]:
     """The first `limit` rows of [start, end) as of `ts`; `end` b"": to the last key. As `get`."""
     arguments = Arguments("KvScan")
     arguments.range(start, end)
@@ -101,24 +101,24 @@ def scan(
     arguments.ts("version", ts, now)
     context = _context(arguments, resolved_locks, now)
     message = kvrpcpb_pb2.ScanRequest(context=context, start_key=start, end_key=end, limit=limit, version=ts)
-    return Request("KvScan", message, response, (start,), end)
+    return StoreRequest("KvScan", message, response, (start,), end)
 
 
 def scan_locks(
     start: bytes, end: bytes, limit: int, max_version: int, now: int
-) -> Request[kvrpcpb_pb2.ScanLockResponse]:
+) -> StoreRequest[kvrpcpb_pb2.ScanLockResponse]:
     """The first `limit` locks in [start, end) with start_ts <= `max_version`."""
     arguments = Arguments("KvScanLock")
     arguments.range(start, end, open_end=False)
     arguments.between("limit", limit, 1, MOST_LOCKS)
     arguments.ts("max_version", max_version, now)
     message = kvrpcpb_pb2.ScanLockRequest(max_version=max_version, start_key=start, end_key=end, limit=limit)
-    return Request("KvScanLock", message, kvrpcpb_pb2.ScanLockResponse, (start,), end)
+    return StoreRequest("KvScanLock", message, kvrpcpb_pb2.ScanLockResponse, (start,), end)
 
 
 def check_transaction(
     lock: kvrpcpb_pb2.LockInfo, read_ts: int, now: int, expired: bool, force_sync_commit: bool
-) -> Request[kvrpcpb_pb2.CheckTxnStatusResponse]:
+) -> StoreRequest[kvrpcpb_pb2.CheckTxnStatusResponse]:
     """What became of the transaction of `lock`, by its primary. `read_ts`: it is asked to commit above that; 0: not.
 
     `expired`: by the lock's own ttl. A lock without a ttl has expired by any clock.
@@ -138,22 +138,22 @@ def check_transaction(
         verify_is_primary=True,
     )
     response = kvrpcpb_pb2.CheckTxnStatusResponse
-    return Request("KvCheckTxnStatus", message, response, (lock.primary_lock,), settles_locks=True)
+    return StoreRequest("KvCheckTxnStatus", message, response, (lock.primary_lock,), settles_locks=True)
 
 
-def check_secondary(key: bytes, start_ts: int, now: int) -> Request[kvrpcpb_pb2.CheckSecondaryLocksResponse]:
+def check_secondary(key: bytes, start_ts: int, now: int) -> StoreRequest[kvrpcpb_pb2.CheckSecondaryLocksResponse]:
     """Whether a transaction in async commit has locked `key`. If not, it never will."""
     arguments = Arguments("KvCheckSecondaryLocks")
     arguments.key("keys", key)
     arguments.ts("start_version", start_ts, now)
     message = kvrpcpb_pb2.CheckSecondaryLocksRequest(keys=[key], start_version=start_ts)
     response = kvrpcpb_pb2.CheckSecondaryLocksResponse
-    return Request("KvCheckSecondaryLocks", message, response, (key,), settles_locks=True)
+    return StoreRequest("KvCheckSecondaryLocks", message, response, (key,), settles_locks=True)
 
 
 def resolve_locks(
     first: bytes, start_ts: int, commit_ts: int, keys: list[bytes]
-) -> Request[kvrpcpb_pb2.ResolveLockResponse]:
+) -> StoreRequest[kvrpcpb_pb2.ResolveLockResponse]:
     """Commit a transaction's locks on `keys` at `commit_ts`, or roll them back: 0. No keys: all in the region of
     `first`."""
     arguments = Arguments("KvResolveLock")
@@ -163,10 +163,10 @@ def resolve_locks(
     for key in (first, *keys):
         arguments.key("keys", key)
     message = kvrpcpb_pb2.ResolveLockRequest(start_version=start_ts, commit_version=commit_ts, keys=keys)
-    return Request("KvResolveLock", message, kvrpcpb_pb2.ResolveLockResponse, (first, *keys), settles_locks=True)
+    return StoreRequest("KvResolveLock", message, kvrpcpb_pb2.ResolveLockResponse, (first, *keys), settles_locks=True)
 
 
-def roll_back_pessimistic(lock: kvrpcpb_pb2.LockInfo) -> Request[kvrpcpb_pb2.PessimisticRollbackResponse]:
+def roll_back_pessimistic(lock: kvrpcpb_pb2.LockInfo) -> StoreRequest[kvrpcpb_pb2.PessimisticRollbackResponse]:
     """Remove a pessimistic lock."""
     arguments = Arguments("KVPessimisticRollback")
     arguments.key("keys", lock.key)
@@ -176,7 +176,7 @@ def roll_back_pessimistic(lock: kvrpcpb_pb2.LockInfo) -> Request[kvrpcpb_pb2.Pes
         start_version=lock.lock_version, for_update_ts=lock.lock_for_update_ts, keys=[lock.key]
     )
     response = kvrpcpb_pb2.PessimisticRollbackResponse
-    return Request("KVPessimisticRollback", message, response, (lock.key,), settles_locks=True)
+    return StoreRequest("KVPessimisticRollback", message, response, (lock.key,), settles_locks=True)
 
 
 def _context(arguments: Arguments, resolved_locks: Iterable[int], now: int) -> kvrpcpb_pb2.Context:

@@ -22,11 +22,11 @@ from changefeed.errors import Transient
 from changefeed.model.memcomparable import decode_bytes, encode_bytes
 from changefeed.upstream.attempts import Attempts
 from changefeed.upstream.channels import kept_out
-from changefeed.upstream.pd import PATIENCE, PdClient, Region, reason
+from changefeed.upstream.pd import PATIENCE, PdClient, LocatedRegion, reason
 from changefeed.upstream.requests import change_data
 from changefeed.verify.upstream.read_ahead import read_ahead
 from changefeed.wire import cdcpb_pb2
-from changefeed.wire.thinned import Columns
+from changefeed.wire.thinned import MessageColumns
 
 _REQUEST = 1
 _CHUNK_BYTES = 8 << 20
@@ -110,7 +110,7 @@ async def read_history(
 
 
 async def _read_region(
-    pd: PdClient, region: Region, span: tuple[bytes, bytes], bounds: tuple[int, int], into: Versions, patience: float
+    pd: PdClient, region: LocatedRegion, span: tuple[bytes, bytes], bounds: tuple[int, int], into: Versions, patience: float
 ) -> None:
     """Add the region's versions inside `span` (encoded) with a commit ts in `bounds`. Raises _NotNow, Transient."""
     channel = pd.store_channel(await pd.store_address(region.leader_store_id))
@@ -133,7 +133,7 @@ async def _read_region(
         call.cancel()
 
 
-async def _versions(call: Any, region: Region, chunk: _Chunk, patience: float) -> AsyncGenerator[pa.Table]:
+async def _versions(call: Any, region: LocatedRegion, chunk: _Chunk, patience: float) -> AsyncGenerator[pa.Table]:
     """Until the region's scan is complete. Raises _NotNow, TimeoutError."""
     while not chunk.is_last:
         async with asyncio.timeout(patience):
@@ -145,7 +145,7 @@ async def _versions(call: Any, region: Region, chunk: _Chunk, patience: float) -
             yield chunk.versions()
 
 
-def _request(pd: PdClient, region: Region, span: tuple[bytes, bytes], after_ts: int) -> cdcpb_pb2.ChangeDataRequest:
+def _request(pd: PdClient, region: LocatedRegion, span: tuple[bytes, bytes], after_ts: int) -> cdcpb_pb2.ChangeDataRequest:
     return change_data.register(pd.cluster_id, _REQUEST, region.id, region.conf_ver, region.version, after_ts, *span)
 
 
@@ -214,7 +214,7 @@ class _Chunk:
 
 
 @cache
-def _columns() -> Columns:
+def _columns() -> MessageColumns:
     rows = ("start_ts", "commit_ts", "type", "op_type", "key", "value", "old_value")
     fields = {
         "ChangeDataEvent": ("events",),
@@ -223,4 +223,4 @@ def _columns() -> Columns:
         "Row": rows,
         "Error": (),
     }
-    return Columns(cdcpb_pb2.DESCRIPTOR, "ChangeDataEvent", fields)
+    return MessageColumns(cdcpb_pb2.DESCRIPTOR, "ChangeDataEvent", fields)
