@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from changefeed.spec.field.quantity import parse_duration
 from changefeed.spec.field.section import Section
-from changefeed.spec.model import Spec, Upstream
+from changefeed.spec.model import Spec, UpstreamSpec
 from changefeed.spec.reasons import Reason
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -195,7 +195,7 @@ def _lag_threshold(changefeed: Json) -> float:
 
 
 def _safepoint_ttl(changefeed: Json) -> float:
-    return _seconds(api.text_at(changefeed, "spec", "upstream", "safepointTtl"), Upstream, "safepoint_ttl")
+    return _seconds(api.text_at(changefeed, "spec", "upstream", "safepointTtl"), UpstreamSpec, "safepoint_ttl")
 
 
 def _seconds(text: str, section: type[Section], field: str) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from changefeed.spec.parse import parse
-from changefeed.spec.reasons import Held, Reason
+from changefeed.spec.reasons import HeldReason, Reason
 from changefeed.ui.server import parse_address
 from changefeed_operator import api
 from changefeed_operator.__main__ import app as operator_app
@@ -292,7 +292,7 @@ def _changefeed(situation: Situation | None = None, observed: int = 3) -> dict[s
     status: dict[str, Any] = {"observedGeneration": observed}
     if situation:
         status |= {"state": situation.state, "message": situation.message}
-        status["conditions"] = conditions(situation, (Held.HELD, "It is held."), "", {}, observed, now=0.0)
+        status["conditions"] = conditions(situation, (HeldReason.HELD, "It is held."), "", {}, observed, now=0.0)
     return {"metadata": {"name": "orders", "generation": 3}, "spec": {"paused": False}, "status": status}
 
 

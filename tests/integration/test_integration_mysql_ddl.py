@@ -23,8 +23,8 @@ from changefeed.errors import (
 from changefeed.objectstore.patience import Patience
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.ddl.job import parse_job
-from changefeed.schema.sql.statements import Statement
 from changefeed.schema.history import Touched
+from changefeed.schema.sql.statements import Statement
 from changefeed.schema.table_info import TableInfo, parse_table_info
 from changefeed.sink.contract import Claim, Ddl
 from changefeed.sink.mysql import ddl as mysql_ddl

@@ -17,10 +17,10 @@ from changefeed.objectstore.patience import Patience
 from changefeed.schema import table_info as ti
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.ddl.job import parse_job
+from changefeed.schema.history import Touched
 from changefeed.schema.sql.definition import Definition
 from changefeed.schema.sql.dialect import Dialect
 from changefeed.schema.sql.tables import create_table
-from changefeed.schema.history import Touched
 from changefeed.schema.table_info import TableInfo, parse_table_info
 from changefeed.sink.contract import Claim, Ddl
 from changefeed.sink.mysql.ddl import MysqlDdlSink

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from changefeed.spec.reasons import Held, Reason, Shown
+from changefeed.spec.reasons import HeldReason, Reason, Shown
 
 from changefeed_operator import api
 from changefeed_operator.actions import Event
@@ -61,7 +61,7 @@ class Situation:
 
 
 def conditions(
-    situation: Situation, held: tuple[Held, str], clear_text: str, before: Json, generation: int, now: float
+    situation: Situation, held: tuple[HeldReason, str], clear_text: str, before: Json, generation: int, now: float
 ) -> list[dict[str, Any]]:
     """Ready, Reconciling, Stalled, HistoryHeld and, with `clear_text`, CredentialsInClearText, which that explains.
 

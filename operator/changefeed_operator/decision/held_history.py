@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from changefeed.spec.field.quantity import parse_duration
-from changefeed.spec.reasons import Held, Reason
+from changefeed.spec.reasons import HeldReason, Reason
 
 from changefeed_operator import api
 from changefeed_operator.actions import Create, Event
@@ -34,7 +34,7 @@ class HeldHistory:
     """`fields`: of status; `answer`: reason and message of the condition; `by_jobs`: a CronJob renews it."""
 
     fields: dict[str, Any]
-    answer: tuple[Held, str]
+    answer: tuple[HeldReason, str]
     by_jobs: bool = False
     create: tuple[Create, ...] = ()
     events: tuple[Event, ...] = ()
@@ -136,41 +136,44 @@ def _newest(observed: Observed, before: _Hold, ttl: float) -> _Hold:
     return _Hold(ts, until, error)
 
 
-def _not_needed(ledger: Ledger) -> tuple[Held, str]:
+def _not_needed(ledger: Ledger) -> tuple[HeldReason, str]:
     if ledger.outcome is Outcome.FINISHED:
-        return Held.FINISHED, "No hold is needed any more: everything up to spec.targetTs is in the sink."
-    return Held.NOTHING_TO_HOLD, "Not started, and no startTs: the changefeed will start from the current ts."
+        return HeldReason.FINISHED, "No hold is needed any more: everything up to spec.targetTs is in the sink."
+    return HeldReason.NOTHING_TO_HOLD, "Not started, and no startTs: the changefeed will start from the current ts."
 
 
-def _answer(hold: _Hold, by_jobs: bool, now: float) -> tuple[Held, str]:
+def _answer(hold: _Hold, by_jobs: bool, now: float) -> tuple[HeldReason, str]:
     error = hold.error
     why = f" {error.message}" if error else ""
-    if error is not None and error.cause == Held.LOST:
-        return Held.LOST, error.message
+    if error is not None and error.cause == HeldReason.LOST:
+        return HeldReason.LOST, error.message
     if hold.until is None:
         if error is not None:
-            return Held.NOT_HELD, f"The upstream may garbage-collect history that is still needed.{why}"
-        return Held.NOT_HELD_YET, "It is not known yet whether the upstream's history is held."
+            return HeldReason.NOT_HELD, f"The upstream may garbage-collect history that is still needed.{why}"
+        return HeldReason.NOT_HELD_YET, "It is not known yet whether the upstream's history is held."
     until = api.time_text(hold.until)
     if now >= hold.until:
         text = f"The hold expired at {until}: the upstream may have garbage-collected history after {hold.ts}.{why}"
-        return Held.LAPSED, text
+        return HeldReason.LAPSED, text
     if error is not None:
-        return Held.NOT_RENEWED, f"History after {hold.ts} is held until {until}, but the last renewal failed.{why}"
+        return (
+            HeldReason.NOT_RENEWED,
+            f"History after {hold.ts} is held until {until}, but the last renewal failed.{why}",
+        )
     if by_jobs:
-        return Held.HELD, f"History after {hold.ts} is held until {until}; a Job renews the hold."
-    return Held.HELD, "The driver renews the hold every minute; status.hold has its expiry."
+        return HeldReason.HELD, f"History after {hold.ts} is held until {until}; a Job renews the hold."
+    return HeldReason.HELD, "The driver renews the hold every minute; status.hold has its expiry."
 
 
 def _events(
-    observed: Observed, hold: _Hold, before: _Hold, answer: tuple[Held, str], status: Json
+    observed: Observed, hold: _Hold, before: _Hold, answer: tuple[HeldReason, str], status: Json
 ) -> tuple[Event, ...]:
     told: list[Event] = []
     if hold.error is not None and _is_new(hold.error, before.error, observed):
         text = f"The hold on the upstream's history could not be renewed: {hold.error.message}"
         told.append(Event(Reason.HOLD_FAILED, text))
     reason, message = answer
-    if reason in (Held.LAPSED, Held.LOST) and reason != api.text_at(condition(status, CONDITION), "reason"):
+    if reason in (HeldReason.LAPSED, HeldReason.LOST) and reason != api.text_at(condition(status, CONDITION), "reason"):
         told.append(Event(Reason.HOLD_LOST, message))
     return tuple(told)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from changefeed.spec.model import Driver, Executor
+from changefeed.spec.model import DriverSpec, Executor
 
 from changefeed_operator import api
 from changefeed_operator.api import Json
@@ -152,7 +152,7 @@ def _probes() -> dict[str, Any]:
 
 
 def _pod(
-    role: Driver | Executor,
+    role: DriverSpec | Executor,
     container: str,
     heap_mib: int,
     ours: Json,
@@ -194,7 +194,7 @@ def _heap_mib(memory: int, share: int) -> int:
     return min(max(memory // _MI // share, 512), 4096)
 
 
-def _cpu(role: Driver | Executor, container: str) -> dict[str, Any]:
+def _cpu(role: DriverSpec | Executor, container: str) -> dict[str, Any]:
     """`coreRequest` and `coreLimit`: Spark's values override the template's, so the template's are passed on here."""
     containers = api.list_at(role.template, "spec", "containers")
     resources: Json = next((api.mapping_at(each, "resources") for each in containers if each["name"] == container), {})

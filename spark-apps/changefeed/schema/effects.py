@@ -35,8 +35,8 @@ from typing import Any
 from changefeed.errors import NeedsHuman
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.ddl.job import Job, renamed_tables
-from changefeed.schema.snapshot import SnapshotReader, read_table
 from changefeed.schema.history import SchemaHistory
+from changefeed.schema.snapshot import SnapshotReader, read_table
 from changefeed.schema.table_info import FLAG_UNSIGNED, TableInfo
 
 #: Those that may show what they lead to before they are done.

@@ -204,7 +204,9 @@ class SchemaHistory:
             case Effect.TABLE_DROP:
                 return _DefinitionChange(dropped=(job.table_id,))
             case Effect.TABLES:
-                return _DefinitionChange(tables=tuple(self._in_database(info, job.schema_id, job) for info in job.table_infos))
+                return _DefinitionChange(
+                    tables=tuple(self._in_database(info, job.schema_id, job) for info in job.table_infos)
+                )
             case Effect.RENAMES:
                 # A table that is renamed twice stands there twice: the last definition is the one that stays.
                 renamed = zip(job.table_infos, renamed_schema_ids(job), strict=True)

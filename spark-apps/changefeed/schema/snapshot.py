@@ -10,6 +10,7 @@ from changefeed.errors import NeedsHuman
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.ddl.ddls import Effect, effect_of
 from changefeed.schema.ddl.job import decode_job
+from changefeed.schema.history import SchemaHistory
 from changefeed.schema.keys import (
     DATABASES,
     DDL_JOB_SPAN,
@@ -18,7 +19,6 @@ from changefeed.schema.keys import (
     hash_span,
     table_key,
 )
-from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import (
     STATE_PUBLIC,
     DatabaseInfo,
@@ -75,7 +75,9 @@ async def _databases(reader: SnapshotReader) -> AsyncIterator[DatabaseInfo]:
             yield parse_database_info(_json(key, value))
 
 
-async def _tables(reader: SnapshotReader, database: DatabaseInfo, dropped: Container[int] = ()) -> AsyncIterator[TableInfo]:
+async def _tables(
+    reader: SnapshotReader, database: DatabaseInfo, dropped: Container[int] = ()
+) -> AsyncIterator[TableInfo]:
     """The public ones, and those that are being dropped: they are there until their job is done (schema.effects)."""
     async for key, value in reader.scan(*hash_span(b"DB:%d" % database.id)):
         if decode_meta_hash_key(key)[1].startswith(b"Table:"):

@@ -12,9 +12,9 @@ from changefeed.errors import ChangefeedError, InvalidSpec, NeedsHuman, Snapshot
 from changefeed.owner.planning.barrier import Barrier
 from changefeed.owner.planning.ddl_span import DdlSpan
 from changefeed.owner.planning.timeline import Timeline
+from changefeed.schema.history import SchemaHistory
 from changefeed.schema.row.rowv2 import check_supported
 from changefeed.schema.snapshot import load_schema
-from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import TableInfo
 from changefeed.source.options import Options, TableName
 from changefeed.source.read_schema import ReadSchema, check_metadata, schema_of

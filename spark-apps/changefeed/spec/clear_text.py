@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from changefeed.spec.field.location import is_this_machine
 from changefeed.spec.model import Changefeed
-from changefeed.spec.sink.choice import Sink
+from changefeed.spec.sink.choice import SinkSpec
 
 
 def in_clear_text(changefeed: Changefeed) -> str:
@@ -19,7 +19,7 @@ def in_clear_text(changefeed: Changefeed) -> str:
     )
 
 
-def _unencrypted(sink: Sink) -> Iterator[tuple[str, str, bool, str]]:
+def _unencrypted(sink: SinkSpec) -> Iterator[tuple[str, str, bool, str]]:
     """(field, host, whether rows go there, the way out) of what has credentials and no TLS."""
     mysql, kafka, iceberg = sink.mysql, sink.kafka, sink.iceberg
     if mysql is not None and mysql.credentials is not None and mysql.tls is None:

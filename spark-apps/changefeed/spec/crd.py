@@ -14,7 +14,7 @@ from changefeed.spec.field.kind import ALLOWED, FIXED, LIVE, RULES, SINCE, TYPE,
 from changefeed.spec.field.shape import shape
 from changefeed.spec.model import DNS_1035, LONGEST_NAME, NAME_ALLOWED, Spec
 from changefeed.spec.names import API_VERSION, GROUP, KIND, PLURAL, VERSION
-from changefeed.spec.status import Status
+from changefeed.spec.status import ChangefeedStatus
 
 _HEADER = "# Made from the model in spark-apps/changefeed/spec by `make generate`; don't edit.\n"
 _OUR_WORDS = {TYPE, ALLOWED, FIXED, LIVE, SINCE, "default"}
@@ -73,7 +73,7 @@ def _root() -> dict[str, Any]:
             "metadata": {"type": "object"},
             "spec": {"description": "What is wanted.", **_structural(shape(Spec))},
             "status": {
-                **_structural(shape(Status)),
+                **_structural(shape(ChangefeedStatus)),
                 # A tool that waits must not take a changefeed that the operator has not seen yet for a settled one.
                 "default": {"observedGeneration": -1},
             },

@@ -24,11 +24,11 @@ _Name = Annotated[str, Field(pattern=rf"^{DNS_LABEL}(?:\.{DNS_LABEL})*$", max_le
 _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class _Shape(BaseModel):
+class _StatusModel(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True)
 
 
-class LagSample(_Shape):
+class LagSample(_StatusModel):
     """The checkpoint's lag at one moment, shared out among the stages."""
 
     at_ms: int
@@ -41,7 +41,7 @@ class LagSample(_Shape):
         return self.pull + self.plan + self.write
 
 
-class StageRate(_Shape):
+class StageRate(_StatusModel):
     """What went through a stage since the driver started, and lately."""
 
     name: str
@@ -51,7 +51,7 @@ class StageRate(_Shape):
     bytes_per_second: _Seconds = 0.0
 
 
-class TableStatus(_Shape):
+class TableStatus(_StatusModel):
     """One physical table: a partition counts as one."""
 
     name: str
@@ -61,7 +61,7 @@ class TableStatus(_Shape):
     held: bool = False  # not pulled for now: the event store is short
 
 
-class OpenTransaction(_Shape):
+class OpenTransaction(_StatusModel):
     """The oldest of those whose locks hold back a table of one puller."""
 
     table: str
@@ -70,7 +70,7 @@ class OpenTransaction(_Shape):
     ttl_ms: int = 0  # from its start on; each heartbeat prolongs it
 
 
-class DriverError(_Shape):
+class DriverError(_StatusModel):
     """The newest error that the driver met and goes on from; one that ends it is told by its exit."""
 
     kind: str  # its class
@@ -80,7 +80,7 @@ class DriverError(_Shape):
     over: bool = False  # it has gone since
 
 
-class DriverStatus(_Shape):
+class DriverStatus(_StatusModel):
     v: int = 1
     version: str = ""  # of the product
     namespace: _Name

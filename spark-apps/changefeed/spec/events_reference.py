@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from changefeed.errors import stopping
-from changefeed.spec.reasons import Held, Policy, Reason, Shown
+from changefeed.spec.reasons import HeldReason, Policy, Reason, Shown
 
 _HEAD = """# Events, reasons and failures
 
@@ -103,7 +103,7 @@ def _kstatus(shown: Shown) -> str:
 
 
 def _holds() -> Iterator[str]:
-    for reason in Held:
+    for reason in HeldReason:
         yield _row(f"`{reason}`", reason.status, reason.means)
 
 

@@ -29,11 +29,11 @@ from changefeed.spec.field.fields import (
     text,
     whole,
 )
-from changefeed.spec.field.kind import Kind, fixed, live, rule, wrong
-from changefeed.spec.field.section import DNS_LABEL, FROM_CREATION, Credentials, Section, Tls, ruled
+from changefeed.spec.field.kind import FieldKind, fixed, live, rule, wrong
+from changefeed.spec.field.section import DNS_LABEL, FROM_CREATION, Credentials, Section, UpstreamTlsSpec, ruled
 from changefeed.spec.filter.filters import Filter
 from changefeed.spec.names import API_VERSION, KIND
-from changefeed.spec.sink.choice import Sink
+from changefeed.spec.sink.choice import SinkSpec
 from changefeed.spec.sink.storage import Storage
 
 LONGEST_NAME = 45
@@ -56,7 +56,7 @@ class Metadata(Section):
 _TLS_AND_HTTPS = "upstream.tls and https:// for all of pdAddresses, or neither"
 
 
-class Upstream(Section):
+class UpstreamSpec(Section):
     model_config = ruled(
         rule(
             "!has(oldSelf.clusterId) || (has(self.clusterId) && self.clusterId == oldSelf.clusterId)",
@@ -72,7 +72,7 @@ class Upstream(Section):
     """The upstream's PD servers."""
     cluster_id: Annotated[ClusterId | None, fixed("once set")] = None
     """The upstream's cluster id; a PD of any other cluster is refused. Unset: the id seen at the first start."""
-    tls: Annotated[Tls | None, Field(validate_default=True)] = None
+    tls: Annotated[UpstreamTlsSpec | None, Field(validate_default=True)] = None
     """
     TLS to PD and TiKV; requires `https://` PD addresses. Renewed certificates take effect with the next connection.
     """
@@ -88,7 +88,7 @@ class Upstream(Section):
 
     @field_validator("tls")
     @classmethod
-    def _as_the_addresses_say(cls, tls: Tls | None, info: ValidationInfo) -> Tls | None:
+    def _as_the_addresses_say(cls, tls: UpstreamTlsSpec | None, info: ValidationInfo) -> UpstreamTlsSpec | None:
         scheme = "https:" if tls else "http:"
         if not all(address.startswith(scheme) for address in info.data.get("pd_addresses", ())):
             raise wrong(_TLS_AND_HTTPS)
@@ -102,7 +102,7 @@ class Integrity(Section):
     """What to do about a row whose checksum does not match: log a warning, or stop the changefeed."""
 
 
-class State(Section):
+class StateSpec(Section):
     uri: Annotated[Location | None, fixed(FROM_CREATION)] = None  # None: the operator's, or a laptop's own
     """
     Where the log and the event archive are kept. Unset: the operator's default, or the user's data folder on a laptop.
@@ -134,11 +134,11 @@ class Pullers(Section):
     """Memory for changes in flight within one puller."""
 
 
-_TEMPLATE = Kind(None, {"additionalProperties": None, "x-kubernetes-preserve-unknown-fields": True})
+_TEMPLATE = FieldKind(None, {"additionalProperties": None, "x-kubernetes-preserve-unknown-fields": True})
 _Template = Annotated[dict[str, Any], _TEMPLATE]
 
 
-_ANNOTATIONS = Kind(None, {"maxProperties": 32})
+_ANNOTATIONS = FieldKind(None, {"maxProperties": 32})
 _ACCOUNT = "[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?"
 
 
@@ -170,7 +170,7 @@ class ServiceAccount(Section):
         return annotations
 
 
-class Driver(Section):
+class DriverSpec(Section):
     cores: Annotated[int, whole(1, 64)] = 1
     """CPU of the container."""
     memory: Annotated[Bytes, size("512Mi", "1Ti")] = 2 << 30
@@ -195,7 +195,7 @@ class Executor(Section):
         return self.instances * self.cores
 
 
-class Restart(Section):
+class RestartSpec(Section):
     nonce: Annotated[int, whole(0, (1 << 31) - 1)]
     """Change this number to rewind once. Leaving it in the spec afterwards has no effect."""
     from_ts: Ts
@@ -223,7 +223,7 @@ class Spark(Section):
     """Image of the data plane. Empty: the operator's default."""
     pullers: Pullers = Pullers()
     """The tasks that pull changes from TiKV."""
-    driver: Driver = Driver()
+    driver: DriverSpec = DriverSpec()
     """The driver's pod."""
     executor: Annotated[Executor, Field(validate_default=True)] = Executor()
     """The executors' pods."""
@@ -276,14 +276,14 @@ class Spec(Section):
     """Drain, then run nothing until this is set to false."""
     restart_nonce: Annotated[int, whole(0, (1 << 31) - 1)] = 0
     """Change this number to drain and restart once, from the checkpoint."""
-    restart: Restart | None = None
+    restart: RestartSpec | None = None
     """
     Rewind: drain, go back to a ts, and write everything after it again. Files go to a new folder next to the sink:
     `<uri>-gen-2`, then `-gen-3` and so on. Earlier folders are left unchanged.
     """
     mode: Annotated[str, one_of("Throughput", "LowLatency")] = "Throughput"
     """LowLatency writes smaller files sooner: `flushInterval` is capped at 200ms."""
-    upstream: Upstream
+    upstream: UpstreamSpec
     """The TiKV/TiDB cluster to capture changes from."""
     start_ts: Annotated[Ts | None, fixed(FROM_CREATION)] = None
     """Capture changes after this ts. Unset: from the moment the changefeed first starts."""
@@ -300,11 +300,11 @@ class Spec(Section):
     """Which tables to capture, and which of their changes."""
     integrity: Integrity = Integrity()
     """Verification of TiDB's row checksums."""
-    state: State = State()
+    state: StateSpec = StateSpec()
     """Where the changefeed keeps its own state."""
     event_store: EventStore = EventStore()
     """The event store between puller and sink."""
-    sink: Sink
+    sink: SinkSpec
     """Where changes are written: exactly one kind of sink."""
     lag_threshold: Annotated[Seconds, duration("1s", "24h"), live("the driver")] = 60.0
     """The condition WithinLag is False while the checkpoint lags by more than this."""
@@ -324,7 +324,7 @@ class Spec(Section):
         start_ts: int | None = info.data.get("start_ts")
         if target_ts is not None and start_ts is not None and target_ts <= start_ts:
             raise wrong(f'a ts above startTs ("{start_ts}")')
-        restart: Restart | None = info.data.get("restart")
+        restart: RestartSpec | None = info.data.get("restart")
         if target_ts is not None and restart is not None and target_ts <= restart.from_ts:
             raise wrong(f'a ts above restart.fromTs ("{restart.from_ts}")')
         return target_ts

@@ -11,7 +11,7 @@ from changefeed.spec.field.shape import shape
 from changefeed.spec.live import marked
 from changefeed.spec.model import NAME_ALLOWED, Spec
 from changefeed.spec.names import API_VERSION, KIND
-from changefeed.spec.status import Status
+from changefeed.spec.status import ChangefeedStatus
 
 _HEAD = f"""# The {KIND}
 
@@ -115,7 +115,7 @@ def _allowed(field: dict[str, Any]) -> Iterator[str]:
 def _status_table() -> Iterator[str]:
     yield "| Field | Type | Meaning |"
     yield "|---|---|---|"
-    for name, field in shape(Status)["properties"].items():
+    for name, field in shape(ChangefeedStatus)["properties"].items():
         yield f"| `{name}` | {_type(field)} | {_cell(' '.join(field['description'].split()))} |"
         for inner, part in field.get("properties", {}).items():
             yield f"| `{name}.{inner}` | {_type(part)} | {_cell(part['description'])} |"

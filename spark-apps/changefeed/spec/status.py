@@ -10,14 +10,14 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from changefeed.spec.field.kind import Kind
+from changefeed.spec.field.kind import FieldKind
 from changefeed.spec.field.section import Section
 
 STATES = ("Pending", "Normal", "Warning", "Failed", "Stopped", "Finished")
 
 
-def _shape(**schema: Any) -> Kind:
-    return Kind(None, schema)
+def _shape(**schema: Any) -> FieldKind:
+    return FieldKind(None, schema)
 
 
 _Time = Annotated[str, _shape(format="date-time", maxLength=64)]
@@ -26,7 +26,7 @@ _Count = Annotated[int, _shape(format="int64", minimum=0)]
 _Message = Annotated[str, _shape(maxLength=32768)]
 
 
-class Condition(Section):
+class StatusCondition(Section):
     """One condition of the changefeed, as kstatus and `kubectl wait` read it."""
 
     type: Annotated[str, _shape(maxLength=316, minLength=1)]
@@ -45,7 +45,7 @@ class Condition(Section):
 
 
 _Conditions = Annotated[
-    tuple[Condition, ...],
+    tuple[StatusCondition, ...],
     _shape(**{"maxItems": 16, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
 ]
 
@@ -118,7 +118,7 @@ class LastDdl(Section):
     """The beginning of the statement."""
 
 
-class Hold(Section):
+class HistoryHold(Section):
     """The changefeed's hold on the upstream's history: what is after `ts` can be read at least until `until`."""
 
     ts: _Ts | None = None
@@ -129,7 +129,7 @@ class Hold(Section):
     """Why it could not be renewed. Unset once a renewal succeeds."""
 
 
-class Status(Section):
+class ChangefeedStatus(Section):
     """What is known about the changefeed. This is a copy: the changefeed's log is the source of truth."""
 
     conditions: _Conditions | None = None
@@ -168,7 +168,7 @@ class Status(Section):
     """Where new segments are read from: the pullers' memory, or the archive after a buffer overflow."""
     last_ddl: LastDdl | None = None
     """The latest DDL written to the sink."""
-    hold: Hold | None = None
+    hold: HistoryHold | None = None
     """The hold on the upstream's history; the driver renews it, or a Job while no driver runs."""
     attempt: _Count | None = None
     """Number of the SparkApplication: rises with every start."""

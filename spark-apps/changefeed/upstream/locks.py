@@ -80,7 +80,9 @@ class LockResolver:
                 await self._finish(found, fate, attempts)
         return living
 
-    async def _fate(self, lock: kvrpcpb_pb2.LockInfo, attempts: Attempts, sync: bool = False) -> Fate | LivingTransaction:
+    async def _fate(
+        self, lock: kvrpcpb_pb2.LockInfo, attempts: Attempts, sync: bool = False
+    ) -> Fate | LivingTransaction:
         """`sync`: it fell back from async commit, so its primary alone decides."""
         now = await self._upstream.tso()
         expired = _expired(lock.lock_version, lock.lock_ttl, now)

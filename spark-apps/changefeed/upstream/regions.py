@@ -20,7 +20,7 @@ from changefeed.model.memcomparable import decode_bytes
 from changefeed.upstream.attempts import Attempts
 from changefeed.upstream.channels import kept_out
 from changefeed.upstream.pd import LocatedRegion, encode_bound, reason
-from changefeed.upstream.requests.to_store import StoreRequest, Response
+from changefeed.upstream.requests.to_store import Response, StoreRequest
 from changefeed.wire import errorpb_pb2, metapb_pb2
 
 _CALL_TIMEOUT = 10.0

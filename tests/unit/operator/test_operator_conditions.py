@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from changefeed.spec.events_reference import events_reference
-from changefeed.spec.reasons import Held, Reason
+from changefeed.spec.reasons import HeldReason, Reason
 from changefeed_operator.actions import Event
 from changefeed_operator.decision.attempt.ledger import Ledger, Outcome, Phase
 from changefeed_operator.decision.attempt.restart import FAILURES, is_exhausted, wait_s
@@ -15,7 +15,7 @@ from changefeed_operator.decision.conditions import CLEAR_TEXT, Situation, condi
 from changefeed_operator.decision.decide import OWN_FIELDS
 from operator_world import World
 
-HELD = (Held.HELD, "It is held.")
+HELD = (HeldReason.HELD, "It is held.")
 NOW = 1_800_000_000.0
 
 
@@ -147,7 +147,7 @@ def test_every_word_has_a_place_and_the_reference_tells_it_there() -> None:
     assert _told("Events") == {reason for reason in Reason if reason.sent}
     assert _told("Reasons of Ready, Reconciling and Stalled") == {reason for reason in Reason if reason.shown}
     assert _told("Failures and their budgets") == set(FAILURES)
-    assert _told("Reasons of HistoryHeld") == set(Held)
+    assert _told("Reasons of HistoryHeld") == set(HeldReason)
     assert all(reason.shown or reason.sent or reason.policy for reason in Reason)
     assert [event.type for event in (Event(Reason.PAUSED, ""), Event(Reason.STALLED, ""))] == ["Normal", "Warning"]
 

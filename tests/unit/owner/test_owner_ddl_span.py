@@ -17,8 +17,8 @@ from changefeed.owner.planning.timeline import Timeline
 from changefeed.puller.feed import Data, Failed, FeedEvent, Resolved
 from changefeed.schema.ddl.job import Job
 from changefeed.schema.effects import Effects
-from changefeed.schema.snapshot import load_schema
 from changefeed.schema.history import SchemaHistory
+from changefeed.schema.snapshot import load_schema
 from changefeed.sink.contract import Ddl
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient

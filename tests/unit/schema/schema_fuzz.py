@@ -22,10 +22,10 @@ import pyarrow as pa
 from changefeed.errors import NeedsHuman
 from changefeed.schema import table_info as parsed
 from changefeed.schema.ddl.job import parse_job
+from changefeed.schema.history import SchemaHistory
 from changefeed.schema.row.cells import as_bytes
 from changefeed.schema.row.checksums import wrong_rows
 from changefeed.schema.row.rowv2 import check_supported, decode_rows
-from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import DatabaseInfo, parse_table_info
 from changefeed_devcluster import keys
 from changefeed_devcluster.ddl.jobs import Job, JobState, JobType

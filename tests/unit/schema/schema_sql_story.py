@@ -8,9 +8,9 @@ from typing import Any
 
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.ddl.job import Job, parse_job
+from changefeed.schema.history import Touched
 from changefeed.schema.sql.dialect import Dialect
 from changefeed.schema.sql.statements import Statement, statements
-from changefeed.schema.history import Touched
 from changefeed.schema.table_info import TableInfo, parse_table_info
 
 MARIADB, MYSQL, TIDB = Dialect("MariaDB", (10, 11, 6)), Dialect("MySQL", (8, 0, 36)), Dialect("TiDB", (8, 5, 1))

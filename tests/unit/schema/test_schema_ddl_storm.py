@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from changefeed.schema.ddl.job import decode_job
 from changefeed.schema.effects import Effects
+from changefeed.schema.history import SchemaHistory
 from changefeed.schema.keys import DDL_JOB_SPAN
 from changefeed.schema.snapshot import load_schema
-from changefeed.schema.history import SchemaHistory
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
 from changefeed.verify.upstream.history import Collected, read_history

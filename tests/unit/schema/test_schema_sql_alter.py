@@ -9,8 +9,8 @@ import pytest
 import schema_sql_story as story
 from changefeed.errors import ExecuteByHand
 from changefeed.schema.ddl.actions import Action
-from changefeed.schema.sql.session import offset_text, only_offset, sql_mode, zone_of, zone_text
 from changefeed.schema.history import Touched
+from changefeed.schema.sql.session import offset_text, only_offset, sql_mode, zone_of, zone_text
 from schema_sql_story import (
     BIGINT,
     DATETIME,

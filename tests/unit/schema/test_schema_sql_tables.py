@@ -9,8 +9,8 @@ import pytest
 import schema_sql_story as story
 from changefeed.errors import ExecuteByHand
 from changefeed.schema.ddl.actions import Action
-from changefeed.schema.sql.dialect import Dialect
 from changefeed.schema.history import Touched
+from changefeed.schema.sql.dialect import Dialect
 from schema_sql_story import (
     AUTO,
     BIGINT,

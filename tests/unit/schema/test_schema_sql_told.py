@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 from changefeed.schema.ddl.actions import Action
-from changefeed.schema.sql.told import told
 from changefeed.schema.history import Touched
+from changefeed.schema.sql.told import told
 from schema_sql_story import column, job, renamed, table
 
 ORDERS = table()

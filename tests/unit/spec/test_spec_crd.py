@@ -14,7 +14,7 @@ from changefeed.spec.field.kind import RULES
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective, parse
 from changefeed.spec.reference import configuration_reference
-from changefeed.spec.sink.formats import CanalJson, Csv
+from changefeed.spec.sink.formats import CanalJsonSpec, Csv
 from pydantic import BaseModel
 
 ROOT = Path(__file__).parents[3]
@@ -214,7 +214,7 @@ def test_what_is_called_fixed_has_a_rule_over_its_old_value(path: str) -> None:
 
 def test_rules_about_defaults_are_made_from_them() -> None:
     text = " ".join(each["rule"] for each in SCHEMAS[".spec.sink.storage"][RULES])
-    for options in (Csv(), CanalJson()):
+    for options in (Csv(), CanalJsonSpec()):
         for name in options.model_dump(by_alias=True):
             assert f".{name} ==" in text or f".__{name}__ ==" in text
 

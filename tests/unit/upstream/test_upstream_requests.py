@@ -16,7 +16,7 @@ from changefeed.model.memcomparable import encode_bytes
 from changefeed.model.tso import compose
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.lock_sweep import LockSweep
-from changefeed.upstream.pd import PdClient, LocatedRegion
+from changefeed.upstream.pd import LocatedRegion, PdClient
 from changefeed.upstream.requests import change_data, to_pd, to_store
 from changefeed.upstream.requests.arguments import Arguments
 from changefeed.wire import cdcpb_pb2, kvrpcpb_pb2, pdpb_pb2

@@ -42,7 +42,9 @@ def secret(folder: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(folder / "client", tmp_path / "tidb-client"))
 
 
-async def _connect(cluster: DevCluster, tls: UpstreamTls | None, cluster_id: int = 0, scheme: str = "https") -> PdClient:
+async def _connect(
+    cluster: DevCluster, tls: UpstreamTls | None, cluster_id: int = 0, scheme: str = "https"
+) -> PdClient:
     return await PdClient.connect([f"{scheme}://{cluster.pd_address}"], 2.0, tls, cluster_id)
 
 

@@ -18,8 +18,8 @@ from changefeed.puller.feed import Data, Failed, FeedEvent, Resolved, SpanFeed
 from changefeed.puller.stopped_stores import Stopped
 from changefeed.schema.ddl.job import Job, decode_job
 from changefeed.schema.effects import EARLY, Effects
-from changefeed.schema.keys import DDL_JOB_TABLE_ID, table_span
 from changefeed.schema.history import SchemaHistory
+from changefeed.schema.keys import DDL_JOB_TABLE_ID, table_span
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
 

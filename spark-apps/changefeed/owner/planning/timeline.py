@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterable
 
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.ddl.job import Job
+from changefeed.schema.history import RENAMES, Touched
 from changefeed.schema.row.rowv2 import check_supported
 from changefeed.schema.sql.told import told
-from changefeed.schema.history import RENAMES, Touched
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.contract import Ddl
 from changefeed.sink.storage.schema_file import SchemaFile

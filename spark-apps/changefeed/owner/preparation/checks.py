@@ -9,9 +9,9 @@ from changefeed.model.record import PlanEntry
 from changefeed.objectstore.open import canonical
 from changefeed.owner.transaction_log.state import State
 from changefeed.schema.history import SchemaHistory
-from changefeed.spec.model import Changefeed, Restart
+from changefeed.spec.model import Changefeed, RestartSpec
 from changefeed.spec.parse import from_effective
-from changefeed.spec.sink.choice import Sink
+from changefeed.spec.sink.choice import SinkSpec
 from changefeed.upstream.pd import PdClient
 
 
@@ -54,12 +54,12 @@ def _changed(field: str, now: object, before: object, another: str = "name and s
     )
 
 
-def _same(sink: Sink) -> str:
+def _same(sink: SinkSpec) -> str:
     """Equal for what is the same place."""
     return canonical(sink.uri) if sink.kind == "storage" else sink.uri
 
 
-def due_restart(changefeed: Changefeed, state: State) -> Restart | None:
+def due_restart(changefeed: Changefeed, state: State) -> RestartSpec | None:
     """spec.restart, when it asks for a rewind that is not done. A new changefeed has nothing to rewind."""
     restart = changefeed.spec.restart
     if restart is None or state.n == 0 or restart.nonce == state.restart_nonce:

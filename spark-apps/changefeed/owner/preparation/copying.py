@@ -9,9 +9,9 @@ from changefeed.model.memcomparable import decode_bytes
 from changefeed.model.record import CopiedTable, CopyRecord
 from changefeed.model.table_copy import COPY_TICKS, bounds_of
 from changefeed.owner.transaction_log.state import State
+from changefeed.schema.history import SchemaHistory
 from changefeed.schema.keys import table_span
 from changefeed.schema.snapshot import load_schema
-from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import TableInfo
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.attempts import Attempts

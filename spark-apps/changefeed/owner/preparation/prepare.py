@@ -38,10 +38,10 @@ from changefeed.owner.sinks.driven import DrivenSink, Taken
 from changefeed.owner.transaction_log.history import check_claim
 from changefeed.owner.transaction_log.log import Log
 from changefeed.owner.transaction_log.state import State
+from changefeed.schema.history import SchemaHistory
 from changefeed.schema.row.rowv2 import check_supported
 from changefeed.schema.row.times import check_time_zone
 from changefeed.schema.snapshot import load_schema
-from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import TableInfo
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective

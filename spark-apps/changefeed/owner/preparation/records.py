@@ -10,7 +10,7 @@ from typing import Any
 
 from changefeed.model.record import CommitRecord, EpochRecord, FileCommitted, PlanEntry, RewindRecord, StartRecord
 from changefeed.owner.transaction_log.state import State
-from changefeed.spec.model import Changefeed, Restart
+from changefeed.spec.model import Changefeed, RestartSpec
 from changefeed.spec.parse import effective
 
 
@@ -32,7 +32,7 @@ def start_record(
     )
 
 
-def rewind_record(state: State, restart: Restart) -> RewindRecord:
+def rewind_record(state: State, restart: RestartSpec) -> RewindRecord:
     return RewindRecord(
         n=state.n + 1,
         epoch=state.epoch.number,

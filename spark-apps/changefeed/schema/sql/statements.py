@@ -14,6 +14,7 @@ from changefeed.errors import ExecuteByHand
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.ddl.ddls import Effect, effect_of
 from changefeed.schema.ddl.job import Job, exchange_args, rename_steps
+from changefeed.schema.history import RENAMES, Touched
 from changefeed.schema.sql.alter import Alteration
 from changefeed.schema.sql.columns import default_charset_text, moments
 from changefeed.schema.sql.definition import Definition
@@ -21,7 +22,6 @@ from changefeed.schema.sql.dialect import Dialect
 from changefeed.schema.sql.partitions import changes
 from changefeed.schema.sql.tables import create_table, create_view
 from changefeed.schema.sql.text import quoted
-from changefeed.schema.history import RENAMES, Touched
 from changefeed.schema.table_info import TableInfo
 
 Name = tuple[str, str]  # of a database and a table

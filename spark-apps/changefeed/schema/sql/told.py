@@ -11,9 +11,9 @@ from datetime import UTC
 from changefeed.errors import ExecuteByHand
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.ddl.job import Job
+from changefeed.schema.history import Touched
 from changefeed.schema.sql.dialect import Dialect
 from changefeed.schema.sql.statements import is_like, statements
-from changefeed.schema.history import Touched
 
 _NAMED = frozenset({
     Action.RENAME_TABLE, Action.RENAME_TABLES, Action.EXCHANGE_TABLE_PARTITION, Action.DROP_TABLE, Action.DROP_VIEW,

@@ -19,8 +19,8 @@ from hashlib import blake2b
 from changefeed.errors import UnclearDdl
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.ddl.job import Job
-from changefeed.schema.sql.statements import Statement
 from changefeed.schema.history import Touched
+from changefeed.schema.sql.statements import Statement
 from changefeed.sink.mysql.rows.literals import bytes_literal, identifier, text_literal
 
 ABSENT = "-"

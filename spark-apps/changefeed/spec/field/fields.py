@@ -19,7 +19,7 @@ from changefeed.spec.field.kind import (
     TYPE,
     WRONG,
     WRONG_SECRET,
-    Kind,
+    FieldKind,
     cel_text,
     rule,
     wrong,
@@ -44,7 +44,7 @@ _NO_CREDENTIALS = "a URI without credentials; name a Secret instead: credentials
 _PD = r"https?://(?:[0-9A-Za-z._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}/*"
 
 
-def whole(low: int, high: int) -> Kind:
+def whole(low: int, high: int) -> FieldKind:
     """int in [low, high]."""
     allowed = f"a whole number from {low} to {high}"
 
@@ -54,10 +54,10 @@ def whole(low: int, high: int) -> Kind:
         raise wrong(allowed)
 
     width = "int32" if high < 1 << 31 else "int64"
-    return Kind(check, {"format": width, "minimum": low, "maximum": high, ALLOWED: allowed})
+    return FieldKind(check, {"format": width, "minimum": low, "maximum": high, ALLOWED: allowed})
 
 
-def duration(low: str, high: str) -> Kind:
+def duration(low: str, high: str) -> FieldKind:
     """`Seconds` in [low, high]; "5s" in the resource."""
     allowed = f'a duration from {low} to {high}, such as "5s"'
 
@@ -75,12 +75,12 @@ def duration(low: str, high: str) -> Kind:
         f"self.matches({cel_text(_whole(DURATION_PATTERN))}) && duration(self) >= duration({cel_text(low)}) "
         f"&& duration(self) <= duration({cel_text(high)})"
     )
-    return Kind(
+    return FieldKind(
         check, {"maxLength": _LONGEST_QUANTITY, TYPE: "duration", ALLOWED: allowed, RULES: [rule(cel, allowed)]}
     )
 
 
-def size(low: str, high: str) -> Kind:
+def size(low: str, high: str) -> FieldKind:
     """`Bytes` in [low, high]; "64Mi" in the resource."""
     allowed = f'a size from {low} to {high}, such as "64Mi"'
 
@@ -108,10 +108,10 @@ def size(low: str, high: str) -> Kind:
         ALLOWED: allowed,
         RULES: [rule(cel, allowed)],
     }
-    return Kind(check, schema)
+    return FieldKind(check, schema)
 
 
-def one_of(*allowed: str) -> Kind:
+def one_of(*allowed: str) -> FieldKind:
     """One of some words."""
 
     def check(value: object) -> str:
@@ -119,10 +119,10 @@ def one_of(*allowed: str) -> Kind:
             return value
         raise wrong(" | ".join(allowed))
 
-    return Kind(check, {"enum": [*allowed], "maxLength": max(map(len, allowed)), ALLOWED: " | ".join(allowed)})
+    return FieldKind(check, {"enum": [*allowed], "maxLength": max(map(len, allowed)), ALLOWED: " | ".join(allowed)})
 
 
-def text(pattern: str, allowed: str, longest: int) -> Kind:
+def text(pattern: str, allowed: str, longest: int) -> FieldKind:
     """str of at most `longest` characters that matches `pattern` as a whole; the pattern is one for Python and RE2."""
     compiled = re.compile(pattern)
 
@@ -132,10 +132,10 @@ def text(pattern: str, allowed: str, longest: int) -> Kind:
         raise wrong(allowed)
 
     schema = {"maxLength": longest, "pattern": _whole(pattern), ALLOWED: allowed, RULES: [_matches(pattern, allowed)]}
-    return Kind(check, schema)
+    return FieldKind(check, schema)
 
 
-def many(low: int, high: int, allowed: str) -> Kind:
+def many(low: int, high: int, allowed: str) -> FieldKind:
     """A list of low to high items."""
 
     def check(value: object) -> object:
@@ -144,7 +144,7 @@ def many(low: int, high: int, allowed: str) -> Kind:
         return value
 
     bounds = {"minItems": low or None, "maxItems": high}
-    return Kind(check, {**bounds, "x-kubernetes-list-type": "atomic", ALLOWED: allowed})
+    return FieldKind(check, {**bounds, "x-kubernetes-list-type": "atomic", ALLOWED: allowed})
 
 
 def later_than(one: str, other: str) -> str:
@@ -164,7 +164,7 @@ def _matches(pattern: str, allowed: str) -> JsonDict:
     return rule(f"self.matches({cel_text(_whole(pattern))})", allowed)
 
 
-def _u64(allowed: str) -> Kind:
+def _u64(allowed: str) -> FieldKind:
     """A number below 2^64 as text: JSON's numbers lose digits above 2^53."""
 
     def check(value: object) -> int:
@@ -174,7 +174,7 @@ def _u64(allowed: str) -> Kind:
 
     cel = f"self.matches('^{_DIGITS}$') && {_padded('self')} <= '{_MAX_U64}'"
     schema = {"pattern": f"^{_DIGITS}$", "maxLength": 20, TYPE: "digits", ALLOWED: allowed}
-    return Kind(check, {**schema, RULES: [rule(cel, allowed)]})
+    return FieldKind(check, {**schema, RULES: [rule(cel, allowed)]})
 
 
 def _flag(value: object) -> bool:
@@ -183,7 +183,7 @@ def _flag(value: object) -> bool:
     raise wrong("true | false")
 
 
-def _pd_address() -> Kind:
+def _pd_address() -> FieldKind:
     allowed = 'an address such as "http://127.0.0.1:2379"'
     bare = f"{allowed}, with no credentials and no query in it"
 
@@ -201,7 +201,7 @@ def _pd_address() -> Kind:
         rule("!self.contains('@') && !self.contains('?')", bare),
         rule(f"self.matches({cel_text(_whole(_PD))}) && {port} > 0 && {port} < 65536", allowed),
     ]
-    return Kind(check, {"maxLength": _LONGEST_URI, TYPE: "URI", ALLOWED: allowed, RULES: rules})
+    return FieldKind(check, {"maxLength": _LONGEST_URI, TYPE: "URI", ALLOWED: allowed, RULES: rules})
 
 
 def _port(address: str) -> int:
@@ -221,7 +221,7 @@ _IN_BUCKETS = {
 }
 
 
-def _location(allowed: str, schemes: Sequence[str], plain: bool = False) -> Kind:
+def _location(allowed: str, schemes: Sequence[str], plain: bool = False) -> FieldKind:
     """`schemes`: of object stores. `plain`: without a storage class, an encryption or headers."""
 
     def check(value: object) -> str:
@@ -247,19 +247,19 @@ def _location(allowed: str, schemes: Sequence[str], plain: bool = False) -> Kind
     forms = " || ".join([f"({folder})", *(f"self.matches({cel_text(_IN_BUCKETS[scheme])})" for scheme in schemes)])
     cel = f"({forms}) && !self.matches('^[^?#]*/[.][.](/|[?]|$)')"
     rules = [_without_credentials(), rule(cel, allowed)]
-    return Kind(check, {"maxLength": _LONGEST_URI, TYPE: "URI", ALLOWED: allowed, RULES: rules})
+    return FieldKind(check, {"maxLength": _LONGEST_URI, TYPE: "URI", ALLOWED: allowed, RULES: rules})
 
 
 #: Of a cluster, behind the first.
 _OTHER_HOSTS = re.compile(r"(?:,[^,/@\s]+:\d{1,5})+(?=/|$)")
 
 
-def server(scheme: str, allowed: str) -> Kind:
+def server(scheme: str, allowed: str) -> FieldKind:
     """The URI of a server, `scheme`://host:port and what follows, or of several; without credentials."""
     return server_of((scheme,), allowed)
 
 
-def server_of(schemes: tuple[str, ...], allowed: str) -> Kind:
+def server_of(schemes: tuple[str, ...], allowed: str) -> FieldKind:
     """As `server`, of one of several schemes."""
 
     def check(value: object) -> str:
@@ -272,7 +272,7 @@ def server_of(schemes: tuple[str, ...], allowed: str) -> Kind:
     named = [f"self.startsWith('{scheme}://') && size(self) > {len(scheme) + 3}" for scheme in schemes]
     form = rule(" || ".join(named), allowed)
     rules = [_without_credentials(), form]
-    return Kind(check, {"maxLength": _LONGEST_URI, TYPE: "URI", ALLOWED: allowed, RULES: rules})
+    return FieldKind(check, {"maxLength": _LONGEST_URI, TYPE: "URI", ALLOWED: allowed, RULES: rules})
 
 
 def _checked_split(uri: str, allowed: str) -> SplitResult:
@@ -290,7 +290,7 @@ def _checked_split(uri: str, allowed: str) -> SplitResult:
 
 Seconds = Annotated[float, PlainSerializer(format_duration, return_type=str)]
 Bytes = Annotated[int, PlainSerializer(format_size, return_type=str)]
-Flag = Annotated[bool, Kind(_flag, {ALLOWED: "true | false"})]
+Flag = Annotated[bool, FieldKind(_flag, {ALLOWED: "true | false"})]
 Ts = Annotated[
     int,
     PlainSerializer(str, return_type=str),

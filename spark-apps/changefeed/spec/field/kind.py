@@ -42,7 +42,7 @@ def cel_text(text: str) -> str:
     return json.dumps(text)
 
 
-class Kind:
+class FieldKind:
     """Annotates a field. `schema` is laid over that of the field's type; None takes a word of it away."""
 
     def __init__(self, check: Callable[[object], object] | None, schema: Mapping[str, Any]) -> None:
@@ -60,16 +60,16 @@ class Kind:
         return {word: value for word, value in words.items() if value is not None}
 
 
-def fixed(once: str) -> Kind:
+def fixed(once: str) -> FieldKind:
     """Marks a field that can't be changed then; the rule that holds it stands with its section."""
-    return Kind(None, {FIXED: once})
+    return FieldKind(None, {FIXED: once})
 
 
-def live(by: Literal["the driver", "the operator"]) -> Kind:
+def live(by: Literal["the driver", "the operator"]) -> FieldKind:
     """Marks a field whose edits take no restart (spec/live.py)."""
-    return Kind(None, {LIVE: by})
+    return FieldKind(None, {LIVE: by})
 
 
-def since(version: str) -> Kind:
+def since(version: str) -> FieldKind:
     """Marks a field that images before `version`, as 0.2.0, refuse to read."""
-    return Kind(None, {SINCE: version})
+    return FieldKind(None, {SINCE: version})

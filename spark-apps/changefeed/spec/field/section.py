@@ -51,7 +51,7 @@ class SinkTls(Section):
     """Keys of the Secret, in PEM: ca.crt, the CAs to trust; for mutual TLS also tls.crt and tls.key, the client's."""
 
 
-class Tls(SinkTls):
+class UpstreamTlsSpec(SinkTls):
     allowed_common_names: Annotated[
         tuple[Annotated[str, text("[ -~]+", "the common name of a certificate", 253)], ...],
         many(0, 16, "at most 16 common names"),

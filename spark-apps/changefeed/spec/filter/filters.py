@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import AfterValidator, model_validator
 
 from changefeed.spec.field.fields import Flag, Ts, many, one_of, text
-from changefeed.spec.field.kind import RULES, Kind, rule, wrong
+from changefeed.spec.field.kind import RULES, FieldKind, rule, wrong
 from changefeed.spec.field.section import Section
 from changefeed.spec.filter.event_types import EVENT_TYPES
 from changefeed.spec.filter.go_regex import BadRegex, compiled, from_go
@@ -35,7 +35,7 @@ def _one(check: Callable[[str], object], allowed: str) -> AfterValidator:
     return AfterValidator(checked)
 
 
-_LINE = Kind(None, {RULES: [rule("self.matches('^[ \\t]*(#|$)') || self.contains('.')", _RULE)]})
+_LINE = FieldKind(None, {RULES: [rule("self.matches('^[ \\t]*(#|$)') || self.contains('.')", _RULE)]})
 Rule = Annotated[
     str, _one(lambda line: TableFilter((line,)), _RULE), text(r"[^\r\n]*", f"{_RULE}, on one line", 512), _LINE
 ]

@@ -52,7 +52,7 @@ class BadRule(ValueError):
 
 
 @dataclass(frozen=True)
-class _Rule:
+class _TablePattern:
     schema: SchemaValidator
     table: SchemaValidator
     selects: bool
@@ -129,7 +129,7 @@ def _begin(rule: str, case_sensitive: bool) -> _Parser | None:
     return _Parser(rule, rule.index(text), len(rule.rstrip(" \t")), case_sensitive)
 
 
-def _parse(rule: str, case_sensitive: bool) -> _Rule | None:
+def _parse(rule: str, case_sensitive: bool) -> _TablePattern | None:
     """None for a blank line or a comment."""
     parser = _begin(rule, case_sensitive)
     if parser is None:
@@ -142,7 +142,7 @@ def _parse(rule: str, case_sensitive: bool) -> _Rule | None:
     table = parser.pattern("table")
     if not parser.at_end:
         raise parser.bad("nothing may follow the table's pattern")
-    return _Rule(schema, table, selects, rule[start : parser.at] == "*")
+    return _TablePattern(schema, table, selects, rule[start : parser.at] == "*")
 
 
 class _Parser:

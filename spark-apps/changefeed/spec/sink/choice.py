@@ -31,7 +31,7 @@ def _sink_rules() -> Iterator[JsonDict]:
     yield rule(same, f"the kind of sink that it was created with; {ELSEWHERE}")
 
 
-class Sink(Section):
+class SinkSpec(Section):
     """Exactly one of its members."""
 
     model_config = ruled(*_sink_rules())

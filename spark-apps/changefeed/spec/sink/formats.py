@@ -48,7 +48,7 @@ class Csv(Section):
         return delimiter
 
 
-class CanalJson(Section):
+class CanalJsonSpec(Section):
     """TiCDC's options that canal-json in storage has (docs/sink-files.md, canal-json)."""
 
     enable_tidb_extension: Flag = False

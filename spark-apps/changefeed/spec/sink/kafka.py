@@ -10,14 +10,14 @@ from changefeed.spec.field.fields import Bytes, Flag, Location, many, one_of, se
 from changefeed.spec.field.kind import fixed, rule, wrong
 from changefeed.spec.field.section import FROM_CREATION, Credentials, Section, SinkTls, ruled
 from changefeed.spec.filter.filters import Rule
-from changefeed.spec.sink.formats import CanalJson
+from changefeed.spec.sink.formats import CanalJsonSpec
 from changefeed.spec.sink.staying import STAYS
 
 _TOPIC = r"[A-Za-z0-9._\-]*(?:\{schema\})?(?:[A-Za-z0-9._\-]*\{table\})?[A-Za-z0-9._\-]*"
 _TOPIC_ALLOWED = "[prefix]{schema}[middle]{table}[suffix], of letters, digits and . _ -"
 
 
-class Dispatcher(Section):
+class DispatcherSpec(Section):
     """Where the messages of the tables that `matcher` selects go. The first one that fits a table decides."""
 
     matcher: Annotated[tuple[Rule, ...], many(1, 64, "1 to 64 rules")]
@@ -46,14 +46,14 @@ class LargeMessages(Section):
     """Credentials to write to claimCheckUri. Without them, the environment's own are used."""
 
 
-class KafkaCanalJson(CanalJson):
+class KafkaCanalJson(CanalJsonSpec):
     """TiCDC's options that canal-json in topics has."""
 
     ddls: Flag = False
     """Send DDLs, at which Flink's canal-json format ends. With enableTidbExtension they are sent in any case."""
 
 
-class Debezium(Section):
+class DebeziumSpec(Section):
     """What is sent beside rows: Flink's debezium-json format ends at it, Debezium's ExtractNewRecordState drops it."""
 
     watermarks: Flag = False
@@ -62,7 +62,7 @@ class Debezium(Section):
     """Send DDLs."""
 
 
-class Avro(Section):
+class AvroSpec(Section):
     """TiCDC's handling modes."""
 
     decimal_handling_mode: Annotated[str, one_of("precise", "string")] = "precise"
@@ -110,15 +110,15 @@ class Kafka(Section):
     """Largest message to send; see largeMessages for larger ones. The topic's max.message.bytes must allow it."""
     compression: Annotated[str, one_of("none", "gzip", "snappy", "lz4", "zstd")] = "none"
     """Compression of message batches."""
-    dispatchers: Annotated[tuple[Dispatcher, ...], many(0, 64, "at most 64 dispatchers")] = ()
+    dispatchers: Annotated[tuple[DispatcherSpec, ...], many(0, 64, "at most 64 dispatchers")] = ()
     """Topics and partitions by table. If none matches: the default topic, partitioned by table."""
     large_messages: LargeMessages = LargeMessages()
     """What to do about rows that are too large for a message."""
     canal_json: KafkaCanalJson = KafkaCanalJson()
     """Options for protocol: canal-json. The resolved-ts is only sent with enableTidbExtension."""
-    debezium: Debezium = Debezium()
+    debezium: DebeziumSpec = DebeziumSpec()
     """Options for protocol: debezium."""
-    avro: Avro = Avro()
+    avro: AvroSpec = AvroSpec()
     """Options for protocol: avro."""
     schema_registry: Annotated[str | None, server_of(("http", "https"), "http://host:port")] = None
     """Where the API of a Confluent-compatible schema registry is, for protocol: avro."""
@@ -142,7 +142,7 @@ class Kafka(Section):
 
     @field_validator("dispatchers")
     @classmethod
-    def _with_keys(cls, dispatchers: tuple[Dispatcher, ...], info: ValidationInfo) -> tuple[Dispatcher, ...]:
+    def _with_keys(cls, dispatchers: tuple[DispatcherSpec, ...], info: ValidationInfo) -> tuple[DispatcherSpec, ...]:
         if info.data.get("protocol", _KEYED[0]) not in _KEYED and any(each.partition == "key" for each in dispatchers):
             raise wrong(_NEEDS_KEYS)
         return dispatchers

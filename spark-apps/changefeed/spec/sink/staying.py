@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pydantic.config import JsonDict
 
-from changefeed.spec.field.kind import RULES, Kind, rule
+from changefeed.spec.field.kind import RULES, FieldKind, rule
 
 ELSEWHERE = "to write elsewhere, create another Changefeed"
 
 
-def stays(what: str) -> Kind:
-    return Kind(None, {RULES: [rule("self == oldSelf", f"the {what} that it was created with; {ELSEWHERE}")]})
+def stays(what: str) -> FieldKind:
+    return FieldKind(None, {RULES: [rule("self == oldSelf", f"the {what} that it was created with; {ELSEWHERE}")]})
 
 
 STAYS = stays("uri")

@@ -11,11 +11,11 @@ from changefeed.spec.field.fields import Bytes, Flag, Location, Seconds, duratio
 from changefeed.spec.field.kind import cel_text, fixed, rule, wrong
 from changefeed.spec.field.section import FROM_CREATION, Credentials, Section, ruled
 from changefeed.spec.filter.filters import ColumnSelector
-from changefeed.spec.sink.formats import CanalJson, Csv, Parquet
+from changefeed.spec.sink.formats import CanalJsonSpec, Csv, Parquet
 from changefeed.spec.sink.staying import STAYS, as_created
 
-_Options = Csv | CanalJson | Parquet
-_PROTOCOLS: dict[type[_Options], str] = {Csv: "csv", CanalJson: "canal-json", Parquet: "parquet"}
+_Options = Csv | CanalJsonSpec | Parquet
+_PROTOCOLS: dict[type[_Options], str] = {Csv: "csv", CanalJsonSpec: "canal-json", Parquet: "parquet"}
 _COMPRESSION = "none with protocol: parquet, whose files are compressed inside: see parquet.compression"
 
 
@@ -52,7 +52,7 @@ class Storage(Section):
 
     model_config = ruled(
         _options_of("csv", Csv(), "csv"),
-        _options_of("canalJson", CanalJson(), "canal-json"),
+        _options_of("canalJson", CanalJsonSpec(), "canal-json"),
         _options_of("parquet", Parquet(), "parquet"),
         rule("self.protocol != 'parquet' || !has(self.compression) || self.compression == 'none'", _COMPRESSION),
         rule(
@@ -98,7 +98,7 @@ class Storage(Section):
     """Write an update of a primary or unique key as one update instead of a delete and an insert."""
     csv: Csv = Csv()
     """Options for protocol: csv."""
-    canal_json: CanalJson = CanalJson()
+    canal_json: CanalJsonSpec = CanalJsonSpec()
     """Options for protocol: canal-json."""
     parquet: Parquet = Parquet()
     """Options for protocol: parquet."""

@@ -22,7 +22,7 @@ from changefeed.errors import Transient
 from changefeed.model.memcomparable import decode_bytes, encode_bytes
 from changefeed.upstream.attempts import Attempts
 from changefeed.upstream.channels import kept_out
-from changefeed.upstream.pd import PATIENCE, PdClient, LocatedRegion, reason
+from changefeed.upstream.pd import PATIENCE, LocatedRegion, PdClient, reason
 from changefeed.upstream.requests import change_data
 from changefeed.verify.upstream.read_ahead import read_ahead
 from changefeed.wire import cdcpb_pb2
@@ -110,7 +110,12 @@ async def read_history(
 
 
 async def _read_region(
-    pd: PdClient, region: LocatedRegion, span: tuple[bytes, bytes], bounds: tuple[int, int], into: Versions, patience: float
+    pd: PdClient,
+    region: LocatedRegion,
+    span: tuple[bytes, bytes],
+    bounds: tuple[int, int],
+    into: Versions,
+    patience: float,
 ) -> None:
     """Add the region's versions inside `span` (encoded) with a commit ts in `bounds`. Raises _NotNow, Transient."""
     channel = pd.store_channel(await pd.store_address(region.leader_store_id))
@@ -145,7 +150,9 @@ async def _versions(call: Any, region: LocatedRegion, chunk: _Chunk, patience: f
             yield chunk.versions()
 
 
-def _request(pd: PdClient, region: LocatedRegion, span: tuple[bytes, bytes], after_ts: int) -> cdcpb_pb2.ChangeDataRequest:
+def _request(
+    pd: PdClient, region: LocatedRegion, span: tuple[bytes, bytes], after_ts: int
+) -> cdcpb_pb2.ChangeDataRequest:
     return change_data.register(pd.cluster_id, _REQUEST, region.id, region.conf_ver, region.version, after_ts, *span)
 
 
