@@ -414,7 +414,7 @@ class HeldReason(StrEnum):
         made.status, made.means = status, means
         return made
 
-    HELD = "HeldReason", "True", "The driver renews the hold every minute, or a Job does."
+    HELD = "Held", "True", "The driver renews the hold every minute, or a Job does."
     NOT_RENEWED = "NotRenewed", "True", "The last renewal failed; the hold has not expired yet. The message says why."
     NOT_HELD_YET = "NotHeldYet", "Unknown", "Not known yet; the changefeed is starting."
     NOT_HELD = "NotHeld", "False", "No hold has ever been acquired; the message says why."

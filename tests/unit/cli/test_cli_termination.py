@@ -139,7 +139,7 @@ def test_a_hold_says_what_it_got(log: Path, file: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(undriven, "hold", hold)
     assert main(["hold", "-f", file]) == 0
     answer = said(log)
-    assert (answer["class"], answer["ts"], answer["until"]) == ("HeldUntil", str(held.ts), "2024-05-26T05:06:40Z")
+    assert (answer["class"], answer["ts"], answer["until"]) == ("Held", str(held.ts), "2024-05-26T05:06:40Z")
 
 
 def test_a_hold_of_nothing_says_why(log: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
