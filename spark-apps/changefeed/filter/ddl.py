@@ -10,7 +10,7 @@ from changefeed.schema.ddl.job import Job
 from changefeed.spec.filter.event_types import ALL_DDL, ALTER_TABLE
 from changefeed.spec.filter.event_types import DDLS as DDLS_BY_NAME
 from changefeed.spec.filter.filters import EventFilter, Filter
-from changefeed.spec.filter.go_regex import compiled, from_go
+from changefeed.spec.filter.go_regex import GoRegex
 from changefeed.spec.filter.table_filter import TableFilter
 
 _ADD_FULLTEXT_INDEX, _CREATE_HYBRID_INDEX = 230, 231  # of newer TiDBs
@@ -72,4 +72,4 @@ def _ignores(rule: EventFilter, event_type: str, query: str) -> bool:
     named = {_ALIASES.get(name, name) for name in rule.ignore_event}
     if named & {event_type, ALL_DDL} or (ALTER_TABLE in named and event_type not in _NOT_ALTER_TABLE):
         return True
-    return any(compiled("(?i)" + from_go(pattern)).isinstance_python(query) for pattern in rule.ignore_sql)
+    return any(GoRegex("(?i)" + pattern).is_in(query) for pattern in rule.ignore_sql)

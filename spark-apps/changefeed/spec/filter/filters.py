@@ -14,7 +14,7 @@ from changefeed.spec.field.fields import Flag, Ts, many, one_of, text
 from changefeed.spec.field.kind import RULES, FieldKind, rule, wrong
 from changefeed.spec.field.section import Section
 from changefeed.spec.filter.event_types import EVENT_TYPES
-from changefeed.spec.filter.go_regex import BadRegex, compiled, from_go
+from changefeed.spec.filter.go_regex import BadRegex, GoRegex
 from changefeed.spec.filter.table_filter import BadRule, ColumnFilter, TableFilter
 
 _RULE = "a table-filter rule such as shop.* or !shop.tmp_*"
@@ -42,7 +42,7 @@ Rule = Annotated[
 _ColumnRule = Annotated[
     str, _one(lambda line: ColumnFilter((line,)), _COLUMN), text(r"[^\r\n]+", f"{_COLUMN}, on one line", 256)
 ]
-_Regex = Annotated[str, _one(lambda line: compiled(from_go(line)), _REGEX), text(r"[\s\S]+", _REGEX, 1024)]
+_Regex = Annotated[str, _one(GoRegex, _REGEX), text(r"[\s\S]+", _REGEX, 1024)]
 _Condition = Annotated[str, text(r"[\s\S]*\S[\s\S]*", "a SQL condition", 1024)]
 _Name = Annotated[str, text(r"[^\r\n]+", "the name of a column", 64)]
 

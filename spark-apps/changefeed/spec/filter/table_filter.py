@@ -7,15 +7,10 @@ decides, and a table that none matches is left out. No rule can ever select a sy
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeVar
 
-from pydantic_core import SchemaValidator
-
-from changefeed.spec.filter.go_regex import BadRegex, compiled, from_go
-
-T = TypeVar("T")
+from changefeed.spec.filter.go_regex import BadRegex, GoRegex
 
 SYSTEM_SCHEMAS = frozenset(
     {
@@ -53,8 +48,8 @@ class BadRule(ValueError):
 
 @dataclass(frozen=True)
 class _TablePattern:
-    schema: SchemaValidator
-    table: SchemaValidator
+    schema: GoRegex
+    table: GoRegex
     selects: bool
     is_for_all_tables: bool
 
@@ -79,7 +74,7 @@ class TableFilter:
         if schema.lower() in SYSTEM_SCHEMAS:
             return False
         for rule in self._latest_first:
-            if rule.schema.isinstance_python(schema) and rule.table.isinstance_python(table):
+            if rule.schema.is_in(schema) and rule.table.is_in(table):
                 return rule.selects
         return False
 
@@ -88,7 +83,7 @@ class TableFilter:
         if schema.lower() in SYSTEM_SCHEMAS:
             return False
         for rule in self._latest_first:
-            if rule.schema.isinstance_python(schema) and (rule.selects or rule.is_for_all_tables):
+            if rule.schema.is_in(schema) and (rule.selects or rule.is_for_all_tables):
                 return rule.selects
         return False
 
@@ -104,10 +99,10 @@ class ColumnFilter:
         self._latest_first = tuple(rule for rule in parsed if rule)[::-1]
 
     def matches(self, column: str) -> bool:
-        return next((selects for name, selects in self._latest_first if name.isinstance_python(column)), False)
+        return next((selects for name, selects in self._latest_first if name.is_in(column)), False)
 
 
-def _parse_column(rule: str) -> tuple[SchemaValidator, bool] | None:
+def _parse_column(rule: str) -> tuple[GoRegex, bool] | None:
     """None for a blank line or a comment."""
     parser = _begin(rule, case_sensitive=False)
     if parser is None:
@@ -164,7 +159,7 @@ class _Parser:
         self.at += found
         return found
 
-    def pattern(self, what: str) -> SchemaValidator:
+    def pattern(self, what: str) -> GoRegex:
         """The next pattern; `at` moves behind it."""
         if self.at_end or self.rule[self.at] == ".":
             raise self.bad(f"missing {what} pattern")
@@ -175,15 +170,15 @@ class _Parser:
             return self._quoted(first)
         return self._wildcards()
 
-    def _regex(self) -> SchemaValidator:
+    def _regex(self) -> GoRegex:
         match = _REGEX.match(self.rule, self.at, self.end)
         if not match:
             raise self.bad("regular expression without its closing '/'")
-        compiled = self._compile(self.fold + self._from_go(match[1]))
+        compiled = self._compile(self.fold + match[1])
         self.at = match.end()
         return compiled
 
-    def _quoted(self, quote: str) -> SchemaValidator:
+    def _quoted(self, quote: str) -> GoRegex:
         match = _QUOTED[quote].match(self.rule, self.at, self.end)
         if not match:
             raise self.bad(f"quoted name without its closing {quote}")
@@ -192,7 +187,7 @@ class _Parser:
         self.at = match.end()
         return compiled
 
-    def _wildcards(self) -> SchemaValidator:
+    def _wildcards(self) -> GoRegex:
         start, parts = self.at, []
         while not self.at_end and self.rule[self.at] != ".":
             parts.append(self._wildcard(self.rule[self.at]))
@@ -207,9 +202,8 @@ class _Parser:
             if not match:
                 raise self.bad("'[' starts a set of characters that is empty, not closed, or escapes a letter or digit")
             members = "\\" + match[2] if match[2].startswith("^") else match[2]
-            translated = self._from_go("[" + match[1].replace("!", "^") + members + "]")
             self.at = match.end()
-            return translated
+            return "[" + match[1].replace("!", "^") + members + "]"
         if character == "\\":
             return self._escaped()
         if character not in "*?" and not _NAME_CHARACTER.match(character):
@@ -226,15 +220,9 @@ class _Parser:
         self.at += 2
         return _literal(escaped)
 
-    def _compile(self, pattern: str) -> SchemaValidator:
-        return self._checked(compiled, pattern)
-
-    def _from_go(self, expression: str) -> str:
-        return self._checked(from_go, expression)
-
-    def _checked(self, make: Callable[[str], T], expression: str) -> T:
+    def _compile(self, pattern: str) -> GoRegex:
         try:
-            return make(expression)
+            return GoRegex(pattern)
         except BadRegex as error:
             raise self.bad(str(error)) from error
 
