@@ -30,8 +30,8 @@ from changefeed.model.record import PlanEntry, SegmentSlice, Work, WorkEntry
 from changefeed.objectstore import Location
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.once import create_once
-from changefeed.pipeline.job import entry_of
 from changefeed.pipeline.run import EntryRows
+from changefeed.pipeline.task import entry_of
 from changefeed.puller.task import Limits, PullerTask
 from changefeed.schema.keys import table_span
 from changefeed.schema.snapshot import load_schema

@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from changefeed import errors
+from changefeed.eventstore import writer as segment_writer
 from changefeed.eventstore.arena import SlotGone, can_share_memory
 from changefeed.eventstore.flight import RemoteArenas
 from changefeed.model.record import SegmentSlice
-from changefeed.puller import segment_writer
+from changefeed.pipeline import task as pipeline_task
 from changefeed.puller.task import Limits
-from changefeed.spark import pipeline_task
 from changefeed.wire.owner import RunKey
 from integration_failing_store import ROLL_S, Feed, new_feed, running_feed, surround
 from integration_s3_proxy import FaultyProxy

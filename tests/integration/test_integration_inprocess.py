@@ -11,10 +11,10 @@ from typing import Any, NoReturn
 
 import pytest
 from changefeed import errors
+from changefeed.eventstore import writer as segment_writer
 from changefeed.owner import driver as driver_module
 from changefeed.owner import patience, publication
 from changefeed.owner.pulling.spans import Spans
-from changefeed.puller import segment_writer
 from changefeed.puller.task import PullerJob
 from changefeed.sink.storage import event_sink
 from changefeed.wire.owner import OwnerAddress

@@ -10,12 +10,11 @@ import pytest
 from changefeed.errors import ChangefeedError, InvalidSpec, Unavailable
 from changefeed.objectstore import Location
 from changefeed.owner import driver as driver_module
-from changefeed.pipeline.job import PipelineJob
+from changefeed.pipeline.task import PipelineJob, write_files
 from changefeed.sink.storage.event_sink import StorageJob
-from changefeed.spark.owner_client import reporting
-from changefeed.spark.pipeline_task import write_files
 from changefeed.upstream.safepoint import Safepoint
 from changefeed.wire.owner import OwnerAddress, RunKey
+from changefeed.wire.owner_client import reporting
 from integration_inprocess import World, new_world
 
 

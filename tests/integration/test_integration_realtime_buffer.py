@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from changefeed import errors
+from changefeed.eventstore import writer as segment_writer
 from changefeed.eventstore.arena import can_share_memory
-from changefeed.puller import segment_writer
 from changefeed.puller.task import Limits
 from changefeed_devcluster.server import DevCluster
 from integration_failing_store import ROLL_S, Feed, running_feed

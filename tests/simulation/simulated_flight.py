@@ -32,7 +32,7 @@ class Network:
         self._addresses = 0
 
     def serve(self, arena: SharedArena) -> Any:
-        """Implements puller.segment_writer.Serve."""
+        """Implements eventstore.writer.Serve."""
         self._addresses += 1
         return Served(self, f"puller:{self._addresses}", arena)
 

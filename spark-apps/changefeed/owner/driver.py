@@ -57,7 +57,7 @@ from changefeed.owner.serving.vigilance import TakePlace
 from changefeed.owner.sinks.driven import name_of
 from changefeed.owner.sinks.expiry import Expiry
 from changefeed.owner.writing.writing import Run
-from changefeed.pipeline.job import PipelineJob
+from changefeed.pipeline.task import PipelineJob
 from changefeed.schema.keys import table_span
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.safepoint import RENEW_S

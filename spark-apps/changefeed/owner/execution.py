@@ -8,7 +8,7 @@ from typing import Protocol
 
 from changefeed.errors import Unavailable
 from changefeed.owner.serving.vigilance import GiveUp, Restart, TakePlace, Tasks, Vigilance
-from changefeed.pipeline.job import PipelineJob
+from changefeed.pipeline.task import PipelineJob
 from changefeed.puller.task import PullerJob
 from changefeed.wire.owner import OwnerAddress
 

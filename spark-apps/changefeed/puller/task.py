@@ -25,6 +25,7 @@ from changefeed.errors import Refused, Unavailable
 from changefeed.eventstore.buffer import EventBuffer, Roll
 from changefeed.eventstore.flight import ArenaServer
 from changefeed.eventstore.run_folder import RunFolder
+from changefeed.eventstore.writer import SegmentWriter, Serve
 from changefeed.model.rows import raw_bytes
 from changefeed.model.table_copy import TableCopy
 from changefeed.objectstore import Location
@@ -33,7 +34,6 @@ from changefeed.puller.feed import Data, Failed, FeedEvent, Pd, Resolved, SpanFe
 from changefeed.puller.matching.scratch import LocalFile, give_back_memory
 from changefeed.puller.pipeline_metrics import CaptureMetrics, MetricDeltas
 from changefeed.puller.reports import Reports
-from changefeed.puller.segment_writer import SegmentWriter, Serve
 from changefeed.puller.span_pipeline import Action, Advance, Hold, Resume, SpanPipeline
 from changefeed.puller.store_stream import GATHER_SECONDS
 from changefeed.puller.stuck_regions import Blocked

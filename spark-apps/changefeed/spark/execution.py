@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 
 from changefeed.errors import Unavailable
 from changefeed.owner.serving.vigilance import Tasks
-from changefeed.pipeline.job import PipelineJob
+from changefeed.pipeline.task import PipelineJob
 from changefeed.puller.task import PullerJob
 from changefeed.spark.launch import Launch, last_lines
 from changefeed.wire.owner import OwnerAddress

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pyspark import TaskContext
 
-from changefeed.pipeline.job import PipelineJob
+from changefeed.pipeline.task import PipelineJob, write_files
 from changefeed.puller.task import PullerJob, run_puller
-from changefeed.spark.owner_client import reporting
-from changefeed.spark.pipeline_task import write_files
 from changefeed.wire.owner import OwnerAddress
+from changefeed.wire.owner_client import reporting
 
 
 def run_task(owner: OwnerAddress, index: int, pullers: PullerJob, pipeline: PipelineJob) -> None:

@@ -70,7 +70,7 @@ def owner_lost(error: grpc.RpcError, what: str) -> ChangefeedError:
 
 
 def error_of(failure: owner_pb2.Failure) -> ChangefeedError:
-    """What a task raised, as the same class (spark.owner_client.OwnerClient.fail, puller.reports)."""
+    """What a task raised, as the same class (wire.owner_client.OwnerClient.fail, puller.reports)."""
     kind = getattr(errors, failure.reason, None)
     if not (isinstance(kind, type) and issubclass(kind, ChangefeedError)):
         return NeedsHuman(failure.message, failure.next_step)

@@ -34,17 +34,16 @@ from changefeed.owner.planning.barrier import Barrier
 from changefeed.owner.pulling.spans import Spans
 from changefeed.owner.serving.vigilance import Tasks
 from changefeed.owner.transaction_log.state import State
-from changefeed.pipeline.job import PipelineJob
+from changefeed.pipeline.task import PipelineJob, write_files
 from changefeed.puller.task import PullerJob, run_puller
 from changefeed.sink import spool as spool_module
 from changefeed.sink.storage.event_sink import StorageJob
-from changefeed.spark.owner_client import reporting
-from changefeed.spark.pipeline_task import write_files
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import parse
 from changefeed.upstream.access import Access
 from changefeed.upstream.pd import PdClient
 from changefeed.wire.owner import OwnerAddress, RunKey
+from changefeed.wire.owner_client import reporting
 from integration_inprocess import LIMITS, InProcessExecution, Seen
 from integration_points import Points, StatusFile, install
 from integration_points_databases import install as install_databases

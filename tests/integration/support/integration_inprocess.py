@@ -23,13 +23,12 @@ from changefeed.owner.driver import Driver, Outcome, RunOptions
 from changefeed.owner.places import upstream_access
 from changefeed.owner.preparation.prepare import open_places, prepare
 from changefeed.owner.serving.vigilance import Tasks
-from changefeed.pipeline.job import PipelineJob
+from changefeed.pipeline.task import PipelineJob, write_files
 from changefeed.puller.task import Limits, PullerJob, run_puller
-from changefeed.spark.owner_client import reporting
-from changefeed.spark.pipeline_task import write_files
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import parse
 from changefeed.wire.owner import OwnerAddress
+from changefeed.wire.owner_client import reporting
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb.schema import Column, Table
 from changefeed_devcluster.tidb.tidb import Tidb

@@ -18,9 +18,9 @@ from changefeed.errors import Fenced, NeedsHuman, Unavailable
 from changefeed.owner.serving import service as service_module
 from changefeed.owner.serving.certificate import self_signed
 from changefeed.owner.serving.service import OwnerService
-from changefeed.spark.owner_client import OwnerClient, reporting
 from changefeed.wire import owner_pb2 as pb
 from changefeed.wire.owner import PIPELINE, PULLER, SERVER_NAME, OwnerAddress, RunKey
+from changefeed.wire.owner_client import OwnerClient, reporting
 
 DEADLINE = 10.0
 Call = grpc.aio.StreamStreamCall[Any, Any]

@@ -17,8 +17,8 @@ from changefeed.model.record import FileCommitted, PlanEntry, SegmentSlice, Work
 from changefeed.model.rows import RAW_SCHEMA
 from changefeed.objectstore.digest import Digest
 from changefeed.objectstore.patience import Patience
-from changefeed.pipeline.job import entry_of
 from changefeed.pipeline.run import EntryRows
+from changefeed.pipeline.task import entry_of
 from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, LONGLONG, VARCHAR, TableInfo, parse_table_info
 from changefeed.sink.spool import Spool
 from changefeed.sink.stages import CpuTime

@@ -16,8 +16,8 @@ from changefeed.eventstore.reader import MemoryGone
 from changefeed.model.position import OP_DELETE, OP_INSERT, Position
 from changefeed.model.record import SegmentSlice, Work
 from changefeed.pipeline import together
-from changefeed.pipeline.job import entry_of
 from changefeed.pipeline.run import EntryRows
+from changefeed.pipeline.task import entry_of
 from changefeed.pipeline.together import MadeRows, make_together
 from changefeed.schema.table_info import LONGLONG, TableInfo
 from changefeed.sink.storage.event_sink import encode_entry

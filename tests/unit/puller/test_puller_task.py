@@ -18,6 +18,7 @@ import grpc.aio
 import pyarrow as pa
 import pytest
 from changefeed.errors import Fenced, NeedsHuman, Transient, Unavailable
+from changefeed.eventstore import writer as segment_writer
 from changefeed.eventstore.arena import can_share_memory
 from changefeed.eventstore.flight import ArenaServer, RemoteArenas
 from changefeed.eventstore.reader import MemoryGone, read_slice
@@ -28,7 +29,6 @@ from changefeed.objectstore import Location
 from changefeed.objectstore.patience import REQUESTS
 from changefeed.owner.pulling.known_files import Memory
 from changefeed.owner.serving.certificate import self_signed
-from changefeed.puller import segment_writer
 from changefeed.puller.feed import Data, Pd, Resolved
 from changefeed.puller.pipeline_metrics import FeedMetrics
 from changefeed.puller.stopped_stores import Stopped

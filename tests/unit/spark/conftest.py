@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 from changefeed.eventstore.run_folder import RunFolder
 from changefeed.objectstore import Location
-from changefeed.pipeline.job import PipelineJob
+from changefeed.pipeline.task import PipelineJob, write_files
 from changefeed.sink.storage import event_sink
 from changefeed.sink.storage.event_sink import StorageJob
-from changefeed.spark.pipeline_task import write_files
 from spark_files import Encodings, Sink
 from spark_owner import ATTEMPT, DEADLINE_S, EPOCH, NONCE, Begin, Owner, listening
 

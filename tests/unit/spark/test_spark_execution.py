@@ -12,7 +12,7 @@ import pytest
 from changefeed.errors import Unavailable
 from changefeed.objectstore import Location
 from changefeed.owner.serving.vigilance import Tasks
-from changefeed.pipeline.job import PipelineJob
+from changefeed.pipeline.task import PipelineJob
 from changefeed.puller.task import Limits, PullerJob
 from changefeed.sink.storage.event_sink import StorageJob
 from changefeed.spark import execution as execution_module

@@ -26,12 +26,12 @@ from changefeed.errors import (
 from changefeed.eventstore.run_folder import RunFolder
 from changefeed.objectstore import Location, patience
 from changefeed.objectstore.patience import REQUESTS, outcome
+from changefeed.pipeline import task as module
+from changefeed.pipeline.task import PipelineTask
 from changefeed.sink import spool as spool_module
 from changefeed.sink.spool import Spool
 from changefeed.sink.storage import event_sink
 from changefeed.sink.storage.event_sink import encode_entry
-from changefeed.spark import pipeline_task as module
-from changefeed.spark.pipeline_task import PipelineTask
 from changefeed.wire import owner_pb2 as pb
 from spark_files import Encodings, Sink, content_of, make_work, path_of
 from spark_owner import DEADLINE_S, EPOCH, NONCE, Begin, Owner

@@ -14,11 +14,11 @@ from changefeed.model.record import Work
 from changefeed.objectstore import Location
 from changefeed.objectstore.digest import Digest
 from changefeed.objectstore.patience import REQUESTS
+from changefeed.pipeline import task as module
 from changefeed.sink import spool as spool_module
 from changefeed.sink.stages import STAGES
 from changefeed.sink.storage import event_sink
 from changefeed.sink.storage.event_sink import PUT
-from changefeed.spark import pipeline_task as module
 from changefeed.wire import owner_pb2 as pb
 from spark_files import Encodings, Sink, content_of, make_work, path_of
 from spark_owner import ATTEMPT, DEADLINE_S, SILENCE_S, Begin, Owner

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from changefeed.errors import Fenced, NeedsHuman, OutputConflict, Unavailable
 from changefeed.objectstore import Location
-from changefeed.pipeline.job import PipelineJob
+from changefeed.pipeline.task import PipelineJob
 from changefeed.puller.task import Limits, PullerJob
 from changefeed.sink.storage.event_sink import StorageJob
 from changefeed.spark import task as module

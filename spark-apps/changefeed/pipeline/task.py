@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import grpc
 import pyarrow as pa
@@ -25,22 +26,32 @@ from changefeed.eventstore.flight import RemoteArenas
 from changefeed.eventstore.reader import KeptSegments, MemoryGone, check_slice, read_slice
 from changefeed.eventstore.run_folder import RunFolder
 from changefeed.model.record import SegmentSlice, Work, WorkEntry
+from changefeed.objectstore import Location
 from changefeed.objectstore.patience import Patience, Tally
-from changefeed.pipeline.job import PipelineJob, entry_of
+from changefeed.pipeline.recipe import Recipe
 from changefeed.pipeline.run import EntryRows
 from changefeed.pipeline.together import MadeRows, make_together
-from changefeed.sink.contract import Entry, EntryId, EventSink, Surroundings, Written
+from changefeed.sink.contract import Claim, Entry, EntryId, EventSink, SinkJob, Surroundings, Written
 from changefeed.sink.records import Records
 from changefeed.sink.table_sink import TableSink
-from changefeed.spark.owner_client import OwnerClient
 from changefeed.wire import owner_pb2 as pb
 from changefeed.wire.owner import PIPELINE, OwnerAddress, owner_lost
+from changefeed.wire.owner_client import OwnerClient
 
 SAY_EVERY_S = 2.0
 STUCK_S = 300.0  # one entry takes seconds
 _HEARD_S = 2.0
 _GATHER_S = 0.02  # of a stream of small files: a message costs the owner more than a file in it
 _READERS = 16
+
+
+@dataclass(frozen=True)
+class PipelineJob:
+    """What a task needs besides the owner's address. `changefeed`: see sink.contract.Claim."""
+
+    changefeed: str
+    state: Location  # the changefeed's own: segments
+    sink: SinkJob
 
 
 def write_files(owner: OwnerAddress, number: int, job: PipelineJob, attempt: int | None = None) -> int | None:
@@ -289,3 +300,20 @@ class PipelineTask:
         """Of a store that fails; how long that may last is the owner's decision."""
         with OwnerClient(self._owner) as client:
             client.wait(error)
+
+
+def entry_of(changefeed: str, work: Work, entry: WorkEntry, recipe: Recipe) -> Entry:
+    """One of the entries that the owner has ordered."""
+    plan = entry.plan_entry
+    return Entry(
+        claim=Claim(changefeed, plan.dispatcher, work.epoch, work.nonce, entry.writer),
+        id=EntryId(work.record, plan.entry),
+        upto=plan.to.commit_ts,
+        path=plan.path,
+        table=recipe.table,
+        table_version=plan.table_version,
+        columns=recipe.selection.columns,
+        pd_ms=work.pd_ms,
+        time_zone=recipe.mounting.time_zone,
+        options=recipe.options,
+    )
