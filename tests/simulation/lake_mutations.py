@@ -7,7 +7,7 @@ from changefeed.sink.iceberg.tables import LakeTables
 from mutation import Mutation
 
 LAKE = "Iceberg"
-_SNAPSHOT = "AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=snapshot.snapshot_id if snapshot else None),"
+_SNAPSHOT = "AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=snapshot.snapshot_id if snapshot else None)"
 
 LAKE_MUTATIONS = (
     Mutation(
@@ -15,8 +15,8 @@ LAKE_MUTATIONS = (
         "marks of what is there are not looked at",
         IcebergDdlSink,
         "_publish",
-        "if _id(each) > marks.get(each[0].dispatcher, NONE)",
-        "if each",
+        "_id(each) > marks.get(each[0].dispatcher, NONE)",
+        "each",
         rule=25,
     ),
     Mutation(
@@ -24,8 +24,8 @@ LAKE_MUTATIONS = (
         "marks are not set",
         IcebergDdlSink,
         "_publish",
-        "done_properties(last))",
-        "{})",
+        "done_properties(last)",
+        "{}",
         rule=25,
     ),
     Mutation(
@@ -33,8 +33,8 @@ LAKE_MUTATIONS = (
         "a mark is that of the record's first entry",
         IcebergDdlSink,
         "_publish",
-        "for each in new}",
-        "for each in reversed(new)}",
+        "{each[0].dispatcher: _id(each) for each in new}",
+        "{each[0].dispatcher: _id(each) for each in reversed(new)}",
         rule=25,
     ),
     Mutation(
@@ -52,8 +52,8 @@ LAKE_MUTATIONS = (
         "a DDL that changes no schema makes no snapshot",
         IcebergDdlSink,
         "_follow",
-        "else same_snapshot(found, told)",
-        "else []",
+        "same_snapshot(found, told)",
+        "[]",
         rule=6,
         story="A driver stops before it follows a TRUNCATE of a changelog; when it goes on, another has followed it.",
     ),
@@ -62,8 +62,8 @@ LAKE_MUTATIONS = (
         "what a TRUNCATE empties is not emptied",
         IcebergDdlSink,
         "_follow",
-        "empty_snapshot(found, told) if is_truncated and self._upsert",
-        "same_snapshot(found, told) if is_truncated and self._upsert",
+        "empty_snapshot(found, told)",
+        "same_snapshot(found, told)",
     ),
     Mutation(
         LAKE,
@@ -152,8 +152,16 @@ LAKE_MUTATIONS = (
         "an error is taken for success",
         LakeTables,
         "_change",
-        "        self._commit(table, change)\n    table = self._read_again(name, change_of)\n",
-        "        with suppress(Exception):\n                self._commit(table, change)\n",
+        "with self._telling(name):\n"
+        "    change = change_of(table)\n"
+        "    if change is not None:\n"
+        "        self._commit(table, change)\n"
+        "table = self._read_again(name, change_of)",
+        "with self._telling(name):\n"
+        "    change = change_of(table)\n"
+        "    if change is not None:\n"
+        "        with suppress(Exception):\n"
+        "            self._commit(table, change)",
         rule=16,
     ),
     Mutation(

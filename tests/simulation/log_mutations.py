@@ -12,17 +12,19 @@ from changefeed.owner.writing.writing import Writing
 from mutation import Mutation
 
 _CREATE = "self._retry(lambda: self._store.create(path, body))"
-_CREATE_PERHAPS = """from contextlib import suppress
-        from changefeed.errors import OutcomeUnknown
-        def create():
-            with suppress(OutcomeUnknown):
-                self._store.create(path, body)
-        self._retry(create)"""
+_CREATE_PERHAPS = """
+from contextlib import suppress
+from changefeed.errors import OutcomeUnknown
+def create():
+    with suppress(OutcomeUnknown):
+        self._store.create(path, body)
+self._retry(create)
+"""
 _SNAPSHOT = "stored = self._create(self._snapshot_path(state.n), body)"
 _DELETE = (
     "for n in self._list().records:\n"
-    "        if n < state.n and not self._is_kept(n):\n"
-    "            self._delete(self._record_path(n))\n"
+    "    if n < state.n and not self._is_kept(n):\n"
+    "        self._delete(self._record_path(n))\n"
 )
 LOG = (
     Mutation(
@@ -57,8 +59,8 @@ LOG = (
         "a table's first date is remembered, not its newest",
         history,
         "_advance",
-        "date=entry.date,",
-        "date=now.date or entry.date,",
+        "date=entry.date",
+        "date=now.date or entry.date",
         rule=15,
     ),
     Mutation(
@@ -66,8 +68,9 @@ LOG = (
         "a plan outlives one takeover, not two",
         history,
         "_epoch",
-        '{"epoch": epoch,',
-        '{"epoch": epoch, "plans": tuple(each for each in state.plans if record.epoch == each.plan.epoch + 1),',
+        "{'epoch': epoch, 'closed': False, 'released': False, 'superseded': (*state.superseded, *before)}",
+        "{'epoch': epoch, 'plans': tuple(each for each in state.plans if record.epoch == each.plan.epoch + "
+        "1), 'closed': False, 'released': False, 'superseded': (*state.superseded, *before)}",
         story="A plan's driver is killed, and its successor too, before the plan is committed.",
     ),
     Mutation(
@@ -84,8 +87,8 @@ LOG = (
         "who claims an epoch does not look for a snapshot",
         Log,
         "claim_epoch",
-        ">= record.n:",
-        "< 0:",
+        "(covering := self._list().newest_snapshot) >= record.n",
+        "(covering := self._list().newest_snapshot) < 0",
         rule=5,
         story="A driver sleeps between its look at the log and its epoch record; the living one goes on by two records "
         "and folds, so that the number is free. The sleeper takes it for its epoch and deletes the other's segments.",
@@ -96,7 +99,7 @@ LOG = (
         Log,
         "fold",
         _SNAPSHOT,
-        f"{_DELETE}    {_SNAPSHOT}",
+        _DELETE + _SNAPSHOT,
         rule=5,
         story="A driver is killed between the first deletion and the snapshot.",
     ),
@@ -105,8 +108,8 @@ LOG = (
         "a reader does not look whether it was folded meanwhile",
         Log,
         "read",
-        "> listing.newest_snapshot:",
-        "< 0:",
+        "self._list().newest_snapshot > listing.newest_snapshot",
+        "self._list().newest_snapshot < 0",
         story="The log is folded between a reader's listing and its reading of what it has listed.",
     ),
 )
@@ -135,9 +138,10 @@ RECOVERY = (
         "a plan runs under the config of the second driver after it",
         history,
         "_epoch",
-        '{"epoch": epoch,',
-        '{"epoch": epoch, "plans": tuple(each.model_copy(update={"config": record.config})'
-        " if record.epoch > each.plan.epoch + 1 else each for each in state.plans),",
+        "{'epoch': epoch, 'closed': False, 'released': False, 'superseded': (*state.superseded, *before)}",
+        "{'epoch': epoch, 'plans': tuple(each.model_copy(update={'config': record.config}) if record.epoch > "
+        "each.plan.epoch + 1 else each for each in state.plans), 'closed': False, 'released': False, "
+        "'superseded': (*state.superseded, *before)}",
         rule=10,
         story="A plan's driver is killed, and its successor too, before the plan is committed; its files are in part "
         "written.",
@@ -156,8 +160,8 @@ RECOVERY = (
         "a table resumes at the checkpoint",
         State,
         "flushed_ts",
-        "max(known.flushed_ts, self.checkpoint_ts) if known",
-        "self.checkpoint_ts if known",
+        "max(known.flushed_ts, self.checkpoint_ts)",
+        "self.checkpoint_ts",
         rule=11,
     ),
     Mutation(
@@ -165,8 +169,8 @@ RECOVERY = (
         "the plan of the driver before is forgotten",
         history,
         "_epoch",
-        'return {"epoch": epoch,',
-        'return {"epoch": epoch, "plans": (),',
+        "{'epoch': epoch, 'closed': False, 'released': False, 'superseded': (*state.superseded, *before)}",
+        "{'epoch': epoch, 'plans': (), 'closed': False, 'released': False, 'superseded': (*state.superseded, *before)}",
     ),
     Mutation(
         "recovery",
@@ -190,8 +194,8 @@ RECOVERY = (
         "a driver cleans everybody's house",
         RunFolder,
         "delete_lower_epochs",
-        "int(found[1]) < self.epoch:",
-        "int(found[1]) != self.epoch:",
+        "int(found[1]) < self.epoch",
+        "int(found[1]) != self.epoch",
         rule=21,
         story="A driver sleeps between its epoch record and its cleaning; by then its successor has segments.",
     ),

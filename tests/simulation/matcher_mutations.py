@@ -15,9 +15,9 @@ MATCHER_MUTATIONS = (
         Matcher,
         "_match",
         "moved, self._pending = self._decide(slots)",
-        'own = slots["key"].is_in(commits["key"].implode())\n'
-        "    moved, self._pending = self._decide(slots.filter(own))\n"
-        "    self._pending = pl.concat([self._pending, slots.filter(~own)])",
+        "own = slots['key'].is_in(commits['key'].implode())\n"
+        "moved, self._pending = self._decide(slots.filter(own))\n"
+        "self._pending = pl.concat([self._pending, slots.filter(~own)])",
         rule=18,
     ),
     Mutation(
@@ -41,8 +41,9 @@ MATCHER_MUTATIONS = (
         "what commits in one phase during a scan is left to the scan",
         Matcher,
         "feed",
-        "== COMMITTED)",
-        '== COMMITTED)\n    committed = committed.filter(pl.Series(self._initialized[committed["reg"].to_numpy()]))',
+        "committed = only(rows, rows['type'].to_numpy() == COMMITTED)",
+        "committed = only(rows, rows['type'].to_numpy() == COMMITTED)\n"
+        "committed = committed.filter(pl.Series(self._initialized[committed['reg'].to_numpy()]))",
     ),
     Mutation(
         "matcher",
@@ -57,8 +58,8 @@ MATCHER_MUTATIONS = (
         "what was handed out before its own commit is not remembered",
         Matcher,
         "_match",
-        ".vstack(without(moved, now_moved)[_MOVED.names()])",
-        "",
+        "without(self._moved, before_moved).vstack(without(moved, now_moved)[_MOVED.names()])",
+        "without(self._moved, before_moved)",
     ),
     Mutation(
         "matcher",
@@ -73,8 +74,8 @@ MATCHER_MUTATIONS = (
         "when a registration is over, the scans of all others lose what they have brought",
         Matcher,
         "_forget_closed",
-        "[frame for frame in map(self._of_open, self._early) if frame.height]",
-        '[]\n    self._pending = only(self._pending, self._initialized[self._pending["reg"].to_numpy()])',
+        "self._early = [frame for frame in map(self._of_open, self._early) if frame.height]",
+        "self._early = []\nself._pending = only(self._pending, self._initialized[self._pending['reg'].to_numpy()])",
         story="A region's stream breaks while the scans of two others are half done.",
     ),
     Mutation(
@@ -96,14 +97,21 @@ MATCHER_MUTATIONS = (
         "self._matcher.close(registration.reg)",
         "pass",
     ),
-    Mutation("matcher", "every put is an insert", rows, "shape", "OP_INSERT, OP_UPDATE", "OP_INSERT, OP_INSERT"),
+    Mutation(
+        "matcher",
+        "every put is an insert",
+        rows,
+        "shape",
+        "np.where(inserted, OP_INSERT, OP_UPDATE)",
+        "np.where(inserted, OP_INSERT, OP_INSERT)",
+    ),
     Mutation(
         "matcher",
         "what was handed on before the registration began breaks the protocol",
         Matcher,
         "open",
-        "= checkpoint_ts, checkpoint_ts, True",
-        "= 0, checkpoint_ts, True",
+        "checkpoint_ts, checkpoint_ts, True",
+        "0, checkpoint_ts, True",
         rule=18,
         story="The resolved-ts passes a large transaction with its first commit in the region, and the stream breaks "
         "before the others come. They come to the next registration, which began above them.",
@@ -114,8 +122,9 @@ MATCHER_MUTATIONS = (
         Matcher,
         "advance",
         "self._resolved[reg] = resolved_ts",
-        'self._resolved[reg] = resolved_ts\n    others = self._pending["reg"] != reg\n'
-        '    self._pending = self._pending.filter(others | (self._pending["start_ts"] > resolved_ts))',
+        "self._resolved[reg] = resolved_ts\n"
+        "others = self._pending['reg'] != reg\n"
+        "self._pending = self._pending.filter(others | (self._pending['start_ts'] > resolved_ts))",
         rule=18,
         story="A large transaction promises to commit late, and the resolved-ts passes its start.",
     ),
@@ -133,8 +142,8 @@ MATCHER_MUTATIONS = (
         "the first flush of a key counts",
         slots,
         "newest",
-        '"old_value").last()',
-        '"old_value").first()',
+        "pl.exclude(*_SLOT_COLUMNS, 'old_value').last()",
+        "pl.exclude(*_SLOT_COLUMNS, 'old_value').first()",
     ),
     Mutation(
         "matcher",
@@ -167,7 +176,7 @@ MATCHER_MUTATIONS = (
         "a region that is to be registered again, as nobody can tell what it brought, is left alone",
         RegionEvents,
         "process",
-        "*((reg, self._unclear(reg, what)) for reg, what in matched.unclear.items()),",
+        "*((reg, self._unclear(reg, what)) for reg, what in matched.unclear.items())",
         "",
     ),
     Mutation(
@@ -225,15 +234,16 @@ MATCHER_MUTATIONS = (
         Spilled,
         "due",
         "yield piece.rows(batch, where[wanted])",
-        "yield piece.rows(batch, where[wanted])\n                break",
+        "yield piece.rows(batch, where[wanted])\nbreak",
     ),
     Mutation(
         "matcher",
         "what is read back of a region that the store has ended is dropped",
         RegionEvents,
         "_more",
-        "for rows in parts:",
-        "for registration in over:\n        self._close(registration)\n    for rows in parts:",
+        "for rows in parts:\n    yield list(self._split(rows))",
+        "for registration in over:\n    self._close(registration)\n"
+        "for rows in parts:\n    yield list(self._split(rows))",
         story="One chunk brings the commit of a spilled transaction, a resolved-ts above it, and the region's end.",
     ),
 )

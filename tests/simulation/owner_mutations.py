@@ -24,8 +24,8 @@ PLANNER = (
         "a file may end past what is resolved",
         Planner,
         "_cuts",
-        "Position.end_of(limit), estimate, for_rest",
-        "Position.end_of(max(limit, rest[-1].last_ts)), estimate, for_rest",
+        "Position.end_of(limit)",
+        "Position.end_of(max(limit, rest[-1].last_ts))",
     ),
     Mutation(
         "planner",
@@ -40,8 +40,8 @@ PLANNER = (
         "a piece counts from its last row on",
         Planner,
         "first_unplanned_ts",
-        "piece.first_ts for piece",
-        "piece.last_ts for piece",
+        "(piece.first_ts for piece in self._dispatchers[dispatcher].pieces)",
+        "(piece.last_ts for piece in self._dispatchers[dispatcher].pieces)",
     ),
     Mutation(
         "planner",
@@ -56,8 +56,8 @@ PLANNER = (
         "a piece that is cut is forgotten",
         planner,
         "_above",
-        "if piece.last_ts > ts",
-        "if piece.first_ts > ts",
+        "piece.last_ts > ts",
+        "piece.first_ts > ts",
     ),
     Mutation(
         "planner",
@@ -74,24 +74,24 @@ PLANNER = (
         "of the segments in a report one is planned by",
         Owner,
         "report",
-        "self.spans.on_report(puller, report).segments:",
-        "self.spans.on_report(puller, report).segments[:1]:",
+        "for segment in self.spans.on_report(puller, report).segments:",
+        "for segment in self.spans.on_report(puller, report).segments[:1]:",
     ),
     Mutation(
         "planner",
         "what a span has not resolved yet is planned",
         Owner,
         "_cuts",
-        "limits = (self.spans.resolved_ts(dispatcher), self.barrier",
-        "limits = (None, self.barrier",
+        "self.spans.resolved_ts(dispatcher)",
+        "None",
     ),
     Mutation(
         "planner",
         "while the store is short each plan is forgotten for a second one",
         Owner,
         "_cuts",
-        "if not cuts and self._quota",
-        "if self._quota",
+        "not cuts and self._quota.is_short(self.spans.files.bytes)",
+        "self._quota.is_short(self.spans.files.bytes)",
     ),
     Mutation(
         "planner",
@@ -118,8 +118,8 @@ PLANNER = (
         "_plan",
         "advanced[dispatcher] = _advance(record, state, entries)",
         "now = state.dispatchers.get(dispatcher)\n"
-        "        index = {'next_index': now.next_index} if now and state.plans else {}\n"
-        "        advanced[dispatcher] = _advance(record, state, entries).model_copy(update=index)",
+        "index = {'next_index': now.next_index} if now and state.plans else {}\n"
+        "advanced[dispatcher] = _advance(record, state, entries).model_copy(update=index)",
         rule=15,
     ),
 )
@@ -131,8 +131,9 @@ OWNER = (
         OpenEntries,
         "done",
         "key = EntryKey(file.plan, file.entry)",
-        "key = next((k for k in self._dispatchers if k.entry == file.entry), EntryKey(file.plan, file.entry))\n"
-        "    file = file.model_copy(update={'plan': key.plan})",
+        "key = next((k for k in self._dispatchers if k.entry == file.entry), EntryKey(file.plan, "
+        "file.entry))\n"
+        "file = file.model_copy(update={'plan': key.plan})",
         rule=20,
         story="A message comes once more when the next plan has begun: that is committed without its file.",
     ),
@@ -197,8 +198,8 @@ OWNER = (
         "files that can't be written yet take the room of those that can",
         Writing,
         "under_way",
-        "if not self._rows.is_whole([entry])",
-        "if False",
+        "not self._rows.is_whole([entry])",
+        "False",
         rule=17,
     ),
     Mutation(
@@ -241,8 +242,8 @@ OWNER = (
         "who joins again is thought to have all that it was given before",
         Writing,
         "joined",
-        "self.left(task)\n    self._dispatch.joined(task)",
-        "if task not in self._dispatch._tasks:\n        self._dispatch.joined(task)",
+        "self.left(task)\nself._dispatch.joined(task)",
+        "if task not in self._dispatch._tasks:\n    self._dispatch.joined(task)",
         story="A stream breaks, and the next one comes before the owner hears of it.",
     ),
     Mutation(
@@ -293,7 +294,7 @@ OWNER = (
         "a puller that lost the span is believed",
         Spans,
         "_end",
-        "del self._subs[span.sub_id]\n    span.sub_id = 0",
+        "del self._subs[span.sub_id]\nspan.sub_id = 0",
         "pass",
         rule=2,
     ),
@@ -302,8 +303,8 @@ OWNER = (
         "a resolved-ts counts before its segments are known",
         Span,
         "count",
-        " and self.waiting[0][0] <= contiguous",
-        "",
+        "self.waiting and self.waiting[0][0] <= contiguous",
+        "self.waiting",
         rule=2,
     ),
     Mutation(
@@ -347,8 +348,9 @@ OWNER = (
         "nobody is held back",
         Quota,
         "_relief",
-        "used, resolved, stored, held =",
-        "return Relief([], [], {})\n    used, resolved, stored, held =",
+        "used, resolved, stored, held = spans.files.bytes, spans.reached(needed), spans.stored(), spans.held",
+        "return Relief([], [], {})\n"
+        "used, resolved, stored, held = spans.files.bytes, spans.reached(needed), spans.stored(), spans.held",
         rule=17,
     ),
     Mutation(
@@ -365,8 +367,8 @@ OWNER = (
         "a table that brings more than the quota is held again and again",
         Quota,
         "_relief",
-        "if self._alone:\n            return",
-        "if False:\n            return",
+        "if self._alone:\n    return Relief([], [], {span_id: 0 for span_id in sorted(stored) if span_id != lowest})",
+        "if False:\n    return Relief([], [], {span_id: 0 for span_id in sorted(stored) if span_id != lowest})",
         rule=17,
     ),
     Mutation(
@@ -376,7 +378,7 @@ OWNER = (
         "_relief",
         "hold, resume = self._marks.decide(used, reached, stored, held)",
         "hold = [each for each in reached if each not in held and self._marks.is_short(used)]\n"
-        "    resume = [each for each in held if self._marks.is_at_ease(used)]",
+        "resume = [each for each in held if self._marks.is_at_ease(used)]",
         rule=17,
     ),
 )

@@ -45,8 +45,8 @@ RANGE_LOCK = (
         "a hole that is cut goes on from the highest ts",
         RangeLock,
         "_cut",
-        "Piece(key, piece.end, piece.resolved_ts,",
-        "Piece(key, piece.end, max(p.resolved_ts for p in self._pieces),",
+        "Piece(key, piece.end, piece.resolved_ts, failures=piece.failures, due=piece.due)",
+        "Piece(key, piece.end, max(p.resolved_ts for p in self._pieces), failures=piece.failures, due=piece.due)",
     ),
     Mutation(
         "range lock",
@@ -69,8 +69,8 @@ RANGE_LOCK = (
         "a piece that was not the lowest makes it forget to look for the minimum",
         RangeLock,
         "advance",
-        "self._stale = self._stale or piece",
-        "self._stale = piece",
+        "self._stale or piece.resolved_ts == self._minimum",
+        "piece.resolved_ts == self._minimum",
     ),
     Mutation(
         "range lock",
@@ -86,8 +86,9 @@ RANGE_LOCK = (
         "what is cut off a hole that has failed twice goes on from the highest ts",
         RangeLock,
         "_cut",
-        "Piece(key, piece.end, piece.resolved_ts,",
-        "Piece(key, piece.end, max(p.resolved_ts for p in self._pieces if p is piece or piece.failures > 1),",
+        "Piece(key, piece.end, piece.resolved_ts, failures=piece.failures, due=piece.due)",
+        "Piece(key, piece.end, max(p.resolved_ts for p in self._pieces if p is piece or piece.failures > 1), "
+        "failures=piece.failures, due=piece.due)",
         story="A region splits while it can't be registered, twice in a row.",
     ),
     Mutation(
@@ -97,8 +98,8 @@ RANGE_LOCK = (
         "unlock",
         "piece.locked = False",
         "piece.locked = False\n"
-        "    if piece.failures > 1:\n"
-        "        piece.resolved_ts = max(other.resolved_ts for other in self._pieces)",
+        "if piece.failures > 1:\n"
+        "    piece.resolved_ts = max(other.resolved_ts for other in self._pieces)",
         story="A region is refused thrice before a store takes it; what was written in it meanwhile is passed by.",
     ),
     Mutation(
@@ -134,8 +135,8 @@ SPAN_PIPELINE = (
         "after it was resumed, a resolved-ts is told one segment too early",
         SpanPipeline,
         "_flush_resolved_if_ready",
-        "<= span.acked_seq:",
-        "<= span.acked_seq + (span.resumed_ts is not None):",
+        "span.pending_resolved[span.flushed][0] <= span.acked_seq",
+        "span.pending_resolved[span.flushed][0] <= span.acked_seq + (span.resumed_ts is not None)",
     ),
     Mutation(
         "span pipeline",
@@ -150,8 +151,16 @@ SPAN_PIPELINE = (
         "a later resolved-ts takes the place of one that waits for less",
         SpanPipeline,
         "resolved",
-        "span.pending_resolved[-1][0] == wait_seq:\n        span.pending_resolved[-1] = (wait_seq, ts)",
-        "span.pending_resolved[-1]:\n        span.pending_resolved[-1] = (span.pending_resolved[-1][0], ts)",
+        "if span.barriers and span.pending_resolved[-1][0] == wait_seq:\n"
+        "    span.pending_resolved[-1] = wait_seq, ts\n"
+        "else:\n"
+        "    span.pending_resolved.append((wait_seq, ts))\n"
+        "    self.metrics.pending_resolved_barriers += 1",
+        "if span.barriers and span.pending_resolved[-1]:\n"
+        "    span.pending_resolved[-1] = span.pending_resolved[-1][0], ts\n"
+        "else:\n"
+        "    span.pending_resolved.append((wait_seq, ts))\n"
+        "    self.metrics.pending_resolved_barriers += 1",
         story="A segment is long in the writing; rows at 150, and a resolved-ts of 200 for them, come meanwhile. "
         "With the first segment 200 is told, and a checkpoint passes 150 before the second is written.",
     ),
@@ -161,7 +170,7 @@ SPAN_PIPELINE = (
         PullerTask,
         "_write",
         "self._writing -= 1",
-        "self._writing -= 1\n    if not spans:\n        return",
+        "self._writing -= 1\nif not spans:\n    return",
     ),
     Mutation(
         "span pipeline",
@@ -188,8 +197,8 @@ AROUND_THEM = (
         "of several spans one is written",
         EventBuffer,
         "_close",
-        "Roll(self._last_seq, spans, ",
-        "Roll(self._last_seq, spans[:1], ",
+        "Roll(self._last_seq, spans, self._tokens, self._bytes, self._first_at)",
+        "Roll(self._last_seq, spans[:1], self._tokens, self._bytes, self._first_at)",
     ),
     Mutation("feed", "a region that failed is left alone", SpanFeed, "_unlock", "subscription.changed.set()", "pass"),
     Mutation(
@@ -198,8 +207,10 @@ AROUND_THEM = (
         SpanFeed,
         "hold",
         "subscription.ranges.release()",
-        "top = max(p.resolved_ts for p in subscription.ranges.pieces)\n    subscription.ranges.release()\n"
-        "    for piece in subscription.ranges.pieces:\n        piece.resolved_ts = top",
+        "top = max(p.resolved_ts for p in subscription.ranges.pieces)\n"
+        "subscription.ranges.release()\n"
+        "for piece in subscription.ranges.pieces:\n"
+        "    piece.resolved_ts = top",
     ),
     Mutation(
         "held history",
@@ -252,8 +263,8 @@ AROUND_THEM = (
         "metadata may go back",
         grow,
         "grow",
-        "said < value:",
-        "said != value:",
+        "said < value",
+        "said != value",
         rule=8,
         story="A driver sleeps before it publishes; its successor has published a later checkpoint when it wakes.",
     ),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
-from mutation import Mutation
+from mutation import Mutation, replace
 from mutations import MUTATIONS
 from simulate import BUDGET, find
 
@@ -118,3 +120,21 @@ def test_rule_24_a_target_that_is_no_barrier_is_found(mutation: Mutation) -> Non
 @pytest.mark.parametrize("mutation", of_rule(25), ids=str)
 def test_rule_25_entries_that_are_written_out_of_order_are_found(mutation: Mutation) -> None:
     check_found(mutation)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "found", "now"),
+    [
+        ("f(x, 'a')", "g(x)", 1, "if not g(x):\n    return h(y=1)"),  # however it is written
+        ("x", "z", 1, "if not f(z, 'a'):\n    return h(y=1)"),
+        ("x", "", 1, "if not f('a'):\n    return h(y=1)"),
+        ("y=1", "y=2", 1, "if not f(x, 'a'):\n    return h(y=2)"),
+        ("if not f(x, 'a'):", "if True:", 1, "if True:\n    return h(y=1)"),
+        ("return h(y=1)", "i = 1\nreturn i", 1, "if not f(x, 'a'):\n    i = 1\n    return i"),
+        ("f(x)", "g(x)", 0, "if not f(x, 'a'):\n    return h(y=1)"),
+    ],
+)
+def test_a_mutation_finds_its_place_by_syntax(old: str, new: str, found: int, now: str) -> None:
+    tree = ast.parse('if (not f(\n    x,  # a comment\n    "a",\n)):\n    return h(y=1)')
+    assert replace(tree, old, new) == found
+    assert ast.unparse(tree) == now
