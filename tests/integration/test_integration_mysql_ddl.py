@@ -33,7 +33,6 @@ from changefeed.sink.mysql.ddl_record import Subject
 from changefeed.sink.mysql.index_builds import Build, IndexBuilds
 from changefeed.sink.mysql.server import Session
 from changefeed.sink.mysql.syncpoint import Syncpoints
-from changefeed.sink.storage.schema_file import SchemaFile
 from changefeed_devcluster.tidb.schema import Column, make_table
 from integration_mariadb import MariaDb, running
 from integration_mysql_programs import every_server
@@ -93,9 +92,8 @@ def ddl(
         {**members, "table_id": 1, "query": "SIGNAL", "binlog": {"DBInfo": info if database else None}, **more}
     )
     touched = Touched(tuple(before), tuple(after), frozenset({database} if database else ()))
-    files = (SchemaFile("shop", "t", ts, query=job.query),)
     by_id = {table.id: table for table in before}, {table.id: table for table in after}
-    return Ddl(ts, job.id, job=job, before=by_id[0], tables=by_id[1], touched=touched, schema_files=files)
+    return Ddl(ts, job.id, job=job, before=by_id[0], tables=by_id[1], touched=touched, is_told=True)
 
 
 T, P = stored("t"), partitioned(P0)

@@ -27,7 +27,6 @@ from changefeed.sink.mysql.ddl import MysqlDdlSink
 from changefeed.sink.mysql.definitions.check import check, compare
 from changefeed.sink.mysql.definitions.difference import Difference
 from changefeed.sink.mysql.server import Session
-from changefeed.sink.storage.schema_file import SchemaFile
 from changefeed_devcluster.tidb.schema import Column
 from integration_inprocess import World, new_world
 from integration_mariadb import MariaDb, running
@@ -229,9 +228,8 @@ def ddl(table: TableInfo, *, is_told: bool = True, tables: Sequence[TableInfo] =
     """`tables`: those of the changefeed; by default, `table`."""
     number = next(NUMBERS)
     raw = {"id": number, "type": int(Action.MODIFY_TABLE_COMMENT), "state": 6, "table_id": 1, "query": "SIGNAL"}
-    files = (SchemaFile("shop", table.name, number, query="SIGNAL" if is_told else ""),)
     touched, by_id = Touched((table,), (table,)), {each.id: each for each in tables or [table]}
-    return Ddl(number, number, job=parse_job(raw), tables=by_id, touched=touched, schema_files=files)
+    return Ddl(number, number, job=parse_job(raw), tables=by_id, touched=touched, is_told=is_told)
 
 
 def mends(refused: OtherDefinition) -> list[str]:

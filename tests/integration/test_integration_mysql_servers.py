@@ -21,7 +21,6 @@ from changefeed.sink.mysql.definitions.check import compare
 from changefeed.sink.mysql.failures import failure
 from changefeed.sink.mysql.server import Session
 from changefeed.sink.mysql.syncpoint import Syncpoints
-from changefeed.sink.storage.schema_file import SchemaFile
 from changefeed.verify.mysql.report import verify
 from changefeed_devcluster.tidb.schema import Column
 from conftest import wait_for
@@ -141,8 +140,7 @@ def values_of(kind: Kind) -> list[Any]:
 def ddl(example: Example, ts: int) -> Ddl:
     touched = example.touched
     before, after = ({table.id: table for table in tables} for tables in (touched.before, touched.after))
-    files = (SchemaFile("servers", "t", ts, query="-"),)
-    return Ddl(ts, ts, job=example.job, before=before, tables=after, touched=touched, schema_files=files)
+    return Ddl(ts, ts, job=example.job, before=before, tables=after, touched=touched, is_told=True)
 
 
 def prepare(database: MariaDb, example: Example, dialect: Dialect) -> None:

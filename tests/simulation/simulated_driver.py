@@ -33,9 +33,8 @@ from changefeed.owner.transaction_log.state import State
 from changefeed.owner.writing.open_entries import EntryKey
 from changefeed.owner.writing.writing import Run
 from changefeed.schema.keys import table_span
-from changefeed.sink.contract import Ddl
+from changefeed.sink.contract import Ddl, Notice
 from changefeed.sink.storage.ddl_sink import StorageDdlSink
-from changefeed.sink.storage.schema_file import SchemaFile
 from changefeed.wire import owner_pb2 as pb
 from simulated_pipeline_task import Stream
 from simulated_pullers import Puller
@@ -305,7 +304,6 @@ class Driver(Process):
 
     def _meant(self, ddl: SimulatedDdl) -> Ddl:
         tables = {table: definition(table, ddl.ts) for table in sorted(ddl.alters | ddl.joins)}
-        files = tuple(SchemaFile.of(table, ddl.ts, "a DDL") for table in tables.values())
         return Ddl(
             ddl.ts,
             ddl.job_id,
@@ -313,7 +311,8 @@ class Driver(Process):
             involved=ddl.alters | ddl.leaves,
             left=ddl.leaves,
             tables=tables,
-            schema_files=files,
+            is_told=True,
+            notices=tuple(Notice(table.schema_name, table) for table in tables.values()),
         )
 
     def tend(self) -> None:

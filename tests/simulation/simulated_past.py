@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from changefeed.model.record import CommitRecord, DdlRecord, PlanRecord, decode_record
 from changefeed.sink.storage.layout import Layout
+from simulated_tables import schema_file_of
 from simulated_upstream import Shape, Upstream
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ def pasts(world: World) -> Iterator[Past]:
     for body in records[1:]:
         record = decode_record(body)
         if isinstance(record, DdlRecord):
-            before |= {path: world.store.objects[path] for path in record.schema_files}
+            paths = [schema_file_of(table, record.ts) for table in record.dispatchers]
+            before |= {path: world.store.objects[path] for path in paths}
         if isinstance(record, CommitRecord):
             plans = {each.plan.n: each.plan for each in world.oracles.states[record.n - 1].plans}
             paths = [plans[file.plan].entries[file.entry].path for file in record.files]

@@ -22,7 +22,7 @@ from changefeed.schema.ddl.job import decode_job
 from changefeed.schema.effects import Effects
 from changefeed.schema.keys import DDL_JOB_SPAN, table_span
 from changefeed.schema.snapshot import load_schema
-from changefeed.sink.storage.schema_file import SchemaFile, write
+from changefeed.sink.storage.schema_file import SchemaFile, files_of, write
 from changefeed.spec.filter.filters import Filter
 from changefeed.spec.parse import effective, parse
 from changefeed.upstream.access import Access
@@ -165,7 +165,7 @@ async def _write(lake: Path, pd: PdClient, story: Story, config: dict[str, Any],
         if (job := await effects.of(row, ts)) is not None:
             schema.apply(job, ts)
             ddl = timeline.follow(job, ts, schema.touches(job))
-            for file in ddl.schema_files if ddl else ():
+            for file in files_of(ddl) if ddl else ():
                 write(store, file)
     for life in lives.all:
         await _write_rows(lake, pd, life, config)

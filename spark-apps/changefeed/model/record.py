@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, TypeAdapter
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, TypeAdapter, model_validator
 
 from changefeed.model.position import JsonPosition
 
@@ -19,6 +19,10 @@ def _ts(value: object) -> object:
 
 
 Ts = Annotated[int, BeforeValidator(_ts), PlainSerializer(str, return_type=str), Field(ge=0, lt=1 << 64)]
+
+
+def _without(value: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: each for name, each in value.items() if name not in names}
 
 
 class _Shape(BaseModel):
@@ -115,17 +119,22 @@ class CommitRecord(_Record):
 
 
 class DdlRecord(_Record):
-    """A DDL was executed: every row <= `ts` of the involved dispatchers is written, and so are its schema files."""
+    """A DDL was executed: every row <= `ts` of the involved dispatchers is written, and readers are told."""
 
     kind: Literal["ddl"] = "ddl"
     ts: Ts  # finish ts
     job_id: int
     query: str
     involved: tuple[int, ...] = ()  # dispatchers that were there before
-    schema_files: tuple[str, ...] = ()  # below the sink's root
     dispatchers: tuple[int, ...] = ()  # whose rows > ts have table version ts: those that stay, and those that join
     table_infos: tuple[str, ...] = ()  # hash of the TableInfo of each of `dispatchers`
     left: tuple[int, ...] = ()  # that end here
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_0_1_0_wrote_it(cls, value: object) -> object:
+        """It named the schema files, whatever the sink."""
+        return _without(value, "schema_files") if isinstance(value, dict) else value
 
 
 class CopiedTable(_Shape):

@@ -213,9 +213,8 @@ class Driver:
         prepared = self._prepared
         filter_ = prepared.changefeed.spec.filter
         tables = filter_.table_filter()
-        by_id = prepared.changefeed.spec.sink.has_ids_for_paths
         ignores = partial(ignores_ddl, filter_)
-        timeline = Timeline(tables.matches, tables.matches_schema, ignores, prepared.tables, by_id)
+        timeline = Timeline(tables.matches, tables.matches_schema, ignores, prepared.tables)
         ddl_span = await stack.enter_async_context(
             DdlSpan(prepared.pd, prepared.schema, timeline, self._barrier, self._wake.set, self._fail)
         )

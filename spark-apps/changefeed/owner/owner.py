@@ -411,7 +411,6 @@ class Owner:
             job_id=ddl.job_id,
             query=ddl.query,
             involved=tuple(sorted(ddl.involved)),
-            schema_files=tuple(file.path for file in ddl.schema_files),
             dispatchers=tuple(sorted(ddl.tables)),
             table_infos=tuple(info.hash for _, info in sorted(ddl.tables.items())),
             left=tuple(sorted(ddl.left)),

@@ -37,7 +37,6 @@ from changefeed.schema.ddl.job import Job
 from changefeed.schema.history import Touched
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.sink.records import Records
-from changefeed.sink.storage.schema_file import SchemaFile
 
 
 class EntryId(NamedTuple):
@@ -136,12 +135,27 @@ class SinkJob(Protocol):
 
 
 @dataclass(frozen=True)
+class Notice:
+    """What readers of one table or database learn of a DDL: the definition, and perhaps the statement.
+
+    `table`: as it is then, or was if it is gone; None: the notice is the database's. `with_statement`: readers execute
+    it for the sake of this one. `has_rows`: rows are written in this definition.
+    """
+
+    database: str
+    table: TableInfo | None = None
+    with_statement: bool = True
+    has_rows: bool = False
+
+
+@dataclass(frozen=True)
 class Ddl:
     """A DDL as it concerns the changefeed; dispatchers are known by the physical ids of their tables.
 
     `involved`: those that are there before it. Of them `left` end with it, the others go on under a new version.
     `before`, `tables`: definitions, by dispatcher, of those that were there, and of those that go on or join.
     `touched`: definitions of all tables, views and databases of the job. Names come from there, never from the job.
+    `is_told`: readers are told the statement, which an event filter may leave out. `notices`: who of them learns what.
     """
 
     ts: int  # finish ts
@@ -154,16 +168,12 @@ class Ddl:
     before: Mapping[int, TableInfo] = field(default_factory=dict, compare=False)
     tables: Mapping[int, TableInfo] = field(default_factory=dict, compare=False)
     touched: Touched = field(default_factory=Touched, compare=False)
-    schema_files: tuple[SchemaFile, ...] = field(default=(), compare=False)
+    is_told: bool = field(default=False, compare=False)
+    notices: tuple[Notice, ...] = field(default=(), compare=False)
 
     @property
     def order(self) -> tuple[int, int]:
         return self.ts, self.job_id
-
-    @property
-    def is_told(self) -> bool:
-        """Whether readers are told the statement: an event filter may leave it out."""
-        return any(file.query for file in self.schema_files)
 
 
 class DdlSink(Protocol):

@@ -89,8 +89,8 @@ class Recorded:
         state = self.log.claim_epoch(lambda before: _epoch(before, name, sink))
         self.names = _names(sink, state)
         storage = sink.get("storage")
-        self.sink = storage and StorageDdlSink(LocalStore(lake), self.log.poll_fence)
-        self.schema, self.timeline = _schema(bool(storage and storage.get("useTableIdAsPath")))
+        self.sink = storage and StorageDdlSink(LocalStore(lake), self.log.poll_fence, by_id=self.names.by_id)
+        self.schema, self.timeline = _schema()
         self.waiting = list(DDLS)
         for ddl in [self.waiting.pop(0) for _ in range(ddls)]:
             self._follow(*ddl)
@@ -203,13 +203,13 @@ def _names(sink: dict[str, Any], state: State) -> Any:
     return Layout.of(sink["storage"]) if "storage" in sink else Unfiled()
 
 
-def _schema(by_id: bool) -> tuple[SchemaHistory, Timeline]:
+def _schema() -> tuple[SchemaHistory, Timeline]:
     databases = [parse_database_info({"id": 1, "db_name": {"O": "shop"}})]
     there = (raw(ORDERS, "orders"), raw(ITEMS, "items"), raw(PARTED, "parted", partition=PARTITIONS))
     tables = [parse_table_info(each, "shop") for each in there]
     job_table = parse_table_info(raw(1, "tidb_ddl_job"), "mysql")
     first = [id_ for table in tables for id_ in table.physical_ids]
-    timeline = Timeline(lambda *_: True, lambda _: True, lambda *_: False, first, by_id)
+    timeline = Timeline(lambda *_: True, lambda _: True, lambda *_: False, first)
     return SchemaHistory(START_TS, databases, tables, job_table), timeline
 
 

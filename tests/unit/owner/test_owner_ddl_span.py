@@ -20,6 +20,7 @@ from changefeed.schema.effects import Effects
 from changefeed.schema.history import SchemaHistory
 from changefeed.schema.snapshot import load_schema
 from changefeed.sink.contract import Ddl
+from changefeed.sink.storage.schema_file import files_of
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
 from changefeed_devcluster.ddl import columns, tables
@@ -91,7 +92,7 @@ async def test_rule_1_nothing_is_let_past_a_ddl_of_a_selected_table(tidb: Tidb, 
         assert (ddl.ts, ddl.description[:44]) == (finish_ts, "ADD_COLUMN of shop.orders: ALTER TABLE `shop")
         assert (ddl.involved, ddl.left, ddl.tables.keys()) == ({orders}, frozenset(), {orders})
         assert [column.name for column in ddl.tables[orders].columns] == ["id", "note"]
-        assert [(file.path.rpartition("_")[0], file.query[:11], file.type) for file in ddl.schema_files] == [
+        assert [(file.path.rpartition("_")[0], file.query[:11], file.type) for file in files_of(ddl)] == [
             (f"shop/orders/meta/schema_{finish_ts}", "ALTER TABLE", 5)
         ]
         assert followed.schema.table(orders, finish_ts) == ddl.tables[orders]

@@ -12,6 +12,7 @@ from changefeed.schema.ddl.job import parse_job
 from changefeed.schema.history import SchemaHistory
 from changefeed.schema.table_info import parse_database_info, parse_table_info
 from changefeed.sink.contract import Ddl
+from changefeed.sink.storage.schema_file import files_of
 
 START_TS = 100
 SHOP, OTHER, SYSTEM = 1, 2, 3
@@ -25,7 +26,7 @@ def raw(id_: int, name: str, column: str = "id", **more: Any) -> dict[str, Any]:
 
 
 class Followed:
-    def __init__(self, by_id: bool = False) -> None:
+    def __init__(self) -> None:
         databases = [parse_database_info({"id": i, "db_name": {"O": n}}) for i, n in DATABASES.items()]
         tables = [
             parse_table_info(raw(ORDERS, "orders"), "shop"),
@@ -41,7 +42,6 @@ class Followed:
             lambda schema: schema == "shop",
             lambda job, schema, table: table in self.ignored,
             [ORDERS, ITEMS],
-            by_id,
         )
         self.ts = START_TS
 
@@ -70,10 +70,13 @@ def _selects(schema: str, table: str) -> bool:
 
 
 def shown(ddl: Ddl | None) -> tuple[set[int], set[int], set[int], list[tuple[str, bool]]]:
-    """Involved, left, those that go on or join, and the schema files: where, and whether with the statement."""
+    """Involved, left, those that go on or join, and the notices: of what, and whether with the statement."""
     assert ddl is not None
-    files = [(f"{file.schema}/{file.table}", bool(file.query)) for file in ddl.schema_files]
-    return set(ddl.involved), set(ddl.left), set(ddl.tables), files
+    notices = [
+        (f"{each.database}/{each.table.name if each.table else ''}", each.with_statement) for each in ddl.notices
+    ]
+    assert ddl.is_told == any(is_told for _, is_told in notices)
+    return set(ddl.involved), set(ddl.left), set(ddl.tables), notices
 
 
 @pytest.fixture
@@ -86,7 +89,8 @@ def test_an_altered_table_goes_on(followed: Followed) -> None:
     assert shown(ddl) == ({ORDERS}, set(), {ORDERS}, [("shop/orders", True)])
     assert ddl is not None
     assert [column.name for column in ddl.tables[ORDERS].columns] == ["wide"]
-    assert (ddl.ts, ddl.schema_files[0].table_version, ddl.schema_files[0].type) == (110, 110, Action.ADD_COLUMN)
+    (file,) = files_of(ddl)
+    assert (ddl.ts, file.table_version, file.type) == (110, 110, Action.ADD_COLUMN)
 
 
 def test_what_is_not_selected_does_not_concern_the_changefeed(followed: Followed) -> None:
@@ -147,7 +151,7 @@ def test_readers_are_told_both_names_of_a_rename_in_full(followed: Followed) -> 
     ddl = followed.ddl(Action.RENAME_TABLE, OTHER, raw(ORDERS, "archive"), query="RENAME TABLE orders TO other.archive")
     assert ddl is not None
     wanted = "RENAME TABLE `shop`.`orders` TO `other`.`archive`"
-    assert [ddl.query, *(file.query for file in ddl.schema_files)] == [wanted, wanted]
+    assert [ddl.query, *(file.query for file in files_of(ddl))] == [wanted, wanted]
 
 
 def test_an_event_filter_is_asked_by_the_name_that_a_rename_begins_with(followed: Followed) -> None:
@@ -243,7 +247,7 @@ def test_an_ignored_ddl_is_followed_and_its_statement_is_not_told(followed: Foll
     altered = followed.ddl(Action.ADD_COLUMN, table=raw(ORDERS, "orders", "wide"))
     assert shown(altered) == ({ORDERS}, set(), {ORDERS}, [("shop/orders", False)])
     assert altered is not None
-    assert altered.schema_files[0].table_version == altered.ts
+    assert [(file.table_version, file.query, file.type) for file in files_of(altered)] == [(altered.ts, "", 0)]
     assert shown(followed.ddl(Action.CREATE_TABLE, table=raw(30, "new"))) == (set(), set(), {30}, [("shop/new", False)])
     assert shown(followed.ddl(Action.DROP_TABLE, table=raw(30, "new"))) == ({30}, {30}, set(), [])
     assert followed.ddl(Action.CREATE_VIEW, table=raw(50, "v", view={})) is None
@@ -258,13 +262,13 @@ def test_a_table_that_cannot_be_replicated_stops_the_run_by_name(followed: Follo
 
 
 def folders(ddl: Ddl | None) -> list[tuple[str, str, bool]]:
-    """Of the schema files: the folder, the table, and whether with the statement."""
-    files = ddl.schema_files if ddl else ()
+    """Of the schema files where folders are named by ids: the folder, the table, and whether with the statement."""
+    files = files_of(ddl, by_id=True) if ddl else []
     return [(file.path.partition("/meta/")[0], file.table, bool(file.query)) for file in files]
 
 
 def test_by_id_a_table_is_told_in_its_folder_and_each_partition_has_the_definition() -> None:
-    by_id = Followed(by_id=True)
+    by_id = Followed()
     renamed = by_id.ddl(Action.RENAME_TABLE, table=raw(ORDERS, "sales"))
     assert folders(renamed) == [(str(ORDERS), "sales", True)]
     truncated = by_id.ddl(Action.TRUNCATE_TABLE, table=raw(40, "sales"), table_id=ORDERS)
@@ -276,6 +280,6 @@ def test_by_id_a_table_is_told_in_its_folder_and_each_partition_has_the_definiti
 
 
 def test_by_id_nothing_is_told_of_a_database() -> None:
-    dropped = Followed(by_id=True).ddl(Action.DROP_SCHEMA)
+    dropped = Followed().ddl(Action.DROP_SCHEMA)
     assert dropped is not None
     assert (dropped.left, folders(dropped)) == ({ORDERS, ITEMS}, [])

@@ -29,7 +29,6 @@ from changefeed.sink.iceberg.marks import Relied
 from changefeed.sink.iceberg.place import IcebergPlace
 from changefeed.sink.iceberg.tables import LakeTables, Writer
 from changefeed.sink.records import Records
-from changefeed.sink.storage.schema_file import SchemaFile
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import Table
@@ -199,7 +198,7 @@ def ddl(
         left=frozenset(there) - tables.keys(),
         before=there,
         tables=tables,
-        schema_files=(SchemaFile("shop", "t", ts, query=query if told else ""),),
+        is_told=told,
     )
 
 

@@ -20,7 +20,6 @@ from changefeed.sink.kafka.codec.message import Message
 from changefeed.sink.kafka.ddl_sink import KafkaDdlSink
 from changefeed.sink.kafka.entry_writer import KafkaJob
 from changefeed.sink.kafka.options import KafkaPlace
-from changefeed.sink.storage.schema_file import SchemaFile
 
 CANAL = {
     "enableTidbExtension": True,
@@ -71,9 +70,8 @@ def sink_that(monkeypatch: pytest.MonkeyPatch, *failures: ChangefeedError, **opt
 
 def ddl(ts: int, table: str = "t", query: str = "ALTER TABLE t ADD c INT") -> Ddl:
     said = {"id": ts, "type": int(Action.ADD_COLUMN), "schema_name": "lower", "table_name": "case", "query": query}
-    files = (SchemaFile("Shop", table, ts, query=query),)
     own = parse_table_info({"id": 1, "name": {"O": table}}, "Shop")
-    return Ddl(ts, ts, job=parse_job(said), query=query, touched=Touched((own,), (own,)), schema_files=files)
+    return Ddl(ts, ts, job=parse_job(said), query=query, touched=Touched((own,), (own,)), is_told=True)
 
 
 def watermarks(sent: Sent) -> list[bool]:
@@ -130,10 +128,9 @@ def test_a_ddl_names_the_table_that_it_is_of_as_it_is_defined(
     dispatchers = [{"matcher": ["*.*"], "topic": "{schema}_{table}", "partition": "table", "index": "", "columns": []}]
     sink, sent = sink_that(monkeypatch, dispatchers=dispatchers, cloudEvents=True)
     job = parse_job({"id": 9, "type": int(action), "schema_name": "dst", "table_name": "a", "query": "a statement"})
-    files = (SchemaFile(*said, 9, query="a statement"),)
     ids = [{id_: table for table in tables for id_ in table.physical_ids} for tables in (before, after)]
     touched = Touched(tuple(before), tuple(after))
-    sink.execute(Ddl(9, 9, job, "a statement", before=ids[0], tables=ids[1], touched=touched, schema_files=files))
+    sink.execute(Ddl(9, 9, job, "a statement", before=ids[0], tables=ids[1], touched=touched, is_told=True))
     (found,) = [json.loads(value) for _, _, value in sent.messages]
     assert (found["database"], found["table"]) == said
     assert [topic for topic, _ in sent.messages[0][1]] == topics
@@ -171,7 +168,7 @@ def test_what_readers_of_rows_do_not_know_is_told_if_that_is_asked_for(
 
 def test_a_ddl_that_an_event_filter_leaves_out_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     sink, sent = sink_that(monkeypatch)
-    sink.execute(replace(ddl(1), schema_files=(SchemaFile("shop", "t", 1),)))
+    sink.execute(replace(ddl(1), is_told=False))
     assert not sent.messages
 
 

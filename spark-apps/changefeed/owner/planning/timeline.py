@@ -8,11 +8,9 @@ The set of dispatchers is a function of ts: one for each physical table that the
    table has a new physical id, and so a new dispatcher, which joins at T.
 3. *A partition is exchanged.* The ids swap: each dispatcher continues with the other table's definition.
 4. *The definition does not change*, as when an index is added. Rows after T still have version T, as in TiCDC.
-5. *An event filter ignores it.* Rows after T are still in the new definition, so its schema file is written without the
-   statement; readers are told nothing about what has ended. The filter is asked by the table that the statement names:
+5. *An event filter ignores it.* Rows after T are still in the new definition, so readers get that without the
+   statement; they are told nothing about what has ended. The filter is asked by the table that the statement names:
    of a rename by the old name, of an exchange by the partitioned table.
-6. *Folders are named by ids.* The table's own folder gets the statement, and each partition's the definition. A
-   database has no folder, so readers are told nothing about what is done to it as a whole.
 """
 
 from __future__ import annotations
@@ -25,8 +23,7 @@ from changefeed.schema.history import RENAMES, Touched
 from changefeed.schema.row.rowv2 import check_supported
 from changefeed.schema.sql.told import told
 from changefeed.schema.table_info import TableInfo
-from changefeed.sink.contract import Ddl
-from changefeed.sink.storage.schema_file import SchemaFile
+from changefeed.sink.contract import Ddl, Notice
 
 Selects = Callable[[str, str], bool]  # (schema, table)
 Ignores = Callable[[Job, str, str], bool]  # (job, schema, table); table "": the statement is the schema's
@@ -41,13 +38,11 @@ class Timeline:
         selects_database: Callable[[str], bool],
         ignores: Ignores,
         dispatchers: Iterable[int],
-        by_id: bool = False,
     ) -> None:
-        """`dispatchers`: those with which the run begins. `by_id`: readers find a table by its id."""
+        """`dispatchers`: those with which the run begins."""
         self._selects = selects
         self._selects_database = selects_database
         self._ignores = ignores
-        self._by_id = by_id
         self._dispatchers = set(dispatchers)
 
     def follow(self, job: Job, ts: int, touched: Touched) -> Ddl | None:
@@ -59,39 +54,39 @@ class Timeline:
         selected = [table for table in after.values() if self._is_selected(table)]
         involved = self._dispatchers & {id_ for table in touched.before for id_ in table.physical_ids}
         tables = {id_: table for table in selected if not table.is_view for id_ in table.physical_ids}
-        files = self._schema_files(job, ts, touched, after)
-        if not (involved or tables or files):
+        notices = self._notices(job, touched, after)
+        if not (involved or tables or notices):
             return None
         for table in selected:
             check_supported(table)
         left = involved - tables.keys()
         self._dispatchers = (self._dispatchers - left) | tables.keys()
-        name = ".".join(touched.name).rstrip(".")
+        name, query = ".".join(touched.name).rstrip("."), told(job, touched)
         return Ddl(
             ts=ts,
             job_id=job.id,
             job=job,
-            query=told(job, touched),
+            query=query,
             description=f"{job.type_name} of {name}: {job.query}".rstrip(": "),
             involved=frozenset(involved),
             left=frozenset(left),
             before={id_: table for table in touched.before for id_ in table.physical_ids if id_ in involved},
             tables=tables,
             touched=touched,
-            schema_files=files,
+            is_told=bool(query) and any(notice.with_statement for notice in notices),
+            notices=notices,
         )
 
     def _is_selected(self, table: TableInfo) -> bool:
         return self._selects(table.schema_name, table.name)
 
-    def _schema_files(self, job: Job, ts: int, touched: Touched, after: dict[int, TableInfo]) -> tuple[SchemaFile, ...]:
+    def _notices(self, job: Job, touched: Touched, after: dict[int, TableInfo]) -> tuple[Notice, ...]:
         """Of what was or is selected: a reader who has a table is told what becomes of it."""
         had = {table.id for table in touched.before if self._is_selected(table)}
-        query = told(job, touched)
-        files = [
-            SchemaFile(name, "", ts, query=query, type=job.type)
+        notices = [
+            Notice(name)
             for name in sorted(touched.databases)
-            if not self._by_id and self._selects_database(name) and not self._ignores(job, name, "")
+            if self._selects_database(name) and not self._ignores(job, name, "")
         ]
         gone = [table for table in touched.before if table.id in had and not after]
         for table in [*after.values(), *(gone if not touched.databases else ())]:
@@ -99,13 +94,11 @@ class Timeline:
                 continue
             named = touched.named(job, table)
             is_ignored = self._ignores(job, named.schema_name, named.name)
-            says_why = not is_ignored and self._is_of_statement(job, table, had, touched)
-            if not is_ignored or self._has_rows(table, after):
-                statement = (query, job.type) if says_why else ("", 0)
-                files.append(SchemaFile.of(table, ts, *statement, table.id if self._by_id else None))
-                if self._by_id and self._has_rows(table, after):
-                    files += [SchemaFile.of(table, ts, table_id=partition) for partition in table.partition_ids]
-        return tuple(files)
+            with_statement = not is_ignored and self._is_of_statement(job, table, had, touched)
+            has_rows = self._has_rows(table, after)
+            if not is_ignored or has_rows:
+                notices.append(Notice(table.schema_name, table, with_statement, has_rows))
+        return tuple(notices)
 
     def _has_rows(self, table: TableInfo, after: dict[int, TableInfo]) -> bool:
         """Whether any are written in this definition."""

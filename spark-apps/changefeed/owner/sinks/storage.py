@@ -73,7 +73,7 @@ class DrivenStorage:
         return StorageJob(self.folder.place)
 
     def ddl_sink(self, taken: Taken, poll_fence: Callable[[], object], patience: Patience) -> DdlSink:
-        return StorageDdlSink(self.folder, poll_fence, patience)
+        return StorageDdlSink(self.folder, poll_fence, patience, by_id=self.names.by_id)
 
     def expired(self, before: str) -> Iterator[Callable[[], None]]:
         return (partial(self.folder.delete, path) for path, _ in self.folder.list() if is_expired(path, before))

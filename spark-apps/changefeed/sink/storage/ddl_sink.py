@@ -17,6 +17,7 @@ from changefeed.sink.contract import Ddl
 from changefeed.sink.storage.grow import LastWritten
 from changefeed.sink.storage.index import ends, write_index
 from changefeed.sink.storage.metadata import write_metadata
+from changefeed.sink.storage.schema_file import files_of
 from changefeed.sink.storage.schema_file import write as write_schema
 
 _CONFLICTS = 3
@@ -27,13 +28,21 @@ class StorageDdlSink:
     """Implements DdlSink. Raises Fenced when another driver writes instead, NeedsHuman when a stranger does,
     Unavailable.
 
-    `poll_fence`: asks the log who drives.
+    `poll_fence`: asks the log who drives. `by_id`: folders are named by ids.
     """
 
-    def __init__(self, sink: ObjectStore, poll_fence: Callable[[], object], patience: Patience | None = None) -> None:
+    def __init__(
+        self,
+        sink: ObjectStore,
+        poll_fence: Callable[[], object],
+        patience: Patience | None = None,
+        *,
+        by_id: bool = False,
+    ) -> None:
         self._sink = sink
         self._poll_fence = poll_fence
         self._patience = patience or Patience()
+        self._by_id = by_id
         self._pool = ThreadPoolExecutor(_AT_ONCE, "index")
         self._last = LastWritten()
 
@@ -53,7 +62,7 @@ class StorageDdlSink:
         """Schema files: what a DDL at T has made of the tables, before anything above T is written of them (rules 9,
         26).
         """
-        for file in ddl.schema_files:
+        for file in files_of(ddl, self._by_id):
             write_schema(self._sink, file, self._patience, self._poll_fence)
 
     def write_syncpoint(self, ts: int) -> None:

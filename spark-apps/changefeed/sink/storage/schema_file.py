@@ -17,6 +17,7 @@ from changefeed.objectstore.once import create_bytes
 from changefeed.objectstore.patience import Patience
 from changefeed.schema import table_info as ti
 from changefeed.schema.table_info import ColumnInfo, TableInfo, column_type_name
+from changefeed.sink.contract import Ddl
 from changefeed.sink.storage.layout import schema_file, table_path
 
 _FORMAT_VERSION = 1
@@ -114,6 +115,24 @@ class SchemaFile:
                 "TableColumnsTotal": len(columns),
             }
         )
+
+
+def files_of(ddl: Ddl, by_id: bool = False) -> list[SchemaFile]:
+    """The schema files that tell readers of a DDL.
+
+    By id, the table's own folder gets the statement, and each partition's the definition. A database has no folder
+    then, so readers are told nothing about what is done to it as a whole.
+    """
+    files: list[SchemaFile] = []
+    for notice in ddl.notices:
+        statement = (ddl.query, ddl.job.type if ddl.job else 0) if notice.with_statement else ("", 0)
+        if (table := notice.table) is None:
+            files += [] if by_id else [SchemaFile(notice.database, "", ddl.ts, (), *statement)]
+            continue
+        files.append(SchemaFile.of(table, ddl.ts, *statement, table.id if by_id else None))
+        if by_id and notice.has_rows:
+            files += [SchemaFile.of(table, ddl.ts, table_id=partition) for partition in table.partition_ids]
+    return files
 
 
 def write_schema_file(

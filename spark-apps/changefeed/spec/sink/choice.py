@@ -61,11 +61,6 @@ class SinkSpec(Section):
         return next(kind for kind in _KINDS if getattr(self, kind) is not None)
 
     @property
-    def has_ids_for_paths(self) -> bool:
-        """Whether folders are named by tables' ids."""
-        return self.storage is not None and self.storage.use_table_id_as_path
-
-    @property
     def names(self) -> dict[str, str]:
         """By field: the options that decide files' names, which stay as they were; none of other sinks."""
         options = self.storage.model_dump(by_alias=True, mode="json") if self.storage else {}
