@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 if TYPE_CHECKING:
     import pyarrow as pa
     from changefeed.source.loop import EventLoop
-    from changefeed.source.options import Options
+    from changefeed.source.options import SourceOptions
     from changefeed.source.read_schema import ReadSchema
     from changefeed.source.stream import TableStream
 
@@ -30,10 +30,10 @@ class ChangefeedSource(DataSource):
     """The data source `changefeed` (docs/spark-source.md)."""
 
     def __init__(self, options: Any) -> None:
-        from changefeed.source.options import Options
+        from changefeed.source.options import SourceOptions
 
         super().__init__(options)
-        self._options = Options.parse(options)
+        self._options = SourceOptions.parse(options)
         self._read: ReadSchema | None = None  # None: the user passed a schema
 
     @classmethod
@@ -65,7 +65,7 @@ DefaultSource = ChangefeedSource
 
 
 class ChangefeedReader(DataSourceReader):
-    def __init__(self, options: Options, wanted: ReadSchema | pa.Schema, columns: pa.Schema) -> None:
+    def __init__(self, options: SourceOptions, wanted: ReadSchema | pa.Schema, columns: pa.Schema) -> None:
         self._options = options
         self._wanted = wanted
         self._columns = columns
@@ -84,7 +84,7 @@ class ChangefeedReader(DataSourceReader):
 class ChangefeedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Opens nothing until Spark asks for an offset: tasks get a pickled copy and only call `read`."""
 
-    def __init__(self, options: Options, wanted: ReadSchema | pa.Schema, columns: pa.Schema) -> None:
+    def __init__(self, options: SourceOptions, wanted: ReadSchema | pa.Schema, columns: pa.Schema) -> None:
         self._options = options
         self._wanted = wanted
         self._columns = columns

@@ -14,7 +14,7 @@ import pytest
 from changefeed.objectstore.open import open_store
 from changefeed.owner.adoption import ticdc as ticdc_module
 from changefeed.owner.adoption.ticdc import adopt_ticdc
-from changefeed.tail.changes import Changes
+from changefeed.tail.changes import TailedChanges
 from changefeed.upstream.access import Access
 from changefeed.verify.consumer.schema_file import read_schema_file, schema_checksum
 from changefeed.verify.report import Places, verify
@@ -110,7 +110,7 @@ class StorageConsumer:
 
 def tailed(lake: Path) -> list[int]:
     store = open_store(lake.as_uri())
-    changes = Changes(store, known_of(store).format_of, 0, lambda schema, table: True)
+    changes = TailedChanges(store, known_of(store).format_of, 0, lambda schema, table: True)
     rows = [change.row for change in changes.round() if change.row is not None]
     assert [row.commit_ts for row in rows] == sorted(row.commit_ts for row in rows)
     return [int(row.values["id"]) for row in rows]  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from changefeed.objectstore.open import open_store
 from changefeed.owner.planning import expiration
-from changefeed.restore.source import NotRestorable, Source
+from changefeed.restore.source import NotRestorable, RestoreSource
 from changefeed.upstream.access import Access
 from changefeed.verify.report import Places, verify
 from changefeed.verify.result import NotVerifiable
@@ -45,4 +45,4 @@ async def test_expired_files_are_deleted(world: World, monkeypatch: pytest.Monke
     with pytest.raises(NotVerifiable, match=expired):
         await verify(Places(world.lake.as_uri()), Access((f"http://{world.cluster.pd_address}",)))
     with pytest.raises(NotRestorable, match=expired):
-        Source(open_store(world.lake.as_uri()))
+        RestoreSource(open_store(world.lake.as_uri()))

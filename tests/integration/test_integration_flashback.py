@@ -19,9 +19,9 @@ from changefeed.objectstore.open import open_store
 from changefeed.restore import reverse
 from changefeed.restore.database import Database, Restoring
 from changefeed.restore.flashback import flashback
-from changefeed.restore.report import Report
+from changefeed.restore.report import RestoreReport
 from changefeed.restore.restore import restore
-from changefeed.restore.source import Source
+from changefeed.restore.source import RestoreSource
 from changefeed.verify.progress import Silent
 from changefeed.verify.report import verify
 from changefeed_devcluster.tidb.schema import Column
@@ -54,15 +54,15 @@ def empty(mariadb: MariaDb) -> MariaDb:
     return mariadb
 
 
-def source(world: World) -> Source:
-    return Source(open_store(world.lake.as_uri()))
+def source(world: World) -> RestoreSource:
+    return RestoreSource(open_store(world.lake.as_uri()))
 
 
 def of_bank(schema: str, table: str) -> bool:
     return schema == "bank"
 
 
-def loaded(world: World, server: MariaDb, ts: int) -> Report:
+def loaded(world: World, server: MariaDb, ts: int) -> RestoreReport:
     database = Database(server.server())
     return restore(source(world), ts, of_bank, lambda tables: Restoring(database, ts, tables), Silent())
 

@@ -15,8 +15,8 @@ from changefeed.objectstore.open import open_store
 from changefeed.restore import parquet
 from changefeed.restore.database import Database, Restoring
 from changefeed.restore.restore import restore
-from changefeed.restore.rows import Changes
-from changefeed.restore.source import Source
+from changefeed.restore.rows import RowChanges
+from changefeed.restore.source import RestoreSource
 from changefeed.verify.comparison.ledger import scratch_database
 from changefeed.verify.progress import Silent
 from changefeed_devcluster.tidb.schema import Column
@@ -114,9 +114,9 @@ async def test_values_are_those_of_the_upstream(world: World, tmp_path: Path, pr
 
 def copy_of(world: World, ts: int, base: Path, path: Path) -> None:
     """Of a base of the table, by way of what rows are put together from."""
-    (table,) = [t for t in Source(open_store(world.lake.as_uri())).catalog(ts).tables if t.name == "bank.types"]
+    (table,) = [t for t in RestoreSource(open_store(world.lake.as_uri())).catalog(ts).tables if t.name == "bank.types"]
     with scratch_database() as db:
-        changes = Changes(db, table.now.stored, table.now.key)
+        changes = RowChanges(db, table.now.stored, table.now.key)
         for rows in parquet.read(db, base, table.now):
             changes.add_base(table.now, rows)
         changes.fold()
@@ -135,7 +135,7 @@ async def test_a_timestamp_is_of_no_time_zone(world: World, tmp_path: Path, prot
 async def test_values_in_a_database_are_those_of_the_upstream(world: World, mariadb: MariaDb) -> None:
     kinds = {name: kind for name, kind in kinds_for("csv").items() if not kind.sql.startswith("enum")}
     ts = await written(world, "csv", kinds)
-    source, database = Source(open_store(world.lake.as_uri())), Database(mariadb.server())
+    source, database = RestoreSource(open_store(world.lake.as_uri())), Database(mariadb.server())
     restore(source, ts, lambda schema, _: schema == "bank", lambda tables: Restoring(database, ts, tables), Silent())
     for name, kind in kinds.items():
         shown = f"CAST({name} AS DOUBLE)" if kind.sql in ("float", "double") else name

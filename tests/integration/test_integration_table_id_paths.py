@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from changefeed.objectstore.open import open_store
-from changefeed.tail.changes import Changes
+from changefeed.tail.changes import TailedChanges
 from changefeed.verify.report import verify
 from changefeed.verify.result import Result
 from changefeed.verify.sink.known import known_of
@@ -67,7 +67,7 @@ async def verified(world: World) -> Result:
 def tailed(world: World, table: str) -> list[tuple[str, str | None]]:
     """What a reader from the start is shown of tables that begin so: (table, statement or id)."""
     store = open_store(world.lake.as_uri())
-    changes = Changes(store, known_of(store).format_of, 0, lambda schema, name: name.startswith(table))
+    changes = TailedChanges(store, known_of(store).format_of, 0, lambda schema, name: name.startswith(table))
     return [(each.table, each.row.values["id"] if each.row else each.query[:12]) for each in changes.round()]
 
 

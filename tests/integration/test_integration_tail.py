@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from changefeed.objectstore.open import open_store
-from changefeed.tail.changes import Change, Changes
+from changefeed.tail.changes import TailedChange, TailedChanges
 from changefeed.verify.result import NotVerifiable
 from changefeed.verify.sink.known import known_of
 from changefeed_devcluster.tidb.schema import Column
@@ -62,7 +62,7 @@ async def published(run: Run, ts: int) -> None:
     )
 
 
-def shown(changes: list[Change]) -> list[tuple[Any, ...]]:
+def shown(changes: list[TailedChange]) -> list[tuple[Any, ...]]:
     return [
         (each.commit_ts, each.table, each.row.op, each.row.values) if each.row else (each.table, each.query)
         for each in changes
@@ -77,9 +77,9 @@ async def test_each_round_has_what_has_come_since_the_last_one(world: World, opt
     store = open_store(world.lake.as_uri())
     known = known_of(store)
     assert not known.unknown
-    everything = Changes(store, known.format_of, 0, lambda schema, table: True)
+    everything = TailedChanges(store, known.format_of, 0, lambda schema, table: True)
     found = shown(list(everything.round()))
-    from_now = Changes(store, known.format_of, None, lambda schema, table: table == "orders")
+    from_now = TailedChanges(store, known.format_of, None, lambda schema, table: table == "orders")
     world.orders = world.tidb.add_column(world.orders, Column("note", "varchar(8)", nullable=True))
     later = [write(world, number) for number in range(3, 6)]
     await published(run, later[-1])
@@ -143,7 +143,7 @@ async def test_the_command_ends_well_each_time(world: World, options: dict[str, 
 
 def test_what_is_no_sink_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotVerifiable, match="has no `metadata`: nothing is published there yet"):
-        Changes(open_store(tmp_path.as_uri()), lambda path: pytest.fail(path), None, lambda schema, table: True)
+        TailedChanges(open_store(tmp_path.as_uri()), lambda path: pytest.fail(path), None, lambda schema, table: True)
 
 
 def test_a_sink_whose_log_is_elsewhere_is_read_by_ticdcs_defaults(tmp_path: Path) -> None:

@@ -45,8 +45,8 @@ RANGE_LOCK = (
         "a hole that is cut goes on from the highest ts",
         RangeLock,
         "_cut",
-        "Piece(key, piece.end, piece.resolved_ts, failures=piece.failures, due=piece.due)",
-        "Piece(key, piece.end, max(p.resolved_ts for p in self._pieces), failures=piece.failures, due=piece.due)",
+        "LockPart(key, piece.end, piece.resolved_ts, failures=piece.failures, due=piece.due)",
+        "LockPart(key, piece.end, max(p.resolved_ts for p in self._pieces), failures=piece.failures, due=piece.due)",
     ),
     Mutation(
         "range lock",
@@ -86,8 +86,8 @@ RANGE_LOCK = (
         "what is cut off a hole that has failed twice goes on from the highest ts",
         RangeLock,
         "_cut",
-        "Piece(key, piece.end, piece.resolved_ts, failures=piece.failures, due=piece.due)",
-        "Piece(key, piece.end, max(p.resolved_ts for p in self._pieces if p is piece or piece.failures > 1), "
+        "LockPart(key, piece.end, piece.resolved_ts, failures=piece.failures, due=piece.due)",
+        "LockPart(key, piece.end, max(p.resolved_ts for p in self._pieces if p is piece or piece.failures > 1), "
         "failures=piece.failures, due=piece.due)",
         story="A region splits while it can't be registered, twice in a row.",
     ),
@@ -107,7 +107,7 @@ RANGE_LOCK = (
         "who is released stays locked",
         RangeLock,
         "release",
-        "self._pieces = [Piece(piece.start, piece.end, piece.resolved_ts) for piece in self._pieces]",
+        "self._pieces = [LockPart(piece.start, piece.end, piece.resolved_ts) for piece in self._pieces]",
         "pass",
     ),
 )
@@ -177,8 +177,8 @@ SPAN_PIPELINE = (
         "nobody who is held is resumed",
         SpanPipeline,
         "_balance",
-        "return [*map(Hold, hold), *map(Resume, resume)]",
-        "return [*map(Hold, hold)]",
+        "return [*map(HoldBack, hold), *map(Resume, resume)]",
+        "return [*map(HoldBack, hold)]",
     ),
 )
 

@@ -39,7 +39,7 @@ from changefeed.puller.range_lock import RangeLock
 from changefeed.puller.reaction import Fatal, Leader, Wait, backoff, reaction
 from changefeed.puller.stopped_stores import BEHIND, READ, REFUSED, Stopped, StoppedStores
 from changefeed.puller.store_stream import GATHER_SECONDS, Ask, StoreStream
-from changefeed.puller.stuck_regions import LOOK_SECONDS, Blocked, StuckRegions, Sweep
+from changefeed.puller.stuck_regions import LOOK_SECONDS, BlockedRegion, StuckRegions, Sweep
 from changefeed.upstream.lock_sweep import LockSweep
 from changefeed.upstream.pd import LocatedRegion
 from changefeed.upstream.regions import Upstream
@@ -77,14 +77,14 @@ class Resolved:
 
 
 @dataclass(frozen=True)
-class Failed:
+class SubscriptionFailed:
     """The subscription can't go on; it is released already."""
 
     sub_id: int
     error: ChangefeedError
 
 
-FeedEvent = Data | Resolved | Failed
+FeedEvent = Data | Resolved | SubscriptionFailed
 
 
 @dataclass(eq=False)
@@ -204,7 +204,7 @@ class SpanFeed:
         """How far each subscription is, held ones too: sub_id -> resolved-ts."""
         return {sub_id: subscription.ranges.resolved_ts for sub_id, subscription in self._subscriptions.items()}
 
-    def blocked(self) -> list[tuple[int, Blocked]]:
+    def blocked(self) -> list[tuple[int, BlockedRegion]]:
         """Spans, and living transactions that hold them back, the lowest first; as the last looks found them."""
         return [
             (self._subscriptions[blocked.sub_id].span_id, blocked)
@@ -324,7 +324,7 @@ class SpanFeed:
         self.metrics.finished_locks += swept.finished
         resolved_ts = sweep.piece.resolved_ts
         living = [
-            Blocked(sweep.sub_id, resolved_ts, lock.lock_version, lock.key, lock.primary_lock, lock.lock_ttl)
+            BlockedRegion(sweep.sub_id, resolved_ts, lock.lock_version, lock.key, lock.primary_lock, lock.lock_ttl)
             for lock in swept.living
         ]
         self._stuck.found(sweep, living)
@@ -372,7 +372,7 @@ class SpanFeed:
 
     def _fail(self, subscription: _Subscription, error: ChangefeedError) -> None:
         async def tell() -> None:
-            await self._emit(Failed(subscription.sub_id, error))
+            await self._emit(SubscriptionFailed(subscription.sub_id, error))
 
         self.release(subscription.sub_id)
         self._start(tell())  # a task of its own: the stream that brought the error may be over with the subscription

@@ -15,7 +15,7 @@ from changefeed.puller.store_stream import Ask
 
 
 @dataclass
-class Verdict:
+class GcVerdict:
     """`advances`: what the confirmed ones have resolved meanwhile; `lost`: those whose start GC has passed."""
 
     advances: list[tuple[Ask, int]] = field(default_factory=list)
@@ -49,9 +49,9 @@ class HeldHistory:
         """Those that a read of the safepoint which begins now can confirm."""
         return list(self._waiting)
 
-    def judge(self, asked: list[Ask], safepoint: int) -> Verdict:
+    def judge(self, asked: list[Ask], safepoint: int) -> GcVerdict:
         """`safepoint` was read after `asked` was taken from `waiting`."""
-        verdict = Verdict()
+        verdict = GcVerdict()
         for ask in asked:
             ts = self._waiting.pop(ask, None)
             if ts is None:

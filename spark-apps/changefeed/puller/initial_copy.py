@@ -29,7 +29,7 @@ class Pd(Upstream, Protocol):
     async def gc_safepoint(self) -> int: ...
 
 
-class Pace:
+class ScanRateLimit:
     """`rate`: bytes a second that all scans of a task may read together; None: no bound. Pure."""
 
     def __init__(self, rate: float | None) -> None:
@@ -51,7 +51,7 @@ class CopyScan:
         self._pd = pd
         self._clock = clock
         self._room = room
-        self._pace = Pace(rate)
+        self._pace = ScanRateLimit(rate)
 
     async def run(
         self,

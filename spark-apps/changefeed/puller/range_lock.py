@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(eq=False)
-class Piece:
+class LockPart:
     start: bytes
     end: bytes
     resolved_ts: int
@@ -27,13 +27,13 @@ class RangeLock:
     def __init__(self, start: bytes, end: bytes, resolved_ts: int) -> None:
         if not start < end:
             raise ValueError(f"empty or unbounded span [{start.hex()}, {end.hex()})")
-        self._pieces = [Piece(start, end, resolved_ts)]
+        self._pieces = [LockPart(start, end, resolved_ts)]
         self._reported = resolved_ts
         self._minimum = resolved_ts
         self._stale = False
 
     @property
-    def pieces(self) -> tuple[Piece, ...]:
+    def pieces(self) -> tuple[LockPart, ...]:
         return tuple(self._pieces)
 
     @property
@@ -67,15 +67,15 @@ class RangeLock:
         """The moment when the next hole is due; None: all is locked."""
         return min((piece.due for piece in self._pieces if not piece.locked), default=None)
 
-    def lock(self, start: bytes, end: bytes) -> list[Piece]:
+    def lock(self, start: bytes, end: bytes) -> list[LockPart]:
         """Lock what is free of [start, end); what is locked stays with its holder.
 
         Each result is one stretch of holes, with the lowest resolved-ts of those it covers.
         """
         self._cut(start)
         self._cut(end)
-        kept: list[Piece] = []
-        locked: list[Piece] = []
+        kept: list[LockPart] = []
+        locked: list[LockPart] = []
         for piece in self._pieces:
             if piece.locked or piece.start < start or piece.end > end:
                 kept.append(piece)
@@ -92,19 +92,19 @@ class RangeLock:
         self._stale = True
         return locked
 
-    def has(self, piece: Piece) -> bool:
+    def has(self, piece: LockPart) -> bool:
         """Whether it is one of the pieces still; `release` and `lock` put others in its place."""
         at = bisect_right(self._pieces, piece.start, key=lambda each: each.start) - 1
         return at >= 0 and self._pieces[at] is piece
 
-    def unlock(self, piece: Piece, due: float) -> None:
+    def unlock(self, piece: LockPart, due: float) -> None:
         """The piece is a hole that keeps its resolved-ts, not to be tried before `due`."""
         piece.locked = False
         self._failed(piece, due)
 
     def release(self) -> None:
         """All pieces are holes that keep their resolved-ts, due now; nothing that their holders still say counts."""
-        self._pieces = [Piece(piece.start, piece.end, piece.resolved_ts) for piece in self._pieces]
+        self._pieces = [LockPart(piece.start, piece.end, piece.resolved_ts) for piece in self._pieces]
 
     def postpone(self, start: bytes, end: bytes, due: float) -> None:
         """What is still a hole in [start, end) could not be locked: not before `due`."""
@@ -116,7 +116,7 @@ class RangeLock:
         """The most failures in a row of any piece that touches [start, end)."""
         return max((p.failures for p in self._pieces if p.start < end and start < p.end), default=0)
 
-    def advance(self, piece: Piece, ts: int) -> None:
+    def advance(self, piece: LockPart, ts: int) -> None:
         """A locked piece has got to `ts`; a lower one than before is ignored."""
         if ts <= piece.resolved_ts:
             return
@@ -124,7 +124,7 @@ class RangeLock:
         piece.resolved_ts = ts
         piece.failures = 0
 
-    def _failed(self, piece: Piece, due: float) -> None:
+    def _failed(self, piece: LockPart, due: float) -> None:
         piece.failures += 1
         piece.due = due
 
@@ -136,6 +136,6 @@ class RangeLock:
         piece = self._pieces[at]
         if piece.locked or key == piece.start or key >= piece.end:
             return
-        rest = Piece(key, piece.end, piece.resolved_ts, failures=piece.failures, due=piece.due)
+        rest = LockPart(key, piece.end, piece.resolved_ts, failures=piece.failures, due=piece.due)
         piece.end = key
         self._pieces.insert(at + 1, rest)

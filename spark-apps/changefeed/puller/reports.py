@@ -13,7 +13,7 @@ from changefeed.wire import owner_pb2
 
 
 @dataclass
-class _Subscription:
+class _ReportedSubscription:
     first_segment: int = 0
     last_segment: int = 0  # of those that are written
     ts: int = 0
@@ -24,8 +24,8 @@ class Reports:
         """`attempt`: Spark's id of the task, by which the owner has it killed when it says nothing any more."""
         self._puller = puller
         self._attempt = attempt
-        self._subscriptions: dict[int, _Subscription] = {}
-        self._risen: dict[int, _Subscription] = {}  # those of them that have got on since they were told
+        self._subscriptions: dict[int, _ReportedSubscription] = {}
+        self._risen: dict[int, _ReportedSubscription] = {}  # those of them that have got on since they were told
         self._written: dict[int, owner_pb2.SegmentMeta] = {}
         self._told_segment = 0
         self._archived: dict[int, str] = {}
@@ -41,7 +41,7 @@ class Reports:
         self._told_stopped: owner_pb2.Stopped | None = None
 
     def subscribed(self, sub_id: int) -> None:
-        self._subscriptions[sub_id] = _Subscription()
+        self._subscriptions[sub_id] = _ReportedSubscription()
 
     def released(self, sub_id: int) -> None:
         self._subscriptions.pop(sub_id, None)

@@ -30,7 +30,7 @@ class Advance:
 
 
 @dataclass(frozen=True)
-class Hold:
+class HoldBack:
     """Pull the subscription no more until Resume. What of it is on its way is taken in."""
 
     sub_id: int
@@ -43,7 +43,7 @@ class Resume:
     sub_id: int
 
 
-Action = Advance | Hold | Resume
+Action = Advance | HoldBack | Resume
 
 
 @dataclass
@@ -60,7 +60,7 @@ class PipelineMetrics:
 
 
 @dataclass
-class _Span:
+class _PulledSpan:
     next_data_seq: int = 1
     acked_seq: int = 0
     done_set: set[int] = field(default_factory=set)
@@ -80,7 +80,7 @@ class _Span:
 class SpanPipeline:
     def __init__(self, quota_bytes: int) -> None:
         self._marks = BackPressure(quota_bytes)
-        self._spans: dict[int, _Span] = {}
+        self._spans: dict[int, _PulledSpan] = {}
         self._held: set[int] = set()
         self._step = quota_bytes // 256  # what has changed by less needs no new look
         self._looked_at = 0  # bytes in flight
@@ -89,7 +89,7 @@ class SpanPipeline:
     def register(self, sub_id: int, start_ts: int) -> None:
         if sub_id in self._spans:
             raise ValueError(f"subscription {sub_id} is registered already")
-        self._spans[sub_id] = _Span(newest_ts=start_ts)
+        self._spans[sub_id] = _PulledSpan(newest_ts=start_ts)
         self.metrics.active_subscriptions += 1
 
     def unregister(self, sub_id: int, now: float) -> list[Action]:
@@ -181,9 +181,9 @@ class SpanPipeline:
             self._observe_wait(now - (active[sub_id].held_since or now))
         self._held = (self._held | set(hold)) - set(resume)
         self.metrics.held_subscriptions = len(self._held)
-        return [*map(Hold, hold), *map(Resume, resume)]
+        return [*map(HoldBack, hold), *map(Resume, resume)]
 
-    def _flush_resolved_if_ready(self, sub_id: int, span: _Span) -> list[Action]:
+    def _flush_resolved_if_ready(self, sub_id: int, span: _PulledSpan) -> list[Action]:
         sent: list[Action] = []
         while span.barriers and span.pending_resolved[span.flushed][0] <= span.acked_seq:
             sent.append(Advance(sub_id, span.pending_resolved[span.flushed][1]))
@@ -195,7 +195,7 @@ class SpanPipeline:
             self.metrics.resolved_barrier_compaction_total += 1
         return sent
 
-    def _forget_if_over(self, sub_id: int, span: _Span) -> None:
+    def _forget_if_over(self, sub_id: int, span: _PulledSpan) -> None:
         if span.released and not span.weights:
             del self._spans[sub_id]
 

@@ -30,9 +30,9 @@ import pyarrow as pa
 from changefeed.clock import Clock, until_set
 from changefeed.errors import ChangefeedError, InvalidRequest, ProtocolViolation, Refused, Transient, Unavailable
 from changefeed.puller.congestion import Congestion
-from changefeed.puller.matching.region_events import Outcome, RegionEvents, Registration
+from changefeed.puller.matching.region_events import ChunkOutcome, RegionEvents, Registration
 from changefeed.puller.matching.scratch import Scratch, give_back_memory
-from changefeed.puller.range_lock import Piece
+from changefeed.puller.range_lock import LockPart
 from changefeed.puller.reaction import Wait, reaction
 from changefeed.puller.stopped_stores import BEHIND, CONGESTED, Stopped, turns_away
 from changefeed.upstream.channels import kept_out
@@ -79,7 +79,7 @@ class Ask:
     sub_id: int
     span_id: int
     checkpoint_ts: int
-    piece: Piece
+    piece: LockPart
     region_id: int
     conf_ver: int
     version: int
@@ -156,7 +156,7 @@ class StoreStream:
     def is_pulling(self) -> bool:
         return bool(self._asks)
 
-    def waits(self) -> list[Piece]:
+    def waits(self) -> list[LockPart]:
         """Of which no registration is sent yet."""
         return [ask.piece for ask in self._waiting]
 
@@ -354,7 +354,7 @@ class StoreStream:
         at = self._congestion.next_look(now)
         return None if at is None else at - now
 
-    async def _hand_on(self, outcome: Outcome) -> None:
+    async def _hand_on(self, outcome: ChunkOutcome) -> None:
         """Rows before resolved-ts before failures."""
         data: list[tuple[int, pa.RecordBatch]] | None = outcome.data
         while data is not None:
@@ -395,7 +395,7 @@ class StoreStream:
         is_behind = self.backlog_bytes > MAX_BACKLOG_BYTES or now - self._read_on < BEHIND_SECONDS
         self._turned_away_for = BEHIND if wait.reason == CONGESTED and is_behind else wait.reason
 
-    async def _more(self, outcome: Outcome) -> list[tuple[int, pa.RecordBatch]] | None:
+    async def _more(self, outcome: ChunkOutcome) -> list[tuple[int, pa.RecordBatch]] | None:
         if not outcome.has_more:
             return None
         give_back_memory()

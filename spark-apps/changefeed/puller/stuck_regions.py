@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from changefeed.model.tso import physical_ms
-from changefeed.puller.range_lock import Piece
+from changefeed.puller.range_lock import LockPart
 
 LOOK_SECONDS = 2.0
 _STILL_SECONDS = 4.0
@@ -22,7 +22,7 @@ _PHYSICAL_SHIFT = 18
 
 
 @dataclass(frozen=True)
-class Blocked:
+class BlockedRegion:
     """A region's resolved-ts stays at `resolved_ts` while the transaction of `start_ts` lives; it has locked `key`.
 
     `ttl_ms`: how long after its start it dies, unless a heartbeat comes before.
@@ -41,7 +41,7 @@ class Sweep:
     """Finish the dead locks in a piece with start_ts <= max_version."""
 
     sub_id: int
-    piece: Piece
+    piece: LockPart
     max_version: int
 
 
@@ -50,14 +50,14 @@ class _Watched:
     resolved_ts: int
     since: float  # it has stood there, monotonic seconds
     swept: float = float("-inf")
-    blocked: list[Blocked] = field(default_factory=list)
+    blocked: list[BlockedRegion] = field(default_factory=list)
 
 
 class StuckRegions:
     def __init__(self) -> None:
-        self._watched: dict[Piece, _Watched] = {}
+        self._watched: dict[LockPart, _Watched] = {}
 
-    def look(self, pieces: Iterable[tuple[int, Piece]], now: float, now_ts: int) -> list[Sweep]:
+    def look(self, pieces: Iterable[tuple[int, LockPart]], now: float, now_ts: int) -> list[Sweep]:
         """The sweeps that are due. `pieces`: (sub_id, locked piece), all of them at each look."""
         before, self._watched = self._watched, {}
         sweeps = []
@@ -75,13 +75,13 @@ class StuckRegions:
                 sweeps.append(Sweep(sub_id, piece, top))
         return sweeps
 
-    def found(self, sweep: Sweep, living: list[Blocked]) -> None:
+    def found(self, sweep: Sweep, living: list[BlockedRegion]) -> None:
         """What a sweep left in the way."""
         watched = self._watched.get(sweep.piece)
         if watched is not None:
             watched.blocked = living
 
-    def blocked(self) -> list[Blocked]:
+    def blocked(self) -> list[BlockedRegion]:
         """What is known to be in the way, the lowest resolved-ts first."""
         found = [blocked for watched in self._watched.values() for blocked in watched.blocked]
         return sorted(found, key=lambda blocked: (blocked.resolved_ts, blocked.start_ts, blocked.sub_id))

@@ -30,13 +30,13 @@ from changefeed.model.rows import raw_bytes
 from changefeed.model.table_copy import TableCopy
 from changefeed.objectstore import Location
 from changefeed.objectstore.patience import Patience, Tally
-from changefeed.puller.feed import Data, Failed, FeedEvent, Pd, Resolved, SpanFeed
+from changefeed.puller.feed import Data, FeedEvent, Pd, Resolved, SpanFeed, SubscriptionFailed
 from changefeed.puller.matching.scratch import LocalFile, give_back_memory
 from changefeed.puller.pipeline_metrics import CaptureMetrics, MetricDeltas
 from changefeed.puller.reports import Reports
-from changefeed.puller.span_pipeline import Action, Advance, Hold, Resume, SpanPipeline
+from changefeed.puller.span_pipeline import Action, Advance, HoldBack, Resume, SpanPipeline
 from changefeed.puller.store_stream import GATHER_SECONDS
-from changefeed.puller.stuck_regions import Blocked
+from changefeed.puller.stuck_regions import BlockedRegion
 from changefeed.upstream.access import Access
 from changefeed.upstream.pd import PdClient
 from changefeed.wire import owner_pb2
@@ -269,7 +269,7 @@ class PullerTask:
                     self._act(actions)
             case Resolved(sub_id, ts):
                 self._act(self._pipeline.resolved(sub_id, ts))
-            case Failed(sub_id, error):
+            case SubscriptionFailed(sub_id, error):
                 self._let_go(sub_id)
                 self._reports.failed(sub_id, error)
                 self._reportable.set()
@@ -302,7 +302,7 @@ class PullerTask:
     def _act(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
-                case Hold(sub_id):
+                case HoldBack(sub_id):
                     self._feed.hold(sub_id)
                 case Resume(sub_id):
                     self._feed.resume(sub_id)
@@ -385,7 +385,7 @@ class PullerTask:
             self._reportable.set()
 
 
-def _oldest(blocked: list[tuple[int, Blocked]]) -> owner_pb2.Blocked | None:
+def _oldest(blocked: list[tuple[int, BlockedRegion]]) -> owner_pb2.Blocked | None:
     if not blocked:
         return None
     span_id, oldest = min(blocked, key=lambda each: each[1].start_ts)

@@ -13,9 +13,9 @@ import pyarrow as pa
 from changefeed.errors import InvalidSpec, NeedsHuman
 from changefeed.objectstore.patience import Patience
 from changefeed.restore.report import Restored
-from changefeed.restore.rows import Changes, batches
+from changefeed.restore.rows import RowChanges, batches
 from changefeed.restore.schema.definition import definition
-from changefeed.restore.schema.table import Segment, Table
+from changefeed.restore.schema.table import RestoredTable, TableVersion
 from changefeed.sink.mysql.rows.literals import identifier, joined, literals_of, text_literal
 from changefeed.sink.mysql.rows.pieces import between, conditions, offsets, parts, text
 from changefeed.sink.mysql.server import Server, Session
@@ -75,7 +75,7 @@ class Database:
         where = b"table_schema=%s AND table_name=%s" % (text_literal(table[0]), text_literal(table[1]))
         return bool(self.rows(b"SELECT 1 FROM information_schema.tables WHERE " + where))
 
-    def written(self, table: tuple[str, str], segment: Segment) -> list[int]:
+    def written(self, table: tuple[str, str], segment: TableVersion) -> list[int]:
         """Numbers of the columns that are written: those that the server does not compute."""
         where = b"table_schema=%s AND table_name=%s" % (text_literal(table[0]), text_literal(table[1]))
         query = b"SELECT column_name FROM information_schema.columns WHERE extra LIKE '% GENERATED%' AND " + where
@@ -89,7 +89,7 @@ class Database:
 class Statements:
     """The SQL text that sets rows of a table; `written`: numbers of the columns that a REPLACE names."""
 
-    def __init__(self, table: tuple[str, str], segment: Segment, written: Sequence[int]) -> None:
+    def __init__(self, table: tuple[str, str], segment: TableVersion, written: Sequence[int]) -> None:
         self._table = identifier(table[0]) + b"." + identifier(table[1])
         self._segment, self._written = segment, written
         self._keys = [column.name for column in segment.columns if column.is_pk]
@@ -125,7 +125,7 @@ def _decimal(texts: pa.Array) -> pa.BinaryArray:
     return texts.cast(pa.binary()).fill_null(b"NULL")
 
 
-def values_of(segment: Segment) -> str:
+def values_of(segment: TableVersion) -> str:
     """For a query of rows as `Statements` takes them."""
     return ", ".join(f"{stored.name} AS c{number}" for number, stored in enumerate(segment.stored))
 
@@ -136,7 +136,7 @@ class Restoring:
     So a run that is killed leaves none of them, and the next one begins anew.
     """
 
-    def __init__(self, database: Database, to_ts: int, tables: Sequence[Table]) -> None:
+    def __init__(self, database: Database, to_ts: int, tables: Sequence[RestoredTable]) -> None:
         """Raises InvalidSpec when one of the tables is there."""
         self._database = database
         self._beside = f"changefeed_restore_{to_ts}"
@@ -147,7 +147,7 @@ class Restoring:
         made = b"CREATE DATABASE " + identifier(self._beside) + b" CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
         database.run(b"DROP DATABASE IF EXISTS " + identifier(self._beside), made)
 
-    def write(self, table: Table, db: duckdb.DuckDBPyConnection, changes: Changes) -> Restored:
+    def write(self, table: RestoredTable, db: duckdb.DuckDBPyConnection, changes: RowChanges) -> Restored:
         """Raises NeedsHuman for a definition or a row that the server does not take."""
         name = self._beside, f"t{len(self._renames)}"
         self._database.define(self._beside, definition(table, name))

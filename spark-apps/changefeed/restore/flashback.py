@@ -19,10 +19,10 @@ import duckdb
 from changefeed.errors import InvalidSpec
 from changefeed.restore.database import Database, Statements
 from changefeed.restore.rebuild import ends_of
-from changefeed.restore.report import Left, Report
+from changefeed.restore.report import Left, RestoreReport
 from changefeed.restore.reverse import DELETE, INSERT, UPDATE, Reverse
-from changefeed.restore.schema.table import Table
-from changefeed.restore.source import NotRestorable, Source, moment
+from changefeed.restore.schema.table import RestoredTable
+from changefeed.restore.source import NotRestorable, RestoreSource, moment
 from changefeed.schema.ddl.actions import Action
 from changefeed.verify.comparison.ledger import scratch_database
 from changefeed.verify.consumer.schema_file import SchemaFile
@@ -53,8 +53,8 @@ class Reversed:
 class Pair:
     """A table at the checkpoint, and the same one at the ts."""
 
-    now: Table
-    then: Table
+    now: RestoredTable
+    then: RestoredTable
 
     @property
     def emptied(self) -> bool:
@@ -62,15 +62,15 @@ class Pair:
 
 
 def flashback(
-    source: Source, to_ts: int, selects: Selects, database: Database | None, progress: Progress
-) -> tuple[Report, bool]:
+    source: RestoreSource, to_ts: int, selects: Selects, database: Database | None, progress: Progress
+) -> tuple[RestoreReport, bool]:
     """What is set back, and whether it was: never without `database`, and not while a selected table can't be.
 
     Raises InvalidSpec for a ts that the files don't have, or a database that has not the tables; NotRestorable when the
     sink has no such table.
     """
     source.check(to_ts)
-    report = Report(str(to_ts), str(source.checkpoint_ts))
+    report = RestoreReport(str(to_ts), str(source.checkpoint_ts))
     pairs = pairs_of(source, to_ts, selects, report)
     if not pairs and not report.left:
         raise NotRestorable(f"The sink has no matching table at {to_ts}.", "Give a later --to-ts, or another --table.")
@@ -97,12 +97,12 @@ def flashback(
     return report, True
 
 
-def pairs_of(source: Source, to_ts: int, selects: Selects, report: Report) -> list[Pair]:
+def pairs_of(source: RestoreSource, to_ts: int, selects: Selects, report: RestoreReport) -> list[Pair]:
     """Those of the selected tables that may be set back; the others, and DDLs that stay, go into the report."""
     then = {table.number: table for table in source.catalog(to_ts).tables}
     found, met = [], set[int]()
     for table in sorted(source.catalog(source.checkpoint_ts).tables, key=lambda table: table.name):
-        origin: Table | None = table
+        origin: RestoredTable | None = table
         while origin is not None and origin.number not in then:
             origin = origin.emptied
         if origin is not None:
@@ -144,19 +144,19 @@ def _ddl(ddl: SchemaFile) -> str:
 
 
 def _reverse(
-    source: Source, pair: Pair, to_ts: int, db: duckdb.DuckDBPyConnection, progress: Progress, number: int
+    source: RestoreSource, pair: Pair, to_ts: int, db: duckdb.DuckDBPyConnection, progress: Progress, number: int
 ) -> Reverse:
     with ends_of(source, pair.now, pair.then, to_ts, db, progress) as ends:
         return Reverse(db, f"reverse{number}", ends, pair.then.gaps)
 
 
-def _check_there(database: Database, tables: list[Table]) -> None:
+def _check_there(database: Database, tables: list[RestoredTable]) -> None:
     """Before anything is written."""
     if missing := [table.name for table in tables if not database.has(table.now.name)]:
         raise InvalidSpec("--apply", f"{database.where} has no {', '.join(missing)}", "Exclude them with --table.")
 
 
-def _apply(database: Database, table: Table, reverse: Reverse, progress: Progress) -> None:
+def _apply(database: Database, table: RestoredTable, reverse: Reverse, progress: Progress) -> None:
     name = table.now.name
     statements = Statements(name, table.now, database.written(name, table.now))
     for rows in reverse.going():

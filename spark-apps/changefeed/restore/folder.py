@@ -10,9 +10,9 @@ import duckdb
 from changefeed.errors import InvalidSpec
 from changefeed.restore import parquet
 from changefeed.restore.report import Restored
-from changefeed.restore.rows import Changes
+from changefeed.restore.rows import RowChanges
 from changefeed.restore.schema.definition import definition, is_as_said
-from changefeed.restore.schema.table import Table
+from changefeed.restore.schema.table import RestoredTable
 from changefeed.schema.sql.text import quoted
 
 
@@ -30,7 +30,7 @@ class Folder:
         shutil.rmtree(self._beside, ignore_errors=True)
         self._beside.mkdir(parents=True)
 
-    def write(self, table: Table, db: duckdb.DuckDBPyConnection, changes: Changes) -> Restored:
+    def write(self, table: RestoredTable, db: duckdb.DuckDBPyConnection, changes: RowChanges) -> Restored:
         path = parquet_of(self._beside, table.now.name)
         path.parent.mkdir(exist_ok=True)
         rows, notes = parquet.write(db, changes, table.now, path)
@@ -57,7 +57,7 @@ def _as_file_name(name: str) -> str:
     return encoded.replace(".", "%2E") if encoded in (".", "..") else encoded
 
 
-def script(table: Table) -> str:
+def script(table: RestoredTable) -> str:
     """For a client of a MySQL-compatible server."""
     schema = quoted(table.now.name[0])
     said = (

@@ -12,8 +12,8 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from changefeed.restore.rows import Changes, batches
-from changefeed.restore.schema.table import Segment, Stored
+from changefeed.restore.rows import RowChanges, batches
+from changefeed.restore.schema.table import ColumnHistory, TableVersion
 from changefeed.restore.source import NotRestorable
 from changefeed.verify.consumer.columns import Column
 from changefeed.verify.consumer.rows import KINDS
@@ -22,7 +22,9 @@ _SMALL = ("TINYINT", "SMALLINT", "MEDIUMINT", "INT", "YEAR")
 _MOST_DIGITS = 38
 
 
-def write(db: duckdb.DuckDBPyConnection, changes: Changes, segment: Segment, path: Path) -> tuple[int, list[str]]:
+def write(
+    db: duckdb.DuckDBPyConnection, changes: RowChanges, segment: TableVersion, path: Path
+) -> tuple[int, list[str]]:
     """How many rows, in the order of the key; and which columns are not of their type, for a person."""
     wanted = [_typed(column, stored) for column, stored in zip(segment.columns, segment.stored, strict=True)]
     chosen, notes = _chosen(db, changes.table, segment, wanted)
@@ -37,7 +39,7 @@ def write(db: duckdb.DuckDBPyConnection, changes: Changes, segment: Segment, pat
 
 
 def _chosen(
-    db: duckdb.DuckDBPyConnection, table: str, segment: Segment, wanted: Sequence[str]
+    db: duckdb.DuckDBPyConnection, table: str, segment: TableVersion, wanted: Sequence[str]
 ) -> tuple[list[str], list[str]]:
     """Of each column the first of its type, text and bytes that all of its values have."""
     chosen, notes = [], []
@@ -58,7 +60,7 @@ def _chosen(
     return chosen, notes
 
 
-def _typed(column: Column, stored: Stored) -> str:
+def _typed(column: Column, stored: ColumnHistory) -> str:
     """Its value by its type, of what a file has."""
     name, base, digits = stored.name, column.base, int(column.precision or 0)
     if base in ("ENUM", "SET") and stored.type == pa.uint64():
@@ -94,7 +96,7 @@ def _names(number: str, base: str, elems: Sequence[str]) -> str:
     return f"CASE WHEN {number} IS NULL THEN NULL ELSE array_to_string({chosen}, ',') END"
 
 
-def read(db: duckdb.DuckDBPyConnection, path: Path, segment: Segment) -> Iterator[pa.Table]:
+def read(db: duckdb.DuckDBPyConnection, path: Path, segment: TableVersion) -> Iterator[pa.Table]:
     """The rows of a file that `write` has made, or of any with the table's columns: c0..cn, as a sink's are read.
 
     Raises NotRestorable for one that has not the columns.
@@ -119,7 +121,7 @@ def read(db: duckdb.DuckDBPyConnection, path: Path, segment: Segment) -> Iterato
         yield pa.Table.from_batches([batch])
 
 
-def _stored(column: Column, stored: Stored, name: str, kind: str) -> str:
+def _stored(column: Column, stored: ColumnHistory, name: str, kind: str) -> str:
     """What a sink's file has for a value of a Parquet file; `kind`: DuckDB's, of the file's column."""
     value = identifier(name)
     if stored.type == pa.uint64() and column.base in ("ENUM", "SET") and kind == "VARCHAR":

@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 
 from changefeed.restore import parquet
 from changefeed.restore.reverse import Ends
-from changefeed.restore.rows import Changes
-from changefeed.restore.schema.table import Table
-from changefeed.restore.source import Source
+from changefeed.restore.rows import RowChanges
+from changefeed.restore.schema.table import RestoredTable
+from changefeed.restore.source import RestoreSource
 from changefeed.verify.progress import Progress
 from changefeed.verify.sink.gathered import Gathered
 
@@ -23,18 +23,18 @@ _AT_ONCE_BYTES = 32 << 20
 
 @contextmanager
 def rebuilt(
-    source: Source,
-    table: Table,
+    source: RestoreSource,
+    table: RestoredTable,
     to_ts: int,
     db: duckdb.DuckDBPyConnection,
     progress: Progress,
     base: Path | None = None,
-) -> Iterator[tuple[Changes, str]]:
+) -> Iterator[tuple[RowChanges, str]]:
     """The rows, and why some of them can't be known, "" if all are. They are gone afterwards.
 
     `base`: a Parquet file with its rows of before the changefeed.
     """
-    changes = Changes(db, table.now.stored, table.now.key)
+    changes = RowChanges(db, table.now.stored, table.now.key)
     try:
         if base is not None:
             first = table.segments[0]
@@ -52,11 +52,16 @@ def rebuilt(
 
 @contextmanager
 def ends_of(
-    source: Source, now: Table, then: Table, to_ts: int, db: duckdb.DuckDBPyConnection, progress: Progress
+    source: RestoreSource,
+    now: RestoredTable,
+    then: RestoredTable,
+    to_ts: int,
+    db: duckdb.DuckDBPyConnection,
+    progress: Progress,
 ) -> Iterator[Ends]:
     """`now`: the table at the checkpoint, `then`: at `to_ts`; another one if it has been emptied since."""
     is_of_before = bool(now.never_known)  # its rows of before are told by what they were before an update, if at all
-    since = Changes(db, now.now.stored, now.now.key, old=is_of_before)
+    since = RowChanges(db, now.now.stored, now.now.key, old=is_of_before)
     try:
         if now.number != then.number:
             for part in source.parts(now):
@@ -65,7 +70,7 @@ def ends_of(
             with rebuilt(source, then, to_ts, db, progress) as (before, _):
                 yield Ends(before, since, emptied=True)
             return
-        before = Changes(db, now.now.stored, now.now.key)
+        before = RowChanges(db, now.now.stored, now.now.key)
         try:
             for part in source.parts(now):
                 for piece in _in_large(source.rows(part, source.checkpoint_ts, progress, old=is_of_before)):

@@ -22,7 +22,7 @@ class Left:
 
 
 @dataclass
-class Report:
+class RestoreReport:
     to_ts: str
     checkpoint_ts: str
     tables: list[Any] = field(default_factory=list)

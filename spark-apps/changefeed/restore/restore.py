@@ -10,20 +10,20 @@ import duckdb
 
 from changefeed.restore.folder import parquet_of
 from changefeed.restore.rebuild import rebuilt
-from changefeed.restore.report import Left, Report, Restored
-from changefeed.restore.rows import Changes
-from changefeed.restore.schema.table import Table
-from changefeed.restore.source import NotRestorable, Source
+from changefeed.restore.report import Left, Restored, RestoreReport
+from changefeed.restore.rows import RowChanges
+from changefeed.restore.schema.table import RestoredTable
+from changefeed.restore.source import NotRestorable, RestoreSource
 from changefeed.verify.comparison.ledger import scratch_database
 from changefeed.verify.progress import Progress
 
 Selects = Callable[[str, str], bool]
 
 
-class Target(Protocol):
+class RestoreTarget(Protocol):
     """Where tables come to be. Nothing is seen there before `publish`, and a run that was killed is in nobody's way."""
 
-    def write(self, table: Table, db: duckdb.DuckDBPyConnection, changes: Changes) -> Restored: ...
+    def write(self, table: RestoredTable, db: duckdb.DuckDBPyConnection, changes: RowChanges) -> Restored: ...
 
     def publish(self) -> None: ...
 
@@ -33,20 +33,20 @@ class Target(Protocol):
 
 
 def restore(
-    source: Source,
+    source: RestoreSource,
     to_ts: int,
     selects: Selects,
-    open_target: Callable[[list[Table]], Target],
+    open_target: Callable[[list[RestoredTable]], RestoreTarget],
     progress: Progress,
     base: Path | None = None,
-) -> Report:
+) -> RestoreReport:
     """`selects`: which tables, by the names that they had at `to_ts`. `open_target`: for the tables that are wanted.
     `base`: a folder like restore's own, with tables that were there before the changefeed, as of its start.
 
     Raises InvalidSpec for a ts that the files don't have, NotRestorable when no table is to be had.
     """
     source.check(to_ts)
-    report = Report(str(to_ts), str(source.checkpoint_ts))
+    report = RestoreReport(str(to_ts), str(source.checkpoint_ts))
     wanted = sorted((t for t in source.catalog(to_ts).tables if selects(*t.now.name)), key=lambda table: table.name)
     bases = {table.number: _base_of(table, base) for table in wanted}
     reasons = {table.number: table.never_followed if bases[table.number] else table.never_known for table in wanted}
@@ -72,7 +72,7 @@ def restore(
     return report
 
 
-def _base_of(table: Table, base: Path | None) -> Path | None:
+def _base_of(table: RestoredTable, base: Path | None) -> Path | None:
     """The file with its rows of before the changefeed; None: it needs none, or there is none."""
     path = base and parquet_of(base, table.segments[0].name)
     return path if path and table.never_known and path.exists() else None

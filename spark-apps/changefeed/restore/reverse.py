@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import duckdb
 import pyarrow as pa
 
-from changefeed.restore.rows import Changes, batches
+from changefeed.restore.rows import RowChanges, batches
 from changefeed.restore.schema.table import Gap
 
 INSERT, UPDATE, DELETE = "insert", "update", "delete"
@@ -31,8 +31,8 @@ class Ends:
     `emptied`: a TRUNCATE stands between, so who has no change since is gone.
     """
 
-    before: Changes
-    since: Changes
+    before: RowChanges
+    since: RowChanges
     emptied: bool = False
 
 

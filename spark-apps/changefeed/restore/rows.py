@@ -15,7 +15,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from changefeed.restore.schema.table import Gap, Segment, Stored
+from changefeed.restore.schema.table import ColumnHistory, Gap, TableVersion
 from changefeed.verify.consumer.rows import KINDS
 
 _BATCH = 1 << 16
@@ -25,14 +25,18 @@ _numbers = count()
 _RANK = "commit_ts * 2 + (op <> 'D')::UBIGINT"
 
 
-class Changes:
+class RowChanges:
     """Of rows with the columns `stored`, told apart by `key`.
 
     `old`: what rows were before an update is kept as well, where `has_old`, under columns' names with `_old` behind.
     """
 
     def __init__(
-        self, db: duckdb.DuckDBPyConnection, stored: Sequence[Stored], key: Sequence[Stored], old: bool = False
+        self,
+        db: duckdb.DuckDBPyConnection,
+        stored: Sequence[ColumnHistory],
+        key: Sequence[ColumnHistory],
+        old: bool = False,
     ) -> None:
         self._db = db
         self._stored = stored
@@ -49,7 +53,7 @@ class Changes:
         meta = f"place UBIGINT, rank UBIGINT, op VARCHAR{', has_old BOOLEAN' if old else ''}"
         db.execute(f"CREATE TABLE {self.table}({meta}{declared})")
 
-    def add(self, segment: Segment, changes: pa.Table) -> None:
+    def add(self, segment: TableVersion, changes: pa.Table) -> None:
         """`changes`: op, commit_ts, c0..cn, as they stand under the segment's version. Older columns are gone, newer
         ones have what rows have that are older than them.
         """
@@ -62,7 +66,7 @@ class Changes:
                 given = given.append_column(f"d{column.number}", values)
         self._insert(segment, given, "has_old" in changes.column_names)
 
-    def add_base(self, segment: Segment, rows: pa.Table) -> None:
+    def add_base(self, segment: TableVersion, rows: pa.Table) -> None:
         """`rows`: c0..cn, as they stood before the first change."""
         meta = {
             "op": pa.repeat("I", len(rows)),
@@ -70,7 +74,7 @@ class Changes:
         }
         self.add(segment, pa.table({**meta, **dict(zip(rows.column_names, rows.columns, strict=True))}))
 
-    def _insert(self, segment: Segment, given: pa.Table, has_old: bool) -> None:
+    def _insert(self, segment: TableVersion, given: pa.Table, has_old: bool) -> None:
         there = {column.number: f"{number}" for number, column in enumerate(segment.stored)}
         values = [f"c{there[c.number]}" if c.number in there else f"d{c.number}" for c in self._stored]
         if self.has_old:

@@ -15,8 +15,8 @@ from changefeed.errors import InvalidSpec
 from changefeed.model.table_copy import TableCopy
 from changefeed.model.tso import to_datetime
 from changefeed.objectstore import ObjectStore
-from changefeed.restore.schema.catalog import Catalog, executed
-from changefeed.restore.schema.table import Segment, Table
+from changefeed.restore.schema.catalog import RestoreCatalog, executed
+from changefeed.restore.schema.table import RestoredTable, TableVersion
 from changefeed.spec.filter.filters import ColumnSelector, Filter
 from changefeed.spec.filter.table_filter import TableFilter
 from changefeed.verify.consumer.rows import with_bytes
@@ -38,14 +38,14 @@ class NotRestorable(NotVerifiable):
 
 
 @dataclass(frozen=True)
-class Part:
+class PartitionFiles:
     """Files of one table or partition under one version, in their order."""
 
-    segment: Segment
+    segment: TableVersion
     directories: tuple[Directory, ...]
 
 
-class Source:
+class RestoreSource:
     """Its files up to the checkpoint that was published when it was opened."""
 
     def __init__(self, store: ObjectStore) -> None:
@@ -104,24 +104,24 @@ class Source:
                 at = moment(copy.ts)
                 raise InvalidSpec("--to-ts", f"at {moment(ts)} a table was only partly copied; its copy is as of {at}")
 
-    def catalog(self, ts: int) -> Catalog:
+    def catalog(self, ts: int) -> RestoreCatalog:
         """What is there at `ts`."""
         rules = self._filter
         selects = None if rules is None else rules.table_filter().matches
         copied = {copy.from_ts for copy in self._copies}
-        catalog = Catalog(self._choice, self.start_ts, selects, self._continued_ts, copied)
+        catalog = RestoreCatalog(self._choice, self.start_ts, selects, self._continued_ts, copied)
         made = executed(catalog, (self._named[version.ts].values() for version in self._all if version.ts <= ts))
         for table in made.tables:
             if why := self._left_out(table):
                 table.gap(why)
         return made
 
-    def parts(self, table: Table) -> list[Part]:
+    def parts(self, table: RestoredTable) -> list[PartitionFiles]:
         """Where its rows stand, by version. Some of them twice, in a folder that TiCDC began."""
         versions = {version.ts: version for version in self._all}
         return [part for segment in table.segments for part in self._parts(versions[segment.version], segment)]
 
-    def _parts(self, version: Version, segment: Segment) -> Iterator[Part]:
+    def _parts(self, version: Version, segment: TableVersion) -> Iterator[PartitionFiles]:
         named = self._named[version.ts]
         name = tuple(text.lower() for text in segment.name)
         mine = [
@@ -131,9 +131,9 @@ class Source:
         ]
         by_partition = sorted(mine, key=lambda data: (data.place, data.partition))
         for _, group in groupby(by_partition, key=lambda data: (data.place, data.partition)):
-            yield Part(segment, tuple(data.directory for data in group))
+            yield PartitionFiles(segment, tuple(data.directory for data in group))
 
-    def rows(self, part: Part, upto_ts: int, progress: Progress, old: bool = False) -> Iterator[pa.Table]:
+    def rows(self, part: PartitionFiles, upto_ts: int, progress: Progress, old: bool = False) -> Iterator[pa.Table]:
         """The part's rows up to `upto_ts` in pieces: op, commit_ts, c0..cn; text as bytes, TIMESTAMP in UTC.
 
         `old`: where files have it, also has_old and o0..on, what rows were before an update. Raises Break that names a
@@ -156,7 +156,7 @@ class Source:
             count -= 1
         progress.advance(count)
 
-    def files(self, tables: Iterable[Table]) -> int:
+    def files(self, tables: Iterable[RestoredTable]) -> int:
         parts = [part for table in tables for part in self.parts(table)]
         return sum(len(directory.readable) for part in parts for directory in part.directories)
 
@@ -184,7 +184,7 @@ class Source:
     def _choice(self) -> str:
         return "text" if self._format is None else self._format.choice
 
-    def _left_out(self, table: Table) -> str:
+    def _left_out(self, table: RestoredTable) -> str:
         """Why not all of its changes, or not all of its columns, are in the files."""
         state, rules = self.known.state, self._filter
         if self._format is not None and not self._format.split_updates:
@@ -202,12 +202,12 @@ class Source:
         return ""
 
 
-def _matches(matcher: Iterable[str], table: Table, rules: Filter) -> bool:
+def _matches(matcher: Iterable[str], table: RestoredTable, rules: Filter) -> bool:
     chosen = TableFilter(tuple(matcher), rules.case_sensitive)
     return any(chosen.matches(*segment.name) for segment in table.segments)
 
 
-def _in_utc(rows: pa.Table, segment: Segment, time_zone: str) -> pa.Table:
+def _in_utc(rows: pa.Table, segment: TableVersion, time_zone: str) -> pa.Table:
     """TIMESTAMP of a clock that shows an hour twice is taken as the first of the two."""
     if time_zone == "UTC":
         return rows

@@ -20,26 +20,26 @@ from changefeed.owner.pulling.segments import Segment
 Timestamps = npt.NDArray[np.uint64]
 
 
-class Piece(NamedTuple):
+class ArrivedBytes(NamedTuple):
     """This many raw bytes of rows, ending at this ts."""
 
     last_ts: int
     bytes: int
 
 
-def pieces(segments: Iterable[Segment], after_ts: int, upto_ts: int) -> list[Piece]:
+def pieces(segments: Iterable[Segment], after_ts: int, upto_ts: int) -> list[ArrivedBytes]:
     """What the segments may hold in `(after_ts, upto_ts]`, by ts. Empty only if they hold nothing there."""
-    found: list[Piece] = []
+    found: list[ArrivedBytes] = []
     for segment in segments:
         first_ts, counted = segment.min.commit_ts, 0
         for position, size in segment.curve:
             if position.commit_ts > after_ts and first_ts <= upto_ts:
-                found.append(Piece(min(position.commit_ts, upto_ts), size - counted))
+                found.append(ArrivedBytes(min(position.commit_ts, upto_ts), size - counted))
             first_ts, counted = position.commit_ts, size
     return sorted(found)
 
 
-def end_by_bytes(found: Sequence[Piece], size: int, upto_ts: int) -> int:
+def end_by_bytes(found: Sequence[ArrivedBytes], size: int, upto_ts: int) -> int:
     """The last ts up to which there are at most `size` bytes; at least the first ts that has rows."""
     total, fits = 0, None
     for ts, group in groupby(found, attrgetter("last_ts")):
@@ -50,7 +50,7 @@ def end_by_bytes(found: Sequence[Piece], size: int, upto_ts: int) -> int:
     return upto_ts
 
 
-def split(found: Sequence[Piece], size: int, after_ts: int, upto_ts: int) -> Iterator[tuple[int, int]]:
+def split(found: Sequence[ArrivedBytes], size: int, after_ts: int, upto_ts: int) -> Iterator[tuple[int, int]]:
     """Split `(after_ts, upto_ts]` into ranges of about `size` bytes for tasks; empty if there is nothing to read."""
     rest = list(found)
     while rest:

@@ -32,10 +32,10 @@ from changefeed.source.followed_table import (
     read_schema_at,
     read_schema_of,
 )
-from changefeed.source.options import Options
+from changefeed.source.options import SourceOptions
 from changefeed.source.pulling import Pulling, first_error
 from changefeed.source.read_schema import ReadSchema
-from changefeed.source.reading import Life
+from changefeed.source.reading import DefinitionRange
 from changefeed.upstream.access import Access
 from changefeed.upstream.pd import PdClient
 from changefeed.upstream.safepoint import Safepoint
@@ -47,7 +47,7 @@ _SPAN = 1
 
 
 @dataclass(frozen=True)
-class Hold:
+class QueryHold:
     """The safepoint that keeps history after `ts` while the query runs."""
 
     access: Access
@@ -64,7 +64,7 @@ class Hold:
         return safepoint
 
 
-async def plan(options: Options, wanted: ReadSchema | pa.Schema) -> list[Part]:
+async def plan(options: SourceOptions, wanted: ReadSchema | pa.Schema) -> list[QueryPart]:
     """Parts that cover each selected change once. Raises InvalidSpec, SchemaChanged, SnapshotLostByGC."""
     if options.from_ts is None:
         raise InvalidSpec("startingVersion", "missing", "A batch query needs one: set a ts or a time.")
@@ -79,22 +79,22 @@ async def plan(options: Options, wanted: ReadSchema | pa.Schema) -> list[Part]:
                 "Correct one of them.",
             )
         access = Access(options.access.pd_addresses, options.access.tls, pd.cluster_id)
-        hold = Hold(access, f"changefeed-spark-{secrets.token_hex(8)}", options.from_ts)
+        hold = QueryHold(access, f"changefeed-spark-{secrets.token_hex(8)}", options.from_ts)
         await hold.renewed(pd)
         lives = await _lives(pd, options, wanted, options.from_ts, to_ts)
         parts = []
         for table_id in sorted({id_ for life in lives for id_ in life.table.physical_ids}):
             own = tuple(life for life in lives if table_id in life.table.physical_ids)
             for start, end in await _ranges(pd, table_id):
-                parts.append(Part(hold, options.place("parts"), start, end, own))
+                parts.append(QueryPart(hold, options.place("parts"), start, end, own))
         return parts
     finally:
         await pd.close()
 
 
 async def _lives(
-    pd: PdClient, options: Options, wanted: ReadSchema | pa.Schema, from_ts: int, to_ts: int
-) -> list[Life]:
+    pd: PdClient, options: SourceOptions, wanted: ReadSchema | pa.Schema, from_ts: int, to_ts: int
+) -> list[DefinitionRange]:
     """Consecutive ranges, split at each DDL."""
     schema = await read_schema_at(pd, from_ts)
     table = find_table(schema, from_ts, options.table)
@@ -112,11 +112,11 @@ async def _lives(
             news.clear()
             if failures:
                 raise failures[0]
-    lives = [Life.of(table, read, from_ts, followed.limit())]
+    lives = [DefinitionRange.of(table, read, from_ts, followed.limit())]
     while lives[-1].upto_ts < to_ts:
         at = lives[-1].upto_ts
         followed.pass_ddls(at)
-        lives.append(Life.of(followed.definition, read, at, followed.limit()))
+        lives.append(DefinitionRange.of(followed.definition, read, at, followed.limit()))
     return lives
 
 
@@ -131,14 +131,14 @@ async def _ranges(pd: PdClient, table_id: int) -> list[tuple[bytes, bytes]]:
 
 
 @dataclass(frozen=True)
-class Part:
+class QueryPart:
     """What one task pulls and reads: the key range `[start_key, end_key)` of a physical table over its `lives`."""
 
-    hold: Hold
+    hold: QueryHold
     state: Location
     start_key: bytes
     end_key: bytes
-    lives: tuple[Life, ...]
+    lives: tuple[DefinitionRange, ...]
 
     def read(self, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The rows in the query's schema, `columns`, by commit ts. Raises what pulling raises, and NeedsHuman."""

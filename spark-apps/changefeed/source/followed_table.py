@@ -16,7 +16,7 @@ from changefeed.schema.history import SchemaHistory
 from changefeed.schema.row.rowv2 import check_supported
 from changefeed.schema.snapshot import load_schema
 from changefeed.schema.table_info import TableInfo
-from changefeed.source.options import Options, TableName
+from changefeed.source.options import SourceOptions, TableName
 from changefeed.source.read_schema import ReadSchema, check_metadata, schema_of
 from changefeed.source.schema_changes import check_columns, definition_after
 from changefeed.upstream.kv import Snapshot
@@ -31,7 +31,7 @@ async def read_schema_at(pd: PdClient, ts: int) -> SchemaHistory:
     return await load_schema(Snapshot(pd, ts), ts)
 
 
-async def read_schema_now(options: Options) -> ReadSchema:
+async def read_schema_now(options: SourceOptions) -> ReadSchema:
     """All columns of the table now, or at endingVersion. Raises what `find_table` and `Access.connect` raise."""
     pd = await options.access.connect()
     try:

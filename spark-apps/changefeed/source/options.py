@@ -50,7 +50,7 @@ class TableName:
 
 
 @dataclass(frozen=True)
-class Options:
+class SourceOptions:
     """`from_ts`: exclusive lower bound, None for now. `to_ts`: inclusive upper bound, None if not set.
 
     `max_rows`, `max_bytes`: per batch; None: unlimited. `event_store`: parent of each stream's own folder.
@@ -66,7 +66,7 @@ class Options:
     safepoint_ttl_s: int
 
     @classmethod
-    def parse(cls, given: Mapping[str, str]) -> Options:
+    def parse(cls, given: Mapping[str, str]) -> SourceOptions:
         """`given`: option names in any case, as Spark passes them. Raises InvalidSpec naming the option."""
         lower = {name.lower(): value for name, value in given.items()}
         unknown = sorted(lower.keys() - {name.lower() for name in _NAMES})

@@ -18,7 +18,7 @@ from changefeed.source.read_schema import ReadSchema
 
 
 @dataclass(frozen=True)
-class Life:
+class DefinitionRange:
     """The range `(after_ts, upto_ts]`, in which the table has one definition. Sent to tasks; `of` makes it.
 
     `shown`: see ReadSchema.shown.
@@ -30,18 +30,18 @@ class Life:
     upto_ts: int
 
     @classmethod
-    def of(cls, table: TableInfo, read: ReadSchema, after_ts: int, upto_ts: int) -> Life:
+    def of(cls, table: TableInfo, read: ReadSchema, after_ts: int, upto_ts: int) -> DefinitionRange:
         return cls(replace(table, raw={}), read.shown(table), after_ts, upto_ts)
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredSlices:
     """What one task reads of a batch: rows of one physical table in segments of the run `epoch`, `nonce`."""
 
     state: Location
     epoch: int
     nonce: str
-    life: Life
+    life: DefinitionRange
     slices: tuple[SegmentSlice, ...]
 
     def read(self, columns: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -29,10 +29,10 @@ from changefeed.source.followed_table import (
     read_schema_of,
 )
 from changefeed.source.offset import Offset
-from changefeed.source.options import Options
+from changefeed.source.options import SourceOptions
 from changefeed.source.pulling import Pulling, first_error
 from changefeed.source.read_schema import ReadSchema
-from changefeed.source.reading import Life, Stored
+from changefeed.source.reading import DefinitionRange, StoredSlices
 from changefeed.upstream.pd import PdClient
 from changefeed.upstream.safepoint import Safepoint
 
@@ -45,7 +45,7 @@ PARTITION_BYTES = 32 << 20
 class TableStream:
     """`wanted`: see read_schema_of. If pulling has failed, every method raises that error."""
 
-    def __init__(self, options: Options, wanted: ReadSchema | pa.Schema) -> None:
+    def __init__(self, options: SourceOptions, wanted: ReadSchema | pa.Schema) -> None:
         self._options = options
         self._wanted = wanted
         self._pd: PdClient | None = None
@@ -91,7 +91,7 @@ class TableStream:
 
     async def latest(self, start: Offset, max_rows: int | None = None, max_bytes: int | None = None) -> Offset:
         """The end of the batch that follows `start`, or `start` if there is none yet. Everything up to `start` has been
-        read. The bounds in Options apply as well.
+        read. The bounds in SourceOptions apply as well.
 
         Once `set_target` has set a target, waits for changes up to it. Raises SchemaChanged.
         """
@@ -124,7 +124,7 @@ class TableStream:
         """This run of the query stops at changes committed before now."""
         self._target_ts = await (await self._connected()).tso()
 
-    async def partitions(self, start: Offset, end: Offset) -> list[Stored]:
+    async def partitions(self, start: Offset, end: Offset) -> list[StoredSlices]:
         """Partitions that together hold each change in `(start, end]` once. None splits a transaction within a physical
         table.
 
@@ -145,10 +145,10 @@ class TableStream:
             for after_ts, upto_ts in split(
                 pieces(self._pulling.segments([span_id]), start.ts, end.ts), PARTITION_BYTES, start.ts, end.ts
             ):
-                life = Life.of(definition, self._read, after_ts, upto_ts)
+                life = DefinitionRange.of(definition, self._read, after_ts, upto_ts)
                 slices = self._pulling.slices(span_id, after_ts, upto_ts)
                 found.append(
-                    Stored(self._run_folder.state, self._run_folder.epoch, self._run_folder.nonce, life, slices)
+                    StoredSlices(self._run_folder.state, self._run_folder.epoch, self._run_folder.nonce, life, slices)
                 )
         return found
 

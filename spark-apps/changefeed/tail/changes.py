@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from changefeed.objectstore import ObjectStore
-from changefeed.tail.stream import DataFile, Row, Stream
+from changefeed.tail.stream import ChangeStream, DataFile, Row
 from changefeed.verify.consumer.versions import Versions
 from changefeed.verify.consumer.walk import Version
 from changefeed.verify.sink.files import checkpoint
@@ -24,7 +24,7 @@ Place = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Change:
+class TailedChange:
     """A row's, or a DDL: then `row` is None."""
 
     commit_ts: int
@@ -39,7 +39,7 @@ class Change:
         return self.commit_ts, self.row is None, self.schema, self.table
 
 
-class Changes:
+class TailedChanges:
     """Rounds of what has come since the last one.
 
     A round holds one file of each table that has news. The order within a table is that of its files; between tables
@@ -54,10 +54,10 @@ class Changes:
         self._format_of = format_of
         self._selects = selects
         self._done_ts = self._began_ts = checkpoint(store) if after_ts is None else after_ts
-        self._streams: dict[Place, Stream] = {}
+        self._streams: dict[Place, ChangeStream] = {}
         self._versions = Versions(store)
 
-    def round(self) -> Iterator[Change]:
+    def round(self) -> Iterator[TailedChange]:
         """Up to the checkpoint that is published now. Take all of it before the next one. Raises Break."""
         upto_ts = checkpoint(self._store)
         if upto_ts <= self._done_ts:
@@ -72,11 +72,11 @@ class Changes:
         yield from heapq.merge(sorted(ddls, key=_order), *sources, key=_order)
         self._done_ts = upto_ts
 
-    def _ddls(self, version: Version) -> Iterator[Change]:
+    def _ddls(self, version: Version) -> Iterator[TailedChange]:
         for path in version.schema_files:
             file = self._versions.schema_file(path)
             if file.query and version.ts > self._done_ts and self._selects(file.schema, file.table):
-                yield Change(version.ts, file.schema, file.table, query=file.query)
+                yield TailedChange(version.ts, file.schema, file.table, query=file.query)
 
     def _gather(self, version: Version, ends: dict[str, int], files: dict[Place, list[DataFile]]) -> None:
         """Adds the version's data files, by table and partition; the last version comes first."""
@@ -92,13 +92,13 @@ class Changes:
             files.setdefault(place, [])[:0] = [DataFile(path, columns, end) for path in data.directory.readable]
         ends.update(dict.fromkeys(named, version.ts))
 
-    def _rows(self, place: Place, files: list[DataFile], upto_ts: int) -> Iterator[Change]:
+    def _rows(self, place: Place, files: list[DataFile], upto_ts: int) -> Iterator[TailedChange]:
         if place not in self._streams:
-            self._streams[place] = Stream(self._store, self._format_of, self._began_ts)
+            self._streams[place] = ChangeStream(self._store, self._format_of, self._began_ts)
         schema, table, *_ = place
         for row in self._streams[place].read(files, upto_ts):
-            yield Change(row.commit_ts, schema, table, row)
+            yield TailedChange(row.commit_ts, schema, table, row)
 
 
-def _order(change: Change) -> tuple[int, bool, str, str]:
+def _order(change: TailedChange) -> tuple[int, bool, str, str]:
     return change.order

@@ -37,7 +37,7 @@ class DataFile:
     end_ts: int | None = None
 
 
-class Stream:
+class ChangeStream:
     """Remembers how far it was read. `files` are given anew each time: those that are published, in order."""
 
     def __init__(self, store: ObjectStore, format_of: Callable[[str], Format], after_ts: int) -> None:

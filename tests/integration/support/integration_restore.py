@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow.parquet
 from changefeed.objectstore.open import open_store
 from changefeed.restore.folder import Folder
-from changefeed.restore.report import Report
+from changefeed.restore.report import RestoreReport
 from changefeed.restore.restore import restore
-from changefeed.restore.source import Source
+from changefeed.restore.source import RestoreSource
 from changefeed.verify.progress import Silent
 from changefeed_devcluster.store.txn import TxnError
 from changefeed_devcluster.tidb.schema import Column, Table
@@ -86,8 +86,8 @@ def running(world: World, protocol: str, **options: Any) -> Run:
     return world.run(sink={"storage": storage}, filter={"rules": ["bank.*", "shop.orders"]})
 
 
-def restored(world: World, ts: int, folder: Path) -> tuple[dict[str, Rows], Report]:
-    source = Source(open_store(world.lake.as_uri()))
+def restored(world: World, ts: int, folder: Path) -> tuple[dict[str, Rows], RestoreReport]:
+    source = RestoreSource(open_store(world.lake.as_uri()))
     report = restore(source, ts, lambda *name: True, lambda tables: Folder(folder), Silent())
     return rows_in(folder), report
 

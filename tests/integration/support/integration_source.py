@@ -13,7 +13,7 @@ from typing import Any
 from changefeed.source.bounded import plan
 from changefeed.source.followed_table import read_schema_now
 from changefeed.source.offset import Offset
-from changefeed.source.options import Options
+from changefeed.source.options import SourceOptions
 from changefeed.source.stream import TableStream
 from changefeed_devcluster.tidb.tidb import Change
 from integration_inprocess import World
@@ -30,14 +30,14 @@ class Died(Exception):
     """The query's process is gone."""
 
 
-def options(world: World, **more: str) -> Options:
+def options(world: World, **more: str) -> SourceOptions:
     given = {
         "pdAddresses": f"http://{world.cluster.pd_address}",
         "tables": "shop.orders",
         "startingVersion": str(world.start_ts + 1),
         "eventStore": (world.folder / "events").as_uri(),
     }
-    return Options.parse(given | more)
+    return SourceOptions.parse(given | more)
 
 
 class Query:
@@ -98,7 +98,7 @@ class Query:
 class PlayedSpark:
     """A checkpoint, and a sink that takes each batch once, by its number."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: SourceOptions) -> None:
         self.options = options
         self.offsets: list[Row] = []  # ends of batches
         self.committed = 0  # batches
@@ -124,7 +124,7 @@ class PlayedSpark:
         return [{row["_commit_version"] for part in parts for row in part} for _, parts in sorted(self.sink.items())]
 
 
-async def read_bounded(options: Options, schema: Any = None) -> list[list[Row]]:
+async def read_bounded(options: SourceOptions, schema: Any = None) -> list[list[Row]]:
     """By part."""
     read = schema or await read_schema_now(options)
     columns = schema or read.columns

@@ -14,7 +14,7 @@ from changefeed.owner.planning import ddl_span as ddl_span_module
 from changefeed.owner.planning.barrier import Barrier
 from changefeed.owner.planning.ddl_span import SUB_ID, DdlSpan
 from changefeed.owner.planning.timeline import Timeline
-from changefeed.puller.feed import Data, Failed, FeedEvent, Resolved
+from changefeed.puller.feed import Data, FeedEvent, Resolved, SubscriptionFailed
 from changefeed.schema.ddl.job import Job
 from changefeed.schema.effects import Effects
 from changefeed.schema.history import SchemaHistory
@@ -193,7 +193,9 @@ async def test_rule_29_a_job_that_cant_be_read_is_not_skipped(
 
 async def test_a_span_that_cant_be_pulled_fails(tidb: Tidb, pd: PdClient) -> None:
     async with following(tidb, pd) as followed:
-        await followed.span._on_event(Failed(SUB_ID, Unavailable("A TiKV store asks for a client of version 9.")))
+        await followed.span._on_event(
+            SubscriptionFailed(SUB_ID, Unavailable("A TiKV store asks for a client of version 9."))
+        )
         assert [type(error) for error in followed.errors] == [Unavailable]
         before = followed.barrier.resolved_ts
         await followed.span._on_event(Resolved(SUB_ID, tidb.now()))

@@ -12,7 +12,7 @@ import pytest
 from changefeed.errors import InvalidSpec, Unavailable
 from changefeed.model.rows import RAW_SCHEMA
 from changefeed.puller import store_stream
-from changefeed.puller.feed import Data, Failed, FeedEvent, Resolved, SpanFeed
+from changefeed.puller.feed import Data, FeedEvent, Resolved, SpanFeed, SubscriptionFailed
 from changefeed.puller.stopped_stores import CONGESTED
 from changefeed.upstream.pd import PdClient
 from changefeed_devcluster.server import DevCluster
@@ -66,7 +66,7 @@ class Received:
     def __init__(self) -> None:
         self.rows: dict[tuple[bytes, int], tuple[int, int, bytes]] = {}
         self.resolved: dict[int, int] = {}
-        self.failed: list[Failed] = []
+        self.failed: list[SubscriptionFailed] = []
         self.changed = asyncio.Event()
 
     async def emit(self, event: FeedEvent) -> None:
@@ -82,7 +82,7 @@ class Received:
             case Resolved(sub_id, ts):
                 assert ts > self.resolved.get(sub_id, 0)
                 self.resolved[sub_id] = ts
-            case Failed():
+            case SubscriptionFailed():
                 self.failed.append(event)
         self.changed.set()
 

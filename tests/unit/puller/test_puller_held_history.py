@@ -6,9 +6,9 @@ import asyncio
 
 from changefeed.clock import SystemClock
 from changefeed.errors import NeedsHuman, Transient
-from changefeed.puller.feed import Data, Failed, FeedEvent, Resolved, SpanFeed
+from changefeed.puller.feed import Data, FeedEvent, Resolved, SpanFeed, SubscriptionFailed
 from changefeed.puller.held_history import HeldHistory
-from changefeed.puller.range_lock import Piece
+from changefeed.puller.range_lock import LockPart
 from changefeed.puller.store_stream import Ask
 from changefeed.wire import cdcpb_pb2 as cdcpb
 from puller_fake_store import FakeRegion, FakeStore, FakeStream
@@ -61,8 +61,8 @@ async def test_rule_14_safepoint_that_passed_the_start_during_the_scan_fails_the
         stream, request = await scanning(feed, store)
         store.safe_point = START_TS + 1
         complete(stream, request, 200)
-        await seen.until(lambda: seen.of(Failed))
-        (failed,) = seen.of(Failed)
+        await seen.until(lambda: seen.of(SubscriptionFailed))
+        (failed,) = seen.of(SubscriptionFailed)
         assert isinstance(failed.error, NeedsHuman)
         assert failed.error.message.startswith(f"SnapshotLostByGC: the changes since {START_TS} ")
         assert str(store.safe_point) in failed.error.message
@@ -89,7 +89,7 @@ async def test_rule_14_nothing_is_resolved_before_a_read_that_began_after_initia
         store.safe_point = START_TS + 1
         assert seen.of(Resolved) == []
         store.safe_point_gate.set()
-        await seen.until(lambda: seen.of(Failed))
+        await seen.until(lambda: seen.of(SubscriptionFailed))
         assert store.safe_point_reads == 2
         assert seen.of(Resolved) == []
 
@@ -157,13 +157,13 @@ async def test_rule_14_each_new_registration_is_asked_about() -> None:
         stream.error(again, region_not_found={"region_id": 11})
         await store.until(lambda: len(stream.registered()) == 3)
         complete(stream, stream.registered()[-1], 400)
-        await seen.until(lambda: seen.of(Failed))
+        await seen.until(lambda: seen.of(SubscriptionFailed))
         assert Resolved(1, 400) not in seen.events
 
 
 def test_rule_14_all_that_is_resolved_before_the_verdict_waits_for_it() -> None:
     """The stream says 200, then 300, while the read of the safepoint is under way."""
-    piece = Piece(b"a", b"z", START_TS, locked=True)
+    piece = LockPart(b"a", b"z", START_TS, locked=True)
     history, ask = HeldHistory(), Ask(1, 77, START_TS, piece, 11, 1, 1, 1)
     history.initialized(ask)
     assert not history.counts(ask, 200)

@@ -10,7 +10,7 @@ import pytest
 from changefeed.errors import Refused, SnapshotLostByGC
 from changefeed.model.table_copy import COPY_TICKS, TableCopy
 from changefeed.puller import feed as feed_module
-from changefeed.puller.initial_copy import Pace
+from changefeed.puller.initial_copy import ScanRateLimit
 from changefeed.upstream.pd import PdClient
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.store.txn import Mutation, Op
@@ -123,10 +123,10 @@ async def test_a_snapshot_that_gc_has_passed_is_not_believed(cluster: DevCluster
 
 
 def test_the_pace_is_kept_whatever_is_read_at_once() -> None:
-    rng, pace, now, read = random.Random(3), Pace(1000.0), 5.0, 0
+    rng, pace, now, read = random.Random(3), ScanRateLimit(1000.0), 5.0, 0
     for _ in range(100):
         size = rng.randrange(1, 400)
         read += size
         now += pace.wait(now, size)
         assert read <= 1000.0 * (now - 5.0) + 1e-6
-    assert Pace(None).wait(0.0, 1 << 40) == 0.0
+    assert ScanRateLimit(None).wait(0.0, 1 << 40) == 0.0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import puller_script
 import pytest
-from changefeed.puller.range_lock import Piece, RangeLock
+from changefeed.puller.range_lock import LockPart, RangeLock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +23,7 @@ def show(ranges: RangeLock) -> list[str]:
 def test_script(script: Path) -> None:
     ranges = RangeLock(b"a", b"z", 10)
 
-    def at(start: str) -> Piece:
+    def at(start: str) -> LockPart:
         return next(piece for piece in ranges.pieces if piece.start == start.encode())
 
     def command(line: str, _: list[str]) -> list[str]:

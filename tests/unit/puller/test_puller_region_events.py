@@ -10,7 +10,7 @@ from changefeed.errors import InvalidSpec, ProtocolViolation, Unavailable
 from changefeed.model.rows import RAW_SCHEMA, ROW_OVERHEAD, raw_bytes
 from changefeed.puller.matching import matcher, region_events
 from changefeed.puller.matching.decode import decode
-from changefeed.puller.matching.region_events import Outcome, RegionEvents
+from changefeed.puller.matching.region_events import ChunkOutcome, RegionEvents
 from changefeed.puller.reaction import Fatal, Leader, Relocate, Wait, backoff, reaction
 from changefeed.puller.stopped_stores import BUSY, CONGESTED
 from changefeed.wire import cdcpb_pb2, errorpb_pb2, metapb_pb2
@@ -40,7 +40,7 @@ def failed(request_id: int, region_id: int, error: cdcpb_pb2.Error) -> bytes:
     return cdcpb_pb2.ChangeDataEvent(events=[event]).SerializeToString()
 
 
-def keys(outcome: Outcome) -> list[tuple[int, bytes, int]]:
+def keys(outcome: ChunkOutcome) -> list[tuple[int, bytes, int]]:
     return [(sub_id, row["key"], row["commit_ts"]) for sub_id, batch in outcome.data for row in batch.to_pylist()]
 
 
@@ -207,9 +207,9 @@ def test_released_subscription_gives_nothing_more_and_its_names_rest_until_ackno
     assert events.release(1) == [one], "the store has ended the other one"
     assert events.release(1) == []
     late = [rows(one.request_id, 9, committed(b"a", 10), INITIALIZED), resolved(one.request_id, 20, 9)]
-    assert events.process(late) == Outcome(resolved_events=1)
+    assert events.process(late) == ChunkOutcome(resolved_events=1)
     assert events.register(1, 71, 9, 5).request_id != one.request_id
-    assert events.process([failed(one.request_id, 9, gone)]) == Outcome()
+    assert events.process([failed(one.request_id, 9, gone)]) == ChunkOutcome()
     assert events.register(3, 73, 9, 5).request_id == one.request_id
     assert events.register(1, 71, 10, 5).request_id == ended.request_id
     outcome = events.process([rows(other.request_id, 11, committed(b"b", 10))])

@@ -10,7 +10,7 @@ import puller_script
 import pytest
 from changefeed.eventstore.realtime_buffer import RealtimeBuffer
 from changefeed.puller.pipeline_metrics import PREFIX, CaptureMetrics, FeedMetrics, MetricDeltas
-from changefeed.puller.span_pipeline import COMPACT_AT, Action, Advance, Hold, Resume, SpanPipeline
+from changefeed.puller.span_pipeline import COMPACT_AT, Action, Advance, HoldBack, Resume, SpanPipeline
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +19,7 @@ def show(actions: list[Action]) -> list[str]:
     lines = []
     for action in actions:
         match action:
-            case Hold(sub_id):
+            case HoldBack(sub_id):
                 lines.append(f"hold sub={sub_id}")
             case Resume(sub_id):
                 lines.append(f"resume sub={sub_id}")
@@ -107,7 +107,7 @@ def test_seven_metrics_are_told_as_growth() -> None:
     for ts, held_for in ((3, 0.0), (4, 0.3)):
         pipeline.resolved(1, ts)
         seq, actions = pipeline.data(1, 12, 1.0)
-        assert actions == [Hold(1)]
+        assert actions == [HoldBack(1)]
         assert pipeline.persisted(1, seq, 1.0 + held_for) == [Resume(1)]
     pipeline.resolved(1, 5)
     pipeline.resolved(1, 5)
@@ -130,10 +130,10 @@ def test_rule_17_those_farthest_ahead_are_held_and_the_lowest_runs() -> None:
     for sub_id, ts in ((1, 40), (2, 10), (3, 30)):
         pipeline.register(sub_id, ts)
         pipeline.data(sub_id, 26, 0.0)
-    assert pipeline.data(2, 10, 0.0) == (2, [Hold(1)])  # 88 bytes: one of the two others
-    assert pipeline.data(3, 5, 0.0)[1] == [Hold(3)]
+    assert pipeline.data(2, 10, 0.0) == (2, [HoldBack(1)])  # 88 bytes: one of the two others
+    assert pipeline.data(3, 5, 0.0)[1] == [HoldBack(3)]
     assert pipeline.data(1, 5, 0.0) == (2, [])  # on its way when it was held: taken in all the same
-    assert pipeline.data(2, 10, 0.0)[1] == [Hold(2)]  # there is no room for anybody
+    assert pipeline.data(2, 10, 0.0)[1] == [HoldBack(2)]  # there is no room for anybody
     for sub_id, seq in ((1, 1), (3, 1)):
         woken = pipeline.persisted(sub_id, seq, 1.0)
     assert woken == [Resume(1), Resume(2), Resume(3)]
@@ -143,8 +143,8 @@ def test_rule_17_those_farthest_ahead_are_held_and_the_lowest_runs() -> None:
 def test_rule_17_the_lowest_is_not_held_twice_where_it_stands() -> None:
     pipeline = SpanPipeline(quota_bytes=100)
     pipeline.register(1, start_ts=10)
-    assert pipeline.data(1, 120, 0.0)[1] == [Hold(1)]
+    assert pipeline.data(1, 120, 0.0)[1] == [HoldBack(1)]
     assert pipeline.persisted(1, 1, 0.0) == [Resume(1)]
     assert pipeline.data(1, 120, 0.0) == (2, [])  # the same scan again: only its end can help
     pipeline.resolved(1, 11)
-    assert pipeline.data(1, 10, 0.0)[1] == [Hold(1)]
+    assert pipeline.data(1, 10, 0.0)[1] == [HoldBack(1)]

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 from changefeed.errors import ChangefeedError, InvalidRequest, InvalidSpec, ProtocolViolation, Unavailable
-from changefeed.puller.feed import Data, Failed, FeedEvent, Resolved, SpanFeed
+from changefeed.puller.feed import Data, FeedEvent, Resolved, SpanFeed, SubscriptionFailed
 from changefeed.puller.stopped_stores import REFUSED, Stopped, StoppedStores
 from changefeed.wire import cdcpb_pb2 as cdcpb
 from changefeed.wire import errorpb_pb2 as errorpb
@@ -130,8 +130,8 @@ async def test_store_without_eventfeedv2_is_refused_and_asked_again_by_the_next_
     seen = Seen()
     async with FakeStore([ALL], old=True) as store, SpanFeed(store, seen.emit) as feed:
         feed.subscribe(1, 71, b"a", b"m", 100)
-        await seen.until(lambda: seen.of(Failed))
-        (failed,) = seen.of(Failed)
+        await seen.until(lambda: seen.of(SubscriptionFailed))
+        (failed,) = seen.of(SubscriptionFailed)
         assert isinstance(failed.error, Unavailable)
         assert f"store 1 ({store.address}) is refused: no such method" in failed.error.message
         assert "upgrade TiKV to 7.5" in failed.error.next_step
@@ -141,7 +141,7 @@ async def test_store_without_eventfeedv2_is_refused_and_asked_again_by_the_next_
         stream.initialize(request)
         stream.resolve(request, 200)
         await seen.until(lambda: Resolved(2, 200) in seen.events)
-        assert len(seen.of(Failed)) == 1
+        assert len(seen.of(SubscriptionFailed)) == 1
 
 
 # --- stores that refuse us ---
@@ -165,7 +165,7 @@ async def test_store_that_refuses_is_named_until_it_sends_again() -> None:
         store.streams[1].resolve(store.streams[1].registered()[0], 200)
         await seen.until(lambda: Resolved(1, 200) in seen.events)
         assert feed.stopped() is None
-        assert seen.of(Failed) == []
+        assert seen.of(SubscriptionFailed) == []
 
 
 def test_store_that_nobody_asks_any_more_is_forgotten() -> None:
@@ -193,8 +193,8 @@ async def test_request_that_is_not_in_order_is_not_sent_and_ends_the_subscriptio
     async with FakeStore(regions) as store, SpanFeed(store, seen.emit) as feed:
         feed.subscribe(1, 71, b"a", b"m", 100)
         feed.subscribe(2, 72, b"m", b"z", 100)
-        await seen.until(lambda: seen.of(Failed))
-        (failed,) = seen.of(Failed)
+        await seen.until(lambda: seen.of(SubscriptionFailed))
+        (failed,) = seen.of(SubscriptionFailed)
         assert (failed.sub_id, type(failed.error)) == (1, InvalidRequest)
         assert "version must be set, not 0" in failed.error.message
         stream, request = await first_registration(store)
@@ -289,8 +289,8 @@ async def test_error_that_trying_again_can_not_mend_fails_the_subscription(
         feed.subscribe(1, 77, b"a", b"z", 100)
         stream, request = await first_registration(store)
         stream.error(request, **error)
-        await seen.until(lambda: seen.of(Failed))
-        (failed,) = seen.of(Failed)
+        await seen.until(lambda: seen.of(SubscriptionFailed))
+        (failed,) = seen.of(SubscriptionFailed)
         assert isinstance(failed.error, kind)
         assert said in failed.error.message
         assert failed.error.next_step

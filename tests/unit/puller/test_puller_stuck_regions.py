@@ -8,9 +8,9 @@ import time
 import pytest
 from changefeed.clock import SystemClock
 from changefeed.model.tso import compose
-from changefeed.puller.feed import Data, Failed, FeedEvent, Resolved, SpanFeed
-from changefeed.puller.range_lock import Piece
-from changefeed.puller.stuck_regions import Blocked, StuckRegions, Sweep
+from changefeed.puller.feed import Data, FeedEvent, Resolved, SpanFeed, SubscriptionFailed
+from changefeed.puller.range_lock import LockPart
+from changefeed.puller.stuck_regions import BlockedRegion, StuckRegions, Sweep
 from changefeed.upstream.pd import PdClient
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.store.txn import Mutation, Op
@@ -25,14 +25,14 @@ def at(seconds: float) -> int:
 
 
 def test_region_that_stands_still_and_lags_is_swept_up_to_four_seconds_ahead() -> None:
-    stuck, piece = StuckRegions(), Piece(b"a", b"z", RESOLVED, locked=True)
+    stuck, piece = StuckRegions(), LockPart(b"a", b"z", RESOLVED, locked=True)
     assert stuck.look([(1, piece)], 0.0, at(60)) == []
     assert stuck.look([(1, piece)], 3.9, at(64)) == []
     assert stuck.look([(1, piece)], 4.0, at(64)) == [Sweep(1, piece, at(4))]
 
 
 def test_region_is_swept_once_in_ten_seconds_even_when_it_moves_between() -> None:
-    stuck, piece = StuckRegions(), Piece(b"a", b"z", RESOLVED, locked=True)
+    stuck, piece = StuckRegions(), LockPart(b"a", b"z", RESOLVED, locked=True)
     due = []
     for second in range(0, 40, 2):
         if second == 8:
@@ -43,14 +43,14 @@ def test_region_is_swept_once_in_ten_seconds_even_when_it_moves_between() -> Non
 
 
 def test_region_that_moves_or_does_not_lag_is_left_alone() -> None:
-    stuck, moves, near = StuckRegions(), Piece(b"a", b"m", RESOLVED, locked=True), Piece(b"m", b"z", RESOLVED)
+    stuck, moves, near = StuckRegions(), LockPart(b"a", b"m", RESOLVED, locked=True), LockPart(b"m", b"z", RESOLVED)
     for second in range(0, 40, 2):
         moves.resolved_ts += 1
         assert stuck.look([(1, moves), (1, near)], float(second), at(4)) == []
 
 
 def test_sweep_never_reaches_past_the_present() -> None:
-    stuck, piece = StuckRegions(), Piece(b"a", b"z", RESOLVED, locked=True)
+    stuck, piece = StuckRegions(), LockPart(b"a", b"z", RESOLVED, locked=True)
     stuck.look([(1, piece)], 0.0, at(0))
     (sweep,) = stuck.look([(1, piece)], 5.0, at(4.1))
     assert sweep.max_version == at(4)
@@ -59,11 +59,11 @@ def test_sweep_never_reaches_past_the_present() -> None:
 
 def test_what_blocks_is_known_until_the_region_moves_or_goes() -> None:
     stuck = StuckRegions()
-    low, high = Piece(b"a", b"m", RESOLVED, locked=True), Piece(b"m", b"z", RESOLVED + 9, locked=True)
+    low, high = LockPart(b"a", b"m", RESOLVED, locked=True), LockPart(b"m", b"z", RESOLVED + 9, locked=True)
     both = [(1, high), (1, low)]
     stuck.look(both, 0.0, at(60))
     for sweep in stuck.look(both, 4.0, at(64)):
-        stuck.found(sweep, [Blocked(1, sweep.piece.resolved_ts, 7, b"k", b"p")])
+        stuck.found(sweep, [BlockedRegion(1, sweep.piece.resolved_ts, 7, b"k", b"p")])
     assert [blocked.resolved_ts for blocked in stuck.blocked()] == [RESOLVED, RESOLVED + 9]
     stuck.look(both, 6.0, at(66))
     assert len(stuck.blocked()) == 2
@@ -95,7 +95,7 @@ async def test_resolved_ts_goes_on_after_a_transaction_was_abandoned(committed: 
                 rows.extend(zip(batch["key"].to_pylist(), batch["commit_ts"].to_pylist(), strict=True))
             case Resolved(sub_id, ts):
                 resolved[sub_id] = ts
-            case Failed(error=error):
+            case SubscriptionFailed(error=error):
                 raise error
         changed.set()
 

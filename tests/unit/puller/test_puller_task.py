@@ -32,7 +32,7 @@ from changefeed.owner.serving.certificate import self_signed
 from changefeed.puller.feed import Data, Pd, Resolved
 from changefeed.puller.pipeline_metrics import FeedMetrics
 from changefeed.puller.stopped_stores import Stopped
-from changefeed.puller.stuck_regions import Blocked
+from changefeed.puller.stuck_regions import BlockedRegion
 from changefeed.puller.task import Limits, PullerTask, _address_towards, run_puller
 from changefeed.upstream.access import Access
 from changefeed.upstream.tls import UpstreamTls
@@ -317,7 +317,7 @@ class FakeFeed:
     def resume(self, sub_id: int) -> None:
         self._say(f"resume {sub_id}")
 
-    def blocked(self) -> list[tuple[int, Blocked]]:
+    def blocked(self) -> list[tuple[int, BlockedRegion]]:
         return []
 
     def stopped(self) -> None:

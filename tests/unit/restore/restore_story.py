@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow.parquet
 from changefeed.objectstore.open import open_store
 from changefeed.restore.folder import Folder
-from changefeed.restore.report import Report
+from changefeed.restore.report import RestoreReport
 from changefeed.restore.restore import restore
-from changefeed.restore.source import Source
+from changefeed.restore.source import RestoreSource
 from changefeed.verify.progress import Silent
 from changefeed_devcluster.tidb.schema import Column
 from verify_story import Story
@@ -37,9 +37,11 @@ class Marks:
         return ts
 
 
-def restored(uri: str, ts: int, folder: Path, base: Path | None = None) -> tuple[dict[str, Rows], Report]:
+def restored(uri: str, ts: int, folder: Path, base: Path | None = None) -> tuple[dict[str, Rows], RestoreReport]:
     """All tables of the sink at `ts`."""
-    made = restore(Source(open_store(uri)), ts, lambda *name: True, lambda tables: Folder(folder), Silent(), base)
+    made = restore(
+        RestoreSource(open_store(uri)), ts, lambda *name: True, lambda tables: Folder(folder), Silent(), base
+    )
     return rows_in(folder), made
 
 

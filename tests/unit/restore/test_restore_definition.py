@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from changefeed.restore.folder import script
-from changefeed.restore.schema.catalog import Catalog
+from changefeed.restore.schema.catalog import RestoreCatalog
 from changefeed.restore.schema.definition import definition, is_as_said
-from changefeed.restore.schema.table import Table
+from changefeed.restore.schema.table import RestoredTable
 from changefeed.verify.consumer.columns import Column
 from changefeed.verify.consumer.schema_file import SchemaFile
 
@@ -14,9 +14,9 @@ ID = Column("id", "BIGINT", "20", "", False, True)
 NAME = Column("na`me", "VARCHAR", "9", "", True, False, default="it's \\ b")
 
 
-def table(*statements: tuple[int, str, tuple[Column, ...]]) -> Table:
+def table(*statements: tuple[int, str, tuple[Column, ...]]) -> RestoredTable:
     """Behind (type, statement, columns) of `shop.t`."""
-    catalog = Catalog("text", 1, lambda schema, name: True)
+    catalog = RestoreCatalog("text", 1, lambda schema, name: True)
     for version, (type_, query, columns) in enumerate(statements, 10):
         catalog.execute([SchemaFile("p", "shop", "t", version, query, type_, columns)])
     (made,) = catalog.tables
@@ -67,7 +67,7 @@ def test_what_can_not_stand_alone_is_made_of_columns(query: str) -> None:
 
 
 def test_a_renamed_table_is_made_of_columns() -> None:
-    catalog = Catalog("text", 1, lambda schema, name: True)
+    catalog = RestoreCatalog("text", 1, lambda schema, name: True)
     catalog.execute([SchemaFile("p", "shop", "t", 10, CREATE[1], 3, (ID,))])
     catalog.execute([SchemaFile("p", "shop", "u", 11, "RENAME TABLE t TO u", 14, (ID,))])
     (made,) = catalog.tables

@@ -11,8 +11,8 @@ from changefeed.errors import InvalidSpec
 from changefeed.objectstore.open import open_store
 from changefeed.restore.database import Database
 from changefeed.restore.flashback import Reversed, flashback
-from changefeed.restore.report import Report
-from changefeed.restore.source import NotRestorable, Source
+from changefeed.restore.report import RestoreReport
+from changefeed.restore.source import NotRestorable, RestoreSource
 from changefeed.verify.progress import Silent
 from changefeed_devcluster.ddl import columns, indexes, tables
 from changefeed_devcluster.ddl.running import last
@@ -28,15 +28,15 @@ class Untouched(Database):
         pass
 
 
-def back(sink: StorySink, ts: int, *names: str) -> Report:
+def back(sink: StorySink, ts: int, *names: str) -> RestoreReport:
     """A dry run."""
-    source = Source(open_store(sink.uri))
+    source = RestoreSource(open_store(sink.uri))
     report, is_applied = flashback(source, ts, lambda _, table: table in names, None, Silent())
     assert not is_applied
     return report
 
 
-def counts(report: Report) -> dict[str, tuple[int, int, int]]:
+def counts(report: RestoreReport) -> dict[str, tuple[int, int, int]]:
     assert not report.left, report.left
     return {table.table.partition(".")[2]: (table.inserted, table.updated, table.deleted) for table in report.tables}
 
@@ -110,7 +110,7 @@ async def test_a_table_that_is_another_now_is_named_and_nothing_is_applied(
     story.update("parted", 1, price=6)
     why = change(story)
     sink = await write_story(tmp_path, story)
-    source = Source(open_store(sink.uri))
+    source = RestoreSource(open_store(sink.uri))
     report, is_applied = flashback(source, ts, lambda _, table: table in ("items", "parted"), Untouched(), Silent())
     assert not is_applied
     assert any(re.match(why, left.why) for left in report.left), report.left

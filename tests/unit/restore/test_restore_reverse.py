@@ -10,16 +10,16 @@ import duckdb
 import pyarrow as pa
 import pytest
 from changefeed.restore.reverse import DELETE, INSERT, UPDATE, Ends, Reverse
-from changefeed.restore.rows import Changes
-from changefeed.restore.schema.table import Gap, Segment, Stored
+from changefeed.restore.rows import RowChanges
+from changefeed.restore.schema.table import ColumnHistory, Gap, TableVersion
 from changefeed.verify.comparison.ledger import open_database
 from changefeed.verify.consumer.columns import Column
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-KEY, VALUE = Stored(1, pa.int64()), Stored(2, pa.string())
+KEY, VALUE = ColumnHistory(1, pa.int64()), ColumnHistory(2, pa.string())
 COLUMNS = (Column("id", "BIGINT", "", "", False, True), Column("v", "VARCHAR", "9", "", True, False))
-SEGMENT = Segment(0, ("shop", "t"), COLUMNS, (KEY, VALUE))
+SEGMENT = TableVersion(0, ("shop", "t"), COLUMNS, (KEY, VALUE))
 
 Table = dict[int, str | None]
 Change = tuple[str, int, str | None]  # op, key, value
@@ -32,8 +32,8 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConn
         yield opened
 
 
-def changes(db: duckdb.DuckDBPyConnection, given: list[tuple[int, Change]]) -> Changes:
-    made = Changes(db, (KEY, VALUE), (KEY,))
+def changes(db: duckdb.DuckDBPyConnection, given: list[tuple[int, Change]]) -> RowChanges:
+    made = RowChanges(db, (KEY, VALUE), (KEY,))
     made.add(
         SEGMENT,
         pa.table(

@@ -16,7 +16,7 @@ from changefeed.owner.transaction_log.log import Log
 from changefeed.restore import parquet
 from changefeed.restore.folder import parquet_of
 from changefeed.restore.parquet import write as write_parquet
-from changefeed.restore.source import NotRestorable, Source, text_in_utc
+from changefeed.restore.source import NotRestorable, RestoreSource, text_in_utc
 from changefeed.sink.storage.schema_file import SchemaFile, write
 from changefeed.spec.parse import effective, parse
 from changefeed_devcluster.ddl import tables
@@ -63,7 +63,7 @@ async def test_files_without_commit_ts_are_refused_by_the_option_that_they_need(
     record["config"]["spec"]["sink"]["storage"]["csv"]["includeCommitTs"] = False
     epoch.write_text(json.dumps(record))
     with pytest.raises(NotRestorable, match="carry no commit ts"):
-        Source(open_store(sink.uri))
+        RestoreSource(open_store(sink.uri))
 
 
 async def test_a_folder_whose_first_days_have_expired_is_refused(story: Story, tmp_path: Path) -> None:
@@ -73,13 +73,13 @@ async def test_a_folder_whose_first_days_have_expired_is_refused(story: Story, t
     expired = ExpireRecord(n=state.n + 1, epoch=state.epoch.number, nonce=state.epoch.nonce, before="2026-11-20")
     (log / f"{state.n + 1:020}.json").write_bytes(encode_record(expired))
     with pytest.raises(NotRestorable, match="from before 2026-11-20 have expired"):
-        Source(open_store(sink.uri))
+        RestoreSource(open_store(sink.uri))
 
 
 async def test_a_folder_without_tables_is_refused(tmp_path: Path) -> None:
     (tmp_path / "metadata").write_text(json.dumps({"checkpoint-ts": 5}))
     with pytest.raises(NotRestorable, match="has no tables"):
-        Source(open_store(tmp_path.as_uri()))
+        RestoreSource(open_store(tmp_path.as_uri()))
 
 
 def test_a_clocks_times_become_utc() -> None:

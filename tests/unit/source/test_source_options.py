@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from changefeed.errors import InvalidSpec
 from changefeed.model.tso import MAX_LOGICAL, compose
-from changefeed.source.options import Options, TableName
+from changefeed.source.options import SourceOptions, TableName
 
 GIVEN = {"pdAddresses": "http://pd-0:2379,pd-1:2379", "tables": "shop.orders"}
 
 
-def parsed(**more: str) -> Options:
-    return Options.parse(GIVEN | more)
+def parsed(**more: str) -> SourceOptions:
+    return SourceOptions.parse(GIVEN | more)
 
 
 def refused(**more: str) -> str:
@@ -32,7 +32,7 @@ def test_what_is_left_out_has_a_default() -> None:
 
 
 def test_spark_gives_names_in_small_letters() -> None:
-    assert Options.parse({name.lower(): value for name, value in GIVEN.items()}) == parsed()
+    assert SourceOptions.parse({name.lower(): value for name, value in GIVEN.items()}) == parsed()
 
 
 def test_versions_are_included_as_deltas_are() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from changefeed.objectstore.local import LocalStore
 from changefeed.sink.storage.schema_file import SchemaFile, write
-from changefeed.tail.changes import Changes
+from changefeed.tail.changes import TailedChanges
 from changefeed.verify.consumer.schema_file import read_schema_file
 from changefeed.verify.consumer.walk import misplaced, walk, without_schema_file
 from changefeed.verify.sink.files import read_layout
@@ -61,7 +61,7 @@ def test_a_name_for_a_folder_is_misplaced_by_id(tmp_path: Path) -> None:
 
 def test_tail_finds_out_that_folders_have_ids(tmp_path: Path) -> None:
     store = lake(tmp_path)
-    changes = Changes(store, known_of(store).format_of, 0, lambda schema, table: True).round()
+    changes = TailedChanges(store, known_of(store).format_of, 0, lambda schema, table: True).round()
     shown = [(each.commit_ts, each.table, each.row.values["id"] if each.row else each.query) for each in changes]
     assert shown == [
         (11, "orders", "1"),

@@ -15,7 +15,7 @@ from changefeed.errors import InvalidSpec
 from changefeed.model.tso import ts_of
 
 if TYPE_CHECKING:
-    from changefeed.restore.report import Report
+    from changefeed.restore.report import RestoreReport
 
 
 def flashback(
@@ -84,7 +84,7 @@ async def _check_history(addresses: list[str], ts: int) -> None:
         )
 
 
-def _write(report: Report, is_applied: bool) -> None:
+def _write(report: RestoreReport, is_applied: bool) -> None:
     for note in report.notes:
         write_text(f"Note: {note}.")
     for each in report.tables:

@@ -12,10 +12,10 @@ from changefeed.cli.output import write_error, write_json, write_text
 from changefeed.model.tso import ts_of
 
 if TYPE_CHECKING:
-    from changefeed.restore.report import Report
-    from changefeed.restore.restore import Target
-    from changefeed.restore.schema.table import Table
-    from changefeed.restore.source import Source
+    from changefeed.restore.report import RestoreReport
+    from changefeed.restore.restore import RestoreTarget
+    from changefeed.restore.schema.table import RestoredTable
+    from changefeed.restore.source import RestoreSource
 
 INCOMPLETE = 3
 
@@ -71,7 +71,7 @@ def restore(
     return INCOMPLETE if report.left else 0
 
 
-def _target(into: str, to_ts: int, tables: Sequence[Table]) -> Target:
+def _target(into: str, to_ts: int, tables: Sequence[RestoredTable]) -> RestoreTarget:
     if "://" not in into:
         from changefeed.restore.folder import Folder
 
@@ -81,16 +81,16 @@ def _target(into: str, to_ts: int, tables: Sequence[Table]) -> Target:
     return Restoring(Database(server_of(into, "--into")), to_ts, tables)
 
 
-def open_source(uri: str) -> Source:
+def open_source(uri: str) -> RestoreSource:
     from changefeed.objectstore.open import open_store
-    from changefeed.restore.source import Source
+    from changefeed.restore.source import RestoreSource
 
-    source = Source(open_store(uri, "URI"))
+    source = RestoreSource(open_store(uri, "URI"))
     if unknown := source.known.unknown:
         write_error("Assumed", f"{unknown} The files are read by TiCDC's default format.", "", as_json=False)
     return source
 
 
-def write_left(report: Report, what: str) -> None:
+def write_left(report: RestoreReport, what: str) -> None:
     for each in report.left:
         write_error("Left out", f"{each.table} {what}: {each.why}.", "", as_json=False)

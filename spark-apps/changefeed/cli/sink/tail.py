@@ -14,7 +14,7 @@ from changefeed.cli.output import write_error
 from changefeed.model import tso
 
 if TYPE_CHECKING:
-    from changefeed.tail.changes import Change
+    from changefeed.tail.changes import TailedChange
 
 _POLL_S = 1.0
 _OPS = {"I": "insert", "U": "update", "D": "delete"}
@@ -45,7 +45,7 @@ def tail(
         Keep printing until Ctrl-C instead of stopping at the current checkpoint.
     """
     from changefeed.objectstore.open import open_store
-    from changefeed.tail.changes import Changes
+    from changefeed.tail.changes import TailedChanges
     from changefeed.verify.sink.known import known_of
 
     chosen = selects(table)
@@ -53,7 +53,7 @@ def tail(
     known = known_of(store)
     if known.unknown:
         write_error("Assumed", f"{known.unknown} The files are read by TiCDC's default format.", "", as_json=False)
-    changes = Changes(store, known.format_of, from_ts if follow else from_ts or 0, chosen)
+    changes = TailedChanges(store, known.format_of, from_ts if follow else from_ts or 0, chosen)
     try:
         _print(changes.round())
         while follow and not threading.Event().wait(_POLL_S):
@@ -64,13 +64,13 @@ def tail(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _print(changes: Iterator[Change]) -> None:
+def _print(changes: Iterator[TailedChange]) -> None:
     for change in changes:
         sys.stdout.write(json.dumps(_line(change), ensure_ascii=False) + "\n")
     sys.stdout.flush()
 
 
-def _line(change: Change) -> dict[str, Any]:
+def _line(change: TailedChange) -> dict[str, Any]:
     line: dict[str, Any] = {"commitTs": str(change.commit_ts)}
     line["time"] = f"{tso.to_datetime(change.commit_ts):%Y-%m-%dT%H:%M:%S.%fZ}"
     if change.row is None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from changefeed.errors import ChangefeedError, ProtocolViolation, Transient
 from changefeed.owner.planning.barrier import Barrier
 from changefeed.owner.planning.timeline import Timeline
-from changefeed.puller.feed import Data, Failed, FeedEvent, Resolved, SpanFeed
+from changefeed.puller.feed import Data, FeedEvent, Resolved, SpanFeed, SubscriptionFailed
 from changefeed.puller.stopped_stores import Stopped
 from changefeed.schema.ddl.job import Job, decode_job
 from changefeed.schema.effects import EARLY, Effects
@@ -95,7 +95,7 @@ class DdlSpan:
                     _LOG.warning("%s It is read again with the next resolved-ts.", error.message)
                 else:
                     self._barrier.on_resolved(ts)
-            case Failed(error=error):
+            case SubscriptionFailed(error=error):
                 raise error
 
     def _row(self, commit_ts: int, value: bytes) -> None:

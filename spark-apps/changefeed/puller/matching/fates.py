@@ -14,21 +14,21 @@ _Regs = npt.NDArray[np.int64]
 _Flags = npt.NDArray[np.bool_]
 
 
-class _Known(NamedTuple):
+class _Transactions(NamedTuple):
     """Transactions, one an element."""
 
     regs: _Regs
     start_ts: _U64
     commit_ts: _U64
 
-    def only(self, flags: _Flags) -> _Known:
-        return self if flags.all() else _Known(self.regs[flags], self.start_ts[flags], self.commit_ts[flags])
+    def only(self, flags: _Flags) -> _Transactions:
+        return self if flags.all() else _Transactions(self.regs[flags], self.start_ts[flags], self.commit_ts[flags])
 
 
 class Fates:
     def __init__(self) -> None:
         # Joined when they are of one size, and when somebody asks: a scan teaches with each chunk and rarely asks.
-        self._parts: list[_Known] = []
+        self._parts: list[_Transactions] = []
 
     def __len__(self) -> int:
         return sum(len(part.regs) for part in self._parts)
@@ -39,7 +39,7 @@ class Fates:
             return
         new = np.ones(len(regs), bool)
         new[1:] = (start_ts[1:] != start_ts[:-1]) | (regs[1:] != regs[:-1])
-        self._parts.append(_Known(regs[new], start_ts[new], commit_ts[new]))
+        self._parts.append(_Transactions(regs[new], start_ts[new], commit_ts[new]))
         while len(self._parts) > 1 and len(self._parts[-2].regs) <= 2 * len(self._parts[-1].regs):
             self._join(2)
 
@@ -66,4 +66,4 @@ class Fates:
     def _join(self, newest: int) -> None:
         """So many parts into one."""
         if newest > 1:
-            self._parts[-newest:] = [_Known(*map(np.concatenate, zip(*self._parts[-newest:], strict=True)))]
+            self._parts[-newest:] = [_Transactions(*map(np.concatenate, zip(*self._parts[-newest:], strict=True)))]

@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from changefeed.errors import ProtocolViolation, Transient
 from changefeed.model.rows import RAW_SCHEMA, ROW_OVERHEAD
+from changefeed.puller.matching.committed_rows import are_committed, committed_batch
 from changefeed.puller.matching.decode import INITIALIZED, Decoded, ResolvedEvent, decode
-from changefeed.puller.matching.history import history, is_history
 from changefeed.puller.matching.matcher import Matched, Matcher
 from changefeed.puller.matching.rows import NO_COMMITTED_ROWS
 from changefeed.puller.matching.scratch import Scratch
@@ -53,7 +53,7 @@ class RegionFailed:
 
 
 @dataclass
-class Outcome:
+class ChunkOutcome:
     """What a chunk gave, to be acted on in the order of the fields."""
 
     data: list[tuple[int, pa.RecordBatch]] = field(default_factory=list)  # (sub_id, RAW_SCHEMA)
@@ -101,7 +101,7 @@ class RegionEvents:
                 released.append(registration)
         return released
 
-    def process(self, messages: list[bytes], streams: int = 1) -> Outcome:
+    def process(self, messages: list[bytes], streams: int = 1) -> ChunkOutcome:
         """`streams`: so many share what memory there is for uncommitted rows.
 
         Raises ProtocolViolation when a message can't be read, Unavailable when the scratch fails.
@@ -112,7 +112,7 @@ class RegionEvents:
         is_fed = scanned is None and decoded.rows.num_rows > 0
         matched = self._matcher.feed(self._rows(decoded), streams) if is_fed else _NOTHING
         data = list(self._split(matched.rows)) if scanned is None else scanned
-        out = Outcome(data, list(matched.initialized), has_more=matched.has_more)
+        out = ChunkOutcome(data, list(matched.initialized), has_more=matched.has_more)
         ours: list[tuple[int, ProtocolViolation | Transient]] = [
             *((reg, self._violation(reg, what)) for reg, what in matched.violations.items()),
             *((reg, self._unclear(reg, what)) for reg, what in matched.unclear.items()),
@@ -174,13 +174,13 @@ class RegionEvents:
 
     def _scanned(self, decoded: Decoded) -> list[tuple[int, pa.RecordBatch]] | None:
         """By subscription, in order, without a copy: most of what a scan brings. None: the rows are to be matched."""
-        if not is_history(decoded.rows) or decoded.rows.get_total_buffer_size() > MAX_BATCH_BYTES:
+        if not are_committed(decoded.rows) or decoded.rows.get_total_buffer_size() > MAX_BATCH_BYTES:
             return None
         regs = self._regs(decoded)
         start_ts, commit_ts = (decoded.rows[name].to_numpy() for name in ("start_ts", "commit_ts"))
         if (regs < 0).any() or not self._matcher.passes(regs, start_ts, commit_ts):
             return None
-        batch, subs = history(decoded.rows, self._span_of[regs]), self._sub_of[regs]
+        batch, subs = committed_batch(decoded.rows, self._span_of[regs]), self._sub_of[regs]
         if (np.diff(subs) < 0).any():
             order = np.argsort(subs, kind="stable")
             batch, subs = batch.take(pa.array(order)), subs[order]
@@ -201,7 +201,7 @@ class RegionEvents:
         rows: pl.DataFrame = frame.hstack([pl.Series("reg", regs), pl.Series("scanned", scanned)])
         return rows.filter(pl.col("reg") >= 0) if (regs < 0).any() else rows
 
-    def _resolve(self, event: ResolvedEvent, out: Outcome) -> None:
+    def _resolve(self, event: ResolvedEvent, out: ChunkOutcome) -> None:
         for region_id in event.regions.tolist():
             registration = self._by_name.get((event.request_id, region_id))
             if registration is not None and self._matcher.advance(registration.reg, event.ts):

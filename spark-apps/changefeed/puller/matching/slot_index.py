@@ -15,7 +15,7 @@ RUN_ROWS = 1 << 20
 
 
 @dataclass
-class _Run:
+class _SortedRun:
     first: int  # number of its first row
     slots: _U64  # sorted
     rows: npt.NDArray[np.uint32]  # counted from `first`
@@ -25,7 +25,7 @@ class SlotIndex:
     """Rows are numbers that rise. 12 bytes a row; slots are hashes, so rows that are found are only candidates."""
 
     def __init__(self) -> None:
-        self._runs: list[_Run] = []
+        self._runs: list[_SortedRun] = []
 
     def add(self, first: int, slots: _U64) -> None:
         """Rows `first`, `first + 1`, ... are above all that there are."""
@@ -36,7 +36,7 @@ class SlotIndex:
             slots = np.concatenate([last.slots, slots])
             first = last.first
         order = np.argsort(slots, kind="stable")
-        self._runs.append(_Run(first, slots[order], rows[order]))
+        self._runs.append(_SortedRun(first, slots[order], rows[order]))
 
     def find(self, slots: _U64) -> tuple[npt.NDArray[np.intp], _Rows]:
         """Pairs of an element of `slots` and a row that has it."""
@@ -60,7 +60,7 @@ class SlotIndex:
         self._runs = kept
 
 
-def _find(run: _Run, wanted: _U64) -> tuple[npt.NDArray[np.intp], _Rows]:
+def _find(run: _SortedRun, wanted: _U64) -> tuple[npt.NDArray[np.intp], _Rows]:
     first = np.searchsorted(run.slots, wanted)
     hits = np.flatnonzero(run.slots.take(first, mode="clip") == wanted)
     first = first[hits]

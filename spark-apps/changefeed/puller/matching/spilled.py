@@ -43,7 +43,7 @@ class Stretch(NamedTuple):
     commit_ts: int
 
 
-class _Columns:
+class _SpilledColumns:
     """Some columns of a piece, a block of its file for each batch. Raises Unavailable."""
 
     def __init__(self, rows: pl.DataFrame, cuts: list[int], file: ScratchFile) -> None:
@@ -63,7 +63,7 @@ class _Columns:
         return pl.DataFrame(content)
 
 
-class _Piece:
+class _SpilledRows:
     """Rows [first, end) of all that were ever spilled. `stretches`: where one begins."""
 
     def __init__(self, first: int, rows: pl.DataFrame, file: ScratchFile) -> None:
@@ -78,8 +78,8 @@ class _Piece:
         self.commit_ts = np.zeros(len(self._stretches), np.uint64)
         self._cuts = _cuts(rows)
         self._file = file
-        self._keys = _Columns(rows[["key"]], self._cuts, file)
-        self._values: _Columns | None = _Columns(rows[_VALUES], self._cuts, file)
+        self._keys = _SpilledColumns(rows[["key"]], self._cuts, file)
+        self._values: _SpilledColumns | None = _SpilledColumns(rows[_VALUES], self._cuts, file)
 
     @property
     def end(self) -> int:
@@ -127,7 +127,7 @@ class Spilled:
     def __init__(self, scratch: Scratch | None) -> None:
         """Without scratch nothing may be put here."""
         self._scratch = scratch
-        self._pieces: list[_Piece] = []
+        self._pieces: list[_SpilledRows] = []
         self._slots = SlotIndex()
         self._next = 0  # row number
 
@@ -144,7 +144,7 @@ class Spilled:
         """Undecided rows with their slots. Raises Unavailable."""
         if self._scratch is None:
             raise ValueError("no scratch for rows that memory has no room for")
-        piece = _Piece(self._next, rows, self._scratch())
+        piece = _SpilledRows(self._next, rows, self._scratch())
         self._next = piece.end
         self._pieces.append(piece)
         self._slots.add(piece.first, rows["slot"].to_numpy())
@@ -228,7 +228,7 @@ class Spilled:
             piece.bits[due] &= ~np.uint8(DUE)
             self._settle([piece])
 
-    def _same(self, rows: pl.DataFrame) -> list[tuple[_Piece, Numbers, Numbers]]:
+    def _same(self, rows: pl.DataFrame) -> list[tuple[_SpilledRows, Numbers, Numbers]]:
         """(piece, i, at): its rows `at` have reg, start_ts and key of rows `i`: found by slot, then compared."""
         if not self._pieces or not rows.height:
             return []
@@ -242,7 +242,7 @@ class Spilled:
                 found.append((piece, one, at))
         return found
 
-    def _equal(self, piece: _Piece, rows: pl.DataFrame, i: Numbers, at: Numbers) -> tuple[Numbers, Numbers]:
+    def _equal(self, piece: _SpilledRows, rows: pl.DataFrame, i: Numbers, at: Numbers) -> tuple[Numbers, Numbers]:
         of = piece.stretch_of(at)
         same = piece.bits[at] > 0
         for name, own in (("reg", piece.reg), ("start_ts", piece.start_ts)):
@@ -253,7 +253,7 @@ class Spilled:
             equal[which] = (piece.keys(batch).gather(where) == rows["key"].gather(i[which])).to_numpy()
         return i[equal], at[equal]
 
-    def _settle(self, touched: Iterable[_Piece]) -> None:
+    def _settle(self, touched: Iterable[_SpilledRows]) -> None:
         over = [piece for piece in touched if not piece.settle()]
         for piece in over:
             self._slots.drop(piece.first, piece.end)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable
 from itertools import count
 
 from changefeed.restore.schema.columns import followed
-from changefeed.restore.schema.table import Segment, Stored, Table, key_of
+from changefeed.restore.schema.table import ColumnHistory, RestoredTable, TableVersion, key_of
 from changefeed.schema.ddl.actions import Action
 from changefeed.verify.consumer.schema_file import SchemaFile
 from changefeed.verify.consumer.statement import Statement, parse
@@ -19,7 +19,7 @@ _OF_PARTITIONS = (Action.DROP_TABLE_PARTITION, Action.TRUNCATE_TABLE_PARTITION)
 _NOTHING_SAID = Statement("")
 
 
-class Catalog:
+class RestoreCatalog:
     """Tables by name. Give it the schema files version by version."""
 
     def __init__(
@@ -39,16 +39,16 @@ class Catalog:
         self._selects = selects
         self._continued_ts = continued_ts
         self._copied = copied
-        self._tables: dict[tuple[str, str], Table] = {}
-        self._dropped: list[Table] = []
+        self._tables: dict[tuple[str, str], RestoredTable] = {}
+        self._dropped: list[RestoredTable] = []
         self._numbers = count(1)  # of tables and of columns
 
     @property
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[RestoredTable]:
         """Without views."""
         return [table for table in self._tables.values() if not table.is_view]
 
-    def get(self, schema: str, table: str) -> Table | None:
+    def get(self, schema: str, table: str) -> RestoredTable | None:
         return self._tables.get(key_of((schema, table)))
 
     def execute(self, files: Iterable[SchemaFile]) -> None:
@@ -97,17 +97,17 @@ class Catalog:
 
     # -- tables
 
-    def _create(self, file: SchemaFile) -> Table:
+    def _create(self, file: SchemaFile) -> RestoredTable:
         """An empty one."""
         if (there := self.get(file.schema, file.table)) is not None:  # it went with its database, of which no id tells
             self._drop(there, file)
-        table = Table(next(self._numbers), ddls=[file])
+        table = RestoredTable(next(self._numbers), ddls=[file])
         stored = tuple(self._stored(column.arrow_type(self._choice)) for column in file.written)
-        table.turn(Segment(file.version, (file.schema, file.table), file.columns, stored))
+        table.turn(TableVersion(file.version, (file.schema, file.table), file.columns, stored))
         self._put(table)
         return table
 
-    def _drop(self, table: Table, file: SchemaFile) -> None:
+    def _drop(self, table: RestoredTable, file: SchemaFile) -> None:
         """Kept aside, for it may be recovered."""
         table.ddls.append(file)
         del self._tables[key_of(table.now.name)]
@@ -136,10 +136,10 @@ class Catalog:
             table = self._tables.pop(key_of(old), None) or self._by_name(old[1])
             if table is not None:
                 now = table.now
-                table.turn(Segment(file.version, (new[0], new[1]), now.defined, now.stored))
+                table.turn(TableVersion(file.version, (new[0], new[1]), now.defined, now.stored))
                 self._put(table)
 
-    def _by_name(self, name: str) -> Table | None:
+    def _by_name(self, name: str) -> RestoredTable | None:
         """A name without a database is of the session's, which no file tells: the only one that it can be."""
         found = [key for key in self._tables if key[1] == name.lower()]
         return self._tables.pop(found[0]) if len(found) == 1 else None
@@ -167,7 +167,7 @@ class Catalog:
                 table.ddls.append(file)
                 table.gap(f"no file says which rows EXCHANGE PARTITION has moved at {file.version}")
                 now = table.now
-                table.turn(Segment(file.version, now.name, now.defined, now.stored))
+                table.turn(TableVersion(file.version, now.name, now.defined, now.stored))
         return names
 
     def _unexplained(self, file: SchemaFile) -> None:
@@ -185,17 +185,17 @@ class Catalog:
     def _new_with_rows(self, file: SchemaFile, why: str) -> None:
         self._create(file).gap(why, of_unchanged=True)
 
-    def _put(self, table: Table) -> None:
+    def _put(self, table: RestoredTable) -> None:
         self._tables[key_of(table.now.name)] = table
 
     # -- columns
 
-    def _adopt(self, table: Table, file: SchemaFile, statement: Statement | None) -> None:
+    def _adopt(self, table: RestoredTable, file: SchemaFile, statement: Statement | None) -> None:
         """The file's columns in place of the table's, as the statement changes them."""
         table.ddls.append(file)
         before = table.now
         stored, gaps = followed(before, file, statement, self._choice, self._stored)
-        table.turn(Segment(file.version, (file.schema, file.table), file.columns, tuple(stored)))
+        table.turn(TableVersion(file.version, (file.schema, file.table), file.columns, tuple(stored)))
         if table.now.key != before.key:
             table.gap(f"its primary key was changed at {file.version}")
         if file.type in _OF_PARTITIONS:
@@ -204,11 +204,11 @@ class Catalog:
             table.gap(why, file.version)
         self._put(table)
 
-    def _stored(self, kind: object, default: object = None) -> Stored:
-        return Stored(next(self._numbers), kind, default)
+    def _stored(self, kind: object, default: object = None) -> ColumnHistory:
+        return ColumnHistory(next(self._numbers), kind, default)
 
 
-def executed(catalog: Catalog, versions: Iterable[Iterable[SchemaFile]]) -> Catalog:
+def executed(catalog: RestoreCatalog, versions: Iterable[Iterable[SchemaFile]]) -> RestoreCatalog:
     """The catalog behind all of them."""
     for files in versions:
         catalog.execute(files)

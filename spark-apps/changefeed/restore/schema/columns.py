@@ -7,19 +7,19 @@ from typing import Any
 
 import pyarrow as pa
 
-from changefeed.restore.schema.table import Segment, Stored
+from changefeed.restore.schema.table import ColumnHistory, TableVersion
 from changefeed.schema.ddl.actions import Action
 from changefeed.verify.consumer.columns import Column, default_of
 from changefeed.verify.consumer.schema_file import SchemaFile
 from changefeed.verify.consumer.statement import Statement
 from changefeed.verify.consumer.table import unmade
 
-New = Callable[[pa.DataType, Any], Stored]
+New = Callable[[pa.DataType, Any], ColumnHistory]
 
 
 def followed(
-    before: Segment, file: SchemaFile, statement: Statement | None, choice: str, new: New
-) -> tuple[list[Stored], list[str]]:
+    before: TableVersion, file: SchemaFile, statement: Statement | None, choice: str, new: New
+) -> tuple[list[ColumnHistory], list[str]]:
     """Where the values of the file's columns are stored, and why rows up to its version are not known in them."""
     gaps: list[str] = []
     same = [column.shape for column in before.defined] == [column.shape for column in file.columns]
@@ -47,7 +47,7 @@ def followed(
     return stored, gaps
 
 
-def _added(column: Column, choice: str, new: New, gaps: list[str], version: int) -> Stored:
+def _added(column: Column, choice: str, new: New, gaps: list[str], version: int) -> ColumnHistory:
     is_zero = column.default is None and not column.nullable
     default, is_said = (zero_of(column, choice), True) if is_zero else default_of(column, choice)
     is_said = is_said and (default is not None or column.nullable)

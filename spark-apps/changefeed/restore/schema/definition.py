@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlglot
 from sqlglot.errors import SqlglotError
 
-from changefeed.restore.schema.table import Table
+from changefeed.restore.schema.table import RestoredTable
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.sql.text import literal, quoted
 from changefeed.schema.sql.typed import standalone
@@ -22,7 +22,7 @@ _MOVED = frozenset({
 })  # fmt: skip
 
 
-def definition(table: Table, name: tuple[str, str] | None = None) -> list[str]:
+def definition(table: RestoredTable, name: tuple[str, str] | None = None) -> list[str]:
     """Statements that make the table, empty, under `name` or its own; run them one after the other."""
     name = name or table.now.name
     said = [_renamed(file, name) for file in _history(table)]
@@ -31,12 +31,12 @@ def definition(table: Table, name: tuple[str, str] | None = None) -> list[str]:
     return [_of_columns(table, name)]
 
 
-def is_as_said(table: Table) -> bool:
+def is_as_said(table: RestoredTable) -> bool:
     """Whether the statements are those of the upstream, with indexes and all."""
     return bool(_history(table)) and all(_renamed(file, table.now.name) for file in _history(table))
 
 
-def _history(table: Table) -> list[SchemaFile]:
+def _history(table: RestoredTable) -> list[SchemaFile]:
     """The files whose statements make it; none: they don't, or not alone."""
     files = [file for file in table.ddls if file.type != Action.TRUNCATE_TABLE]
     if not files or any(file.type in _MOVED or not file.query for file in files):
@@ -62,7 +62,7 @@ def _renamed(file: SchemaFile, name: tuple[str, str]) -> str | None:
     return standalone(text[: tokens[begin].start] + quoted(*name) + text[tokens[end].end + 1 :])
 
 
-def _of_columns(table: Table, name: tuple[str, str]) -> str:
+def _of_columns(table: RestoredTable, name: tuple[str, str]) -> str:
     lines = [_column(column) for column in table.now.columns]
     if keys := [quoted(column.name) for column in table.now.columns if column.is_pk]:
         lines.append(f"PRIMARY KEY ({', '.join(keys)})")

@@ -15,7 +15,7 @@ from changefeed.verify.sink.lines import Shape
 
 
 @dataclass(frozen=True)
-class Stored:
+class ColumnHistory:
     """A column's values through all its names. `default`: of rows that are older than the column."""
 
     number: int
@@ -29,7 +29,7 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Segment:
+class TableVersion:
     """A version of a table: rows behind `version` have these columns. `name`: the table's then. `defined`: also the
     virtual ones, of which no file has values.
     """
@@ -37,7 +37,7 @@ class Segment:
     version: int
     name: tuple[str, str]
     defined: tuple[Column, ...]
-    stored: tuple[Stored, ...]  # of `columns`
+    stored: tuple[ColumnHistory, ...]  # of `columns`
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
@@ -51,11 +51,11 @@ class Segment:
         return Shape([column.name for column in self.columns], [stored.type for stored in self.stored], fractions)
 
     @property
-    def key(self) -> tuple[Stored, ...]:
+    def key(self) -> tuple[ColumnHistory, ...]:
         """What tells a row."""
         return tuple(stored for column, stored in zip(self.columns, self.stored, strict=True) if column.is_pk)
 
-    def of(self, name: str) -> tuple[Column, Stored] | None:
+    def of(self, name: str) -> tuple[Column, ColumnHistory] | None:
         """A column by its name in lower case."""
         pairs = zip(self.columns, self.stored, strict=True)
         return next(((column, stored) for column, stored in pairs if column.name.lower() == name), None)
@@ -74,20 +74,20 @@ class Gap:
 
 
 @dataclass
-class Table:
+class RestoredTable:
     """`number`: the same for the same table whenever schema files are read. `emptied`: the table that a TRUNCATE has
     emptied to make this one.
     """
 
     number: int
-    segments: list[Segment] = field(default_factory=list)
+    segments: list[TableVersion] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     ddls: list[SchemaFile] = field(default_factory=list)
-    emptied: Table | None = None
+    emptied: RestoredTable | None = None
     is_view: bool = False
 
     @property
-    def now(self) -> Segment:
+    def now(self) -> TableVersion:
         return self.segments[-1]
 
     @property
@@ -100,7 +100,7 @@ class Table:
         whole = next((gap.why for gap in self.gaps if gap.upto_ts is None), "")
         return whole or _keyless(self)
 
-    def turn(self, segment: Segment) -> None:
+    def turn(self, segment: TableVersion) -> None:
         """It is so from the segment's version on."""
         if self.segments and self.now.version == segment.version:
             self.segments.pop()
@@ -116,7 +116,7 @@ class Table:
         self.gaps.append(Gap(why, upto_ts, of_unchanged))
 
 
-def _keyless(table: Table) -> str:
+def _keyless(table: RestoredTable) -> str:
     return "" if table.now.key else "it has no primary key, so its rows can't be told apart"
 
 

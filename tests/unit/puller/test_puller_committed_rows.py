@@ -8,10 +8,10 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 from changefeed.puller.matching import region_events
+from changefeed.puller.matching.committed_rows import are_committed, committed_batch
 from changefeed.puller.matching.decode import decode
-from changefeed.puller.matching.history import history, is_history
 from changefeed.puller.matching.matcher import Matcher
-from changefeed.puller.matching.region_events import Outcome, RegionEvents
+from changefeed.puller.matching.region_events import ChunkOutcome, RegionEvents
 from changefeed.wire import cdcpb_pb2
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -47,7 +47,7 @@ def message(region: int, *rows: Row) -> bytes:
     return cdcpb_pb2.ChangeDataEvent(events=[event]).SerializeToString()
 
 
-def told(outcome: Outcome) -> tuple[Any, ...]:
+def told(outcome: ChunkOutcome) -> tuple[Any, ...]:
     data = [(sub_id, each) for sub_id, batch in outcome.data for each in batch.to_pylist()]
     return data, outcome.initialized, outcome.resolved, [str(each.error) for each in outcome.failed]
 
@@ -73,7 +73,7 @@ def outcomes(chunks: list[Messages]) -> list[tuple[Any, ...]]:
 @example([[(9, Row(type=INITIALIZED))], [(10, row(b"a", 9))], [(9, row(b"b", 20))], [(9, row(b"a", 9))]])  # late
 @example([[(11, row(b"a", 9)), (9, row(b"a", 9, old=b"old")), (11, row(b"b", 9))]])  # of two, by turns
 def test_rows_of_a_scan_are_what_they_are_when_matched(chunks: list[Messages]) -> None:
-    with patch.object(region_events, "is_history", lambda rows: False):
+    with patch.object(region_events, "are_committed", lambda rows: False):
         matched = outcomes(chunks)
     assert outcomes(chunks) == matched
 
@@ -82,6 +82,6 @@ def test_a_scan_is_not_matched_and_no_value_is_copied(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Matcher, "feed", lambda *_: pytest.fail("it is matched"))
     assert len(outcomes([[(9, row(b"a", 9)), (10, row(b"b", 9, old=b"old"))]])[0][0]) == 2
     rows = decode([message(9, row(b"a", 9), row(b"b", 9))]).rows
-    assert is_history(rows)
-    made = history(rows, pa.array([7, 7], pa.uint64()).to_numpy())
+    assert are_committed(rows)
+    made = committed_batch(rows, pa.array([7, 7], pa.uint64()).to_numpy())
     assert made.column("value").buffers()[2].address == rows["value"].chunk(0).buffers()[2].address

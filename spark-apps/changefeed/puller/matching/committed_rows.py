@@ -1,4 +1,4 @@
-"""What a scan tells of the past: rows that are committed, handed on as they were decoded, without a copy of a value.
+"""Hands on rows that a scan found committed, as they were decoded, without a copy of a value.
 
 Most chunks of a scan have nothing else. It must give what the matcher would give of the same rows (`COMMITTED_ROWS`),
 and leave to it whatever has to be matched or dropped.
@@ -18,7 +18,7 @@ from changefeed.puller.matching.decode import COMMITTED, DELETE
 _NO_VALUE = pa.scalar(None, pa.binary())
 
 
-def is_history(rows: pa.Table) -> bool:
+def are_committed(rows: pa.Table) -> bool:
     """Whether rows (decode.Decoded) are COMMITTED ones alone, each of which changes something."""
     if not rows.num_rows or (rows["type"].to_numpy() != COMMITTED).any():
         return False
@@ -26,8 +26,8 @@ def is_history(rows: pa.Table) -> bool:
     return not deletes.any() or not (deletes & _is_new(rows["old_value"])).any()
 
 
-def history(rows: pa.Table, span_ids: npt.NDArray[np.uint64]) -> pa.RecordBatch:
-    """RAW_SCHEMA, of rows that `is_history` is true of."""
+def committed_batch(rows: pa.Table, span_ids: npt.NDArray[np.uint64]) -> pa.RecordBatch:
+    """RAW_SCHEMA, of rows that `are_committed` is true of."""
     given = {name: rows[name].chunk(0) for name in rows.column_names}
     old_value = given["old_value"]
     is_new = _is_new(old_value)
