@@ -41,9 +41,9 @@ _DRIVER = """
 import json, sys
 from pathlib import Path
 from changefeed.spark.launch import Launch
-from changefeed.spark.settings import Cluster
+from changefeed.spark.settings import ClusterDeployment
 from test_integration_spark_rpc import security_manager
-launch = Launch(Cluster(Path(sys.argv[1]), "127.0.0.1", sys.executable))
+launch = Launch(ClusterDeployment(Path(sys.argv[1]), "127.0.0.1", sys.executable))
 context = launch.context()
 secret = security_manager(context._jvm, context._jsc.sc().conf()).getSecretKey()
 print(json.dumps([dict(context.getConf().getAll()), secret or ""]), flush=True)
@@ -62,7 +62,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     properties = tmp_path_factory.mktemp("pod") / "properties"
     properties.write_text("spark.master=local[1]\nspark.app.name=test\nspark.driver.host=127.0.0.1\n")
     command = [sys.executable, "-c", _DRIVER, str(properties)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, env=environment, text=True, **pipes) as process:  # type: ignore[call-overload]
         said, secret = json.loads(process.stdout.readline())
