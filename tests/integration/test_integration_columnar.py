@@ -30,6 +30,7 @@ from changefeed.model.record import PlanEntry, SegmentSlice, Work, WorkEntry
 from changefeed.objectstore import Location
 from changefeed.objectstore.local import LocalStore
 from changefeed.objectstore.once import create_once
+from changefeed.pipeline.recipe import Recipes
 from changefeed.pipeline.run import EntryRows
 from changefeed.pipeline.task import entry_of
 from changefeed.puller.task import Limits, PullerTask
@@ -37,7 +38,7 @@ from changefeed.schema.keys import table_span
 from changefeed.schema.snapshot import load_schema
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.storage.codec.csv import fingerprint
-from changefeed.sink.storage.event_sink import encode_entry
+from changefeed.sink.storage.event_sink import StorageJob, encode_entry
 from changefeed.spec.parse import effective, parse
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
@@ -390,7 +391,8 @@ def test_100_000_rows_from_wire_to_file_without_a_row_in_python(upstream: Upstre
     def whole_way() -> EntryRows:
         segments = asyncio.run(pull(pd_address, run_folder, table.id, start_ts, writer))
         work, entry = work_of(info, segments, start_ts, writer.end_ts)
-        rows = EntryRows(work, entry, partial(read_slice, run_folder))
+        recipe = Recipes(StorageJob(sink.place).mounting).of(work, entry.plan_entry.table_info)
+        rows = EntryRows(recipe, entry, partial(read_slice, run_folder))
         target = entry_of("shop/feed", work, entry, rows.recipe)
         spool = encode_entry(target, rows, tmp_path / "spool")
         create_once(sink, target.path, spool.body(), spool.hash)

@@ -6,7 +6,7 @@ Parsing both again costs a small file more than its rows do.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,42 +17,13 @@ from changefeed.filter.selection import Selection
 from changefeed.model.record import Work
 from changefeed.pipeline.mounter import mount
 from changefeed.schema.table_info import TableInfo
-from changefeed.sink.records import Records
-from changefeed.sink.storage.codec.choice import codec_of
+from changefeed.sink.records import Mounting, Records
 from changefeed.spec.sink.choice import sink_of
 
 _MOST = 1024
 
-
-@dataclass(frozen=True)
-class Mounting:
-    """What a sink wants to be shown. `split`: updates of unique keys come as a delete and an insert.
-
-    `time_zone`, `halve_updates`, `with_old`: see `mounter.mount`.
-    """
-
-    time_zone: str
-    halve_updates: bool = False
-    with_old: bool = False
-    split: bool = True
-
-    @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Mounting:
-        """`config`: the effective resource."""
-        kind, options = sink_of(config)
-        time_zone = config["spec"]["timeZone"]
-        if kind == "storage":
-            codec = codec_of(options)
-            zone = "UTC" if codec.in_utc else time_zone
-            return cls(zone, codec.halve_updates, codec.with_old, not options["outputRawChangeEvent"])
-        if kind == "iceberg":
-            return cls("UTC", with_old=options["mode"] == "upsert")
-        if kind == "mysql":
-            return cls("UTC", with_old=True)
-        if kind == "kafka":
-            split = not options["outputRawChangeEvent"]
-            return cls("UTC" if options["protocol"] == "debezium" else time_zone, with_old=True, split=split)
-        return cls(time_zone)
+#: How a sink wants rows, by its options and the time zone: `sink.contract.SinkJob.mounting`.
+Mounts = Callable[[Mapping[str, Any], str], Mounting]
 
 
 @dataclass(frozen=True)
@@ -87,16 +58,18 @@ class Recipe:
         )
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], table: TableInfo) -> Recipe:
+    def of(cls, config: Mapping[str, Any], table: TableInfo, mounts: Mounts) -> Recipe:
         """`config`: the effective resource."""
-        options = sink_of(config)[1]
-        return cls(table, Selection.of(config, table), Mounting.of(config), options, config["spec"]["integrity"])
+        spec, (_, options) = config["spec"], sink_of(config)
+        mounting = mounts(options, spec["timeZone"])
+        return cls(table, Selection.of(config, table), mounting, options, spec["integrity"])
 
 
 class Recipes:
     """Those of one config at a time: only what an earlier run has planned has another one. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, mounts: Mounts) -> None:
+        self._mounts = mounts
         self._known: tuple[str, Mapping[str, Any], dict[str, Recipe]] = ("", {}, {})  # by text, and what it says
 
     def of(self, work: Work, table_info: str) -> Recipe:
@@ -108,5 +81,5 @@ class Recipes:
         found = recipes.get(table_info)
         if found is None:
             table = TableInfo.from_json(json.loads(work.table_infos[table_info]))
-            found = recipes[table_info] = Recipe.of(config, table)
+            found = recipes[table_info] = Recipe.of(config, table, self._mounts)
         return found

@@ -11,10 +11,10 @@ from concurrent.futures import Executor
 import numpy as np
 import pyarrow as pa
 
-from changefeed.model.record import SegmentSlice, Work, WorkEntry
+from changefeed.model.record import SegmentSlice, WorkEntry
 from changefeed.pipeline.integrity import check_integrity
 from changefeed.pipeline.mounter import drop_unseen
-from changefeed.pipeline.recipe import Recipe, Recipes
+from changefeed.pipeline.recipe import Recipe
 from changefeed.pipeline.sorter import sort_parts
 from changefeed.sink.records import Records
 from changefeed.sink.stages import CpuTime
@@ -22,8 +22,6 @@ from changefeed.sink.stages import CpuTime
 #: A chunk ends at so many rows, or at the row that reaches so many raw bytes; both depend on the rows alone (rule 10).
 CHUNK_ROWS = 100_000
 CHUNK_BYTES = 32 << 20
-
-_RECIPES = Recipes()
 
 
 class EntryRows:
@@ -34,13 +32,13 @@ class EntryRows:
 
     def __init__(
         self,
-        work: Work,
+        recipe: Recipe,
         entry: WorkEntry,
         read: Callable[[SegmentSlice], pa.Table],
         readers: Executor | None = None,
     ) -> None:
         """`readers`: to read several segments at a time."""
-        self.recipe = recipe_of(work, entry)
+        self.recipe = recipe
         self.rows = self.raw_rows = self.filtered_rows = 0  # so far
         self.cpu = CpuTime()
         self._entry = entry
@@ -73,10 +71,6 @@ class EntryRows:
         records = recipe.mount(kept)
         self.cpu.went_to("mount")
         return records
-
-
-def recipe_of(work: Work, entry: WorkEntry) -> Recipe:
-    return _RECIPES.of(work, entry.plan_entry.table_info)
 
 
 def read_slices(

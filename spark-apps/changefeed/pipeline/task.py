@@ -28,7 +28,7 @@ from changefeed.eventstore.run_folder import RunFolder
 from changefeed.model.record import SegmentSlice, Work, WorkEntry
 from changefeed.objectstore import Location
 from changefeed.objectstore.patience import Patience, Tally
-from changefeed.pipeline.recipe import Recipe
+from changefeed.pipeline.recipe import Recipe, Recipes
 from changefeed.pipeline.run import EntryRows
 from changefeed.pipeline.together import MadeRows, make_together
 from changefeed.sink.contract import Claim, Entry, EntryId, EventSink, SinkJob, Surroundings, Written
@@ -82,6 +82,7 @@ class PipelineTask:
         self._run_folder = RunFolder(job.state, owner.epoch, owner.nonce, self._reading)
         self._segments = KeptSegments()
         self._job = job
+        self._recipes = Recipes(job.sink.mounting)
         self._tables: dict[int, tuple[int, TableSink]] = {}  # by dispatcher, with the writer whose it is
         self._broken: dict[int, tuple[int, str]] = {}  # by dispatcher: the writer that gave back, and why
         self._rows: dict[EntryId, EntryRows | MadeRows] = {}  # of entries that are not known to be written
@@ -147,7 +148,8 @@ class PipelineTask:
 
     def _write(self, sink: EventSink, work: Work, readers: ThreadPoolExecutor) -> None:
         self._busy_since = time.monotonic()
-        made = make_together(work, self._read_slice, self._check_slice, self._readers_for(work.entries, readers))
+        at_once = self._readers_for(work.entries, readers)
+        made = make_together(work, self._recipes, self._read_slice, self._check_slice, at_once)
         self._busy_since = None
         for entry in work.entries:
             dispatcher, number = entry.plan_entry.dispatcher, entry.plan_entry.entry
@@ -157,7 +159,7 @@ class PipelineTask:
                 continue
             self._busy_since = time.monotonic()
             try:
-                rows = made.get(number) or EntryRows(work, entry, self._read_slice, self._readers_for([entry], readers))
+                rows = made.get(number) or self._rows_of(work, entry, readers)
                 self._append(self._table_of(sink, entry), work, entry, rows)
             except MemoryGone as gone:
                 self._broken[dispatcher] = entry.writer, gone.uri
@@ -165,6 +167,10 @@ class PipelineTask:
             finally:
                 self._busy_since = None
             self._check()
+
+    def _rows_of(self, work: Work, entry: WorkEntry, readers: ThreadPoolExecutor) -> EntryRows:
+        recipe = self._recipes.of(work, entry.plan_entry.table_info)
+        return EntryRows(recipe, entry, self._read_slice, self._readers_for([entry], readers))
 
     def _table_of(self, sink: EventSink, entry: WorkEntry) -> TableSink:
         """One for each assignment of a dispatcher. Where nobody counts these, each entry is one of its own."""

@@ -23,8 +23,8 @@ from changefeed.model.position import OP_UPDATE
 from changefeed.model.record import PlanEntry, SegmentSlice, Work, WorkEntry
 from changefeed.model.rows import NO_ROWS, RAW_SCHEMA
 from changefeed.pipeline.mounter import drop_unseen
-from changefeed.pipeline.recipe import Recipe
-from changefeed.pipeline.run import read_slices, recipe_of
+from changefeed.pipeline.recipe import Recipe, Recipes
+from changefeed.pipeline.run import read_slices
 from changefeed.pipeline.sorter import sort_entries
 from changefeed.schema.keys import moved
 from changefeed.sink.records import Records, sliced
@@ -55,6 +55,7 @@ class MadeRows:
 
 def make_together(
     work: Work,
+    recipes: Recipes,
     read: Callable[[SegmentSlice], pa.Table],
     check: Callable[[SegmentSlice], None],
     readers: Executor | None = None,
@@ -64,7 +65,7 @@ def make_together(
     `read`, `readers`: as of `EntryRows`. `check`: that what was read was it to the end; raises otherwise.
     """
     made: dict[int, MadeRows] = {}
-    for alike in _alike(work):
+    for alike in _alike(work, recipes):
         try:
             made |= _make(alike, read, check, readers)
         except ChangefeedError:
@@ -72,13 +73,13 @@ def make_together(
     return made
 
 
-def _alike(work: Work) -> list[list[tuple[WorkEntry, Recipe]]]:
+def _alike(work: Work, recipes: Recipes) -> list[list[tuple[WorkEntry, Recipe]]]:
     """Several each, and at most one of a dispatcher: its next one is not to be told from it."""
     found: dict[str, dict[int, tuple[WorkEntry, Recipe]]] = {}
     for entry in work.entries:
         plan = entry.plan_entry
         if plan.estimate <= SMALL_BYTES and plan.from_.is_end_of_ts and plan.to.is_end_of_ts:
-            recipe = recipe_of(work, entry)
+            recipe = recipes.of(work, plan.table_info)
             if recipe.likeness is not None:
                 found.setdefault(recipe.likeness, {}).setdefault(plan.dispatcher, (entry, recipe))
     return [list(alike.values()) for alike in found.values() if len(alike) > 1]

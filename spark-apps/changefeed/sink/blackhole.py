@@ -10,6 +10,7 @@ import numpy as np
 
 from changefeed.errors import ProtocolViolation
 from changefeed.sink.contract import Ddl, EntryId, Event, Surroundings, Written
+from changefeed.sink.records import Mounting
 
 
 class BlackholeSink:
@@ -71,6 +72,9 @@ class BlackholeDdlSink:
 @dataclass(frozen=True)
 class BlackholeJob:
     """Implements SinkJob."""
+
+    def mounting(self, options: object, time_zone: str) -> Mounting:
+        return Mounting(time_zone)
 
     def open(self, around: Surroundings) -> BlackholeSink:
         return BlackholeSink()

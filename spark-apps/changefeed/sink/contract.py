@@ -36,7 +36,7 @@ from changefeed.objectstore.patience import Patience
 from changefeed.schema.ddl.job import Job
 from changefeed.schema.history import Touched
 from changefeed.schema.table_info import ColumnInfo, TableInfo
-from changefeed.sink.records import Records
+from changefeed.sink.records import Mounting, Records
 
 
 class EntryId(NamedTuple):
@@ -128,6 +128,10 @@ class Surroundings:
 
 class SinkJob(Protocol):
     """A sink on its way to the tasks: pickled, so it has secrets by the paths of their files (rule 21)."""
+
+    def mounting(self, options: Mapping[str, Any], time_zone: str) -> Mounting:
+        """How it wants rows. `options`, `time_zone`: the sink's and the changefeed's, as a plan's epoch had them."""
+        ...
 
     def open(self, around: Surroundings) -> EventSink:
         """Raises Unavailable, Refused, NeedsHuman."""

@@ -72,3 +72,16 @@ def narrowed(records: Records, names: frozenset[str]) -> Records:
         [old[place] for place in places] if old is not None else None,
         tuple(records.shown[place] for place in places),
     )
+
+
+@dataclass(frozen=True)
+class Mounting:
+    """How a sink wants rows. `split`: updates of unique keys come as a delete and an insert.
+
+    `time_zone`, `halve_updates`, `with_old`: see `pipeline.mounter.mount`.
+    """
+
+    time_zone: str
+    halve_updates: bool = False
+    with_old: bool = False
+    split: bool = True

@@ -15,14 +15,19 @@ import pyarrow as pa
 from changefeed.model.position import OP_DELETE, OP_INSERT, OP_UPDATE, Position
 from changefeed.model.record import FileCommitted, PlanEntry, SegmentSlice, Work, WorkEntry
 from changefeed.model.rows import RAW_SCHEMA
+from changefeed.objectstore import Location
 from changefeed.objectstore.digest import Digest
 from changefeed.objectstore.patience import Patience
+from changefeed.pipeline.recipe import Recipe, Recipes
 from changefeed.pipeline.run import EntryRows
 from changefeed.pipeline.task import entry_of
 from changefeed.schema.table_info import FLAG_NOT_NULL, FLAG_PRI_KEY, LONGLONG, VARCHAR, TableInfo, parse_table_info
 from changefeed.sink.spool import Spool
 from changefeed.sink.stages import CpuTime
 from changefeed.sink.storage import event_sink
+
+#: As the storage sink wants rows.
+mounts = event_sink.StorageJob(Location("file:///lake")).mounting
 
 TABLE_ID = 77
 CSV = {
@@ -199,6 +204,10 @@ def make_work(
     return work, entry
 
 
+def recipe_of(work: Work, entry: WorkEntry) -> Recipe:
+    return Recipes(mounts).of(work, entry.plan_entry.table_info)
+
+
 @dataclass(frozen=True)
 class Encoded:
     """A plan entry's file, complete."""
@@ -218,7 +227,7 @@ def encode_entry(
     readers: Executor | None = None,
 ) -> Encoded:
     """As a pipeline task and its storage sink do it."""
-    rows, cpu = EntryRows(work, entry, read, readers), CpuTime()
+    rows, cpu = EntryRows(recipe_of(work, entry), entry, read, readers), CpuTime()
     target = entry_of("shop/feed", work, entry, rows.recipe)
     spool = event_sink.encode_entry(target, rows, folder, patience, cpu)
     file = FileCommitted(

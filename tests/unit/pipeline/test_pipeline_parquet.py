@@ -29,6 +29,7 @@ from pipeline_rows import (
     insert,
     make_table,
     make_work,
+    recipe_of,
     shuffled,
     update,
     with_index,
@@ -140,7 +141,7 @@ def test_the_fingerprint_names_what_writes_the_files() -> None:
 def test_timestamps_are_mounted_in_utc() -> None:
     table = make_table([column(1, "id", LONGLONG, FLAG_NOT_NULL | FLAG_PRI_KEY), column(2, "at", TIMESTAMP)])
     work, entry = make_work([], table, time_zone="Asia/Shanghai", protocol="parquet")
-    rows = run.EntryRows(work, entry, lambda piece: pa.table({}))
+    rows = run.EntryRows(recipe_of(work, entry), entry, lambda piece: pa.table({}))
     assert rows.recipe.mounting.time_zone == "UTC"
 
 

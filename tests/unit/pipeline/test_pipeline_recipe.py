@@ -7,18 +7,18 @@ import json
 import pytest
 from changefeed.pipeline import recipe
 from changefeed.pipeline.recipe import Recipe, Recipes
-from pipeline_rows import PEOPLE, encode_file, insert, make_table, make_work
+from pipeline_rows import PEOPLE, encode_file, insert, make_table, make_work, mounts
 
 OTHER = make_table([{"id": 1, "name": {"O": "a"}, "type": {"Tp": 8}, "state": 5}])
 
 
 def test_files_of_one_table_and_config_share_one() -> None:
-    recipes = Recipes()
+    recipes = Recipes(mounts)
     (first, _), (again, _), (other, _) = make_work([]), make_work([]), make_work([], OTHER)
     made = recipes.of(first, PEOPLE.hash)
-    assert recipes.of(other, OTHER.hash) == Recipe.of(json.loads(other.config), OTHER)
+    assert recipes.of(other, OTHER.hash) == Recipe.of(json.loads(other.config), OTHER, mounts)
     assert recipes.of(again, PEOPLE.hash) is made
-    assert made == Recipe.of(json.loads(first.config), PEOPLE)
+    assert made == Recipe.of(json.loads(first.config), PEOPLE, mounts)
 
 
 def test_rule_10_files_of_another_config_have_another_one(tmp_path) -> None:
@@ -30,7 +30,7 @@ def test_rule_10_files_of_another_config_have_another_one(tmp_path) -> None:
 
 def test_no_more_are_kept_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recipe, "_MOST", 1)
-    recipes = Recipes()
+    recipes = Recipes(mounts)
     (first, _), (other, _) = make_work([]), make_work([], OTHER)
     made = recipes.of(first, PEOPLE.hash)
     recipes.of(other, OTHER.hash)

@@ -16,6 +16,7 @@ from changefeed.eventstore.reader import MemoryGone
 from changefeed.model.position import OP_DELETE, OP_INSERT, Position
 from changefeed.model.record import SegmentSlice, Work
 from changefeed.pipeline import together
+from changefeed.pipeline.recipe import Recipes
 from changefeed.pipeline.run import EntryRows
 from changefeed.pipeline.task import entry_of
 from changefeed.pipeline.together import MadeRows, make_together
@@ -33,7 +34,9 @@ from pipeline_rows import (
     key,
     make_table,
     make_work,
+    mounts,
     raw,
+    recipe_of,
     segment,
     shuffled,
     update,
@@ -52,10 +55,13 @@ class Order:
         return self.segments[piece.seq]
 
     def made(self, read: Callable[[SegmentSlice], pa.Table] | None = None) -> dict[int, MadeRows]:
-        return make_together(self.work, read or self.read, lambda _: None)
+        return make_together(self.work, Recipes(mounts), read or self.read, lambda _: None)
 
     def alone(self) -> dict[int, EntryRows]:
-        return {entry.plan_entry.entry: EntryRows(self.work, entry, self.read) for entry in self.work.entries}
+        return {
+            entry.plan_entry.entry: EntryRows(recipe_of(self.work, entry), entry, self.read)
+            for entry in self.work.entries
+        }
 
     def files(self, rows: Mapping[int, EntryRows | MadeRows], folder: Path) -> dict[int, tuple[bytes, int, int, int]]:
         """Of each entry the file's bytes, and how many rows there were."""
@@ -213,7 +219,7 @@ def test_what_cannot_be_read_is_told_by_who_reads_it_alone():
 def test_memory_is_checked_after_it_was_copied():
     given_ = order([(PEOPLE, WHOLE), (like(PEOPLE, 1), WHOLE)])
     checked = []
-    made = make_together(given_.work, given_.read, checked.append)
+    made = make_together(given_.work, Recipes(mounts), given_.read, checked.append)
     assert [piece.seq for piece in checked] == [0, 1]
     read = {buffer.address for rows in given_.segments.values() for buffer in _buffers(rows.columns)}
     shown = [records for rows in made.values() for records in rows]
@@ -224,7 +230,7 @@ def test_memory_is_checked_after_it_was_copied():
     def gone(piece: SegmentSlice) -> None:
         raise MemoryGone(piece.uri, "its slot is in use again")
 
-    assert make_together(given_.work, given_.read, gone) == {}
+    assert make_together(given_.work, Recipes(mounts), given_.read, gone) == {}
 
 
 def _buffers(arrays: Sequence[pa.Array | pa.ChunkedArray]) -> list[pa.Buffer]:
@@ -244,7 +250,7 @@ def test_even_a_single_slice_is_copied():
 def test_segments_of_a_store_are_read_several_at_a_time():
     given_ = order([(PEOPLE, WHOLE), (like(PEOPLE, 1), WHOLE)])
     with ThreadPoolExecutor(2) as readers:
-        made = make_together(given_.work, given_.read, lambda _: None, readers)
+        made = make_together(given_.work, Recipes(mounts), given_.read, lambda _: None, readers)
     assert [rows.rows for rows in made.values()] == [1, 1]
 
 

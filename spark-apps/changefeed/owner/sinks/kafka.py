@@ -10,7 +10,6 @@ from changefeed.objectstore.patience import Patience
 from changefeed.owner import places
 from changefeed.owner.sinks.driven import Taken, Unfiled, Versions, name_of
 from changefeed.owner.transaction_log.state import State
-from changefeed.pipeline.recipe import Mounting
 from changefeed.schema.table_info import TableInfo
 from changefeed.sink.contract import DdlSink
 from changefeed.sink.kafka.codec.choice import fingerprint
@@ -63,7 +62,6 @@ class DrivenKafka:
         config = effective(changefeed)
         self.uri = spec.uri
         self._options = config["spec"]["sink"]["kafka"]
-        self._time_zone = Mounting.of(config).time_zone
         self.fingerprint = fingerprint(self._options)
         place = place_of(changefeed, secrets_dir)
         if not place.topic:
@@ -86,6 +84,7 @@ class DrivenKafka:
             large.claim_check_uri,
             places.store_secret(large.claim_check_uri or "", large.credentials, secrets_dir),
         )
+        self._time_zone = self._job.mounting(self._options, config["spec"]["timeZone"]).time_zone
         self._tables: list[tuple[TableInfo, int]] = []
 
     def open(self) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from changefeed.objectstore import Location
 from changefeed.objectstore.open import open_store
 from changefeed.sink.contract import Surroundings
 from changefeed.sink.iceberg.files import encode_files
 from changefeed.sink.iceberg.layout import WAREHOUSE
+from changefeed.sink.records import Mounting
 from changefeed.sink.storage.event_sink import StorageSink
 
 
@@ -17,6 +20,9 @@ class IcebergJob:
     """Implements SinkJob."""
 
     warehouse: Location
+
+    def mounting(self, options: Mapping[str, Any], time_zone: str) -> Mounting:
+        return Mounting("UTC", with_old=options["mode"] == "upsert")
 
     def open(self, around: Surroundings) -> StorageSink:
         return StorageSink(open_store(self.warehouse.uri, WAREHOUSE, self.warehouse.secret), around, encode_files)

@@ -33,7 +33,7 @@ from changefeed.sink.kafka.progress import Verdict
 from changefeed.sink.kafka.registry import Registry, RegistryPlace
 from changefeed.sink.kafka.topics import Rule, partitions_of
 from changefeed.sink.lanes import Lanes
-from changefeed.sink.records import Records
+from changefeed.sink.records import Mounting, Records
 
 _PRODUCERS = 32  # of exactly-once, each with a thread and connections of its own
 _SENDERS = 4
@@ -60,6 +60,10 @@ class KafkaJob:
     large_messages: str = "none"
     claim_check_uri: str | None = None
     claim_check_secret: Path | None = None
+
+    def mounting(self, options: Mapping[str, Any], time_zone: str) -> Mounting:
+        zone = "UTC" if options["protocol"] == "debezium" else time_zone
+        return Mounting(zone, with_old=True, split=not options["outputRawChangeEvent"])
 
     def open(self, around: Surroundings) -> Lanes:
         return Lanes(KafkaWriter(self, around), around)

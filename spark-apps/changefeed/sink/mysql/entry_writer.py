@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from changefeed.sink.contract import Entry, Surroundings, Written
@@ -13,7 +14,7 @@ from changefeed.sink.lanes import Lanes
 from changefeed.sink.mysql.rows.changes import Changes, whole_transactions
 from changefeed.sink.mysql.server import Server, Tls
 from changefeed.sink.mysql.sink import MysqlSink, Options
-from changefeed.sink.records import Records
+from changefeed.sink.records import Mounting, Records
 from changefeed.sink.secrets import tls_files, user_and_password
 
 _USER = "root"
@@ -42,6 +43,9 @@ class MysqlJob:
 
     place: MysqlPlace
     options: Options
+
+    def mounting(self, options: Mapping[str, Any], time_zone: str) -> Mounting:
+        return Mounting("UTC", with_old=True)
 
     def open(self, around: Surroundings) -> Lanes:
         sink = MysqlSink(self.place.server(), self.options, around.patience)

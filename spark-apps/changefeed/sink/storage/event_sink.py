@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -23,7 +23,7 @@ from changefeed.objectstore.once import create_once
 from changefeed.objectstore.open import open_store
 from changefeed.objectstore.patience import Patience
 from changefeed.sink.contract import Entry, Event, FirstFailure, Surroundings, Written
-from changefeed.sink.records import Records
+from changefeed.sink.records import Mounting, Records
 from changefeed.sink.spool import Spool
 from changefeed.sink.stages import CpuTime
 from changefeed.sink.storage.codec.choice import codec_of
@@ -37,6 +37,10 @@ class StorageJob:
     """Implements SinkJob."""
 
     place: Location
+
+    def mounting(self, options: Mapping[str, Any], time_zone: str) -> Mounting:
+        codec, split = codec_of(options), not options["outputRawChangeEvent"]
+        return Mounting("UTC" if codec.in_utc else time_zone, codec.halve_updates, codec.with_old, split)
 
     def open(self, around: Surroundings) -> StorageSink:
         store = open_store(self.place.uri, "spec.sink.storage.uri", self.place.secret)

@@ -1,0 +1,56 @@
+"""How each kind of sink wants rows: by its own options, as a plan's epoch had them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from changefeed.objectstore import Location
+from changefeed.owner.sinks.choice import sink_of
+from changefeed.sink.iceberg.event_sink import IcebergJob
+from changefeed.sink.records import Mounting
+from changefeed.spec.model import Changefeed
+from changefeed.spec.parse import effective, parse
+
+ZONE = "Asia/Shanghai"
+LAKE = "file:///lake"
+
+
+def changefeed(sink: dict[str, Any]) -> Changefeed:
+    spec = {"upstream": {"pdAddresses": ["http://pd:2379"]}, "timeZone": ZONE, "sink": sink}
+    head = {"apiVersion": "changefeed.dev/v1alpha1", "kind": "Changefeed", "metadata": {"name": "feed"}}
+    return parse(json.dumps(head | {"spec": spec}))
+
+
+@pytest.mark.parametrize(
+    ("sink", "expected"),
+    [
+        ({"storage": {"uri": LAKE, "protocol": "csv"}}, Mounting(ZONE)),
+        ({"storage": {"uri": LAKE, "protocol": "csv", "outputRawChangeEvent": True}}, Mounting(ZONE, split=False)),
+        (
+            {"storage": {"uri": LAKE, "protocol": "csv", "csv": {"outputOldValue": True}}},
+            Mounting(ZONE, halve_updates=True),
+        ),
+        ({"storage": {"uri": LAKE, "protocol": "canal-json"}}, Mounting(ZONE, with_old=True)),
+        ({"storage": {"uri": LAKE, "protocol": "parquet"}}, Mounting("UTC")),
+        ({"mysql": {"uri": "mysql://127.0.0.1:3306"}}, Mounting("UTC", with_old=True)),
+        ({"kafka": {"uri": "kafka://127.0.0.1:9092/t", "protocol": "canal-json"}}, Mounting(ZONE, with_old=True)),
+        ({"kafka": {"uri": "kafka://127.0.0.1:9092/t", "protocol": "debezium"}}, Mounting("UTC", with_old=True)),
+        (
+            {"kafka": {"uri": "kafka://127.0.0.1:9092/t", "protocol": "canal-json", "outputRawChangeEvent": True}},
+            Mounting(ZONE, with_old=True, split=False),
+        ),
+        ({"blackhole": {}}, Mounting(ZONE)),
+    ],
+)
+def test_a_sink_says_how_it_wants_rows(sink: dict[str, Any], expected: Mounting) -> None:
+    feed = changefeed(sink)
+    ((kind, options),) = effective(feed)["spec"]["sink"].items()
+    assert feed.spec.sink.kind == kind
+    assert sink_of(feed).job().mounting(options, ZONE) == expected
+
+
+@pytest.mark.parametrize(("mode", "with_old"), [("append", False), ("upsert", True)])
+def test_iceberg_wants_old_rows_to_upsert(mode: str, with_old: bool) -> None:
+    assert IcebergJob(Location(LAKE)).mounting({"mode": mode}, ZONE) == Mounting("UTC", with_old=with_old)
