@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +21,7 @@ from changefeed.objectstore.patience import Patience
 from changefeed.sink.contract import Claim, Entry, Surroundings, Written
 from changefeed.sink.kafka.client import Cluster
 from changefeed.sink.kafka.codec.choice import codec_of
+from changefeed.sink.kafka.codec.cloud_events import CloudEvents
 from changefeed.sink.kafka.codec.large import Limit, encoded, keeper
 from changefeed.sink.kafka.codec.message import Codec, Messages, Source
 from changefeed.sink.kafka.codec.open_protocol import OpenProtocol, frame
@@ -31,7 +32,7 @@ from changefeed.sink.kafka.options import KafkaPlace, cloud_events, progress_top
 from changefeed.sink.kafka.producer import AtLeastOnce
 from changefeed.sink.kafka.progress import Verdict
 from changefeed.sink.kafka.registry import Registry, RegistryPlace
-from changefeed.sink.kafka.topics import Rule, partitions_of
+from changefeed.sink.kafka.topics import Rule, Rules, partitions_of
 from changefeed.sink.lanes import Lanes
 from changefeed.sink.records import Mounting, Records
 
@@ -135,29 +136,41 @@ class Again:
             yield records
 
 
+@dataclass(frozen=True)
+class Encoding:
+    """What the encoder makes of a configuration."""
+
+    rules: Rules
+    codec: Codec
+    cloud_events: CloudEvents | None
+
+
 class Encoder:
-    """Messages of rows, with their topic and partitions. Any thread."""
+    """Messages of rows, with their topic and partitions. Any thread.
+
+    A task's entries are of the run's configuration, and of those of the plans that earlier runs have left open.
+    """
 
     def __init__(self, job: KafkaJob, cluster: Cluster, patience: Patience) -> None:
         self._job, self._cluster, self._patience = job, cluster, patience
         self._lock = threading.Lock()
         self._partitions: dict[str, int] = {}
         self._registry = None if job.registry is None else Registry(job.registry, patience)
-        self._limit = lru_cache(1)(self._limit_of_job)
+        self._limit = _limit_of(job, patience)
+        self._encodings: list[tuple[Mapping[str, Any], str, Encoding]] = []  # by options and time zone
 
     def messages(self, entry: Entry, records: Records, first: int) -> tuple[str, Messages, npt.NDArray[np.int32]]:
         """`first`: how many records of the entry came before these."""
-        rules = rules_of(entry.options, self._job.place.topic, self._job.case_sensitive)
-        table = entry.table
+        encoding, table = self._encoding_of(entry), entry.table
+        rules, codec = encoding.rules, encoding.codec
         topic, rule = rules.topic(table.schema_name, table.name), rules.of(table.schema_name, table.name)
-        codec = codec_of(entry.options, entry.time_zone, self._number_of)
         source = Source(entry.claim.dispatcher, entry.table_version, topic)
-        rows = encoded(codec, records, source, entry.pd_ms, self._limit())
+        rows = encoded(codec, records, source, entry.pd_ms, self._limit)
         partitions = self._partitions_of(records, rows, topic, rule)
         is_framed = isinstance(codec, OpenProtocol)
         if is_framed:
             rows, partitions = frame(rows, partitions, _BATCH_ROWS, self._job.place.max_message_bytes)
-        if (events := cloud_events(entry.options, entry.claim.changefeed)) is not None:
+        if (events := encoding.cloud_events) is not None:
             name, subject = f"{entry.id.plan}-{entry.id.entry}", f"{table.schema_name}.{table.name}"
             if is_framed:
                 headers = events.batches(name, first, subject, len(rows.values))
@@ -165,6 +178,20 @@ class Encoder:
                 headers = events.rows(name, first, subject, records.commit_ts.to_numpy())
             rows = replace(rows, headers=headers)
         return topic, rows, partitions
+
+    def _encoding_of(self, entry: Entry) -> Encoding:
+        with self._lock:
+            for options, time_zone, known in self._encodings:
+                if time_zone == entry.time_zone and options == entry.options:
+                    return known
+            options, time_zone = entry.options, entry.time_zone
+            made = Encoding(
+                rules_of(options, self._job.place.topic, self._job.case_sensitive),
+                codec_of(options, time_zone, self._number_of),
+                cloud_events(options, entry.claim.changefeed),
+            )
+            self._encodings.append((options, time_zone, made))
+            return made
 
     def _number_of(self, subject: str, schema: str) -> int:
         assert self._registry is not None, "avro needs one"
@@ -181,12 +208,13 @@ class Encoder:
             return by_key(records.table.schema_name, records.table.name, rows.keys, count)
         return partitions_of_rows(records, count, rule.partition, rule.index, rule.columns)
 
-    def _limit_of_job(self) -> Limit:
-        job, keep = self._job, None
-        if (uri := job.claim_check_uri) is not None:
-            where = "spec.sink.kafka.largeMessages.claimCheckUri"
-            keep = keeper(open_store(uri, where, job.claim_check_secret), self._patience)
-        return Limit(job.place.max_message_bytes, job.large_messages, keep)
+
+def _limit_of(job: KafkaJob, patience: Patience) -> Limit:
+    keep = None
+    if (uri := job.claim_check_uri) is not None:
+        where = "spec.sink.kafka.largeMessages.claimCheckUri"
+        keep = keeper(open_store(uri, where, job.claim_check_secret), patience)
+    return Limit(job.place.max_message_bytes, job.large_messages, keep)
 
 
 def _known(cluster: Cluster, topic: str) -> int:
