@@ -1,31 +1,29 @@
-"""What `decide` does over time, told in testdata/*.txt; `pytest tests/unit/operator --rewrite` writes what came out.
+"""What `decide` does over time, told in testdata/*.txt (tests/datadriven.py). Commands:
 
-A story is commands, `----`, and what they print; blank lines part it. `#` starts a comment. Commands:
-
-    create [paused] [FIELD=VALUE ...]
-    edit PATH VALUE (YAML; `-` takes the field away)          delete
-    reconcile                 passes of the operator until one changes nothing
-    die N                     one pass, of which N actions are done
-    submit | run | gone       the Spark operator makes the driver pod | it runs, with executors | deleted pods end
-    report [TYPE=STATUS/REASON MESSAGE]
-    exit CODE [CLASS] [reason=R] [after=SECONDS] [newest=ATTEMPT]
-    annotate KEY VALUE        (`-` takes it away)
-    restore ATTEMPT           the status is as it was in an old backup, at that attempt
-    pending REASON [MESSAGE]  the driver pod can't start
-    app STATE [MESSAGE|@FILE] what the SparkApplication says; FILE: in testdata/recorded
-    kubelet POD REASON MESSAGE  an event about a pod
-    log FILE                  what the driver has logged, in testdata/recorded
-    oom POD                   an executor is killed for its memory, and Spark deletes it
-    refused [WHY]             the API server refused the last pass, or refuses nothing any more
-    unreachable POD           the controller of lost nodes says that the pod is not ready
-    lose KIND NAME [WHY]      somebody deletes it, with its grace; WHY: Kubernetes, which says so
-    vanish KIND NAME          it is gone at once
-    stray ROLE ATTEMPT        a pod of another attempt turns up
-    job VERB done [WORD=VALUE ...] | pending MESSAGE | fails CLASS MESSAGE | late
-    expire                    Jobs that are over are taken away
-    namespace                 it is being deleted
-    wait SECONDS
-    show                      what exists
+create [paused] [FIELD=VALUE ...]
+edit PATH VALUE (YAML; `-` takes the field away)          delete
+reconcile                 passes of the operator until one changes nothing
+die N                     one pass, of which N actions are done
+submit | run | gone       the Spark operator makes the driver pod | it runs, with executors | deleted pods end
+report [TYPE=STATUS/REASON MESSAGE]
+exit CODE [CLASS] [reason=R] [after=SECONDS] [newest=ATTEMPT]
+annotate KEY VALUE        (`-` takes it away)
+restore ATTEMPT           the status is as it was in an old backup, at that attempt
+pending REASON [MESSAGE]  the driver pod can't start
+app STATE [MESSAGE|@FILE] what the SparkApplication says; FILE: in testdata/recorded
+kubelet POD REASON MESSAGE  an event about a pod
+log FILE                  what the driver has logged, in testdata/recorded
+oom POD                   an executor is killed for its memory, and Spark deletes it
+refused [WHY]             the API server refused the last pass, or refuses nothing any more
+unreachable POD           the controller of lost nodes says that the pod is not ready
+lose KIND NAME [WHY]      somebody deletes it, with its grace; WHY: Kubernetes, which says so
+vanish KIND NAME          it is gone at once
+stray ROLE ATTEMPT        a pod of another attempt turns up
+job VERB done [WORD=VALUE ...] | pending MESSAGE | fails CLASS MESSAGE | late
+expire                    Jobs that are over are taken away
+namespace                 it is being deleted
+wait SECONDS
+show                      what exists
 """
 
 from __future__ import annotations
@@ -34,6 +32,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import datadriven
 import pytest
 import yaml
 from changefeed_operator import api
@@ -223,20 +222,6 @@ def _status_line(status: Any) -> str:
     return f"status {status['state']} {reason} [{answers}] {attempt}{counted}{history}: {status['message']}"
 
 
-def _replayed(text: str) -> str:
-    story = Story()
-    blocks = []
-    for block in text.strip().split("\n\n"):
-        commands = block.partition("\n----")[0].splitlines()
-        said = [story.run(command) for command in commands if not command.startswith("#")]
-        shown = "\n".join(line for line in said if line)
-        blocks.append("\n".join([*commands, "----", shown]).rstrip())
-    return "\n\n".join(blocks) + "\n"
-
-
-@pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
-def test_a_story_goes_as_it_is_told(path: Path, rewrite: bool) -> None:
-    replayed = _replayed(path.read_text())
-    if rewrite:
-        path.write_text(replayed)
-    assert replayed == path.read_text()
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.stem)
+def test_story(story: Path, rewrite: bool) -> None:
+    datadriven.play(story, datadriven.each(Story().run), rewrite)

@@ -1,4 +1,4 @@
-"""What the owner alone decides, beside the cores that it is made of (stories of those: test_owner_scripts.py)."""
+"""What the owner alone decides, beside the stories of test_owner_scripts.py."""
 
 from __future__ import annotations
 

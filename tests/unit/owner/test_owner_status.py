@@ -1,6 +1,6 @@
 """What the driver says in the resource's status, told in testdata/status/*.txt.
 
-A story is commands, `----`, and what they print; blank lines part it. `#` starts a comment. Times are of one day.
+Times are of one day.
 
     at TIME                        PD's clock; a second on it is one on the monotonic clock
     checkpoint TIME | resolved TIME | pulled ROWS | blocked [TABLE STARTED TTL] | held SPANS | complete
@@ -17,6 +17,7 @@ from datetime import UTC, datetime, time
 from pathlib import Path
 from typing import Any
 
+import datadriven
 import pytest
 from changefeed.model.tso import compose, from_datetime, physical_ms
 from changefeed.owner.reporting.status import Blocked, Seen, Status, Troubles
@@ -121,13 +122,8 @@ def _short(condition: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.stem)
-def test_story(story: Path) -> None:
-    teller = Teller()
-    lines = [line for line in story.read_text().splitlines() if not line.startswith("#")]
-    for block in "\n".join(lines).strip().split("\n\n"):
-        commands, _, expected = block.strip().partition("----")
-        printed = [teller.run(command) for command in commands.strip().splitlines()]
-        assert "\n".join(filter(None, printed)) == expected.strip(), f"{story.name}: {commands}"
+def test_story(story: Path, rewrite: bool) -> None:
+    datadriven.play(story, datadriven.each(Teller().run), rewrite)
 
 
 def test_the_fields_are_the_resources() -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import datadriven
 import polars as pl
-import puller_script
 import pytest
 from changefeed.puller.matching import matcher as module
 from changefeed.puller.matching import spilled
 from changefeed.puller.matching.matcher import Matcher
 from puller_matcher_rows import DELETE, PUT, Row, emitted, frame
 from puller_memory_scratch import MemoryFile
+
+STORIES = sorted((Path(__file__).parent / "testdata" / "matcher").glob("*.txt"))
 
 
 def parse(line: str) -> tuple[int, Row]:
@@ -36,8 +38,8 @@ def spill_bytes(request: pytest.FixtureRequest) -> Iterator[int]:
         yield request.param
 
 
-@pytest.mark.parametrize("script", puller_script.scripts("matcher"), ids=lambda path: path.stem)
-def test_script(script: Path) -> None:
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.stem)
+def test_story(story: Path, rewrite: bool) -> None:
     matcher = Matcher(MemoryFile)
 
     def command(line: str, rows: list[str]) -> list[str]:
@@ -62,7 +64,7 @@ def test_script(script: Path) -> None:
         out += [f"{reg} unclear: {what}" for reg, what in sorted(matched.unclear.items())]
         return [*out, f"uncommitted {matcher.uncommitted_rows}"]
 
-    puller_script.run(script, command)
+    datadriven.play(story, lambda lines: command(lines[0], lines[1:]), rewrite)
 
 
 def feed(matcher: Matcher, *rows: Row) -> tuple[list[tuple[int, int, str]], dict[int, str]]:

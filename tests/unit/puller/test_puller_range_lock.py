@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import puller_script
+import datadriven
 import pytest
 from changefeed.puller.range_lock import LockPart, RangeLock
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+STORIES = sorted((Path(__file__).parent / "testdata" / "range_lock").glob("*.txt"))
 
 
 def show(ranges: RangeLock) -> list[str]:
@@ -19,8 +21,8 @@ def show(ranges: RangeLock) -> list[str]:
     return [*out, f"resolved {ranges.resolved_ts}"]
 
 
-@pytest.mark.parametrize("script", puller_script.scripts("range_lock"), ids=lambda path: path.stem)
-def test_script(script: Path) -> None:
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.stem)
+def test_story(story: Path, rewrite: bool) -> None:
     ranges = RangeLock(b"a", b"z", 10)
 
     def at(start: str) -> LockPart:
@@ -46,7 +48,7 @@ def test_script(script: Path) -> None:
                 raise AssertionError(line)
         return show(ranges)
 
-    puller_script.run(script, command)
+    datadriven.play(story, lambda lines: command(lines[0], lines[1:]), rewrite)
 
 
 @given(st.data())

@@ -6,13 +6,15 @@ import random
 from dataclasses import asdict
 from pathlib import Path
 
-import puller_script
+import datadriven
 import pytest
 from changefeed.eventstore.realtime_buffer import RealtimeBuffer
 from changefeed.puller.pipeline_metrics import PREFIX, CaptureMetrics, FeedMetrics, MetricDeltas
 from changefeed.puller.span_pipeline import COMPACT_AT, Action, Advance, HoldBack, Resume, SpanPipeline
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+STORIES = sorted((Path(__file__).parent / "testdata" / "span_pipeline").glob("*.txt"))
 
 
 def show(actions: list[Action]) -> list[str]:
@@ -28,8 +30,8 @@ def show(actions: list[Action]) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize("script", puller_script.scripts("span_pipeline"), ids=lambda path: path.stem)
-def test_script(script: Path) -> None:
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.stem)
+def test_story(story: Path, rewrite: bool) -> None:
     pipeline = SpanPipeline(quota_bytes=100)
     now = 0.0
 
@@ -53,7 +55,7 @@ def test_script(script: Path) -> None:
                 return [f"{name} {value}" for name, value in asdict(pipeline.metrics).items()]
         raise AssertionError(line)
 
-    puller_script.run(script, command)
+    datadriven.play(story, lambda lines: command(lines[0], lines[1:]), rewrite)
 
 
 @given(st.randoms(use_true_random=False))

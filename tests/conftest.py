@@ -9,4 +9,4 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def rewrite(request: pytest.FixtureRequest) -> bool:
-    return bool(request.config.getoption("--rewrite", default=False))
+    return bool(request.config.getoption("--rewrite"))
