@@ -17,7 +17,7 @@ from changefeed.owner.adoption.ticdc import adopt_ticdc
 from changefeed.tail.changes import TailedChanges
 from changefeed.upstream.access import Access
 from changefeed.verify.consumer.schema_file import read_schema_file, schema_checksum
-from changefeed.verify.report import Places, verify
+from changefeed.verify.report import Locations, verify
 from changefeed.verify.sink.known import known_of
 from changefeed_devcluster.tidb.schema import Column
 from integration_inprocess import World, new_world
@@ -122,7 +122,7 @@ def ours(lake: Path, version: int) -> list[str]:
 
 
 async def check_verified(world: World, rows: int) -> None:
-    result = await verify(Places(world.lake.as_uri()), Access((f"http://{world.cluster.pd_address}",)))
+    result = await verify(Locations(world.lake.as_uri()), Access((f"http://{world.cluster.pd_address}",)))
     assert result.ok, result.to_json()
     assert result.rows == rows
     (note,) = (note for note in result.notes if "TiCDC" in note)

@@ -22,7 +22,7 @@ from changefeed.restore.flashback import flashback
 from changefeed.restore.report import RestoreReport
 from changefeed.restore.restore import restore
 from changefeed.restore.source import RestoreSource
-from changefeed.verify.progress import Silent
+from changefeed.verify.progress import NoProgress
 from changefeed.verify.report import verify
 from changefeed_devcluster.tidb.schema import Column
 from integration_inprocess import World, new_world
@@ -64,7 +64,7 @@ def of_bank(schema: str, table: str) -> bool:
 
 def loaded(world: World, server: MariaDb, ts: int) -> RestoreReport:
     database = Database(server.server())
-    return restore(source(world), ts, of_bank, lambda tables: Restoring(database, ts, tables), Silent())
+    return restore(source(world), ts, of_bank, lambda tables: Restoring(database, ts, tables), NoProgress())
 
 
 def rows(server: MariaDb, ts_tables: dict[str, Rows]) -> dict[str, Rows]:
@@ -102,9 +102,9 @@ async def test_rows_of_a_database_are_set_back(world: World, empty: MariaDb, pro
     assert rows(empty, story.tables_at(end_ts)) == story.tables_at(end_ts), "restored into the database"
     drawn = sorted(story.draw.randrange(ddl_ts, end_ts) for _ in range(MOMENTS))
     for ts in [*reversed(drawn), ddl_ts]:  # each from where the last one has left it
-        dry, is_applied = flashback(source(world), ts, of_bank, None, Silent())
+        dry, is_applied = flashback(source(world), ts, of_bank, None, NoProgress())
         assert (is_applied, dry.left) == (False, [])
-        report, is_applied = flashback(source(world), ts, of_bank, Database(empty.server()), Silent())
+        report, is_applied = flashback(source(world), ts, of_bank, Database(empty.server()), NoProgress())
         assert is_applied
         assert report == dry
         wanted = story.tables_at(ts)
@@ -138,13 +138,13 @@ async def test_a_flashback_that_was_killed_is_run_again(
     ts, end_ts = story.definitions[1][0], source(world).checkpoint_ts
     loaded(world, empty, end_ts)
     with pytest.raises(KeyboardInterrupt):
-        flashback(source(world), ts, of_bank, Killed(empty, after), Silent())
+        flashback(source(world), ts, of_bank, Killed(empty, after), NoProgress())
     wanted = story.tables_at(ts)
     half_way = rows(empty, wanted)
     assert half_way not in (wanted, story.tables_at(end_ts)), "it was killed half-way"
     note({"test": "flashback killed", "after": after})
     for _ in range(2):  # the second time there is nothing left to do, and nothing is done
-        assert flashback(source(world), ts, of_bank, Database(empty.server()), Silent())[1]
+        assert flashback(source(world), ts, of_bank, Database(empty.server()), NoProgress())[1]
         assert rows(empty, wanted) == wanted, f"seed {SEED}"
 
 
@@ -155,9 +155,9 @@ async def test_a_changefeed_of_an_upstream_that_was_set_back_is_verified(world: 
     ts, end_ts = story.definitions[1][0], source(world).checkpoint_ts
     loaded(world, empty, end_ts)
     with pytest.raises(KeyboardInterrupt):
-        flashback(source(world), ts, of_bank, Killed(empty, 1), Silent())
+        flashback(source(world), ts, of_bank, Killed(empty, 1), NoProgress())
     write_upstream(story, rows(empty, story.tables_at(end_ts)))
-    assert flashback(source(world), ts, of_bank, Database(empty.server()), Silent())[1]
+    assert flashback(source(world), ts, of_bank, Database(empty.server()), NoProgress())[1]
     write_upstream(story, rows(empty, story.tables_at(ts)))
     run = running(world, "csv")
     now = await story.written(run)
@@ -191,7 +191,7 @@ async def test_a_restore_that_was_killed_leaves_nothing_in_the_way(world: World,
     ts = source(world).checkpoint_ts
     database = Killed(empty, 1)
     with pytest.raises(KeyboardInterrupt):
-        restore(source(world), ts, of_bank, lambda tables: Restoring(database, ts, tables), Silent())
+        restore(source(world), ts, of_bank, lambda tables: Restoring(database, ts, tables), NoProgress())
     assert empty.query("SHOW DATABASES LIKE 'bank'") == [], "half a restore is nowhere to be seen"
     loaded(world, empty, ts)
     assert empty.query(
@@ -230,7 +230,7 @@ async def test_rows_of_before_the_changefeed_are_set_back_by_old_values(
         "INSERT INTO shop.orders VALUES (1, 'twice'), (2, 'it''s'), (4, 'order 4'), (5, 'order 5'), (6, 'new')",
     )  # fmt: skip
     database = Database(mariadb.server())
-    report, is_applied = flashback(source(world), ts, lambda schema, _: schema == "shop", database, Silent())
+    report, is_applied = flashback(source(world), ts, lambda schema, _: schema == "shop", database, NoProgress())
     assert is_applied, report
     assert [vars(table) for table in report.tables] == [
         {"table": "shop.orders", "inserted": 1, "updated": 2, "deleted": 1}
@@ -272,10 +272,10 @@ async def test_unique_values_that_rows_have_exchanged_are_given_back(
         loaded(world, empty, end_ts)
         assert b"UNIQUE KEY" in empty.query("SHOW CREATE TABLE bank.seats")[0][1], "as it is upstream"
         with pytest.raises(KeyboardInterrupt):
-            flashback(source(world), ts, of_bank, Killed(empty, after), Silent())
+            flashback(source(world), ts, of_bank, Killed(empty, after), NoProgress())
         proxy = Proxy(empty.port, lambda number: number % 3 == 1)
         try:
-            flashback(source(world), ts, of_bank, Database(empty.server(proxy.port)), Silent())
+            flashback(source(world), ts, of_bank, Database(empty.server(proxy.port)), NoProgress())
             assert proxy.lost > 1
         finally:
             proxy.close()

@@ -12,7 +12,7 @@ import pytest
 from changefeed.errors import InvalidSpec
 from changefeed.model.table_copy import COPY_TICKS
 from changefeed.upstream.access import Access
-from changefeed.verify.report import Places, verify
+from changefeed.verify.report import Locations, verify
 from changefeed.verify.result import Result
 from changefeed_devcluster.keys import record_key
 from changefeed_devcluster.tidb.schema import Column
@@ -44,7 +44,7 @@ def copying(world: World, **spec: Any) -> Run:
 
 
 async def verified(world: World) -> Result:
-    result = await verify(Places(world.lake.as_uri()), Access((f"http://{world.cluster.pd_address}",)))
+    result = await verify(Locations(world.lake.as_uri()), Access((f"http://{world.cluster.pd_address}",)))
     assert result.ok, result.to_json()
     return result
 

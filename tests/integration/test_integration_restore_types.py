@@ -18,7 +18,7 @@ from changefeed.restore.restore import restore
 from changefeed.restore.rows import RowChanges
 from changefeed.restore.source import RestoreSource
 from changefeed.verify.comparison.ledger import scratch_database
-from changefeed.verify.progress import Silent
+from changefeed.verify.progress import NoProgress
 from changefeed_devcluster.tidb.schema import Column
 from integration_inprocess import World, new_world
 from integration_mariadb import MariaDb
@@ -136,7 +136,9 @@ async def test_values_in_a_database_are_those_of_the_upstream(world: World, mari
     kinds = {name: kind for name, kind in kinds_for("csv").items() if not kind.sql.startswith("enum")}
     ts = await written(world, "csv", kinds)
     source, database = RestoreSource(open_store(world.lake.as_uri())), Database(mariadb.server())
-    restore(source, ts, lambda schema, _: schema == "bank", lambda tables: Restoring(database, ts, tables), Silent())
+    restore(
+        source, ts, lambda schema, _: schema == "bank", lambda tables: Restoring(database, ts, tables), NoProgress()
+    )
     for name, kind in kinds.items():
         shown = f"CAST({name} AS DOUBLE)" if kind.sql in ("float", "double") else name
         found = [value for (value,) in mariadb.query(f"SELECT {shown} FROM bank.types ORDER BY id")]

@@ -25,8 +25,8 @@ from changefeed.restore.schema.table import RestoredTable
 from changefeed.restore.source import NotRestorable, RestoreSource, moment
 from changefeed.schema.ddl.actions import Action
 from changefeed.verify.comparison.ledger import scratch_database
-from changefeed.verify.consumer.schema_file import SchemaFile
-from changefeed.verify.progress import Progress
+from changefeed.verify.consumer.schema_file import ConsumerSchemaFile
+from changefeed.verify.progress import VerifyProgress
 
 Selects = Callable[[str, str], bool]
 
@@ -62,7 +62,7 @@ class Pair:
 
 
 def flashback(
-    source: RestoreSource, to_ts: int, selects: Selects, database: Database | None, progress: Progress
+    source: RestoreSource, to_ts: int, selects: Selects, database: Database | None, progress: VerifyProgress
 ) -> tuple[RestoreReport, bool]:
     """What is set back, and whether it was: never without `database`, and not while a selected table can't be.
 
@@ -124,7 +124,7 @@ def pairs_of(source: RestoreSource, to_ts: int, selects: Selects, report: Restor
     return found
 
 
-def _refusal(pair: Pair, later: list[SchemaFile], to_ts: int) -> str:
+def _refusal(pair: Pair, later: list[ConsumerSchemaFile], to_ts: int) -> str:
     changing = [ddl for ddl in later if not _is_harmless(ddl)]
     if changing:
         return f"its definition was changed after {moment(to_ts)}: {'; '.join(map(_ddl, changing))}"
@@ -133,18 +133,18 @@ def _refusal(pair: Pair, later: list[SchemaFile], to_ts: int) -> str:
     return pair.now.never_followed
 
 
-def _is_harmless(ddl: SchemaFile) -> bool:
+def _is_harmless(ddl: ConsumerSchemaFile) -> bool:
     if ddl.type == Action.ADD_INDEX:  # rows of before may not be unique
         return "UNIQUE" not in ddl.query.upper()
     return ddl.type in _HARMLESS
 
 
-def _ddl(ddl: SchemaFile) -> str:
+def _ddl(ddl: ConsumerSchemaFile) -> str:
     return f"{ddl.query or 'a DDL that is not in the files'!r} at {ddl.version}"
 
 
 def _reverse(
-    source: RestoreSource, pair: Pair, to_ts: int, db: duckdb.DuckDBPyConnection, progress: Progress, number: int
+    source: RestoreSource, pair: Pair, to_ts: int, db: duckdb.DuckDBPyConnection, progress: VerifyProgress, number: int
 ) -> Reverse:
     with ends_of(source, pair.now, pair.then, to_ts, db, progress) as ends:
         return Reverse(db, f"reverse{number}", ends, pair.then.gaps)
@@ -156,7 +156,7 @@ def _check_there(database: Database, tables: list[RestoredTable]) -> None:
         raise InvalidSpec("--apply", f"{database.where} has no {', '.join(missing)}", "Exclude them with --table.")
 
 
-def _apply(database: Database, table: RestoredTable, reverse: Reverse, progress: Progress) -> None:
+def _apply(database: Database, table: RestoredTable, reverse: Reverse, progress: VerifyProgress) -> None:
     name = table.now.name
     statements = Statements(name, table.now, database.written(name, table.now))
     for rows in reverse.going():

@@ -15,7 +15,7 @@ import pyarrow as pa
 from changefeed.restore.rows import RowChanges, batches
 from changefeed.restore.schema.table import ColumnHistory, TableVersion
 from changefeed.restore.source import NotRestorable
-from changefeed.verify.consumer.columns import Column
+from changefeed.verify.consumer.columns import TableColumn
 from changefeed.verify.consumer.rows import KINDS
 
 _SMALL = ("TINYINT", "SMALLINT", "MEDIUMINT", "INT", "YEAR")
@@ -60,7 +60,7 @@ def _chosen(
     return chosen, notes
 
 
-def _typed(column: Column, stored: ColumnHistory) -> str:
+def _typed(column: TableColumn, stored: ColumnHistory) -> str:
     """Its value by its type, of what a file has."""
     name, base, digits = stored.name, column.base, int(column.precision or 0)
     if base in ("ENUM", "SET") and stored.type == pa.uint64():
@@ -121,7 +121,7 @@ def read(db: duckdb.DuckDBPyConnection, path: Path, segment: TableVersion) -> It
         yield pa.Table.from_batches([batch])
 
 
-def _stored(column: Column, stored: ColumnHistory, name: str, kind: str) -> str:
+def _stored(column: TableColumn, stored: ColumnHistory, name: str, kind: str) -> str:
     """What a sink's file has for a value of a Parquet file; `kind`: DuckDB's, of the file's column."""
     value = identifier(name)
     if stored.type == pa.uint64() and column.base in ("ENUM", "SET") and kind == "VARCHAR":

@@ -15,7 +15,7 @@ from changefeed.restore.reverse import Ends
 from changefeed.restore.rows import RowChanges
 from changefeed.restore.schema.table import RestoredTable
 from changefeed.restore.source import RestoreSource
-from changefeed.verify.progress import Progress
+from changefeed.verify.progress import VerifyProgress
 from changefeed.verify.sink.gathered import Gathered
 
 _AT_ONCE_BYTES = 32 << 20
@@ -27,7 +27,7 @@ def rebuilt(
     table: RestoredTable,
     to_ts: int,
     db: duckdb.DuckDBPyConnection,
-    progress: Progress,
+    progress: VerifyProgress,
     base: Path | None = None,
 ) -> Iterator[tuple[RowChanges, str]]:
     """The rows, and why some of them can't be known, "" if all are. They are gone afterwards.
@@ -57,7 +57,7 @@ def ends_of(
     then: RestoredTable,
     to_ts: int,
     db: duckdb.DuckDBPyConnection,
-    progress: Progress,
+    progress: VerifyProgress,
 ) -> Iterator[Ends]:
     """`now`: the table at the checkpoint, `then`: at `to_ts`; another one if it has been emptied since."""
     is_of_before = bool(now.never_known)  # its rows of before are told by what they were before an update, if at all

@@ -20,14 +20,14 @@ from changefeed.restore.schema.table import RestoredTable, TableVersion
 from changefeed.spec.filter.filters import ColumnSelector, Filter
 from changefeed.spec.filter.table_filter import TableFilter
 from changefeed.verify.consumer.rows import with_bytes
-from changefeed.verify.consumer.versions import Versions
-from changefeed.verify.consumer.walk import Version
-from changefeed.verify.progress import Progress
+from changefeed.verify.consumer.versions import SchemaVersions
+from changefeed.verify.consumer.walk import WalkedVersion
+from changefeed.verify.progress import VerifyProgress
 from changefeed.verify.result import NotVerifiable
 from changefeed.verify.sink.contents import read_rows
-from changefeed.verify.sink.files import Directory, checkpoint
+from changefeed.verify.sink.files import DirectoryFiles, checkpoint
 from changefeed.verify.sink.formats import Format
-from changefeed.verify.sink.known import Known, known_of
+from changefeed.verify.sink.known import KnownFormats, known_of
 from changefeed.verify.sink.read_ahead import read_ahead
 
 Selects = Callable[[str, str], bool]
@@ -42,7 +42,7 @@ class PartitionFiles:
     """Files of one table or partition under one version, in their order."""
 
     segment: TableVersion
-    directories: tuple[Directory, ...]
+    directories: tuple[DirectoryFiles, ...]
 
 
 class RestoreSource:
@@ -52,7 +52,7 @@ class RestoreSource:
         """Raises NotVerifiable for a folder that has no checkpoint."""
         self._store = store
         self.checkpoint_ts = checkpoint(store)
-        self.known: Known = known_of(store)
+        self.known: KnownFormats = known_of(store)
         if (refused := self.known.refused) is not None:
             raise NotRestorable(refused.message, "What verify can't read can't be restored either.")
         state = self.known.state
@@ -61,7 +61,7 @@ class RestoreSource:
                 f"Files of {store.uri} from before {state.expired_before} have expired (fileExpirationDays).",
                 "Only a sink that still has all its files can be restored from.",
             )
-        self._versions = Versions(store)
+        self._versions = SchemaVersions(store)
         self._all = self._versions.upto(self.checkpoint_ts)
         if not self._all:
             raise NotRestorable(
@@ -121,7 +121,7 @@ class RestoreSource:
         versions = {version.ts: version for version in self._all}
         return [part for segment in table.segments for part in self._parts(versions[segment.version], segment)]
 
-    def _parts(self, version: Version, segment: TableVersion) -> Iterator[PartitionFiles]:
+    def _parts(self, version: WalkedVersion, segment: TableVersion) -> Iterator[PartitionFiles]:
         named = self._named[version.ts]
         name = tuple(text.lower() for text in segment.name)
         mine = [
@@ -133,7 +133,9 @@ class RestoreSource:
         for _, group in groupby(by_partition, key=lambda data: (data.place, data.partition)):
             yield PartitionFiles(segment, tuple(data.directory for data in group))
 
-    def rows(self, part: PartitionFiles, upto_ts: int, progress: Progress, old: bool = False) -> Iterator[pa.Table]:
+    def rows(
+        self, part: PartitionFiles, upto_ts: int, progress: VerifyProgress, old: bool = False
+    ) -> Iterator[pa.Table]:
         """The part's rows up to `upto_ts` in pieces: op, commit_ts, c0..cn; text as bytes, TIMESTAMP in UTC.
 
         `old`: where files have it, also has_old and o0..on, what rows were before an update. Raises Break that names a

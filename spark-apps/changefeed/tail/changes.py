@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from changefeed.objectstore import ObjectStore
 from changefeed.tail.stream import ChangeStream, DataFile, Row
-from changefeed.verify.consumer.versions import Versions
-from changefeed.verify.consumer.walk import Version
+from changefeed.verify.consumer.versions import SchemaVersions
+from changefeed.verify.consumer.walk import WalkedVersion
 from changefeed.verify.sink.files import checkpoint
 from changefeed.verify.sink.formats import Format
 
@@ -55,7 +55,7 @@ class TailedChanges:
         self._selects = selects
         self._done_ts = self._began_ts = checkpoint(store) if after_ts is None else after_ts
         self._streams: dict[Place, ChangeStream] = {}
-        self._versions = Versions(store)
+        self._versions = SchemaVersions(store)
 
     def round(self) -> Iterator[TailedChange]:
         """Up to the checkpoint that is published now. Take all of it before the next one. Raises Break."""
@@ -72,13 +72,13 @@ class TailedChanges:
         yield from heapq.merge(sorted(ddls, key=_order), *sources, key=_order)
         self._done_ts = upto_ts
 
-    def _ddls(self, version: Version) -> Iterator[TailedChange]:
+    def _ddls(self, version: WalkedVersion) -> Iterator[TailedChange]:
         for path in version.schema_files:
             file = self._versions.schema_file(path)
             if file.query and version.ts > self._done_ts and self._selects(file.schema, file.table):
                 yield TailedChange(version.ts, file.schema, file.table, query=file.query)
 
-    def _gather(self, version: Version, ends: dict[str, int], files: dict[Place, list[DataFile]]) -> None:
+    def _gather(self, version: WalkedVersion, ends: dict[str, int], files: dict[Place, list[DataFile]]) -> None:
         """Adds the version's data files, by table and partition; the last version comes first."""
         named = self._versions.named(version)
         for data in reversed(version.data):

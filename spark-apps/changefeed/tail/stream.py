@@ -14,7 +14,7 @@ from changefeed.tail import parquet
 from changefeed.verify.result import Break
 from changefeed.verify.sink.contents import read_rows
 from changefeed.verify.sink.formats import Format
-from changefeed.verify.sink.lines import Shape
+from changefeed.verify.sink.lines import LineShape
 
 
 class Row(NamedTuple):
@@ -83,7 +83,7 @@ class ChangeStream:
             yield from map(Row._make, parquet.read_rows(body, file.path))
             return
         names = _header(body, fmt) or list(file.columns)
-        shape = Shape(names, [pa.string()] * len(names))
+        shape = LineShape(names, [pa.string()] * len(names))
         for piece in read_rows(body, file.path, shape, fmt):
             for row in piece.to_pylist():
                 values = {name: row[place] for name, place in zip(names, shape.places, strict=True)}

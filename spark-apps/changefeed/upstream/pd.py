@@ -129,7 +129,7 @@ class PdClient:
         raise Unavailable(" ".join([*silent, *not_pd, *(each.message for each in refused)]), _CHECK_ADDRESSES)
 
     async def _check(self, target: str, seconds: float) -> None:
-        """Raises Refused, _Silent."""
+        """Raises Refused, _NothingListens."""
         address = self._targets[target]
         try:
             await self._channels.check(f"PD at {address}", target, seconds)

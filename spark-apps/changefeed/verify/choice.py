@@ -7,12 +7,12 @@ from pathlib import Path
 from changefeed.errors import InvalidSpec
 from changefeed.owner.places import sink_place, state_place, upstream_access
 from changefeed.spec.model import Changefeed
-from changefeed.verify.progress import Progress
+from changefeed.verify.progress import VerifyProgress
 from changefeed.verify.result import NotVerifiable, Verdict
 
 
 async def verify_sink(
-    changefeed: Changefeed, secrets_dir: Path | None, conserved: str | None, progress: Progress
+    changefeed: Changefeed, secrets_dir: Path | None, conserved: str | None, progress: VerifyProgress
 ) -> Verdict:
     """`conserved`: of files alone. Raises NotVerifiable, InvalidSpec."""
     kind = changefeed.spec.sink.kind
@@ -24,7 +24,7 @@ async def verify_sink(
             from changefeed.verify import report
 
             sink = sink_place(changefeed, secrets_dir)
-            place = report.Places(sink.uri, sink.secret, state_place(changefeed, secrets_dir).secret, newest=True)
+            place = report.Locations(sink.uri, sink.secret, state_place(changefeed, secrets_dir).secret, newest=True)
             return await report.verify(place, upstream_access(changefeed, secrets_dir), conserved, progress)
         case "iceberg":
             from changefeed.verify.iceberg import report as iceberg

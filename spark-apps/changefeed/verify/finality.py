@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Listing:
+class PublishedFiles:
     """`files`: the published ones by path, with their sizes in bytes; `checkpoint_ts` 0: none is published."""
 
     checkpoint_ts: int
@@ -26,11 +26,11 @@ class Finality:
         self._checkpoint_ts = 0
         self._files: dict[str, int] = {}
 
-    def appeared(self, listing: Listing) -> list[str]:
+    def appeared(self, listing: PublishedFiles) -> list[str]:
         """The files that this listing would bring: their rows have to be looked at."""
         return [path for path in listing.files if path not in self._files]
 
-    def see(self, listing: Listing, lowest: Mapping[str, int | None]) -> list[str]:
+    def see(self, listing: PublishedFiles, lowest: Mapping[str, int | None]) -> list[str]:
         """The promises that this listing breaks, worst first.
 
         `lowest`: the lowest commit ts in each file that appeared (None: it has no rows); those of the first listing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 
-class Progress(Protocol):
+class VerifyProgress(Protocol):
     """Stages follow each other."""
 
     def stage(self, name: str, total: int | None = None) -> None:
@@ -17,7 +17,7 @@ class Progress(Protocol):
         ...
 
 
-class Silent:
+class NoProgress:
     """Tells nobody."""
 
     def stage(self, name: str, total: int | None = None) -> None:

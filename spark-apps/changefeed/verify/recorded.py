@@ -26,13 +26,13 @@ from changefeed.verify.upstream.lives import Lives, read_lives
 
 
 @dataclass(frozen=True)
-class Recorded:
+class StateLog:
     """`store`: of the state."""
 
     store: Store
 
     @classmethod
-    def of(cls, changefeed: Changefeed, secrets_dir: Path | None) -> Recorded:
+    def of(cls, changefeed: Changefeed, secrets_dir: Path | None) -> StateLog:
         place = state_place(changefeed, secrets_dir)
         return cls(open_store(place.uri, STATE_FIELD, place.secret))
 

@@ -16,11 +16,11 @@ from changefeed.owner.transaction_log.state import State
 from changefeed.upstream.access import Access
 from changefeed.verify.comparison import oracles
 from changefeed.verify.comparison.files import StoredSubject, check_table
-from changefeed.verify.comparison.ledger import Ledger
+from changefeed.verify.comparison.ledger import TableLedger
 from changefeed.verify.consumer.replay import replay
 from changefeed.verify.finality import Finality
 from changefeed.verify.held import held
-from changefeed.verify.progress import Progress, Silent
+from changefeed.verify.progress import NoProgress, VerifyProgress
 from changefeed.verify.recorded import by_id, check_cluster, lives_of, rules_of, say_unexplained
 from changefeed.verify.result import Break, NotVerifiable, Result
 from changefeed.verify.sink import files
@@ -32,7 +32,7 @@ _LOG = "log"
 
 
 @dataclass(frozen=True)
-class Places:
+class Locations:
     """Where a sink is, and the folders of its and its state's credentials (objectstore.Location)."""
 
     uri: str
@@ -42,20 +42,20 @@ class Places:
 
 
 async def verify(
-    place: Places | str,
+    place: Locations | str,
     upstream: Access | Sequence[str],
     conserved: str | None = None,
-    progress: Progress | None = None,
+    progress: VerifyProgress | None = None,
 ) -> Result:
     """Check the sink at `place` against `upstream`, or the one behind these addresses of PD.
 
     `conserved`: a column whose sum over all tables no transaction changes. Raises NotVerifiable when there is no
     answer; a broken promise is a Result that is not ok.
     """
-    place = Places(place) if isinstance(place, str) else place
+    place = Locations(place) if isinstance(place, str) else place
     upstream = upstream if isinstance(upstream, Access) else Access(tuple(upstream))
     result = Result()
-    progress = progress or Silent()
+    progress = progress or NoProgress()
     progress.stage("the changefeed's log")
     store = open_store(place.uri, secret=place.secret)
     owner = files.owner(store)
@@ -121,7 +121,7 @@ def _at_generation(state: State, number: int, sink_uri: str) -> State:
     return state.model_copy(update=bounds)
 
 
-def _read_log(place: Places, sink_uri: str, owner: files.Owner) -> tuple[State, Formats]:
+def _read_log(place: Locations, sink_uri: str, owner: files.SinkOwner) -> tuple[State, Formats]:
     uid, state_uri = owner.uid, owner.state_uri
     store = open_store(state_uri, secret=place.state_secret)
     state = Log(store, _LOG).read()
@@ -171,7 +171,7 @@ async def _compare(subject: StoredSubject, state: State) -> None:
         if (table, ts) not in sink.schemas:
             result.problem(f"No file {table}/meta/schema_{ts}_….json tells a reader of the DDL at {ts}.")
     with tempfile.TemporaryDirectory(prefix="changefeed-verify-") as folder:
-        ledger = Ledger(Path(folder))
+        ledger = TableLedger(Path(folder))
         try:
             await _check_tables(subject, lives.all, sink, ledger)
             await replay(subject, lives, rules_of(state).matches, sink, ledger, by_id(state))
@@ -180,7 +180,7 @@ async def _compare(subject: StoredSubject, state: State) -> None:
     _check_finality(subject, finality)
 
 
-async def _check_tables(subject: StoredSubject, lives: list[Life], sink: files.Sink, ledger: Ledger) -> None:
+async def _check_tables(subject: StoredSubject, lives: list[Life], sink: files.SinkFiles, ledger: TableLedger) -> None:
     result = subject.result
     # A reader does not look into directories of a later version yet.
     level = 1 if any(life.by_id for life in lives) else 2
@@ -236,11 +236,11 @@ async def _lives(subject: StoredSubject, state: State) -> Lives:
     return lives
 
 
-def _check_published(state: State, sink: files.Sink, result: Result) -> None:
+def _check_published(state: State, sink: files.SinkFiles, result: Result) -> None:
     """What the log committed is published, and every published file exists (rules 8 and 13)."""
     open_files = Counter(entry.directory for _, entry in state.open_entries())
     for known in state.dispatchers.values():
-        directory = sink.directories.get(known.directory) or files.Directory(known.directory)
+        directory = sink.directories.get(known.directory) or files.DirectoryFiles(known.directory)
         committed = known.next_index - 1 - open_files[known.directory]
         if directory.published < committed:
             result.problem(
@@ -252,7 +252,7 @@ def _check_published(state: State, sink: files.Sink, result: Result) -> None:
             result.problem(f"{hole} is missing: {directory.index_file} publishes {directory.published} files.")
 
 
-def _directories_of(life: Life, remaining: dict[str, files.Directory]) -> list[files.Directory]:
+def _directories_of(life: Life, remaining: dict[str, files.DirectoryFiles]) -> list[files.DirectoryFiles]:
     """Its directories by their dates. They are taken out of `remaining`."""
     mine = sorted(path for path in remaining if path == life.place or path.startswith(f"{life.place}/"))
     return [remaining.pop(path) for path in mine]

@@ -44,7 +44,7 @@ class Verdict:
 
 
 @dataclass
-class Changes(Verdict):
+class ChangesVerdict(Verdict):
     """Of a sink that keeps each change: what was read, and what was found."""
 
     rows: int = 0
@@ -61,7 +61,7 @@ class Changes(Verdict):
 
 
 @dataclass
-class Result(Changes):
+class Result(ChangesVerdict):
     """Of files."""
 
     files: int = 0
@@ -89,7 +89,7 @@ class TableRows:
 
 
 @dataclass
-class Rows(Verdict):
+class RowsVerdict(Verdict):
     """Of a database that has the tables themselves."""
 
     tables: int = 0
@@ -114,7 +114,7 @@ class Rows(Verdict):
 
 
 @dataclass
-class Messages(Changes):
+class MessagesVerdict(ChangesVerdict):
     """Of topics. `repeated`: rows that stand there again where that is allowed; a `duplicate` is not."""
 
     topics: int = 0

@@ -24,7 +24,7 @@ from changefeed.owner.driver import RunOptions
 from changefeed.owner.transaction_log.log import Log
 from changefeed.spec.parse import parse
 from changefeed.verify.iceberg.report import verify
-from changefeed.verify.result import Rows
+from changefeed.verify.result import RowsVerdict
 from changefeed_devcluster.store.txn import TxnError
 from changefeed_devcluster.workload.bank import Bank
 from conftest import Upstream, wait_for
@@ -91,7 +91,7 @@ class Fed:
         self.wait_until_passed()
         self.counts["stops"] += 1
 
-    def verified(self) -> Rows:
+    def verified(self) -> RowsVerdict:
         """It ends."""
         assert self.process is not None
         self.process.signal(signal.SIGTERM)

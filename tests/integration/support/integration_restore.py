@@ -15,7 +15,7 @@ from changefeed.restore.folder import Folder
 from changefeed.restore.report import RestoreReport
 from changefeed.restore.restore import restore
 from changefeed.restore.source import RestoreSource
-from changefeed.verify.progress import Silent
+from changefeed.verify.progress import NoProgress
 from changefeed_devcluster.store.txn import TxnError
 from changefeed_devcluster.tidb.schema import Column, Table
 from changefeed_devcluster.workload.bank import Bank
@@ -88,7 +88,7 @@ def running(world: World, protocol: str, **options: Any) -> Run:
 
 def restored(world: World, ts: int, folder: Path) -> tuple[dict[str, Rows], RestoreReport]:
     source = RestoreSource(open_store(world.lake.as_uri()))
-    report = restore(source, ts, lambda *name: True, lambda tables: Folder(folder), Silent())
+    report = restore(source, ts, lambda *name: True, lambda tables: Folder(folder), NoProgress())
     return rows_in(folder), report
 
 

@@ -18,11 +18,11 @@ from changefeed.spec.filter.table_filter import TableFilter
 from changefeed.spec.model import Changefeed
 from changefeed.upstream.pd import PdClient
 from changefeed.verify.comparison.ledger import scratch_database
-from changefeed.verify.mysql.report import _Table
-from changefeed.verify.progress import Silent
+from changefeed.verify.mysql.report import _MysqlTable
+from changefeed.verify.progress import NoProgress
 from changefeed.verify.recorded import upstream_of
-from changefeed.verify.result import Rows
-from changefeed.verify.upstream.definitions import Definitions, Schema
+from changefeed.verify.result import RowsVerdict
+from changefeed.verify.upstream.definitions import Definitions, SettledSchema
 from changefeed.verify.upstream.meta import read_meta
 from integration_mariadb import MariaDb
 from pymysql import connect
@@ -99,12 +99,12 @@ async def _differences(
     database: MariaDb, changefeed: Changefeed, rules: TableFilter, ts: int, found: Syncpoints
 ) -> list[str]:
     async with upstream_of(changefeed, None) as pd:
-        schema = Schema(ts, Definitions(await read_meta(pd, ts, ts)))
+        schema = SettledSchema(ts, Definitions(await read_meta(pd, ts, ts)))
         chosen = [info for info in schema.tables_at(ts) if rules.matches(info.schema_name, info.name)]
         session = Session(database.server())
         try:
             different = [*_of_names(database, chosen, rules), *_of_definitions(database, session, chosen)]
-            result = Rows(checkpoint_ts=str(ts))
+            result = RowsVerdict(checkpoint_ts=str(ts))
             tables = [info for info in chosen if not (info.is_view or info.is_sequence)]
             if not different:
                 await _compare_rows(tables, ts, pd, session, result)
@@ -144,10 +144,12 @@ class _At:
         return self.ts
 
 
-async def _compare_rows(tables: Sequence[TableInfo], ts: int, pd: PdClient, session: Session, result: Rows) -> None:
+async def _compare_rows(
+    tables: Sequence[TableInfo], ts: int, pd: PdClient, session: Session, result: RowsVerdict
+) -> None:
     with scratch_database() as db:
         for info in tables:
-            await _Table(info, cast(State, _At(ts)), pd, session, db, result, Silent()).compare()
+            await _MysqlTable(info, cast(State, _At(ts)), pd, session, db, result, NoProgress()).compare()
 
 
 def _ask(connection: Connection[Any], query: str) -> list[tuple[Any, ...]]:

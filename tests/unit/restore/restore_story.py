@@ -12,7 +12,7 @@ from changefeed.restore.folder import Folder
 from changefeed.restore.report import RestoreReport
 from changefeed.restore.restore import restore
 from changefeed.restore.source import RestoreSource
-from changefeed.verify.progress import Silent
+from changefeed.verify.progress import NoProgress
 from changefeed_devcluster.tidb.schema import Column
 from verify_story import Story
 
@@ -40,7 +40,7 @@ class Marks:
 def restored(uri: str, ts: int, folder: Path, base: Path | None = None) -> tuple[dict[str, Rows], RestoreReport]:
     """All tables of the sink at `ts`."""
     made = restore(
-        RestoreSource(open_store(uri)), ts, lambda *name: True, lambda tables: Folder(folder), Silent(), base
+        RestoreSource(open_store(uri)), ts, lambda *name: True, lambda tables: Folder(folder), NoProgress(), base
     )
     return rows_in(folder), made
 

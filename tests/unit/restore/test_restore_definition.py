@@ -7,18 +7,18 @@ from changefeed.restore.folder import script
 from changefeed.restore.schema.catalog import RestoreCatalog
 from changefeed.restore.schema.definition import definition, is_as_said
 from changefeed.restore.schema.table import RestoredTable
-from changefeed.verify.consumer.columns import Column
-from changefeed.verify.consumer.schema_file import SchemaFile
+from changefeed.verify.consumer.columns import TableColumn
+from changefeed.verify.consumer.schema_file import ConsumerSchemaFile
 
-ID = Column("id", "BIGINT", "20", "", False, True)
-NAME = Column("na`me", "VARCHAR", "9", "", True, False, default="it's \\ b")
+ID = TableColumn("id", "BIGINT", "20", "", False, True)
+NAME = TableColumn("na`me", "VARCHAR", "9", "", True, False, default="it's \\ b")
 
 
-def table(*statements: tuple[int, str, tuple[Column, ...]]) -> RestoredTable:
+def table(*statements: tuple[int, str, tuple[TableColumn, ...]]) -> RestoredTable:
     """Behind (type, statement, columns) of `shop.t`."""
     catalog = RestoreCatalog("text", 1, lambda schema, name: True)
     for version, (type_, query, columns) in enumerate(statements, 10):
-        catalog.execute([SchemaFile("p", "shop", "t", version, query, type_, columns)])
+        catalog.execute([ConsumerSchemaFile("p", "shop", "t", version, query, type_, columns)])
     (made,) = catalog.tables
     return made
 
@@ -68,8 +68,8 @@ def test_what_can_not_stand_alone_is_made_of_columns(query: str) -> None:
 
 def test_a_renamed_table_is_made_of_columns() -> None:
     catalog = RestoreCatalog("text", 1, lambda schema, name: True)
-    catalog.execute([SchemaFile("p", "shop", "t", 10, CREATE[1], 3, (ID,))])
-    catalog.execute([SchemaFile("p", "shop", "u", 11, "RENAME TABLE t TO u", 14, (ID,))])
+    catalog.execute([ConsumerSchemaFile("p", "shop", "t", 10, CREATE[1], 3, (ID,))])
+    catalog.execute([ConsumerSchemaFile("p", "shop", "u", 11, "RENAME TABLE t TO u", 14, (ID,))])
     (made,) = catalog.tables
     assert definition(made) == [OF_ID.replace("`x`.`y`", "`shop`.`u`")]
 
@@ -77,14 +77,14 @@ def test_a_renamed_table_is_made_of_columns() -> None:
 def test_columns_of_each_type() -> None:
     columns = (
         ID, NAME,
-        Column("a", "BIGINT UNSIGNED", "20", "", True, False, default="7"),
-        Column("b", "DECIMAL UNSIGNED", "12", "2", False, False),
-        Column("c", "DATETIME", "", "3", True, False, default="CURRENT_TIMESTAMP(3)"),
-        Column("d", "ENUM", "", "", True, False, ("x", "y'z"), "x"),
-        Column("e", "BIT", "12", "", True, False, default="\x00"),
-        Column("f", "LONGTEXT", "4294967295", "", True, False),
-        Column("g", "VARBINARY", "16", "", True, False),
-        Column("h", "TIMESTAMP", "", "", True, False),
+        TableColumn("a", "BIGINT UNSIGNED", "20", "", True, False, default="7"),
+        TableColumn("b", "DECIMAL UNSIGNED", "12", "2", False, False),
+        TableColumn("c", "DATETIME", "", "3", True, False, default="CURRENT_TIMESTAMP(3)"),
+        TableColumn("d", "ENUM", "", "", True, False, ("x", "y'z"), "x"),
+        TableColumn("e", "BIT", "12", "", True, False, default="\x00"),
+        TableColumn("f", "LONGTEXT", "4294967295", "", True, False),
+        TableColumn("g", "VARBINARY", "16", "", True, False),
+        TableColumn("h", "TIMESTAMP", "", "", True, False),
     )  # fmt: skip
     (statement,) = definition(table((3, "CREATE TABLE t LIKE u", columns)), ("x", "y"))
     assert statement.splitlines()[1:-2] == [

@@ -13,7 +13,7 @@ from changefeed.restore.database import Database
 from changefeed.restore.flashback import Reversed, flashback
 from changefeed.restore.report import RestoreReport
 from changefeed.restore.source import NotRestorable, RestoreSource
-from changefeed.verify.progress import Silent
+from changefeed.verify.progress import NoProgress
 from changefeed_devcluster.ddl import columns, indexes, tables
 from changefeed_devcluster.ddl.running import last
 from changefeed_devcluster.tidb.schema import Column
@@ -31,7 +31,7 @@ class Untouched(Database):
 def back(sink: StorySink, ts: int, *names: str) -> RestoreReport:
     """A dry run."""
     source = RestoreSource(open_store(sink.uri))
-    report, is_applied = flashback(source, ts, lambda _, table: table in names, None, Silent())
+    report, is_applied = flashback(source, ts, lambda _, table: table in names, None, NoProgress())
     assert not is_applied
     return report
 
@@ -111,7 +111,7 @@ async def test_a_table_that_is_another_now_is_named_and_nothing_is_applied(
     why = change(story)
     sink = await write_story(tmp_path, story)
     source = RestoreSource(open_store(sink.uri))
-    report, is_applied = flashback(source, ts, lambda _, table: table in ("items", "parted"), Untouched(), Silent())
+    report, is_applied = flashback(source, ts, lambda _, table: table in ("items", "parted"), Untouched(), NoProgress())
     assert not is_applied
     assert any(re.match(why, left.why) for left in report.left), report.left
     assert {left.table.partition(".")[2] for left in report.left} == {"items"}

@@ -13,12 +13,12 @@ from changefeed.restore.reverse import DELETE, INSERT, UPDATE, Ends, Reverse
 from changefeed.restore.rows import RowChanges
 from changefeed.restore.schema.table import ColumnHistory, Gap, TableVersion
 from changefeed.verify.comparison.ledger import open_database
-from changefeed.verify.consumer.columns import Column
+from changefeed.verify.consumer.columns import TableColumn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 KEY, VALUE = ColumnHistory(1, pa.int64()), ColumnHistory(2, pa.string())
-COLUMNS = (Column("id", "BIGINT", "", "", False, True), Column("v", "VARCHAR", "9", "", True, False))
+COLUMNS = (TableColumn("id", "BIGINT", "", "", False, True), TableColumn("v", "VARCHAR", "9", "", True, False))
 SEGMENT = TableVersion(0, ("shop", "t"), COLUMNS, (KEY, VALUE))
 
 Table = dict[int, str | None]

@@ -12,9 +12,9 @@ import duckdb
 import fastavro
 import pyarrow as pa
 import pytest
-from changefeed.verify.kafka.avro_rows import Schema
+from changefeed.verify.kafka.avro_rows import RegisteredSchema
 from changefeed.verify.kafka.last_messages import LastMessages
-from changefeed.verify.kafka.stored import Place
+from changefeed.verify.kafka.stored import LinePosition
 from changefeed.verify.result import Break
 
 DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 40, "scale": 3}
@@ -43,7 +43,7 @@ def record(row: dict[str, Any]) -> bytes:
 
 
 def test_records_are_read_as_they_were_written() -> None:
-    found = Schema(json.dumps(SCHEMA)).read(pa.array([record(row) for row in ROWS], pa.binary()))
+    found = RegisteredSchema(json.dumps(SCHEMA)).read(pa.array([record(row) for row in ROWS], pa.binary()))
     assert {name: column.to_pylist() for name, column in found.items()} == {
         "id": [1, -(1 << 63), 3],
         "text": ["é 'quoted'".encode(), None, b""],
@@ -55,12 +55,12 @@ def test_records_are_read_as_they_were_written() -> None:
 
 def test_bytes_that_are_not_utf_8_are_read_as_they_are() -> None:
     raw = record(ROWS[0] | {"text": "ab"}).replace(b"ab", b"\xff\xfe")
-    assert Schema(json.dumps(SCHEMA)).read(pa.array([raw]))["text"].to_pylist() == [b"\xff\xfe"]
+    assert RegisteredSchema(json.dumps(SCHEMA)).read(pa.array([raw]))["text"].to_pylist() == [b"\xff\xfe"]
 
 
 def test_a_record_that_is_cut_off_is_told() -> None:
     with pytest.raises(Break):
-        Schema(json.dumps(SCHEMA)).read(pa.array([record(ROWS[0])[:-4]]))
+        RegisteredSchema(json.dumps(SCHEMA)).read(pa.array([record(ROWS[0])[:-4]]))
 
 
 @pytest.fixture
@@ -81,8 +81,8 @@ def framed(schema: int, body: bytes) -> bytes:
 def test_the_last_message_of_a_key_counts(messages: LastMessages, problems: list[str]) -> None:
     a, b, c = (framed(1, each) for each in (b"a", b"b", b"c"))
     told = [(a, framed(2, b"1")), (b, framed(2, b"2")), (c, framed(2, b"3")), (a, None), (b, framed(3, b"4"))]
-    messages.add([Place(0, at) for at in range(len(told))], told)
-    messages.add([Place(1, 0)], [(framed(9, b"d"), framed(2, b"5"))])
+    messages.add([LinePosition(0, at) for at in range(len(told))], told)
+    messages.add([LinePosition(1, 0)], [(framed(9, b"d"), framed(2, b"5"))])
     messages.settle()
     assert [(schema, sorted(rows.to_pylist())) for schema, rows in messages.rows()] == [(2, [b"3", b"5"]), (3, [b"4"])]
     assert [(schema, keys.to_pylist()) for schema, keys in messages.gone()] == [(1, [b"a"])]
@@ -91,11 +91,13 @@ def test_the_last_message_of_a_key_counts(messages: LastMessages, problems: list
 
 def test_what_has_no_order_or_no_key_is_seen(messages: LastMessages, problems: list[str]) -> None:
     key, value = framed(1, b"a"), framed(2, b"1")
-    messages.add([Place(0, 0), Place(1, 0), Place(1, 1)], [(key, value), (key, None), (b"{}", value)])
+    messages.add(
+        [LinePosition(0, 0), LinePosition(1, 0), LinePosition(1, 1)], [(key, value), (key, None), (b"{}", value)]
+    )
     assert messages.in_several_partitions() == 1
     assert not messages.have_no_key()
     assert problems == [
         "Topic orders, partition 1, offset 1: its key or its value is not Avro behind a schema's number."
     ]
-    messages.add([Place(1, 2)], [(None, value)])
+    messages.add([LinePosition(1, 2)], [(None, value)])
     assert messages.have_no_key()

@@ -9,8 +9,8 @@ import pytest
 from changefeed.schema.table_info import STATE_PUBLIC, TableInfo
 from changefeed.upstream.pd import PdClient
 from changefeed.verify.result import NotVerifiable
-from changefeed.verify.upstream.definitions import Definitions, Schema, Touched
-from changefeed.verify.upstream.meta import Written, read_meta
+from changefeed.verify.upstream.definitions import Definitions, SettledChange, SettledSchema
+from changefeed.verify.upstream.meta import MetaWrite, read_meta
 from changefeed_devcluster import keys
 from changefeed_devcluster.ddl.tables import drop_table, rename_table
 from changefeed_devcluster.server import DevCluster
@@ -30,8 +30,8 @@ def table(id_: int, name: str, *columns: Mapping[str, Any], **more: Any) -> dict
     return {"id": id_, "name": name, "cols": list(columns) or [column(1, "id")], "state": STATE_PUBLIC} | more
 
 
-def database(ts: int, id_: int, name: str | None) -> Written:
-    return Written(ts, id_, 0, None if name is None else {"id": id_, "db_name": name, "state": STATE_PUBLIC})
+def database(ts: int, id_: int, name: str | None) -> MetaWrite:
+    return MetaWrite(ts, id_, 0, None if name is None else {"id": id_, "db_name": name, "state": STATE_PUBLIC})
 
 
 def parted(definitions: list[int], **lists: list[int]) -> dict[str, Any]:
@@ -42,23 +42,23 @@ def parted(definitions: list[int], **lists: list[int]) -> dict[str, Any]:
 ITEMS = table(10, "items", column(1, "id"), column(2, "a", 3))
 
 
-def schema(*later: Written, items: Mapping[str, Any] = ITEMS) -> Schema:
+def schema(*later: MetaWrite, items: Mapping[str, Any] = ITEMS) -> SettledSchema:
     """The tables shop.items (10) and mysql.user (11), and what was written afterwards."""
     base = [database(START, SHOP, "shop"), database(START, LOST, "lost"), database(START, MYSQL, "mysql")]
-    tables = [Written(START, SHOP, 10, items), Written(START, MYSQL, 11, table(11, "user"))]
-    return Schema(START, Definitions([*base, *tables, *later]))
+    tables = [MetaWrite(START, SHOP, 10, items), MetaWrite(START, MYSQL, 11, table(11, "user"))]
+    return SettledSchema(START, Definitions([*base, *tables, *later]))
 
 
 def names(tables: tuple[TableInfo, ...]) -> list[str]:
     return [info.full_name for info in tables]
 
 
-def did(touched: Touched) -> tuple[list[str], list[str]]:
+def did(touched: SettledChange) -> tuple[list[str], list[str]]:
     return names(touched.before), names(touched.after)
 
 
 def test_a_rename_is_what_its_transaction_wrote_in_whatever_order() -> None:
-    moved = (Written(110, MYSQL, 10, table(10, "gone")), Written(110, SHOP, 10, None))
+    moved = (MetaWrite(110, MYSQL, 10, table(10, "gone")), MetaWrite(110, SHOP, 10, None))
     for written in (moved, moved[::-1]):
         found = schema(*written)
         assert did(found.settle(110)) == (["shop.items"], ["mysql.gone"])
@@ -76,7 +76,7 @@ def test_a_database_goes_with_its_tables_even_if_their_keys_stay() -> None:
 def test_a_state_on_the_way_does_not_count_before_the_ddls_end() -> None:
     adding = table(10, "items", *ITEMS["cols"], column(3, "b", state=WRITE_ONLY))
     added = table(10, "items", *ITEMS["cols"], column(3, "b"))
-    found = schema(Written(110, SHOP, 10, adding), Written(120, SHOP, 10, added))
+    found = schema(MetaWrite(110, SHOP, 10, adding), MetaWrite(120, SHOP, 10, added))
     assert not found.shows_another(110)
     info = found.table(10, 119)
     assert info is not None
@@ -97,13 +97,13 @@ def test_a_state_on_the_way_does_not_count_before_the_ddls_end() -> None:
     ],
 )
 def test_what_sessions_see_is_another_table(columns: tuple[dict[str, Any], ...], shows: bool) -> None:
-    found = schema(Written(110, SHOP, 10, table(10, "items", *columns)))
+    found = schema(MetaWrite(110, SHOP, 10, table(10, "items", *columns)))
     assert found.shows_another(110) is shows
     assert not found.shows_another(109)
 
 
 def test_a_table_that_comes_or_goes_does_so_at_the_end() -> None:
-    found = schema(Written(110, SHOP, 12, table(12, "new")), Written(120, SHOP, 10, ITEMS | {"state": WRITE_ONLY}))
+    found = schema(MetaWrite(110, SHOP, 12, table(12, "new")), MetaWrite(120, SHOP, 10, ITEMS | {"state": WRITE_ONLY}))
     assert (found.shows_another(110), found.shows_another(120)) == (False, False)
 
 
@@ -115,14 +115,14 @@ def test_a_table_that_a_job_names_is_touched_even_if_it_stays_as_it_is() -> None
 
 def test_what_changes_no_column_of_a_table_that_no_job_names_does_not_touch_it() -> None:
     """As foreign keys of another one do, when that is renamed."""
-    assert did(schema(Written(110, SHOP, 10, ITEMS | {"comment": "of a child"})).settle(110)) == ([], [])
+    assert did(schema(MetaWrite(110, SHOP, 10, ITEMS | {"comment": "of a child"})).settle(110)) == ([], [])
 
 
 def test_sequences_and_temporary_tables_are_none() -> None:
     found = schema(
-        Written(110, SHOP, 12, table(12, "numbers", sequence={})),
-        Written(110, SHOP, 13, table(13, "mine", temp_table_type=1)),
-        Written(110, SHOP, 14, table(14, "seen", view={})),
+        MetaWrite(110, SHOP, 12, table(12, "numbers", sequence={})),
+        MetaWrite(110, SHOP, 13, table(13, "mine", temp_table_type=1)),
+        MetaWrite(110, SHOP, 14, table(14, "seen", view={})),
     )
     assert did(found.settle(110)) == ([], ["shop.seen"])
 
@@ -145,7 +145,7 @@ def test_partitions_hold_rows_until_the_end_of_their_ddl(lists: dict[str, Any], 
 
 
 def test_states_in_force_begin_with_the_one_before() -> None:
-    later = [Written(ts, SHOP, 10, ITEMS | {"comment": str(ts)}) for ts in (110, 120, 130, 140)]
+    later = [MetaWrite(ts, SHOP, 10, ITEMS | {"comment": str(ts)}) for ts in (110, 120, 130, 140)]
     found = schema(*later).definitions.in_force(10, 120, 140)
     assert [ts for ts, _ in found] == [110, 120, 130]
     assert schema().definitions.in_force(10, START, 140) == [(START, ITEMS)]

@@ -14,9 +14,9 @@ from changefeed.objectstore.local import LocalStore
 from changefeed.verify.report import _directories_of
 from changefeed.verify.result import Break, NotVerifiable, Result
 from changefeed.verify.sink import lines
-from changefeed.verify.sink.files import Directory, read_layout
+from changefeed.verify.sink.files import DirectoryFiles, read_layout
 from changefeed.verify.sink.formats import Format, Formats
-from changefeed.verify.sink.lines import Shape, read_lines, show_values
+from changefeed.verify.sink.lines import LineShape, read_lines, show_values
 from changefeed.verify.sink.reading import TableFiles, lowest_commit_ts
 
 
@@ -39,13 +39,13 @@ def fmt(**options: Any) -> Format:
 ABANDONED = r"""
 import pyarrow as pa
 from changefeed.verify.sink.formats import Format
-from changefeed.verify.sink.lines import Shape, read_lines
+from changefeed.verify.sink.lines import LineShape, read_lines
 csv = Format("csv", ",", '"', "\\N", "\n", False, "base64", True, "UTC")
-next(read_lines(b'"I","t","s",1,"v"\n' * 10, "f", Shape(["v"], [pa.string()]), csv))
+next(read_lines(b'"I","t","s",1,"v"\n' * 10, "f", LineShape(["v"], [pa.string()]), csv))
 """
 CSV = fmt()
 JSON = fmt(protocol="canal-json", binary="latin-1")
-TEXT = Shape(["v"], [pa.string()])
+TEXT = LineShape(["v"], [pa.string()])
 
 
 def put(root: Path, path: str, body: str) -> None:
@@ -57,7 +57,7 @@ def line(ts: int, value: str) -> str:
     return f'"I","t","s",{ts},{value}\r\n'
 
 
-def values(body: str | bytes, shape: Shape = TEXT, fmt: Format = CSV) -> list[Any]:
+def values(body: str | bytes, shape: LineShape = TEXT, fmt: Format = CSV) -> list[Any]:
     raw = body.encode() if isinstance(body, str) else body
     return [value for piece in read_lines(raw, "f", shape, fmt) for value in piece["c0"].to_pylist()]
 
@@ -93,15 +93,15 @@ def test_values_and_their_types() -> None:
         (pa.binary(), '""', b""),
         (pa.binary(), "\\N", None),
     ):
-        assert values(line(1, text), Shape(["v"], [kind])) == [value], text
-    assert values(line(1, '"00ff41"'), Shape(["v"], [pa.binary()]), fmt(binary="hex")) == [b"\x00\xffA"]
+        assert values(line(1, text), LineShape(["v"], [kind])) == [value], text
+    assert values(line(1, '"00ff41"'), LineShape(["v"], [pa.binary()]), fmt(binary="hex")) == [b"\x00\xffA"]
     assert values("") == []
 
 
 def test_text_that_is_not_utf8_is_the_bytes_that_it_is() -> None:
     body = b"".join(line(1, text).encode("latin-1") for text in ('"a\xff"""', "\\N", '"\\N"', '"\xe4\r\n"'))
     assert values(body) == [b'a\xff"', None, b"\\N", b"\xe4\r\n"]
-    shown = show_values(Shape(["v", "b"], [pa.string(), pa.binary()]), [b"a\xff", b"a\xff"])
+    shown = show_values(LineShape(["v", "b"], [pa.string(), pa.binary()]), [b"a\xff", b"a\xff"])
     assert shown == r"v='a\\xff', b='61ff'"
 
 
@@ -121,7 +121,7 @@ def test_text_that_is_not_utf8_is_the_bytes_that_it_is() -> None:
 )
 def test_o6_a_line_that_is_none_of_the_table_is_a_break(body: str, kind: pa.DataType) -> None:
     with pytest.raises(Break, match=r"^f "):
-        values(body, Shape(["v"], [kind]))
+        values(body, LineShape(["v"], [kind]))
 
 
 def canal(value: str, **members: str) -> str:
@@ -132,7 +132,7 @@ def canal(value: str, **members: str) -> str:
 
 
 def test_canal_json_rows() -> None:
-    shape = Shape(["v", "w"], [pa.string(), pa.int64()])
+    shape = LineShape(["v", "w"], [pa.string(), pa.int64()])
     body = canal('"a\\u003c\\"\\r\\n"', type='"INSERT"') + canal("null", type='"DELETE"')
     (piece,) = read_lines(body.encode(), "f", shape, JSON)
     assert piece.to_pydict() == {
@@ -143,7 +143,7 @@ def test_canal_json_rows() -> None:
         "c0": ['a<"\r\n', None],
         "c1": [1, 1],
     }
-    binary = Shape(["v", "w"], [pa.binary(), pa.int64()])
+    binary = LineShape(["v", "w"], [pa.binary(), pa.int64()])
     body = "".join(canal(text) for text in ('"\\u0000A\u00ff\u0080"', "null", '""', '"\u00bf\u00c0z"'))
     assert values(body, binary, JSON) == [b"\x00A\xff\x80", None, b"", b"\xbf\xc0z"]
 
@@ -159,7 +159,7 @@ def test_canal_json_messages_that_are_no_row(members: dict[str, str]) -> None:
     with pytest.raises(Break, match="no _tidb"):
         values(canal('"1"').replace('"commitTs"', '"onlyHandleKey"'), fmt=JSON)
     with pytest.raises(Break, match="above U"):
-        values(canal('"\u0100"'), Shape(["v"], [pa.binary()]), JSON)
+        values(canal('"\u0100"'), LineShape(["v"], [pa.binary()]), JSON)
 
 
 def test_rows_longer_than_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +209,7 @@ def test_directories_belong_to_the_version_of_just_that_name(tmp_path: Path) -> 
         ("shop", 9): ["shop/meta/schema_9_0000000007.json"],
         ("shop/item", 9): ["shop/item/meta/schema_9_0000000007.json"],
     }
-    remaining: dict[str, Directory] = dict(sink.directories)
+    remaining: dict[str, DirectoryFiles] = dict(sink.directories)
 
     def taken(place: str) -> list[str]:
         return [directory.path for directory in _directories_of(At(place), remaining)]  # type: ignore[arg-type]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from changefeed.verify.finality import Finality, Listing
+from changefeed.verify.finality import Finality, PublishedFiles
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 def see(*steps: tuple[int, dict[str, int], dict[str, int | None]]) -> list[list[str]]:
     """Of each listing (checkpoint, sizes by path, lowest commit ts by path): what is wrong with it."""
     finality = Finality()
-    return [finality.see(Listing(checkpoint, files), lowest) for checkpoint, files, lowest in steps]
+    return [finality.see(PublishedFiles(checkpoint, files), lowest) for checkpoint, files, lowest in steps]
 
 
 def test_a_sink_that_grows() -> None:
@@ -60,7 +60,7 @@ def test_it_agrees_with_the_plain_statement_of_the_promise(steps: list[tuple[int
     seen = 0
     for number, (checkpoint, ts) in enumerate(steps):
         files[str(number)] = 1
-        problems = finality.see(Listing(checkpoint, dict(files)), {str(number): ts})
+        problems = finality.see(PublishedFiles(checkpoint, dict(files)), {str(number): ts})
         late += sum("appeared" in problem for problem in problems)
         back += sum("went back" in problem for problem in problems)
         seen = max(seen, checkpoint)

@@ -43,7 +43,7 @@ def table(tidb: Tidb) -> Table:
 
 
 class Kept:
-    """history.Versions in memory."""
+    """history.VersionSink in memory."""
 
     def __init__(self) -> None:
         self.tables = [history.SCAN_SCHEMA.empty_table()]
@@ -206,7 +206,7 @@ async def test_a_region_that_fails_on_its_way_counts_once(
         reads += 1
         await real(*arguments)
         if reads % 2:
-            raise history._NotNow("it is cut off")
+            raise history._RegionNotReadable("it is cut off")
 
     monkeypatch.setattr(history, "_read_region", failing)
     now = tidb.now()

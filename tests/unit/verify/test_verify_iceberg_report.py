@@ -27,7 +27,7 @@ from changefeed.spec.parse import effective, parse
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
 from changefeed.verify.iceberg.report import verify
-from changefeed.verify.result import NotVerifiable, Rows
+from changefeed.verify.result import NotVerifiable, RowsVerdict
 from changefeed_devcluster.server import DevCluster
 from changefeed_devcluster.tidb.schema import Column
 from changefeed_devcluster.tidb.tidb import Tidb
@@ -149,7 +149,7 @@ class Scene:
         columns = [pa.array([change[place] for change in changes], pa.int64()) for place in (2, 3)]
         return Records(info, op, np.zeros(len(op), np.bool_), ts, columns, columns, info.output_columns, ts)
 
-    async def verdict(self) -> Rows:
+    async def verdict(self) -> RowsVerdict:
         return await verify(self.resource())
 
 

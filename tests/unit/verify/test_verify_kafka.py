@@ -12,7 +12,7 @@ from changefeed.cli.sink.verdict import write_verdict
 from changefeed.verify.kafka import report
 from changefeed.verify.kafka.heads import heads
 from changefeed.verify.kafka.report import verify
-from changefeed.verify.result import Break, Messages, NotVerifiable
+from changefeed.verify.result import Break, MessagesVerdict, NotVerifiable
 from verify_sink import Shop
 from verify_topics import HandTopic, changefeed_of, framed
 
@@ -38,7 +38,7 @@ def checked(topic: HandTopic, shop: Shop, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(report, "partitions_of", lambda _, __: len(topic.parts))
     monkeypatch.setattr(report, "read_topics", topic.put)
 
-    async def check(**kafka: Any) -> Messages:
+    async def check(**kafka: Any) -> MessagesVerdict:
         given = options_of(topic.protocol) | {"delivery": "exactly-once"} | kafka
         return await verify(changefeed_of(tmp_path / given["delivery"], shop, **given))
 

@@ -11,9 +11,9 @@ import pytest
 from changefeed.schema import table_info as ti
 from changefeed.schema.row.cells import CHOICE
 from changefeed.verify.comparison.ledger import open_database
-from changefeed.verify.mysql.comparison import Comparison
+from changefeed.verify.mysql.comparison import RowComparison
 from changefeed.verify.mysql.values import expression, of_downstream, of_upstream
-from changefeed.verify.result import Rows, TableRows
+from changefeed.verify.result import RowsVerdict, TableRows
 
 NAMES = ("id", "kind", "v")
 
@@ -73,7 +73,7 @@ ROWS: list[Row] = [("1", "a", "x"), ("2", "a", ""), ("3", "b", None), ("4", None
 def compared(folder: Path, upstream: Sequence[Row], downstream: Sequence[Row], key: Sequence[int] = (0,)) -> TableRows:
     """Added in pieces of two rows."""
     db = open_database(folder)
-    rows = Comparison(db, "shop.t", NAMES, key)
+    rows = RowComparison(db, "shop.t", NAMES, key)
     for side, given in (("upstream", upstream), ("downstream", downstream)):
         for first in range(0, len(given), 2):
             columns = zip(*given[first : first + 2], strict=True)
@@ -114,7 +114,7 @@ def test_every_harmed_row_is_counted_and_named(
     found = compared(tmp_path, ROWS, downstream)
     assert (found.missing, found.surplus, found.different) == counts
     assert found.examples == examples
-    verdict = Rows()
+    verdict = RowsVerdict()
     verdict.add(found)
     assert not verdict.ok
     assert (verdict.missing, verdict.surplus, verdict.different) == counts

@@ -10,29 +10,29 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from changefeed.verify.comparison import oracles
-from changefeed.verify.comparison.ledger import Ledger, TableShape
-from changefeed.verify.comparison.oracles import Differences, Replay
+from changefeed.verify.comparison.ledger import TableLedger, TableShape
+from changefeed.verify.comparison.oracles import ChangeDifferences, Replay
 from changefeed.verify.result import NotVerifiable
-from changefeed.verify.sink.lines import Shape
+from changefeed.verify.sink.lines import LineShape
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 Change = tuple[str, int, str, str | None]
 ALL = 100
-SHAPE = Shape(["id", "v"], [pa.string(), pa.string()])
+SHAPE = LineShape(["id", "v"], [pa.string(), pa.string()])
 RANKS = {"D": 0, "U": 1, "I": 2}
 
 many = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module")
-def ledger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
-    ledger = Ledger(tmp_path_factory.mktemp("spill"))
+def ledger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TableLedger]:
+    ledger = TableLedger(tmp_path_factory.mktemp("spill"))
     yield ledger
     ledger.close()
 
 
-def load(ledger: Ledger, files: list[Change], upstream: list[Change], **table: Any) -> None:
+def load(ledger: TableLedger, files: list[Change], upstream: list[Change], **table: Any) -> None:
     ledger.begin(TableShape("t", SHAPE, table.pop("key", [0]), **table))
     add_files(ledger, files)
     rows = [
@@ -43,7 +43,7 @@ def load(ledger: Ledger, files: list[Change], upstream: list[Change], **table: A
     ledger.add_images(pl.DataFrame(rows, {**kinds, "op": pl.String, "c0": pl.String, "c1": pl.String}))
 
 
-def add_files(ledger: Ledger, files: list[Change]) -> None:
+def add_files(ledger: TableLedger, files: list[Change]) -> None:
     """In pieces of two rows."""
     shape = pa.schema([("op", pa.string()), ("commit_ts", pa.uint64()), ("c0", pa.string()), ("c1", pa.string())])
     for first in range(0, len(files), 2):
@@ -51,13 +51,13 @@ def add_files(ledger: Ledger, files: list[Change]) -> None:
         ledger.add_files(pa.Table.from_pylist(rows, shape), first)
 
 
-def add_rows(ledger: Ledger, name: str, rows: dict[str, str | None]) -> None:
+def add_rows(ledger: TableLedger, name: str, rows: dict[str, str | None]) -> None:
     text = pa.string()
     columns = {"c0": pa.array(list(rows), text), "c1": pa.array(list(rows.values()), text)}
     ledger.add_rows(name, pa.array([pk.encode() for pk in rows], pa.binary()), columns)
 
 
-def counts(ledger: Ledger, files: list[Change], upstream: list[Change], **table: Any) -> tuple[int, int, int, int]:
+def counts(ledger: TableLedger, files: list[Change], upstream: list[Change], **table: Any) -> tuple[int, int, int, int]:
     """missing, duplicate, unexpected, out of order; all 0 is the same as equal sequences."""
     load(ledger, files, upstream, **table)
     found = oracles.differences(ledger, ALL)
@@ -75,16 +75,18 @@ CHANGES = st.tuples(
 
 @many
 @given(st.lists(CHANGES, max_size=8), st.lists(CHANGES, max_size=8))
-def test_only_equal_multisets_have_no_differences(ledger: Ledger, some: list[Change], others: list[Change]) -> None:
+def test_only_equal_multisets_have_no_differences(
+    ledger: TableLedger, some: list[Change], others: list[Change]
+) -> None:
     load(ledger, some, others)
     found = oracles.differences(ledger, ALL)
-    assert (found == Differences()) == (sorted(some, key=repr) == sorted(others, key=repr))
+    assert (found == ChangeDifferences()) == (sorted(some, key=repr) == sorted(others, key=repr))
     assert found.duplicate + found.unexpected - found.missing == len(some) - len(others)
 
 
 @many
 @given(st.lists(CHANGES, max_size=12, unique_by=lambda change: change[:3]), st.data())
-def test_every_single_harm_is_counted(ledger: Ledger, changes: list[Change], data: Any) -> None:
+def test_every_single_harm_is_counted(ledger: TableLedger, changes: list[Change], data: Any) -> None:
     changes = sorted(changes, key=lambda change: (change[1], RANKS[change[0]], change[2]))
     assert counts(ledger, changes, changes) == (0, 0, 0, 0)
     if not changes:
@@ -99,7 +101,7 @@ def test_every_single_harm_is_counted(ledger: Ledger, changes: list[Change], dat
         assert counts(ledger, swapped, changes) == (0, 0, 0, 1)
 
 
-def test_rows_above_the_checkpoint_are_held_to_their_order_only(ledger: Ledger) -> None:
+def test_rows_above_the_checkpoint_are_held_to_their_order_only(ledger: TableLedger) -> None:
     upstream: list[Change] = [("I", 5, "1", "a")]
     above: list[Change] = [("U", ALL + 1, "1", "b"), ("U", ALL + 2, "1", "c")]
     assert counts(ledger, upstream + above, upstream) == (0, 0, 0, 0)
@@ -107,14 +109,14 @@ def test_rows_above_the_checkpoint_are_held_to_their_order_only(ledger: Ledger) 
     assert oracles.disorder(ledger) == (1, 2)
 
 
-def test_a_table_without_a_key(ledger: Ledger) -> None:
+def test_a_table_without_a_key(ledger: TableLedger) -> None:
     upstream: list[Change] = [("I", 5, "1", "a"), ("D", 6, "1", "a"), ("I", 7, "1", None)]
     assert counts(ledger, upstream, upstream, key=[]) == (0, 0, 0, 0)
     assert counts(ledger, [upstream[1], upstream[0], upstream[2]], upstream, key=[]) == (0, 0, 0, 1)
     assert counts(ledger, [*upstream[:2], ("I", 7, "1", "x")], upstream, key=[]) == (1, 0, 1, 0)
 
 
-def test_what_is_there_instead_of_an_unexpected_change(ledger: Ledger) -> None:
+def test_what_is_there_instead_of_an_unexpected_change(ledger: TableLedger) -> None:
     for files, upstream, instead in (
         ([("I", 5, "1", "x")], [("I", 5, "1", "a")], ("I", 5)),
         ([("I", 6, "1", None)], [("I", 5, "1", None)], ("I", 5)),
@@ -126,7 +128,7 @@ def test_what_is_there_instead_of_an_unexpected_change(ledger: Ledger) -> None:
         assert (found.instead and (found.instead.op, found.instead.commit_ts)) == instead
 
 
-def test_where_a_missing_row_belongs(ledger: Ledger) -> None:
+def test_where_a_missing_row_belongs(ledger: TableLedger) -> None:
     upstream: list[Change] = [("I", 1, "1", "a"), ("I", 2, "2", "b"), ("I", 3, "3", "c")]
     after = []
     for files in (upstream[1:], [upstream[0], upstream[2]], upstream[:2], []):
@@ -135,14 +137,14 @@ def test_where_a_missing_row_belongs(ledger: Ledger) -> None:
     assert after == [None, 0, 1, None]
 
 
-def replay(ledger: Ledger, start: dict[str, Any], files: list[Change], end: dict[str, Any]) -> Replay:
+def replay(ledger: TableLedger, start: dict[str, Any], files: list[Change], end: dict[str, Any]) -> Replay:
     load(ledger, files, [])
     add_rows(ledger, "at_start", start)
     add_rows(ledger, "at_end", end)
     return oracles.replay(ledger, ALL)
 
 
-def test_o4_the_last_change_of_a_row_decides(ledger: Ledger) -> None:
+def test_o4_the_last_change_of_a_row_decides(ledger: TableLedger) -> None:
     files: list[Change] = [
         ("I", 1, "2", "a"),
         ("U", 2, "1", "b"),
@@ -155,7 +157,7 @@ def test_o4_the_last_change_of_a_row_decides(ledger: Ledger) -> None:
     assert replay(ledger, {"1": "old", "9": None}, files, {"1": "b", "2": "c", "9": None}) == Replay(rows=3)
 
 
-def test_o4_each_kind_of_difference_is_counted_and_the_first_key_is_named(ledger: Ledger) -> None:
+def test_o4_each_kind_of_difference_is_counted_and_the_first_key_is_named(ledger: TableLedger) -> None:
     files: list[Change] = [("I", 1, "2", "a"), ("U", 2, "1", None)]
     found = replay(ledger, {"1": "old", "9": "9"}, files, {"1": "\\N", "3": "3", "9": "8"})
     assert found == Replay(rows=3, missing=1, extra=1, different=2, place=1, start_key=None, end_key=b"1")
@@ -170,7 +172,7 @@ STATES = st.dictionaries(st.sampled_from("123"), st.sampled_from(["", "\\N", Non
 @many
 @given(STATES, st.lists(CHANGES, max_size=8), STATES)
 def test_o4_agrees_with_a_replay_by_hand(
-    ledger: Ledger, start: dict[str, Any], files: list[Change], end: dict[str, Any]
+    ledger: TableLedger, start: dict[str, Any], files: list[Change], end: dict[str, Any]
 ) -> None:
     rows = dict(start)
     for op, _, pk, value in files:
@@ -184,7 +186,7 @@ def test_o4_agrees_with_a_replay_by_hand(
 
 def conserved(tmp_path: Path, *tables: tuple[dict[str, Any], list[Change]], **table: Any) -> tuple[str, int, int, str]:
     """Tables as (rows at startTs, files); the upstream's history is that of the files. `table`: as for load."""
-    ledger = Ledger(tmp_path)
+    ledger = TableLedger(tmp_path)
     try:
         for start, files in tables:
             load(ledger, files, [each for each in files if each[1] <= ALL], amount=1, **table)
@@ -213,9 +215,9 @@ def test_o7_a_table_without_a_key_goes_by_the_upstreams(tmp_path: Path) -> None:
 
 
 def test_o7_equal_changes_of_a_table_without_a_key_are_changes_of_different_rows(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path)
+    ledger = TableLedger(tmp_path)
     try:
-        ledger.begin(TableShape("t", Shape(["v"], [pa.string()]), [], 0))
+        ledger.begin(TableShape("t", LineShape(["v"], [pa.string()]), [], 0))
         changes = pa.table(
             {"op": ["U", "U"], "commit_ts": pa.array([5, 5], pa.uint64()), "c0": pa.array(["3", "3"], pa.string())}
         )

@@ -17,7 +17,7 @@ from changefeed.verify.report import verify
 from changefeed.verify.result import Break
 from changefeed.verify.sink import contents, parquet
 from changefeed.verify.sink.formats import Format
-from changefeed.verify.sink.lines import Shape
+from changefeed.verify.sink.lines import LineShape
 from verify_harm import ITEMS
 from verify_sink import Shop, parquet_of, write_sink, zstd
 
@@ -118,7 +118,7 @@ def test_typed_cells_are_what_text_files_have() -> None:
         "ts": pa.array([datetime(2038, 1, 19, 3, tzinfo=UTC), None, None], pa.timestamp("us", "UTC")),
         "b": pa.array([b"\xff", b"", None]),
     }
-    shape = Shape(
+    shape = LineShape(
         list(given), [pa.string(), pa.uint64(), pa.string(), pa.string(), pa.string(), pa.binary()], [10, 0, 0, 2, 0, 0]
     )
     meta = {"_op": pa.array(["I"] * 3), "_commit_ts": pa.array([7, 7, 8])}
@@ -131,7 +131,7 @@ def test_typed_cells_are_what_text_files_have() -> None:
         ["I", "t", "s", 8, None, None, None, None, None, None],
     ]  # fmt: skip
     assert parquet.lowest_ts(body, "f") == 7
-    wrong = Shape(shape.names, shape.types, [10, 0, 0, 1, 0, 0])
+    wrong = LineShape(shape.names, shape.types, [10, 0, 0, 1, 0, 0])
     with pytest.raises(Break, match="column at: a time has more than 1 digits"):
         list(parquet.read_rows(body, "s/t/1/CDC1.parquet", wrong))
 

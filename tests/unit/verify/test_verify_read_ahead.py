@@ -10,7 +10,7 @@ import pytest
 from changefeed.errors import NotFound
 from changefeed.objectstore import Object
 from changefeed.objectstore.local import LocalStore
-from changefeed.verify.sink.files import Directory
+from changefeed.verify.sink.files import DirectoryFiles
 from changefeed.verify.sink.read_ahead import AHEAD_BYTES, AT_ONCE, read_ahead
 
 
@@ -28,10 +28,10 @@ class Watched(LocalStore):
         return Object(path.encode(), "")
 
 
-def directory(name: str, sizes: list[int]) -> Directory:
+def directory(name: str, sizes: list[int]) -> DirectoryFiles:
     paths = [f"{name}/CDC{number:06}.csv" for number in range(1, len(sizes) + 1)]
     files = dict(enumerate(paths, 1))
-    return Directory(name, len(sizes), files=files, sizes=dict(zip(paths, sizes, strict=True)))
+    return DirectoryFiles(name, len(sizes), files=files, sizes=dict(zip(paths, sizes, strict=True)))
 
 
 def test_so_many_small_files_are_fetched_at_the_same_moment_and_come_in_their_order(tmp_path: Path) -> None:

@@ -357,7 +357,7 @@ async def test_o2_what_changes_after_it_was_published_is_found(
     """It happens after verify has read the files, so no other oracle can see it."""
     real, reads = files.read_layout, 0
 
-    def meanwhile(store: Any, checkpoint_ts: int) -> files.Sink:
+    def meanwhile(store: Any, checkpoint_ts: int) -> files.SinkFiles:
         nonlocal reads
         reads += 1
         return real(store, checkpoint_ts)

@@ -13,7 +13,7 @@ from changefeed.owner.transaction_log.log import Log
 from changefeed.spec.model import Changefeed
 from changefeed.spec.parse import effective, parse
 from changefeed.verify.kafka.heads import Message
-from changefeed.verify.kafka.stored import Place
+from changefeed.verify.kafka.stored import LinePosition
 from verify_sink import Shop, transactions
 
 PARTS = 2
@@ -68,12 +68,12 @@ class HandTopic:
         self,
         cluster: Any,
         parts: Sequence[tuple[str, int]],
-        add: Callable[[list[Place], list[Message]], None],
+        add: Callable[[list[LinePosition], list[Message]], None],
         read: Callable[[int], None],
     ) -> int:
         """In place of topics.read_topics."""
         for number, messages in enumerate(self.parts):
-            add([Place(number, at) for at in range(len(messages))], messages)
+            add([LinePosition(number, at) for at in range(len(messages))], messages)
         return sum(map(len, self.parts))
 
 

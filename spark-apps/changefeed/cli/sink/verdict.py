@@ -14,7 +14,7 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
-from changefeed.verify.progress import Progress, Silent
+from changefeed.verify.progress import NoProgress, VerifyProgress
 
 _READ = (
     "topics",
@@ -46,9 +46,9 @@ _BROKEN = (
 )
 
 
-def open_progress(console: Console, silent: bool) -> AbstractContextManager[Progress]:
+def open_progress(console: Console, silent: bool) -> AbstractContextManager[VerifyProgress]:
     """The progress that suits `console`, to be entered while verify runs: a bar on a terminal, else nothing."""
-    return nullcontext(Silent()) if silent or not console.is_terminal else StageBar(console)
+    return nullcontext(NoProgress()) if silent or not console.is_terminal else StageBar(console)
 
 
 class StageBar:

@@ -62,7 +62,7 @@ def verify(
         else:
             assert uri is not None
             assert pd is not None
-            checking = report.verify(report.Places(uri), Access(tuple(pd)), conserved, progress)
+            checking = report.verify(report.Locations(uri), Access(tuple(pd)), conserved, progress)
         result = asyncio.run(checking)
     if as_json:
         write_json(result.to_json())

@@ -11,12 +11,12 @@ from itertools import count
 from changefeed.restore.schema.columns import followed
 from changefeed.restore.schema.table import ColumnHistory, RestoredTable, TableVersion, key_of
 from changefeed.schema.ddl.actions import Action
-from changefeed.verify.consumer.schema_file import SchemaFile
-from changefeed.verify.consumer.statement import Statement, parse
+from changefeed.verify.consumer.schema_file import ConsumerSchemaFile
+from changefeed.verify.consumer.statement import ParsedStatement, parse
 
 _RENAMES = (Action.RENAME_TABLE, Action.RENAME_TABLES)
 _OF_PARTITIONS = (Action.DROP_TABLE_PARTITION, Action.TRUNCATE_TABLE_PARTITION)
-_NOTHING_SAID = Statement("")
+_NOTHING_SAID = ParsedStatement("")
 
 
 class RestoreCatalog:
@@ -51,9 +51,9 @@ class RestoreCatalog:
     def get(self, schema: str, table: str) -> RestoredTable | None:
         return self._tables.get(key_of((schema, table)))
 
-    def execute(self, files: Iterable[SchemaFile]) -> None:
+    def execute(self, files: Iterable[ConsumerSchemaFile]) -> None:
         """All of one version. Of several about the same table the one with a statement counts."""
-        found: dict[tuple[str, str], SchemaFile] = {}
+        found: dict[tuple[str, str], ConsumerSchemaFile] = {}
         for file in files:
             key = key_of((file.schema, file.table))
             if file.query or key not in found:
@@ -72,7 +72,7 @@ class RestoreCatalog:
             if not file.type and file.table and key not in exchanged:
                 self._unexplained(file)
 
-    def _run(self, file: SchemaFile, statement: Statement | None) -> None:
+    def _run(self, file: ConsumerSchemaFile, statement: ParsedStatement | None) -> None:
         match file.type:
             case Action.DROP_SCHEMA:
                 for table in [
@@ -97,7 +97,7 @@ class RestoreCatalog:
 
     # -- tables
 
-    def _create(self, file: SchemaFile) -> RestoredTable:
+    def _create(self, file: ConsumerSchemaFile) -> RestoredTable:
         """An empty one."""
         if (there := self.get(file.schema, file.table)) is not None:  # it went with its database, of which no id tells
             self._drop(there, file)
@@ -107,20 +107,20 @@ class RestoreCatalog:
         self._put(table)
         return table
 
-    def _drop(self, table: RestoredTable, file: SchemaFile) -> None:
+    def _drop(self, table: RestoredTable, file: ConsumerSchemaFile) -> None:
         """Kept aside, for it may be recovered."""
         table.ddls.append(file)
         del self._tables[key_of(table.now.name)]
         self._dropped.append(table)
 
-    def _truncate(self, file: SchemaFile) -> None:
+    def _truncate(self, file: ConsumerSchemaFile) -> None:
         before = self.get(file.schema, file.table)
         table = self._create(file)
         table.emptied = before
         if before is not None:
             table.ddls = [*before.ddls[:-1], file]
 
-    def _recover(self, file: SchemaFile, statement: Statement) -> None:
+    def _recover(self, file: ConsumerSchemaFile, statement: ParsedStatement) -> None:
         """The newest one that was dropped under the name, as TiDB takes it."""
         old = {key_of(name) for name, _ in statement.renames}
         found = [table for table in self._dropped if key_of(table.now.name) in old]
@@ -130,7 +130,7 @@ class RestoreCatalog:
         self._dropped.remove(found[-1])
         self._adopt(found[-1], file, _NOTHING_SAID)
 
-    def _rename(self, file: SchemaFile, statement: Statement | None) -> None:
+    def _rename(self, file: ConsumerSchemaFile, statement: ParsedStatement | None) -> None:
         """All pairs, one after the other; who ends where the changefeed does not write is gone."""
         for old, new in statement.renames if statement else ():
             table = self._tables.pop(key_of(old), None) or self._by_name(old[1])
@@ -144,7 +144,7 @@ class RestoreCatalog:
         found = [key for key in self._tables if key[1] == name.lower()]
         return self._tables.pop(found[0]) if len(found) == 1 else None
 
-    def _alter(self, file: SchemaFile, statement: Statement | None) -> None:
+    def _alter(self, file: ConsumerSchemaFile, statement: ParsedStatement | None) -> None:
         is_renamed = file.type in _RENAMES
         table = self.get(file.schema, file.table)
         if is_renamed and self._selects is not None and not self._selects(file.schema, file.table):
@@ -159,7 +159,7 @@ class RestoreCatalog:
                 why = "and without the changefeed's log it is unknown whether it is still written"
                 table.gap(f"it was renamed at {file.version}, {why}")
 
-    def _exchange(self, file: SchemaFile, statement: Statement | None) -> set[tuple[str, str]]:
+    def _exchange(self, file: ConsumerSchemaFile, statement: ParsedStatement | None) -> set[tuple[str, str]]:
         """Both tables; which rows have changed places depends on the ids of partitions, which no file has by name."""
         names = {key_of(name) for name in (*(statement.tables if statement else ()), (file.schema, file.table))}
         for name in names:
@@ -170,7 +170,7 @@ class RestoreCatalog:
                 table.turn(TableVersion(file.version, now.name, now.defined, now.stored))
         return names
 
-    def _unexplained(self, file: SchemaFile) -> None:
+    def _unexplained(self, file: ConsumerSchemaFile) -> None:
         """No statement: a table of the start, one that came into the filter, or a DDL that is not in the files."""
         known = self.get(file.schema, file.table)
         if file.version == self._continued_ts and known is not None:
@@ -182,7 +182,7 @@ class RestoreCatalog:
         else:
             self._new_with_rows(file, f"no file has its rows as of {file.version}, when it was first selected")
 
-    def _new_with_rows(self, file: SchemaFile, why: str) -> None:
+    def _new_with_rows(self, file: ConsumerSchemaFile, why: str) -> None:
         self._create(file).gap(why, of_unchanged=True)
 
     def _put(self, table: RestoredTable) -> None:
@@ -190,7 +190,7 @@ class RestoreCatalog:
 
     # -- columns
 
-    def _adopt(self, table: RestoredTable, file: SchemaFile, statement: Statement | None) -> None:
+    def _adopt(self, table: RestoredTable, file: ConsumerSchemaFile, statement: ParsedStatement | None) -> None:
         """The file's columns in place of the table's, as the statement changes them."""
         table.ddls.append(file)
         before = table.now
@@ -208,7 +208,7 @@ class RestoreCatalog:
         return ColumnHistory(next(self._numbers), kind, default)
 
 
-def executed(catalog: RestoreCatalog, versions: Iterable[Iterable[SchemaFile]]) -> RestoreCatalog:
+def executed(catalog: RestoreCatalog, versions: Iterable[Iterable[ConsumerSchemaFile]]) -> RestoreCatalog:
     """The catalog behind all of them."""
     for files in versions:
         catalog.execute(files)

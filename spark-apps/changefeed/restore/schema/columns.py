@@ -9,16 +9,16 @@ import pyarrow as pa
 
 from changefeed.restore.schema.table import ColumnHistory, TableVersion
 from changefeed.schema.ddl.actions import Action
-from changefeed.verify.consumer.columns import Column, default_of
-from changefeed.verify.consumer.schema_file import SchemaFile
-from changefeed.verify.consumer.statement import Statement
+from changefeed.verify.consumer.columns import TableColumn, default_of
+from changefeed.verify.consumer.schema_file import ConsumerSchemaFile
+from changefeed.verify.consumer.statement import ParsedStatement
 from changefeed.verify.consumer.table import unmade
 
 New = Callable[[pa.DataType, Any], ColumnHistory]
 
 
 def followed(
-    before: TableVersion, file: SchemaFile, statement: Statement | None, choice: str, new: New
+    before: TableVersion, file: ConsumerSchemaFile, statement: ParsedStatement | None, choice: str, new: New
 ) -> tuple[list[ColumnHistory], list[str]]:
     """Where the values of the file's columns are stored, and why rows up to its version are not known in them."""
     gaps: list[str] = []
@@ -30,7 +30,7 @@ def followed(
     if statement is not None and file.type == Action.MULTI_SCHEMA_CHANGE and statement.added:
         # What is added is there for writers a little before the DDL ends, and rows of that time have it in no file.
         gaps.append(f"rows may have got values in {', '.join(statement.added)} before {file.query!r} ended")
-    statement = statement or Statement("")
+    statement = statement or ParsedStatement("")
     old_names = {name: old for old, name in statement.changed.items()}
     stored = []
     for column in file.written:
@@ -47,7 +47,7 @@ def followed(
     return stored, gaps
 
 
-def _added(column: Column, choice: str, new: New, gaps: list[str], version: int) -> ColumnHistory:
+def _added(column: TableColumn, choice: str, new: New, gaps: list[str], version: int) -> ColumnHistory:
     is_zero = column.default is None and not column.nullable
     default, is_said = (zero_of(column, choice), True) if is_zero else default_of(column, choice)
     is_said = is_said and (default is not None or column.nullable)
@@ -56,7 +56,7 @@ def _added(column: Column, choice: str, new: New, gaps: list[str], version: int)
     return new(column.arrow_type(choice), default)
 
 
-def zero_of(column: Column, choice: str) -> Any:
+def zero_of(column: TableColumn, choice: str) -> Any:
     """What old rows have in a new column that forbids NULL and has no default; None: nobody knows."""
     kind, digits = column.arrow_type(choice), int(column.scale or 0)
     fraction = f".{'0' * digits}" if digits else ""

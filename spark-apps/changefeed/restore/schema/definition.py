@@ -9,8 +9,8 @@ from changefeed.restore.schema.table import RestoredTable
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.sql.text import literal, quoted
 from changefeed.schema.sql.typed import standalone
-from changefeed.verify.consumer.columns import Column
-from changefeed.verify.consumer.schema_file import SchemaFile
+from changefeed.verify.consumer.columns import TableColumn
+from changefeed.verify.consumer.schema_file import ConsumerSchemaFile
 from changefeed.verify.consumer.statement import parse
 
 _SIZED = ("CHAR", "VARCHAR", "BINARY", "VARBINARY", "BIT", "VECTOR")
@@ -36,7 +36,7 @@ def is_as_said(table: RestoredTable) -> bool:
     return bool(_history(table)) and all(_renamed(file, table.now.name) for file in _history(table))
 
 
-def _history(table: RestoredTable) -> list[SchemaFile]:
+def _history(table: RestoredTable) -> list[ConsumerSchemaFile]:
     """The files whose statements make it; none: they don't, or not alone."""
     files = [file for file in table.ddls if file.type != Action.TRUNCATE_TABLE]
     if not files or any(file.type in _MOVED or not file.query for file in files):
@@ -45,7 +45,7 @@ def _history(table: RestoredTable) -> list[SchemaFile]:
     return files if verbs[0] == "create table" and set(verbs[1:]) <= _LATER else []
 
 
-def _renamed(file: SchemaFile, name: tuple[str, str]) -> str | None:
+def _renamed(file: ConsumerSchemaFile, name: tuple[str, str]) -> str | None:
     """The file's statement about a table of another name; None: it can't stand alone."""
     text = file.query
     try:
@@ -69,11 +69,11 @@ def _of_columns(table: RestoredTable, name: tuple[str, str]) -> str:
     return f"CREATE TABLE {quoted(*name)} (\n  " + ",\n  ".join(lines) + "\n)"
 
 
-def _column(column: Column) -> str:
+def _column(column: TableColumn) -> str:
     return f"{quoted(column.name)} {_type(column)} {'NULL' if column.nullable else 'NOT NULL'}{_default(column)}"
 
 
-def _type(column: Column) -> str:
+def _type(column: TableColumn) -> str:
     base, _, rest = column.type.partition(" ")
     base = "VARCHAR" if base == "VAR_STRING" else base
     size = ""
@@ -88,7 +88,7 @@ def _type(column: Column) -> str:
     return f"{base}{size}{' ' + rest if rest else ''}"
 
 
-def _default(column: Column) -> str:
+def _default(column: TableColumn) -> str:
     if column.default is None or column.base.endswith(_WITHOUT_DEFAULT):
         return ""
     text = str(column.default)

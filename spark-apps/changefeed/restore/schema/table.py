@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from changefeed.verify.consumer.columns import Column
-from changefeed.verify.consumer.schema_file import SchemaFile
-from changefeed.verify.sink.lines import Shape
+from changefeed.verify.consumer.columns import TableColumn
+from changefeed.verify.consumer.schema_file import ConsumerSchemaFile
+from changefeed.verify.sink.lines import LineShape
 
 
 @dataclass(frozen=True)
@@ -36,26 +36,26 @@ class TableVersion:
 
     version: int
     name: tuple[str, str]
-    defined: tuple[Column, ...]
+    defined: tuple[TableColumn, ...]
     stored: tuple[ColumnHistory, ...]  # of `columns`
 
     @cached_property
-    def columns(self) -> tuple[Column, ...]:
+    def columns(self) -> tuple[TableColumn, ...]:
         """Those of which files have values."""
         return tuple(column for column in self.defined if not column.is_virtual)
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> LineShape:
         """As values stand in a file."""
         fractions = [int(column.scale or 0) for column in self.columns]
-        return Shape([column.name for column in self.columns], [stored.type for stored in self.stored], fractions)
+        return LineShape([column.name for column in self.columns], [stored.type for stored in self.stored], fractions)
 
     @property
     def key(self) -> tuple[ColumnHistory, ...]:
         """What tells a row."""
         return tuple(stored for column, stored in zip(self.columns, self.stored, strict=True) if column.is_pk)
 
-    def of(self, name: str) -> tuple[Column, ColumnHistory] | None:
+    def of(self, name: str) -> tuple[TableColumn, ColumnHistory] | None:
         """A column by its name in lower case."""
         pairs = zip(self.columns, self.stored, strict=True)
         return next(((column, stored) for column, stored in pairs if column.name.lower() == name), None)
@@ -82,7 +82,7 @@ class RestoredTable:
     number: int
     segments: list[TableVersion] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
-    ddls: list[SchemaFile] = field(default_factory=list)
+    ddls: list[ConsumerSchemaFile] = field(default_factory=list)
     emptied: RestoredTable | None = None
     is_view: bool = False
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from changefeed.objectstore import Object, ObjectStore
 from changefeed.verify.comparison import oracles
-from changefeed.verify.comparison.ledger import Ledger
-from changefeed.verify.comparison.table import Subject, TableCheck
+from changefeed.verify.comparison.ledger import TableLedger
+from changefeed.verify.comparison.table import TableCheck, Verified
 from changefeed.verify.result import Result
-from changefeed.verify.sink.files import Directory
+from changefeed.verify.sink.files import DirectoryFiles
 from changefeed.verify.sink.formats import Formats
 from changefeed.verify.sink.gathered import Gathered
 from changefeed.verify.sink.read_ahead import read_ahead
@@ -21,7 +21,7 @@ _AT_ONCE_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
-class StoredSubject(Subject):
+class StoredSubject(Verified):
     """A sink of files."""
 
     result: Result
@@ -32,16 +32,16 @@ class StoredSubject(Subject):
 async def check_table(
     subject: StoredSubject,
     life: Life,
-    directories: Sequence[Directory],
+    directories: Sequence[DirectoryFiles],
     schemas: Mapping[tuple[str, int], list[str]],
-    ledger: Ledger,
+    ledger: TableLedger,
 ) -> None:
     """O1, O3, O4 and O6 of one life of a table; O7's moves go on in the ledger. `directories`: in their order."""
-    await _Table(subject, life, ledger).check(directories, schemas)
+    await _FilesTable(subject, life, ledger).check(directories, schemas)
 
 
-class _Table(TableCheck):
-    def __init__(self, subject: StoredSubject, life: Life, ledger: Ledger) -> None:
+class _FilesTable(TableCheck):
+    def __init__(self, subject: StoredSubject, life: Life, ledger: TableLedger) -> None:
         super().__init__(subject, life, (life.physical_id,), ledger)
         self._store, self._files_result = subject.store, subject.result
         name = (life.info.schema_name, life.info.name)
@@ -52,7 +52,7 @@ class _Table(TableCheck):
     def _written(self) -> TableFiles:
         return self._files
 
-    async def check(self, directories: Sequence[Directory], schemas: Mapping[tuple[str, int], list[str]]) -> None:
+    async def check(self, directories: Sequence[DirectoryFiles], schemas: Mapping[tuple[str, int], list[str]]) -> None:
         ledger, to_ts = self._ledger, self._life.to_ts
         self._read_files(directories, schemas)
         await self._read_history()
@@ -70,7 +70,7 @@ class _Table(TableCheck):
             with_start = self._life.is_first or copy is not None
             oracles.add_moves(ledger, to_ts, with_start=with_start, start_ts=copy.ts if copy else 0)
 
-    def _read_files(self, directories: Sequence[Directory], schemas: Mapping[tuple[str, int], list[str]]) -> None:
+    def _read_files(self, directories: Sequence[DirectoryFiles], schemas: Mapping[tuple[str, int], list[str]]) -> None:
         paths = sum(len(directory.readable) for directory in directories)
         self._subject.progress.stage(f"{self._info.full_name}: the files", paths)
         written = self._schema_written(schemas)

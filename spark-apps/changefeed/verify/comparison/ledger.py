@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from changefeed.verify.result import NotVerifiable
-from changefeed.verify.sink.lines import Shape
+from changefeed.verify.sink.lines import LineShape
 
 #: Of the machine's or the container's; DuckDB spills what is beyond.
 _MEMORY = "25%"
@@ -44,7 +44,7 @@ class TableShape:
     """A table for the ledger: `key`: which columns tell a row; `amount`: which one is added up."""
 
     name: str
-    shape: Shape
+    shape: LineShape
     key: list[int]
     amount: int | None = None
 
@@ -74,7 +74,7 @@ def open_database(folder: Path) -> duckdb.DuckDBPyConnection:
     )
 
 
-class Ledger:
+class TableLedger:
     """The tables that the oracles ask.
 
     files (place u64: where in the files' order; op, commit_ts, k…, h: of the image, v: of the values, amount),
@@ -88,7 +88,7 @@ class Ledger:
         self.db = open_database(folder)
         self.run("CREATE TABLE transactions(commit_ts UBIGINT, start_ts UBIGINT)")
         self.run(f"CREATE TABLE moves(commit_ts UBIGINT, amount {_AMOUNT})")
-        self.table = TableShape("", Shape([], []), [])
+        self.table = TableShape("", LineShape([], []), [])
         self.is_ascending = True  # the commit ts of all files' rows, in their order
         self._last_ts = 0
 
@@ -194,11 +194,11 @@ class Ledger:
 
 
 class RegionsOfLedger:
-    """history.Versions into the ledger: a region's images count once all of it is read."""
+    """history.VersionSink into the ledger: a region's images count once all of it is read."""
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: TableLedger,
         images: Callable[[pa.Table], pl.DataFrame],
         check: Callable[[pa.Table], Awaitable[None]],
         read: Callable[[int], None],

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from changefeed.verify.comparison.ledger import Ledger
+from changefeed.verify.comparison.ledger import TableLedger
 
 _POSITION = "commit_ts, start_ts, rank, key"
 
@@ -19,7 +19,7 @@ HIGHEST_POSITION = "arg_max(place, commit_ts::HUGEINT * 4 + CASE op WHEN 'D' THE
 
 
 @dataclass(frozen=True)
-class Version:
+class UpstreamChange:
     """One change of the upstream, to be read again."""
 
     commit_ts: int
@@ -28,17 +28,17 @@ class Version:
 
 
 @dataclass(frozen=True)
-class Differences:
+class ChangeDifferences:
     """O3: how the files' changes up to the checkpoint differ from the upstream's. Places are of the first ones."""
 
     missing: int = 0
     duplicate: int = 0
     unexpected: int = 0
-    first_missing: Version | None = None
+    first_missing: UpstreamChange | None = None
     missing_after: int | None = None  # the place behind which the first missing one belongs
     first_duplicate: int | None = None
     first_unexpected: int | None = None
-    instead: Version | None = None  # what is missing where the first unexpected one stands
+    instead: UpstreamChange | None = None  # what is missing where the first unexpected one stands
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Replay:
     end_key: bytes | None = None
 
 
-def is_same_sequence(ledger: Ledger, checkpoint_ts: int) -> bool:
+def is_same_sequence(ledger: TableLedger, checkpoint_ts: int) -> bool:
     """O1 and O3 at once: up to the checkpoint the files hold the upstream's changes, each once, in their order.
 
     What lies above the checkpoint is held to its commit ts alone.
@@ -68,7 +68,7 @@ def is_same_sequence(ledger: Ledger, checkpoint_ts: int) -> bool:
     return have == want and ledger.is_ascending
 
 
-def differences(ledger: Ledger, checkpoint_ts: int) -> Differences:
+def differences(ledger: TableLedger, checkpoint_ts: int) -> ChangeDifferences:
     """O3: counted by image, and where each kind begins."""
     ledger.run(
         f"""CREATE OR REPLACE TEMP TABLE unequal AS
@@ -86,7 +86,7 @@ def differences(ledger: Ledger, checkpoint_ts: int) -> Differences:
     after = None
     if first is not None:
         ((after,),) = ledger.run("SELECT max(place) FROM files WHERE commit_ts < ?", [first.commit_ts])
-    return Differences(
+    return ChangeDifferences(
         missing=int(missing or 0),
         duplicate=int(duplicate or 0),
         unexpected=int(unexpected or 0),
@@ -98,16 +98,18 @@ def differences(ledger: Ledger, checkpoint_ts: int) -> Differences:
     )
 
 
-def _first_missing(ledger: Ledger, where: str = "true", parameters: tuple[object, ...] = ()) -> Version | None:
+def _first_missing(
+    ledger: TableLedger, where: str = "true", parameters: tuple[object, ...] = ()
+) -> UpstreamChange | None:
     found = ledger.run(
         f"""SELECT commit_ts, key, op FROM upstream SEMI JOIN (SELECT h FROM unequal WHERE have < want) USING (h)
         WHERE {where} ORDER BY {_POSITION} LIMIT 1""",
         parameters,
     )
-    return Version(*found[0]) if found else None
+    return UpstreamChange(*found[0]) if found else None
 
 
-def _instead(ledger: Ledger, place: int) -> Version | None:
+def _instead(ledger: TableLedger, place: int) -> UpstreamChange | None:
     """What is missing of this commit ts for this key; else of this key at another commit ts."""
     keys = ledger.table.key_names
     ((commit_ts, *key),) = ledger.run(f"SELECT {', '.join(['commit_ts', *keys])} FROM files WHERE place = ?", [place])
@@ -117,7 +119,7 @@ def _instead(ledger: Ledger, place: int) -> Version | None:
     )
 
 
-def disorder(ledger: Ledger) -> tuple[int, int | None]:
+def disorder(ledger: TableLedger) -> tuple[int, int | None]:
     """O1: how many rows stand behind a later one, and the place of the first.
 
     The order is that of positions: commit ts, start ts, deletes before updates before inserts, key. Rows that the
@@ -136,7 +138,7 @@ def disorder(ledger: Ledger) -> tuple[int, int | None]:
     return count, first
 
 
-def replay(ledger: Ledger, checkpoint_ts: int, latest: str = LAST_PLACE) -> Replay:
+def replay(ledger: TableLedger, checkpoint_ts: int, latest: str = LAST_PLACE) -> Replay:
     """O4: the changes up to the checkpoint, applied to the rows at startTs. `latest`: of a row's changes."""
     keys = ", ".join(ledger.table.key_names)
     same = " AND ".join(f"r.{name} IS NOT DISTINCT FROM e.{name}" for name in ledger.table.key_names)
@@ -162,13 +164,13 @@ def replay(ledger: Ledger, checkpoint_ts: int, latest: str = LAST_PLACE) -> Repl
     return Replay(rows, missing, extra, different, *first)
 
 
-def first_above(ledger: Ledger, ts: int) -> int | None:
+def first_above(ledger: TableLedger, ts: int) -> int | None:
     """The place of the first row of the files above ts."""
     ((place,),) = ledger.run("SELECT min(place) FROM files WHERE commit_ts > ?", [ts])
     return None if place is None else int(place)
 
 
-def add_moves(ledger: Ledger, checkpoint_ts: int, *, with_start: bool, start_ts: int = 0) -> None:
+def add_moves(ledger: TableLedger, checkpoint_ts: int, *, with_start: bool, start_ts: int = 0) -> None:
     """By how much each change moves the amount: what the row holds after it less what it held before. NULL is 0.
 
     Where the files of a table do not say which row a change is of, the upstream's equal change does; equal changes of
@@ -198,7 +200,7 @@ _FILES_BY_RAW_KEY = """(
     JOIN (SELECT h, key, row_number() OVER (PARTITION BY h ORDER BY key) AS nth FROM upstream) u USING (h, nth))"""
 
 
-def conserved(ledger: Ledger) -> tuple[str, int, int, str]:
+def conserved(ledger: TableLedger) -> tuple[str, int, int, str]:
     """O7: (the sum at startTs, how many transactions change it, the first one's commit ts, by how much)."""
     ((start,),) = ledger.run("SELECT coalesce(sum(amount), 0) FROM moves WHERE commit_ts = 0")
     broken = """(SELECT commit_ts, sum(amount) AS move FROM moves WHERE commit_ts > 0 GROUP BY commit_ts

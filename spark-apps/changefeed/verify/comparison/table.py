@@ -17,12 +17,12 @@ from changefeed.schema.keys import table_span
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
 from changefeed.verify.comparison import oracles
-from changefeed.verify.comparison.ledger import Ledger, RegionsOfLedger, TableShape
-from changefeed.verify.comparison.oracles import Differences, Replay, Version
-from changefeed.verify.progress import Progress
-from changefeed.verify.result import Changes
+from changefeed.verify.comparison.ledger import RegionsOfLedger, TableLedger, TableShape
+from changefeed.verify.comparison.oracles import ChangeDifferences, Replay, UpstreamChange
+from changefeed.verify.progress import VerifyProgress
+from changefeed.verify.result import ChangesVerdict
 from changefeed.verify.sink.formats import Format
-from changefeed.verify.sink.lines import Shape, show, show_values
+from changefeed.verify.sink.lines import LineShape, show, show_values
 from changefeed.verify.upstream.expected import images, key_of, shape_of, written_values
 from changefeed.verify.upstream.history import SCAN_SCHEMA, Collected, read_history
 from changefeed.verify.upstream.lives import Life
@@ -32,7 +32,7 @@ from changefeed.verify.upstream.stored_columns import StoredColumns
 
 
 @dataclass(frozen=True)
-class Subject:
+class Verified:
     """What is verified: the published part of a sink, `(start_ts, checkpoint_ts]` of the selected tables.
 
     `config`: the effective resource. `format`: the newest.
@@ -44,11 +44,11 @@ class Subject:
     start_ts: int
     checkpoint_ts: int
     conserved: str | None
-    progress: Progress
-    result: Changes
+    progress: VerifyProgress
+    result: ChangesVerdict
 
 
-class Written(Protocol):
+class ReadableChanges(Protocol):
     """A table's changes as readers find them, numbered: these numbers are their places."""
 
     rows: int
@@ -66,7 +66,7 @@ class TableCheck:
     """The oracles of one life of a table. `noun`: in what its changes stand."""
 
     def __init__(
-        self, subject: Subject, life: Life, physical_ids: tuple[int, ...], ledger: Ledger, noun: str = "file"
+        self, subject: Verified, life: Life, physical_ids: tuple[int, ...], ledger: TableLedger, noun: str = "file"
     ) -> None:
         self._subject = replace(subject, start_ts=life.from_ts, checkpoint_ts=life.to_ts)
         self._life = life
@@ -87,11 +87,11 @@ class TableCheck:
         ledger.begin(TableShape(info.full_name, self._shape, self._key, amount))
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> LineShape:
         return self._shape
 
     @property
-    def _written(self) -> Written:
+    def _written(self) -> ReadableChanges:
         raise NotImplementedError
 
     async def _read_history(self) -> None:
@@ -203,7 +203,7 @@ class TableCheck:
 
     # -- saying
 
-    async def _say_differences(self, found: Differences) -> None:
+    async def _say_differences(self, found: ChangeDifferences) -> None:
         result, name = self._result, self._info.full_name
         result.missing += found.missing
         result.duplicate += found.duplicate
@@ -247,7 +247,7 @@ class TableCheck:
         op, commit_ts, values = self._written.row(place)
         return show(op, commit_ts, self._shape, values)
 
-    async def _show(self, version: Version) -> str:
+    async def _show(self, version: UpstreamChange) -> str:
         """One change of the upstream, read again."""
         found = Collected()
         bounds = (version.commit_ts - 1, version.commit_ts)

@@ -11,28 +11,28 @@ from collections.abc import Callable, Mapping, Sequence
 
 from changefeed.schema.ddl.actions import Action
 from changefeed.schema.table_info import TableInfo
-from changefeed.verify.consumer.columns import Column, default_of
-from changefeed.verify.consumer.report import Report
-from changefeed.verify.consumer.rows import Differences, Rows, Stored
-from changefeed.verify.consumer.schema_file import SchemaFile
-from changefeed.verify.consumer.statement import Statement, parse
-from changefeed.verify.consumer.table import Table, differing, unmade, why_unknown
-from changefeed.verify.consumer.upstream import Upstream, partition_names
-from changefeed.verify.sink.lines import Shape
+from changefeed.verify.consumer.columns import TableColumn, default_of
+from changefeed.verify.consumer.report import ConsumerReport
+from changefeed.verify.consumer.rows import ConsumerColumn, ConsumerRows, RowDifferences
+from changefeed.verify.consumer.schema_file import ConsumerSchemaFile
+from changefeed.verify.consumer.statement import ParsedStatement, parse
+from changefeed.verify.consumer.table import ConsumerTable, differing, unmade, why_unknown
+from changefeed.verify.consumer.upstream import UpstreamTables, partition_names
+from changefeed.verify.sink.lines import LineShape
 
 _RENAMES = (Action.RENAME_TABLE, Action.RENAME_TABLES)
 _REPARTITIONS = (Action.REORGANIZE_PARTITION, Action.ALTER_TABLE_PARTITIONING, Action.REMOVE_PARTITIONING)
-_NO_STATEMENT = Statement("")
+_NO_STATEMENT = ParsedStatement("")
 
 
-class Catalog:
+class ConsumerCatalog:
     """Tables by name. Schema files are given version by version."""
 
     def __init__(
         self,
-        upstream: Upstream,
-        rows: Rows,
-        report: Report,
+        upstream: UpstreamTables,
+        rows: ConsumerRows,
+        report: ConsumerReport,
         selects: Callable[[str, str], bool],
         start_ts: int,
         choice: str,
@@ -51,20 +51,20 @@ class Catalog:
         self._choice = choice
         self._has_ids = by_id
         self._copied = copied or {}
-        self._tables: dict[tuple[str, str], Table] = {}
-        self._dropped: list[Table] = []
+        self._tables: dict[tuple[str, str], ConsumerTable] = {}
+        self._dropped: list[ConsumerTable] = []
         for view in upstream.tables(start_ts):
             if view.is_view and selects(view.schema_name, view.name):
-                self._put(Table(view.schema_name, view.name, is_view=True))
+                self._put(ConsumerTable(view.schema_name, view.name, is_view=True))
 
-    def get(self, schema: str, table: str) -> Table | None:
+    def get(self, schema: str, table: str) -> ConsumerTable | None:
         return self._tables.get((schema.lower(), table.lower()))
 
     @property
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[ConsumerTable]:
         return list(self._tables.values())
 
-    async def execute(self, files: Sequence[SchemaFile]) -> None:
+    async def execute(self, files: Sequence[ConsumerSchemaFile]) -> None:
         """All of one version: statements first, then what has none."""
         statements = {file.path: parse(file.query, file.schema) for file in files if file.query}
         for file in files:
@@ -84,7 +84,7 @@ class Catalog:
 
     # -- what a file must be
 
-    def _check_statement(self, file: SchemaFile, statement: Statement | None) -> None:
+    def _check_statement(self, file: ConsumerSchemaFile, statement: ParsedStatement | None) -> None:
         if statement is None:
             return
         if not file.may_be(statement.verb):
@@ -92,7 +92,7 @@ class Catalog:
         elif statement.tables and statement.verb != "alter database" and not statement.names(file.schema, file.table):
             self._report.problem(f"{file.path} has a statement about tables other than {file.name}: {file.query}")
 
-    def _check_columns(self, file: SchemaFile) -> None:
+    def _check_columns(self, file: ConsumerSchemaFile) -> None:
         """As the upstream defines them; one that is dropped, as it did until then."""
         ts = file.version
         info = self._upstream.table(file.schema, file.table, ts) or self._upstream.table(
@@ -103,7 +103,9 @@ class Catalog:
 
     # -- statements
 
-    async def _run(self, file: SchemaFile, statement: Statement | None, files: Sequence[SchemaFile]) -> set[str]:
+    async def _run(
+        self, file: ConsumerSchemaFile, statement: ParsedStatement | None, files: Sequence[ConsumerSchemaFile]
+    ) -> set[str]:
         """The paths of other files of the version that this one's statement explains."""
         match file.type:
             case Action.DROP_SCHEMA:
@@ -113,7 +115,7 @@ class Catalog:
                 pass
             case Action.CREATE_VIEW:
                 self._tables.pop((file.schema.lower(), file.table.lower()), None)
-                self._put(Table(file.schema, file.table, is_view=True))
+                self._put(ConsumerTable(file.schema, file.table, is_view=True))
             case Action.DROP_TABLE | Action.DROP_VIEW:
                 if (table := self._known(file)) is not None:
                     self._drop(table, file)
@@ -131,7 +133,7 @@ class Catalog:
                 await self._alter(file, statement)
         return set()
 
-    async def _alter(self, file: SchemaFile, statement: Statement | None) -> None:
+    async def _alter(self, file: ConsumerSchemaFile, statement: ParsedStatement | None) -> None:
         if not self._selects(file.schema, file.table):  # renamed out of the filter
             return
         table = self._known(file)
@@ -144,7 +146,7 @@ class Catalog:
         else:
             await self._adopt(table, file, statement or _NO_STATEMENT)
 
-    def _rename(self, file: SchemaFile, statement: Statement) -> None:
+    def _rename(self, file: ConsumerSchemaFile, statement: ParsedStatement) -> None:
         """All pairs of the statement, one after the other; who ends outside of the filter is gone."""
         moved = []
         for old, new in statement.renames:
@@ -158,7 +160,7 @@ class Catalog:
             if not self._selects(table.schema, table.table) and self._tables.get(table.key) is table:
                 del self._tables[table.key]
 
-    def _by_id(self, old: tuple[str, str], new: tuple[str, str], ts: int) -> Table | None:
+    def _by_id(self, old: tuple[str, str], new: tuple[str, str], ts: int) -> ConsumerTable | None:
         """Names without a database are of the session's, which no file tells: the same table in another one."""
         info = self._upstream.table(*new, ts)
         before = info and self._upstream.table_of(info.id, ts - 1)
@@ -169,7 +171,7 @@ class Catalog:
             self._report.took(f"the database of {old[1]}, which became {'.'.join(new)} at {ts}")
         return found
 
-    async def _recover(self, file: SchemaFile, statement: Statement) -> None:
+    async def _recover(self, file: ConsumerSchemaFile, statement: ParsedStatement) -> None:
         info = self._upstream.table(file.schema, file.table, file.version)
         old = {(schema.lower(), table.lower()) for (schema, table), _ in statement.renames}
         found = [table for table in self._dropped if table.key in old and (info is None or table.id == info.id)]
@@ -182,7 +184,9 @@ class Catalog:
         self._put(table)
         await self._adopt(table, file, _NO_STATEMENT)
 
-    def _empty_partitions(self, table: Table, file: SchemaFile, statement: Statement | None) -> None:
+    def _empty_partitions(
+        self, table: ConsumerTable, file: ConsumerSchemaFile, statement: ParsedStatement | None
+    ) -> None:
         before = self._upstream.table(file.schema, file.table, file.version - 1)
         ids = partition_names(before) if before else {}
         names = [name.lower() for name in (statement.partitions if statement else ())]
@@ -191,7 +195,9 @@ class Catalog:
         self._report.took(f"the ids of {file.name}'s partitions {', '.join(names)} at {file.version}")
         self._rows.without_partitions(table.rows, [ids[name] for name in names if name in ids])
 
-    async def _exchange(self, file: SchemaFile, statement: Statement | None, files: Sequence[SchemaFile]) -> set[str]:
+    async def _exchange(
+        self, file: ConsumerSchemaFile, statement: ParsedStatement | None, files: Sequence[ConsumerSchemaFile]
+    ) -> set[str]:
         names = statement.tables if statement else []
         plain, parted = self._known(file), self.get(*names[0]) if len(names) == 2 else None
         theirs = next(
@@ -217,13 +223,13 @@ class Catalog:
             await self._adopt(table, one, _NO_STATEMENT)
         return {theirs.path}
 
-    async def _unexplained(self, file: SchemaFile) -> None:
+    async def _unexplained(self, file: ConsumerSchemaFile) -> None:
         """No statement: a table of the start, one that came into the filter, or a DDL that is not in the files."""
         if not file.table or not self._selects(file.schema, file.table):
             return
         info = self._upstream.table(file.schema, file.table, file.version)
         if info is not None and info.is_view:
-            self._put(Table(file.schema, file.table, is_view=True))
+            self._put(ConsumerTable(file.schema, file.table, is_view=True))
             return
         if info is not None and any(self._copied.get(id_) == file.version for id_ in info.physical_ids):
             self._create(file)
@@ -234,10 +240,10 @@ class Catalog:
 
     # -- tables
 
-    def _put(self, table: Table) -> None:
+    def _put(self, table: ConsumerTable) -> None:
         self._tables[table.key] = table
 
-    def _known(self, file: SchemaFile) -> Table | None:
+    def _known(self, file: ConsumerSchemaFile) -> ConsumerTable | None:
         """The table that a statement is about; a consumer can't execute it without one."""
         table = self.get(file.schema, file.table)
         if table is None:
@@ -246,7 +252,7 @@ class Catalog:
             self._check_end(table, file)
         return table
 
-    def _check_end(self, table: Table, file: SchemaFile) -> None:
+    def _check_end(self, table: ConsumerTable, file: ConsumerSchemaFile) -> None:
         """No row of the version before may be of a time after the DDL."""
         if table.last[0] > file.version:
             self._report.problem(
@@ -255,21 +261,21 @@ class Catalog:
             )
             table.last = (0, 0)
 
-    def _drop(self, table: Table, file: SchemaFile) -> None:
+    def _drop(self, table: ConsumerTable, file: ConsumerSchemaFile) -> None:
         """Kept aside, for it may be recovered."""
         self._check_end(table, file)
         del self._tables[table.key]
         if not table.is_view:
             self._dropped.append(table)
 
-    def _create(self, file: SchemaFile) -> Table:
+    def _create(self, file: ConsumerSchemaFile) -> ConsumerTable:
         """An empty one."""
         info = self._upstream.table(file.schema, file.table, file.version)
         if (there := self.get(file.schema, file.table)) is not None:
             if not self._has_ids or info is None or there.id == info.id:  # else it went with its database
                 self._report.problem(f"{file.path} makes a table that already exists: {file.query}")
             self._drop(there, file)
-        table = Table(file.schema, file.table, file.version, file.columns)
+        table = ConsumerTable(file.schema, file.table, file.version, file.columns)
         self._put(table)
         if info is None:
             table.unknown = "the upstream has no such table"
@@ -286,7 +292,7 @@ class Catalog:
         table.rows = self._rows.create(list(table.stored.values()))
         return table
 
-    async def _retake(self, file: SchemaFile, why: str) -> None:
+    async def _retake(self, file: ConsumerSchemaFile, why: str) -> None:
         """The table anew, with the upstream's rows at the version."""
         self._tables.pop((file.schema.lower(), file.table.lower()), None)
         table = self._create(file)
@@ -298,7 +304,7 @@ class Catalog:
             self._rows.drop(table.rows)
             table.rows = await self.upstreams(table, info, file.version)
 
-    async def upstreams(self, table: Table, info: TableInfo, ts: int) -> str:
+    async def upstreams(self, table: ConsumerTable, info: TableInfo, ts: int) -> str:
         """A table of the upstream's rows at `ts`. If keys can't be told apart in files, the table is unknown then."""
         made = self._rows.create(table.order)
         replaced = set[str]()
@@ -310,7 +316,7 @@ class Catalog:
 
     # -- columns
 
-    async def _adopt(self, table: Table, file: SchemaFile, statement: Statement) -> None:
+    async def _adopt(self, table: ConsumerTable, file: ConsumerSchemaFile, statement: ParsedStatement) -> None:
         """The file's columns in place of the table's, as the statement changes them."""
         info = self._upstream.table(file.schema, file.table, file.version)
         if table.is_view:
@@ -331,12 +337,12 @@ class Catalog:
         elif converted:
             await self._take_columns(table, info, converted)
 
-    def _agrees(self, table: Table, file: SchemaFile, statement: Statement) -> bool:
+    def _agrees(self, table: ConsumerTable, file: ConsumerSchemaFile, statement: ParsedStatement) -> bool:
         if odd := unmade(table.columns, file.columns, statement):
             self._report.problem(f"{file.path} does not have its statement's columns ({odd}): {file.query}")
         return not odd
 
-    async def _become_known(self, table: Table, file: SchemaFile) -> None:
+    async def _become_known(self, table: ConsumerTable, file: ConsumerSchemaFile) -> None:
         """Rows that could not be followed so far are taken anew, where they can be from now on."""
         if why := why_unknown(table):
             table.unknown = why
@@ -344,11 +350,11 @@ class Catalog:
             await self._retake(file, table.unknown)
 
     def _change_columns(
-        self, table: Table, before: dict[str, Column], statement: Statement, info: TableInfo
+        self, table: ConsumerTable, before: dict[str, TableColumn], statement: ParsedStatement, info: TableInfo
     ) -> list[str]:
         """The columns whose values are to be taken from the upstream."""
         old_names = {new: old for old, new in statement.changed.items()}
-        stored, taken = dict[str, Stored](), list[str]()
+        stored, taken = dict[str, ConsumerColumn](), list[str]()
         columns = {column.name.lower(): column for column in table.columns}
         for defined in table.written.columns:
             name = defined.name.lower()
@@ -369,7 +375,7 @@ class Catalog:
         table.stored = stored
         return taken
 
-    async def _take_columns(self, table: Table, info: TableInfo, converted: Sequence[str]) -> None:
+    async def _take_columns(self, table: ConsumerTable, info: TableInfo, converted: Sequence[str]) -> None:
         """Some columns as the upstream has them at the table's version; the others must be so already."""
         ts = table.version
         want = await self.upstreams(table, info, ts)
@@ -380,7 +386,7 @@ class Catalog:
         self._rows.drop(table.rows)
         table.rows = want
 
-    def _compared(self, table: Table, want: str, without: set[str]) -> tuple[Shape, Differences] | None:
+    def _compared(self, table: ConsumerTable, want: str, without: set[str]) -> tuple[LineShape, RowDifferences] | None:
         """How the rows differ, but for some columns; None: not at all, or nobody can tell which row is which."""
         order, columns = table.order, table.written.columns
         same = [n for n, column in enumerate(columns) if column.name.lower() not in without]
@@ -388,10 +394,10 @@ class Catalog:
             return None
         key = [same.index(n) for n in table.written.key]
         found = self._rows.compare(table.rows, want, [(order[n], order[n]) for n in same], key)
-        shape = Shape([columns[n].name for n in same], [order[n].type for n in same])
+        shape = LineShape([columns[n].name for n in same], [order[n].type for n in same])
         return (shape, found) if found.total else None
 
-    async def _repartition(self, table: Table, file: SchemaFile) -> None:
+    async def _repartition(self, table: ConsumerTable, file: ConsumerSchemaFile) -> None:
         """Which partition holds a row is not in the files; what it holds must be."""
         ts = file.version
         before, after = (self._upstream.table(file.schema, file.table, at) for at in (ts - 1, ts))

@@ -61,7 +61,7 @@ _TIME = re.compile(r"(-?[0-9: -]+?)(?:\.([0-9]{1,6}))?")
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """One of TableColumns. `precision`, `scale`: "" where there is none. `is_virtual`: no row has a value for it."""
 
     name: str
@@ -75,7 +75,7 @@ class Column:
     is_virtual: bool = False
 
     @classmethod
-    def read(cls, entry: Mapping[str, Any]) -> Column:
+    def read(cls, entry: Mapping[str, Any]) -> TableColumn:
         """One of a schema file. Raises KeyError and TypeError where it is none."""
         return cls(
             name=str(entry["ColumnName"]),
@@ -90,7 +90,7 @@ class Column:
         )
 
     @classmethod
-    def expected(cls, info: ColumnInfo) -> Column:
+    def expected(cls, info: ColumnInfo) -> TableColumn:
         """As the upstream's definition has it."""
         name, length, decimals = _TYPES.get(info.tp, (f"TYPE{info.tp}", None, None))
         if info.charset == "binary" and name in _TEXTS:
@@ -142,7 +142,7 @@ class Column:
             return pa.uint64()
         return pa.binary() if base in _BYTES else pa.string()
 
-    def keeps_values(self, old: Column) -> bool:
+    def keeps_values(self, old: TableColumn) -> bool:
         """Whether rows of the old column are rows of this one as they stand."""
         if old.nullable and not self.nullable:
             return False  # NULL became a value
@@ -197,7 +197,7 @@ class Column:
         return f"{match[1]}.{(match[2] or '').ljust(digits, '0')}" if digits else match[1]
 
 
-def default_of(column: Column, choice: str) -> tuple[Any, bool]:
+def default_of(column: TableColumn, choice: str) -> tuple[Any, bool]:
     """(the value, whether the schema file says it)."""
     try:
         return column.value_of_old_rows(choice), True

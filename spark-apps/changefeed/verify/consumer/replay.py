@@ -12,16 +12,16 @@ import pyarrow.compute as pc
 from changefeed.objectstore import Object
 from changefeed.schema.table_info import TableInfo
 from changefeed.verify.comparison.files import StoredSubject
-from changefeed.verify.comparison.ledger import Ledger
-from changefeed.verify.consumer.catalog import Catalog
-from changefeed.verify.consumer.report import Report
-from changefeed.verify.consumer.rows import Rows, with_bytes
-from changefeed.verify.consumer.schema_file import SchemaFile, read_schema_file
-from changefeed.verify.consumer.table import Table, differing, why_unknown
-from changefeed.verify.consumer.upstream import Upstream
-from changefeed.verify.consumer.walk import DataDirectory, Version, misplaced, walk, without_schema_file
+from changefeed.verify.comparison.ledger import TableLedger
+from changefeed.verify.consumer.catalog import ConsumerCatalog
+from changefeed.verify.consumer.report import ConsumerReport
+from changefeed.verify.consumer.rows import ConsumerRows, with_bytes
+from changefeed.verify.consumer.schema_file import ConsumerSchemaFile, read_schema_file
+from changefeed.verify.consumer.table import ConsumerTable, differing, why_unknown
+from changefeed.verify.consumer.upstream import UpstreamTables
+from changefeed.verify.consumer.walk import DataDirectory, WalkedVersion, misplaced, walk, without_schema_file
 from changefeed.verify.result import Result
-from changefeed.verify.sink.files import Sink
+from changefeed.verify.sink.files import SinkFiles
 from changefeed.verify.sink.gathered import Gathered
 from changefeed.verify.sink.read_ahead import read_ahead
 from changefeed.verify.sink.reading import TableFiles
@@ -33,7 +33,7 @@ Selects = Callable[[str, str], bool]
 
 
 async def replay(
-    subject: StoredSubject, lives: Lives, selects: Selects, sink: Sink, ledger: Ledger, by_id: bool = False
+    subject: StoredSubject, lives: Lives, selects: Selects, sink: SinkFiles, ledger: TableLedger, by_id: bool = False
 ) -> None:
     """`selects`: (schema, table) that the changefeed is about. `by_id`: folders have ids for names. Uses the ledger's
     database for tables of its own.
@@ -43,24 +43,24 @@ async def replay(
 
 class _Consumer:
     def __init__(
-        self, subject: StoredSubject, lives: Lives, selects: Selects, sink: Sink, ledger: Ledger, by_id: bool
+        self, subject: StoredSubject, lives: Lives, selects: Selects, sink: SinkFiles, ledger: TableLedger, by_id: bool
     ) -> None:
         self._subject = subject
         self._checkpoint_ts = subject.checkpoint_ts
         self._lives = lives
         self._selects = selects
         self._sink = sink
-        self._report = Report(subject.result)
-        self._rows = Rows(ledger.db)
+        self._report = ConsumerReport(subject.result)
+        self._rows = ConsumerRows(ledger.db)
         how = subject.formats.newest
         self._choice = how.choice
-        self._upstream = Upstream(subject.pd, lives.schema, subject.config, how)
+        self._upstream = UpstreamTables(subject.pd, lives.schema, subject.config, how)
         self._by_id = by_id
         copied = {id_: copy.from_ts for id_, copy in lives.copies.items()}
-        self._catalog = Catalog(
+        self._catalog = ConsumerCatalog(
             self._upstream, self._rows, self._report, selects, subject.start_ts, self._choice, by_id, copied
         )
-        self._named: dict[str, SchemaFile] = {}  # by the place that it stands at
+        self._named: dict[str, ConsumerSchemaFile] = {}  # by the place that it stands at
 
     async def run(self) -> None:
         for problem in misplaced(self._sink, self._by_id):
@@ -81,10 +81,10 @@ class _Consumer:
                 await self._check_table(table)
         self._report.end()
 
-    def _schema_files(self, version: Version) -> list[SchemaFile]:
+    def _schema_files(self, version: WalkedVersion) -> list[ConsumerSchemaFile]:
         """One of each table; by id a partitioned one has several, of which one has the statement."""
-        found: dict[tuple[str, str], SchemaFile] = {}
-        places: dict[str, SchemaFile] = {}
+        found: dict[tuple[str, str], ConsumerSchemaFile] = {}
+        places: dict[str, ConsumerSchemaFile] = {}
         for path in version.schema_files:
             file, problems = read_schema_file(path, self._subject.store.get(path).body, self._by_id)
             for problem in problems:
@@ -107,7 +107,7 @@ class _Consumer:
         self._named = places
         return list(found.values())
 
-    def _check_id(self, file: SchemaFile, id_: int) -> None:
+    def _check_id(self, file: ConsumerSchemaFile, id_: int) -> None:
         """It stands in a folder of the table that it is about."""
         for ts in (file.version, file.version - 1):
             if (info := self._upstream.table(file.schema, file.table, ts)) is not None:
@@ -127,7 +127,7 @@ class _Consumer:
         elif not table.unknown:
             self._apply(table, group)
 
-    def _apply(self, table: Table, group: Sequence[DataDirectory]) -> None:
+    def _apply(self, table: ConsumerTable, group: Sequence[DataDirectory]) -> None:
         files = TableFiles(self._subject.store, (table.schema, table.table), table.shape, self._subject.formats)
         changes = Gathered(_AT_ONCE_BYTES)
         for path, found in read_ahead(self._subject.store, [data.directory for data in group]):
@@ -138,13 +138,13 @@ class _Consumer:
             self._subject.progress.advance(1)
         self._merge(table, self._partition(table, group[0]), changes)
 
-    def _partition(self, table: Table, data: DataDirectory) -> int:
+    def _partition(self, table: ConsumerTable, data: DataDirectory) -> int:
         """0: the table has none."""
         if not self._by_id:
             return data.partition
         return 0 if int(data.place) == table.id else int(data.place)
 
-    def _read(self, files: TableFiles, path: str, found: Object, table: Table) -> Iterator[pa.Table]:
+    def _read(self, files: TableFiles, path: str, found: Object, table: ConsumerTable) -> Iterator[pa.Table]:
         """The file's rows up to the checkpoint, with their places."""
         place, seen = self._report.begin_file(path), Result()
         for piece in files.read(path, found, seen):
@@ -158,7 +158,7 @@ class _Consumer:
         if seen.first_problem is not None:
             self._report.problem(seen.first_problem)
 
-    def _check_version(self, piece: pa.Table, table: Table) -> None:
+    def _check_version(self, piece: pa.Table, table: ConsumerTable) -> None:
         """Rows are behind the DDL of their version; who is before the next one is seen when that comes."""
         lowest, highest = pc.min_max(piece["commit_ts"]).as_py().values()
         if lowest <= table.version:
@@ -171,7 +171,7 @@ class _Consumer:
             place = piece["place"][pc.index(piece["commit_ts"], highest).as_py()].as_py()
             table.last = (highest, place)
 
-    def _merge(self, table: Table, partition: int, changes: Gathered) -> None:
+    def _merge(self, table: ConsumerTable, partition: int, changes: Gathered) -> None:
         if given := changes.taken():
             key = table.written.key
             table.rows = self._rows.apply(table.rows, partition, table.order, key, given)
@@ -195,7 +195,7 @@ class _Consumer:
             for name in map(".".join, sorted((have ^ want) & quiet)):
                 self._report.note(f"Whether a consumer has {name} was not checked: it is not told of all of its DDLs.")
 
-    async def _check_table(self, table: Table) -> None:
+    async def _check_table(self, table: ConsumerTable) -> None:
         info = self._upstream.table(table.schema, table.table, self._checkpoint_ts)
         if info is None or not self._selects(table.schema, table.table):
             return
@@ -206,7 +206,7 @@ class _Consumer:
         else:
             await self._check_rows(table, info)
 
-    async def _check_rows(self, table: Table, info: TableInfo) -> None:
+    async def _check_rows(self, table: ConsumerTable, info: TableInfo) -> None:
         left_out = {column.name for column in table.columns} - set(table.shape.names)
         if left_out:
             self._report.note(f"No file has these columns of {table.name}: {', '.join(sorted(left_out))}.")
@@ -221,7 +221,7 @@ class _Consumer:
         if found.total:
             self._report.rows_differ(table.name, table.shape, found, "at the checkpoint")
 
-    def _say_unknown(self, table: Table) -> None:
+    def _say_unknown(self, table: ConsumerTable) -> None:
         """What rules a replay out altogether is noted where the changes are compared (comparison.table)."""
         if table.unknown != why_unknown(table):
             self._report.note(f"A consumer's rows of {table.name} were not compared: {table.unknown}.")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from changefeed.verify.consumer.rows import Differences
+from changefeed.verify.consumer.rows import RowDifferences
 from changefeed.verify.result import Result
-from changefeed.verify.sink.lines import Shape, show_values
+from changefeed.verify.sink.lines import LineShape, show_values
 
 
-class Report:
+class ConsumerReport:
     """Into the verdict; what was taken from the upstream becomes one note."""
 
     def __init__(self, result: Result) -> None:
@@ -46,7 +46,7 @@ class Report:
 
     # -- differences
 
-    def rows_differ(self, table: str, shape: Shape, found: Differences, when: str) -> None:
+    def rows_differ(self, table: str, shape: LineShape, found: RowDifferences, when: str) -> None:
         """`when`: up to which moment the files were replayed."""
         result = self._result
         result.consumed_missing += found.missing

@@ -17,7 +17,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from changefeed.verify.sink.lines import Shape
+from changefeed.verify.sink.lines import LineShape
 
 #: Of DuckDB, by what values in a file are read as.
 KINDS = {
@@ -31,7 +31,7 @@ KINDS = {
 
 
 @dataclass(frozen=True)
-class Stored:
+class ConsumerColumn:
     """A column of a table: the name that it has there, and its type."""
 
     name: str
@@ -39,7 +39,7 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Differences:
+class RowDifferences:
     """How a consumer's rows differ from the upstream's; the first pair by the key, None: there is no such row."""
 
     missing: int = 0
@@ -54,18 +54,18 @@ class Differences:
         return self.missing + self.extra + self.different
 
 
-class Rows:
+class ConsumerRows:
     """All tables' rows. Tables and columns are known by the names that are given here."""
 
     def __init__(self, db: duckdb.DuckDBPyConnection) -> None:
         self._db = db
         self._numbers = count(1)
 
-    def column(self, kind: pa.DataType) -> Stored:
+    def column(self, kind: pa.DataType) -> ConsumerColumn:
         """A new one, for `create` and `add_column`."""
-        return Stored(f"v{next(self._numbers)}", kind)
+        return ConsumerColumn(f"v{next(self._numbers)}", kind)
 
-    def create(self, columns: Sequence[Stored]) -> str:
+    def create(self, columns: Sequence[ConsumerColumn]) -> str:
         """An empty table; its name."""
         name = f"t{next(self._numbers)}"
         declared = "".join(f", {column.name} {KINDS[column.type]}" for column in columns)
@@ -75,12 +75,14 @@ class Rows:
     def drop(self, table: str) -> None:
         self._db.execute(f"DROP TABLE {table}")
 
-    def add_column(self, table: str, column: Stored, value: Any) -> None:
+    def add_column(self, table: str, column: ConsumerColumn, value: Any) -> None:
         """Rows that are there have `value`."""
         self._db.execute(f"ALTER TABLE {table} ADD COLUMN {column.name} {KINDS[column.type]}")
         self._db.execute(f"UPDATE {table} SET {column.name} = ?", [value.encode() if isinstance(value, str) else value])
 
-    def load(self, table: str, partition: int, columns: Sequence[Stored], values: Mapping[str, pa.Array]) -> None:
+    def load(
+        self, table: str, partition: int, columns: Sequence[ConsumerColumn], values: Mapping[str, pa.Array]
+    ) -> None:
         """Rows of the upstream, c0..cn as in `columns`."""
         given = pa.table(dict(values))
         names = ", ".join(column.name for column in columns)
@@ -89,7 +91,7 @@ class Rows:
             self._db.execute(f"INSERT INTO {table}(pid, place, {names}) SELECT {partition}, 0, {places} FROM given")
 
     def apply(
-        self, table: str, partition: int, columns: Sequence[Stored], key: Sequence[int], changes: pa.Table
+        self, table: str, partition: int, columns: Sequence[ConsumerColumn], key: Sequence[int], changes: pa.Table
     ) -> str:
         """The table after `changes` (place, op, c0..cn in their order); `key`: which columns tell a row."""
         kept = ", ".join(column.name for column in columns)
@@ -112,7 +114,7 @@ class Rows:
         self._db.execute(f"DELETE FROM {table} WHERE list_contains(?, pid)", [list(partitions)])
 
     def exchange(
-        self, parted: str, plain: str, columns: Sequence[tuple[Stored, Stored]], old: int, new: int
+        self, parted: str, plain: str, columns: Sequence[tuple[ConsumerColumn, ConsumerColumn]], old: int, new: int
     ) -> tuple[str, str]:
         """The tables after partition `old` has changed places with all of `plain`, whose rows get the id `new`.
 
@@ -136,11 +138,11 @@ class Rows:
         return int(rows)
 
     def compare(
-        self, have: str, want: str, columns: Sequence[tuple[Stored, Stored]], key: Sequence[int]
-    ) -> Differences:
+        self, have: str, want: str, columns: Sequence[tuple[ConsumerColumn, ConsumerColumn]], key: Sequence[int]
+    ) -> RowDifferences:
         """Two tables held against each other; `columns`: of both, in pairs, `key`: which of them tell a row."""
         if self._are_alike(have, want, columns, key):
-            return Differences()
+            return RowDifferences()
         same = " AND ".join(f"h.{columns[number][0].name} = w.{columns[number][1].name}" for number in key)
         odd = "".join(f" OR h.{one.name} IS DISTINCT FROM w.{other.name}" for one, other in columns)
         joined = (
@@ -152,7 +154,7 @@ class Rows:
             count(*) FILTER (h.place IS NOT NULL AND w.place IS NOT NULL) {joined}"""
         ).fetchall()
         if not missing + extra + different:
-            return Differences()
+            return RowDifferences()
         order = ", ".join(f"coalesce(h.{columns[n][0].name}, w.{columns[n][1].name})" for n in key)
         both = ", ".join(f"h.{one.name}" for one, _ in columns), ", ".join(f"w.{other.name}" for _, other in columns)
         place, in_upstream, *values = self._db.execute(
@@ -161,9 +163,11 @@ class Rows:
         half = len(columns)
         have_row = None if place is None else values[:half]
         want_row = None if in_upstream is None else values[half:]
-        return Differences(missing, extra, different, have_row, want_row, place or 0)
+        return RowDifferences(missing, extra, different, have_row, want_row, place or 0)
 
-    def _are_alike(self, have: str, want: str, columns: Sequence[tuple[Stored, Stored]], key: Sequence[int]) -> bool:
+    def _are_alike(
+        self, have: str, want: str, columns: Sequence[tuple[ConsumerColumn, ConsumerColumn]], key: Sequence[int]
+    ) -> bool:
         """By a hash of each row: to join all of two large tables' columns is mostly to spill them."""
         names = ", ".join(f"k{number}" for number in range(len(key)))
         sides = []
@@ -174,7 +178,9 @@ class Rows:
         joined = f"{sides[0]} h FULL JOIN {sides[1]} w USING (pid, {names})"
         return not self._db.execute(f"SELECT 1 FROM {joined} WHERE h.v IS DISTINCT FROM w.v LIMIT 1").fetchall()
 
-    def not_in(self, want: str, partitions: Sequence[int], have: str, columns: Sequence[tuple[Stored, Stored]]) -> int:
+    def not_in(
+        self, want: str, partitions: Sequence[int], have: str, columns: Sequence[tuple[ConsumerColumn, ConsumerColumn]]
+    ) -> int:
         """How many rows of `want` in some partitions are in no partition of `have`."""
         same = " AND ".join(f"h.{one.name} IS NOT DISTINCT FROM w.{other.name}" for one, other in columns)
         ((found,),) = self._db.execute(
@@ -198,8 +204,8 @@ class Rows:
             self._db.unregister("given")
 
 
-def with_bytes(changes: pa.Table, shape: Shape) -> pa.Table:
-    """Changes whose text is bytes, as `Rows` takes them."""
+def with_bytes(changes: pa.Table, shape: LineShape) -> pa.Table:
+    """Changes whose text is bytes, as `ConsumerRows` takes them."""
     for place in (*shape.places, *(shape.old_places if "has_old" in changes.column_names else ())):
         number = changes.schema.get_field_index(place)
         if changes.schema.types[number] == pa.string():

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from changefeed.schema.ddl.actions import Action
-from changefeed.verify.consumer.columns import Column
+from changefeed.verify.consumer.columns import TableColumn
 from changefeed.verify.sink.files import parse_json
 
 _ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
@@ -31,7 +31,7 @@ _ALTER = frozenset({"alter table", "create index", "drop index", "alter database
 
 
 @dataclass(frozen=True)
-class SchemaFile:
+class ConsumerSchemaFile:
     """`table` "": of a database. `type` 0 and no `query`: nobody is told how the table came to be so."""
 
     path: str
@@ -40,14 +40,14 @@ class SchemaFile:
     version: int
     query: str
     type: int
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
 
     @property
     def name(self) -> str:
         return f"{self.schema}.{self.table}"
 
     @property
-    def written(self) -> tuple[Column, ...]:
+    def written(self) -> tuple[TableColumn, ...]:
         """Those of which rows have values, in the order of a row."""
         return tuple(column for column in self.columns if not column.is_virtual)
 
@@ -56,7 +56,7 @@ class SchemaFile:
         return verb in _VERBS.get(self.type, _ALTER)
 
 
-def read_schema_file(path: str, body: bytes, by_id: bool = False) -> tuple[SchemaFile | None, list[str]]:
+def read_schema_file(path: str, body: bytes, by_id: bool = False) -> tuple[ConsumerSchemaFile | None, list[str]]:
     """The file, and where it breaks a hard rule; None: it is none, or not the one that its name says.
 
     `path` must be one by its form. `by_id`: its folder is an id, and it is of a table.
@@ -79,17 +79,17 @@ def read_schema_file(path: str, body: bytes, by_id: bool = False) -> tuple[Schem
     return file, problems
 
 
-def _parsed(path: str, content: Any) -> SchemaFile:
+def _parsed(path: str, content: Any) -> ConsumerSchemaFile:
     if not isinstance(content["TableVersion"], int) or not isinstance(content["Type"], int):
         raise TypeError(path)
-    return SchemaFile(
+    return ConsumerSchemaFile(
         path=path,
         schema=content["Schema"] + "",
         table=content["Table"] + "",
         version=content["TableVersion"],
         query=content["Query"] + "",
         type=content["Type"],
-        columns=tuple(Column.read(entry) for entry in content["TableColumns"] or ()),
+        columns=tuple(TableColumn.read(entry) for entry in content["TableColumns"] or ()),
     )
 
 

@@ -26,7 +26,7 @@ _NO_COLUMN = frozenset(
 
 
 @dataclass
-class Statement:
+class ParsedStatement:
     """`verb`: as "alter table". `changed`: a column's new name by its old one. Column names are in lower case."""
 
     verb: str
@@ -42,11 +42,11 @@ class Statement:
         return any((one.lower(), other.lower()) == wanted for one, other in self.tables)
 
 
-def parse(query: str, schema: str) -> Statement | None:
+def parse(query: str, schema: str) -> ParsedStatement | None:
     """`schema`: of names that say none. None: nobody knows what it is."""
     try:
         words = list(_words(query))
-        return _Reader(words, schema).statement()
+        return _StatementReader(words, schema).statement()
     except (SqlglotError, IndexError):
         return None
 
@@ -73,7 +73,7 @@ def _words(query: str) -> Iterator[_Word]:
             yield from (_Word(text) for text in token.text.split())
 
 
-class _Reader:
+class _StatementReader:
     """Goes over the words once. An end that comes too early is an IndexError."""
 
     def __init__(self, words: list[_Word], schema: str) -> None:
@@ -81,7 +81,7 @@ class _Reader:
         self._schema = schema
         self._at = 0
 
-    def statement(self) -> Statement | None:
+    def statement(self) -> ParsedStatement | None:
         match self._next().key:
             case "CREATE":
                 return self._create()
@@ -91,26 +91,26 @@ class _Reader:
                 return self._alter()
             case "TRUNCATE":
                 self._skip("TABLE")
-                return Statement("truncate table", [self._name()])
+                return ParsedStatement("truncate table", [self._name()])
             case "RENAME":
                 self._skip("TABLE")
-                return self._renames(Statement("rename table"))
+                return self._renames(ParsedStatement("rename table"))
             case "FLASHBACK" | "RECOVER":
                 return self._recover()
             case "ADMIN":
                 self._skip("REPAIR", "TABLE")
-                return Statement("admin repair table", [self._name()])
+                return ParsedStatement("admin repair table", [self._name()])
         return None
 
-    def _create(self) -> Statement | None:
+    def _create(self) -> ParsedStatement | None:
         while (kind := self._next().key) not in _OBJECTS:
             pass
         if kind == "INDEX":
             return self._of_index("create index")
         self._skip("IF", "NOT", "EXISTS")
         if kind in ("DATABASE", "SCHEMA"):
-            return Statement("create database", [(self._next().text, "")])
-        made = Statement(f"create {kind.lower()}", [self._name()])
+            return ParsedStatement("create database", [(self._next().text, "")])
+        made = ParsedStatement(f"create {kind.lower()}", [self._name()])
         while kind == "TABLE" and self._at < len(self._words):  # one job may make several
             if self._next().key == ";" and self._has("CREATE"):
                 made.tables += self._create_another()
@@ -122,24 +122,24 @@ class _Reader:
         self._skip("IF", "NOT", "EXISTS")
         return [self._name()]
 
-    def _drop(self) -> Statement | None:
+    def _drop(self) -> ParsedStatement | None:
         kind = self._next().key
         if kind == "INDEX":
             return self._of_index("drop index")
         self._skip("IF", "EXISTS")
         if kind in ("DATABASE", "SCHEMA"):
-            return Statement("drop database", [(self._next().text, "")])
-        dropped = Statement(f"drop {kind.lower()}", [self._name()])
+            return ParsedStatement("drop database", [(self._next().text, "")])
+        dropped = ParsedStatement(f"drop {kind.lower()}", [self._name()])
         while self._has(","):
             dropped.tables.append(self._name())
         return dropped
 
-    def _of_index(self, verb: str) -> Statement:
+    def _of_index(self, verb: str) -> ParsedStatement:
         while self._next().key != "ON":
             pass
-        return Statement(verb, [self._name()])
+        return ParsedStatement(verb, [self._name()])
 
-    def _renames(self, renamed: Statement) -> Statement:
+    def _renames(self, renamed: ParsedStatement) -> ParsedStatement:
         is_more = True
         while is_more:
             old = self._name()
@@ -148,33 +148,33 @@ class _Reader:
             is_more = self._has(",")
         return renamed
 
-    def _add_rename(self, renamed: Statement, old: Name, new: Name) -> None:
+    def _add_rename(self, renamed: ParsedStatement, old: Name, new: Name) -> None:
         renamed.renames.append((old, new))
         renamed.tables += [old, new]
 
-    def _recover(self) -> Statement | None:
+    def _recover(self) -> ParsedStatement | None:
         self._skip("TABLE")
         if self._peek() == "BY":
-            return Statement("recover table")
+            return ParsedStatement("recover table")
         old = self._name()
-        recovered = Statement("recover table", [old])
+        recovered = ParsedStatement("recover table", [old])
         self._add_rename(recovered, old, self._name() if self._has("TO") else old)
         return recovered
 
-    def _alter(self) -> Statement | None:
+    def _alter(self) -> ParsedStatement | None:
         kind = self._next().key
         if kind in ("DATABASE", "SCHEMA"):
-            return Statement("alter database", [(self._next().text, "")])
+            return ParsedStatement("alter database", [(self._next().text, "")])
         if kind != "TABLE":
             return None
         table = self._name()
-        altered = Statement("alter table", [table])
+        altered = ParsedStatement("alter table", [table])
         while self._at < len(self._words):
             self._clause(altered, table)
             self._to_comma()
         return altered
 
-    def _clause(self, altered: Statement, table: Name) -> None:
+    def _clause(self, altered: ParsedStatement, table: Name) -> None:
         match self._next().key:
             case "ADD" if self._is_of_column():
                 self._add_columns(altered)
@@ -212,7 +212,7 @@ class _Reader:
         self._skip("IF", "EXISTS")
         return True
 
-    def _add_columns(self, altered: Statement) -> None:
+    def _add_columns(self, altered: ParsedStatement) -> None:
         if not self._has("("):
             altered.added.append(self._next().text.lower())
             return

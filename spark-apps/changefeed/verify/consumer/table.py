@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from changefeed.schema.table_info import TableInfo
-from changefeed.verify.consumer.columns import Column
-from changefeed.verify.consumer.rows import Stored
-from changefeed.verify.consumer.statement import Statement
-from changefeed.verify.consumer.upstream import Written
-from changefeed.verify.sink.lines import Shape
+from changefeed.verify.consumer.columns import TableColumn
+from changefeed.verify.consumer.rows import ConsumerColumn
+from changefeed.verify.consumer.statement import ParsedStatement
+from changefeed.verify.consumer.upstream import WrittenColumns
+from changefeed.verify.sink.lines import LineShape
 
 
 @dataclass
-class Table:
+class ConsumerTable:
     """One that a consumer has. `stored`: of written columns, by their names in lower case.
 
     `unknown`: why nobody can follow its rows, "" if one can.
@@ -23,9 +23,9 @@ class Table:
     schema: str
     table: str
     version: int = 0
-    columns: tuple[Column, ...] = ()
-    written: Written = field(default_factory=lambda: Written((), (), True))
-    stored: dict[str, Stored] = field(default_factory=dict)
+    columns: tuple[TableColumn, ...] = ()
+    written: WrittenColumns = field(default_factory=lambda: WrittenColumns((), (), True))
+    stored: dict[str, ConsumerColumn] = field(default_factory=dict)
     rows: str = ""
     unknown: str = ""
     is_view: bool = False
@@ -42,21 +42,21 @@ class Table:
         return self.schema.lower(), self.table.lower()
 
     @property
-    def order(self) -> list[Stored]:
+    def order(self) -> list[ConsumerColumn]:
         """As the values stand in a file."""
         return [self.stored[column.name.lower()] for column in self.written.columns]
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> LineShape:
         """As the values stand in a file."""
         columns = self.written.columns
         fractions = [max(column.decimal, 0) for column in columns]
-        return Shape([column.name for column in columns], [stored.type for stored in self.order], fractions)
+        return LineShape([column.name for column in columns], [stored.type for stored in self.order], fractions)
 
 
-def differing(columns: Sequence[Column], info: TableInfo) -> str:
+def differing(columns: Sequence[TableColumn], info: TableInfo) -> str:
     """How columns of a schema file are not those of a definition, "" if they are."""
-    wanted = [Column.expected(column) for column in info.columns]
+    wanted = [TableColumn.expected(column) for column in info.columns]
     names = [[column.name for column in each] for each in (columns, wanted)]
     if names[0] != names[1]:
         return f"does not name the columns of {info.full_name}: {', '.join(names[1])}."
@@ -68,14 +68,14 @@ def differing(columns: Sequence[Column], info: TableInfo) -> str:
     return ""
 
 
-def unmade(before: Sequence[Column], after: Sequence[Column], statement: Statement) -> str:
+def unmade(before: Sequence[TableColumn], after: Sequence[TableColumn], statement: ParsedStatement) -> str:
     """Where a statement does not make the columns after of those before, "" if it does."""
     left = [column.name.lower() for column in before if column.name.lower() not in statement.dropped]
     made = {statement.changed.get(name, name) for name in left} | set(statement.added)
     return ", ".join(sorted(made ^ {column.name.lower() for column in after}))
 
 
-def why_unknown(table: Table) -> str:
+def why_unknown(table: ConsumerTable) -> str:
     if not table.written.all_rows:
         return "event filters drop changes"
     return "" if table.written.key else "it has no key in its files"

@@ -14,13 +14,13 @@ from changefeed.schema.row.defaults import absent_value
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.upstream.pd import PdClient
 from changefeed.verify.sink.formats import Format
-from changefeed.verify.upstream.definitions import Schema
+from changefeed.verify.upstream.definitions import SettledSchema
 from changefeed.verify.upstream.expected import key_of, written_values
 from changefeed.verify.upstream.standing import rows_at
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenColumns:
     """How a table's rows stand in the files of a version: in which columns, and which of them tell a row."""
 
     columns: tuple[ColumnInfo, ...]
@@ -28,8 +28,8 @@ class Written:
     all_rows: bool  # no event filter leaves any out
 
 
-class Upstream:
-    def __init__(self, pd: PdClient, schema: Schema, config: Mapping[str, Any], how: Format) -> None:
+class UpstreamTables:
+    def __init__(self, pd: PdClient, schema: SettledSchema, config: Mapping[str, Any], how: Format) -> None:
         """`config`: the effective resource."""
         self._pd = pd
         self._schema = schema
@@ -52,10 +52,10 @@ class Upstream:
     def table_of(self, id_: int, ts: int) -> TableInfo | None:
         return self._schema.table(id_, max(ts, self._schema.snapshot_ts))
 
-    def written(self, info: TableInfo) -> Written:
+    def written(self, info: TableInfo) -> WrittenColumns:
         selection = Selection.of(self._config, info)
         key = key_of(info, selection.columns, self._how.split_updates)
-        return Written(selection.columns, tuple(key), selection.rows.keeps_all)
+        return WrittenColumns(selection.columns, tuple(key), selection.rows.keeps_all)
 
     def default(self, column: ColumnInfo) -> Any:
         """What rows from before the column have of it."""

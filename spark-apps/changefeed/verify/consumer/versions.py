@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from changefeed.objectstore import ObjectStore
-from changefeed.verify.consumer.schema_file import SchemaFile, read_schema_file
-from changefeed.verify.consumer.walk import Version, walk
+from changefeed.verify.consumer.schema_file import ConsumerSchemaFile, read_schema_file
+from changefeed.verify.consumer.walk import WalkedVersion, walk
 from changefeed.verify.result import Break
-from changefeed.verify.sink.files import Sink, parse_json, read_layout
+from changefeed.verify.sink.files import SinkFiles, parse_json, read_layout
 
 _ASK_VERIFY = "Run changefeed verify for a full report."
 
 
-class Versions:
+class SchemaVersions:
     """Schema files are read once."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._files: dict[str, SchemaFile] = {}
+        self._files: dict[str, ConsumerSchemaFile] = {}
         self._by_id: bool | None = None  # None: not known yet
 
     @property
@@ -24,14 +24,14 @@ class Versions:
         """Whether folders have ids for names; False also while there is none."""
         return bool(self._by_id)
 
-    def upto(self, ts: int) -> list[Version]:
+    def upto(self, ts: int) -> list[WalkedVersion]:
         """Those that stand in the sink now, in ascending order. `ts`: a checkpoint that was published before."""
         sink = read_layout(self._store, ts)
         if self._by_id is None:
             self._by_id = self._has_ids(sink)
         return list(walk(sink, has_dates=False, by_id=self.by_id))
 
-    def schema_file(self, path: str) -> SchemaFile:
+    def schema_file(self, path: str) -> ConsumerSchemaFile:
         """Raises Break."""
         if path not in self._files:
             file, problems = read_schema_file(path, self._store.get(path).body, self.by_id)
@@ -40,7 +40,7 @@ class Versions:
             self._files[path] = file
         return self._files[path]
 
-    def named(self, version: Version) -> dict[str, SchemaFile]:
+    def named(self, version: WalkedVersion) -> dict[str, ConsumerSchemaFile]:
         """The version's schema files by the places that they are of. Raises Break where data has none."""
         found = {path.partition("/meta/")[0]: self.schema_file(path) for path in version.schema_files}
         for data in version.data:
@@ -48,7 +48,7 @@ class Versions:
                 raise Break(f"{data.directory.path} has no schema file.", _ASK_VERIFY)
         return found
 
-    def _has_ids(self, sink: Sink) -> bool | None:
+    def _has_ids(self, sink: SinkFiles) -> bool | None:
         """Whether folders have tables' ids for names: then schema files of tables stand where those of databases do."""
         folders = {folder: paths for (folder, _), paths in sink.schemas.items()}
         if any("/" in folder for folder in folders):

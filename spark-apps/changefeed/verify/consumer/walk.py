@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from changefeed.verify.sink.files import OWNER, Directory, Sink
+from changefeed.verify.sink.files import OWNER, DirectoryFiles, SinkFiles
 
 _SCHEMA = re.compile(r"(?P<place>[^/]+(?:/[^/]+)?)/meta/schema_(?P<version>\d+)_\d{10}\.json")
 _DIRECTORY = re.compile(r"(?P<place>[^/]+/[^/]+)/(?P<version>\d+)(?P<rest>(?:/[^/]+)*)")
@@ -23,11 +23,11 @@ class DataDirectory:
 
     place: str
     partition: int
-    directory: Directory
+    directory: DirectoryFiles
 
 
 @dataclass
-class Version:
+class WalkedVersion:
     """What stands under one table version, of all tables: schema files by path, then data."""
 
     ts: int
@@ -35,30 +35,30 @@ class Version:
     data: list[DataDirectory] = field(default_factory=list)
 
 
-def walk(sink: Sink, has_dates: bool, by_id: bool = False) -> Iterator[Version]:
+def walk(sink: SinkFiles, has_dates: bool, by_id: bool = False) -> Iterator[WalkedVersion]:
     """Versions up to the checkpoint, in ascending order; of each, data by partition and date.
 
     `has_dates`: whether the last level of a data directory is a date. `by_id`: folders have ids for names.
     """
     schema_file, data = (_SCHEMA_BY_ID, _DIRECTORY_BY_ID) if by_id else (_SCHEMA, _DIRECTORY)
-    versions: dict[int, Version] = {}
+    versions: dict[int, WalkedVersion] = {}
     for path in sorted(sink.paths):
         if match := schema_file.fullmatch(path):
             ts = int(match["version"])
-            versions.setdefault(ts, Version(ts)).schema_files.append(path)
+            versions.setdefault(ts, WalkedVersion(ts)).schema_files.append(path)
     for path, directory in sink.directories.items():
         if match := data.fullmatch(path):
             ts, levels = int(match["version"]), match["rest"].split("/")[1:]
             above_date = [] if by_id else levels[: len(levels) - has_dates]
             partition = next((int(level) for level in above_date if level.isdecimal()), 0)
             found = DataDirectory(match["place"], partition, directory)
-            versions.setdefault(ts, Version(ts)).data.append(found)
+            versions.setdefault(ts, WalkedVersion(ts)).data.append(found)
     for ts in sorted(ts for ts in versions if ts <= sink.checkpoint_ts):
         versions[ts].data.sort(key=lambda data: (data.partition, data.directory.path))
         yield versions[ts]
 
 
-def misplaced(sink: Sink, by_id: bool) -> list[str]:
+def misplaced(sink: SinkFiles, by_id: bool) -> list[str]:
     """What is no schema file of a table or a database, and stands where those do."""
     form, place = (_SCHEMA_BY_ID, "<table id>") if by_id else (_SCHEMA, "<schema>[/<table>]")
     meta = [path for path in sink.paths if "/meta/" in path and not path.endswith(_INDEX)]
@@ -70,7 +70,7 @@ def misplaced(sink: Sink, by_id: bool) -> list[str]:
     ]
 
 
-def without_schema_file(version: Version) -> list[str]:
+def without_schema_file(version: WalkedVersion) -> list[str]:
     """Data that a reader finds no schema file of exactly its version for."""
     has = {path.partition("/meta/")[0] for path in version.schema_files}
     return [

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import duckdb
 import pyarrow as pa
 
-from changefeed.verify.mysql.comparison import Comparison
+from changefeed.verify.mysql.comparison import RowComparison
 
 
-class LakeComparison(Comparison):
+class LakeComparison(RowComparison):
     """Besides the two sides' rows: lake (seq, ts, shown: whether the change leaves the row, k…, v), gone (seq, k…) and
     at_start (k…, v).
     """

@@ -17,7 +17,7 @@ _ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
-class Part:
+class FileRows:
     """Rows of a file; of each field that was asked for its values, None: the file has none of it.
 
     `deletes`: they are keys of rows with a lower `sequence`.
@@ -29,7 +29,7 @@ class Part:
     columns: list[pa.Array | None]
 
 
-def parts(table: Table, fields: Sequence[int], key: Sequence[int]) -> Iterator[Part]:
+def parts(table: Table, fields: Sequence[int], key: Sequence[int]) -> Iterator[FileRows]:
     """`fields`, `key`: field ids, of rows and of deletes. Raises NotVerifiable for deletes of another kind."""
     snapshot = table.metadata.current_snapshot()
     for manifest in snapshot.manifests(table.io) if snapshot else ():
@@ -49,7 +49,7 @@ def parts(table: Table, fields: Sequence[int], key: Sequence[int]) -> Iterator[P
             with table.io.new_input(file.file_path).open() as stream:
                 for batch in pq.ParquetFile(stream).iter_batches(_ROWS):
                     found = [_values(batch, each) for each in (key if deletes else fields)]
-                    yield Part(entry.sequence_number or 0, deletes, batch.num_rows, found)
+                    yield FileRows(entry.sequence_number or 0, deletes, batch.num_rows, found)
 
 
 def _values(batch: pa.RecordBatch, field_id: int) -> pa.Array | None:

@@ -36,20 +36,22 @@ from changefeed.verify.comparison.ledger import scratch_database
 from changefeed.verify.comparison.matching import has_all_changes, matching_tables
 from changefeed.verify.held import held
 from changefeed.verify.iceberg.comparison import LakeComparison
-from changefeed.verify.iceberg.reading import Part, parts
+from changefeed.verify.iceberg.reading import FileRows, parts
 from changefeed.verify.iceberg.values import of_lake
 from changefeed.verify.mysql.upstream import add_upstream
 from changefeed.verify.mysql.values import of_upstream
-from changefeed.verify.progress import Progress, Silent
-from changefeed.verify.recorded import Recorded, check_cluster, check_settled, upstream_of
-from changefeed.verify.result import NotVerifiable, Rows
+from changefeed.verify.progress import NoProgress, VerifyProgress
+from changefeed.verify.recorded import StateLog, check_cluster, check_settled, upstream_of
+from changefeed.verify.result import NotVerifiable, RowsVerdict
 from changefeed.verify.upstream import expected
 
 
-async def verify(changefeed: Changefeed, secrets_dir: Path | None = None, progress: Progress | None = None) -> Rows:
+async def verify(
+    changefeed: Changefeed, secrets_dir: Path | None = None, progress: VerifyProgress | None = None
+) -> RowsVerdict:
     """Raises NotVerifiable when there is no answer, also while the changefeed runs."""
-    progress = progress or Silent()
-    recorded = Recorded.of(changefeed, secrets_dir)
+    progress = progress or NoProgress()
+    recorded = StateLog.of(changefeed, secrets_dir)
     place = place_of(changefeed, secrets_dir)
     spec = changefeed.spec.sink.iceberg
     assert spec is not None, "the sink is iceberg"
@@ -95,8 +97,8 @@ async def _held(pd: PdClient, state: State) -> AsyncIterator[bool]:
         yield knows_start
 
 
-async def _compare(state: State, pd: PdClient, lake: _Lake, progress: Progress) -> Rows:
-    result = Rows(checkpoint_ts=str(state.checkpoint_ts))
+async def _compare(state: State, pd: PdClient, lake: _Lake, progress: VerifyProgress) -> RowsVerdict:
+    result = RowsVerdict(checkpoint_ts=str(state.checkpoint_ts))
     if not lake.knows_start:
         result.note(
             "The upstream has no history from startTs on: a row that no file has was not looked for, as it may not "
@@ -105,11 +107,11 @@ async def _compare(state: State, pd: PdClient, lake: _Lake, progress: Progress) 
     with scratch_database() as db:
         for info in await matching_tables(pd, state):
             if has_all_changes(info, state, result):
-                await _Table(info, state, pd, lake, db, result, progress).compare()
+                await _IcebergTable(info, state, pd, lake, db, result, progress).compare()
     return result
 
 
-class _Table:
+class _IcebergTable:
     def __init__(
         self,
         info: TableInfo,
@@ -117,8 +119,8 @@ class _Table:
         pd: PdClient,
         lake: _Lake,
         db: duckdb.DuckDBPyConnection,
-        result: Rows,
-        progress: Progress,
+        result: RowsVerdict,
+        progress: VerifyProgress,
     ) -> None:
         self._info, self._state, self._pd, self._lake = info, state, pd, lake
         self._db, self._result, self._progress = db, result, progress
@@ -168,13 +170,13 @@ class _Table:
         lacking = [column.name for column in self._columns if ids.get(field_id(column)) != column.name]
         return f"{self._info.full_name} has no column {', '.join(lacking)}." if lacking else None
 
-    def _parts(self, table: Table, key: list[int]) -> Iterator[Part]:
+    def _parts(self, table: Table, key: list[int]) -> Iterator[FileRows]:
         ours = [] if self._lake.upsert else [OP_ID, COMMIT_TS_ID]
         fields = [field_id(column) for column in self._columns]
         with told(self._lake.place.catalog_uri):
             yield from parts(table, ours + fields, [fields[number] for number in key])
 
-    def _add(self, rows: LakeComparison, part: Part, key: list[int]) -> None:
+    def _add(self, rows: LakeComparison, part: FileRows, key: list[int]) -> None:
         if part.deletes:
             keys = zip([self._columns[number] for number in key], part.columns, strict=True)
             rows.add_gone(part.sequence, [self._shown(column, found, part.rows) for column, found in keys])

@@ -30,41 +30,41 @@ from changefeed.verify.comparison.ledger import scratch_database
 from changefeed.verify.comparison.matching import has_all_changes, matching_tables
 from changefeed.verify.held import held
 from changefeed.verify.iceberg.comparison import LakeComparison
-from changefeed.verify.kafka.avro_rows import Schema, shown
+from changefeed.verify.kafka.avro_rows import RegisteredSchema, shown
 from changefeed.verify.kafka.last_messages import LastMessages
 from changefeed.verify.kafka.topics import read_topics
 from changefeed.verify.mysql.upstream import add_upstream
-from changefeed.verify.progress import Progress
-from changefeed.verify.recorded import Recorded, check_cluster, check_settled, lives_of, upstream_of
-from changefeed.verify.result import Break, Rows
+from changefeed.verify.progress import VerifyProgress
+from changefeed.verify.recorded import StateLog, check_cluster, check_settled, lives_of, upstream_of
+from changefeed.verify.result import Break, RowsVerdict
 from changefeed.verify.upstream.lives import Lives
 
 
-async def verify(changefeed: Changefeed, secrets_dir: Path | None, progress: Progress) -> Rows:
+async def verify(changefeed: Changefeed, secrets_dir: Path | None, progress: VerifyProgress) -> RowsVerdict:
     """Raises NotVerifiable when there is no answer, also while the changefeed runs."""
     spec = changefeed.spec.sink.kafka
     assert spec is not None, "the sink is kafka"
-    recorded = Recorded.of(changefeed, secrets_dir)
+    recorded = StateLog.of(changefeed, secrets_dir)
     place, registry = place_of(changefeed, secrets_dir), registry_of(spec, secrets_dir)
     assert registry is not None, "avro has one"
     rules = rules_of(spec.model_dump(mode="json", by_alias=True), place.topic, changefeed.spec.filter.case_sensitive)
-    topics = _Topics(place.cluster(), rules, Registry(registry, Patience()))
+    topics = _AvroTopics(place.cluster(), rules, Registry(registry, Patience()))
     progress.stage("the changefeed's log")
     async with upstream_of(changefeed, secrets_dir) as pd, recorded.at_rest(pd) as state:
         check_cluster(pd, state)
         check_settled(state)
-        result = Rows(checkpoint_ts=str(state.checkpoint_ts))
+        result = RowsVerdict(checkpoint_ts=str(state.checkpoint_ts))
         async with held(pd, state.from_ts, "startTs"):
             progress.stage("the upstream's DDLs")
             lives = await lives_of(state, pd, state.checkpoint_ts)
             with scratch_database() as db:
                 for info in await matching_tables(pd, state):
                     if has_all_changes(info, state, result) and _can_be_told(info, lives, result):
-                        await _Table(info, state, pd, topics, db, result, progress).compare()
+                        await _AvroTable(info, state, pd, topics, db, result, progress).compare()
     return result
 
 
-def _can_be_told(info: TableInfo, lives: Lives, result: Rows) -> bool:
+def _can_be_told(info: TableInfo, lives: Lives, result: RowsVerdict) -> bool:
     """Whether all rows of the table's topic are rows of it as it is now; if not, the result says so."""
     name = info.schema_name, info.name
     if not primary_key(info):
@@ -84,14 +84,16 @@ class _Renamed(Exception):
     """A record has a field that is no column, and lacks one that is."""
 
 
-class _Topics:
+class _AvroTopics:
     """What is read of Kafka and its registry, in threads."""
 
     def __init__(self, cluster: Cluster, rules: Rules, registry: Registry) -> None:
         self._cluster, self._rules = cluster, rules
-        self.schema = cache(lambda number: Schema(registry.schema_of(number)))
+        self.schema = cache(lambda number: RegisteredSchema(registry.schema_of(number)))
 
-    def read(self, info: TableInfo, db: duckdb.DuckDBPyConnection, result: Rows, progress: Progress) -> LastMessages:
+    def read(
+        self, info: TableInfo, db: duckdb.DuckDBPyConnection, result: RowsVerdict, progress: VerifyProgress
+    ) -> LastMessages:
         topic = self._rules.topic(info.schema_name, info.name)
         messages = LastMessages(db, topic, result.problem)
         parts = [(topic, number) for number in range(partitions_of(self._cluster, topic))]
@@ -99,16 +101,16 @@ class _Topics:
         return messages
 
 
-class _Table:
+class _AvroTable:
     def __init__(
         self,
         info: TableInfo,
         state: State,
         pd: PdClient,
-        topics: _Topics,
+        topics: _AvroTopics,
         db: duckdb.DuckDBPyConnection,
-        result: Rows,
-        progress: Progress,
+        result: RowsVerdict,
+        progress: VerifyProgress,
     ) -> None:
         self._info, self._state, self._pd, self._topics = info, state, pd, topics
         self._db, self._result, self._progress = db, result, progress

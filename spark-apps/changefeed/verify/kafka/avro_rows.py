@@ -22,7 +22,7 @@ _NUMBERS = {"int": pa.int64(), "long": pa.int64(), "float": pa.float32(), "doubl
 _AS_IT_IS = "surrogateescape"  # text, since the upstream's may be no UTF-8
 
 
-class Schema:
+class RegisteredSchema:
     """One that a registry has. `fields`: names, in order."""
 
     def __init__(self, text: str) -> None:

@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from changefeed.verify.kafka.heads import Message
-from changefeed.verify.kafka.stored import Place
+from changefeed.verify.kafka.stored import LinePosition
 
 _BATCH_ROWS = 1 << 14
 _HEADER = 5
@@ -28,7 +28,7 @@ class LastMessages:
             "key_schema BIGINT, value_schema BIGINT)"
         )
 
-    def add(self, places: Sequence[Place], messages: Sequence[Message]) -> None:
+    def add(self, places: Sequence[LinePosition], messages: Sequence[Message]) -> None:
         """Of any partitions, each one's in their order."""
         keys, values = [_split(key) for key, _ in messages], [_split(value) for _, value in messages]
         sound = [key is not None and value is not None for key, value in zip(keys, values, strict=True)]

@@ -15,15 +15,15 @@ from changefeed.sink.kafka.client import Cluster
 from changefeed.sink.kafka.options import rules_of
 from changefeed.sink.kafka.topics import partitions_of
 from changefeed.spec.model import Changefeed
-from changefeed.verify.comparison.ledger import Ledger
-from changefeed.verify.comparison.table import Subject
+from changefeed.verify.comparison.ledger import TableLedger
+from changefeed.verify.comparison.table import Verified
 from changefeed.verify.held import held
-from changefeed.verify.kafka.stored import Stored, TableLines
+from changefeed.verify.kafka.stored import StoredLines, TableLines
 from changefeed.verify.kafka.table import TopicTable
 from changefeed.verify.kafka.topics import add_messages, read_topics
-from changefeed.verify.progress import Progress, Silent
-from changefeed.verify.recorded import Recorded, check_cluster, lives_of, say_unexplained, upstream_of
-from changefeed.verify.result import Messages
+from changefeed.verify.progress import NoProgress, VerifyProgress
+from changefeed.verify.recorded import StateLog, check_cluster, lives_of, say_unexplained, upstream_of
+from changefeed.verify.result import MessagesVerdict
 from changefeed.verify.sink.formats import Formats, read_formats
 from changefeed.verify.upstream.lives import Life, Lives
 
@@ -31,10 +31,12 @@ TableName = tuple[str, str]  # (database, table): joined, names that have dots w
 _Group = tuple[Life, tuple[int, ...]]  # one life of a whole table, with the ids of its partitions
 
 
-async def verify(changefeed: Changefeed, secrets_dir: Path | None = None, progress: Progress | None = None) -> Messages:
+async def verify(
+    changefeed: Changefeed, secrets_dir: Path | None = None, progress: VerifyProgress | None = None
+) -> MessagesVerdict:
     """Also while the changefeed runs. Raises NotVerifiable when there is no answer."""
-    progress = progress or Silent()
-    recorded = Recorded.of(changefeed, secrets_dir)
+    progress = progress or NoProgress()
+    recorded = StateLog.of(changefeed, secrets_dir)
     progress.stage("the changefeed's log")
     # Before the topics: rows up to its checkpoint stand there by now.
     state = recorded.read()
@@ -42,10 +44,10 @@ async def verify(changefeed: Changefeed, secrets_dir: Path | None = None, progre
     formats = read_formats(recorded.store, LOG, config["spec"])
     place = place_of(changefeed, secrets_dir)
     rules = rules_of(config["spec"]["sink"]["kafka"], place.topic, config["spec"]["filter"].get("caseSensitive", False))
-    result = Messages(checkpoint_ts=str(state.checkpoint_ts))
+    result = MessagesVerdict(checkpoint_ts=str(state.checkpoint_ts))
     async with upstream_of(changefeed, secrets_dir) as pd:
         check_cluster(pd, state)
-        subject = Subject(config, pd, formats.newest, state.from_ts, state.checkpoint_ts, None, progress, result)
+        subject = Verified(config, pd, formats.newest, state.from_ts, state.checkpoint_ts, None, progress, result)
         async with held(pd, state.from_ts, "startTs"):
             progress.stage("the upstream's DDLs")
             lives = await lives_of(state, pd, state.checkpoint_ts)
@@ -53,9 +55,9 @@ async def verify(changefeed: Changefeed, secrets_dir: Path | None = None, progre
             names = {name_of(life) for life in lives.all}
             topics = {name: rules.topic(*name) for name in names}
             with tempfile.TemporaryDirectory(prefix="changefeed-verify-") as folder:
-                ledger = Ledger(Path(folder))
+                ledger = TableLedger(Path(folder))
                 try:
-                    check = _Check(subject, result, formats, ledger, place.cluster(), topics)
+                    check = _TopicsCheck(subject, result, formats, ledger, place.cluster(), topics)
                     await asyncio.to_thread(check.read, {place.topic, *topics.values()})
                     await check.tables(lives)
                     check.resolved(recorded)
@@ -64,21 +66,21 @@ async def verify(changefeed: Changefeed, secrets_dir: Path | None = None, progre
     return result
 
 
-class _Check:
+class _TopicsCheck:
     """`topics`: by table."""
 
     def __init__(
         self,
-        subject: Subject,
-        result: Messages,
+        subject: Verified,
+        result: MessagesVerdict,
         formats: Formats,
-        ledger: Ledger,
+        ledger: TableLedger,
         cluster: Cluster,
         topics: dict[TableName, str],
     ) -> None:
         self._subject, self._result, self._formats = subject, result, formats
         self._ledger, self._cluster, self._topics = ledger, cluster, topics
-        self._stored = Stored(ledger.db)
+        self._stored = StoredLines(ledger.db)
         self._parts: dict[str, tuple[int, int]] = {}  # by topic: the first and the last among all partitions
 
     def read(self, topics: set[str]) -> None:
@@ -135,7 +137,7 @@ class _Check:
                 "writes there at that ts."
             )
 
-    def resolved(self, recorded: Recorded) -> None:
+    def resolved(self, recorded: StateLog) -> None:
         """What the topics say of themselves."""
         result, stored = self._result, self._stored
         count, place, ts, resolved_ts = stored.early()

@@ -13,14 +13,14 @@ from changefeed.schema.table_info import BLOBS, ColumnInfo
 from changefeed.verify.kafka.heads import objects
 from changefeed.verify.result import Break
 from changefeed.verify.sink.formats import Format
-from changefeed.verify.sink.lines import Shape, read_lines
+from changefeed.verify.sink.lines import LineShape, read_lines
 
 _GO_ESCAPE = re.compile(rb'\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8})|([abtnvfr"\\]))')
 _GO_SHORT = {b"a": b"\a", b"b": b"\b", b"t": b"\t", b"n": b"\n", b"v": b"\v", b"f": b"\f", b"r": b"\r"}
 
 
 def rows_of(
-    lines: Sequence[bytes], where: str, shape: Shape, columns: Sequence[ColumnInfo], how: Format
+    lines: Sequence[bytes], where: str, shape: LineShape, columns: Sequence[ColumnInfo], how: Format
 ) -> Iterator[pa.Table]:
     """Raises Break, which names `where`."""
     if how.protocol == "canal-json":
@@ -34,7 +34,7 @@ def rows_of(
         raise Break(f"{where} can't be decoded: {str(error).strip().rstrip('.')}.") from None
 
 
-def _open(lines: Sequence[bytes], shape: Shape, columns: Sequence[ColumnInfo]) -> pa.Table:
+def _open(lines: Sequence[bytes], shape: LineShape, columns: Sequence[ColumnInfo]) -> pa.Table:
     cells = [(name, pa.struct([("v", _in_json(kind))])) for name, kind in zip(shape.names, shape.types, strict=True)]
     image = pa.struct(cells)
     sides = pa.struct([("u", image), ("p", image), ("d", image)])

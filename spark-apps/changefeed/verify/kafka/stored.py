@@ -19,14 +19,14 @@ _BATCH_ROWS = 1 << 14
 
 
 @dataclass(frozen=True)
-class Place:
+class LinePosition:
     """Where a line stands."""
 
     part: int
     offset: int
 
 
-class Stored:
+class StoredLines:
     """`parts`: (topic, partition) of each partition."""
 
     def __init__(self, db: duckdb.DuckDBPyConnection) -> None:
@@ -37,7 +37,7 @@ class Stored:
             "name VARCHAR, ts UBIGINT, line BLOB, h UBIGINT)"
         )
 
-    def add(self, places: Sequence[Place], heads: pa.Table) -> None:
+    def add(self, places: Sequence[LinePosition], heads: pa.Table) -> None:
         """`places`: of the messages that the heads' numbers mean."""
         parts = pa.array([place.part for place in places], pa.int32()).take(heads["number"])
         offsets = pa.array([place.offset for place in places], pa.int64()).take(heads["number"])
@@ -49,7 +49,7 @@ class Stored:
         finally:
             self._db.unregister("given")
 
-    def where(self, place: Place) -> str:
+    def where(self, place: LinePosition) -> str:
         """For a person."""
         topic, partition = self.parts[place.part]
         return f"Topic {topic}, partition {partition}, offset {place.offset}"
@@ -66,10 +66,10 @@ class Stored:
         finally:
             cursor.close()
 
-    def line(self, table: TableLines, number: int) -> tuple[Place, bytes]:
+    def line(self, table: TableLines, number: int) -> tuple[LinePosition, bytes]:
         """One of those."""
         ((part, message, line),) = self._all(f"SELECT part, message, line {table.chosen} LIMIT 1 OFFSET {number}")
-        return Place(part, message), line
+        return LinePosition(part, message), line
 
     def begin_of_parts(self, table: TableLines) -> list[tuple[int, int]]:
         """(number of its first line, part) of each partition that has some."""
@@ -84,30 +84,30 @@ class Stored:
         ((count,),) = self._all(f"SELECT count(*) FROM lines WHERE kind = '{kind}'")
         return int(count)
 
-    def early(self) -> tuple[int, Place | None, int, int]:
+    def early(self) -> tuple[int, LinePosition | None, int, int]:
         """How many rows and DDLs stand behind a resolved-ts that is not below theirs; of the first its place and both.
 
         One that comes again where it stood before tells readers nothing new.
         """
         return self._first_of(f"kind <> '{RESOLVED}' AND is_first AND ts <= resolved")
 
-    def went_back(self) -> tuple[int, Place | None, int, int]:
+    def went_back(self) -> tuple[int, LinePosition | None, int, int]:
         """How many resolved-ts stand behind a higher one; of the first its place and both."""
         return self._first_of(f"kind = '{RESOLVED}' AND ts < resolved")
 
-    def highest_resolved(self) -> tuple[int, Place] | None:
+    def highest_resolved(self) -> tuple[int, LinePosition] | None:
         found = self._all(f"SELECT ts, part, message FROM lines WHERE kind = '{RESOLVED}' ORDER BY ts DESC LIMIT 1")
-        return (found[0][0], Place(*found[0][1:])) if found else None
+        return (found[0][0], LinePosition(*found[0][1:])) if found else None
 
-    def ddls(self) -> Iterator[tuple[int, tuple[str, str], Place]]:
+    def ddls(self) -> Iterator[tuple[int, tuple[str, str], LinePosition]]:
         """Of each that readers are told of its ts, the (database, table) that a message names, and the first place."""
         found = (
             f"SELECT ts, database, name, min((part, message)) FROM lines WHERE kind = '{DDL}' GROUP BY ALL ORDER BY ts"
         )
         for ts, database, name, place in self._all(found):
-            yield ts, (database, name), Place(*place)
+            yield ts, (database, name), LinePosition(*place)
 
-    def foreign(self, tables: Sequence[TableLines], upto_ts: int) -> tuple[int, Place | None, str, int]:
+    def foreign(self, tables: Sequence[TableLines], upto_ts: int) -> tuple[int, LinePosition | None, str, int]:
         """How many rows up to a ts are of none of the tables; of the first one its place, table and ts."""
         self._db.execute(
             "CREATE OR REPLACE TEMP TABLE known(database VARCHAR, name VARCHAR, from_ts UBIGINT, to_ts UBIGINT, "
@@ -125,9 +125,9 @@ class Stored:
         if not count:
             return 0, None, "", 0
         part, message, name, ts = first
-        return count, Place(part, message), name, ts
+        return count, LinePosition(part, message), name, ts
 
-    def _first_of(self, where: str) -> tuple[int, Place | None, int, int]:
+    def _first_of(self, where: str) -> tuple[int, LinePosition | None, int, int]:
         ((count, first),) = self._all(
             f"""WITH seen AS (
                 SELECT part, message, nth, kind, ts,
@@ -140,7 +140,7 @@ class Stored:
         if not count:
             return 0, None, 0, 0
         part, message, ts, resolved = first
-        return count, Place(part, message), ts, resolved
+        return count, LinePosition(part, message), ts, resolved
 
     def _all(self, sql: str) -> list[tuple[Any, ...]]:
         return self._db.execute(sql).fetchall()

@@ -7,19 +7,19 @@ from dataclasses import replace
 import pyarrow as pa
 
 from changefeed.verify.comparison import oracles
-from changefeed.verify.comparison.ledger import Ledger
-from changefeed.verify.comparison.oracles import HIGHEST_POSITION, Differences
-from changefeed.verify.comparison.table import Subject, TableCheck
+from changefeed.verify.comparison.ledger import TableLedger
+from changefeed.verify.comparison.oracles import HIGHEST_POSITION, ChangeDifferences
+from changefeed.verify.comparison.table import TableCheck, Verified
 from changefeed.verify.kafka.rows import rows_of
-from changefeed.verify.kafka.stored import Stored, TableLines
-from changefeed.verify.result import Break, Messages
+from changefeed.verify.kafka.stored import StoredLines, TableLines
+from changefeed.verify.result import Break, MessagesVerdict
 from changefeed.verify.upstream.lives import Life
 
 
 class TableMessages:
     """Implements Written: a row's place is its number among the table's, by partition and offset."""
 
-    def __init__(self, check: TopicTable, stored: Stored, lines: TableLines) -> None:
+    def __init__(self, check: TopicTable, stored: StoredLines, lines: TableLines) -> None:
         self._check, self._stored, self._lines = check, stored, lines
         self.rows = 0
 
@@ -38,12 +38,12 @@ class TopicTable(TableCheck):
 
     def __init__(
         self,
-        subject: Subject,
-        result: Messages,
+        subject: Verified,
+        result: MessagesVerdict,
         life: Life,
         physical_ids: tuple[int, ...],
-        ledger: Ledger,
-        stored: Stored,
+        ledger: TableLedger,
+        stored: StoredLines,
         lines: TableLines,
         may_repeat: bool,
     ) -> None:
@@ -71,7 +71,7 @@ class TopicTable(TableCheck):
         if self._may_repeat:
             self._counts.repeated += found.duplicate
             found = replace(found, duplicate=0, first_duplicate=None)
-        if found != Differences():
+        if found != ChangeDifferences():
             await self._say_differences(found)
         self._check_order()
         await self._check_replay(HIGHEST_POSITION)
@@ -100,7 +100,7 @@ class TopicTable(TableCheck):
         return f"it belongs into topic {self._lines.topic}"
 
 
-def key_disorder(ledger: Ledger, begins: list[tuple[int, int]]) -> tuple[int, int | None]:
+def key_disorder(ledger: TableLedger, begins: list[tuple[int, int]]) -> tuple[int, int | None]:
     """O1 of each key within a partition: how many changes stand behind a later one, and the place of the first.
 
     `begins`: (place, partition) of the first row of each. A change that comes again counts where it stood first.

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from changefeed.sink.kafka.client import Cluster, error_of, raised
 from changefeed.verify.kafka.heads import Message, heads
-from changefeed.verify.kafka.stored import Place, Stored
+from changefeed.verify.kafka.stored import LinePosition, StoredLines
 from changefeed.verify.result import Break, NotVerifiable
 
 _BATCH = 4096  # messages
@@ -22,7 +22,7 @@ _SILENT_S = 30.0
 def read_topics(
     cluster: Cluster,
     parts: Sequence[tuple[str, int]],
-    add: Callable[[list[Place], list[Message]], None],
+    add: Callable[[list[LinePosition], list[Message]], None],
     read: Callable[[int], None],
 ) -> int:
     """Give `add` all that stands in these partitions now, each partition's in its order: how many messages.
@@ -75,7 +75,7 @@ def _read(
     consumer: Consumer,
     ends: dict[tuple[str, int], int],
     numbers: dict[tuple[str, int], int],
-    add: Callable[[list[Place], list[Message]], None],
+    add: Callable[[list[LinePosition], list[Message]], None],
     read: Callable[[int], None],
 ) -> int:
     open_parts = {part for part, end in ends.items() if end}
@@ -92,12 +92,12 @@ def _read(
                 "is open there, or the broker is silent.",
                 "Let the changefeed go on, or wait until the broker aborts it (10 minutes), then verify again.",
             )
-        places: list[Place] = []
+        places: list[LinePosition] = []
         messages: list[Message] = []
         for message in batch:
             part = message.topic(), message.partition()
             if (error := message.error()) is None:
-                places.append(Place(numbers[part], message.offset()))
+                places.append(LinePosition(numbers[part], message.offset()))
                 messages.append((message.key(), message.value()))
                 if message.offset() + 1 >= ends[part]:
                     open_parts.discard(part)
@@ -113,7 +113,11 @@ def _read(
 
 
 def add_messages(
-    into: Stored, protocol: str, problem: Callable[[str], None], places: list[Place], messages: list[Message]
+    into: StoredLines,
+    protocol: str,
+    problem: Callable[[str], None],
+    places: list[LinePosition],
+    messages: list[Message],
 ) -> None:
     """What can't be decoded is a problem, and left out."""
     try:

@@ -23,7 +23,7 @@ _KINDS = {
 Side = Literal["upstream", "downstream"]
 
 
-class Comparison:
+class RowComparison:
     """`names`: of the columns; `key`: which of them tell a row."""
 
     def __init__(self, db: duckdb.DuckDBPyConnection, table: str, names: Sequence[str], key: Sequence[int]) -> None:

@@ -26,21 +26,23 @@ from changefeed.upstream.pd import PdClient
 from changefeed.verify.comparison.ledger import scratch_database
 from changefeed.verify.comparison.matching import has_all_changes, matching_tables
 from changefeed.verify.held import held
-from changefeed.verify.mysql.comparison import Comparison
+from changefeed.verify.mysql.comparison import RowComparison
 from changefeed.verify.mysql.upstream import add_upstream
 from changefeed.verify.mysql.values import expression, of_downstream
-from changefeed.verify.progress import Progress, Silent
-from changefeed.verify.recorded import Recorded, check_cluster, check_settled, rules_of, upstream_of
-from changefeed.verify.result import NotVerifiable, Rows
+from changefeed.verify.progress import NoProgress, VerifyProgress
+from changefeed.verify.recorded import StateLog, check_cluster, check_settled, rules_of, upstream_of
+from changefeed.verify.result import NotVerifiable, RowsVerdict
 from changefeed.verify.upstream.expected import key_of
 
 _PAGE = 1000  # rows
 
 
-async def verify(changefeed: Changefeed, secrets_dir: Path | None = None, progress: Progress | None = None) -> Rows:
+async def verify(
+    changefeed: Changefeed, secrets_dir: Path | None = None, progress: VerifyProgress | None = None
+) -> RowsVerdict:
     """Raises NotVerifiable when there is no answer, also while the changefeed runs."""
-    progress = progress or Silent()
-    recorded = Recorded.of(changefeed, secrets_dir)
+    progress = progress or NoProgress()
+    recorded = StateLog.of(changefeed, secrets_dir)
     place = place_of(changefeed, secrets_dir)
     session = Session(place.server())
     progress.stage("the changefeed's log")
@@ -66,8 +68,8 @@ def _check_ddls(changefeed: Changefeed, session: Session, state: State) -> None:
         )
 
 
-async def _compare(state: State, pd: PdClient, session: Session, progress: Progress) -> Rows:
-    result = Rows(checkpoint_ts=str(state.checkpoint_ts))
+async def _compare(state: State, pd: PdClient, session: Session, progress: VerifyProgress) -> RowsVerdict:
+    result = RowsVerdict(checkpoint_ts=str(state.checkpoint_ts))
     tables = await matching_tables(pd, state)
     compared = await asyncio.to_thread(compare, session, tables)
     with scratch_database() as db:
@@ -75,7 +77,7 @@ async def _compare(state: State, pd: PdClient, session: Session, progress: Progr
             _tell(info, differences, result)
             can_be_read = not any(each.is_missing for each in differences)
             if can_be_read and has_all_changes(info, state, result):
-                await _Table(info, state, pd, session, db, result, progress).compare()
+                await _MysqlTable(info, state, pd, session, db, result, progress).compare()
     upstream = {(info.schema_name.lower(), info.name.lower()) for info in tables}
     rules = rules_of(state)
     for schema_name, name in sorted(await asyncio.to_thread(_tables, session)):
@@ -84,7 +86,7 @@ async def _compare(state: State, pd: PdClient, session: Session, progress: Progr
     return result
 
 
-def _tell(info: TableInfo, differences: list[Difference], result: Rows) -> None:
+def _tell(info: TableInfo, differences: list[Difference], result: RowsVerdict) -> None:
     for each in differences:
         told = f"{info.full_name} differs from the upstream: {each.what}."
         if each.is_harmless:
@@ -93,7 +95,7 @@ def _tell(info: TableInfo, differences: list[Difference], result: Rows) -> None:
             result.problem(told)
 
 
-class _Table:
+class _MysqlTable:
     def __init__(
         self,
         info: TableInfo,
@@ -101,8 +103,8 @@ class _Table:
         pd: PdClient,
         session: Session,
         db: duckdb.DuckDBPyConnection,
-        result: Rows,
-        progress: Progress,
+        result: RowsVerdict,
+        progress: VerifyProgress,
     ) -> None:
         self._info, self._state, self._pd, self._session = info, state, pd, session
         self._db, self._result, self._progress = db, result, progress
@@ -113,7 +115,7 @@ class _Table:
         if not key:
             self._result.note(f"{info.full_name} has no key that identifies its rows: it was not compared.")
             return
-        rows = Comparison(self._db, info.full_name, [column.name for column in columns], key)
+        rows = RowComparison(self._db, info.full_name, [column.name for column in columns], key)
         self._progress.stage(f"{info.full_name}: the upstream's rows")
         for physical_id in info.physical_ids:
             at = self._state.flushed_ts(physical_id)

@@ -11,7 +11,7 @@ from changefeed.schema.row.rowv2 import decode_rows
 from changefeed.schema.table_info import TableInfo
 from changefeed.upstream.pd import PdClient
 from changefeed.verify.mysql.values import of_upstream
-from changefeed.verify.progress import Progress
+from changefeed.verify.progress import VerifyProgress
 from changefeed.verify.upstream.standing import rows_at
 
 
@@ -21,7 +21,7 @@ async def add_upstream(
     physical_id: int,
     ts: int,
     add: Callable[[list[pa.BinaryArray]], None],
-    progress: Progress,
+    progress: VerifyProgress,
     time_zone: str = "UTC",
 ) -> None:
     """Give `add` the rows of a physical table as it stood at `ts`, in pieces; in a thread, while the next is read.

@@ -9,10 +9,10 @@ import pyarrow as pa
 from changefeed.verify.result import Break
 from changefeed.verify.sink import lines, parquet
 from changefeed.verify.sink.formats import Format
-from changefeed.verify.sink.lines import Shape
+from changefeed.verify.sink.lines import LineShape
 
 
-def read_rows(body: bytes, path: str, shape: Shape, fmt: Format, old: bool = False) -> Iterator[pa.Table]:
+def read_rows(body: bytes, path: str, shape: LineShape, fmt: Format, old: bool = False) -> Iterator[pa.Table]:
     """In pieces: op, table, schema (text), commit_ts (u64), c0..cn. Raises Break that names the file.
 
     `old`: also has_old and o0..on, what a row was before an update, where the file has all of it.

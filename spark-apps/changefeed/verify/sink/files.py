@@ -12,7 +12,7 @@ from typing import Any
 
 from changefeed.errors import NotFound
 from changefeed.objectstore import ObjectStore
-from changefeed.verify.finality import Listing
+from changefeed.verify.finality import PublishedFiles
 from changefeed.verify.result import NotVerifiable
 
 METADATA = "metadata"
@@ -26,7 +26,7 @@ _SCHEMA = re.compile(r"(?P<folder>[^/]+(?:/[^/]+)?)/meta/schema_(?P<version>\d+)
 
 
 @dataclass
-class Directory:
+class DirectoryFiles:
     """One data directory: its files by index, their bytes by path, and the last index that is published (0: none)."""
 
     path: str
@@ -61,17 +61,17 @@ def _numbered(name: re.Match[str], index: int) -> str:
 
 
 @dataclass
-class Sink:
+class SinkFiles:
     """All that stands in a sink: data directories by path, schema files by (folder, version), and all paths."""
 
     checkpoint_ts: int = 0
-    directories: dict[str, Directory] = field(default_factory=dict)
+    directories: dict[str, DirectoryFiles] = field(default_factory=dict)
     schemas: dict[tuple[str, int], list[str]] = field(default_factory=dict)
     paths: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)  # files that no consumer could place
 
-    def listing(self) -> Listing:
-        return Listing(
+    def listing(self) -> PublishedFiles:
+        return PublishedFiles(
             self.checkpoint_ts,
             {path: directory.sizes[path] for directory in self.directories.values() for path in directory.readable},
         )
@@ -97,7 +97,7 @@ def version_of(path: str, level: int = 2) -> int | None:
 
 
 @dataclass(frozen=True)
-class Owner:
+class SinkOwner:
     """What a sink's claim says; `generation`: of the folder."""
 
     uid: str
@@ -123,7 +123,7 @@ def checkpoint(store: ObjectStore) -> int:
     )
 
 
-def owner(store: ObjectStore) -> Owner:
+def owner(store: ObjectStore) -> SinkOwner:
     """Whose the sink is. Raises NotVerifiable when it is nobody's."""
     try:
         body = store.get(OWNER).body
@@ -133,7 +133,7 @@ def owner(store: ObjectStore) -> Owner:
         case {"uid": str(uid), "stateUri": str(state_uri), **more}:
             generation = more.get("generation", 1)
             if isinstance(generation, int):
-                return Owner(uid, state_uri, generation)
+                return SinkOwner(uid, state_uri, generation)
     raise NotVerifiable(f"{OWNER} in {store.uri} is not a claim: {body[:80]!r}.", "Find out who wrote it.")
 
 
@@ -145,15 +145,15 @@ def parse_json(body: bytes) -> Any:
         return None
 
 
-def read_layout(store: ObjectStore, checkpoint_ts: int) -> Sink:
+def read_layout(store: ObjectStore, checkpoint_ts: int) -> SinkFiles:
     """What stands in the sink now; `checkpoint_ts` was published before.
 
     Indexes are read first: the files that an index names stood there before it did.
     """
-    sink = Sink(checkpoint_ts)
+    sink = SinkFiles(checkpoint_ts)
     for path, _ in store.list():
         if path.endswith(_INDEX):
-            directory = Directory(path.removesuffix(_INDEX))
+            directory = DirectoryFiles(path.removesuffix(_INDEX))
             sink.directories[directory.path] = directory
             name = store.get(path).body.decode(errors="replace").removesuffix("\n")
             if match := _NAME.fullmatch(name):
@@ -163,7 +163,7 @@ def read_layout(store: ObjectStore, checkpoint_ts: int) -> Sink:
     for path, size in store.list():
         sink.paths.append(path)
         if match := _DATA.fullmatch(path):
-            directory = sink.directories.setdefault(match["directory"], Directory(match["directory"]))
+            directory = sink.directories.setdefault(match["directory"], DirectoryFiles(match["directory"]))
             index = int(match["index"])
             if directory.is_named_right(path.removeprefix(f"{directory.path}/"), index):
                 directory.files[index], directory.sizes[path] = path, size

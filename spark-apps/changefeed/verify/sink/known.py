@@ -34,7 +34,7 @@ _COMPRESSIONS = {"gz": "gzip", "zst": "zstd"}
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownFormats:
     """`state`: the log, None where it can't be read. `format_of`: of a data file's path; `unknown`: why it is assumed.
     `refused`: the log says that the files are of a kind which can't be read back.
     """
@@ -45,19 +45,19 @@ class Known:
     refused: NotVerifiable | None = None
 
 
-def known_of(store: ObjectStore) -> Known:
+def known_of(store: ObjectStore) -> KnownFormats:
     """What is known of the sink in a store."""
     try:
         state_store = open_store(owner(store).state_uri)
         state = Log(state_store, LOG).read()
         spec = state.epoch.config["spec"]
     except (ChangefeedError, KeyError) as failure:
-        return Known(_assumed, unknown=getattr(failure, "message", "The log is empty."))
+        return KnownFormats(_assumed, unknown=getattr(failure, "message", "The log is empty."))
     try:
         formats = read_formats(state_store, LOG, spec)
     except NotVerifiable as refused:
-        return Known(_assumed, state, refused.message, refused)
-    return Known(lambda path: formats.of(path)[0], state)
+        return KnownFormats(_assumed, state, refused.message, refused)
+    return KnownFormats(lambda path: formats.of(path)[0], state)
 
 
 def _assumed(path: str) -> Format:

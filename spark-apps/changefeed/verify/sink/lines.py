@@ -27,7 +27,7 @@ _OPS = {"INSERT": "I", "UPDATE": "U", "DELETE": "D"}
 
 
 @dataclass(frozen=True)
-class Shape:
+class LineShape:
     """A table's columns as they come: names, the Arrow types of their values, and how many digits a time has behind
     its second, for readers of types that don't say.
 
@@ -48,7 +48,7 @@ class Shape:
         return [f"o{i}" for i in range(len(self.names))]
 
 
-def read_lines(body: bytes, path: str, shape: Shape, fmt: Format, old: bool = False) -> Iterator[pa.Table]:
+def read_lines(body: bytes, path: str, shape: LineShape, fmt: Format, old: bool = False) -> Iterator[pa.Table]:
     """The rows of one file in pieces: op, table, schema (text), commit_ts (u64), c0..cn. Raises Break that names it.
 
     `old`: of canal-json also has_old and o0..on, what rows were before an update. All of it must stand there.
@@ -92,7 +92,7 @@ def lowest_ts(body: bytes, path: str, fmt: Format) -> int | None:
     return lowest
 
 
-def _csv(body: memoryview, shape: Shape, fmt: Format) -> Iterator[pa.Table]:
+def _csv(body: memoryview, shape: LineShape, fmt: Format) -> Iterator[pa.Table]:
     columns = ["op", "table", "schema", "commit_ts", *shape.places]
     kinds = {name: pa.string() for name in columns} | {"commit_ts": pa.uint64()}
     kinds |= {name: pa.binary() for name, kind in zip(shape.places, shape.types, strict=True) if kind == pa.string()}
@@ -112,7 +112,7 @@ def _csv(body: memoryview, shape: Shape, fmt: Format) -> Iterator[pa.Table]:
     return _in_blocks(read, body)
 
 
-def _json(body: memoryview, shape: Shape, old: bool) -> Iterator[pa.Table]:
+def _json(body: memoryview, shape: LineShape, old: bool) -> Iterator[pa.Table]:
     row = pa.struct([(name, pa.string()) for name in shape.names])
     schema = pa.schema(
         [
@@ -156,7 +156,7 @@ def _source(body: memoryview) -> pa.NativeFile:
     return pa.BufferReader(copy.getvalue())
 
 
-def _json_rows(messages: pa.Table, shape: Shape, old: bool) -> pa.Table:
+def _json_rows(messages: pa.Table, shape: LineShape, old: bool) -> pa.Table:
     messages = messages.combine_chunks()
     data = messages["data"].combine_chunks()
     lengths = pc.list_value_length(data)
@@ -181,7 +181,7 @@ def _json_rows(messages: pa.Table, shape: Shape, old: bool) -> pa.Table:
     return pa.table({**meta, "commit_ts": ts, **columns})
 
 
-def _typed(rows: pa.Table, shape: Shape, fmt: Format) -> pa.Table:
+def _typed(rows: pa.Table, shape: LineShape, fmt: Format) -> pa.Table:
     """Texts as values of the columns' types."""
     fields = list(zip(shape.places, shape.names, shape.types, strict=True))
     if "has_old" in rows.column_names:
@@ -226,7 +226,7 @@ def _latin_1(text: pa.StringArray) -> pa.Array:
     )
 
 
-def show_values(shape: Shape, values: Sequence[object]) -> str:
+def show_values(shape: LineShape, values: Sequence[object]) -> str:
     """A row for a person."""
     shown = [
         f"{name}={_text_of(value, kind)!r}" for name, value, kind in zip(shape.names, values, shape.types, strict=True)
@@ -240,6 +240,6 @@ def _text_of(value: object, kind: pa.DataType) -> str | None:
     return None if value is None else str(value)
 
 
-def show(op: str | None, commit_ts: int, shape: Shape, values: Sequence[object]) -> str:
+def show(op: str | None, commit_ts: int, shape: LineShape, values: Sequence[object]) -> str:
     """One image for a person."""
     return ", ".join([op or "?", f"commit ts {commit_ts}", show_values(shape, values)])

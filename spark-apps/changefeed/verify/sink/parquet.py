@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 
 from changefeed.verify.result import Break
-from changefeed.verify.sink.lines import Shape
+from changefeed.verify.sink.lines import LineShape
 
 _META = ["_op", "_commit_ts"]
 _OLD = "_old"
@@ -22,7 +22,7 @@ _ROWS = 64 << 10
 _MOST_DIGITS = 6  # of a second's fraction
 
 
-def read_rows(body: bytes, path: str, shape: Shape, old: bool = False) -> Iterator[pa.Table]:
+def read_rows(body: bytes, path: str, shape: LineShape, old: bool = False) -> Iterator[pa.Table]:
     """See contents.read_rows. Which table it is the path says."""
     schema, table = path.split("/", 2)[:2] if path.count("/") > 1 else ("", "")
     try:
@@ -46,7 +46,7 @@ def lowest_ts(body: bytes, path: str) -> int | None:
     return lowest
 
 
-def _rows(batch: pa.RecordBatch, shape: Shape, schema: str, table: str, old: bool) -> pa.Table:
+def _rows(batch: pa.RecordBatch, shape: LineShape, schema: str, table: str, old: bool) -> pa.Table:
     op, commit_ts = batch.column(0), batch.column(1)
     if not pc.all(pc.is_in(op, _OPS)).as_py() and len(batch):
         raise pa.ArrowInvalid("a row's _op is none of I, U, D")
@@ -61,7 +61,7 @@ def _rows(batch: pa.RecordBatch, shape: Shape, schema: str, table: str, old: boo
     return pa.table({"op": op, **names, "commit_ts": commit_ts.cast(pa.uint64()), **columns})
 
 
-def _columns(shape: Shape, places: Sequence[str], values: Sequence[pa.Array]) -> dict[str, pa.Array]:
+def _columns(shape: LineShape, places: Sequence[str], values: Sequence[pa.Array]) -> dict[str, pa.Array]:
     found = {}
     for number, place in enumerate(places):
         fraction = shape.fractions[number] if shape.fractions else _MOST_DIGITS

@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from changefeed.objectstore import Object, ObjectStore
-from changefeed.verify.sink.files import Directory
+from changefeed.verify.sink.files import DirectoryFiles
 
 AT_ONCE = 16
 #: Of files that wait or are on their way; one larger than this comes alone.
 AHEAD_BYTES = 64 << 20
 
 
-def read_ahead(store: ObjectStore, directories: Iterable[Directory]) -> Iterator[tuple[str, Object]]:
+def read_ahead(store: ObjectStore, directories: Iterable[DirectoryFiles]) -> Iterator[tuple[str, Object]]:
     """(path, object) of all that a consumer reads there. Raises what `store.get` raises, at the file's turn."""
     following = deque((path, directory.sizes[path]) for directory in directories for path in directory.readable)
     waiting: deque[tuple[str, int, Future[Object]]] = deque()

@@ -13,13 +13,13 @@ from changefeed.objectstore import Object, ObjectStore
 from changefeed.verify.result import Break, Result
 from changefeed.verify.sink.contents import lowest_ts, read_rows
 from changefeed.verify.sink.formats import Format, Formats
-from changefeed.verify.sink.lines import Shape
+from changefeed.verify.sink.lines import LineShape
 
 
 class TableFiles:
     """Numbers the rows of a table's files: a row's place is how many of the table's rows stand before it."""
 
-    def __init__(self, store: ObjectStore, table: tuple[str, str], shape: Shape, formats: Formats) -> None:
+    def __init__(self, store: ObjectStore, table: tuple[str, str], shape: LineShape, formats: Formats) -> None:
         """`table`: (schema, name)."""
         self._store = store
         self._table = table

@@ -16,14 +16,14 @@ from typing import Any
 from changefeed.schema.keys import DDL_JOB_TABLE
 from changefeed.schema.table_info import STATE_PUBLIC, TableInfo, parse_database_info, parse_table_info
 from changefeed.verify.result import NotVerifiable
-from changefeed.verify.upstream.meta import Written
+from changefeed.verify.upstream.meta import MetaWrite
 
 _Raw = Mapping[str, Any]
 State = tuple[int, _Raw]  # since when, and the definition as TiDB stores it
 
 
 @dataclass(frozen=True)
-class Touched:
+class SettledChange:
     """What a DDL has done: the settled definitions before and after it, each of both in the order of their ids.
 
     `databases`: names of those that were written or have gone.
@@ -37,7 +37,7 @@ class Touched:
 class Definitions:
     """Those in force."""
 
-    def __init__(self, written: Iterable[Written]) -> None:
+    def __init__(self, written: Iterable[MetaWrite]) -> None:
         self._tables: dict[int, list[tuple[int, int, _Raw | None]]] = defaultdict(list)
         self._databases: dict[int, list[tuple[int, str | None]]] = defaultdict(list)
         self._written: dict[int, tuple[set[int], set[int]]] = {}  # by ts: tables, databases
@@ -94,7 +94,7 @@ class Definitions:
         return states[place - 1][1] if place else None
 
 
-class Schema:
+class SettledSchema:
     """The settled definitions, DDL by DDL, from `snapshot_ts` on."""
 
     def __init__(self, snapshot_ts: int, definitions: Definitions) -> None:
@@ -141,7 +141,7 @@ class Schema:
         written = ((self.table(id_, ts), self.definitions.settled(id_, ts)) for id_ in ids)
         return any(old is not None and new is not None and _shown(old) != _shown(new) for old, new in written)
 
-    def settle(self, ts: int, named: Collection[int] = ()) -> Touched:
+    def settle(self, ts: int, named: Collection[int] = ()) -> SettledChange:
         """A DDL has come true at `ts`, after all that were given before; `named`: the tables that its job names.
 
         What it did is what its transaction wrote; a table that it names it touches even if nothing has changed.
@@ -157,7 +157,7 @@ class Schema:
             before += [old] if old is not None else []
             after += [new] if new is not None else []
             self._history.setdefault(table_id, []).append((ts, new))
-        return Touched(tuple(before), tuple(after), databases)
+        return SettledChange(tuple(before), tuple(after), databases)
 
 
 def _goes(later: Sequence[tuple[int, int, _Raw | None]]) -> bool:

@@ -22,19 +22,19 @@ from changefeed.schema.row.cells import as_bytes, is_broken
 from changefeed.schema.row.rowv2 import decode_rows
 from changefeed.schema.table_info import ColumnInfo, TableInfo
 from changefeed.verify.sink.formats import Format
-from changefeed.verify.sink.lines import Shape
+from changefeed.verify.sink.lines import LineShape
 
 _LONE = re.compile("[\udc80-\udcff]")  # how "surrogateescape" shows bytes that are not UTF-8
 _RANKS = {"D": 0, "U": 1, "I": 2}  # inside a transaction (docs/design/layouts.md, Position)
 _OPS = {"D": OP_DELETE, "U": OP_UPDATE, "I": OP_INSERT}
 
 
-def shape_of(info: TableInfo, columns: Sequence[ColumnInfo], choice: str) -> Shape:
+def shape_of(info: TableInfo, columns: Sequence[ColumnInfo], choice: str) -> LineShape:
     """Some columns of the table as its rows' decoder gives them. Raises NeedsHuman for one that it can't decode."""
     nothing = pa.array([], pa.binary())
     values = values_of(info, columns, nothing, nothing, "UTC", choice).values()
     fractions = [max(column.decimal, 0) for column in columns]
-    return Shape([column.name for column in columns], [column.type for column in values], fractions)
+    return LineShape([column.name for column in columns], [column.type for column in values], fractions)
 
 
 def key_of(info: TableInfo, columns: Sequence[ColumnInfo], split_updates: bool) -> list[int]:

@@ -47,7 +47,7 @@ SCAN_SCHEMA = pa.schema(
 )
 
 
-class Versions(Protocol):
+class VersionSink(Protocol):
     """Takes a history piece by piece; what was added counts once it is kept."""
 
     async def add(self, versions: pa.Table) -> None:
@@ -82,12 +82,12 @@ class Collected:
         return pa.concat_tables(self._tables)
 
 
-class _NotNow(Exception):
+class _RegionNotReadable(Exception):
     """The region can't be read as it was looked up, or not yet."""
 
 
 async def read_history(
-    pd: PdClient, start: bytes, end: bytes, after_ts: int, upto_ts: int, into: Versions, patience: float = PATIENCE
+    pd: PdClient, start: bytes, end: bytes, after_ts: int, upto_ts: int, into: VersionSink, patience: float = PATIENCE
 ) -> None:
     """Every committed version of the raw `[start, end)` with after_ts < commit_ts <= upto_ts, once, into `into`.
 
@@ -104,7 +104,7 @@ async def read_history(
                     await into.keep()
                     cursor = upper
                     attempts.progress()
-        except (_NotNow, Transient) as why:
+        except (_RegionNotReadable, Transient) as why:
             await into.drop()
             await attempts.pause(str(why).rstrip("."), base=0.02)
 
@@ -114,37 +114,41 @@ async def _read_region(
     region: LocatedRegion,
     span: tuple[bytes, bytes],
     bounds: tuple[int, int],
-    into: Versions,
+    into: VersionSink,
     patience: float,
 ) -> None:
-    """Add the region's versions inside `span` (encoded) with a commit ts in `bounds`. Raises _NotNow, Transient."""
+    """Add the versions inside `span` (encoded) with a commit ts in `bounds`. Raises _RegionNotReadable, Transient."""
     channel = pd.store_channel(await pd.store_address(region.leader_store_id))
     call: Any = channel.stream_stream(
         change_data.METHOD, request_serializer=cdcpb_pb2.ChangeDataRequest.SerializeToString
     )(metadata=change_data.METADATA)
     try:
         await call.write(_request(pd, region, span, bounds[0]))
-        async with aclosing(read_ahead(_versions(call, region, _Chunk(region.id, span, bounds), patience))) as chunks:
+        async with aclosing(
+            read_ahead(_versions(call, region, _VersionChunk(region.id, span, bounds), patience))
+        ) as chunks:
             async for versions in chunks:
                 await into.add(versions)
     except grpc.aio.AioRpcError as error:
         if refused := kept_out(f"Store {region.leader_store_id}", "TiKV", error):
             raise refused from error
         pd.forget_store(region.leader_store_id)
-        raise _NotNow(f"store {region.leader_store_id} does not answer: {reason(error)}") from error
+        raise _RegionNotReadable(f"store {region.leader_store_id} does not answer: {reason(error)}") from error
     except TimeoutError as error:
-        raise _NotNow(f"region {region.id} is silent") from error
+        raise _RegionNotReadable(f"region {region.id} is silent") from error
     finally:
         call.cancel()
 
 
-async def _versions(call: Any, region: LocatedRegion, chunk: _Chunk, patience: float) -> AsyncGenerator[pa.Table]:
-    """Until the region's scan is complete. Raises _NotNow, TimeoutError."""
+async def _versions(
+    call: Any, region: LocatedRegion, chunk: _VersionChunk, patience: float
+) -> AsyncGenerator[pa.Table]:
+    """Until the region's scan is complete. Raises _RegionNotReadable, TimeoutError."""
     while not chunk.is_last:
         async with asyncio.timeout(patience):
             message = await call.read()
         if not isinstance(message, bytes):
-            raise _NotNow(f"the stream of region {region.id} ended")
+            raise _RegionNotReadable(f"the stream of region {region.id} ended")
         chunk.take(message)
         if chunk.is_last or chunk.size >= _CHUNK_BYTES:
             yield chunk.versions()
@@ -156,7 +160,7 @@ def _request(
     return change_data.register(pd.cluster_id, _REQUEST, region.id, region.conf_ver, region.version, after_ts, *span)
 
 
-class _Chunk:
+class _VersionChunk:
     """Versions of one region that were read and not yet handed on."""
 
     def __init__(self, region_id: int, span: tuple[bytes, bytes], bounds: tuple[int, int]) -> None:
@@ -168,7 +172,7 @@ class _Chunk:
         self._tables: list[pa.Table] = []
 
     def take(self, message: bytes) -> None:
-        """Raises _NotNow when the region can't be read now."""
+        """Raises _RegionNotReadable when the region can't be read now."""
         batch = _columns().of([message])
         events = batch.column("events").flatten()
         if events.field("error").null_count < len(events):
@@ -212,12 +216,12 @@ class _Chunk:
         prewrites = rows["start_ts"].filter(pc.equal(rows["type"], _PREWRITE))
         first = pc.min(prewrites).as_py()
         if first is not None and first <= self._bounds[1]:
-            raise _NotNow(f"a transaction that began at {first}, before the checkpoint, is still open")
+            raise _RegionNotReadable(f"a transaction that began at {first}, before the checkpoint, is still open")
 
     def _refuse(self, message: bytes) -> None:
         for event in cdcpb_pb2.ChangeDataEvent.FromString(message).events:
             if event.region_id == self._region_id and event.HasField("error"):
-                raise _NotNow(f"region {event.region_id} answers {' '.join(str(event.error).split())}")
+                raise _RegionNotReadable(f"region {event.region_id} answers {' '.join(str(event.error).split())}")
 
 
 @cache

@@ -20,7 +20,7 @@ from changefeed.schema.table_info import TableInfo
 from changefeed.upstream.kv import Snapshot
 from changefeed.upstream.pd import PdClient
 from changefeed.verify.result import NotVerifiable
-from changefeed.verify.upstream.definitions import Definitions, Schema, State, Touched
+from changefeed.verify.upstream.definitions import Definitions, SettledChange, SettledSchema, State
 from changefeed.verify.upstream.history import Collected, read_history
 from changefeed.verify.upstream.meta import read_meta
 
@@ -70,7 +70,7 @@ class Lives:
     as they are called after it; table "": of a database itself.
     """
 
-    schema: Schema
+    schema: SettledSchema
     all: list[Life] = field(default_factory=list)
     statements: list[tuple[str, int]] = field(default_factory=list)
     kept: set[tuple[str, int]] = field(default_factory=set)
@@ -96,10 +96,10 @@ async def read_lives(
     Raises NotVerifiable for definitions and jobs that can't be read or followed, NeedsHuman for a job that is none.
     """
     schema_ts = from_ts if copies is None else from_ts + COPY_TICKS
-    schema = Schema(schema_ts, Definitions(await read_meta(pd, schema_ts, to_ts)))
+    schema = SettledSchema(schema_ts, Definitions(await read_meta(pd, schema_ts, to_ts)))
     jobs = Collected()
     await read_history(pd, *DDL_JOB_SPAN, schema_ts, to_ts, into=jobs)
-    found = _Found(from_ts, selects, ignores, schema, by_id, copies or {})
+    found = _FoundLives(from_ts, selects, ignores, schema, by_id, copies or {})
     true = await _shown_before(pd, schema)  # jobs whose result sessions see
     for ts, job in _steps(jobs, schema.ddl_job_table):
         if job.id not in true and (job.is_done or schema.shows_another(ts)):
@@ -112,12 +112,12 @@ async def read_lives(
     return lives
 
 
-async def _shown_before(pd: PdClient, schema: Schema) -> set[int]:
+async def _shown_before(pd: PdClient, schema: SettledSchema) -> set[int]:
     """The jobs whose result was in force already when the history begins, although they were under way."""
     return {job.id for job in await _jobs_at(pd, schema, schema.snapshot_ts) if job.is_shown}
 
 
-async def _unexplained(pd: PdClient, schema: Schema, selects: Selects, ts: int) -> list[TableInfo]:
+async def _unexplained(pd: PdClient, schema: SettledSchema, selects: Selects, ts: int) -> list[TableInfo]:
     """Definitions that sessions see at `ts`, and that no job has made or is making."""
     jobs = await _jobs_at(pd, schema, ts)
     if any(not job.table_id for job in jobs):
@@ -126,7 +126,7 @@ async def _unexplained(pd: PdClient, schema: Schema, selects: Selects, ts: int) 
     return [table for table in schema.others_in_force(ts) if table.id not in going and selects(table)]
 
 
-async def _jobs_at(pd: PdClient, schema: Schema, ts: int) -> list[Job]:
+async def _jobs_at(pd: PdClient, schema: SettledSchema, ts: int) -> list[Job]:
     """Those that are not in the history of jobs yet."""
     stored = [value async for _, value in Snapshot(pd, ts).scan(*DDL_JOB_SPAN)]
     return [decode_job(value, schema.ddl_job_table) for value in stored]
@@ -154,13 +154,13 @@ def _named(job: Job) -> set[int]:
     return {job.table_id, *(info.id for info in infos if info is not None)}
 
 
-class _Found:
+class _FoundLives:
     def __init__(
         self,
         from_ts: int,
         selects: Selects,
         ignores: Ignores,
-        schema: Schema,
+        schema: SettledSchema,
         by_id: bool,
         copies: Mapping[int, TableCopy],
     ) -> None:
@@ -186,7 +186,7 @@ class _Found:
     def _selects(self, table: TableInfo) -> bool:
         return self._selects_ever(table) and not any(id_ in self._later for id_ in table.physical_ids)
 
-    def follow(self, ts: int, job: Job, touched: Touched) -> None:
+    def follow(self, ts: int, job: Job, touched: SettledChange) -> None:
         ended = {id_ for table in touched.before for id_ in table.physical_ids}
         for id_ in sorted(ended & self._living.keys()):
             self._end(id_, ts, has_ended=True)
@@ -201,14 +201,14 @@ class _Found:
         if any(is_kept.values()) or (self._by_id and touched.databases):
             lives.untold |= {(table.schema_name, table.name) for table in (*touched.before, *touched.after)}
 
-    def _concerned(self, touched: Touched) -> list[TableInfo]:
+    def _concerned(self, touched: SettledChange) -> list[TableInfo]:
         """The tables in whose folders a reader is told: of one that leaves, under its new name."""
         had = [table for table in touched.before if self._selects(table)]
         ids = {table.id for table in had}
         told = [table for table in touched.after if self._selects(table) or table.id in ids]
         return told if told or touched.databases else had
 
-    def _is_kept(self, job: Job, table: TableInfo, touched: Touched) -> bool:
+    def _is_kept(self, job: Job, table: TableInfo, touched: SettledChange) -> bool:
         """Whether an event filter keeps the statement from readers. It is asked by the name that the statement has.
 
         That is the old one of a rename, and the partitioned table's of an exchange.

@@ -22,7 +22,7 @@ _START, _END = b"mDB", b"mDC"
 
 
 @dataclass(frozen=True)
-class Written:
+class MetaWrite:
     """What a transaction that committed at `ts` left of a definition; `json` None: it is gone.
 
     `table_id` 0: of the database itself.
@@ -34,7 +34,7 @@ class Written:
     json: Mapping[str, Any] | None
 
 
-async def read_meta(pd: PdClient, from_ts: int, upto_ts: int) -> list[Written]:
+async def read_meta(pd: PdClient, from_ts: int, upto_ts: int) -> list[MetaWrite]:
     """All definitions as they stood at `from_ts`, then every write in `(from_ts, upto_ts]`, by ts.
 
     Raises NotVerifiable for a definition that is no JSON.
@@ -48,10 +48,10 @@ async def read_meta(pd: PdClient, from_ts: int, upto_ts: int) -> list[Written]:
     return list(_parsed(found))
 
 
-def _parsed(found: list[tuple[int, bytes, bytes]]) -> Iterator[Written]:
+def _parsed(found: list[tuple[int, bytes, bytes]]) -> Iterator[MetaWrite]:
     for ts, key, value in found:
         if (ids := _ids(key)) is not None:
-            yield Written(ts, *ids, _json(key, value) if value else None)
+            yield MetaWrite(ts, *ids, _json(key, value) if value else None)
 
 
 def _ids(key: bytes) -> tuple[int, int] | None:
