@@ -192,7 +192,6 @@ class PipelineTask:
         target = entry_of(self._job.changefeed, work, entry, rows.recipe)
         self._rows[target.id] = rows
         table.append(target, rows if isinstance(rows, MadeRows) else self._checked(rows, entry))
-        table.update_resolved_ts(target.upto)
 
     def _checked(self, rows: EntryRows, entry: WorkEntry) -> Iterator[Records]:
         """The rows. Raises MemoryGone if what they were read from may have been something else (realtime buffer)."""

@@ -1,7 +1,6 @@
-"""`TableSink`: one dispatcher's entries on their way into an event sink, and how far they are written.
+"""`TableSink`: one dispatcher's entries on their way into an event sink, which may acknowledge them in any order.
 
-It knows nothing about the downstream. Each entry is an event of a progress tracker, whose checkpoint
-says what is done.
+It knows nothing about the downstream. An entry is done once it and all before it are written.
 """
 
 from __future__ import annotations
@@ -9,57 +8,48 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 
+from changefeed.errors import NeedsHuman
 from changefeed.sink.contract import Entry, Event, EventSink, Written
-from changefeed.sink.progress_tracker import ProgressTracker
 from changefeed.sink.records import Records
 
 Done = Callable[[Entry, Written], None]
 
 
-class TableSink:
-    """One thread appends and resolves; any may ask for `checkpoint_ts`.
+@dataclass
+class _Open:
+    entry: Entry
+    written: Written | None = None
 
-    `done` is told of each entry, in order, once all up to its end is written. It must not block.
-    """
+
+class TableSink:
+    """One thread appends. `done` is told of each entry that is, in order. It must not block."""
 
     def __init__(self, sink: EventSink, done: Done) -> None:
         self._sink = sink
         self._done = done
         self._lock = threading.Lock()  # of what follows
-        self._tracker = ProgressTracker(0)
-        self._open: deque[tuple[Entry, int]] = deque()  # with its number in the tracker
-        self._written: dict[int, Written] = {}
-
-    @property
-    def checkpoint_ts(self) -> int:
-        """Everything up to it is written."""
-        return self._tracker.checkpoint_ts
+        self._open: deque[_Open] = deque()  # those that are not done
 
     def append(self, entry: Entry, chunks: Iterable[Records]) -> None:
         """The next entry's rows. Raises what the sink and the chunks do; the entry does not count then, nor does what
         is appended after it: those before it still do.
         """
+        appended = _Open(entry)
         with self._lock:
-            number = self._tracker.add(1)
-            self._open.append((entry, number))
-        self._sink.write(Event(entry, chunks, partial(self._is_written, number)))
+            self._open.append(appended)
+        self._sink.write(Event(entry, chunks, partial(self._is_written, appended)))
 
-    def update_resolved_ts(self, ts: int) -> None:
-        """What is appended from now on is above it."""
+    def _is_written(self, appended: _Open, written: Written) -> None:
+        """Raises NeedsHuman for one that was before."""
         with self._lock:
-            self._tracker.resolve(ts)
-            self._advance()
-
-    def _is_written(self, number: int, written: Written) -> None:
-        with self._lock:
-            self._written[number] = written
-            self._tracker.written(number, number + 1)
-            self._advance()
-
-    def _advance(self) -> None:
-        ts = self._tracker.advance()
-        while self._open and self._open[0][0].upto <= ts and self._open[0][1] in self._written:
-            entry, number = self._open.popleft()
-            self._done(entry, self._written.pop(number))
+            if appended.written is not None:
+                raise NeedsHuman(
+                    f"Entry {appended.entry.id} is acknowledged twice.", "Report this as a bug, with the log."
+                )
+            appended.written = written
+            while self._open and (first := self._open[0]).written is not None:
+                self._open.popleft()
+                self._done(first.entry, first.written)

@@ -1,11 +1,13 @@
-"""How far a table is written, and what is told of its entries, whatever the order in which they are."""
+"""What is told of a table's entries, whatever the order in which they are written."""
 
 from __future__ import annotations
 
 import pytest
-from changefeed.errors import ChangefeedError
+from changefeed.errors import ChangefeedError, NeedsHuman
 from changefeed.sink.contract import Entry, Event, Written
 from changefeed.sink.table_sink import TableSink
+from hypothesis import given
+from hypothesis import strategies as st
 from sink_entries import entry_of
 
 
@@ -41,46 +43,48 @@ def table() -> tuple[TableSink, Late, list[int]]:
 
 def append(sink: TableSink, upto: int) -> None:
     sink.append(entry_of(upto=upto), [])
-    sink.update_resolved_ts(upto)
 
 
-def test_entries_are_told_in_their_order() -> None:
+@given(st.permutations(range(6)), st.lists(st.booleans(), min_size=12, max_size=12))
+def test_an_entry_is_told_once_it_and_all_before_it_are_written(order: list[int], appends: list[bool]) -> None:
+    """Entries are appended while others are acknowledged."""
     sink, late, told = table()
-    for upto in (10, 20, 30):
-        append(sink, upto)
-    for number, expected in ((1, []), (2, []), (0, [10, 20, 30])):
-        event = late.events[number]
-        event.written(Written(event.entry.upto))
-        assert told == expected
-    assert sink.checkpoint_ts == 30
+    waiting, written, appended = list(order), set[int](), 0
+    for is_append in appends + [True] * 6 + [False] * 6:
+        known = [number for number in waiting if number < appended]
+        if is_append and appended < len(order):
+            append(sink, 10 * appended)
+            appended += 1
+        elif known:
+            event = late.events[known[0]]
+            event.written(Written(event.entry.upto))
+            waiting.remove(known[0])
+            written.add(known[0])
+        first_missing = next(number for number in range(len(order) + 1) if number not in written)
+        assert told == [10 * number for number in range(first_missing)]
+    assert len(told) == len(order)
 
 
-def test_the_checkpoint_is_the_last_resolved_ts_below_what_is_not_written() -> None:
-    sink, late, told = table()
-    sink.update_resolved_ts(5)
-    assert sink.checkpoint_ts == 5
-    append(sink, 10)
-    sink.update_resolved_ts(15)
-    append(sink, 20)
-    assert sink.checkpoint_ts == 5
-    late.events[0].written(Written(10))
-    assert (sink.checkpoint_ts, told) == (15, [10])
-
-
-def test_an_entry_that_is_written_before_its_end_is_resolved_waits_for_that() -> None:
-    sink, late, told = table()
-    sink.append(entry_of(upto=10), [])
-    late.events[0].written(Written(10))
-    assert told == []
-    sink.update_resolved_ts(10)
-    assert told == [10]
-
-
-def test_what_is_before_a_failure_is_still_told() -> None:
+def test_what_is_before_a_failure_is_still_told_and_what_is_after_it_is_not() -> None:
     sink, late, told = table()
     append(sink, 10)
     late.error = ChangefeedError("no")
     with pytest.raises(ChangefeedError, match="no"):
         append(sink, 20)
-    late.events[0].written(Written(10))
-    assert (sink.checkpoint_ts, told) == (10, [10])
+    late.error = None
+    append(sink, 30)
+    for event in late.events:
+        event.written(Written(event.entry.upto))
+    assert told == [10]
+
+
+def test_what_is_acknowledged_twice_is_a_bug() -> None:
+    sink, late, told = table()
+    append(sink, 10)
+    append(sink, 20)
+    for number in (0, 1):
+        event = late.events[number]
+        event.written(Written(event.entry.upto))
+        with pytest.raises(NeedsHuman, match="twice"):
+            event.written(Written(event.entry.upto))
+    assert told == [10, 20]

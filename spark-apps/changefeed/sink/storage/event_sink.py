@@ -10,11 +10,11 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -31,6 +31,9 @@ from changefeed.sink.storage.codec.choice import codec_of
 PUT = "put"  # the stage beside those of sink.stages
 _PUTS = 16
 
+#: Encodes an entry's rows and spools its files below a folder, by path (`encode_entry`).
+Encode = Callable[[Entry, Iterable[Records], Path, Patience, CpuTime], Mapping[str, Spool]]
+
 
 @dataclass(frozen=True)
 class StorageJob:
@@ -45,14 +48,6 @@ class StorageJob:
     def open(self, around: Surroundings) -> StorageSink:
         store = open_store(self.place.uri, "spec.sink.storage.uri", self.place.secret)
         return StorageSink(store, around, _encode_one)
-
-
-class Encode(Protocol):
-    """Encodes an entry and returns its spooled files by path (`encode_entry`)."""
-
-    def __call__(
-        self, entry: Entry, chunks: Iterable[Records], folder: Path, patience: Patience, cpu: CpuTime
-    ) -> Mapping[str, Spool]: ...
 
 
 class StorageSink:
