@@ -15,7 +15,7 @@ from changefeed.ui.server import parse_address
 from cyclopts import App, Parameter, config
 
 from changefeed_operator import api
-from changefeed_operator.loop.runtime import Operator, Options
+from changefeed_operator.loop.runtime import Operator, OperatorOptions
 from changefeed_operator.settings import Network, Settings, parse_defaults
 
 app = App(
@@ -103,7 +103,7 @@ def run(
         allow_privileged_templates=allow_privileged_templates,
         defaults=parse_defaults(defaults) if defaults else {},
     )
-    options = Options(
+    options = OperatorOptions(
         settings=settings,
         lease_namespace=lease_namespace or connection.namespace,
         namespaces=() if namespaces == "all" else _names(namespaces),
@@ -116,7 +116,7 @@ def run(
     return asyncio.run(_run(connection, options))
 
 
-async def _run(connection: Connection, options: Options) -> int:
+async def _run(connection: Connection, options: OperatorOptions) -> int:
     return await Operator(connection, options).run()
 
 

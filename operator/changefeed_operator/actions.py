@@ -1,7 +1,7 @@
 """The actions that `decide` returns, executed in order.
 
-A failed action ends the pass, except `Event` and `KeepLog`, whose failure is only logged. The next pass observes again,
-so an action may be repeated and never has to be undone.
+A failed action ends the pass, except `EmitEvent` and `KeepLog`, whose failure is only logged. The next pass observes
+again, so an action may be repeated and never has to be undone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Create:
 
 
 @dataclass(frozen=True)
-class Delete:
+class DeleteObject:
     """DELETE with `uid` as a precondition and background propagation.
 
     NotFound is success; a failed precondition (409) ends the pass. `grace_s` None: the object's own.
@@ -70,7 +70,7 @@ class SetFinalizer:
 
 
 @dataclass(frozen=True)
-class Event:
+class EmitEvent:
     """One Kubernetes event on the Changefeed."""
 
     reason: Reason
@@ -81,7 +81,7 @@ class Event:
         return self.reason.sent.type if self.reason.sent else "Warning"
 
 
-Action = Apply | Create | Delete | PatchStatus | SetFinalizer | KeepLog | Event
+Action = Apply | Create | DeleteObject | PatchStatus | SetFinalizer | KeepLog | EmitEvent
 
 
 @dataclass(frozen=True)

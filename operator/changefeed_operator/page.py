@@ -9,9 +9,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
-from changefeed.ui.drivers import Drivers, Silent
+from changefeed.ui.drivers import Drivers, DriverSilence
 from changefeed.ui.resource import of_resource
-from changefeed.ui.view import Changefeed, Overview, overview, with_driver
+from changefeed.ui.view import ChangefeedView, Overview, overview, with_driver
 
 from changefeed_operator import api
 from changefeed_operator.api import Json
@@ -30,8 +30,8 @@ _DRIVEN = ("Pending", "Normal", "Warning")
 Changefeeds = Callable[[], Awaitable[Iterable[Json]]]
 
 
-class Page:
-    """A `changefeed.ui.server.Source`. `address_of(namespace, name)`: of a driver's metrics."""
+class ClusterChangefeeds:
+    """A `changefeed.ui.server.ChangefeedsSource`. `address_of(namespace, name)`: of a driver's metrics."""
 
     where = "as the operator sees them"
 
@@ -46,18 +46,18 @@ class Page:
         now_ms = _now_ms()
         return overview(of_resource(each, now_ms) for each in await self._changefeeds())
 
-    async def changefeed(self, namespace: str, name: str) -> Changefeed | None:
+    async def changefeed(self, namespace: str, name: str) -> ChangefeedView | None:
         for each in await self._changefeeds():
             if (api.text_at(each, "metadata", "namespace"), api.name_of(each)) == (namespace, name):
                 return await self._with_driver(of_resource(each, _now_ms()))
         return None
 
-    async def _with_driver(self, known: Changefeed) -> Changefeed:
+    async def _with_driver(self, known: ChangefeedView) -> ChangefeedView:
         if known.state not in _DRIVEN:
             return replace(known, notes=(_NO_DRIVER,))
         address = self._address_of(known.namespace, known.name)
         answer = await self._drivers.ask(address)
-        if isinstance(answer, Silent):
+        if isinstance(answer, DriverSilence):
             return replace(known, notes=(f"{answer.why} {_WITHOUT}",))
         if (answer.namespace, answer.name) != (known.namespace, known.name):
             return replace(known, notes=(f"Another changefeed's driver answers at {address}. {_WITHOUT}",))

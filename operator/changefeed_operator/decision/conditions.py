@@ -14,7 +14,7 @@ from typing import Any, Final
 from changefeed.spec.reasons import HeldReason, Reason, Shown
 
 from changefeed_operator import api
-from changefeed_operator.actions import Event
+from changefeed_operator.actions import EmitEvent
 from changefeed_operator.api import Json
 
 HANDS_OFF: Final = "ReconcilePaused"
@@ -104,7 +104,7 @@ def unknown(before: Json, generation: int, now: float) -> list[dict[str, Any]]:
     ]
 
 
-def events(situation: Situation, before: Json) -> list[Event]:
+def events(situation: Situation, before: Json) -> list[EmitEvent]:
     """The event for a change since the observed status; none while nothing changed."""
     reason = Reason.RUNNING if situation.reason in _RUNS_TOO else situation.reason
     was = condition(before, "Ready")
@@ -112,14 +112,14 @@ def events(situation: Situation, before: Json) -> list[Event]:
         return []
     if reason is Reason.RUNNING and api.text_at(was, "status") == "True":
         return []  # lag comes and goes
-    return [Event(reason, situation.message)]
+    return [EmitEvent(reason, situation.message)]
 
 
-def warnings(clear_text: str, before: Json) -> list[Event]:
+def warnings(clear_text: str, before: Json) -> list[EmitEvent]:
     """The event for what the spec leaves unprotected, once."""
     if not clear_text or api.text_at(condition(before, CLEAR_TEXT), "message") == clear_text:
         return []
-    return [Event(Reason.CREDENTIALS_IN_CLEAR_TEXT, clear_text)]
+    return [EmitEvent(Reason.CREDENTIALS_IN_CLEAR_TEXT, clear_text)]
 
 
 def condition(status: Json, kind: str) -> Json:

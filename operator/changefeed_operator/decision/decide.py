@@ -16,8 +16,8 @@ from changefeed_operator import api
 from changefeed_operator.actions import Action, Create, Decision, PatchStatus, SetFinalizer
 from changefeed_operator.api import Json
 from changefeed_operator.decision import removal
-from changefeed_operator.decision.attempt.attempt import Step, View, advance
-from changefeed_operator.decision.attempt.ledger import Ledger, Outcome, Phase
+from changefeed_operator.decision.attempt.attempt import PassInput, Step, advance
+from changefeed_operator.decision.attempt.ledger import AttemptLedger, AttemptOutcome, Phase
 from changefeed_operator.decision.children.upkeep import look_after, superfluous
 from changefeed_operator.decision.conditions import (
     DRIVERS_CONDITIONS,
@@ -31,7 +31,7 @@ from changefeed_operator.decision.conditions import (
 )
 from changefeed_operator.decision.evidence.pods import is_short
 from changefeed_operator.decision.hands_off import hands_off
-from changefeed_operator.decision.held_history import HeldHistory, held_history
+from changefeed_operator.decision.held_history import HeldHistoryDecision, held_history
 from changefeed_operator.decision.progress import is_heard, mode_changed
 from changefeed_operator.manifests.children import children
 from changefeed_operator.observe import Observed
@@ -69,8 +69,8 @@ def decide(observed: Observed, settings: Settings) -> Decision:
         return removal.gone(observed)
     before = api.mapping_at(observed.changefeed, "status")
     want = wanted(observed, settings)
-    ledger = Ledger.read(before).or_of(observed.application or {}, api.uid_of(observed.changefeed))
-    view = View(observed, settings, want, ledger)
+    ledger = AttemptLedger.read(before).or_of(observed.application or {}, api.uid_of(observed.changefeed))
+    view = PassInput(observed, settings, want, ledger)
     if api.is_deleting(observed.changefeed):
         return _going(view)
     if observed.namespace_terminating:
@@ -115,7 +115,7 @@ def _delayed(step: Step, by: str) -> Step:
     return replace(step, actions=kept, situation=Situation(Reason.CLEANING_UP, text))
 
 
-def _going(view: View) -> Decision:
+def _going(view: PassInput) -> Decision:
     """The changefeed is being deleted; the status goes away with the finalizer."""
     observed, step = view.observed, removal.going(view)
     if any(isinstance(action, SetFinalizer) for action in step.actions):
@@ -165,13 +165,15 @@ def _situation(observed: Observed, step: Step, want: Wanted) -> Situation:
     return replace(situation, message=situation.message[:_LONGEST_MESSAGE])
 
 
-def _runs(ledger: Ledger, want: Wanted) -> bool:
+def _runs(ledger: AttemptLedger, want: Wanted) -> bool:
     """Whether a driver is running, or will be without intervention."""
-    is_over = want.target is None or want.paused or ledger.outcome in (Outcome.STALLED, Outcome.FINISHED)
+    is_over = want.target is None or want.paused or ledger.outcome in (AttemptOutcome.STALLED, AttemptOutcome.FINISHED)
     return ledger.phase is not Phase.ENDED or not is_over
 
 
-def _status(observed: Observed, step: Step, situation: Situation, want: Wanted, held: HeldHistory) -> dict[str, Any]:
+def _status(
+    observed: Observed, step: Step, situation: Situation, want: Wanted, held: HeldHistoryDecision
+) -> dict[str, Any]:
     """Everything in the status that the operator owns."""
     live: Json = observed.changefeed or {}
     before, generation = api.mapping_at(live, "status"), api.whole_at(live, "metadata", "generation")
@@ -194,7 +196,7 @@ def _clear_text(want: Wanted) -> str:
     return in_clear_text(want.target.resource) if want.target else ""
 
 
-def _image(observed: Observed, ledger: Ledger, before: Json) -> dict[str, Any]:
+def _image(observed: Observed, ledger: AttemptLedger, before: Json) -> dict[str, Any]:
     """The newest attempt's image; the previous one's until the newest has a SparkApplication."""
     found: Json = observed.application or {}
     is_newest = api.label_of(found, api.ATTEMPT_LABEL) == str(ledger.attempt)

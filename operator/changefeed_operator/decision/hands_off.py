@@ -8,7 +8,7 @@ from typing import Any, Final
 from changefeed.spec.reasons import Reason
 
 from changefeed_operator import api
-from changefeed_operator.actions import Decision, Event, PatchStatus
+from changefeed_operator.actions import Decision, EmitEvent, PatchStatus
 from changefeed_operator.api import Json
 from changefeed_operator.decision.conditions import HANDS_OFF, condition, transition_time
 
@@ -39,4 +39,4 @@ def hands_off(live: Json, own: Mapping[str, Any], now: float) -> Decision:
     write = PatchStatus(status, api.text_at(live, "metadata", "resourceVersion"))
     if condition(before, HANDS_OFF):
         return Decision((write,))
-    return Decision((write, Event(Reason.RECONCILE_PAUSED, TEXT)))
+    return Decision((write, EmitEvent(Reason.RECONCILE_PAUSED, TEXT)))

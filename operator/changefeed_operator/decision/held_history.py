@@ -14,9 +14,15 @@ from changefeed.spec.field.quantity import parse_duration
 from changefeed.spec.reasons import HeldReason, Reason
 
 from changefeed_operator import api
-from changefeed_operator.actions import Create, Event
+from changefeed_operator.actions import Create, EmitEvent
 from changefeed_operator.api import Json
-from changefeed_operator.decision.attempt.ledger import LastError, Ledger, Outcome, error_fields, read_error
+from changefeed_operator.decision.attempt.ledger import (
+    AttemptError,
+    AttemptLedger,
+    AttemptOutcome,
+    error_fields,
+    read_error,
+)
 from changefeed_operator.decision.conditions import condition
 from changefeed_operator.decision.evidence import job
 from changefeed_operator.decision.evidence.pods import LOOK_S, pending_jobs
@@ -30,38 +36,38 @@ CONDITION = "HistoryHeld"
 
 
 @dataclass(frozen=True)
-class HeldHistory:
+class HeldHistoryDecision:
     """`fields`: of status; `answer`: reason and message of the condition; `by_jobs`: a CronJob renews it."""
 
     fields: dict[str, Any]
     answer: tuple[HeldReason, str]
     by_jobs: bool = False
     create: tuple[Create, ...] = ()
-    events: tuple[Event, ...] = ()
+    events: tuple[EmitEvent, ...] = ()
     look_again_at: float | None = None
 
 
 @dataclass(frozen=True)
-class _Hold:
+class _KnownHold:
     """`ts` is held until `until`, Unix seconds; None: not known yet."""
 
     ts: str = ""
     until: float | None = None
-    error: LastError | None = None
+    error: AttemptError | None = None
 
 
-def held_history(observed: Observed, settings: Settings, want: Wanted, ledger: Ledger) -> HeldHistory:
+def held_history(observed: Observed, settings: Settings, want: Wanted, ledger: AttemptLedger) -> HeldHistoryDecision:
     """What to report and do about the hold on the upstream's history."""
     status = api.mapping_at(observed.changefeed, "status")
     before = _read(api.mapping_at(status, "hold"))
     ttl, now = _ttl(observed, want), observed.now
     hold = _newest(observed, before, ttl)
-    if ledger.outcome is Outcome.FINISHED or not _has_history(want, ledger):
-        return HeldHistory(_fields(hold), _not_needed(ledger))
+    if ledger.outcome is AttemptOutcome.FINISHED or not _has_history(want, ledger):
+        return HeldHistoryDecision(_fields(hold), _not_needed(ledger))
     by_jobs = want.target is not None and _must_be_renewed(hold, want, ttl, ledger, now)
     create = _at_once(observed, settings, want.target, ttl, hold) if by_jobs and want.target else ()
     answer = _answer(hold, by_jobs, now)
-    return HeldHistory(
+    return HeldHistoryDecision(
         fields=_fields(hold),
         answer=answer,
         by_jobs=by_jobs,
@@ -83,7 +89,7 @@ def _ttl(observed: Observed, want: Wanted) -> float:
         return wanted
 
 
-def _has_history(want: Wanted, ledger: Ledger) -> bool:
+def _has_history(want: Wanted, ledger: AttemptLedger) -> bool:
     """Whether there is a ts that the changefeed must be able to resume from."""
     return ledger.attempt > 0 or _start_ts(want.target) is not None
 
@@ -92,16 +98,18 @@ def _start_ts(target: Target | None) -> int | None:
     return target.resource.spec.start_ts if target else None
 
 
-def _must_be_renewed(hold: _Hold, want: Wanted, ttl: float, ledger: Ledger, now: float) -> bool:
+def _must_be_renewed(hold: _KnownHold, want: Wanted, ttl: float, ledger: AttemptLedger, now: float) -> bool:
     """Nothing will run for a while, or nothing has started yet, or the last renewal is a third of the TTL ago."""
-    if want.paused or ledger.outcome is Outcome.STALLED or ledger.is_crash_looping:
+    if want.paused or ledger.outcome is AttemptOutcome.STALLED or ledger.is_crash_looping:
         return True
     if hold.until is None:
         return _start_ts(want.target) is not None
     return hold.until - now < ttl * 2 / 3
 
 
-def _at_once(observed: Observed, settings: Settings, target: Target, ttl: float, hold: _Hold) -> tuple[Create, ...]:
+def _at_once(
+    observed: Observed, settings: Settings, target: Target, ttl: float, hold: _KnownHold
+) -> tuple[Create, ...]:
     """A Job now: the CronJob's next one may be half an hour away, and TiDB's GC keeps only ten minutes."""
     if hold.until is None and _start_ts(target) is None:
         return ()
@@ -113,7 +121,7 @@ def _at_once(observed: Observed, settings: Settings, target: Target, ttl: float,
     return (Create(hold_job(target, settings, observed.changefeed or {})),)
 
 
-def _next(hold: _Hold, ttl: float, now: float) -> float | None:
+def _next(hold: _KnownHold, ttl: float, now: float) -> float | None:
     """When the passage of time alone changes something."""
     if hold.until is None:
         return None
@@ -121,7 +129,7 @@ def _next(hold: _Hold, ttl: float, now: float) -> float | None:
     return min((time for time in times if time > now), default=None)
 
 
-def _newest(observed: Observed, before: _Hold, ttl: float) -> _Hold:
+def _newest(observed: Observed, before: _KnownHold, ttl: float) -> _KnownHold:
     ts, until = before.ts, before.until
     for words in job.results(observed, "hold"):
         said = api.parse_time(words.get("until", ""))
@@ -133,16 +141,16 @@ def _newest(observed: Observed, before: _Hold, ttl: float) -> _Hold:
     error = max((each for each in found if each is not None), key=lambda each: each.time, default=None)
     if error is not None and until is not None and until - ttl >= error.time:
         error = None  # it has been renewed since
-    return _Hold(ts, until, error)
+    return _KnownHold(ts, until, error)
 
 
-def _not_needed(ledger: Ledger) -> tuple[HeldReason, str]:
-    if ledger.outcome is Outcome.FINISHED:
+def _not_needed(ledger: AttemptLedger) -> tuple[HeldReason, str]:
+    if ledger.outcome is AttemptOutcome.FINISHED:
         return HeldReason.FINISHED, "No hold is needed any more: everything up to spec.targetTs is in the sink."
     return HeldReason.NOTHING_TO_HOLD, "Not started, and no startTs: the changefeed will start from the current ts."
 
 
-def _answer(hold: _Hold, by_jobs: bool, now: float) -> tuple[HeldReason, str]:
+def _answer(hold: _KnownHold, by_jobs: bool, now: float) -> tuple[HeldReason, str]:
     error = hold.error
     why = f" {error.message}" if error else ""
     if error is not None and error.cause == HeldReason.LOST:
@@ -166,30 +174,30 @@ def _answer(hold: _Hold, by_jobs: bool, now: float) -> tuple[HeldReason, str]:
 
 
 def _events(
-    observed: Observed, hold: _Hold, before: _Hold, answer: tuple[HeldReason, str], status: Json
-) -> tuple[Event, ...]:
-    told: list[Event] = []
+    observed: Observed, hold: _KnownHold, before: _KnownHold, answer: tuple[HeldReason, str], status: Json
+) -> tuple[EmitEvent, ...]:
+    told: list[EmitEvent] = []
     if hold.error is not None and _is_new(hold.error, before.error, observed):
         text = f"The hold on the upstream's history could not be renewed: {hold.error.message}"
-        told.append(Event(Reason.HOLD_FAILED, text))
+        told.append(EmitEvent(Reason.HOLD_FAILED, text))
     reason, message = answer
     if reason in (HeldReason.LAPSED, HeldReason.LOST) and reason != api.text_at(condition(status, CONDITION), "reason"):
-        told.append(Event(Reason.HOLD_LOST, message))
+        told.append(EmitEvent(Reason.HOLD_LOST, message))
     return tuple(told)
 
 
-def _is_new(error: LastError, before: LastError | None, observed: Observed) -> bool:
+def _is_new(error: AttemptError, before: AttemptError | None, observed: Observed) -> bool:
     """Every failed Job is reported; for a pending one only a new cause, as the scheduler's message keeps changing."""
     if any(job.has_failed(each) for each in job.jobs(observed, "hold")):
         return error != before
     return before is None or error.cause != before.cause
 
 
-def _read(raw: Json) -> _Hold:
-    return _Hold(api.text_at(raw, "ts"), api.time_at(raw, "until"), read_error(api.mapping_at(raw, "lastError")))
+def _read(raw: Json) -> _KnownHold:
+    return _KnownHold(api.text_at(raw, "ts"), api.time_at(raw, "until"), read_error(api.mapping_at(raw, "lastError")))
 
 
-def _fields(hold: _Hold) -> dict[str, Any]:
+def _fields(hold: _KnownHold) -> dict[str, Any]:
     """As `status.hold`; repeats what a driver reported, since only the field's owner may remove it."""
     fields: dict[str, Any] = {}
     if hold.ts:

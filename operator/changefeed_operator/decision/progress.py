@@ -11,7 +11,7 @@ from dataclasses import replace
 from changefeed.spec.reasons import Reason
 
 from changefeed_operator import api
-from changefeed_operator.actions import Event
+from changefeed_operator.actions import EmitEvent
 from changefeed_operator.api import Json
 from changefeed_operator.decision.conditions import DRIVERS_CONDITIONS, NO_DRIVER, Situation, condition
 from changefeed_operator.decision.evidence.driver_pod import started_at, trouble_of
@@ -83,13 +83,13 @@ def _told(status: Json, trouble: Situation | None) -> Situation:
     return Situation(Reason.RUNNING, "Running; see status.checkpointTs for progress.")
 
 
-def mode_changed(observed: Observed) -> tuple[Event, ...]:
+def mode_changed(observed: Observed) -> tuple[EmitEvent, ...]:
     """A switch between buffer and archive that the driver has reported since the previous pass."""
     match observed.mode_before, api.text_at(observed.changefeed or {}, "status", "eventStoreMode"):
         case "Buffer", "Archive":
-            return (Event(Reason.BUFFER_OVERFLOWED, _OVERFLOWED),)
+            return (EmitEvent(Reason.BUFFER_OVERFLOWED, _OVERFLOWED),)
         case "Archive", "Buffer":
-            return (Event(Reason.BUFFER_IN_USE, "Segments are read from the pullers' memory again."),)
+            return (EmitEvent(Reason.BUFFER_IN_USE, "Segments are read from the pullers' memory again."),)
     return ()
 
 

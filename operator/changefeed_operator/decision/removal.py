@@ -13,9 +13,9 @@ from dataclasses import replace
 from changefeed.spec.reasons import Reason
 
 from changefeed_operator import api
-from changefeed_operator.actions import Action, Create, Decision, Delete, Event, SetFinalizer
+from changefeed_operator.actions import Action, Create, Decision, DeleteObject, EmitEvent, SetFinalizer
 from changefeed_operator.api import Json
-from changefeed_operator.decision.attempt.attempt import LATE_S, Step, View
+from changefeed_operator.decision.attempt.attempt import LATE_S, PassInput, Step
 from changefeed_operator.decision.conditions import Situation
 from changefeed_operator.decision.evidence import job
 from changefeed_operator.decision.evidence.driver_pod import is_over
@@ -32,7 +32,7 @@ _LOOK_AGAIN_S = 5.0
 _BY_HAND = "Run `changefeed gc` to clean up."
 
 
-def finalizer(view: View) -> tuple[Action, ...]:
+def finalizer(view: PassInput) -> tuple[Action, ...]:
     """Set in a pass of its own, before the changefeed creates anything outside the cluster; removed for `Retain`."""
     live = view.observed.changefeed or {}
     wants = not _retains(live)
@@ -41,7 +41,7 @@ def finalizer(view: View) -> tuple[Action, ...]:
     return (_set_finalizer(live, wants),)
 
 
-def going(view: View) -> Step:
+def going(view: PassInput) -> Step:
     """Being deleted: first the driver stops, then the log is closed, then the finalizer is removed."""
     live = view.observed.changefeed or {}
     if not _has_finalizer(live):
@@ -51,7 +51,7 @@ def going(view: View) -> Step:
     if why := _given_up(view, limit_at):
         text = f"The log was left open: {why} {_BY_HAND}"
         step = _deleting(view, text)
-        return _released(step, live, Event(Reason.CLOSE_GIVEN_UP, text))
+        return _released(step, live, EmitEvent(Reason.CLOSE_GIVEN_UP, text))
     step = _stop(view) or _close(view, limit_at)
     return replace(step, look_again_at=min(step.look_again_at or limit_at, limit_at))
 
@@ -61,7 +61,7 @@ def gone(observed: Observed) -> Decision:
     return Decision(tuple(_delete(child) for child in observed.children if _is_orphan(observed, child)))
 
 
-def _given_up(view: View, limit_at: float) -> str:
+def _given_up(view: PassInput, limit_at: float) -> str:
     if view.now >= limit_at:
         return f"it could not be closed within {CLOSE_LIMIT_S / 60:.0f} minutes."
     may_come = any(not job.has_failed(each) for each in job.jobs(view.observed, "close"))
@@ -70,7 +70,7 @@ def _given_up(view: View, limit_at: float) -> str:
     return ""
 
 
-def _stop(view: View) -> Step | None:
+def _stop(view: PassInput) -> Step | None:
     """Drain the driver, then delete whatever could start it again; None when nothing of either is left."""
     observed, driver = view.observed, view.observed.driver
     if driver is not None and not is_over(driver):
@@ -88,13 +88,13 @@ def _stop(view: View) -> Step | None:
     )
 
 
-def _close(view: View, limit_at: float) -> Step:
+def _close(view: PassInput, limit_at: float) -> Step:
     observed, live, target = view.observed, view.observed.changefeed or {}, view.wanted.target
     if _retains(live) or _has_never_run(view):
         return _released(_deleting(view, "There is nothing to close."), live)
     if target is None:
         text = f"The log was left open: the spec can't be read. {_BY_HAND}"
-        return _released(_deleting(view, text), live, Event(Reason.CLOSE_GIVEN_UP, text))
+        return _released(_deleting(view, text), live, EmitEvent(Reason.CLOSE_GIVEN_UP, text))
     found = observed.child(api.JOB, api.close_job_name(observed.name))
     if found is None:
         create = Create(close_job(target, view.settings, _service_account(view, target)))
@@ -106,11 +106,11 @@ def _close(view: View, limit_at: float) -> Step:
         return replace(step, actions=(_delete(found),) if done else (), look_again_at=view.now + _LOOK_AGAIN_S)
     if job.is_done(found):
         text = "The log is closed and the hold on the upstream's history is released."
-        return _released(_deleting(view, text), live, Event(Reason.CLOSED, text))
+        return _released(_deleting(view, text), live, EmitEvent(Reason.CLOSED, text))
     if job.has_failed(found):
         error = job.failure(observed, found)
         text = f"The log could not be closed: {error.message} {_what_next(limit_at)}"
-        event = Event(Reason.CLOSE_FAILED, text)
+        event = EmitEvent(Reason.CLOSE_FAILED, text)
         return replace(_deleting(view, text), events=() if _said(live).startswith(text) else (event,))
     trouble = job.trouble(observed, "close")
     why = f"The Job that closes the log does not start: {trouble.message}" if trouble else "A Job is closing the log."
@@ -128,22 +128,22 @@ def _retains(live: Json) -> bool:
     return api.text_at(live, "spec", "deletionPolicy") == "Retain"
 
 
-def _has_never_run(view: View) -> bool:
+def _has_never_run(view: PassInput) -> bool:
     """Nothing exists outside the cluster: no log, no hold."""
     return view.ledger.attempt == 0 and not api.mapping_at(view.observed.changefeed, "status", "hold")
 
 
-def _service_account(view: View, target: Target) -> str:
+def _service_account(view: PassInput, target: Target) -> str:
     """The driver's, unless it is ours and a foreground deletion has already removed it."""
     name, ours = pods.service_account(target), api.child_name(target.resource.metadata.name)
     return name if name != ours or view.observed.child(api.SERVICE_ACCOUNT, name) else "default"
 
 
-def _deleting(view: View, text: str) -> Step:
+def _deleting(view: PassInput, text: str) -> Step:
     return Step(view.ledger, Situation(Reason.DELETING, f"Being deleted. {text}"))
 
 
-def _released(step: Step, live: Json, *events: Event) -> Step:
+def _released(step: Step, live: Json, *events: EmitEvent) -> Step:
     """Events first: the resource may be gone after the last action."""
     return replace(step, actions=(*events, _set_finalizer(live, False)))
 
@@ -169,5 +169,5 @@ def _is_orphan(observed: Observed, child: Json) -> bool:
     return is_ours and is_free and api.name_of(child) != api.close_job_name(observed.name)
 
 
-def _delete(child: Json) -> Delete:
-    return Delete(api.kind_of(child), api.name_of(child), api.uid_of(child))
+def _delete(child: Json) -> DeleteObject:
+    return DeleteObject(api.kind_of(child), api.name_of(child), api.uid_of(child))

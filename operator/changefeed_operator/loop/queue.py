@@ -35,14 +35,14 @@ RESYNC = 300.0
 
 
 @dataclass(frozen=True)
-class Again:
+class Requeue:
     """Outcome of a pass: reconcile again after `seconds`, None for the resync."""
 
     seconds: float | None = None
 
 
 @dataclass(frozen=True)
-class Failed:
+class Retry:
     """Outcome of a pass: retry with back-off, after at least `retry_after` seconds."""
 
     retry_after: float = 0.0
@@ -53,7 +53,7 @@ class Gone:
     """Outcome of a pass: nothing is left of this key."""
 
 
-Outcome = Again | Failed | Gone
+Outcome = Requeue | Retry | Gone
 
 
 @dataclass
@@ -106,7 +106,7 @@ class Queue:
         del self._running[key]
         added = key in self._again
         self._again.discard(key)
-        if isinstance(outcome, Failed):
+        if isinstance(outcome, Retry):
             failures = self._failures[key] = self._failures.get(key, 0) + 1
             self.retries += 1
             delay = min(LONGEST_RETRY, FIRST_RETRY * 2.0 ** min(failures - 1, 20)) * (0.75 + 0.5 * self.chance())
@@ -115,7 +115,7 @@ class Queue:
             self._schedule(key, now + delay, now)
         else:
             self._failures.pop(key, None)
-        if isinstance(outcome, Again):
+        if isinstance(outcome, Requeue):
             resync = RESYNC * (0.8 + 0.4 * self.chance())
             self._schedule(key, now + min(resync, resync if outcome.seconds is None else outcome.seconds), now)
         if added:

@@ -29,16 +29,16 @@ from changefeed_operator.actions import (
     Apply,
     Create,
     Decision,
-    Delete,
-    Event,
+    DeleteObject,
+    EmitEvent,
     KeepLog,
     PatchStatus,
     SetFinalizer,
 )
 from changefeed_operator.decision.decide import own_status
 from changefeed_operator.decision.evidence.pods import is_log_wanted, pods_in_question
-from changefeed_operator.loop.queue import Again, Failed, Gone, Key, Outcome
-from changefeed_operator.loop.seen import Seen
+from changefeed_operator.loop.queue import Gone, Key, Outcome, Requeue, Retry
+from changefeed_operator.loop.seen import SeenObjects
 from changefeed_operator.metrics import Metrics
 from changefeed_operator.observe import Observed
 from changefeed_operator.settings import Settings
@@ -69,7 +69,7 @@ class Reconciler:
     """Reconciles changefeeds that match `selector` ("" for all). `seen`: the watch caches."""
 
     def __init__(
-        self, kube: Kube, seen: Seen, settings: Settings, metrics: Metrics, decide: Decide, selector: str = ""
+        self, kube: Kube, seen: SeenObjects, settings: Settings, metrics: Metrics, decide: Decide, selector: str = ""
     ) -> None:
         self._kube = kube
         self._seen = seen
@@ -99,14 +99,14 @@ class Reconciler:
                 log.exception("unexpected error", type=type(e).__name__)
                 self._metrics.unexpected.labels(type(e).__name__).inc()
                 outcome = self._failed(e)
-        self._metrics.reconciles.labels({Again: "done", Failed: "failed", Gone: "gone"}[type(outcome)]).inc()
+        self._metrics.reconciles.labels({Requeue: "done", Retry: "failed", Gone: "gone"}[type(outcome)]).inc()
         return outcome
 
     async def _pass(self, key: Key) -> Outcome:
         known = self._known(key)
         if known is not None and not (decision := self._decide(known, self._settings)).actions:
             self._seen.keep_mode(key, known.changefeed or {})
-            return Again(decision.requeue_after)
+            return Requeue(decision.requeue_after)
         observed = await self.observe(key)
         if observed is None:
             self._forget(key)
@@ -118,8 +118,8 @@ class Reconciler:
             if decision == Decision() and not observed.children:
                 return Gone()
         if decision.actions:
-            return Again(min(CONFIRM, decision.requeue_after or CONFIRM))
-        return Again(decision.requeue_after)
+            return Requeue(min(CONFIRM, decision.requeue_after or CONFIRM))
+        return Requeue(decision.requeue_after)
 
     def _forget(self, key: Key) -> None:
         self._seen.forget(key)
@@ -215,10 +215,10 @@ class Reconciler:
             if observed is None or observed.changefeed is None:
                 return
             if isinstance(action, PatchStatus):
-                await self._tell(observed, Event(Reason.REFUSED, self._refused[key]))
+                await self._tell(observed, EmitEvent(Reason.REFUSED, self._refused[key]))
                 return
             for each in self._decide(observed, self._settings).actions:
-                if isinstance(each, PatchStatus | Event):
+                if isinstance(each, PatchStatus | EmitEvent):
                     await self._do(observed, each)
         except ChangefeedError as e:
             log.warning("rejection not reported", error=str(e))
@@ -231,7 +231,7 @@ class Reconciler:
             case Create(manifest):
                 await self._kube.create(api.KINDS[manifest["kind"]], manifest)
                 log.info("created", kind=manifest["kind"], name=manifest["metadata"]["name"])
-            case Delete(kind, name, uid, grace_s):
+            case DeleteObject(kind, name, uid, grace_s):
                 await self._kube.delete(api.KINDS[kind], observed.namespace, name, uid, grace_s)
                 log.info("deleted", kind=kind, name=name, uid=uid)
             case PatchStatus():
@@ -244,7 +244,7 @@ class Reconciler:
                 patch = {"metadata": {"resourceVersion": version, "finalizers": list(finalizers)}}
                 await self._kube.merge(api.CHANGEFEED, observed.namespace, observed.name, patch)
                 log.info("finalizers", finalizers=finalizers)
-            case Event():
+            case EmitEvent():
                 await self._tell(observed, action)
             case _:
                 assert_never(action)
@@ -271,7 +271,7 @@ class Reconciler:
                 action = replace(action, resource_version=api.text_at(found, "metadata", "resourceVersion"))
         await self._kube.apply(api.CHANGEFEED, _status_manifest(observed, action), "status")
 
-    async def _tell(self, observed: Observed, event: Event) -> None:
+    async def _tell(self, observed: Observed, event: EmitEvent) -> None:
         """Post an event, or increment the count of the same one. A failure does not end the pass."""
         log.info("event", reason=event.reason, message=event.message)
         self._metrics.events.labels(event.reason).inc()
@@ -290,16 +290,16 @@ class Reconciler:
         while len(self._events) > EVENTS_KEPT:
             self._events.popitem(last=False)
 
-    def _failed(self, error: Exception, retry_after: float = 0.0) -> Failed:
+    def _failed(self, error: Exception, retry_after: float = 0.0) -> Retry:
         self._metrics.retries.labels(type(error).__name__).inc()
-        return Failed(retry_after)
+        return Retry(retry_after)
 
 
 def _named(action: Action) -> str:
     match action:
         case Apply(manifest) | Create(manifest) | KeepLog(manifest):
             return f"{manifest['kind']} {manifest['metadata']['name']}"
-        case Delete(kind, name, _, _):
+        case DeleteObject(kind, name, _, _):
             return f"the deletion of {kind} {name}"
         case _:
             return "the status"
@@ -319,7 +319,7 @@ def _status_manifest(observed: Observed, action: PatchStatus) -> Manifest:
     return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "status": action.status}
 
 
-def _event_manifest(about: api.Json, event: Event, name: str, count: int, first: str, now: str) -> Manifest:
+def _event_manifest(about: api.Json, event: EmitEvent, name: str, count: int, first: str, now: str) -> Manifest:
     namespace = api.text_at(about, "metadata", "namespace")
     return {
         "apiVersion": EVENT.api_version,

@@ -28,12 +28,12 @@ from changefeed_operator import api
 from changefeed_operator.decision.decide import decide
 from changefeed_operator.health import Vitals, serve, unready
 from changefeed_operator.loop.leader import Leadership
-from changefeed_operator.loop.queue import Again, Key, Outcome, Queue, Workers
+from changefeed_operator.loop.queue import Key, Outcome, Queue, Requeue, Workers
 from changefeed_operator.loop.reconcile import Reconciler
-from changefeed_operator.loop.seen import Seen
+from changefeed_operator.loop.seen import SeenObjects
 from changefeed_operator.loop.watch import WATCHED, Watch, key_of
 from changefeed_operator.metrics import Metrics, Standing
-from changefeed_operator.page import Page
+from changefeed_operator.page import ClusterChangefeeds
 from changefeed_operator.settings import Settings
 
 #: Seconds that running passes get to finish after SIGTERM (a pod has 30).
@@ -47,7 +47,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Options:
+class OperatorOptions:
     """Options of one operator; `namespaces` empty: all. `workers`: concurrent passes."""
 
     settings: Settings
@@ -63,13 +63,15 @@ class Options:
 class Operator:
     """Create it inside a running event loop. `exit_now` kills the process at once, when it may no longer act."""
 
-    def __init__(self, connection: Connection, options: Options, exit_now: Callable[[int], object] = os._exit) -> None:
+    def __init__(
+        self, connection: Connection, options: OperatorOptions, exit_now: Callable[[int], object] = os._exit
+    ) -> None:
         self._connection = connection
         self._options = options
         self._exit_now = exit_now
         self._stop = asyncio.Event()
         self._metrics = Metrics()
-        self._seen = Seen()
+        self._seen = SeenObjects()
         self._lease_kube = Kube(connection, api.FIELD_MANAGER)
         identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
         self._leadership = Leadership(self._lease_kube, options.lease_namespace, options.lease, identity)
@@ -112,7 +114,9 @@ class Operator:
             return
         drivers = Drivers()
         open_things.push_async_callback(drivers.close)
-        pages, self.web_port = await serve_pages(Page(self._changefeeds, drivers), self._options.web, "--web-address")
+        pages, self.web_port = await serve_pages(
+            ClusterChangefeeds(self._changefeeds, drivers), self._options.web, "--web-address"
+        )
         open_things.push_async_callback(pages.cleanup)
         log.info("serving the web page", web_port=self.web_port)
 
@@ -180,7 +184,7 @@ class Operator:
 
     async def _pass(self, key: Key) -> Outcome:
         """Skips namespaces that can't be read."""
-        return Again(LOOK_SECONDS) if key[0] in self._refused else await self._reconciler.work(key)
+        return Requeue(LOOK_SECONDS) if key[0] in self._refused else await self._reconciler.work(key)
 
     async def _served(self) -> None:
         """Return at `stop`, or once a namespace can be served: CRDs may be installed later than the operator."""

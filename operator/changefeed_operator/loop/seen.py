@@ -26,7 +26,7 @@ SILENCE = 120.0
 ENDS_KEPT = 5
 
 
-class Seen:
+class SeenObjects:
     """Changefeeds and their children as last seen."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from changefeed.owner.places import LOG
 from changefeed.owner.transaction_log.log import Log
 from changefeed.owner.transaction_log.state import State
 from changefeed.spec.driver_status import TABLES_MAX
-from changefeed.ui.view import Changefeed, Table, lag_of
+from changefeed.ui.view import ChangefeedView, TableView, lag_of
 
 _READ_S = 5.0  # between two looks at the logs
 _LIST_S = 60.0  # between two looks for more of them
@@ -30,10 +30,10 @@ class Logs:
         self._below: list[Location] = []
         self._listed_at = float("-inf")
         waits = ["The logs are being read."] if folders or roots else []
-        self._known: tuple[list[Changefeed], list[str]] = [], waits
+        self._known: tuple[list[ChangefeedView], list[str]] = [], waits
 
     @property
-    def known(self) -> tuple[list[Changefeed], list[str]]:
+    def known(self) -> tuple[list[ChangefeedView], list[str]]:
         """As of the last look, and what could not be read then; at once, from any thread."""
         return self._known
 
@@ -45,7 +45,7 @@ class Logs:
 
     def look(self) -> None:
         """Blocks on stores; one caller at a time."""
-        found, problems = list[Changefeed](), list[str]()
+        found, problems = list[ChangefeedView](), list[str]()
         if time.monotonic() - self._listed_at >= _LIST_S:
             self._below, self._listed_at = [], time.monotonic()
             for root in self._roots:
@@ -74,12 +74,12 @@ def _folders(root: Location) -> list[Location]:
     return [Location(below(root.uri, *folder.split("/"), field=_STATE), root.secret) for folder in folders]
 
 
-def of_log(state: State, now_ms: int) -> Changefeed:
+def of_log(state: State, now_ms: int) -> ChangefeedView:
     """As the log has it; `now_ms`: this machine's clock."""
     config = state.epoch.config
     namespace, _, name = state.epoch.name.partition("/")
     word = "Closed" if state.closed else "Finished" if state.finished else "Not running"
-    return Changefeed(
+    return ChangefeedView(
         namespace=namespace or "default",
         name=name,
         state=word,
@@ -104,11 +104,11 @@ def _facts(config: Mapping[str, Any], state: State) -> Iterator[tuple[str, str]]
     yield "Driver", f"epoch {state.epoch.number}"
 
 
-def _tables(state: State, now_ms: int) -> tuple[Table, ...]:
+def _tables(state: State, now_ms: int) -> tuple[TableView, ...]:
     """Those that have files, furthest behind first."""
     reached = sorted((state.flushed_ts(dispatcher), dispatcher) for dispatcher in state.dispatchers)[:TABLES_MAX]
     return tuple(
-        Table(_name(state, dispatcher), dispatcher, physical_ms(ts), lag_of(now_ms, physical_ms(ts)))
+        TableView(_name(state, dispatcher), dispatcher, physical_ms(ts), lag_of(now_ms, physical_ms(ts)))
         for ts, dispatcher in reached
     )
 

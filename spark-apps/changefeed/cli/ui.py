@@ -22,7 +22,7 @@ from changefeed.errors import InvalidSpec
 if TYPE_CHECKING:
     from changefeed.cli.recorded import Logs
     from changefeed.ui.drivers import Drivers
-    from changefeed.ui.view import Changefeed, Overview
+    from changefeed.ui.view import ChangefeedView, Overview
 
 _DRIVER = "127.0.0.1:9464"  # where `changefeed run` answers unless it is told otherwise
 _START = "Start one with changefeed run, or name it with --driver; -f and --state show what logs tell."
@@ -86,7 +86,7 @@ async def _serve(logs: Logs, drivers: list[str], address: tuple[str, int], as_js
         threading.Thread(target=logs.keep_looking, daemon=True).start()
         asking = Drivers()
         stack.push_async_callback(asking.close)
-        server, port = await serve(Laptop(logs, drivers, asking), address, "--address")
+        server, port = await serve(LaptopChangefeeds(logs, drivers, asking), address, "--address")
         stack.push_async_callback(server.cleanup)
         host = address[0] or "127.0.0.1"
         url = f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
@@ -95,7 +95,7 @@ async def _serve(logs: Logs, drivers: list[str], address: tuple[str, int], as_js
         await stop.wait()
 
 
-class Laptop:
+class LaptopChangefeeds:
     """Knows what running drivers tell and what logs tell, and what drivers told before they fell silent."""
 
     where = "on this machine"
@@ -104,7 +104,7 @@ class Laptop:
         self._logs = logs
         self._drivers = drivers
         self._asking = asking
-        self._told: dict[str, Changefeed] = {}  # by driver's address: what it said last
+        self._told: dict[str, ChangefeedView] = {}  # by driver's address: what it said last
 
     async def overview(self) -> Overview:
         from changefeed.ui.view import overview
@@ -112,12 +112,12 @@ class Laptop:
         found, notes = await self._look()
         return overview(found.values(), notes)
 
-    async def changefeed(self, namespace: str, name: str) -> Changefeed | None:
+    async def changefeed(self, namespace: str, name: str) -> ChangefeedView | None:
         found, _ = await self._look()
         return found.get((namespace, name))
 
-    async def _look(self) -> tuple[dict[tuple[str, str], Changefeed], list[str]]:
-        from changefeed.ui.drivers import Silent
+    async def _look(self) -> tuple[dict[tuple[str, str], ChangefeedView], list[str]]:
+        from changefeed.ui.drivers import DriverSilence
         from changefeed.ui.view import of_driver, unanswered
 
         answers = await asyncio.gather(*map(self._asking.ask, self._drivers))
@@ -126,7 +126,7 @@ class Laptop:
         notes = list(notes)
         for address, answer in zip(self._drivers, answers, strict=True):
             told = self._told.get(address)
-            if not isinstance(answer, Silent):
+            if not isinstance(answer, DriverSilence):
                 told = self._told[address] = of_driver(answer)
                 found[told.namespace, told.name] = told
             elif told is None:
@@ -138,7 +138,7 @@ class Laptop:
         return found, notes
 
 
-def _with_log(silent: Changefeed, recorded: Changefeed | None) -> Changefeed:
+def _with_log(silent: ChangefeedView, recorded: ChangefeedView | None) -> ChangefeedView:
     """The log knows better how far it has got, and whether it has ended."""
     if recorded is None or recorded.checkpoint_ts < silent.checkpoint_ts:
         return silent

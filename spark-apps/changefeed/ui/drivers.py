@@ -14,7 +14,7 @@ _LARGEST = 4 << 20
 
 
 @dataclass(frozen=True)
-class Silent:
+class DriverSilence:
     """Why there is no status, as a sentence."""
 
     why: str
@@ -30,19 +30,19 @@ class Drivers:
     async def close(self) -> None:
         await self._session.close()
 
-    async def ask(self, address: str) -> DriverStatus | Silent:
+    async def ask(self, address: str) -> DriverStatus | DriverSilence:
         """`address`: host and port of a driver's metrics endpoint."""
         try:
             async with self._session.get(f"http://{address}/status", allow_redirects=False) as answer:
                 body = await _read(answer)
         except (aiohttp.ClientError, TimeoutError, ValueError) as e:
-            return Silent(f"No driver answers at {address} ({type(e).__name__}).")
+            return DriverSilence(f"No driver answers at {address} ({type(e).__name__}).")
         if answer.status != 200:
-            return Silent(f"{address} returned HTTP {answer.status} instead of a status.")
+            return DriverSilence(f"{address} returned HTTP {answer.status} instead of a status.")
         try:
             return DriverStatus.model_validate_json(body)
         except ValidationError:
-            return Silent(f"{address} is not a driver, or its version is not supported by this page.")
+            return DriverSilence(f"{address} is not a driver, or its version is not supported by this page.")
 
 
 async def _read(answer: aiohttp.ClientResponse) -> bytes:

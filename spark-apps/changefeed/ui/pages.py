@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from changefeed.ui import text
 from changefeed.ui.chart import BANDS, lag_chart
-from changefeed.ui.view import TABLES_SHOWN, Changefeed, Overview
+from changefeed.ui.view import TABLES_SHOWN, ChangefeedView, Overview
 
 #: Seconds between refreshes.
 REFRESH_S = 2
@@ -26,7 +26,7 @@ def overview_page(overview: Overview, where: str, now_ms: int) -> str:
     return _render("overview.html", overview=overview, where=where, now_ms=now_ms, title="Changefeeds")
 
 
-def changefeed_page(changefeed: Changefeed, where: str, now_ms: int) -> str:
+def changefeed_page(changefeed: ChangefeedView, where: str, now_ms: int) -> str:
     """One changefeed, with at most TABLES_SHOWN tables."""
     return _render(
         "changefeed.html",

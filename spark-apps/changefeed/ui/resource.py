@@ -6,16 +6,16 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from changefeed.ui.view import Changefeed, Condition, Failure, ms_of
+from changefeed.ui.view import ChangefeedView, ConditionView, Failure, ms_of
 
 _UNSEEN = "Not seen yet"
 
 
-def of_resource(resource: Mapping[str, Any], now_ms: int) -> Changefeed:
+def of_resource(resource: Mapping[str, Any], now_ms: int) -> ChangefeedView:
     """Everything in its status. Only its driver knows the tables, transactions and lag history."""
     metadata, spec, status = (_at(resource, part) for part in ("metadata", "spec", "status"))
     checkpoint = _text(status, "checkpointTs")
-    return Changefeed(
+    return ChangefeedView(
         namespace=_text(metadata, "namespace"),
         name=_text(metadata, "name"),
         state=_text(status, "state") or _UNSEEN,
@@ -68,12 +68,12 @@ def _failure(error: Mapping[str, Any], state: str) -> Failure | None:
     )
 
 
-def _conditions(status: Mapping[str, Any]) -> Iterator[Condition]:
+def _conditions(status: Mapping[str, Any]) -> Iterator[ConditionView]:
     conditions = status.get("conditions")
     for each in conditions if isinstance(conditions, list) else ():
         if isinstance(each, Mapping):
             kind, answer, reason, message = (_text(each, part) for part in ("type", "status", "reason", "message"))
-            yield Condition(kind, answer, reason, message, _ms(_text(each, "lastTransitionTime")))
+            yield ConditionView(kind, answer, reason, message, _ms(_text(each, "lastTransitionTime")))
 
 
 def _at(raw: Mapping[str, Any], part: str) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Serves the pages. A shell: a `Source` provides the content, `pages` renders it.
+"""Serves the pages. A shell: a `ChangefeedsSource` provides the content, `pages` renders it.
 
 There is no login and nothing to modify: only GET and HEAD are served. The page loads nothing from other hosts, runs
 only its own script, and can't be framed.
@@ -17,7 +17,7 @@ from aiohttp.typedefs import Handler
 
 from changefeed.errors import ChangefeedError, InvalidSpec, NeedsHuman
 from changefeed.ui.pages import ASSETS, changefeed_page, failure_page, overview_page
-from changefeed.ui.view import Changefeed, Overview
+from changefeed.ui.view import ChangefeedView, Overview
 
 _HEADERS = {
     "Content-Security-Policy": (
@@ -33,7 +33,7 @@ _ASSET_TYPES = {"style.css": "text/css", "refresh.js": "text/javascript", "icon.
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
-class Source(Protocol):
+class ChangefeedsSource(Protocol):
     """Provides the changefeeds. Both methods may raise ChangefeedError, whose message is then shown."""
 
     @property
@@ -43,7 +43,7 @@ class Source(Protocol):
 
     async def overview(self) -> Overview: ...
 
-    async def changefeed(self, namespace: str, name: str) -> Changefeed | None:
+    async def changefeed(self, namespace: str, name: str) -> ChangefeedView | None:
         """Everything known about it; None if it does not exist."""
         ...
 
@@ -60,7 +60,7 @@ def parse_address(address: str, field: str) -> tuple[str, int]:
     return host, port
 
 
-async def serve(source: Source, address: tuple[str, int], field: str) -> tuple[web.AppRunner, int]:
+async def serve(source: ChangefeedsSource, address: tuple[str, int], field: str) -> tuple[web.AppRunner, int]:
     """Serve until the runner's `cleanup()`. Returns the port too: 0 picks a free one. Raises NeedsHuman if it is taken.
 
     On loopback, only requests for loopback host names are answered, so that DNS rebinding can't read the page.
@@ -84,7 +84,7 @@ def _listen(host: str, port: int) -> socket.socket:
     return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
 
 
-def application(source: Source, hosts: Collection[str] = ()) -> web.Application:
+def application(source: ChangefeedsSource, hosts: Collection[str] = ()) -> web.Application:
     """`hosts`: answer only requests for these host names; empty: all."""
 
     async def show_overview(_: web.Request) -> web.Response:

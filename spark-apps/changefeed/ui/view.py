@@ -55,7 +55,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Condition:
+class ConditionView:
     type: str
     status: str
     reason: str
@@ -64,7 +64,7 @@ class Condition:
 
 
 @dataclass(frozen=True)
-class Table:
+class TableView:
     name: str
     dispatcher: int
     written_ms: int
@@ -74,7 +74,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Transaction:
+class TransactionView:
     table: str
     puller: int
     start_ts: int
@@ -83,7 +83,7 @@ class Transaction:
 
 
 @dataclass(frozen=True)
-class Changefeed:
+class ChangefeedView:
     """One changefeed. `now_ms`: the clock that lags are relative to."""
 
     namespace: str
@@ -99,11 +99,11 @@ class Changefeed:
     lags: tuple[LagSample, ...] = ()
     stages: tuple[StageRate, ...] = ()
     table_count: int | None = None
-    tables: tuple[Table, ...] = ()  # the furthest behind first
-    transactions: tuple[Transaction, ...] = ()
+    tables: tuple[TableView, ...] = ()  # the furthest behind first
+    transactions: tuple[TransactionView, ...] = ()
     is_live: bool = False  # a driver has just reported
     failure: Failure | None = None
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[ConditionView, ...] = ()
 
     @property
     def tone(self) -> Tone:
@@ -121,20 +121,20 @@ class Changefeed:
 class Overview:
     """All changefeeds, worst and furthest behind first, and notes on what could not be read."""
 
-    changefeeds: tuple[Changefeed, ...]
+    changefeeds: tuple[ChangefeedView, ...]
     total: int
     notes: tuple[str, ...] = ()
 
 
-def overview(changefeeds: Iterable[Changefeed], notes: Iterable[str] = ()) -> Overview:
+def overview(changefeeds: Iterable[ChangefeedView], notes: Iterable[str] = ()) -> Overview:
     """At most CHANGEFEEDS_SHOWN of them."""
     found = sorted(changefeeds, key=lambda one: (_WORST_FIRST[one.tone], -(one.lag or 0.0), one.namespace, one.name))
     return Overview(tuple(found[:CHANGEFEEDS_SHOWN]), len(found), tuple(notes))
 
 
-def of_driver(status: DriverStatus) -> Changefeed:
+def of_driver(status: DriverStatus) -> ChangefeedView:
     """From its driver's status."""
-    return Changefeed(
+    return ChangefeedView(
         namespace=status.namespace,
         name=status.name,
         state=status.state,
@@ -154,7 +154,7 @@ def of_driver(status: DriverStatus) -> Changefeed:
     )
 
 
-def with_driver(known: Changefeed, status: DriverStatus) -> Changefeed:
+def with_driver(known: ChangefeedView, status: DriverStatus) -> ChangefeedView:
     """Add what only the driver knows to what the resource says. The resource's message and facts take precedence."""
     live = of_driver(status)
     facts = dict(live.facts)
@@ -176,7 +176,7 @@ def with_driver(known: Changefeed, status: DriverStatus) -> Changefeed:
     )
 
 
-def unanswered(known: Changefeed, why: str, now_ms: int) -> Changefeed:
+def unanswered(known: ChangefeedView, why: str, now_ms: int) -> ChangefeedView:
     """The driver's last report, marked as no longer current."""
     note = f"{why} The page shows the driver's last report."
     return replace(known, state="Not answering", now_ms=now_ms, message="", notes=(note, *known.notes), is_live=False)
@@ -196,9 +196,9 @@ def _facts(status: DriverStatus) -> Iterable[tuple[str, str]]:
     yield "Driver", f"epoch {status.epoch}, version {status.version or 'unknown'}"
 
 
-def _table(table: TableStatus, now_ms: int) -> Table:
+def _table(table: TableStatus, now_ms: int) -> TableView:
     written_ms = ms_of(table.written_ts)
-    return Table(
+    return TableView(
         name=table.name,
         dispatcher=table.dispatcher,
         written_ms=written_ms,
@@ -208,9 +208,9 @@ def _table(table: TableStatus, now_ms: int) -> Table:
     )
 
 
-def _transaction(open_: OpenTransaction) -> Transaction:
+def _transaction(open_: OpenTransaction) -> TransactionView:
     start_ms = ms_of(open_.start_ts)
-    return Transaction(open_.table, open_.puller, open_.start_ts, start_ms, start_ms + open_.ttl_ms)
+    return TransactionView(open_.table, open_.puller, open_.start_ts, start_ms, start_ms + open_.ttl_ms)
 
 
 def _failure(status: DriverStatus) -> Failure | None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from changefeed.cli.main import main
-from changefeed.cli.ticdc.config import Converted, Source, convert, to_yaml
+from changefeed.cli.ticdc.config import Converted, TicdcSource, convert, to_yaml
 from changefeed.errors import InvalidSpec
 from changefeed.spec.parse import parse
 
@@ -46,7 +46,7 @@ _LARGE = "[sink.kafka-config.large-message-handle]\nlarge-message-handle-option"
 
 
 def _convert(uri: str, config: str = "", **more: Any) -> Converted:
-    return convert(Source(uri, tomllib.loads(config), ("http://pd:2379",), start_ts="449", **more))
+    return convert(TicdcSource(uri, tomllib.loads(config), ("http://pd:2379",), start_ts="449", **more))
 
 
 def test_what_means_the_same_is_taken_over() -> None:
@@ -298,7 +298,7 @@ def test_a_signature_is_not_taken_over() -> None:
 
 
 def test_without_pd_and_start_it_says_what_to_write() -> None:
-    converted = convert(Source("s3://lake/x?protocol=csv", {}))
+    converted = convert(TicdcSource("s3://lake/x?protocol=csv", {}))
     assert [note.partition(":")[0] for note in converted.notes] == ["spec.upstream.pdAddresses", "spec.startTs"]
     parse(to_yaml(converted))
 

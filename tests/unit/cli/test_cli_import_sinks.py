@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from changefeed.cli.ticdc.config import Converted, Source, convert, to_yaml
+from changefeed.cli.ticdc.config import Converted, TicdcSource, convert, to_yaml
 from changefeed.cli.ticdc.keys import KINDS, SAME, SAME_OF, SECRETS, WITHOUT
 from changefeed.spec.crd import crd
 from changefeed.spec.parse import parse
@@ -16,7 +16,7 @@ _LARGE = "[sink.kafka-config.large-message-handle]\nlarge-message-handle-option"
 
 
 def _convert(uri: str, config: str = "", name: str = "imported") -> Converted:
-    return convert(Source(uri, tomllib.loads(config), ("http://pd:2379",), start_ts="449", name=name))
+    return convert(TicdcSource(uri, tomllib.loads(config), ("http://pd:2379",), start_ts="449", name=name))
 
 
 @pytest.mark.parametrize(
@@ -372,7 +372,7 @@ def _nested(key: str, value: object) -> dict[str, Any]:
 def test_of_each_key_without_an_equivalent_only_the_default_needs_no_note(uri: str) -> None:
     for key in WITHOUT.keys() - SAME_OF[KINDS[uri.partition(":")[0]]].keys():
         default, why = WITHOUT[key]
-        known = Source(uri, _nested(key, default), ("http://pd:2379",), start_ts="449")
+        known = TicdcSource(uri, _nested(key, default), ("http://pd:2379",), start_ts="449")
         other = replace(known, config=_nested(key, ["another"]))
         assert not convert(known).notes or default is None, key
         (note,) = convert(other).notes

@@ -14,15 +14,15 @@ from urllib.request import urlopen
 import pytest
 from changefeed.cli.main import main
 from changefeed.cli.recorded import Logs
-from changefeed.cli.ui import Laptop
+from changefeed.cli.ui import LaptopChangefeeds
 from changefeed.model.record import EpochRecord, StartRecord
 from changefeed.model.tso import compose
 from changefeed.objectstore import Location
 from changefeed.objectstore.open import open_store
 from changefeed.owner.transaction_log.log import Log
 from changefeed.spec.driver_status import DriverStatus
-from changefeed.ui.drivers import Silent
-from changefeed.ui.view import Changefeed
+from changefeed.ui.drivers import DriverSilence
+from changefeed.ui.view import ChangefeedView
 
 NOW_MS = 1_795_802_400_000
 
@@ -30,10 +30,10 @@ NOW_MS = 1_795_802_400_000
 class Asked:
     """In the place of `Drivers`: what each address answers now."""
 
-    def __init__(self, **answers: DriverStatus | Silent) -> None:
+    def __init__(self, **answers: DriverStatus | DriverSilence) -> None:
         self.answers = answers
 
-    async def ask(self, address: str) -> DriverStatus | Silent:
+    async def ask(self, address: str) -> DriverStatus | DriverSilence:
         return self.answers[address]
 
 
@@ -55,9 +55,9 @@ def write_log(folder: Path, name: str = "orders") -> None:
     log.append(EpochRecord(n=2, epoch=1, nonce="b", attempt=0, host="h", pid=1, config=config, versions={}))
 
 
-def laptop(logs: Logs, asked: Asked) -> Laptop:
+def laptop(logs: Logs, asked: Asked) -> LaptopChangefeeds:
     fake: Any = asked
-    return Laptop(logs, list(asked.answers), fake)
+    return LaptopChangefeeds(logs, list(asked.answers), fake)
 
 
 async def test_a_driver_is_shown_and_what_it_said_stays_when_it_falls_silent() -> None:
@@ -65,7 +65,7 @@ async def test_a_driver_is_shown_and_what_it_said_stays_when_it_falls_silent() -
     page = laptop(Logs([], []), asked)
     (shown,) = (await page.overview()).changefeeds
     assert (shown.state, shown.lag) == ("Normal", 2.0)
-    asked.answers["a"] = Silent("No driver answers at a.")
+    asked.answers["a"] = DriverSilence("No driver answers at a.")
     (shown,) = (await page.overview()).changefeeds
     assert (shown.state, shown.checkpoint_ts) == ("Not answering", compose(NOW_MS - 2_000))
     assert shown.notes == ("No driver answers at a. The page shows the driver's last report.",)
@@ -76,7 +76,7 @@ async def test_a_driver_is_shown_and_what_it_said_stays_when_it_falls_silent() -
 
 
 async def test_without_a_driver_the_next_step_is_said() -> None:
-    found = await laptop(Logs([], []), Asked(a=Silent("No driver answers at a."))).overview()
+    found = await laptop(Logs([], []), Asked(a=DriverSilence("No driver answers at a."))).overview()
     assert found.changefeeds == ()
     assert found.notes[0].startswith("No driver answers at a. Start one with changefeed run")
 
@@ -84,7 +84,7 @@ async def test_without_a_driver_the_next_step_is_said() -> None:
 async def test_logs_are_shown_until_a_driver_tells_more(tmp_path: Path) -> None:
     write_log(tmp_path / "shop" / "orders" / "local")
     write_log(tmp_path / "shop" / "bills" / "local", "bills")
-    asked = Asked(a=Silent("No driver answers at a."))
+    asked = Asked(a=DriverSilence("No driver answers at a."))
     logs = Logs([], [Location(tmp_path.as_uri())])
     page = laptop(logs, asked)
     assert (await page.overview()).notes[0] == "The logs are being read."
@@ -97,7 +97,7 @@ async def test_logs_are_shown_until_a_driver_tells_more(tmp_path: Path) -> None:
     assert {one.name: one.state for one in found.changefeeds} == {"orders": "Normal", "bills": "Not running"}
 
 
-def looked_at(logs: Logs) -> tuple[list[Changefeed], list[str]]:
+def looked_at(logs: Logs) -> tuple[list[ChangefeedView], list[str]]:
     logs.look()
     return logs.known
 

@@ -18,15 +18,15 @@ from changefeed_operator.actions import (
     Apply,
     Create,
     Decision,
-    Delete,
-    Event,
+    DeleteObject,
+    EmitEvent,
     KeepLog,
     PatchStatus,
     SetFinalizer,
 )
 from changefeed_operator.decision.conditions import OWN_CONDITIONS
 from changefeed_operator.decision.decide import OWN_FIELDS, decide
-from changefeed_operator.loop.seen import Seen
+from changefeed_operator.loop.seen import SeenObjects
 from changefeed_operator.observe import Observed
 from changefeed_operator.settings import Settings
 
@@ -59,7 +59,7 @@ class World:
         self.now = START
         self.objects: dict[tuple[str, str], Manifest] = {}
         self.namespace_terminating = False
-        self.events: list[Event] = []
+        self.events: list[EmitEvent] = []
         self.writes = 0
         self.acts = 0
         self.dies_at = -1
@@ -69,7 +69,7 @@ class World:
         self.pod_events: list[Manifest] = []
         self.driver_log = ""
         self.executor_ends: list[Manifest] = []
-        self.seen = Seen()
+        self.seen = SeenObjects()
         self.refused = ""
         self._numbers = 0
 
@@ -196,7 +196,7 @@ class World:
                     raise Refused("AlreadyExists")
                 self.writes += 1
                 self._put(manifest)
-            case Delete(kind, name, uid, grace_s):
+            case DeleteObject(kind, name, uid, grace_s):
                 found = self.objects.get((kind, name))
                 if found is not None and found["metadata"]["uid"] != uid:
                     raise Refused("Conflict")
@@ -208,7 +208,7 @@ class World:
                 self._set_finalizers(finalizers, version)
             case KeepLog():
                 pass
-            case Event():
+            case EmitEvent():
                 self.events.append(action)
 
     # The API server
@@ -531,9 +531,9 @@ def _broken(action: Action, world: World) -> list[str]:
             claimed = manifest["metadata"]["labels"][api.ATTEMPT_LABEL] == attempt and phase == "Claimed"
             clean = not [pod for pod in world.pods() if api.ROLE_LABEL in pod["metadata"]["labels"]]
             return ([] if claimed else ["created before it was claimed"]) + ([] if clean else ["created beside pods"])
-        case Delete("SparkApplication", _, _, _) if lives:
+        case DeleteObject("SparkApplication", _, _, _) if lives:
             return ["an application deleted under its driver"]
-        case Delete("Pod", name, _, _) if driver is not None and lives:
+        case DeleteObject("Pod", name, _, _) if driver is not None and lives:
             deleted = world.objects.get(("Pod", name), driver)["metadata"]
             of_driver = deleted["labels"].get(api.ATTEMPT_LABEL) == driver["metadata"]["labels"][api.ATTEMPT_LABEL]
             if of_driver and name != driver["metadata"]["name"]:

@@ -12,7 +12,7 @@ import yaml
 from changefeed.spec.parse import digest
 from changefeed.spec.reasons import Reason
 from changefeed_operator import api
-from changefeed_operator.actions import Action, Apply, Create, Delete, Event
+from changefeed_operator.actions import Action, Apply, Create, DeleteObject, EmitEvent
 from changefeed_operator.decision.children.upkeep import REPAIR_EVERY_S
 from changefeed_operator.settings import Network, Settings
 from operator_world import NAME, SPEC, Manifest, World
@@ -68,7 +68,7 @@ def _run_config(world: World) -> dict[str, Any]:
 
 def _said(actions: list[Action]) -> list[str]:
     repaired = Reason.CHILD_REPAIRED
-    return [each.message for each in actions if isinstance(each, Event) and each.reason is repaired]
+    return [each.message for each in actions if isinstance(each, EmitEvent) and each.reason is repaired]
 
 
 def test_a_filter_edited_in_the_config_map_is_never_run() -> None:
@@ -206,7 +206,7 @@ def test_what_can_not_be_put_back_is_made_anew_with_one_event(kind: str) -> None
     else:
         found["spec"]["ports"].append({"name": "evil", "port": 1, "protocol": "TCP"})
     done = world.reconcile()
-    assert Delete(kind, api.name_of(found), uid) in done
+    assert DeleteObject(kind, api.name_of(found), uid) in done
     assert len(_said(done)) == 1
     after = _child(world, kind)
     assert api.uid_of(after) != uid

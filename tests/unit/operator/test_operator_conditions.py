@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from changefeed.spec.events_reference import events_reference
 from changefeed.spec.reasons import HeldReason, Reason
-from changefeed_operator.actions import Event
-from changefeed_operator.decision.attempt.ledger import Ledger, Outcome, Phase
+from changefeed_operator.actions import EmitEvent
+from changefeed_operator.decision.attempt.ledger import AttemptLedger, AttemptOutcome, Phase
 from changefeed_operator.decision.attempt.restart import FAILURES, is_exhausted, wait_s
 from changefeed_operator.decision.conditions import CLEAR_TEXT, Situation, conditions, events, warnings
 from changefeed_operator.decision.decide import OWN_FIELDS
@@ -90,18 +90,18 @@ def test_what_heals_by_itself_has_no_budget() -> None:
 
 
 def test_a_budget_ends_in_a_person() -> None:
-    ledger = Ledger(attempt=1)
+    ledger = AttemptLedger(attempt=1)
     policy = Reason.OOM.policy
     assert policy is not None
     budget = policy.budget
     assert budget is not None
     for count in range(budget):
         ledger = ledger.failed_with(Reason.OOM, "OutOfMemory", "It broke.", NOW, "uid-1")
-        assert ledger.outcome is Outcome.FAILED
+        assert ledger.outcome is AttemptOutcome.FAILED
         assert ledger.retry_at > NOW
         assert ledger.failed == count + 1
     ledger = ledger.failed_with(Reason.OOM, "OutOfMemory", "It broke.", NOW, "uid-1")
-    assert ledger.outcome is Outcome.STALLED
+    assert ledger.outcome is AttemptOutcome.STALLED
     assert ledger.last_error is not None
     assert ledger.last_error.next_retry is None
 
@@ -109,18 +109,18 @@ def test_a_budget_ends_in_a_person() -> None:
 @pytest.mark.parametrize(
     "ledger",
     [
-        Ledger(),
-        Ledger().claimed("h", "s3://state"),
-        Ledger().claimed("h", "s3://state").created(),
-        Ledger(3, Phase.CREATED).failed_with(Reason.OOM, "OutOfMemory", "m", NOW, "u"),
-        Ledger(3, Phase.CREATED).stalled("NeedsHuman", "m", NOW),
-        Ledger(3, Phase.CREATED, failures={Reason.CRASH: 2}).stopped(),
-        Ledger(3, Phase.CREATED).finished(),
+        AttemptLedger(),
+        AttemptLedger().claimed("h", "s3://state"),
+        AttemptLedger().claimed("h", "s3://state").created(),
+        AttemptLedger(3, Phase.CREATED).failed_with(Reason.OOM, "OutOfMemory", "m", NOW, "u"),
+        AttemptLedger(3, Phase.CREATED).stalled("NeedsHuman", "m", NOW),
+        AttemptLedger(3, Phase.CREATED, failures={Reason.CRASH: 2}).stopped(),
+        AttemptLedger(3, Phase.CREATED).finished(),
     ],
 )
-def test_what_is_remembered_is_read_back(ledger: Ledger) -> None:
+def test_what_is_remembered_is_read_back(ledger: AttemptLedger) -> None:
     fields = ledger.fields()
-    assert Ledger.read(fields) == ledger
+    assert AttemptLedger.read(fields) == ledger
     assert set(fields) <= set(OWN_FIELDS)
 
 
@@ -149,7 +149,10 @@ def test_every_word_has_a_place_and_the_reference_tells_it_there() -> None:
     assert _told("Failures and their budgets") == set(FAILURES)
     assert _told("Reasons of HistoryHeld") == set(HeldReason)
     assert all(reason.shown or reason.sent or reason.policy for reason in Reason)
-    assert [event.type for event in (Event(Reason.PAUSED, ""), Event(Reason.STALLED, ""))] == ["Normal", "Warning"]
+    assert [event.type for event in (EmitEvent(Reason.PAUSED, ""), EmitEvent(Reason.STALLED, ""))] == [
+        "Normal",
+        "Warning",
+    ]
 
 
 def test_credentials_in_clear_text_are_told_once_and_as_long_as_they_are() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from changefeed.spec.reasons import Reason
 from changefeed_operator import api
-from changefeed_operator.decision.attempt.ledger import Outcome
+from changefeed_operator.decision.attempt.ledger import AttemptOutcome
 from changefeed_operator.decision.evidence.driver_pod import (
     disruption_of,
     end_in_text,
@@ -37,28 +37,28 @@ def _said(cause: str) -> str:
 @pytest.mark.parametrize(
     ("pod", "outcome", "cause", "failure"),
     [
-        (_pod(0, _said("Finished")), Outcome.FINISHED, "Finished", None),
-        (_pod(0, _said("Drained")), Outcome.FAILED, "Lost", Reason.LOST),
-        (_pod(0), Outcome.FAILED, "Lost", Reason.LOST),
-        (_pod(1, _said("NeedsHuman")), Outcome.STALLED, "NeedsHuman", None),
-        (_pod(1, _said("DuplicateKey")), Outcome.STALLED, "DuplicateKey", None),
-        (_pod(1, _said("ExecuteByHand")), Outcome.STALLED, "ExecuteByHand", None),
-        (_pod(1, _said("SnapshotLostByGC")), Outcome.STALLED, "SnapshotLostByGC", None),
-        (_pod(1, _said("ProtocolViolation")), Outcome.FAILED, "ProtocolViolation", Reason.CRASH),
-        (_pod(1, "Traceback ..."), Outcome.FAILED, "Crash", Reason.CRASH),
-        (_pod(1, seconds=59), Outcome.FAILED, "FastFail", Reason.FAST_FAIL),
-        (_pod(2), Outcome.STALLED, "InvalidSpec", None),
-        (_pod(1, _said("Refused"), seconds=1), Outcome.FAILED, "Refused", Reason.UNAVAILABLE),
-        (_pod(69, _said("Unavailable")), Outcome.FAILED, "Unavailable", Reason.UNAVAILABLE),
-        (_pod(69, seconds=1), Outcome.FAILED, "Unavailable", Reason.UNAVAILABLE),
-        (_pod(75), Outcome.FAILED, "Fenced", Reason.FENCED),
-        (_pod(137), Outcome.FAILED, "Crash", Reason.CRASH),
-        (_pod(137, reason="OOMKilled", seconds=2), Outcome.FAILED, "OutOfMemory", Reason.OOM),
-        (_pod(143), Outcome.FAILED, "Lost", Reason.LOST),
-        ({"status": {"phase": "Failed", "reason": "Evicted"}}, Outcome.FAILED, "Lost", Reason.LOST),
+        (_pod(0, _said("Finished")), AttemptOutcome.FINISHED, "Finished", None),
+        (_pod(0, _said("Drained")), AttemptOutcome.FAILED, "Lost", Reason.LOST),
+        (_pod(0), AttemptOutcome.FAILED, "Lost", Reason.LOST),
+        (_pod(1, _said("NeedsHuman")), AttemptOutcome.STALLED, "NeedsHuman", None),
+        (_pod(1, _said("DuplicateKey")), AttemptOutcome.STALLED, "DuplicateKey", None),
+        (_pod(1, _said("ExecuteByHand")), AttemptOutcome.STALLED, "ExecuteByHand", None),
+        (_pod(1, _said("SnapshotLostByGC")), AttemptOutcome.STALLED, "SnapshotLostByGC", None),
+        (_pod(1, _said("ProtocolViolation")), AttemptOutcome.FAILED, "ProtocolViolation", Reason.CRASH),
+        (_pod(1, "Traceback ..."), AttemptOutcome.FAILED, "Crash", Reason.CRASH),
+        (_pod(1, seconds=59), AttemptOutcome.FAILED, "FastFail", Reason.FAST_FAIL),
+        (_pod(2), AttemptOutcome.STALLED, "InvalidSpec", None),
+        (_pod(1, _said("Refused"), seconds=1), AttemptOutcome.FAILED, "Refused", Reason.UNAVAILABLE),
+        (_pod(69, _said("Unavailable")), AttemptOutcome.FAILED, "Unavailable", Reason.UNAVAILABLE),
+        (_pod(69, seconds=1), AttemptOutcome.FAILED, "Unavailable", Reason.UNAVAILABLE),
+        (_pod(75), AttemptOutcome.FAILED, "Fenced", Reason.FENCED),
+        (_pod(137), AttemptOutcome.FAILED, "Crash", Reason.CRASH),
+        (_pod(137, reason="OOMKilled", seconds=2), AttemptOutcome.FAILED, "OutOfMemory", Reason.OOM),
+        (_pod(143), AttemptOutcome.FAILED, "Lost", Reason.LOST),
+        ({"status": {"phase": "Failed", "reason": "Evicted"}}, AttemptOutcome.FAILED, "Lost", Reason.LOST),
     ],
 )
-def test_an_end_is_read(pod: dict[str, Any], outcome: Outcome, cause: str, failure: Reason | None) -> None:
+def test_an_end_is_read(pod: dict[str, Any], outcome: AttemptOutcome, cause: str, failure: Reason | None) -> None:
     assert is_over(pod)
     assert started_at(pod) is None
     end = end_of(pod)

@@ -25,7 +25,7 @@ from changefeed_operator.health import (
     sick,
     unready,
 )
-from changefeed_operator.loop.seen import Seen
+from changefeed_operator.loop.seen import SeenObjects
 from changefeed_operator.loop.watch import WATCHED, Endless, listening
 from changefeed_operator.metrics import Metrics, Standing, changefeed_families
 from operator_api_server import ApiServer, refusal
@@ -179,7 +179,7 @@ def condition(status: str, message: str = "", kind: str = "SinkAvailable") -> di
 
 
 def test_progress_of_the_driver_and_our_own_status_wake_nobody() -> None:
-    seen = Seen()
+    seen = SeenObjects()
     assert seen.note(KEY, "", feed())
     for status in (
         {"checkpointTs": "1", "checkpointTime": "t", "resolvedTs": "2", "lagSeconds": 1, "rows": 5, "tables": 1},
@@ -198,20 +198,20 @@ def test_what_a_person_or_the_driver_decides_wakes() -> None:
         {**feed(), "metadata": {**feed()["metadata"], "deletionTimestamp": "t"}},
         {**feed(), "metadata": {**feed()["metadata"], "uid": "u2"}},
     ):
-        seen = Seen()
+        seen = SeenObjects()
         seen.note(KEY, "", feed())
         assert seen.note(KEY, "MODIFIED", change)
         assert not seen.note(KEY, "MODIFIED", change)
 
 
 def test_the_words_of_a_condition_wake_nobody() -> None:
-    seen = Seen()
+    seen = SeenObjects()
     seen.note(KEY, "", feed(conditions=[condition("False", "3 s")]))
     assert not seen.note(KEY, "MODIFIED", feed(conditions=[condition("False", "4 s")]))
 
 
 def test_a_driver_that_was_silent_wakes_with_its_report() -> None:
-    seen = Seen()
+    seen = SeenObjects()
     seen.note(KEY, "", feed())
     for time, wakes in (
         ("2026-11-21T12:00:10Z", False),
@@ -224,7 +224,7 @@ def test_a_driver_that_was_silent_wakes_with_its_report() -> None:
 
 
 def test_a_deleted_one_wakes_and_is_no_longer_counted() -> None:
-    seen = Seen()
+    seen = SeenObjects()
     seen.note(KEY, "ADDED", feed())
     assert KEY in seen.live()
     assert seen.note(KEY, "DELETED", feed(attempt=4))
@@ -236,7 +236,7 @@ def test_a_deleted_one_wakes_and_is_no_longer_counted() -> None:
 
 
 def test_children_are_kept_by_uid_under_the_name_that_they_bear() -> None:
-    seen = Seen()
+    seen = SeenObjects()
     fields = [{"manager": "m", "time": "t", "fieldsV1": {"f:data": {}}}]
     child = {"metadata": {"name": "c", "namespace": "shop", "uid": "u1", "managedFields": fields}}
     assert seen.note_child(api.CONFIG_MAP, KEY, "ADDED", child) == {KEY}
@@ -256,7 +256,7 @@ def test_children_are_kept_by_uid_under_the_name_that_they_bear() -> None:
 
 
 def test_what_is_listed_anew_wakes_and_what_is_not_is_gone() -> None:
-    seen = Seen()
+    seen = SeenObjects()
     seen.note(KEY, "ADDED", feed())
     seen.note_child(api.POD, KEY, "ADDED", {"metadata": {"uid": "u1"}})
     seen.clear()

@@ -12,12 +12,12 @@ from aiohttp import web
 from changefeed.kube.connection import Connection
 from changefeed.spec.driver_status import DriverStatus, TableStatus
 from changefeed.ui.drivers import Drivers
-from changefeed.ui.view import Changefeed
+from changefeed.ui.view import ChangefeedView
 from changefeed_operator import api
 from changefeed_operator.actions import Decision
 from changefeed_operator.loop import runtime
-from changefeed_operator.loop.runtime import Operator, Options
-from changefeed_operator.page import Page
+from changefeed_operator.loop.runtime import Operator, OperatorOptions
+from changefeed_operator.page import ClusterChangefeeds
 from changefeed_operator.settings import Settings
 from operator_tiny_cluster import TinyCluster
 
@@ -56,13 +56,13 @@ async def address(driver: Driver) -> AsyncIterator[str]:
     await runner.cleanup()
 
 
-async def look(address: str, *feeds: dict[str, Any], name: str = "orders") -> Changefeed | None:
+async def look(address: str, *feeds: dict[str, Any], name: str = "orders") -> ChangefeedView | None:
     async def listed() -> Iterable[dict[str, Any]]:
         return feeds
 
     drivers = Drivers()
     try:
-        return await Page(listed, drivers, lambda namespace, name: address).changefeed("shop", name)
+        return await ClusterChangefeeds(listed, drivers, lambda namespace, name: address).changefeed("shop", name)
     finally:
         await drivers.close()
 
@@ -122,7 +122,7 @@ async def test_the_operator_serves_its_page_when_it_is_told_to_whether_it_leads_
                     text = await answer.text()
 
     def made(web_address: tuple[str, int] | None) -> Operator:
-        options = Options(Settings("image"), "ops", metrics_port=0, web=web_address)
+        options = OperatorOptions(Settings("image"), "ops", metrics_port=0, web=web_address)
         return Operator(Connection(cluster.url), options, lambda code: None)
 
     leads, waits, without = made(("127.0.0.1", 0)), made(("127.0.0.1", 0)), made(None)

@@ -11,12 +11,12 @@ from changefeed_operator.loop.queue import (
     FIRST_RETRY,
     LONGEST_RETRY,
     RESYNC,
-    Again,
-    Failed,
     Gone,
     Key,
     Outcome,
     Queue,
+    Requeue,
+    Retry,
     Workers,
 )
 from hypothesis import given
@@ -52,7 +52,7 @@ def test_a_key_is_never_worked_on_twice_at_the_same_moment_and_comes_again_when_
     assert q.take(0.0) == A
     q.add(A, 0.1)
     assert q.take(0.1) is None
-    q.done(A, Again(), 5.0)
+    q.done(A, Requeue(), 5.0)
     assert q.take(5.0) == A
 
 
@@ -62,7 +62,7 @@ def test_no_more_than_the_limit_run_and_the_rest_waits() -> None:
         q.add(key, 0.0)
     assert [q.take(0.0), q.take(0.0), q.take(0.0)] == [A, B, None]
     assert (q.depth, q.running, q.oldest_age(7.0), q.longest_pass(7.0)) == (1, 2, 7.0, 7.0)
-    q.done(A, Again(), 7.0)
+    q.done(A, Requeue(), 7.0)
     assert q.take(7.0) == C
 
 
@@ -70,7 +70,7 @@ def test_passes_of_one_key_are_apart_so_that_a_burst_of_events_is_one_pass() -> 
     q = queue()
     q.add(A, 0.0)
     q.take(0.0)
-    q.done(A, Again(), 0.01)
+    q.done(A, Requeue(), 0.01)
     q.add(A, 0.02)
     q.add(A, 0.03)
     assert q.take(0.03) is None
@@ -84,16 +84,16 @@ def test_retries_back_off_to_a_bound_and_start_anew_after_a_success() -> None:
     now, delays = 0.0, []
     for _ in range(12):
         assert q.take(now) == A
-        q.done(A, Failed(), now)
+        q.done(A, Retry(), now)
         delays.append(q.wait(now) or 0.0)
         now += delays[-1]
     assert delays[:4] == pytest.approx([FIRST_RETRY, 2 * FIRST_RETRY, 4 * FIRST_RETRY, 8 * FIRST_RETRY])
     assert max(delays) == pytest.approx(LONGEST_RETRY) == delays[-1]
     assert q.retries == 12
     assert q.take(now) == A
-    q.done(A, Again(0.0), now)
+    q.done(A, Requeue(0.0), now)
     assert q.take(now) == A
-    q.done(A, Failed(), now)
+    q.done(A, Retry(), now)
     assert q.wait(now) == pytest.approx(FIRST_RETRY)
 
 
@@ -102,7 +102,7 @@ def test_retries_have_jitter(chance: float, factor: float) -> None:
     q = queue(chance=chance)
     q.add(A, 0.0)
     q.take(0.0)
-    q.done(A, Failed(), 0.0)
+    q.done(A, Retry(), 0.0)
     assert q.wait(0.0) == pytest.approx(FIRST_RETRY * factor, rel=0.001)
 
 
@@ -112,10 +112,10 @@ def test_events_shorten_a_back_off_but_never_to_a_hot_loop() -> None:
     now = 0.0
     for _ in range(12):
         q.take(now)
-        q.done(A, Failed(), now)
+        q.done(A, Retry(), now)
         now += q.wait(now) or 0.0
     q.take(now)
-    q.done(A, Failed(), now)
+    q.done(A, Retry(), now)
     q.add(A, now)
     assert q.wait(now) == pytest.approx(EAGER)
 
@@ -124,7 +124,7 @@ def test_retry_after_of_the_server_holds_against_events() -> None:
     q = queue()
     q.add(A, 0.0)
     q.take(0.0)
-    q.done(A, Failed(retry_after=30.0), 0.0)
+    q.done(A, Retry(retry_after=30.0), 0.0)
     q.add(A, 1.0)
     assert q.wait(1.0) == pytest.approx(29.0)
 
@@ -133,7 +133,7 @@ def test_a_key_that_asks_for_nothing_comes_again_at_the_resync() -> None:
     q = queue()
     q.add(A, 0.0)
     q.take(0.0)
-    q.done(A, Again(), 0.0)
+    q.done(A, Requeue(), 0.0)
     assert q.wait(0.0) == pytest.approx(RESYNC)
     assert q.take(RESYNC) == A
 
@@ -143,7 +143,7 @@ def test_a_wish_to_come_again_holds_up_to_the_resync() -> None:
     for key, seconds in ((A, 12.0), (B, 10 * RESYNC)):
         q.add(key, 0.0)
         q.take(0.0)
-        q.done(key, Again(seconds), 0.0)
+        q.done(key, Requeue(seconds), 0.0)
     assert q.take(12.0) == A
     assert q.take(RESYNC) == B
 
@@ -194,7 +194,7 @@ def test_whatever_happens_a_key_that_was_added_after_its_last_pass_began_is_work
             now += seconds
         elif key in running:
             running.discard(key)
-            q.done(key, {"work": Again(seconds), "fail": Failed(seconds), "gone": Gone()}[what], now)
+            q.done(key, {"work": Requeue(seconds), "fail": Retry(seconds), "gone": Gone()}[what], now)
         while (taken := q.take(now)) is not None:
             assert taken not in running
             running.add(taken)
@@ -219,7 +219,7 @@ async def test_workers_run_what_is_added_until_they_are_stopped_and_let_a_pass_e
         began.set()
         await go_on.wait()
         ended.append(key)
-        return Again()
+        return Requeue()
 
     workers = Workers(Queue(1), work)
     running = asyncio.create_task(workers.run())
@@ -239,7 +239,7 @@ async def test_workers_wake_for_a_key_that_is_due_later() -> None:
         passes.append(key)
         if len(passes) == 3:
             workers.stop()
-        return Again(0.001)
+        return Requeue(0.001)
 
     workers = Workers(Queue(1), work)
     workers.add(A)

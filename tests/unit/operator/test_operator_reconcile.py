@@ -14,11 +14,11 @@ from changefeed.kube.connection import Connection
 from changefeed.kube.kind import path_of
 from changefeed.spec.reasons import Reason
 from changefeed_operator import api
-from changefeed_operator.actions import Apply, Create, Decision, Delete, Event, PatchStatus, SetFinalizer
+from changefeed_operator.actions import Apply, Create, Decision, DeleteObject, EmitEvent, PatchStatus, SetFinalizer
 from changefeed_operator.loop import reconcile
-from changefeed_operator.loop.queue import Again, Failed, Gone
+from changefeed_operator.loop.queue import Gone, Requeue, Retry
 from changefeed_operator.loop.reconcile import CONFIRM, Reconciler
-from changefeed_operator.loop.seen import Seen
+from changefeed_operator.loop.seen import SeenObjects
 from changefeed_operator.metrics import Metrics
 from changefeed_operator.observe import Observed
 from changefeed_operator.settings import Settings
@@ -42,7 +42,7 @@ class Bench:
     """A reconciler whose `decide` gives what a test says, and keeps what it was shown."""
 
     server: ApiServer
-    seen: Seen
+    seen: SeenObjects
     metrics: Metrics
     kube: Kube
     decision: Decision = dataclasses.field(default_factory=Decision)
@@ -69,7 +69,7 @@ async def bench() -> AsyncIterator[Bench]:
         server.objects[path_of(kind, "shop")] = {"items": []}
     metrics = Metrics()
     made = Bench(
-        server, Seen(), metrics, Kube(Connection(server.url), "changefeed-operator", count=metrics.count_request)
+        server, SeenObjects(), metrics, Kube(Connection(server.url), "changefeed-operator", count=metrics.count_request)
     )
     yield made
     await made.kube.close()
@@ -78,7 +78,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 async def test_a_pass_shows_decide_the_object_and_all_that_bears_its_name(bench: Bench) -> None:
     bench.server.objects[path_of(api.POD, "shop")] = {"items": [{"metadata": {"name": "p"}}]}
-    assert await bench.reconciler().work(KEY) == Again(None)
+    assert await bench.reconciler().work(KEY) == Requeue(None)
     observed = bench.shown[0]
     assert observed.changefeed == FEED
     assert observed.children == ({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}},)
@@ -89,7 +89,7 @@ async def test_a_pass_shows_decide_the_object_and_all_that_bears_its_name(bench:
 
 async def test_a_pass_with_nothing_to_do_writes_nothing(bench: Bench) -> None:
     bench.decision = Decision(requeue_after=60.0)
-    assert await bench.reconciler().work(KEY) == Again(60.0)
+    assert await bench.reconciler().work(KEY) == Requeue(60.0)
     assert bench.server.writes() == []
 
 
@@ -97,9 +97,9 @@ async def test_actions_are_done_in_order_and_then_looked_at_again_soon(bench: Be
     pod = f"{path_of(api.POD, 'shop')}/changefeed-orders-driver"
     bench.server.objects[pod] = {}
     bench.decision = Decision(
-        (STATUS, Apply(CONFIG_MAP), Delete("Pod", "changefeed-orders-driver", "u2"), Create(CONFIG_MAP)), 60.0
+        (STATUS, Apply(CONFIG_MAP), DeleteObject("Pod", "changefeed-orders-driver", "u2"), Create(CONFIG_MAP)), 60.0
     )
-    assert await bench.reconciler().work(KEY) == Again(CONFIRM)
+    assert await bench.reconciler().work(KEY) == Requeue(CONFIRM)
     assert [(asked.method, asked.path) for asked in bench.server.writes()] == [
         ("PATCH", f"{PATH}/status"),
         ("PATCH", "/api/v1/namespaces/shop/configmaps/changefeed-orders"),
@@ -122,7 +122,7 @@ def _changes(bench: Bench, metadata: dict[str, Any], status: dict[str, Any]) -> 
 
 async def test_a_report_of_the_driver_that_comes_between_does_not_hold_a_step_up(bench: Bench) -> None:
     _changes(bench, {}, {"checkpointTs": "9", "conditions": [{"type": "WithinLag", "status": "True"}]})
-    assert await bench.reconciler().work(KEY) == Again(CONFIRM)
+    assert await bench.reconciler().work(KEY) == Requeue(CONFIRM)
     assert [asked.body["metadata"]["resourceVersion"] for asked in bench.server.writes()] == ["7", "8"]
 
 
@@ -134,7 +134,7 @@ async def test_anything_else_that_comes_between_ends_the_pass(
     bench: Bench, metadata: dict[str, Any], status: dict[str, Any]
 ) -> None:
     _changes(bench, metadata, status)
-    assert await bench.reconciler().work(KEY) == Failed()
+    assert await bench.reconciler().work(KEY) == Retry()
     assert len(bench.server.writes()) == 1
 
 
@@ -149,16 +149,16 @@ async def test_status_is_written_to_the_very_object_that_was_read(bench: Bench) 
 @pytest.mark.parametrize(
     ("answer", "outcome", "reason"),
     [
-        (refusal(409, "Conflict"), Failed(), "Conflict"),
-        (refusal(409, "AlreadyExists"), Failed(), "AlreadyExists"),
-        (refusal(429, Retry_After="9"), Failed(9.0), "Transient"),
-        (refusal(500), Failed(), "Transient"),
-        (refusal(403, message="forbidden"), Failed(), "NeedsHuman"),
+        (refusal(409, "Conflict"), Retry(), "Conflict"),
+        (refusal(409, "AlreadyExists"), Retry(), "AlreadyExists"),
+        (refusal(429, Retry_After="9"), Retry(9.0), "Transient"),
+        (refusal(500), Retry(), "Transient"),
+        (refusal(403, message="forbidden"), Retry(), "NeedsHuman"),
     ],
     ids=lambda value: f"{value.status}" if isinstance(value, web.Response) else "",
 )
 async def test_an_action_that_fails_ends_the_pass_and_comes_back(
-    bench: Bench, answer: web.Response, outcome: Failed, reason: str
+    bench: Bench, answer: web.Response, outcome: Retry, reason: str
 ) -> None:
     bench.server.fail("PATCH", "/api/v1/namespaces/shop/configmaps/changefeed-orders", answer)
     bench.decision = Decision((Apply(CONFIG_MAP), STATUS))
@@ -190,7 +190,7 @@ async def test_a_log_that_cannot_be_had_is_done_without(bench: Bench, status: in
     bench.server.objects[path_of(api.POD, "shop")] = {"items": [POD]}
     bench.server.objects["/api/v1/namespaces/shop/events"] = {"items": []}
     bench.server.fail("GET", LOG, refusal(status))
-    assert await bench.reconciler().work(KEY) == Again(None)
+    assert await bench.reconciler().work(KEY) == Requeue(None)
     assert bench.shown[0].driver_log == ""
     assert "request_errors_total{" not in bench.metrics.text().decode()
 
@@ -198,7 +198,7 @@ async def test_a_log_that_cannot_be_had_is_done_without(bench: Bench, status: in
 async def test_events_that_may_not_be_read_are_done_without(bench: Bench) -> None:
     bench.server.objects[path_of(api.POD, "shop")] = {"items": [POD]}
     bench.server.fail("GET", "/api/v1/namespaces/shop/events", refusal(403))
-    assert await bench.reconciler().work(KEY) == Again(None)
+    assert await bench.reconciler().work(KEY) == Requeue(None)
     assert bench.shown[0].pod_events == ()
 
 
@@ -238,7 +238,7 @@ async def test_what_the_server_refuses_for_good_is_told_in_an_event(bench: Bench
 
 
 async def test_the_same_event_counts_up_instead_of_a_new_one(bench: Bench) -> None:
-    bench.decision = Decision((Event(Reason.RUNNING, "It runs."),))
+    bench.decision = Decision((EmitEvent(Reason.RUNNING, "It runs."),))
     reconciler = bench.reconciler()
     await reconciler.work(KEY)
     await reconciler.work(KEY)
@@ -249,17 +249,17 @@ async def test_the_same_event_counts_up_instead_of_a_new_one(bench: Bench) -> No
 
 
 async def test_an_event_that_cannot_be_posted_stops_nothing(bench: Bench) -> None:
-    bench.decision = Decision((Event(Reason.RUNNING, "It runs."), Apply(CONFIG_MAP)))
+    bench.decision = Decision((EmitEvent(Reason.RUNNING, "It runs."), Apply(CONFIG_MAP)))
     reconciler = bench.reconciler()
     name = f"orders.{api.digest(['u1', 'Normal', 'Running', 'It runs.'])}"
     bench.server.fail("PATCH", f"/api/v1/namespaces/shop/events/{name}", refusal(403))
-    assert await reconciler.work(KEY) == Again(CONFIRM)
+    assert await reconciler.work(KEY) == Requeue(CONFIRM)
     assert bench.server.writes()[-1].path.endswith("configmaps/changefeed-orders")
 
 
 async def test_a_read_that_fails_ends_the_pass_before_anything_is_decided(bench: Bench) -> None:
     bench.server.fail("GET", path_of(api.ROLE, "shop"), refusal(500))
-    assert await bench.reconciler().work(KEY) == Failed()
+    assert await bench.reconciler().work(KEY) == Retry()
     assert bench.shown == []
 
 
@@ -271,7 +271,7 @@ async def test_a_mistake_of_ours_is_logged_counted_and_tried_again(
 
     reconciler = bench.reconciler()
     reconciler._decide = broken
-    assert await reconciler.work(KEY) == Failed()
+    assert await reconciler.work(KEY) == Retry()
     assert bench.number('changefeed_operator_unexpected_errors_total{reason="ZeroDivisionError"}') == 1.0
     assert bench.number('changefeed_operator_reconciles_total{state="failed"}') == 1.0
 
@@ -284,7 +284,7 @@ async def test_a_pass_that_hangs_is_ended_and_tried_again(bench: Bench, monkeypa
         return web.Response()
 
     bench.server.fail("GET", PATH, hang)
-    assert await bench.reconciler().work(KEY) == Failed()
+    assert await bench.reconciler().work(KEY) == Retry()
     assert bench.number('changefeed_operator_retries_total{reason="TimeoutError"}') == 1.0
     assert bench.number("changefeed_operator_unexpected_errors_total{") == 0.0
 
@@ -306,8 +306,8 @@ async def test_what_one_that_is_gone_left_behind_is_looked_at_until_nothing_is_l
     bench.decision = Decision((Apply(CONFIG_MAP),))
     reconciler = bench.reconciler()
     bench.server.fail("PATCH", "/api/v1/namespaces/shop/configmaps/changefeed-orders", refusal(500))
-    assert await reconciler.work(KEY) == Failed()
-    assert await reconciler.work(KEY) == Again(CONFIRM)
+    assert await reconciler.work(KEY) == Retry()
+    assert await reconciler.work(KEY) == Requeue(CONFIRM)
     bench.decision = Decision()
     assert await reconciler.work(KEY) == Gone()
     assert [observed.changefeed for observed in bench.shown] == [None, None, None]
@@ -315,7 +315,7 @@ async def test_what_one_that_is_gone_left_behind_is_looked_at_until_nothing_is_l
 
 async def test_finalizers_are_patched_over_what_was_observed(bench: Bench) -> None:
     bench.decision = Decision((SetFinalizer(("theirs", "changefeed.dev/close"), "7"),))
-    assert await bench.reconciler().work(KEY) == Again(CONFIRM)
+    assert await bench.reconciler().work(KEY) == Requeue(CONFIRM)
     asked = bench.server.asked[-1]
     assert (asked.method, asked.path) == ("PATCH", PATH)
     assert asked.body == {"metadata": {"resourceVersion": "7", "finalizers": ["theirs", "changefeed.dev/close"]}}
@@ -350,7 +350,7 @@ def _watched(bench: Bench, *children: dict[str, Any]) -> Reconciler:
 async def test_a_pass_that_finds_nothing_to_do_asks_the_api_server_nothing(bench: Bench) -> None:
     reconciler = _watched(bench, {"kind": "ConfigMap", "metadata": {"name": "changefeed-orders"}})
     bench.decision = Decision(requeue_after=60.0)
-    assert await reconciler.work(KEY) == Again(60.0)
+    assert await reconciler.work(KEY) == Requeue(60.0)
     assert bench.server.asked == []
     assert [api.name_of(child) for child in bench.shown[0].children] == ["changefeed-orders"]
 
@@ -366,7 +366,7 @@ async def test_nothing_is_done_that_the_api_server_itself_has_not_shown(bench: B
         return Decision() if observed.children else Decision((Apply(CONFIG_MAP),))
 
     reconciler._decide = decide
-    assert await reconciler.work(KEY) == Again(None)
+    assert await reconciler.work(KEY) == Requeue(None)
     assert bench.server.writes() == []
     assert [bool(observed.children) for observed in bench.shown] == [False, True]
 
@@ -374,7 +374,7 @@ async def test_nothing_is_done_that_the_api_server_itself_has_not_shown(bench: B
 async def test_what_has_to_be_done_is_decided_by_what_the_api_server_shows(bench: Bench) -> None:
     reconciler = _watched(bench)
     bench.decision = Decision((STATUS,))
-    assert await reconciler.work(KEY) == Again(CONFIRM)
+    assert await reconciler.work(KEY) == Requeue(CONFIRM)
     assert [observed.changefeed == FEED for observed in bench.shown] == [False, True]
     assert [asked.path for asked in bench.server.writes()] == [f"{PATH}/status"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from changefeed.spec.reasons import Reason
 from changefeed_operator import api
-from changefeed_operator.actions import Action, Create, Decision, Delete, SetFinalizer
+from changefeed_operator.actions import Action, Create, Decision, DeleteObject, SetFinalizer
 from changefeed_operator.manifests.jobs import UID_LABEL
 from operator_world import NAME, World
 
@@ -203,7 +203,7 @@ def test_the_close_job_of_the_name_before_is_waited_for() -> None:
     world.reconcile()
     assert world.one_pass() == Decision((), 5.0)
     before["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
-    assert world.one_pass().actions == (Delete("Job", CLOSE, before["metadata"]["uid"]),)
+    assert world.one_pass().actions == (DeleteObject("Job", CLOSE, before["metadata"]["uid"]),)
     world.reconcile()
     assert world.job(CLOSE)["metadata"]["labels"][UID_LABEL] == uid
 
@@ -223,9 +223,9 @@ def test_one_whose_deletion_somebody_else_holds_stops_its_driver_first() -> None
     world = _running(deletionPolicy="Retain")
     world.changefeed["metadata"]["finalizers"] = ["theirs"]
     world.delete()
-    (action,) = [action for action in world.reconcile() if isinstance(action, Delete)]
+    (action,) = [action for action in world.reconcile() if isinstance(action, DeleteObject)]
     assert action.name == api.driver_pod_name(NAME)
     world.end_deletions()
-    (action,) = [action for action in world.reconcile() if isinstance(action, Delete)]
+    (action,) = [action for action in world.reconcile() if isinstance(action, DeleteObject)]
     assert action.kind == "SparkApplication"
     assert _is_there(world)

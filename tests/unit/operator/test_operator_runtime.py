@@ -21,7 +21,7 @@ from changefeed_operator import api, health
 from changefeed_operator.__main__ import main, start_logging
 from changefeed_operator.actions import Apply, Decision
 from changefeed_operator.loop import leader, runtime, watch
-from changefeed_operator.loop.runtime import Operator, Options
+from changefeed_operator.loop.runtime import Operator, OperatorOptions
 from changefeed_operator.observe import Observed
 from changefeed_operator.settings import Network, Settings
 from operator_api_server import refusal
@@ -68,7 +68,7 @@ class Process:
 
     def __init__(self, cluster: TinyCluster, **options: Any) -> None:
         self.exits: list[int] = []
-        chosen = Options(Settings("image"), "ops", metrics_port=0, **options)
+        chosen = OperatorOptions(Settings("image"), "ops", metrics_port=0, **options)
         self.operator = Operator(Connection(cluster.url), chosen, self.exits.append)
         self.task = asyncio.create_task(self.operator.run())
 
@@ -356,9 +356,9 @@ def test_bad_options_are_said_plainly(capsys: pytest.CaptureFixture[str], monkey
 
 
 def test_options_come_from_the_environment_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    given: list[tuple[Connection, Options]] = []
+    given: list[tuple[Connection, OperatorOptions]] = []
 
-    async def ran(connection: Connection, options: Options) -> int:
+    async def ran(connection: Connection, options: OperatorOptions) -> int:
         given.append((connection, options))
         return 0
 
@@ -392,7 +392,7 @@ def test_options_come_from_the_environment_too(monkeypatch: pytest.MonkeyPatch, 
     )
     connection, options = given[0]
     assert connection.server == "http://127.0.0.1:1"
-    assert options == Options(
+    assert options == OperatorOptions(
         Settings(
             "changefeed-spark:1",
             "s3://state",

@@ -36,7 +36,16 @@ import datadriven
 import pytest
 import yaml
 from changefeed_operator import api
-from changefeed_operator.actions import Action, Apply, Create, Delete, Event, KeepLog, PatchStatus, SetFinalizer
+from changefeed_operator.actions import (
+    Action,
+    Apply,
+    Create,
+    DeleteObject,
+    EmitEvent,
+    KeepLog,
+    PatchStatus,
+    SetFinalizer,
+)
 from operator_world import World
 
 STORIES = sorted((Path(__file__).parent / "testdata").glob("*.txt"))
@@ -150,11 +159,11 @@ class Story:
         found = self.world.objects[kind, name]
         if words:
             found["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True", "message": " ".join(words)}]
-        self.world.act(Delete(kind, name, found["metadata"]["uid"]))
+        self.world.act(DeleteObject(kind, name, found["metadata"]["uid"]))
 
     def do_vanish(self, rest: str) -> None:
         kind, name = rest.split()
-        self.world.act(Delete(kind, name, self.world.objects[kind, name]["metadata"]["uid"], 0))
+        self.world.act(DeleteObject(kind, name, self.world.objects[kind, name]["metadata"]["uid"], 0))
 
     def do_stray(self, rest: str) -> None:
         self.world.stray(*rest.split())
@@ -197,7 +206,7 @@ def _line(action: Action) -> str:
         case Create(manifest):
             attempt = manifest["metadata"]["labels"].get(api.ATTEMPT_LABEL)
             return f"create {manifest['kind']} {manifest['metadata']['name']}" + (f" #{attempt}" if attempt else "")
-        case Delete(kind, name, _, grace_s):
+        case DeleteObject(kind, name, _, grace_s):
             return f"delete {kind} {name}" + ("" if grace_s is None else f" grace {grace_s} s")
         case KeepLog(manifest):
             return f"keep {len(manifest['data']['log'])} characters of log #{manifest['data']['attempt']}"
@@ -205,7 +214,7 @@ def _line(action: Action) -> str:
             return _status_line(status)
         case SetFinalizer(finalizers, _):
             return f"finalizers [{' '.join(finalizers)}]"
-        case Event(reason, message):
+        case EmitEvent(reason, message):
             return f"event {action.type} {reason}: {message}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from changefeed.ui.pages import changefeed_page, failure_page, overview_page
 from changefeed.ui.resource import of_resource
-from changefeed.ui.view import Changefeed, Overview, of_driver, overview, with_driver
+from changefeed.ui.view import ChangefeedView, Overview, of_driver, overview, with_driver
 from ui_page import NOW_MS, Seen, status
 
 NASTY = """<script>alert(1)</script>'"><img src=x onerror=alert(2)>{{ 1234 * 4321 }}"""
@@ -13,7 +13,7 @@ SECRET = "hunter2"
 URI = f"mysql://root:{SECRET}@db:4000/?password={SECRET}"
 
 
-def page_of(one: Changefeed) -> str:
+def page_of(one: ChangefeedView) -> str:
     return changefeed_page(one, "here", NOW_MS)
 
 
@@ -100,7 +100,7 @@ def test_a_changefeed_is_shown_with_all_that_its_driver_tells() -> None:
 
 
 def test_what_is_not_known_is_not_shown_as_nought() -> None:
-    unknown = Changefeed("shop", "orders", "Pending", NOW_MS, notes=("No driver answers at h:1.",))
+    unknown = ChangefeedView("shop", "orders", "Pending", NOW_MS, notes=("No driver answers at h:1.",))
     seen = Seen(page_of(unknown))
     assert "not known yet" in seen.text
     assert "No driver answers at h:1." in seen.texts
@@ -111,7 +111,9 @@ def test_what_is_not_known_is_not_shown_as_nought() -> None:
 
 def test_every_state_is_told_in_words_too_and_every_link_leads_to_its_changefeed() -> None:
     states = ("Normal", "Warning", "Failed", "Stopped", "Finished", "Pending")
-    seen = Seen(overview_page(overview(Changefeed("a b", state, state, NOW_MS) for state in states), "here", NOW_MS))
+    seen = Seen(
+        overview_page(overview(ChangefeedView("a b", state, state, NOW_MS) for state in states), "here", NOW_MS)
+    )
     assert set(states) <= set(seen.texts)
     links = [link["href"] for link in seen.all("a")]
     assert sorted(links) == sorted(["/", *(f"/changefeeds/a%20b/{state}" for state in states)])

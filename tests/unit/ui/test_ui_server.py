@@ -11,9 +11,9 @@ import pytest
 from aiohttp import web
 from changefeed.errors import InvalidSpec, NeedsHuman, Unavailable
 from changefeed.ui import drivers
-from changefeed.ui.drivers import Drivers, Silent
+from changefeed.ui.drivers import Drivers, DriverSilence
 from changefeed.ui.server import parse_address, serve
-from changefeed.ui.view import Changefeed, Overview, of_driver, overview
+from changefeed.ui.view import ChangefeedView, Overview, of_driver, overview
 from ui_page import status
 
 
@@ -23,7 +23,7 @@ class Known:
     async def overview(self) -> Overview:
         return overview([of_driver(status())])
 
-    async def changefeed(self, namespace: str, name: str) -> Changefeed | None:
+    async def changefeed(self, namespace: str, name: str) -> ChangefeedView | None:
         if name == "away":
             raise Unavailable("The API server is <away>.", "Look at it.")
         return of_driver(status()) if (namespace, name) == ("shop", "orders") else None
@@ -168,7 +168,7 @@ async def test_what_is_no_driver_is_told_by_its_address(
 
     address = await answering(answer)
     found = await asking.ask(address)
-    assert isinstance(found, Silent)
+    assert isinstance(found, DriverSilence)
     assert why in found.why
     assert address in found.why
 
@@ -185,5 +185,5 @@ async def test_a_driver_that_is_silent_is_not_waited_for(
 
     found = await asking.ask(await answering(answer))
     await asking.close()
-    assert isinstance(found, Silent)
+    assert isinstance(found, DriverSilence)
     assert found.why.startswith("No driver answers at 127.0.0.1:")

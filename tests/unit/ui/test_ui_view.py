@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from changefeed.spec.driver_status import DriverError, DriverStatus
 from changefeed.ui.resource import of_resource
-from changefeed.ui.view import CHANGEFEEDS_SHOWN, Changefeed, of_driver, overview, unanswered, with_driver
+from changefeed.ui.view import CHANGEFEEDS_SHOWN, ChangefeedView, of_driver, overview, unanswered, with_driver
 from ui_page import NOW_MS, status, ts
 
 
@@ -119,8 +119,8 @@ def test_a_driver_that_has_fallen_silent_is_said_to_be() -> None:
 
 
 def test_the_worst_come_first_and_a_thousand_are_cut_off() -> None:
-    def one(name: str, state: str, seconds: int) -> Changefeed:
-        return Changefeed("shop", name, state, NOW_MS, checkpoint_ms=NOW_MS - seconds * 1000)
+    def one(name: str, state: str, seconds: int) -> ChangefeedView:
+        return ChangefeedView("shop", name, state, NOW_MS, checkpoint_ms=NOW_MS - seconds * 1000)
 
     few = overview([one("a", "Normal", 1), one("b", "Failed", 1), one("c", "Stopped", 900), one("d", "Normal", 9)])
     assert [each.name for each in few.changefeeds] == ["b", "c", "d", "a"]

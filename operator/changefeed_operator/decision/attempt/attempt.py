@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from changefeed.spec.reasons import Reason
 
 from changefeed_operator import api
-from changefeed_operator.actions import Action, Create, Delete, Event, KeepLog
+from changefeed_operator.actions import Action, Create, DeleteObject, EmitEvent, KeepLog
 from changefeed_operator.api import Json
-from changefeed_operator.decision.attempt.ledger import Ledger, Outcome, Phase
+from changefeed_operator.decision.attempt.ledger import AttemptLedger, AttemptOutcome, Phase
 from changefeed_operator.decision.attempt.restart import HEALTHY_S
 from changefeed_operator.decision.children.drift import changed_by_others
 from changefeed_operator.decision.conditions import Situation, condition
@@ -53,13 +53,13 @@ _EXECUTOR_GRACE_S = 30
 
 
 @dataclass(frozen=True)
-class View:
+class PassInput:
     """The input of a pass."""
 
     observed: Observed
     settings: Settings
     wanted: Wanted
-    ledger: Ledger
+    ledger: AttemptLedger
 
     @property
     def now(self) -> float:
@@ -83,10 +83,10 @@ class View:
 class Step:
     """`look_again_at`: Unix seconds; ignored unless in the future."""
 
-    ledger: Ledger
+    ledger: AttemptLedger
     situation: Situation
     actions: tuple[Action, ...] = ()
-    events: tuple[Event, ...] = ()
+    events: tuple[EmitEvent, ...] = ()
     look_again_at: float | None = None
     keeps: tuple[KeepLog, ...] = ()  # done first: what to keep of an attempt before it is cleaned up
 
@@ -96,14 +96,14 @@ class _Removal:
     """Pods that are being removed."""
 
     actions: list[Action] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
+    events: list[EmitEvent] = field(default_factory=list)
     look_again_at: float | None = None
 
     def take(self, pod: Json, now: float, grace_s: int | None) -> None:
         name, uid = api.name_of(pod), api.uid_of(pod)
         late_at = now + (grace_s or _EXECUTOR_GRACE_S) + LATE_S
         if not api.is_deleting(pod):
-            self.actions.append(Delete(api.POD.kind, name, uid, grace_s))
+            self.actions.append(DeleteObject(api.POD.kind, name, uid, grace_s))
         else:
             ends_at = api.time_at(pod, "metadata", "deletionTimestamp") or now
             text = f"Pod {name} outlived its grace period by {LATE_S:.0f} s and was force-deleted. Check its node."
@@ -113,24 +113,24 @@ class _Removal:
                 text = f"Pod {name} was force-deleted because its node {node} is lost. Check the node."
                 late_at = ends_at - api.whole_at(pod, "metadata", "deletionGracePeriodSeconds") + UNREACHABLE_S
             if now >= late_at:
-                self.events.append(Event(Reason.POD_FORCE_DELETED, text))
-                self.actions.append(Delete(api.POD.kind, name, uid, 0))
+                self.events.append(EmitEvent(Reason.POD_FORCE_DELETED, text))
+                self.actions.append(DeleteObject(api.POD.kind, name, uid, 0))
                 late_at = now + LATE_S
         self.look_again_at = min(late_at, self.look_again_at or late_at)
 
 
-def advance(view: View) -> Step:
+def advance(view: PassInput) -> Step:
     """The next step of the newest attempt, or of the one after it."""
     return _between(view) if view.ledger.phase is Phase.ENDED else _under_way(view)
 
 
-def _over(view: View, ledger: Ledger, *events: Event, keeps: tuple[KeepLog, ...] = ()) -> Step:
+def _over(view: PassInput, ledger: AttemptLedger, *events: EmitEvent, keeps: tuple[KeepLog, ...] = ()) -> Step:
     """What follows an attempt that is over, as recorded in `ledger`."""
     after = _between(replace(view, ledger=ledger))
     return replace(after, events=(*events, *after.events), keeps=keeps)
 
 
-def _under_way(view: View) -> Step:
+def _under_way(view: PassInput) -> Step:
     observed, ledger = view.observed, view.ledger
     number = str(ledger.attempt)
     found, driver = observed.application, _of_attempt(observed.driver, number)
@@ -154,7 +154,7 @@ def _under_way(view: View) -> Step:
     return _without_strays(step, observed, number, view.now) if goes_on else step
 
 
-def _create(view: View, ledger: Ledger) -> Step:
+def _create(view: PassInput, ledger: AttemptLedger) -> Step:
     target = view.wanted.target
     if target is None:
         return _over(view, ledger.stopped())
@@ -181,26 +181,26 @@ def _without_strays(step: Step, observed: Observed, number: str, now: float) -> 
     )
 
 
-def _ended(view: View, end: End) -> Step:
+def _ended(view: PassInput, end: End) -> Step:
     """What follows from an attempt that ended on its own."""
     ledger = view.ledger
-    if end.outcome is Outcome.FINISHED:
+    if end.outcome is AttemptOutcome.FINISHED:
         return _over(view, ledger.finished())
     if not view.wants(ledger.spec_hash):
         return _over(view, ledger.stopped())
     keeps = _kept_log(view)
-    if end.outcome is Outcome.STALLED:
+    if end.outcome is AttemptOutcome.STALLED:
         return _over(view, ledger.stalled(end.cause, end.message, view.now), keeps=keeps)
     if end.newest_attempt > ledger.attempt:
         text = f"Attempt {ledger.attempt} is older than the log's: the status was lost or restored. {end.message}"
         behind = ledger.behind(end.newest_attempt, end.message, view.now)
-        return _over(view, behind, Event(Reason.ATTEMPT_FAILED, text), keeps=keeps)
+        return _over(view, behind, EmitEvent(Reason.ATTEMPT_FAILED, text), keeps=keeps)
     failed = ledger.failed_with(end.failure, end.cause, end.message, view.now, view.uid)
     text = f"Attempt {ledger.attempt} failed: {end.message}"
-    return _over(view, failed, Event(Reason.ATTEMPT_FAILED, text), keeps=keeps)
+    return _over(view, failed, EmitEvent(Reason.ATTEMPT_FAILED, text), keeps=keeps)
 
 
-def _kept_log(view: View) -> tuple[KeepLog, ...]:
+def _kept_log(view: PassInput) -> tuple[KeepLog, ...]:
     """The attempt's pod is about to go, and the next one takes its name."""
     observed = view.observed
     if not observed.driver_log:
@@ -209,10 +209,10 @@ def _kept_log(view: View) -> tuple[KeepLog, ...]:
 
 
 def _lost(message: str) -> End:
-    return End(Outcome.FAILED, "Lost", message, Reason.LOST)
+    return End(AttemptOutcome.FAILED, "Lost", message, Reason.LOST)
 
 
-def _without_driver(view: View, ours: Json) -> Step:
+def _without_driver(view: PassInput, ours: Json) -> Step:
     """A SparkApplication without a driver pod: the pod is not created yet, it is stuck, or it is over."""
     state = api.text_at(ours, "status", "applicationState", "state")
     said = api.text_at(ours, "status", "applicationState", "errorMessage")
@@ -235,21 +235,21 @@ def _without_driver(view: View, ours: Json) -> Step:
             "The Spark operator has not picked up the SparkApplication. "
             f"Check that it is running and that its spark.jobNamespaces include {namespace}."
         )
-        return _ended(view, End(Outcome.FAILED, "NotTakenUp", text, Reason.SUBMISSION))
+        return _ended(view, End(AttemptOutcome.FAILED, "NotTakenUp", text, Reason.SUBMISSION))
     text = f"The SparkApplication is stuck in {state} without a driver pod. Check the Spark operator's log."
-    return _ended(view, End(Outcome.FAILED, "Stuck", text, Reason.STUCK))
+    return _ended(view, End(AttemptOutcome.FAILED, "Stuck", text, Reason.STUCK))
 
 
 def _not_submitted(said: str) -> End:
     if refusal := refusal_in(said):
         text = f"The API server rejects the driver's pod: {refusal}. {AGAINST_REFUSAL}"
-        return End(Outcome.FAILED, REFUSED, text, Reason.SUBMISSION)
+        return End(AttemptOutcome.FAILED, REFUSED, text, Reason.SUBMISSION)
     why = cause_in(said) or "no cause given"
     text = f"The Spark operator could not submit the SparkApplication: {why}. Check the Spark operator's log."
-    return End(Outcome.FAILED, "Submission", text, Reason.SUBMISSION)
+    return End(AttemptOutcome.FAILED, "Submission", text, Reason.SUBMISSION)
 
 
-def _with_driver(view: View, driver: Json) -> Step:
+def _with_driver(view: PassInput, driver: Json) -> Step:
     if api.is_deleting(driver):
         going = _Removal()
         going.take(driver, view.now, view.drain_s)
@@ -276,28 +276,32 @@ def _with_driver(view: View, driver: Json) -> Step:
 _PENDING = {Reason.IMAGE_PULL: Reason.IMAGE_PULL_FAILED, Reason.DRIVER_START: Reason.DRIVER_PENDING}
 
 
-def _pending(view: View, driver: Json) -> Step:
+def _pending(view: PassInput, driver: Json) -> Step:
     trouble = trouble_of(driver, events=view.observed.pod_events)
     failure = trouble.failure if trouble else Reason.DRIVER_START
     deadline = _created(driver) + PENDING_S[failure]
     if view.now >= deadline:
         late = f"The driver's pod did not start within {PENDING_S[failure]:.0f} s; see kubectl describe pod."
-        return _ended(view, End(Outcome.FAILED, str(failure), trouble.message if trouble else late, failure))
+        return _ended(view, End(AttemptOutcome.FAILED, str(failure), trouble.message if trouble else late, failure))
     situation = Situation(Reason.STARTING, "The driver's pod is starting.")
     if trouble:
         situation = Situation(_PENDING.get(failure, failure), trouble.message)
     return Step(view.ledger, situation, look_again_at=min(view.now + LOOK_S, deadline))
 
 
-def _between(view: View) -> Step:
+def _between(view: PassInput) -> Step:
     """No attempt is under way: clean up after the newest one, then rest or claim the next."""
     observed, ledger, paused = view.observed, view.ledger, view.wanted.paused
-    if paused and ledger.outcome in (Outcome.FAILED, Outcome.STALLED):
+    if paused and ledger.outcome in (AttemptOutcome.FAILED, AttemptOutcome.STALLED):
         ledger = ledger.stopped()
         view = replace(view, ledger=ledger)
     starts = _may_start(view)
     # An attempt that ended on its own keeps its SparkApplication and dead driver pod, so that its log can be read.
-    is_kept = ledger.outcome in (Outcome.FAILED, Outcome.STALLED, Outcome.FINISHED) and not starts and not paused
+    is_kept = (
+        ledger.outcome in (AttemptOutcome.FAILED, AttemptOutcome.STALLED, AttemptOutcome.FINISHED)
+        and not starts
+        and not paused
+    )
     removal = _Removal()
     if observed.driver is not None and not is_over(observed.driver):
         removal.take(observed.driver, view.now, view.drain_s)
@@ -313,45 +317,45 @@ def _between(view: View) -> Step:
         return _claim(view) if starts else _rest(view)
     if is_kept:
         situation = _rest(view).situation
-    rest_at = ledger.retry_at if is_kept and ledger.outcome is Outcome.FAILED else None
+    rest_at = ledger.retry_at if is_kept and ledger.outcome is AttemptOutcome.FAILED else None
     look_again_at = _sooner(removal.look_again_at, rest_at)
     return Step(ledger, situation, tuple(removal.actions), tuple(removal.events), look_again_at)
 
 
-def _remove_application(removal: _Removal, view: View) -> None:
+def _remove_application(removal: _Removal, view: PassInput) -> None:
     """Deleting it takes its pods along; a dead driver pod without one is deleted directly."""
     found, driver = view.observed.application, view.observed.driver
     if found is None:
         if driver is not None:
             removal.take(driver, view.now, _EXECUTOR_GRACE_S)
     elif not api.is_deleting(found):
-        removal.actions.append(Delete(api.APPLICATION.kind, api.name_of(found), api.uid_of(found)))
+        removal.actions.append(DeleteObject(api.APPLICATION.kind, api.name_of(found), api.uid_of(found)))
 
 
-def _may_start(view: View) -> bool:
+def _may_start(view: PassInput) -> bool:
     target, ledger = view.wanted.target, view.ledger
     if target is None or view.wanted.paused:
         return False
-    if target.hash != ledger.spec_hash or ledger.outcome in (None, Outcome.STOPPED):
+    if target.hash != ledger.spec_hash or ledger.outcome in (None, AttemptOutcome.STOPPED):
         return True
-    return ledger.outcome is Outcome.FAILED and view.now >= ledger.retry_at
+    return ledger.outcome is AttemptOutcome.FAILED and view.now >= ledger.retry_at
 
 
-def _claim(view: View) -> Step:
+def _claim(view: PassInput) -> Step:
     target = view.wanted.target
     assert target is not None, "_may_start checks for a target"
     ledger = view.ledger.claimed(target.hash, target.state_uri)
     manifest = application(target, view.settings, ledger.attempt, view.observed.changefeed or {})
     situation = Situation(Reason.STARTING, "The SparkApplication is being created.")
     text = f"Created attempt {ledger.attempt} for spec {target.hash}."
-    event = Event(Reason.ATTEMPT_CREATED, text)
+    event = EmitEvent(Reason.ATTEMPT_CREATED, text)
     return Step(ledger, situation, (Create(manifest),), (event,))
 
 
-def _rest(view: View) -> Step:
+def _rest(view: PassInput) -> Step:
     """Nothing is left to clean up, and nothing is due."""
     target, ledger, error = view.wanted.target, view.ledger, view.ledger.last_error
-    if ledger.outcome is Outcome.FINISHED and (target is None or target.hash == ledger.spec_hash):
+    if ledger.outcome is AttemptOutcome.FINISHED and (target is None or target.hash == ledger.spec_hash):
         text = (
             "Finished: everything up to spec.targetTs is in the sink. Raise it to continue, or delete the changefeed."
         )
@@ -359,10 +363,10 @@ def _rest(view: View) -> Step:
     if view.wanted.paused:
         text = "Paused as requested. Set spec.paused to false to resume from the checkpoint."
         return Step(ledger, Situation(Reason.PAUSED, text))
-    if ledger.outcome is Outcome.STALLED and error is not None:
+    if ledger.outcome is AttemptOutcome.STALLED and error is not None:
         text = f"{error.message} Then change spec.restartNonce."
         return Step(ledger, Situation(Reason.STALLED, text, error.cause))
-    if ledger.outcome is Outcome.FAILED and error is not None:
+    if ledger.outcome is AttemptOutcome.FAILED and error is not None:
         text = (
             f"Attempt {ledger.attempt} failed: {error.message} The next one starts at {api.time_text(ledger.retry_at)}."
         )
@@ -370,10 +374,10 @@ def _rest(view: View) -> Step:
     return Step(ledger, Situation(Reason.STARTING, "There is no valid spec yet."))
 
 
-def _why_draining(view: View) -> str:
+def _why_draining(view: PassInput) -> str:
     if view.wanted.paused:
         return "The driver is draining before the pause."
-    if view.ledger.outcome is Outcome.STOPPED:
+    if view.ledger.outcome is AttemptOutcome.STOPPED:
         return "The driver is draining; then the changed spec starts from the checkpoint."
     return "The previous attempt's driver is being stopped."
 
@@ -382,7 +386,7 @@ def _created(found: Json) -> float:
     return api.time_at(found, "metadata", "creationTimestamp") or 0.0
 
 
-def _unready_since(view: View) -> float:
+def _unready_since(view: PassInput) -> float:
     """Since when the changefeed has not been Ready."""
     ready = condition(api.mapping_at(view.observed.changefeed, "status"), "Ready")
     since = api.time_at(ready, "lastTransitionTime")

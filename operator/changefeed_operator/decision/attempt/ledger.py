@@ -29,7 +29,7 @@ class Phase(StrEnum):
     ENDED = "Ended"  # it is over and being cleaned up
 
 
-class Outcome(StrEnum):
+class AttemptOutcome(StrEnum):
     """How the newest attempt ended."""
 
     STOPPED = "Stopped"  # as requested: paused, or the spec changed
@@ -39,7 +39,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True)
-class LastError:
+class AttemptError:
     """What failed. `cause`: CamelCase; `message`: with the next step; `time`: Unix seconds; `next_retry`: whole Unix
     seconds, None when no retry is due."""
 
@@ -50,27 +50,27 @@ class LastError:
 
 
 @dataclass(frozen=True)
-class Ledger:
+class AttemptLedger:
     """`attempt`: the newest number, 0 before the first. `spec_hash`: of the spec it was created from."""
 
     attempt: int = 0
     phase: Phase = Phase.ENDED
-    outcome: Outcome | None = None
+    outcome: AttemptOutcome | None = None
     spec_hash: str = ""
     state_uri: str = ""
     failed: int = 0  # attempts, since the changefeed was created
     failures: Mapping[str, int] = field(default_factory=dict)  # in a row, by class
-    last_error: LastError | None = None
+    last_error: AttemptError | None = None
 
     @staticmethod
-    def read(status: Json) -> Ledger:
+    def read(status: Json) -> AttemptLedger:
         attempt = max(0, api.whole_at(status, "attempt"))
         phase, outcome = api.text_at(status, "attemptPhase"), api.text_at(status, "attemptOutcome")
         counts = api.mapping_at(status, "restarts", "failures")
-        return Ledger(
+        return AttemptLedger(
             attempt=attempt,
             phase=Phase(phase) if phase in list(Phase) else Phase.CREATED if attempt else Phase.ENDED,
-            outcome=Outcome(outcome) if outcome in list(Outcome) else None,
+            outcome=AttemptOutcome(outcome) if outcome in list(AttemptOutcome) else None,
             spec_hash=api.text_at(status, "effectiveSpecHash"),
             state_uri=api.text_at(status, "stateUri"),
             failed=max(0, api.whole_at(status, "restarts", "total")),
@@ -78,12 +78,12 @@ class Ledger:
             last_error=read_error(api.mapping_at(status, "lastError")),
         )
 
-    def or_of(self, application: Json, uid: str) -> Ledger:
+    def or_of(self, application: Json, uid: str) -> AttemptLedger:
         """This ledger; or, if the status was lost (a restored backup), what owner `uid`'s SparkApplication tells."""
         number = api.label_of(application, api.ATTEMPT_LABEL)
         if self.attempt or uid not in api.owner_uids(application) or not (number.isdecimal() and len(number) < 10):
             return self
-        return Ledger(int(number), Phase.CREATED, spec_hash=api.label_of(application, api.SPEC_HASH_LABEL))
+        return AttemptLedger(int(number), Phase.CREATED, spec_hash=api.label_of(application, api.SPEC_HASH_LABEL))
 
     def fields(self) -> dict[str, Any]:
         """The status fields; unset ones are left out."""
@@ -106,13 +106,13 @@ class Ledger:
     def retry_at(self) -> float:
         """Unix seconds before which no new attempt with the same spec starts."""
         error = self.last_error
-        return error.next_retry or 0.0 if self.outcome is Outcome.FAILED and error is not None else 0.0
+        return error.next_retry or 0.0 if self.outcome is AttemptOutcome.FAILED and error is not None else 0.0
 
     @property
     def is_crash_looping(self) -> bool:
         return max(self.failures.values(), default=0) >= 3
 
-    def claimed(self, spec_hash: str, state_uri: str) -> Ledger:
+    def claimed(self, spec_hash: str, state_uri: str) -> AttemptLedger:
         """The next attempt; a changed spec gets a full budget."""
         error = self.last_error
         return replace(
@@ -126,47 +126,49 @@ class Ledger:
             last_error=error and replace(error, next_retry=None),
         )
 
-    def created(self) -> Ledger:
+    def created(self) -> AttemptLedger:
         return replace(self, phase=Phase.CREATED)
 
-    def stopped(self) -> Ledger:
+    def stopped(self) -> AttemptLedger:
         error = self.last_error
         return replace(
             self,
             phase=Phase.ENDED,
-            outcome=Outcome.STOPPED,
+            outcome=AttemptOutcome.STOPPED,
             failures={},
             last_error=error and replace(error, next_retry=None),
         )
 
-    def finished(self) -> Ledger:
-        return replace(self, phase=Phase.ENDED, outcome=Outcome.FINISHED, failures={}, last_error=None)
+    def finished(self) -> AttemptLedger:
+        return replace(self, phase=Phase.ENDED, outcome=AttemptOutcome.FINISHED, failures={}, last_error=None)
 
-    def stalled(self, cause: str, message: str, now: float) -> Ledger:
-        error = LastError(cause[:_LONGEST_CAUSE], _clip(message), now)
-        return replace(self, phase=Phase.ENDED, outcome=Outcome.STALLED, failed=self.failed + 1, last_error=error)
+    def stalled(self, cause: str, message: str, now: float) -> AttemptLedger:
+        error = AttemptError(cause[:_LONGEST_CAUSE], _clip(message), now)
+        return replace(
+            self, phase=Phase.ENDED, outcome=AttemptOutcome.STALLED, failed=self.failed + 1, last_error=error
+        )
 
-    def failed_with(self, failure: Reason, cause: str, message: str, now: float, seed: str) -> Ledger:
+    def failed_with(self, failure: Reason, cause: str, message: str, now: float, seed: str) -> AttemptLedger:
         """The attempt failed: a retry is due later, or manual intervention is required."""
         count = self.failures.get(failure, 0) + 1
         ended = replace(
             self, phase=Phase.ENDED, failed=self.failed + 1, failures={**self.failures, str(failure): count}
         )
-        error = LastError(cause[:_LONGEST_CAUSE], _clip(message), now)
+        error = AttemptError(cause[:_LONGEST_CAUSE], _clip(message), now)
         if is_exhausted(failure, count):
-            return replace(ended, outcome=Outcome.STALLED, last_error=error)
+            return replace(ended, outcome=AttemptOutcome.STALLED, last_error=error)
         retry = float(round(now + wait_s(failure, count, seed)))
-        return replace(ended, outcome=Outcome.FAILED, last_error=replace(error, next_retry=retry))
+        return replace(ended, outcome=AttemptOutcome.FAILED, last_error=replace(error, next_retry=retry))
 
-    def behind(self, newest: int, message: str, now: float) -> Ledger:
+    def behind(self, newest: int, message: str, now: float) -> AttemptLedger:
         """The log has attempt `newest`, unknown to this status, as after a restore: the next one starts above it, now.
 
         This can't loop: the number rises each time.
         """
-        error = LastError(str(Reason.FENCED), _clip(message), now, next_retry=now)
-        return replace(self, attempt=newest, phase=Phase.ENDED, outcome=Outcome.FAILED, last_error=error)
+        error = AttemptError(str(Reason.FENCED), _clip(message), now, next_retry=now)
+        return replace(self, attempt=newest, phase=Phase.ENDED, outcome=AttemptOutcome.FAILED, last_error=error)
 
-    def healthy(self) -> Ledger:
+    def healthy(self) -> AttemptLedger:
         """The attempt has run long enough to forget earlier failures."""
         return replace(self, failures={}, last_error=None)
 
@@ -175,11 +177,11 @@ def _clip(message: str) -> str:
     return message if len(message) <= _LONGEST_MESSAGE else message[: _LONGEST_MESSAGE - 3] + "..."
 
 
-def read_error(raw: Json) -> LastError | None:
+def read_error(raw: Json) -> AttemptError | None:
     """From its form in the status."""
     if not raw:
         return None
-    return LastError(
+    return AttemptError(
         api.text_at(raw, "class"),
         api.text_at(raw, "message"),
         api.time_at(raw, "time") or 0.0,
@@ -187,7 +189,7 @@ def read_error(raw: Json) -> LastError | None:
     )
 
 
-def error_fields(error: LastError) -> dict[str, str]:
+def error_fields(error: AttemptError) -> dict[str, str]:
     """Its form in the status."""
     fields = {"class": error.cause, "message": error.message, "time": api.time_text(error.time)}
     if error.next_retry is not None:

@@ -30,14 +30,14 @@ _EXPONENTS = {"m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 
 
 @dataclass(frozen=True)
-class Difference:
+class DriftedField:
     """`path`: as ".spec.selector". `needs_new`: applying the manifest is not enough, the object must be recreated."""
 
     path: str
     needs_new: bool = False
 
 
-def differences(manifest: Json, found: Json) -> tuple[Difference, ...]:
+def differences(manifest: Json, found: Json) -> tuple[DriftedField, ...]:
     """Where `found`, the live object, does not match `manifest`. The status is not compared."""
     compared = {name: value for name, value in manifest.items() if name not in ("apiVersion", "kind", "metadata")}
     annotations = dict(api.mapping_at(manifest, "metadata", "annotations"))
@@ -50,7 +50,7 @@ def differences(manifest: Json, found: Json) -> tuple[Difference, ...]:
     return (
         *_below("", compared, {name: found.get(name) for name in compared}),
         *_below(".metadata", marks, api.mapping_at(found, "metadata")),
-        *([Difference(".metadata.ownerReferences")] if lacks_owner else []),
+        *([DriftedField(".metadata.ownerReferences")] if lacks_owner else []),
     )
 
 
@@ -63,35 +63,35 @@ def changed_by_others(manifest: Json, found: Json) -> str:
     return ", ".join(paths[:_MOST_PATHS]) + more
 
 
-def _below(path: str, wanted: Any, found: Any) -> Iterator[Difference]:
+def _below(path: str, wanted: Any, found: Any) -> Iterator[DriftedField]:
     if isinstance(wanted, Mapping) and isinstance(found, Mapping):
         yield from _of_mapping(path, wanted, found)
     elif _is_list(wanted) and _is_list(found):
         yield from _of_list(path, wanted, found)
     elif not _is_same_value(path, wanted, found):
-        yield Difference(path, _is_fixed(path))
+        yield DriftedField(path, _is_fixed(path))
 
 
-def _of_mapping(path: str, wanted: Json, found: Json) -> Iterator[Difference]:
+def _of_mapping(path: str, wanted: Json, found: Json) -> Iterator[DriftedField]:
     for name, value in wanted.items():
         yield from _below(f"{path}.{name}", value, found.get(name))
     if path.rpartition(".")[2] in _CLOSED and not found.keys() <= wanted.keys():
-        yield Difference(path, _is_fixed(path))
+        yield DriftedField(path, _is_fixed(path))
 
 
-def _of_list(path: str, wanted: Sequence[Any], found: Sequence[Any]) -> Iterator[Difference]:
+def _of_list(path: str, wanted: Sequence[Any], found: Sequence[Any]) -> Iterator[DriftedField]:
     """Some lists are keyed: an apply keeps entries that someone else added to them. Others are replaced as a whole."""
     name = path.rpartition(".")[2]
     key = "" if name == "tolerations" else KEYS.get(name, "")
     if not key or not all(isinstance(each, Mapping) and key in each for each in wanted):
         if len(wanted) != len(found) or not all(map(_same, wanted, found)):
-            yield Difference(path)
+            yield DriftedField(path)
         return
     by_key = {each.get(key): each for each in found if isinstance(each, Mapping) and isinstance(each.get(key), str)}
     for each in wanted:
         yield from _below(f"{path}[{each[key]}]", each, by_key.get(each[key]))
     if len(found) > len(wanted) or not by_key.keys() <= {each[key] for each in wanted}:
-        yield Difference(path, needs_new=True)
+        yield DriftedField(path, needs_new=True)
 
 
 def _is_fixed(path: str) -> bool:

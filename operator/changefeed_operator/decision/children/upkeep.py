@@ -13,7 +13,7 @@ from typing import Any
 from changefeed.spec.reasons import Reason
 
 from changefeed_operator import api
-from changefeed_operator.actions import Action, Apply, Delete, Event
+from changefeed_operator.actions import Action, Apply, DeleteObject, EmitEvent
 from changefeed_operator.api import Json
 from changefeed_operator.decision.children.drift import changed_by_others, differences
 from changefeed_operator.observe import Observed
@@ -28,7 +28,7 @@ class Upkeep:
     `in_the_way`: what must be gone before an attempt can start. `look_again_at`: Unix seconds."""
 
     actions: list[Action] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
+    events: list[EmitEvent] = field(default_factory=list)
     standing: list[str] = field(default_factory=list)
     in_the_way: str = ""
     look_again_at: float | None = None
@@ -68,7 +68,7 @@ def _mend(upkeep: Upkeep, observed: Observed, manifest: Json, found: Json) -> No
     is_made_anew = any(each.needs_new for each in different)
     if is_made_anew:
         upkeep.in_the_way = f"{kind} {name}"
-        upkeep.actions.append(Delete(kind, name, api.uid_of(found)))
+        upkeep.actions.append(DeleteObject(kind, name, api.uid_of(found)))
         upkeep.standing = [each for each in upkeep.standing if each != f"{kind}/{name}"]
     else:
         upkeep.actions.append(Apply(manifest))
@@ -99,7 +99,7 @@ def superfluous(
         )
         is_optional = any((kind, name) == (each.kind, known) for each, known in optional)
         if (is_old_config or is_optional) and (kind, name) not in named and not api.is_deleting(child):
-            actions.append(Delete(kind, name, api.uid_of(child)))
+            actions.append(DeleteObject(kind, name, api.uid_of(child)))
     return actions
 
 
@@ -135,5 +135,5 @@ def _written_at(found: Json) -> float:
     return max((api.time_at(each, "time") or 0.0 for each in mine), default=0.0)
 
 
-def _repaired(text: str) -> Event:
-    return Event(Reason.CHILD_REPAIRED, f"{text} Find out who did it.")
+def _repaired(text: str) -> EmitEvent:
+    return EmitEvent(Reason.CHILD_REPAIRED, f"{text} Find out who did it.")

@@ -13,7 +13,7 @@ from changefeed.spec.reasons import Reason
 
 from changefeed_operator import api
 from changefeed_operator.api import Json
-from changefeed_operator.decision.attempt.ledger import Outcome
+from changefeed_operator.decision.attempt.ledger import AttemptOutcome
 from changefeed_operator.decision.attempt.restart import FAST_S
 from changefeed_operator.decision.evidence.pods import failed_probe, not_pulled, unmounted
 from changefeed_operator.decision.evidence.spark_words import AGAINST_REFUSAL, refusal_in
@@ -36,7 +36,7 @@ class End:
     `newest_attempt`: the one in the log, if this one was fenced for being older.
     """
 
-    outcome: Outcome
+    outcome: AttemptOutcome
     cause: str = ""
     message: str = ""
     failure: Reason = Reason.CRASH
@@ -44,7 +44,7 @@ class End:
 
 
 @dataclass(frozen=True)
-class Trouble:
+class PodTrouble:
     """Why a pod does not start."""
 
     failure: Reason
@@ -78,7 +78,7 @@ def end_of(pod: Json, events: Sequence[Json] = (), log: str = "") -> End:
         text = (
             f"The driver hung and the kubelet killed it: {probe}. Check its log for what it did last: changefeed logs."
         )
-        return End(Outcome.FAILED, "Hung", text, Reason.HUNG)
+        return End(AttemptOutcome.FAILED, "Hung", text, Reason.HUNG)
     end = _classified(api.whole_at(terminated, "exitCode"), api.text_at(terminated, "reason"), said, is_fast)
     if not said and end.failure in (Reason.CRASH, Reason.FAST_FAIL) and (refusal := refusal_in(log)):
         text = f"The driver exited; the last rejection it got from the API server: {refusal}. {AGAINST_REFUSAL}"
@@ -105,30 +105,32 @@ def _classified(code: int, reason: str, said: Mapping[str, str], is_fast: bool) 
     message = f"{said.get('message', '')} {said.get('next', '')}".strip()
     if reason == "OOMKilled":
         text = "The driver was OOM-killed. Raise spec.spark.driver.memory."
-        return End(Outcome.FAILED, "OutOfMemory", text, Reason.OOM)
+        return End(AttemptOutcome.FAILED, "OutOfMemory", text, Reason.OOM)
     if code == 0:
         if cause == "Finished":
-            return End(Outcome.FINISHED, cause, message)
+            return End(AttemptOutcome.FINISHED, cause, message)
         return _lost("Someone other than the operator stopped the driver, and it drained.")
     if code == _BAD_INPUT or (code == 1 and cause in _FOR_A_PERSON):
-        return End(Outcome.STALLED, cause or "InvalidSpec", message or f"The driver rejected its input (exit {code}).")
+        return End(
+            AttemptOutcome.STALLED, cause or "InvalidSpec", message or f"The driver rejected its input (exit {code})."
+        )
     if code == _UNAVAILABLE or cause == _REFUSED:
         text = message or "The upstream or the sink did not respond in time. Check both."
-        return End(Outcome.FAILED, cause or "Unavailable", text, Reason.UNAVAILABLE)
+        return End(AttemptOutcome.FAILED, cause or "Unavailable", text, Reason.UNAVAILABLE)
     if code == _FENCED:
         text = message or "Another driver has taken over the changefeed. Look for a second operator or a local run."
         newest = said.get("newestAttempt", "")
         known = int(newest) if _COUNT.fullmatch(newest) else 0
-        return End(Outcome.FAILED, cause or "Fenced", text, Reason.FENCED, known)
+        return End(AttemptOutcome.FAILED, cause or "Fenced", text, Reason.FENCED, known)
     if not cause and code == 143:
         return _lost("The driver was terminated (exit 143) before it drained.")
     failure = Reason.FAST_FAIL if is_fast else Reason.CRASH
     text = message or f"The driver exited with code {code}. Check its log: changefeed logs."
-    return End(Outcome.FAILED, cause or str(failure), text, failure)
+    return End(AttemptOutcome.FAILED, cause or str(failure), text, failure)
 
 
 def _lost(message: str) -> End:
-    return End(Outcome.FAILED, "Lost", message, Reason.LOST)
+    return End(AttemptOutcome.FAILED, "Lost", message, Reason.LOST)
 
 
 def _said(text: str) -> dict[str, str]:
@@ -149,7 +151,7 @@ def is_unreachable(pod: Json) -> bool:
     return api.is_deleting(pod) and was_ready and any(api.text_at(each, "status") != "True" for each in ready)
 
 
-def trouble_of(pod: Json, container: str = api.DRIVER_CONTAINER, events: Sequence[Json] = ()) -> Trouble | None:
+def trouble_of(pod: Json, container: str = api.DRIVER_CONTAINER, events: Sequence[Json] = ()) -> PodTrouble | None:
     """Why a pending pod doesn't start, if its status or the kubelet says so. `events`: about the pod."""
     waiting = api.mapping_at(_state(pod, container), "waiting")
     reason, said = api.text_at(waiting, "reason"), api.text_at(waiting, "message")
@@ -160,26 +162,26 @@ def trouble_of(pod: Json, container: str = api.DRIVER_CONTAINER, events: Sequenc
         )  # the kubelet's message in the status comes and goes
         why = not_pulled(pod, events)
         pulled = f"can't be pulled: {why}" if why else "can't be pulled"
-        return Trouble(
+        return PodTrouble(
             Reason.IMAGE_PULL,
             f"The {role} image {image} {pulled}. Fix spec.spark.image, or the access to its registry; the pull is "
             "retried.",
         )
     if reason in _CONFIG_REASONS:
-        return Trouble(
+        return PodTrouble(
             Reason.DRIVER_START,
             f"The {role} container can't be created ({reason}): {said} Check the Secrets that the spec names.",
         )
     for each in api.list_at(pod, "status", "conditions"):
         if api.text_at(each, "type") == "PodScheduled" and api.text_at(each, "reason") == "Unschedulable":
-            return Trouble(
+            return PodTrouble(
                 Reason.UNSCHEDULABLE,
                 f"The {role} pod can't be scheduled: {api.text_at(each, 'message')} "
                 "Free up capacity, or request less in spec.spark.",
             )
     if why := unmounted(pod, events):
         text = f"The {role} pod does not start: {why}. Create what is missing; the pod then starts on its own."
-        return Trouble(Reason.DRIVER_START, text)
+        return PodTrouble(Reason.DRIVER_START, text)
     return None
 
 

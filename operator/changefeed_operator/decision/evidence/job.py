@@ -8,7 +8,7 @@ from typing import Any
 
 from changefeed_operator import api
 from changefeed_operator.api import Json
-from changefeed_operator.decision.attempt.ledger import LastError
+from changefeed_operator.decision.attempt.ledger import AttemptError
 from changefeed_operator.decision.evidence.driver_pod import trouble_of
 from changefeed_operator.manifests.jobs import DEADLINE_S, Verb
 from changefeed_operator.observe import Observed
@@ -32,33 +32,33 @@ def is_under_way(job: Json) -> bool:
     return not (is_done(job) or has_failed(job) or api.is_deleting(job))
 
 
-def failure(observed: Observed, job: Json, known: LastError | None = None) -> LastError:
+def failure(observed: Observed, job: Json, known: AttemptError | None = None) -> AttemptError:
     """Why a Job failed. `known`: the last known error; what kept a pod from starting is lost with the pod."""
     condition = _ended(job, "Failed") or {}
     time = api.time_at(condition, "lastTransitionTime") or _created(job)
     said = [words for pod in _pods(observed, job) if (words := last_words(pod)).get("class")]
     if said:
         words = said[-1]
-        return LastError(
+        return AttemptError(
             words["class"][:128], f"{words.get('message', '')} {words.get('next', '')}".strip()[:1000], time
         )
     if known is not None and known.time >= _created(job):
-        return LastError(known.cause, known.message, time)
+        return AttemptError(known.cause, known.message, time)
     if api.text_at(condition, "reason") == "DeadlineExceeded":
         text = (
             f"The Job did not finish within {DEADLINE_S // 60} minutes. Check the events of its pods and their nodes."
         )
-        return LastError("DeadlineExceeded", text, time)
+        return AttemptError("DeadlineExceeded", text, time)
     text = api.text_at(condition, "message") or "No reason given."
-    return LastError(api.text_at(condition, "reason") or "JobFailed", f"{text} Check the logs of its pods.", time)
+    return AttemptError(api.text_at(condition, "reason") or "JobFailed", f"{text} Check the logs of its pods.", time)
 
 
-def trouble(observed: Observed, verb: Verb) -> LastError | None:
+def trouble(observed: Observed, verb: Verb) -> AttemptError | None:
     """Why the newest pod of these Jobs does not start, if known."""
     found = [each for each in observed.children if api.kind_of(each) == api.POD.kind and _is(each, verb)]
     for pod in sorted(found, key=_created, reverse=True):
         why = trouble_of(pod, verb, observed.pod_events) if api.text_at(pod, "status", "phase") == "Pending" else None
-        return LastError(str(why.failure), why.message, _created(pod)) if why else None
+        return AttemptError(str(why.failure), why.message, _created(pod)) if why else None
     return None
 
 

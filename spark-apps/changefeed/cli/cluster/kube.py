@@ -33,14 +33,14 @@ Resource = dict[str, Any]
 
 
 @dataclass
-class Cluster:
+class ChangefeedCluster:
     """What the verbs ask of a cluster. Every method raises ChangefeedError: NotFound, Unavailable, NeedsHuman ..."""
 
     namespace: str
     _connection: Connection
 
     @classmethod
-    def connect(cls, context: str | None, namespace: str | None) -> Cluster:
+    def connect(cls, context: str | None, namespace: str | None) -> ChangefeedCluster:
         """Reads the kubeconfig; asks the API server nothing yet.
 
         Raises NeedsHuman without the library, InvalidSpec for a context that is not there.

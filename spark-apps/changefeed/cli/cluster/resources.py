@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 
 from changefeed.cli.arguments import AsJson, Context, Name, Namespace
 from changefeed.cli.cluster.description import HEAD, condition, description, row, summary, table
-from changefeed.cli.cluster.kube import Cluster, Resource
+from changefeed.cli.cluster.kube import ChangefeedCluster, Resource
 from changefeed.cli.output import write_json, write_text
 from changefeed.errors import InvalidSpec, NeedsHuman
 from changefeed.spec.field.quantity import parse_duration
@@ -36,7 +36,7 @@ def get(
     as_json: AsJson = False,
 ) -> None:
     """List Changefeeds and their progress."""
-    cluster = Cluster.connect(context, namespace)
+    cluster = ChangefeedCluster.connect(context, namespace)
     found = [cluster.get(name)] if name else cluster.changefeeds(all_namespaces)
     if as_json:
         write_json({"changefeeds": [summary(resource) for resource in found]})
@@ -53,7 +53,7 @@ def get(
 @resources.command(help_epilogue="Example:\n  changefeed describe orders -n shop")
 def describe(name: Name, *, namespace: Namespace = None, context: Context = None, as_json: AsJson = False) -> None:
     """Show one Changefeed in detail: its state, conditions, last error and events."""
-    cluster = Cluster.connect(context, namespace)
+    cluster = ChangefeedCluster.connect(context, namespace)
     resource, events = cluster.get(name), cluster.events(name)
     if as_json:
         resource["metadata"].pop("managedFields", None)
@@ -80,7 +80,7 @@ def pause(
     as_json: AsJson = False,
 ) -> None:
     """Drain and stop a Changefeed. `resume` continues from its checkpoint."""
-    _turn(Cluster.connect(context, namespace), name, True, _seconds(timeout) if wait else None, as_json)
+    _turn(ChangefeedCluster.connect(context, namespace), name, True, _seconds(timeout) if wait else None, as_json)
 
 
 @resources.command(help_epilogue="Example:\n  changefeed resume orders -n shop --wait")
@@ -94,7 +94,7 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Resume a paused Changefeed."""
-    _turn(Cluster.connect(context, namespace), name, False, _seconds(timeout) if wait else None, as_json)
+    _turn(ChangefeedCluster.connect(context, namespace), name, False, _seconds(timeout) if wait else None, as_json)
 
 
 @resources.command(
@@ -115,7 +115,7 @@ def restart(
     """Drain and restart Changefeeds from their checkpoint, to roll out an image or after fixing a failure."""
     if (name is None) != every or (all_namespaces and not every):
         raise InvalidSpec("arguments", "allowed: NAME, or --all, optionally with --all-namespaces")
-    cluster = Cluster.connect(context, namespace)
+    cluster = ChangefeedCluster.connect(context, namespace)
     found = [cluster.get(name)] if name else cluster.changefeeds(all_namespaces)
     changed = [cluster.restart(resource) for resource in found]
     if as_json:
@@ -144,7 +144,7 @@ def logs(
     previous: Annotated[bool, Parameter(negative="", help="The end of the log of the last failed attempt.")] = False,
 ) -> None:
     """Print the log of a Changefeed's driver."""
-    cluster = Cluster.connect(context, namespace)
+    cluster = ChangefeedCluster.connect(context, namespace)
     if previous:
         attempt, log = cluster.last_log(name)
         sys.stderr.write(f"The log of attempt {attempt}, which failed:\n")
@@ -179,9 +179,9 @@ def import_ticdc(
     as_json: AsJson = False,
 ) -> None:
     """Convert a TiCDC changefeed's sink URI and configuration into a Changefeed."""
-    from changefeed.cli.ticdc.config import Source, convert, to_yaml
+    from changefeed.cli.ticdc.config import TicdcSource, convert, to_yaml
 
-    converted = convert(Source(sink_uri, _toml(config), tuple(pd or ()), start_ts, target_ts, name, namespace))
+    converted = convert(TicdcSource(sink_uri, _toml(config), tuple(pd or ()), start_ts, target_ts, name, namespace))
     if as_json:
         write_json({"changefeed": converted.resource, "notes": list(converted.notes)})
         return
@@ -203,7 +203,7 @@ def _toml(path: Path | None) -> dict[str, Any]:
         raise InvalidSpec("--config", f"{path} is not TOML: {e}") from e
 
 
-def _turn(cluster: Cluster, name: str, paused: bool, seconds: float | None, as_json: bool) -> None:
+def _turn(cluster: ChangefeedCluster, name: str, paused: bool, seconds: float | None, as_json: bool) -> None:
     """`seconds`: how long to wait until it is reached; None: not at all."""
     resource = cluster.set_paused(name, paused)
     generation = resource["metadata"]["generation"]

@@ -50,7 +50,7 @@ _MAY_BE_SECRET = re.compile("user|passw|secret|token|key|credential|registry|(st
 
 
 @dataclass(frozen=True)
-class Source:
+class TicdcSource:
     """A TiCDC changefeed: what its `create` was given."""
 
     sink_uri: str
@@ -93,7 +93,7 @@ class _Draft:
         self.notes.append(f"{said}: make a Secret {secret} with the keys {', '.join(dict.fromkeys(keys))}")
 
 
-def convert(source: Source) -> Converted:
+def convert(source: TicdcSource) -> Converted:
     """The Changefeed, and what has no equivalent in it.
 
     Raises InvalidSpec for a sink URI whose scheme no Changefeed can have.
