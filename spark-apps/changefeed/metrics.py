@@ -1,4 +1,4 @@
-"""Every metric, declared once; and what a person watches while a changefeed runs.
+"""Every metric, declared once, and the registry that holds their numbers.
 
 The driver holds the numbers of all its executors, which send what has changed, and serves them as one `/metrics`
 (docs/design/layouts.md, Metric names). Nothing is kept in prometheus_client's global registry.
@@ -7,18 +7,15 @@ The driver holds the numbers of all its executors, which send what has changed, 
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal
 
-from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
-from changefeed.errors import NeedsHuman, ProtocolViolation, Unavailable
-
-if TYPE_CHECKING:
-    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+from changefeed.errors import ProtocolViolation
 
 #: Upper bounds of the histograms of how long a stage of a file and a wait for the quota took, seconds; "+Inf" follows.
 STAGE_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -125,202 +122,103 @@ METRICS = (
 )
 
 
-class Registry:
-    """The numbers of one changefeed; thread-safe.
-
-    A histogram `h` takes the deltas `h_bucket`, with the bucket's upper bound as label ("0.05", "+Inf") and cumulative
-    as Prometheus has them, `h_sum`, and `h_count`, which equals the bucket "+Inf".
-    """
+class Registry(Collector):
+    """The numbers of one changefeed; thread-safe."""
 
     def __init__(self, namespace: str, changefeed: str) -> None:
         self._labels = (namespace, changefeed)
         self._lock = threading.Lock()
-        self._values: dict[str, dict[str, dict[str, float]]] = {name: {} for name in _KINDS}
+        self._metrics = {declared.name: _metric(declared) for declared in METRICS}
+        self._counted: dict[tuple[str, str], Callable[[float], None]] = {}  # counters and histograms
+        self._gauges: dict[tuple[str, str], dict[str, float]] = {}  # by source
+        for declared in METRICS:
+            if not declared.label:
+                (self._new_gauge if declared.kind == "gauge" else self._new_counted)(declared.name, "")
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(self)
-        self._close: Callable[[], None] | None = None
 
     def apply_delta(self, name: str, label: str, value: float, gauge: bool, source: str = "") -> None:
-        """Add to a counter, or set a gauge, as a puller or the owner reports it.
+        """Add to a counter, observe a value of a histogram, or set a gauge, as a puller or the owner reports it.
 
         `source`: who reports; a gauge shows the sum over all sources. Raises ProtocolViolation for a metric that is
         not declared, or is declared as another kind.
         """
-        if name not in _KINDS or (_KINDS[name] == "gauge") != gauge:
-            what = "gauge" if gauge else "counter"
-            raise ProtocolViolation(f"{name!r} is not a declared {what}.", "Declare it in changefeed/metrics.py.")
-        with self._lock:
-            by_source = self._values[name].setdefault(label, defaultdict(float))
-            by_source[source] = value if gauge else by_source[source] + value
-
-    def observe(self, name: str, value: float) -> None:
-        """Count a value in a histogram."""
-        bounds = [bound for bound in _BOUNDS[name] if value <= bound]
-        for bound in (*map(str, bounds), "+Inf"):
-            self.apply_delta(f"{name}_bucket", bound, 1, gauge=False)
-        self.apply_delta(f"{name}_sum", "", value, gauge=False)
-        self.apply_delta(f"{name}_count", "", 1, gauge=False)
+        if gauge:
+            by_source = self._gauges.get((name, label))
+            if by_source is None:
+                by_source = self._new_gauge(name, label)
+            with self._lock:
+                by_source[source] = value
+        else:
+            (self._counted.get((name, label)) or self._new_counted(name, label))(value)
 
     def forget(self, source: str) -> None:
         """Drop the gauges of a source that has ended."""
         with self._lock:
-            for name, by_label in self._values.items():
-                for by_source in by_label.values() if _KINDS[name] == "gauge" else ():
-                    by_source.pop(source, None)
+            for by_source in self._gauges.values():
+                by_source.pop(source, None)
 
     def snapshot(self) -> dict[tuple[str, str], float]:
-        """(name, value of its own label or "") -> number, of everything reported so far."""
-        with self._lock:
-            return {
-                (name, label): sum(by_source.values())
-                for name, by_label in self._values.items()
-                for label, by_source in by_label.items()
-            }
+        """(name of a series, value of its own label or "") -> number."""
+        return {
+            (
+                sample.name,
+                next((value for name, value in sample.labels.items() if name not in _COMMON), ""),
+            ): sample.value
+            for family in self.collect()
+            for sample in family.samples
+        }
 
     def total(self, name: str) -> float:
-        """A metric's number over all values of its label."""
-        with self._lock:
-            return sum(sum(by_source.values()) for by_source in self._values[name].values())
+        """A counter's or gauge's number over all values of its label."""
+        return sum(sample.value for sample in self._family(name).samples)
 
     def collect(self) -> Iterator[Metric]:
         """For prometheus_client: every declared metric, those without a label of their own from 0."""
-        numbers: dict[str, dict[str, float]] = defaultdict(dict)
-        for (name, label), value in self.snapshot().items():
-            numbers[name][label] = value
-        for metric in METRICS:
-            yield self._family(metric, numbers)
+        yield from map(self._family, self._metrics)
 
-    def serve(
-        self,
-        port: int,
-        address: str = "127.0.0.1",
-        ill: Callable[[], str | None] = lambda: None,
-        status: Callable[[], bytes] = lambda: b"{}",
-    ) -> int:
-        """Answer `/metrics`, `/healthz`, `/status` in threads until `close`; port 0 takes a free one. Gives the port.
+    def _new_counted(self, name: str, label: str) -> Callable[[float], None]:
+        metric = self._metrics.get(name)
+        if metric is None or isinstance(metric, Gauge):
+            raise _undeclared(name, "counter or histogram")
+        child = metric.labels(*self._label_values(name, label))
+        return self._counted.setdefault((name, label), child.inc if isinstance(child, Counter) else child.observe)
 
-        `ill`: why this process should be killed, asked in one of these threads; None: it works. `status`: JSON, asked
-        there too; it may raise Unavailable. Raises NeedsHuman when the port is taken.
-        """
-        try:
-            server, thread = start_http_server(port, address, self.registry)
-        except OSError as e:
-            raise NeedsHuman(
-                f"Can't serve metrics on {address}:{port}: {e.strerror}.",
-                "Choose another port with --metrics-port; 0 takes a free one.",
-            ) from e
+    def _new_gauge(self, name: str, label: str) -> dict[str, float]:
+        metric = self._metrics.get(name)
+        if not isinstance(metric, Gauge):
+            raise _undeclared(name, "gauge")
+        with self._lock:
+            by_source = self._gauges.setdefault((name, label), {})
 
-        server.set_app(_beside_metrics(make_wsgi_app(self.registry), ill, status))
+        def summed() -> float:
+            with self._lock:
+                return sum(by_source.values())
 
-        def close() -> None:
-            server.shutdown()
-            server.server_close()
-            thread.join()
+        metric.labels(*self._label_values(name, label)).set_function(summed)
+        return by_source
 
-        self._close = close
-        return server.server_port
+    def _label_values(self, name: str, label: str) -> list[str]:
+        return [*self._labels, *([label] if name in _LABELS else [])]
 
-    def close(self) -> None:
-        """Stop serving."""
-        if self._close:
-            self._close()
-            self._close = None
-
-    def _family(self, metric: Declared, numbers: Mapping[str, Mapping[str, float]]) -> Metric:
-        names = ["namespace", "changefeed", *([metric.label] if metric.label else [])]
-        if metric.kind == "histogram":
-            histogram = HistogramMetricFamily(metric.name, metric.help, labels=names)
-            bounds = [*map(str, metric.bounds), "+Inf"]
-            counts = [numbers.get(f"{metric.name}_bucket", {}).get(bound, 0.0) for bound in bounds]
-            total = numbers.get(f"{metric.name}_sum", {}).get("", 0.0)
-            histogram.add_metric(self._labels, list(zip(bounds, counts, strict=True)), total)
-            return histogram
-        shape = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-        family: CounterMetricFamily | GaugeMetricFamily = shape(metric.name, metric.help, labels=names)
-        if metric.label:
-            for label, value in sorted(numbers.get(metric.name, {}).items()):
-                family.add_metric((*self._labels, label), value)
-        else:
-            family.add_metric(self._labels, numbers.get(metric.name, {}).get("", 0.0))
+    def _family(self, name: str) -> Metric:
+        """The metric's series in the order of its label's values, without the times at which they were made."""
+        (family,) = self._metrics[name].collect()
+        of_numbers = (sample for sample in family.samples if not sample.name.endswith("_created"))
+        family.samples = sorted(of_numbers, key=lambda sample: sample.labels.get(_LABELS.get(name, ""), ""))
         return family
 
 
-def _beside_metrics(
-    metrics: WSGIApplication, ill: Callable[[], str | None], status: Callable[[], bytes]
-) -> WSGIApplication:
-    """Adds `/healthz`, 200 while the process works, else 503 and why it does not; and `/status`, JSON."""
-
-    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        if environ["PATH_INFO"] == "/healthz":
-            why = ill()
-            start_response("503 Service Unavailable" if why else "200 OK", [_TEXT])
-            return [f"{why or 'ok'}\n".encode()]
-        if environ["PATH_INFO"] == "/status":
-            try:
-                body = status()
-            except Unavailable as error:
-                start_response("503 Service Unavailable", [_TEXT])
-                return [f"{error}\n".encode()]
-            start_response("200 OK", [("Content-Type", "application/json"), ("Cache-Control", "no-store")])
-            return [body]
-        return metrics(environ, start_response)
-
-    return answer
+def _undeclared(name: str, kind: str) -> ProtocolViolation:
+    return ProtocolViolation(f"{name!r} is not a declared {kind}.", "Declare it in changefeed/metrics.py.")
 
 
-_TEXT = ("Content-Type", "text/plain; charset=utf-8")
+def _metric(declared: Declared) -> Counter | Gauge | Histogram:
+    names = [*_COMMON, *([declared.label] if declared.label else [])]
+    if declared.kind == "histogram":
+        return Histogram(declared.name, declared.help, names, registry=None, buckets=declared.bounds)
+    return (Counter if declared.kind == "counter" else Gauge)(declared.name, declared.help, names, registry=None)
 
 
-def _kinds() -> Iterator[tuple[str, str]]:
-    for metric in METRICS:
-        if metric.kind == "histogram":
-            yield f"{metric.name}_bucket", "counter"
-            yield f"{metric.name}_sum", "counter"
-            yield f"{metric.name}_count", "counter"
-        else:
-            yield metric.name, metric.kind
-
-
-#: Every name that a delta may have, and whether it is a counter or a gauge.
-_KINDS = dict(_kinds())
-_BOUNDS = {metric.name: metric.bounds for metric in METRICS if metric.kind == "histogram"}
-
-
-@dataclass(frozen=True)
-class StageProgress:
-    """What went through one stage since this driver started, and how fast lately."""
-
-    rows: int = 0
-    bytes: int = 0
-    rows_per_s: float = 0.0
-    bytes_per_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a changefeed is; a ts is 0 while it is unknown."""
-
-    state: str  # one sentence
-    checkpoint_ts: int = 0
-    resolved_ts: int = 0
-    checkpoint_lag: float = 0.0  # seconds
-    resolved_lag: float = 0.0  # seconds
-    puller: StageProgress = StageProgress()
-    event_store: StageProgress = StageProgress()
-    pipeline: StageProgress = StageProgress()
-    sink: StageProgress = StageProgress()
-    files: int = 0  # committed
-    tables: int = 0
-    dirty: int = 0  # dispatchers with unplanned events
-
-
-class View(Protocol):
-    """Somebody who watches."""
-
-    def update(self, progress: Progress) -> None:
-        """Show it; called from one thread, a few times a second at most."""
-        ...
-
-    def close(self) -> None:
-        """Give the terminal back: the process ends now. No error when it is done already."""
-        ...
+_COMMON = ("namespace", "changefeed")
+_LABELS = {declared.name: declared.label for declared in METRICS if declared.label}

@@ -25,7 +25,7 @@ from typing import Any
 
 from changefeed.errors import ChangefeedError, SnapshotLostByGC, Unavailable
 from changefeed.filter.ddl import ignores_ddl
-from changefeed.metrics import Registry, View
+from changefeed.metrics import Registry
 from changefeed.owner.alive import REFRESH_S
 from changefeed.owner.deletion import Deletion
 from changefeed.owner.execution import Execution, watch_tasks
@@ -49,8 +49,10 @@ from changefeed.owner.reporting.live_settings import LiveSettings
 from changefeed.owner.reporting.progress import Meter
 from changefeed.owner.reporting.status import Seen, Status
 from changefeed.owner.reporting.status_writer import StatusReports, StatusWriter
+from changefeed.owner.reporting.view import View
 from changefeed.owner.serving.calls import Calls
 from changefeed.owner.serving.health import Health
+from changefeed.owner.serving.http_server import served
 from changefeed.owner.serving.inquiry import Inquiry
 from changefeed.owner.serving.service import OwnerService
 from changefeed.owner.serving.vigilance import TakePlace
@@ -199,8 +201,8 @@ class Driver:
         host = pod.every_address if pod else "127.0.0.1"
         health = Health(lambda: self._execution.silent_s)
         stack.callback(health.close)
-        self._registry.serve(self._options.metrics_port, host, health.ill, Inquiry(self._status).ask)
-        stack.callback(self._registry.close)
+        asked = Inquiry(self._status)
+        stack.enter_context(served(self._registry, self._options.metrics_port, host, health.ill, asked.ask))
         self._owner.begin(await self._pd_ms())
         await self._publication.open()
         stack.callback(self._publication.close)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from changefeed.eventstore.realtime_buffer import RealtimeBuffer
 from changefeed.model.rows import RAW_SCHEMA
 from changefeed.model.tso import physical_ms
-from changefeed.puller.span_pipeline import WAIT_BUCKETS, PipelineMetrics
+from changefeed.puller.span_pipeline import PipelineMetrics
 from changefeed.wire import owner_pb2
 
 PREFIX = "changefeed_puller_span_pipeline_"
@@ -68,7 +68,7 @@ class MetricDeltas:
         self._told: dict[tuple[str, str], float] = {}
 
     def take(self) -> list[owner_pb2.MetricDelta]:
-        """Gauges as they are, counters by their growth; the histogram as metrics.Registry takes it."""
+        """Gauges as they are, counters by their growth, and each wait for the quota since the last call."""
         values = asdict(self._metrics)
         now = {PREFIX + name: values[name] for name in GAUGES}
         now["changefeed_puller_held_subscriptions_count"] = self._metrics.held_subscriptions
@@ -93,16 +93,13 @@ class MetricDeltas:
             if grown:
                 deltas.append(owner_pb2.MetricDelta(name=name, label=label, value=grown))
         self._told = totals
+        waits = self._metrics.quota_acquire_durations
+        deltas += [owner_pb2.MetricDelta(name=PREFIX + WAITS, value=seconds) for seconds in waits]
+        waits.clear()
         return gauges + deltas
 
     def _totals(self, values: dict[str, float]) -> dict[tuple[str, str], float]:
         totals = {(PREFIX + name, ""): float(values[name]) for name in COUNTERS}
-        count = 0
-        for bound, waits in zip((*WAIT_BUCKETS, "+Inf"), self._metrics.quota_acquire_buckets, strict=True):
-            count += waits
-            totals[f"{PREFIX}{WAITS}_bucket", str(bound)] = count
-        totals[f"{PREFIX}{WAITS}_sum", ""] = self._metrics.quota_acquire_duration_seconds
-        totals[f"{PREFIX}{WAITS}_count", ""] = count
         feed = self._feed
         totals["changefeed_event_store_buffer_overflows_total", ""] = self._capture.buffer.overflows
         totals["changefeed_puller_cpu_seconds_total", ""] = feed.cpu_seconds

@@ -17,8 +17,6 @@ from changefeed.puller.back_pressure import BackPressure
 
 #: The pending queue is compacted when this many barriers at its head are flushed and they are half of it.
 COMPACT_AT = 64
-#: Upper bounds of the histogram of holds, seconds.
-WAIT_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0)
 
 
 @dataclass(frozen=True)
@@ -53,8 +51,7 @@ class PipelineMetrics:
     pending_resolved_barriers: int = 0
     active_subscriptions: int = 0
     held_subscriptions: int = 0
-    quota_acquire_duration_seconds: float = 0.0  # sum; how long subscriptions were held
-    quota_acquire_buckets: list[int] = field(default_factory=lambda: [0] * (len(WAIT_BUCKETS) + 1))
+    quota_acquire_durations: list[float] = field(default_factory=list)  # seconds that subscriptions were held
     resolved_barrier_dropped_total: int = 0
     resolved_barrier_compaction_total: int = 0
 
@@ -178,7 +175,7 @@ class SpanPipeline:
             active[sub_id].held_since = now
         for sub_id in resume:
             active[sub_id].resumed_ts = reached[sub_id]
-            self._observe_wait(now - (active[sub_id].held_since or now))
+            self.metrics.quota_acquire_durations.append(now - (active[sub_id].held_since or now))
         self._held = (self._held | set(hold)) - set(resume)
         self.metrics.held_subscriptions = len(self._held)
         return [*map(HoldBack, hold), *map(Resume, resume)]
@@ -198,8 +195,3 @@ class SpanPipeline:
     def _forget_if_over(self, sub_id: int, span: _PulledSpan) -> None:
         if span.released and not span.weights:
             del self._spans[sub_id]
-
-    def _observe_wait(self, seconds: float) -> None:
-        self.metrics.quota_acquire_duration_seconds += seconds
-        bucket = sum(seconds > bound for bound in WAIT_BUCKETS)
-        self.metrics.quota_acquire_buckets[bucket] += 1

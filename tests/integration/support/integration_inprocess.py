@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from changefeed.errors import ChangefeedError
-from changefeed.metrics import Progress
 from changefeed.owner.driver import Driver, Outcome, RunOptions
 from changefeed.owner.places import upstream_access
 from changefeed.owner.preparation.prepare import open_places, prepare
+from changefeed.owner.reporting.view import Progress
 from changefeed.owner.serving.vigilance import Tasks
 from changefeed.pipeline.task import PipelineJob, write_files
 from changefeed.puller.task import Limits, PullerJob, run_puller

@@ -4,7 +4,7 @@ import io
 from dataclasses import replace
 
 from changefeed.cli.lifecycle.view import LineView, LiveView, SilentView, open_view, table
-from changefeed.metrics import Progress, StageProgress
+from changefeed.owner.reporting.view import Progress, StageProgress
 from rich.console import Console
 
 PROGRESS = Progress(

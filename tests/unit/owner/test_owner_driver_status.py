@@ -16,6 +16,7 @@ from changefeed.owner.reporting.driver_status import driver_status
 from changefeed.owner.reporting.lags import EVERY_MS, Lags
 from changefeed.owner.reporting.progress import Meter
 from changefeed.owner.serving import inquiry
+from changefeed.owner.serving.http_server import served
 from changefeed.owner.serving.inquiry import Inquiry
 from changefeed.spec.driver_status import SAMPLES_MAX, TABLES_MAX, DriverStatus
 from changefeed.spec.parse import parse
@@ -159,20 +160,16 @@ async def test_who_asks_in_another_thread_gets_what_the_loop_says_once_a_second(
         said.append(b'{"asked": %d}' % len(said))
         return said[-1]
 
-    registry = Registry("a", "b")
-    port = registry.serve(0, status=Inquiry(make).ask)
-    answers = await asyncio.gather(*(asyncio.to_thread(_ask, port) for _ in range(3)))
+    with served(Registry("a", "b"), 0, status=Inquiry(make).ask) as port:
+        answers = await asyncio.gather(*(asyncio.to_thread(_ask, port) for _ in range(3)))
     assert answers == [(200, b'{"asked": 0}')] * 3
-    registry.close()
 
 
 async def test_a_loop_that_does_not_answer_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inquiry, "_WAIT_S", 0.05)
-    registry, asked = Registry("a", "b"), Inquiry(lambda: b"{}")
-    port = registry.serve(0, status=asked.ask)
-    code, body = _ask(port)  # on the loop, which stands still
+    with served(Registry("a", "b"), 0, status=Inquiry(lambda: b"{}").ask) as port:
+        code, body = _ask(port)  # on the loop, which stands still
     assert (code, b"event loop has not answered" in body) == (503, True)
-    registry.close()
 
 
 def test_a_loop_that_has_ended_is_unavailable() -> None:

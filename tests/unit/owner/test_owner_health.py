@@ -12,6 +12,7 @@ import pytest
 from changefeed.metrics import Registry
 from changefeed.owner.serving import health
 from changefeed.owner.serving.health import Health
+from changefeed.owner.serving.http_server import served
 
 DEADLINE_S = 10.0
 
@@ -41,10 +42,9 @@ async def test_a_loop_that_stands_still_is_ill_until_it_turns_again(monkeypatch:
 
 async def test_a_jvm_that_does_not_answer_makes_the_probe_fail_and_metrics_go_on() -> None:
     silent_s = 0.0
-    watched, registry = Health(lambda: silent_s), Registry("a", "b")
-    port = registry.serve(0, ill=watched.ill)
+    watched = Health(lambda: silent_s)
 
-    def ask(path: str) -> tuple[int, bytes]:
+    def ask(port: int, path: str) -> tuple[int, bytes]:
         try:
             with urlopen(f"http://127.0.0.1:{port}{path}", timeout=5.0) as answer:
                 return answer.status, answer.read()
@@ -52,9 +52,9 @@ async def test_a_jvm_that_does_not_answer_makes_the_probe_fail_and_metrics_go_on
             with error:
                 return error.code, error.read()
 
-    assert await asyncio.to_thread(ask, "/healthz") == (200, b"ok\n")
-    silent_s = 16.0
-    assert await asyncio.to_thread(ask, "/healthz") == (503, b"Spark's JVM has not answered for 16 s.\n")
-    assert (await asyncio.to_thread(ask, "/metrics"))[0] == 200
-    registry.close()
+    with served(Registry("a", "b"), 0, ill=watched.ill) as port:
+        assert await asyncio.to_thread(ask, port, "/healthz") == (200, b"ok\n")
+        silent_s = 16.0
+        assert await asyncio.to_thread(ask, port, "/healthz") == (503, b"Spark's JVM has not answered for 16 s.\n")
+        assert (await asyncio.to_thread(ask, port, "/metrics"))[0] == 200
     watched.close()

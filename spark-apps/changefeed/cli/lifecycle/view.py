@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from changefeed.metrics import Progress, StageProgress, View
+from changefeed.owner.reporting.view import Progress, StageProgress, View
 
 LINE_INTERVAL_S = 2.0
 #: In a pod, whose log is kept for weeks and read when something is wrong.

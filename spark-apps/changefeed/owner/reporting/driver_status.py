@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from changefeed.metrics import Progress, StageProgress
 from changefeed.owner.owner import Owner
 from changefeed.owner.reporting.progress import Meter
+from changefeed.owner.reporting.view import Progress, StageProgress
 from changefeed.spec.driver_status import (
     TABLES_MAX,
     TRANSACTIONS_MAX,

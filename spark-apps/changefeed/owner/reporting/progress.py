@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from changefeed.errors import ChangefeedError, Unavailable
-from changefeed.metrics import Progress, Registry, StageProgress
+from changefeed.metrics import Registry
 from changefeed.model.record import FileCommitted
 from changefeed.model.tso import physical_ms
 from changefeed.objectstore.patience import RUN_S, given_up
@@ -19,6 +19,7 @@ from changefeed.owner.reporting.copy_progress import CopyProgress
 from changefeed.owner.reporting.lags import Lags
 from changefeed.owner.reporting.stage_times import StageTimes
 from changefeed.owner.reporting.status import PD_AWAY, Blocked, Seen, Troubles, failed_reason
+from changefeed.owner.reporting.view import Progress, StageProgress
 from changefeed.owner.transaction_log.state import State
 from changefeed.owner.writing.open_entries import EntryKey
 from changefeed.spec.driver_status import DriverError
@@ -248,7 +249,7 @@ class Meter:
 
     def _observe(self, times: Iterable[tuple[str, float]]) -> None:
         for name, seconds in times if self.pd_ms else ():
-            self._registry.observe(name, seconds)
+            self._registry.apply_delta(name, "", seconds, False)
 
     def count(self, name: str, value: float, label: str = "") -> None:
         self._registry.apply_delta(name, label, value, False)
