@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 import pytest
@@ -16,6 +17,7 @@ from changefeed.owner import driver as driver_module
 from changefeed.owner import patience, publication
 from changefeed.owner.pulling.spans import Spans
 from changefeed.puller.task import PullerJob
+from changefeed.sink import file_sink
 from changefeed.sink.storage import event_sink
 from changefeed.wire.owner import OwnerAddress
 from integration_inprocess import TASK_ATTEMPTS, InProcessExecution, Run, World, new_world
@@ -73,7 +75,7 @@ async def test_a_task_that_no_attempt_can_help_ends_the_run_with_its_error(
     def create_once(*_: object) -> NoReturn:
         raise kind("The file is not ours.", "Ask around.")
 
-    monkeypatch.setattr(event_sink, "create_once", create_once)
+    monkeypatch.setattr(file_sink, "create_once", create_once)
     world.insert(range(1, 11))
     with pytest.raises(errors.ChangefeedError, match="The file is not ours") as caught:
         await world.run().outcome()
@@ -135,12 +137,12 @@ async def test_rule_2_a_puller_that_dies_is_replaced_and_nothing_is_lost(
     assert world.ids() == list(range(1, 51))
 
 
-@pytest.mark.parametrize("call", ["encode_entry", "create_once"])
+@pytest.mark.parametrize(("module", "call"), [(event_sink, "encode_entry"), (file_sink, "create_once")])
 async def test_rule_16_what_a_lost_pipeline_task_had_in_hand_is_written_by_another(
-    world: World, monkeypatch: pytest.MonkeyPatch, call: str
+    world: World, monkeypatch: pytest.MonkeyPatch, module: ModuleType, call: str
 ) -> None:
     """Its first file is put by then, and the second is encoded or put when it dies. No row is in two files."""
-    real, calls = getattr(event_sink, call), []
+    real, calls = getattr(module, call), []
 
     def dies_once(*arguments: Any) -> Any:
         calls.append(1)
@@ -148,7 +150,7 @@ async def test_rule_16_what_a_lost_pipeline_task_had_in_hand_is_written_by_anoth
             raise errors.Transient("The machine is gone.")
         return real(*arguments)
 
-    monkeypatch.setattr(event_sink, call, dies_once)
+    monkeypatch.setattr(module, call, dies_once)
     execution = InProcessExecution(writers=1)
     run = world.run(execution)
     for step in range(4):

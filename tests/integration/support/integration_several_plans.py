@@ -19,10 +19,10 @@ from changefeed.owner import driver as driver_module
 from changefeed.owner import owner as owner_module
 from changefeed.owner.owner import Owner
 from changefeed.owner.planning.planner import Planner
+from changefeed.sink import file_sink
 from changefeed.sink.contract import Entry, Surroundings, Written
 from changefeed.sink.lanes import EntryWriter, Lanes
 from changefeed.sink.records import Records
-from changefeed.sink.storage import event_sink
 
 #: Raw bytes: between those of a step's two transactions of a table (integration_standing), some 1850 and 1100, of which
 #: only the first makes a file of its own; and a little more than those of two files.
@@ -70,7 +70,7 @@ def install(owners: list[Owner]) -> None:
     def init_(self: Lanes, writer: EntryWriter, around: Surroundings) -> None:
         init(self, Held(writer, around.patience), around)
 
-    event_sink.create_once = create_once  # type: ignore[attr-defined,assignment]
+    file_sink.create_once = create_once  # type: ignore[attr-defined,assignment]
     Lanes.__init__ = init_  # type: ignore[method-assign]
 
 

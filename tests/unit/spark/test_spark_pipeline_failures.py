@@ -28,6 +28,7 @@ from changefeed.objectstore import Location, patience
 from changefeed.objectstore.patience import REQUESTS, outcome
 from changefeed.pipeline import task as module
 from changefeed.pipeline.task import PipelineTask
+from changefeed.sink import file_sink
 from changefeed.sink import spool as spool_module
 from changefeed.sink.spool import Spool
 from changefeed.sink.storage import event_sink
@@ -210,7 +211,7 @@ def test_a_sink_that_is_away_is_no_sign_of_work(
 def test_nothing_is_encoded_after_a_failure(
     owner: Owner, state: Location, sink: Sink, begin: Begin, encodings: Encodings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_sink, "_PUTS", 1)
+    monkeypatch.setattr(file_sink, "_PUTS", 1)
     sink.fail(path_of(9, 0), [NeedsHuman("no")])
     sink.hold_back(path_of(9, 0))
     task = begin()
@@ -303,7 +304,7 @@ def test_an_end_ends_it_while_the_sink_is_away(owner: Owner, state: Location, si
 def test_an_end_ends_it_while_it_waits_for_room(
     owner: Owner, state: Location, sink: Sink, begin: Begin, encodings: Encodings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_sink, "_PUTS", 1)
+    monkeypatch.setattr(file_sink, "_PUTS", 1)
     for entry in range(3):
         sink.fail(path_of(9, entry), itertools.repeat(AWAY))
     task = begin()
@@ -433,7 +434,7 @@ def test_a_put_that_takes_long_is_no_silence(
     owner: Owner, state: Location, sink: Sink, begin: Begin, encodings: Encodings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "STUCK_S", 0.0)
-    monkeypatch.setattr(event_sink, "_PUTS", 1)
+    monkeypatch.setattr(file_sink, "_PUTS", 1)
     sink.hold_back(*[path_of(9, entry) for entry in range(3)])
     begin()
     owner.write(make_work(state, 9, {0: [1]}))

@@ -15,10 +15,10 @@ from changefeed.objectstore import Location
 from changefeed.objectstore.digest import Digest
 from changefeed.objectstore.patience import REQUESTS
 from changefeed.pipeline import task as module
+from changefeed.sink import file_sink
 from changefeed.sink import spool as spool_module
+from changefeed.sink.file_sink import PUT
 from changefeed.sink.stages import STAGES
-from changefeed.sink.storage import event_sink
-from changefeed.sink.storage.event_sink import PUT
 from changefeed.wire import owner_pb2 as pb
 from spark_files import Encodings, Sink, content_of, make_work, path_of
 from spark_owner import ATTEMPT, DEADLINE_S, SILENCE_S, Begin, Owner
@@ -119,7 +119,7 @@ def test_rule_20_while_one_put_is_slow_others_of_any_plan_are_put_and_told(
 def test_no_more_is_encoded_than_some_files_ahead_of_a_slow_store(
     owner: Owner, state: Location, sink: Sink, begin: Begin, encodings: Encodings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_sink, "_PUTS", 2)
+    monkeypatch.setattr(file_sink, "_PUTS", 2)
     files = range(6)
     sink.hold_back(*[path_of(9, entry) for entry in files])
     begin()

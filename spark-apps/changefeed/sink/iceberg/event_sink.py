@@ -9,10 +9,10 @@ from typing import Any
 from changefeed.objectstore import Location
 from changefeed.objectstore.open import open_store
 from changefeed.sink.contract import Surroundings
+from changefeed.sink.file_sink import FileSink
 from changefeed.sink.iceberg.files import encode_files
 from changefeed.sink.iceberg.layout import WAREHOUSE
 from changefeed.sink.records import Mounting
-from changefeed.sink.storage.event_sink import StorageSink
 
 
 @dataclass(frozen=True)
@@ -24,5 +24,5 @@ class IcebergJob:
     def mounting(self, options: Mapping[str, Any], time_zone: str) -> Mounting:
         return Mounting("UTC", with_old=options["mode"] == "upsert")
 
-    def open(self, around: Surroundings) -> StorageSink:
-        return StorageSink(open_store(self.warehouse.uri, WAREHOUSE, self.warehouse.secret), around, encode_files)
+    def open(self, around: Surroundings) -> FileSink:
+        return FileSink(open_store(self.warehouse.uri, WAREHOUSE, self.warehouse.secret), around, encode_files)
